@@ -1,0 +1,42 @@
+"""Checks, result by result, the theory of GRPO as a U-statistic, and turns it into advice.
+
+The public names load on first use, so that ``import ustat_pg`` stays fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .moments import Moments
+    from .predictions import gradient_covariance, gradient_mse
+    from .problems import SoftmaxBandit, load_problem
+    from .validation import InputError
+
+_HOME = {
+    "InputError": "validation",
+    "Moments": "moments",
+    "SoftmaxBandit": "problems",
+    "gradient_covariance": "predictions",
+    "gradient_mse": "predictions",
+    "load_problem": "problems",
+}
+
+__all__ = [
+    "InputError",
+    "Moments",
+    "SoftmaxBandit",
+    "__version__",
+    "gradient_covariance",
+    "gradient_mse",
+    "load_problem",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

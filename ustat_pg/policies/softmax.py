@@ -1,0 +1,240 @@
+"""Softmax policies over K arms: tabular, linear in features of the arm, linear in the context.
+
+With logits linear in the parameters, logit(x, k) = ⟨φ(x, k), θ⟩, the score of arm k is
+
+    s(x, k) = φ(x, k) - Σⱼ π(j | x) φ(x, j).
+
+The three parametrisations differ in φ alone. Tabular is φ(x, k) = e_{(x, k)}; the shared form is
+φ(x, k) = φ(x) ⊗ e_k, one weight vector per arm; both are kept as products, so that d may be in the
+thousands while an inner product of scores costs K multiplications.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from ..validation import InputError, finite_array
+
+__all__ = ["ArmLinearSoftmax", "SharedLinearSoftmax", "SoftmaxPolicy", "TabularSoftmax"]
+
+Array = NDArray[np.float64]
+
+
+class SoftmaxPolicy(ABC):
+    """A softmax policy at fixed parameters, over X contexts and K arms."""
+
+    @property
+    @abstractmethod
+    def logits(self) -> Array:
+        """(X, K)."""
+
+    @property
+    @abstractmethod
+    def theta(self) -> Array:
+        """The parameters, (d,)."""
+
+    @abstractmethod
+    def with_theta(self, theta: Array) -> SoftmaxPolicy:
+        """The same policy at other parameters (d,)."""
+
+    @abstractmethod
+    def restrict(self, contexts: NDArray[np.intp]) -> SoftmaxPolicy:
+        """The policy on some of the contexts only, in the given order."""
+
+    @abstractmethod
+    def combine(self, context: int, weights: Array) -> Array:
+        """Σ_k w_k s(x, k) for weights (..., K): (..., d)."""
+
+    @abstractmethod
+    def inner(self, vector: Array) -> Array:
+        """⟨s(x, k), v⟩ for every context and arm, (X, K)."""
+
+    @abstractmethod
+    def gram(self, first: int, second: int) -> Array:
+        """⟨s(x, k), s(y, l)⟩ for the contexts x = first, y = second, (K, K)."""
+
+    @cached_property
+    def probs(self) -> Array:
+        """π(k | x), (X, K)."""
+        return np.asarray(softmax(self.logits, axis=-1))
+
+    @property
+    def d(self) -> int:
+        """Number of parameters."""
+        return len(self.theta)
+
+    def scores(self, context: int) -> Array:
+        """s(x, k) = ∇_θ log π(k | x) of every arm, (K, d)."""
+        return self.combine(context, np.eye(self.probs.shape[1]))
+
+    @cached_property
+    def squared_norms(self) -> Array:
+        """‖s(x, k)‖², (X, K)."""
+        return np.stack([np.diagonal(self.gram(x, x)) for x in range(len(self.probs))])
+
+
+@dataclass(frozen=True, eq=False)
+class SharedLinearSoftmax(SoftmaxPolicy):
+    """One weight vector per arm on features of the context: logit(x, k) = ⟨φ(x), W_k⟩.
+
+    Arguments:
+        features: φ(x), (X, m).
+        weights: W, (K, m); θ is W row by row, d = K m.
+    """
+
+    features: Array
+    weights: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", finite_array("features", self.features, 2))
+        object.__setattr__(self, "weights", finite_array("weights", self.weights, 2))
+        if self.features.shape[1] != self.weights.shape[1]:
+            raise InputError(
+                f"features have {self.features.shape[1]} columns and weights "
+                f"{self.weights.shape[1]}: they must have the same number"
+            )
+
+    @cached_property
+    def logits(self) -> Array:
+        return np.einsum("xm,km->xk", self.features, self.weights)
+
+    @property
+    def theta(self) -> Array:
+        return self.weights.ravel()
+
+    def with_theta(self, theta: Array) -> SharedLinearSoftmax:
+        return SharedLinearSoftmax(self.features, np.reshape(theta, self.weights.shape))
+
+    def restrict(self, contexts: NDArray[np.intp]) -> SharedLinearSoftmax:
+        return SharedLinearSoftmax(self.features[contexts], self.weights)
+
+    def _centred(self, context: int, weights: Array) -> Array:
+        """Coefficients c with Σ_k w_k s(x, k) = c ⊗ φ(x)."""
+        return weights - weights.sum(axis=-1, keepdims=True) * self.probs[context]
+
+    def combine(self, context: int, weights: Array) -> Array:
+        centred = self._centred(context, weights)
+        return (centred[..., :, None] * self.features[context]).reshape(*centred.shape[:-1], -1)
+
+    def inner(self, vector: Array) -> Array:
+        per_arm = np.einsum("xm,km->xk", self.features, vector.reshape(self.weights.shape))
+        return per_arm - (self.probs * per_arm).sum(axis=-1, keepdims=True)
+
+    def gram(self, first: int, second: int) -> Array:
+        arms = np.eye(len(self.weights))
+        contexts = self.features[first] @ self.features[second]
+        return contexts * (self._centred(first, arms) @ self._centred(second, arms).T)
+
+    @cached_property
+    def squared_norms(self) -> Array:
+        contexts = (self.features**2).sum(axis=1)[:, None]
+        return contexts * (1 - 2 * self.probs + (self.probs**2).sum(axis=-1, keepdims=True))
+
+
+@dataclass(frozen=True, eq=False)
+class TabularSoftmax(SoftmaxPolicy):
+    """The parameters are the logits themselves, context by context: d = X K.
+
+    Arguments:
+        table: logits, (X, K).
+    """
+
+    table: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "table", finite_array("logits", self.table, 2))
+
+    @property
+    def logits(self) -> Array:
+        return self.table
+
+    @property
+    def theta(self) -> Array:
+        return self.table.ravel()
+
+    def with_theta(self, theta: Array) -> TabularSoftmax:
+        return TabularSoftmax(np.reshape(theta, self.table.shape))
+
+    def restrict(self, contexts: NDArray[np.intp]) -> TabularSoftmax:
+        return TabularSoftmax(self.table[contexts])
+
+    def combine(self, context: int, weights: Array) -> Array:
+        out = np.zeros((*weights.shape[:-1], *self.table.shape))
+        out[..., context, :] = weights - weights.sum(axis=-1, keepdims=True) * self.probs[context]
+        return out.reshape(*weights.shape[:-1], -1)
+
+    def inner(self, vector: Array) -> Array:
+        per_arm = vector.reshape(self.table.shape)
+        return per_arm - (self.probs * per_arm).sum(axis=-1, keepdims=True)
+
+    def gram(self, first: int, second: int) -> Array:
+        arms = self.table.shape[1]
+        if first != second:
+            return np.zeros((arms, arms))
+        centred = np.eye(arms) - self.probs[first]
+        return centred @ centred.T
+
+    @cached_property
+    def squared_norms(self) -> Array:
+        return 1 - 2 * self.probs + (self.probs**2).sum(axis=-1, keepdims=True)
+
+
+@dataclass(frozen=True, eq=False)
+class ArmLinearSoftmax(SoftmaxPolicy):
+    """One parameter vector on features of context and arm: logit(x, k) = ⟨φ(x, k), θ⟩.
+
+    Arguments:
+        features: φ(x, k), (X, K, d).
+        parameters: θ, (d,).
+    """
+
+    features: Array
+    parameters: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", finite_array("features", self.features, 3))
+        object.__setattr__(self, "parameters", finite_array("theta", self.parameters, 1))
+        if self.features.shape[2] != len(self.parameters):
+            raise InputError(
+                f"features have {self.features.shape[2]} entries per arm and theta "
+                f"{len(self.parameters)}: they must have the same number"
+            )
+
+    @cached_property
+    def logits(self) -> Array:
+        return np.einsum("xkd,d->xk", self.features, self.parameters)
+
+    @property
+    def theta(self) -> Array:
+        return self.parameters
+
+    def with_theta(self, theta: Array) -> ArmLinearSoftmax:
+        return ArmLinearSoftmax(self.features, theta)
+
+    def restrict(self, contexts: NDArray[np.intp]) -> ArmLinearSoftmax:
+        return ArmLinearSoftmax(self.features[contexts], self.parameters)
+
+    @cached_property
+    def all_scores(self) -> Array:
+        """s(x, k), (X, K, d)."""
+        mean = np.einsum("xk,xkd->xd", self.probs, self.features)
+        return self.features - mean[:, None, :]
+
+    def combine(self, context: int, weights: Array) -> Array:
+        return weights @ self.all_scores[context]
+
+    def inner(self, vector: Array) -> Array:
+        return np.einsum("xkd,d->xk", self.all_scores, vector)
+
+    def gram(self, first: int, second: int) -> Array:
+        return self.all_scores[first] @ self.all_scores[second].T
+
+    @cached_property
+    def squared_norms(self) -> Array:
+        return np.einsum("xkd,xkd->xk", self.all_scores, self.all_scores)

@@ -1,0 +1,315 @@
+"""The exact covariance and mean squared error of the gradient estimators (Theorem 2, mse;
+Proposition 3, minibatch; Corollaries 4 and 5, oracle and optimality).
+
+At one prompt, with Σ(x) = Cov(s a | x),
+
+    Cov(ĝ_grpo | x) = Σ/G + (σ² F + g gᵀ) / (G (G-1))
+    Cov(ĝ_b | x)    = (E[s sᵀ (z-b)²] - g gᵀ) / G,        the oracle being b = V(x),
+
+and a minibatch of B prompts drawn i.i.d. has (1/B) [Cov_X g(X) + E Cov(ĝ | X)]. The paper states
+these up to O(E‖s‖²/G²); here they are exact, with G(G-1) where the paper's remainder has G².
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..moments import Moments
+from ..validation import InputError, finite_array, integer
+
+__all__ = [
+    "DESIGNS",
+    "MsePrediction",
+    "explicit_bound",
+    "gradient_covariance",
+    "gradient_mse",
+    "grpo_beats_vanilla",
+    "minimum_variance_gain",
+    "oracle_beats_vanilla",
+    "oracle_ratio",
+]
+
+Array = NDArray[np.float64]
+
+DESIGNS = ("iid", "fixed", "without-replacement")
+"""How the prompts of a minibatch are chosen: independent draws from ρ; every prompt once; distinct
+prompts drawn uniformly."""
+
+_ALIASES = {"rloo": "grpo", "reinforce": "vanilla"}
+_ROUNDING = 1e-14
+"""Differences of moments below this share of the terms they are made of are zero."""
+_TIE = 1e-12
+_PROMPT_ONLY = ("vanilla", "oracle", "constant", "minimum-variance", "critic")
+_LEAVE_ONE_OUT = ("grpo", "group-mean")
+
+
+@dataclass(frozen=True)
+class MsePrediction:
+    """The MSE E‖ĝ - g‖² of a minibatch gradient and the terms it is the sum of.
+
+    Arguments:
+        mse: prompt_term + first_order_term + second_order_term + squared_bias.
+        prompt_term: from the choice of prompts.
+        first_order_term: from the outputs, of order 1/G.
+        second_order_term: from not knowing the value function, of order 1/(G(G-1)); 0 for
+            baselines that depend on the prompt only.
+        squared_bias: ‖E ĝ - g‖², not 0 for group-mean alone.
+        oracle_mse, vanilla_mse: the same quantity for these baselines.
+        paper_bound: the MSE with its second-order term replaced by the explicit bound
+            [reconstructed]; None for baselines other than grpo.
+    """
+
+    mse: float
+    prompt_term: float
+    first_order_term: float
+    second_order_term: float
+    squared_bias: float
+    oracle_mse: float
+    vanilla_mse: float
+    paper_bound: float | None
+
+
+def _canonical(baseline: str, group_size: int) -> str:
+    name = _ALIASES.get(baseline, baseline)
+    if name == "norm-weighted":
+        raise InputError("norm-weighted has no closed form: use enumeration or simulation")
+    if name not in (*_PROMPT_ONLY, *_LEAVE_ONE_OUT):
+        known = ", ".join([*_PROMPT_ONLY, *_LEAVE_ONE_OUT, *_ALIASES])
+        raise InputError(f"baseline {baseline!r} is unknown: choose one of {known}")
+    if name == "grpo" and group_size < 2:
+        raise InputError(f"group size is {group_size}: leave-one-out needs at least 2")
+    return name
+
+
+def _prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
+    """What multiplies tr Cov_X g(X) in the MSE."""
+    if design not in DESIGNS:
+        raise InputError(f"design {design!r} is unknown: choose one of {', '.join(DESIGNS)}")
+    if design == "iid":
+        return 1 / batch_size
+    prompts = len(moments)
+    if not np.allclose(moments.context_probs, 1 / prompts, rtol=1e-9, atol=0):
+        raise InputError(f"design {design} needs uniform context probabilities")
+    if design == "fixed":
+        if batch_size != prompts:
+            raise InputError(
+                f"batch size is {batch_size}: design fixed uses each of the {prompts} contexts "
+                f"once, so it must be {prompts}"
+            )
+        return 0.0
+    if batch_size > prompts:
+        raise InputError(
+            f"batch size is {batch_size}: without replacement it can be at most the number of "
+            f"contexts, {prompts}"
+        )
+    return (prompts - batch_size) / (prompts - 1) / batch_size if prompts > 1 else 0.0
+
+
+def _baseline_values(
+    moments: Moments, name: str, constant: float | None, critic: Array | None
+) -> Array:
+    """b(x) of a baseline that depends on the prompt only, (X,)."""
+    if (constant is not None) != (name == "constant"):
+        raise InputError("a constant is given with, and only with, the baseline constant")
+    if (critic is not None) != (name == "critic"):
+        raise InputError("predicted values are given with, and only with, the baseline critic")
+    if name == "constant":
+        return np.full(len(moments), float(finite_array("constant", constant, 0)))  # type: ignore[arg-type]
+    if name == "critic":
+        values = finite_array("predicted values", critic, 1)  # type: ignore[arg-type]
+        if len(values) != len(moments):
+            raise InputError(
+                f"predicted values have {len(values)} entries: one per context ({len(moments)}) is needed"
+            )
+        return values
+    if name == "minimum-variance":
+        return moments.optimal_baseline
+    return np.zeros(len(moments)) if name == "vanilla" else moments.value
+
+
+def _single_output(moments: Moments, values: Array) -> Array:
+    """Tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖², (X,); 0 where it is rounding noise."""
+    square = moments.centred(values)
+    spread = square - moments.gradient_sq
+    scale = moments.norm_squared_reward + values**2 * moments.fisher_trace
+    return np.where(spread > _ROUNDING * scale, spread, 0.0)
+
+
+def gradient_mse(
+    moments: Moments,
+    baseline: str,
+    group_size: int,
+    batch_size: int = 1,
+    design: str = "iid",
+    constant: float | None = None,
+    critic: Array | None = None,
+) -> MsePrediction:
+    """The exact MSE of a minibatch gradient, prompt term included (Proposition 3, minibatch).
+
+    MSE = (1/B) [ f tr Cov_X g + E tr Σ/G + E(σ² tr F + ‖g‖²)/(G(G-1)) ] for grpo, with f = 1 for
+    prompts drawn i.i.d., 0 for a fixed set used once each, (N-B)/(N-1) without replacement.
+
+    Arguments:
+        moments: of the problem, at the current parameters.
+        baseline: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic
+            (or rloo, reinforce).
+        group_size: G >= 1; grpo needs 2.
+        batch_size: B >= 1.
+        design: one of :data:`DESIGNS`; the last two need uniform context probabilities.
+        constant: the number subtracted, for the baseline constant only.
+        critic: V_φ(x) for every context, (X,), for the baseline critic only.
+
+    Raises:
+        InputError: any of these is not as said.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> gradient_mse(coin.moments(), "grpo", group_size=2).mse
+    0.125
+    """
+    size, prompts = integer("group size", group_size), integer("batch size", batch_size)
+    name = _canonical(baseline, size)
+    factor = _prompt_factor(moments, prompts, design)
+    mean = moments.context_probs
+    spread = float(mean @ moments.gradient_sq) - moments.mean_gradient_sq
+    prompt_term = factor * max(spread, 0.0)
+
+    def inner(values: Array) -> float:
+        return float(mean @ _single_output(moments, values)) / (size * prompts)
+
+    oracle = prompt_term + inner(moments.value)
+    vanilla = prompt_term + inner(np.zeros(len(moments)))
+    second, bound, bias = 0.0, None, 0.0
+    first = inner(_baseline_values(moments, name, constant, critic))
+    if name in _LEAVE_ONE_OUT and size > 1:
+        pairs = size * (size - 1) * prompts
+        noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
+        second = float(mean @ noise) / pairs
+    if name == "grpo":
+        bound = prompt_term + first + explicit_bound(moments, size, prompts)
+    if name == "group-mean":
+        shrink = ((size - 1) / size) ** 2
+        prompt_term, first, second = shrink * prompt_term, shrink * first, shrink * second
+        bias = moments.mean_gradient_sq / size**2
+    return MsePrediction(
+        mse=prompt_term + first + second + bias,
+        prompt_term=prompt_term,
+        first_order_term=first,
+        second_order_term=second,
+        squared_bias=bias,
+        oracle_mse=oracle,
+        vanilla_mse=vanilla,
+        paper_bound=bound,
+    )
+
+
+def gradient_covariance(
+    moments: Moments,
+    baseline: str,
+    group_size: int,
+    batch_size: int = 1,
+    design: str = "iid",
+    constant: float | None = None,
+    critic: Array | None = None,
+) -> Array:
+    """The exact covariance matrix of a minibatch gradient, (d, d) (Theorem 2; Proposition 3).
+
+    Its trace is the MSE, less the squared bias for group-mean. Arguments and errors as for
+    :func:`gradient_mse`; moments without matrices are refused too. Contexts are read one by one,
+    so that memory is a few d x d matrices.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> gradient_covariance(coin.moments(), "grpo", group_size=2).tolist()
+    [[0.0625, -0.0625], [-0.0625, 0.0625]]
+    """
+    size, prompts = integer("group size", group_size), integer("batch size", batch_size)
+    name = _canonical(baseline, size)
+    factor = _prompt_factor(moments, prompts, design)
+    values = _baseline_values(moments, name, constant, critic)
+    if moments.matrices is None:
+        raise InputError("these moments hold traces only: a covariance needs their matrices")
+    between = within = mean = np.zeros(())
+    for probability, b, variance, record in zip(
+        moments.context_probs, values, moments.reward_variance, moments.matrices(), strict=True
+    ):
+        outer = np.outer(record.gradient, record.gradient)
+        single = (
+            record.squared_reward_weighted
+            - 2 * b * record.reward_weighted
+            + b**2 * record.fisher
+            - outer
+        ) / size
+        if name in _LEAVE_ONE_OUT and size > 1:
+            single = single + (variance * record.fisher + outer) / (size * (size - 1))
+        within = within + probability * single
+        between = between + probability * outer
+        mean = mean + probability * record.gradient
+    covariance = factor * (between - np.outer(mean, mean)) + within / prompts
+    return covariance * ((size - 1) / size) ** 2 if name == "group-mean" else covariance
+
+
+def explicit_bound(moments: Moments, group_size: int, batch_size: int = 1) -> float:
+    """The bound R² E‖s‖² / (B G(G-1)) on grpo's second-order term, R = z_hi - z_lo (Theorem 2).
+
+    [reconstructed]: the paper states its order. The exact term is at most half of it, since
+    σ² <= R²/4 (Popoviciu) and ‖g‖² <= σ² tr F (Cauchy-Schwarz).
+    """
+    low, high = moments.reward_range
+    total = float(moments.context_probs @ moments.fisher_trace)
+    return (high - low) ** 2 * total / (group_size * (group_size - 1) * batch_size)
+
+
+def oracle_ratio(
+    moments: Moments, group_size: int, batch_size: int = 1, design: str = "iid"
+) -> float:
+    """MSE of grpo over MSE of the oracle (Corollary 4, oracle); tends to 1 as G grows.
+
+    At one prompt 1 + (σ² tr F + ‖g‖²) / ((G-1)(τ - ‖g‖²)). NaN where both are 0, infinite where
+    the oracle's alone is: where s a = g for every outcome (two equal arms with sure rewards) the
+    oracle has no error at all and the ratio does not tend to 1.
+    """
+    prediction = gradient_mse(moments, "grpo", group_size, batch_size, design)
+    if prediction.oracle_mse == 0:
+        return float("nan") if prediction.mse == 0 else float("inf")
+    return prediction.mse / prediction.oracle_mse
+
+
+def grpo_beats_vanilla(moments: Moments, group_size: int) -> NDArray[np.bool_]:
+    """Prompt by prompt, whether grpo has the smaller MSE than no baseline (Corollary 5, optimality).
+
+    V² tr F + 2 V E[‖s‖² a] > (σ² tr F + ‖g‖²) / (G-1). For a binary reward, Assumption 2 and a
+    small g this is about p > 1/G: on prompts solved less than once per group it fails. A tie, to
+    rounding, is no win.
+
+    Returns:
+        (X,).
+    """
+    size = integer("group size", group_size, 2)
+    gain = moments.value**2 * moments.fisher_trace + 2 * moments.value * moments.norm_advantage
+    cost = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
+    cost = cost / (size - 1)
+    return gain > cost * (1 + _TIE)
+
+
+def oracle_beats_vanilla(moments: Moments) -> NDArray[np.bool_]:
+    """Prompt by prompt, whether the oracle has the smaller MSE than no baseline: V (2 b* - V) > 0.
+
+    Returns:
+        (X,).
+    """
+    gap = 2 * moments.optimal_baseline - moments.value
+    return moments.value * gap > _TIE * moments.value**2
+
+
+def minimum_variance_gain(moments: Moments, group_size: int, batch_size: int = 1) -> float:
+    """MSE of the oracle less MSE of the minimum-variance baseline: E[tr F (V - b*)²] / (B G).
+
+    What Assumption 2 costs where it fails (Corollary 5, optimality); 0 where it holds.
+    """
+    size, prompts = integer("group size", group_size), integer("batch size", batch_size)
+    gap = (moments.value - moments.optimal_baseline) ** 2
+    return float(moments.context_probs @ (moments.fisher_trace * gap)) / (size * prompts)

@@ -1,0 +1,88 @@
+"""Real data as a problem: any labelled table is a contextual bandit.
+
+A context is a row, an arm a label to predict, the reward 1 if it is right and 0 if not. The policy
+is linear softmax in the row's features, trained to a chosen strength, so that pass rates look like
+those of a model that has learned something and not everything.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+from ..validation import InputError, finite_array
+from .softmax_bandit import SoftmaxBandit
+
+__all__ = ["digits_problem", "labelled_problem"]
+
+
+def labelled_problem(
+    features: ArrayLike, labels: ArrayLike, pass_rate: float = 0.6
+) -> SoftmaxBandit:
+    """A labelled table as a bandit, with a policy of the mean pass rate asked for.
+
+    The weights are those of a logistic regression on the table itself, times the factor that gives
+    the pass rate; an intercept is a feature that is 1 in every row.
+
+    Arguments:
+        features: one row per context, (X, m).
+        labels: (X,), any values; their K distinct values are the arms, in sorted order.
+        pass_rate: mean of π(right label | row), above 1/K.
+
+    Raises:
+        InputError: fewer than two labels, lengths that differ, or a pass rate out of reach.
+
+    >>> table = labelled_problem([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1], pass_rate=0.8)
+    >>> round(table.objective(), 6)
+    0.8
+    """
+    table = finite_array("features", features, 2)
+    names, arms = np.unique(np.asarray(labels), return_inverse=True)
+    if arms.ndim != 1 or len(arms) != len(table):
+        raise InputError(
+            f"labels have shape {np.shape(labels)}: one per row ({len(table)}) is needed"
+        )
+    if len(names) < 2:
+        raise InputError("labels have one value only: a choice needs at least two")
+    fit = LogisticRegression(C=0.1, max_iter=5000, tol=1e-6).fit(table, arms)
+    weights = np.column_stack([fit.coef_, fit.intercept_])
+    if len(names) == 2:
+        weights = np.concatenate([-weights / 2, weights / 2])
+    design = np.column_stack([table, np.ones(len(table))])
+    rewards = np.zeros((len(table), len(names), 1))
+    rewards[np.arange(len(table)), arms] = 1.0
+    uniform = np.full(len(table), 1 / len(table))
+
+    def at(strength: float) -> SoftmaxBandit:
+        return SoftmaxBandit.shared_linear(
+            uniform, design, strength * weights, rewards, np.ones_like(rewards)
+        )
+
+    strongest = 50.0
+    low, high = at(0.0).objective(), at(strongest).objective()
+    if not low < pass_rate < high:
+        raise InputError(
+            f"pass_rate is {pass_rate}: this table allows more than {low:.4g} and less than {high:.4g}"
+        )
+    strength = brentq(lambda factor: at(factor).objective() - pass_rate, 0.0, strongest, xtol=1e-12)
+    # Rounded so that the problem does not depend on the last bits of a solver's answer.
+    return SoftmaxBandit.shared_linear(
+        uniform, design, np.round(strength * weights, 6), rewards, np.ones_like(rewards)
+    )
+
+
+@lru_cache(maxsize=2)
+def digits_problem(pass_rate: float = 0.6) -> SoftmaxBandit:
+    """scikit-learn's handwritten digits: 1,797 contexts, 10 arms, d = 650.
+
+    >>> bandit = digits_problem()
+    >>> bandit.contexts, bandit.arms, bandit.d
+    (1797, 10, 650)
+    """
+    data = load_digits()
+    return labelled_problem(data.data / 16.0, data.target, pass_rate)

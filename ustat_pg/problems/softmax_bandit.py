@@ -1,0 +1,324 @@
+"""The softmax bandit: finite contexts, K arms, any finite reward law; every moment by enumeration."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..moments import ContextMatrices, Moments
+from ..policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
+from ..validation import InputError, finite_array, integer, probabilities
+
+__all__ = ["Outcomes", "SoftmaxBandit"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What one rollout can yield: the (arm, reward) pairs of positive probability, per context.
+
+    Arguments:
+        counts: how many there are, (X,); rows are padded to the longest with probability 0.
+        arms: (X, M).
+        rewards: (X, M).
+        probs: (X, M), each row sums to 1.
+    """
+
+    counts: NDArray[np.int64]
+    arms: NDArray[np.int64]
+    rewards: Array
+    probs: Array
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxBandit:
+    """A contextual bandit with a softmax policy at its current parameters.
+
+    Arguments:
+        policy: probabilities and scores over X contexts and K arms.
+        context_probs: ρ(x), (X,).
+        reward_values: the values a reward can take, (X, K, R).
+        reward_probs: their probabilities given context and arm, (X, K, R).
+
+    Raises:
+        InputError: shapes that do not match, entries that are not finite, probabilities that are
+            negative or do not sum to 1.
+
+    >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> bandit.moments().value
+    array([0.5])
+    """
+
+    policy: SoftmaxPolicy
+    context_probs: Array
+    reward_values: Array
+    reward_probs: Array
+
+    def __post_init__(self) -> None:
+        contexts, arms = self.policy.logits.shape
+        probs = probabilities("context_probs", self.context_probs, 1)
+        values = finite_array("reward_values", self.reward_values, 3)
+        law = probabilities("reward_probs", self.reward_probs, 3)
+        if len(probs) != contexts:
+            raise InputError(
+                f"context_probs has {len(probs)} entries: the policy has {contexts} contexts"
+            )
+        for name, array in (("reward_values", values), ("reward_probs", law)):
+            if array.shape[:2] != (contexts, arms):
+                raise InputError(
+                    f"{name} has shape {array.shape}: the first two must be contexts and arms, "
+                    f"({contexts}, {arms})"
+                )
+        if values.shape != law.shape:
+            raise InputError(
+                f"reward_values has shape {values.shape} and reward_probs {law.shape}: "
+                "they must be equal"
+            )
+        if not np.isfinite(self.policy.logits).all():
+            raise InputError("the policy's logits are not finite: features or theta are too large")
+        if np.abs(values).max() > 1e100:
+            raise InputError("reward_values exceed 1e100: their squares would overflow")
+        for name, array in (
+            ("context_probs", probs),
+            ("reward_values", values),
+            ("reward_probs", law),
+        ):
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    @classmethod
+    def tabular(
+        cls,
+        context_probs: ArrayLike,
+        logits: ArrayLike,
+        reward_values: ArrayLike,
+        reward_probs: ArrayLike,
+    ) -> SoftmaxBandit:
+        """The parameters are the logits (X, K): d = X K."""
+        policy = TabularSoftmax(finite_array("logits", logits, 2))
+        return cls._checked(policy, context_probs, reward_values, reward_probs)
+
+    @classmethod
+    def linear(
+        cls,
+        context_probs: ArrayLike,
+        features: ArrayLike,
+        theta: ArrayLike,
+        reward_values: ArrayLike,
+        reward_probs: ArrayLike,
+    ) -> SoftmaxBandit:
+        """Logits ⟨φ(x, k), θ⟩ with features (X, K, d) and theta (d,)."""
+        policy = ArmLinearSoftmax(
+            finite_array("features", features, 3), finite_array("theta", theta, 1)
+        )
+        return cls._checked(policy, context_probs, reward_values, reward_probs)
+
+    @classmethod
+    def shared_linear(
+        cls,
+        context_probs: ArrayLike,
+        context_features: ArrayLike,
+        weights: ArrayLike,
+        reward_values: ArrayLike,
+        reward_probs: ArrayLike,
+    ) -> SoftmaxBandit:
+        """Logits ⟨φ(x), W_k⟩ with context features (X, m) and weights (K, m): d = K m."""
+        policy = SharedLinearSoftmax(
+            finite_array("context_features", context_features, 2),
+            finite_array("weights", weights, 2),
+        )
+        return cls._checked(policy, context_probs, reward_values, reward_probs)
+
+    @classmethod
+    def _checked(
+        cls,
+        policy: SoftmaxPolicy,
+        context_probs: ArrayLike,
+        reward_values: ArrayLike,
+        reward_probs: ArrayLike,
+    ) -> SoftmaxBandit:
+        return cls(
+            policy,
+            finite_array("context_probs", context_probs, 1),
+            finite_array("reward_values", reward_values, 3),
+            finite_array("reward_probs", reward_probs, 3),
+        )
+
+    @property
+    def contexts(self) -> int:
+        """X, the number of contexts."""
+        return len(self.context_probs)
+
+    @property
+    def arms(self) -> int:
+        """K, the number of arms."""
+        return self.reward_values.shape[1]
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return self.policy.d
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every context has the same probability."""
+        return bool(np.allclose(self.context_probs, 1 / self.contexts, rtol=1e-9, atol=0))
+
+    @cached_property
+    def reward_range(self) -> tuple[float, float]:
+        """The least and the greatest reward of positive probability."""
+        rewards = self.outcomes.rewards[self.outcomes.probs > 0]
+        return float(rewards.min()), float(rewards.max())
+
+    @cached_property
+    def mean_rewards(self) -> Array:
+        """E[z | x, k], (X, K)."""
+        return (self.reward_values * self.reward_probs).sum(axis=-1)
+
+    @cached_property
+    def mean_squared_rewards(self) -> Array:
+        """E[z² | x, k], (X, K)."""
+        return (self.reward_values**2 * self.reward_probs).sum(axis=-1)
+
+    def objective(self, theta: Array | None = None) -> float:
+        """J(θ) = E z, at the policy's own parameters unless others are given."""
+        policy = self.policy if theta is None else self.policy.with_theta(theta)
+        return float(self.context_probs @ (policy.probs * self.mean_rewards).sum(axis=-1))
+
+    @cached_property
+    def _gradient(self) -> Array:
+        weights = self.policy.probs * self.mean_rewards
+        total = np.zeros(self.d)
+        for x in range(self.contexts):
+            total += self.context_probs[x] * self.policy.combine(x, weights[x])
+        return total
+
+    def gradient(self) -> Array:
+        """G = ∇J(θ) = E[s z], (d,)."""
+        return self._gradient
+
+    def moments(self) -> Moments:
+        """Every moment that predictions read, by enumeration over arms and rewards."""
+        return self._moments
+
+    @cached_property
+    def _moments(self) -> Moments:
+        probs, norms = self.policy.probs, self.policy.squared_norms
+        value = (probs * self.mean_rewards).sum(axis=-1)
+        deviation = self.reward_values - value[:, None, None]
+        spread = (self.reward_probs * deviation**2).sum(axis=-1)
+        weights = probs * self.mean_rewards
+        gradient_sq = np.array(
+            [np.sum(self.policy.combine(x, weights[x]) ** 2) for x in range(self.contexts)]
+        )
+        return Moments(
+            context_probs=self.context_probs,
+            value=value,
+            reward_variance=(probs * spread).sum(axis=-1),
+            fisher_trace=(probs * norms).sum(axis=-1),
+            norm_reward=(probs * norms * self.mean_rewards).sum(axis=-1),
+            norm_squared_reward=(probs * norms * self.mean_squared_rewards).sum(axis=-1),
+            gradient_sq=gradient_sq,
+            mean_gradient_sq=float(self.gradient() @ self.gradient()),
+            reward_range=self.reward_range,
+            matrices=self._matrices,
+        )
+
+    def _matrices(self) -> Iterator[ContextMatrices]:
+        for x in range(self.contexts):
+            scores = self.policy.scores(x)
+            probs = self.policy.probs[x]
+
+            def weighted(weights: Array, scores: Array = scores) -> Array:
+                return (scores * weights[:, None]).T @ scores
+
+            yield ContextMatrices(
+                fisher=weighted(probs),
+                reward_weighted=weighted(probs * self.mean_rewards[x]),
+                squared_reward_weighted=weighted(probs * self.mean_squared_rewards[x]),
+                gradient=(probs * self.mean_rewards[x]) @ scores,
+            )
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """The possible (arm, reward) pairs of each context."""
+        joint = self.policy.probs[:, :, None] * self.reward_probs
+        rows = []
+        for x in range(self.contexts):
+            law: dict[tuple[int, float], float] = {}
+            for k, r in np.argwhere(joint[x] > 0):
+                pair = (int(k), float(self.reward_values[x, k, r]))
+                law[pair] = law.get(pair, 0.0) + float(joint[x, k, r])
+            rows.append(law)
+        counts = np.array([len(law) for law in rows])
+        shape = (self.contexts, int(counts.max()))
+        arms, rewards, probs = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape)
+        for x, law in enumerate(rows):
+            arms[x, : counts[x]] = [arm for arm, _ in law]
+            rewards[x, : counts[x]] = [reward for _, reward in law]
+            probs[x, : counts[x]] = np.array(list(law.values())) / sum(law.values())
+        return Outcomes(counts, arms, rewards, probs)
+
+    def restrict(self, contexts: Sequence[int], uniform: bool = False) -> SoftmaxBandit:
+        """The problem on some of its contexts: probabilities rescaled, or made equal.
+
+        Raises:
+            InputError: no context, a repeated one, or one that is not there.
+        """
+        chosen = np.array([integer("context", c, 0) for c in contexts], dtype=np.intp)
+        if not len(chosen) or len(set(chosen.tolist())) != len(chosen):
+            raise InputError(f"contexts are {list(contexts)}: they must be distinct, at least one")
+        if chosen.max() >= self.contexts:
+            raise InputError(
+                f"context {chosen.max()} is not there: contexts are 0 to {self.contexts - 1}"
+            )
+        probs = self.context_probs[chosen]
+        if uniform or probs.sum() == 0:
+            probs = np.ones(len(chosen))
+        return SoftmaxBandit(
+            self.policy.restrict(chosen),
+            probs / probs.sum(),
+            self.reward_values[chosen],
+            self.reward_probs[chosen],
+        )
+
+    def with_theta(self, theta: ArrayLike) -> SoftmaxBandit:
+        """The same problem at other parameters (d,)."""
+        vector = finite_array("theta", theta, 1)
+        if len(vector) != self.d:
+            raise InputError(f"theta has {len(vector)} entries: the policy has {self.d} parameters")
+        return replace(self, policy=self.policy.with_theta(vector))
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that define the problem, by their names in a problem file."""
+        policy = self.policy
+        own: dict[str, Array]
+        if isinstance(policy, TabularSoftmax):
+            own = {"logits": policy.table}
+        elif isinstance(policy, ArmLinearSoftmax):
+            own = {"features": policy.features, "theta": policy.parameters}
+        elif isinstance(policy, SharedLinearSoftmax):
+            own = {"context_features": policy.features, "weights": policy.weights}
+        else:
+            raise TypeError(f"no file form for {type(policy).__name__}")
+        return {
+            "context_probs": self.context_probs,
+            **own,
+            "reward_values": self.reward_values,
+            "reward_probs": self.reward_probs,
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """A name that only this very problem has: a hash of its arrays."""
+        state = hashlib.sha256()
+        for name, array in self.arrays().items():
+            state.update(f"{name}{array.shape}".encode())
+            state.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+        return state.hexdigest()[:16]
