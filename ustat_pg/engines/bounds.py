@@ -1,0 +1,79 @@
+"""Between which values a quantity can lie: what makes an interval hold at every sample size."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..problems import SoftmaxBandit
+from .base import (
+    Array,
+    Cell,
+    Distance,
+    Estimator,
+    Projection,
+    Quantity,
+    SquaredError,
+    direction,
+)
+
+__all__ = ["quantity_range"]
+
+
+def quantity_range(cell: Cell, quantity: Quantity) -> tuple[float, float]:
+    """The least and greatest value of a quantity in one replication, or numbers beyond them.
+
+    A minibatch's gradient is a mean of its prompts', so that the bound of one prompt serves.
+    """
+    problem = cell.problem
+    if isinstance(quantity, Distance):
+        reach = _norm(cell, quantity.first) + _norm(cell, quantity.second)
+        return 0.0, reach**2
+    if isinstance(quantity, SquaredError):
+        reach = _norm(cell, quantity.estimator) + float(np.linalg.norm(problem.gradient()))
+        return 0.0, reach**2
+    unit = direction(problem, quantity.number)
+    table = problem.policy.inner(unit)
+    own, spread = np.abs(table), np.ptp(np.where(problem.policy.probs > 0, table, table[:, :1]), 1)
+    reach = _reach(cell, quantity.estimator, own, spread) + abs(float(problem.gradient() @ unit))
+    return (-reach, reach) if isinstance(quantity, Projection) else (0.0, reach**2)
+
+
+def _norm(cell: Cell, estimator: Estimator) -> float:
+    """A bound on the norm of one prompt's gradient estimate."""
+    policy = cell.problem.policy
+    return _reach(cell, estimator, np.sqrt(policy.squared_norms), _diameters(cell.problem))
+
+
+def _reach(cell: Cell, estimator: Estimator, sizes: Array, spreads: Array) -> float:
+    """A bound on |Σ Aᵢ ℓ(sᵢ)| / G where |ℓ(s)| <= sizes (X, K) and |ℓ(s) - ℓ(s')| <= spreads (X,)."""
+    outcomes = cell.problem.outcomes
+    possible = outcomes.probs > 0
+    rewards = outcomes.rewards
+    rows = np.arange(cell.problem.contexts)[:, None]
+    highest = np.where(possible, rewards, -np.inf).max(axis=1)
+    lowest = np.where(possible, rewards, np.inf).min(axis=1)
+    reward_spread = highest - lowest
+    values = estimator.baseline_values(cell.problem)
+    at_outcomes = np.where(possible, sizes[rows, outcomes.arms], 0.0)
+    if values is not None:
+        return float((at_outcomes * np.abs(rewards - values[:, None])).max())
+    if estimator.baseline in ("grpo", "group-mean"):
+        # The estimate is a mean of ½ (s - s')(z - z') over pairs.
+        return float((spreads * reward_spread).max() / 2)
+    # A baseline within the rewards' range; norm-weighted takes 0 where the others' scores are 0.
+    largest = np.maximum(reward_spread, np.abs(np.where(possible, rewards, 0.0)).max(axis=1))
+    if estimator.function is not None:
+        raise ValueError(f"no range is known for {estimator.label}")
+    return float((at_outcomes.max(axis=1) * largest).max())
+
+
+def _diameters(problem: SoftmaxBandit) -> Array:
+    """Greatest distance of two scores of possible arms, (X,)."""
+    policy = problem.policy
+    out = np.empty(problem.contexts)
+    for x in range(problem.contexts):
+        arms = np.unique(problem.outcomes.arms[x, : problem.outcomes.counts[x]])
+        gram = policy.gram(x, x)[np.ix_(arms, arms)]
+        norms = np.diagonal(gram)
+        out[x] = np.sqrt(max((norms[:, None] + norms - 2 * gram).max(), 0.0))
+    return out

@@ -1,0 +1,195 @@
+"""The cpu engine: the reference engine's draws and arithmetic, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .. import rng
+from ..policies import SharedLinearSoftmax, TabularSoftmax
+from ..problems import SoftmaxBandit
+from ..validation import InputError
+from . import cpu_bodies as bodies
+from .base import (
+    Array,
+    Cell,
+    Distance,
+    Integers,
+    MomentSums,
+    Projection,
+    Quantity,
+    SquaredError,
+    SquaredProjection,
+    direction,
+    estimators_of,
+)
+
+__all__ = ["ENGINE", "draw"]
+
+_DESIGNS = {
+    "iid": bodies.IID,
+    "fixed": bodies.FIXED,
+    "without-replacement": bodies.WITHOUT_REPLACEMENT,
+}
+_KINDS = {
+    "grpo": bodies.GRPO,
+    "group-mean": bodies.GROUP_MEAN,
+    "norm-weighted": bodies.NORM_WEIGHTED,
+}
+
+
+def _search(probs: Array) -> bodies.Search:
+    ends = rng.thresholds(probs)
+    bits = min(max(int(np.ceil(np.log2(ends.shape[-1]))) + 1, 1), 12)
+    starts = np.arange(2**bits, dtype=np.uint64) << np.uint64(32 - bits)
+    rows = ends.reshape(-1, ends.shape[-1])
+    guide = np.stack([np.searchsorted(row, starts, side="right") for row in rows])
+    return bodies.Search(
+        ends, guide.reshape(*ends.shape[:-1], -1).astype(np.int32), np.uint64(32 - bits)
+    )
+
+
+@lru_cache(maxsize=8)
+def _tables_of(digest: str, holder: _Holder) -> bodies.Tables:
+    problem = holder.problem
+    policy, target = problem.policy, problem.gradient()
+    features, dense = np.zeros((1, 1)), np.zeros((1, 1, 1))
+    features_sq = np.ones(problem.contexts)
+    if isinstance(policy, TabularSoftmax):
+        form = bodies.TABULAR
+    elif isinstance(policy, SharedLinearSoftmax):
+        form, features = bodies.SHARED, np.ascontiguousarray(policy.features)
+        features_sq = (features**2).sum(axis=1)
+    else:
+        form = bodies.DENSE
+        dense = np.stack([policy.scores(x) for x in range(problem.contexts)])
+    return bodies.Tables(
+        contexts=_search(problem.context_probs),
+        outcomes=_search(problem.outcomes.probs),
+        arm=problem.outcomes.arms,
+        reward=problem.outcomes.rewards,
+        form=form,
+        probs=policy.probs,
+        probs_sq=(policy.probs**2).sum(axis=1),
+        features=features,
+        features_sq=features_sq,
+        dense=dense,
+        norms=policy.squared_norms,
+        linear=policy.inner(target),
+        target_sq=float(target @ target),
+    )
+
+
+class _Holder:
+    """Carries a problem through a cache that looks at its digest alone."""
+
+    def __init__(self, problem: SoftmaxBandit) -> None:
+        self.problem = problem
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Holder)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def _tables(problem: SoftmaxBandit) -> bodies.Tables:
+    return _tables_of(problem.digest, _Holder(problem))
+
+
+def draw(cell: Cell, *, seed: int, first: int, replications: int) -> tuple[Integers, Integers]:
+    """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications."""
+    contexts = np.empty((replications, cell.batch_size), np.int64)
+    chosen = np.empty((replications, cell.batch_size, cell.group_size), np.int64)
+    key, design = rng.cell_key(seed, cell.name), _DESIGNS[cell.design]
+    bodies.draw_block(first, key, design, _tables(cell.problem), contexts, chosen)
+    return contexts, chosen
+
+
+class CpuEngine:
+    """One compiled loop over replications, single-threaded and without the interpreter lock."""
+
+    name = "cpu"
+    enumerates = False
+
+    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
+        """Refuse estimators that are Python functions."""
+        for estimator in estimators_of(quantities):
+            if estimator.function is not None:
+                raise InputError(f"engine cpu cannot run {estimator.label}: use reference or exact")
+            if estimator.baseline in ("grpo", "norm-weighted") and cell.group_size < 2:
+                raise InputError(
+                    f"{estimator.label} needs a group of at least 2: "
+                    f"group size is {cell.group_size}"
+                )
+
+    def measure(
+        self,
+        cell: Cell,
+        quantities: Sequence[Quantity],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """See :class:`~ustat_pg.engines.Engine`."""
+        self.check(cell, quantities)
+        mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
+        bodies.block(
+            first,
+            replications,
+            rng.cell_key(seed, cell.name),
+            cell.group_size,
+            cell.batch_size,
+            _DESIGNS[cell.design],
+            _tables(cell.problem),
+            _asked(cell.problem, quantities),
+            mean,
+            products,
+        )
+        return MomentSums(replications, mean, products)
+
+
+def _asked(problem: SoftmaxBandit, quantities: Sequence[Quantity]) -> bodies.Asked:
+    """The quantities as the compiled body reads them."""
+    estimators = estimators_of(quantities)
+    baselines = np.zeros((len(estimators), problem.contexts))
+    for row, estimator in enumerate(estimators):
+        values = estimator.baseline_values(problem)
+        if values is not None:
+            baselines[row] = values
+    place = {estimator: row for row, estimator in enumerate(estimators)}
+    table = np.array([_encode(quantity, place) for quantity in quantities], dtype=np.int64)
+    used = (q.number for q in quantities if isinstance(q, (Projection, SquaredProjection)))
+    units = [direction(problem, number) for number in range(1 + max(used, default=-1))]
+    along = np.zeros((len(units), problem.contexts, problem.arms))
+    for j, unit in enumerate(units):
+        along[j] = problem.policy.inner(unit)
+    kind, first, second = np.ascontiguousarray(table.T)
+    return bodies.Asked(
+        kinds=np.array([_KINDS.get(e.baseline, bodies.PROMPT_ONLY) for e in estimators]),
+        baselines=baselines,
+        weighted=any(e.baseline == "norm-weighted" for e in estimators),
+        quantity=kind,
+        first=first,
+        second=second,
+        along=along,
+        target_along=np.array([float(problem.gradient() @ unit) for unit in units]),
+    )
+
+
+def _encode(quantity: Quantity, place: dict[Any, int]) -> tuple[int, int, int]:
+    """A quantity as the body reads it: its kind and two numbers."""
+    if isinstance(quantity, Distance):
+        return bodies.DISTANCE, place[quantity.first], place[quantity.second]
+    row = place[quantity.estimator]
+    if isinstance(quantity, SquaredError):
+        return bodies.SQUARED_ERROR, row, 0
+    kind = bodies.PROJECTION if isinstance(quantity, Projection) else bodies.SQUARED_PROJECTION
+    return kind, row, quantity.number
+
+
+ENGINE = CpuEngine()

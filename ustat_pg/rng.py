@@ -1,0 +1,139 @@
+"""Addressed randomness: Philox 4x32-10, a draw as a function of where it is used.
+
+A draw is addressed by (seed, cell, replication, slot, index). Seed and cell make the 64-bit key;
+replication, slot (a prompt of the minibatch) and index (an output of its group) make the counter.
+So a result does not depend on how replications were shared out, and two programs that agree on the
+address agree on the integer.
+
+Two faces of the same function: :func:`philox` for arrays, written to be read, and
+:func:`philox_scalar` for the compiled engine. Reference: Salmon, Moraes, Dror and Shaw (2011),
+*Parallel random numbers: as easy as 1, 2, 3*.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from .validation import InputError
+
+__all__ = ["CONTEXT_SLOT", "cell_key", "philox", "philox_scalar", "thresholds", "words"]
+
+_MULTIPLIER_0 = 0xD2511F53
+_MULTIPLIER_1 = 0xCD9E8D57
+_WEYL_0 = 0x9E3779B9
+_WEYL_1 = 0xBB67AE85
+_ROUNDS = 10
+_MASK = 0xFFFFFFFF
+
+CONTEXT_SLOT = 0xFFFFFFFF
+"""The slot whose words choose the prompts; slots below it are the prompts' own."""
+
+
+def philox(counter: ArrayLike, key: ArrayLike) -> NDArray[np.uint32]:
+    """Philox 4x32-10: four random words for each counter.
+
+    Arguments:
+        counter: words of 32 bits, (..., 4).
+        key: words of 32 bits, (2,) or (..., 2).
+
+    Returns:
+        uint32, (..., 4).
+
+    >>> [f"{word:08x}" for word in philox([0, 0, 0, 0], [0, 0])]
+    ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
+    """
+    c0, c1, c2, c3 = np.moveaxis(np.asarray(counter, dtype=np.uint64), -1, 0)
+    k0, k1 = np.moveaxis(np.asarray(key, dtype=np.uint64), -1, 0)
+    mask, half = np.uint64(_MASK), np.uint64(32)
+    for _ in range(_ROUNDS):
+        product_0 = np.uint64(_MULTIPLIER_0) * c0
+        product_1 = np.uint64(_MULTIPLIER_1) * c2
+        c0, c1, c2, c3 = (
+            (product_1 >> half) ^ c1 ^ k0,
+            product_1 & mask,
+            (product_0 >> half) ^ c3 ^ k1,
+            product_0 & mask,
+        )
+        k0 = (k0 + np.uint64(_WEYL_0)) & mask
+        k1 = (k1 + np.uint64(_WEYL_1)) & mask
+    return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
+
+
+@njit(nogil=True, inline="always")
+def philox_scalar(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
+    """The same function on eight-byte scalars holding 32-bit words (compiled)."""
+    mask, half = np.uint64(_MASK), np.uint64(32)
+    for _ in range(_ROUNDS):
+        product_0 = np.uint64(_MULTIPLIER_0) * c0
+        product_1 = np.uint64(_MULTIPLIER_1) * c2
+        c0 = (product_1 >> half) ^ c1 ^ k0
+        c1 = product_1 & mask
+        c2 = (product_0 >> half) ^ c3 ^ k1
+        c3 = product_0 & mask
+        k0 = (k0 + np.uint64(_WEYL_0)) & mask
+        k1 = (k1 + np.uint64(_WEYL_1)) & mask
+    return c0, c1, c2, c3
+
+
+def cell_key(seed: int, cell: str) -> NDArray[np.uint64]:
+    """The key of a cell, (2,): 64 bits of BLAKE2b over the seed and the cell's name.
+
+    >>> cell_key(0, "a").tolist() == cell_key(0, "a").tolist() != cell_key(1, "a").tolist()
+    True
+    """
+    digest = hashlib.blake2b(f"{seed}\x00{cell}".encode(), digest_size=8).digest()
+    return np.frombuffer(digest, dtype="<u4").astype(np.uint64)
+
+
+def words(
+    key: ArrayLike, replications: ArrayLike, slots: ArrayLike, count: int
+) -> NDArray[np.uint32]:
+    """The first ``count`` words at each (replication, slot): word i is word i mod 4 of block i div 4.
+
+    Arguments:
+        key: (2,), see :func:`cell_key`.
+        replications, slots: whole numbers that broadcast to a shape S.
+        count: words wanted at each address.
+
+    Returns:
+        uint32, S + (count,).
+    """
+    replications, slots = np.broadcast_arrays(
+        np.asarray(replications, dtype=np.uint64), np.asarray(slots, dtype=np.uint64)
+    )
+    blocks = np.arange(-(-count // 4), dtype=np.uint64)
+    shape = (*replications.shape, len(blocks))
+    counter = np.empty((*shape, 4), dtype=np.uint64)
+    counter[..., 0] = blocks
+    counter[..., 1] = slots[..., None]
+    counter[..., 2] = (replications & np.uint64(_MASK))[..., None]
+    counter[..., 3] = (replications >> np.uint64(32))[..., None]
+    return philox(counter, key).reshape(*shape[:-1], -1)[..., :count]
+
+
+def thresholds(probs: ArrayLike) -> NDArray[np.uint64]:
+    """Upper ends, in units of 2⁻³², of the words that choose each outcome: outcome j is drawn
+    where ``thresholds[j-1] <= word < thresholds[j]``.
+
+    The probability drawn differs from the one asked by less than 2⁻³²; the last outcome of
+    positive probability, and all after it, end at 2³².
+
+    Arguments:
+        probs: (..., M), summing to 1 along the last axis.
+
+    >>> thresholds([0.5, 0.25, 0.25]).tolist() == [2**31, 3 * 2**30, 2**32]
+    True
+    """
+    probs = np.asarray(probs, dtype=np.float64)
+    if (probs < 0).any() or not np.allclose(probs.sum(axis=-1), 1.0, rtol=0, atol=1e-9):
+        raise InputError("probs must be nonnegative and sum to 1 along the last axis")
+    ends = np.rint(np.minimum(np.cumsum(probs, axis=-1), 1.0) * 2.0**32).astype(np.uint64)
+    positive = probs > 0
+    last = probs.shape[-1] - 1 - np.argmax(positive[..., ::-1], axis=-1)
+    ends[np.arange(probs.shape[-1]) >= last[..., None]] = np.uint64(2**32)
+    return ends
