@@ -1,0 +1,137 @@
+"""Corollary 4: MSE of grpo over MSE of the oracle tends to 1: not knowing the critic costs little.
+
+At one prompt the ratio is 1 + (σ² tr F + ‖g‖²)/((G-1)(τ - ‖g‖²)), its excess of order 1/G; in a
+minibatch whose prompts differ the excess is c₃/((G-1)(G c₁ + c₂)), of order 1/G².
+
+The ratio is checked at small G, where its rivals are far apart, and its order as the slope of
+log(excess): on log(G-1) at one prompt, where it is exactly -1, and on log G in a minibatch, where
+the exact formula says how far it has come towards -2 between the two group sizes.
+
+Falsified by a ratio whose interval misses the prediction, or by a slope of the rival's order.
+
+Cost: the excess at the largest G is small beside the noise of the two errors, which share draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log
+
+import numpy as np
+
+from ustat_pg.checks import equal
+from ustat_pg.engines import Cell
+from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Ratio
+from ustat_pg.predictions import gradient_mse, oracle_ratio
+from ustat_pg.problems import SoftmaxBandit
+
+from .problems import Entry, Suite, mse_of, two_valued
+
+STEM = "oracle"
+
+RIVALS = (
+    "ratio 1 + 1/G",
+    "ratio (G/(G-1))^2",
+    "excess of order 1/G^2 at one prompt",
+    "excess of order 1/G in a minibatch",
+)
+
+SMALL, LARGE = 4, 16
+"""The group sizes between which orders are measured."""
+
+
+def _excess(cell: Cell) -> Ratio:
+    """MSE_grpo / MSE_oracle - 1 on the same draws."""
+    oracle = Linear(cell, ((mse_of("oracle"), 1.0),))
+    return Ratio(Linear(cell, ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0))), oracle)
+
+
+def _ratio(entry: Entry, group_size: int, batch_size: int) -> Check | None:
+    """The ratio; None where the oracle has no error at all, or a share too small to divide by."""
+    moments = entry.problem.moments()
+    predicted = gradient_mse(moments, "grpo", group_size, batch_size)
+    if predicted.oracle_mse < 1e-3 * predicted.mse:
+        return None
+    cell = Cell(entry.problem, group_size, batch_size)
+    wrong = {
+        "ratio 1 + 1/G": 1 / group_size,
+        "ratio (G/(G-1))^2": (group_size / (group_size - 1)) ** 2 - 1,
+    }
+    return Check(
+        f"{entry.name} G={group_size} B={batch_size}: ratio - 1",
+        entry.group,
+        _excess(cell),
+        equal(
+            oracle_ratio(moments, group_size, batch_size) - 1,
+            wrong,
+            scale=oracle_ratio(moments, group_size, batch_size),
+        ),
+    )
+
+
+def _slope(entry: Entry, batch_size: int) -> Check | None:
+    """The order of the excess between two group sizes."""
+    moments = entry.problem.moments()
+    excess = [oracle_ratio(moments, g, batch_size) - 1 for g in (SMALL, LARGE)]
+    if not np.isfinite(excess).all() or excess[1] < 1e-9:
+        return None
+    shift = 1 if entry.problem.contexts == 1 else 0
+    abscissae = tuple(log(g - shift) for g in (SMALL, LARGE))
+    predicted = log(excess[1] / excess[0]) / (abscissae[1] - abscissae[0])
+    if shift:
+        wrong = {"excess of order 1/G^2 at one prompt": -2.0}
+    else:
+        wrong = {"excess of order 1/G in a minibatch": -1.0}
+    return Check(
+        f"{entry.name} G={SMALL}..{LARGE} B={batch_size}: order of ratio - 1",
+        entry.group,
+        LogSlope(
+            abscissae, tuple(_excess(Cell(entry.problem, g, batch_size)) for g in (SMALL, LARGE))
+        ),
+        equal(predicted, wrong, relative_margin=0.25),
+    )
+
+
+def _spread(name: str, group: str, shifts: np.ndarray) -> Entry:
+    """Prompts whose gradients differ much and whose rewards are nearly sure: c₁ is large."""
+    contexts = len(shifts)
+    values = np.zeros((contexts, 3, 1))
+    values[np.arange(contexts), np.arange(contexts) % 3] = 1.0
+    problem = SoftmaxBandit.tabular(
+        np.full(contexts, 1 / contexts), shifts, values, np.ones_like(values)
+    )
+    return Entry(name, group, problem)
+
+
+def _entries(suite: Suite) -> Iterator[tuple[Entry, int]]:
+    """Minibatch problems and their B."""
+    if suite.user is not None:
+        if suite.user.contexts > 1:
+            yield Entry("problem", "user", suite.user), 1
+        return
+    yield (
+        _spread("spread", "made-up", np.log([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]])),
+        1,
+    )
+    for number in range(suite.generated):
+        rng = np.random.default_rng([suite.seed, number, 4])
+        shifts = np.log(rng.dirichlet([12.0, 12.0, 12.0], size=3))
+        yield _spread(f"spread#{suite.seed}.{number}", "generated", shifts), 1
+    yield suite.digits, 2
+
+
+def claim(suite: Suite) -> Claim:
+    """Ratios at small G everywhere; orders at one prompt and in minibatches."""
+    singles = list(suite.single_prompts)
+    if suite.user is None:
+        # Arms alike and a reward that is almost noise: ‖g‖² is small, the ratio near G/(G-1).
+        noisy = two_valued([0.25] * 4, [0.55, 0.5, 0.5, 0.45])
+        singles.append(Entry("noisy", "made-up", noisy))
+    checks: list[Check | None] = []
+    for entry in singles:
+        checks += [_ratio(entry, size, 1) for size in suite.group_sizes[:2]]
+    chosen = singles if suite.size == "full" or suite.user else singles[1::2]
+    checks += [_slope(entry, 1) for entry in chosen]
+    for entry, batch in _entries(suite):
+        checks += [_ratio(entry, 2, batch), _slope(entry, batch)]
+    return Claim(STEM, RIVALS, tuple(check for check in checks if check is not None))

@@ -1,0 +1,151 @@
+"""The problems that claims are checked on: made up, generated from the seed, real, or the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ustat_pg.engines import Estimator, Quantity, SquaredError
+from ustat_pg.problems import (
+    SoftmaxBandit,
+    digits_problem,
+    example_problem,
+    problem_from_mapping,
+    random_problem,
+)
+
+__all__ = ["Entry", "Suite", "mse_of", "two_valued"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A problem with a name and where it comes from: made-up, generated, real or user."""
+
+    name: str
+    group: str
+    problem: SoftmaxBandit
+
+
+def two_valued(probs: Any, success: Any) -> SoftmaxBandit:
+    """One prompt, tabular policy with these probabilities, reward 1 with the arm's success chance."""
+    chance = np.asarray(success, dtype=float)
+    law = np.stack([chance, 1 - chance], axis=-1)[None]
+    values = np.broadcast_to([1.0, 0.0], law.shape)
+    return SoftmaxBandit.tabular([1.0], np.log([probs]), values, law)
+
+
+def mse_of(baseline: str, constant: float | None = None) -> Quantity:
+    """The squared error of a baseline by name."""
+    return SquaredError(Estimator(baseline, constant))
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What the claims run on.
+
+    Arguments:
+        size: smoke, quick or full: how many problems and group sizes.
+        seed: of the generated problems.
+        user: a problem of the user's own, which then stands alone.
+    """
+
+    size: str = "quick"
+    seed: int = 0
+    user: SoftmaxBandit | None = None
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Small ones are the sharpest: the second-order part is largest there."""
+        return {"smoke": (2,), "quick": (2, 3, 8), "full": (2, 3, 4, 8, 16, 32)}[self.size]
+
+    @property
+    def generated(self) -> int:
+        """How many problems of each kind are generated."""
+        return {"smoke": 1, "quick": 2, "full": 10}[self.size]
+
+    # The five problems of THEORY, Corollary 5, and two with several prompts.
+    @cached_property
+    def skewed(self) -> Entry:
+        """Outside Assumption 2: a strong policy, the likely arm rewarded (V = .8, b* = .128)."""
+        return Entry("skewed", "made-up", two_valued([0.8, 0.1, 0.05, 0.05], [1, 0, 0, 0]))
+
+    @cached_property
+    def balanced(self) -> Entry:
+        """Inside Assumption 2 with unequal norms (V = b* = .3)."""
+        return Entry("balanced", "made-up", two_valued([0.4, 0.3, 0.2, 0.1], [0, 1, 0, 0]))
+
+    @cached_property
+    def coin(self) -> Entry:
+        """Two equal arms, noisy rewards: the explicit bound is twice the exact second-order term."""
+        return Entry("coin", "made-up", two_valued([0.5, 0.5], [0.8, 0.2]))
+
+    @cached_property
+    def several(self) -> Entry:
+        """Two prompts of unequal probability, graded and noisy rewards."""
+        return Entry("several", "made-up", problem_from_mapping(example_problem()))
+
+    @cached_property
+    def features(self) -> Entry:
+        """Four equally likely prompts, features of the arms, negative rewards."""
+        rng = np.random.default_rng(20260301)
+        return Entry(
+            "features",
+            "made-up",
+            SoftmaxBandit.linear(
+                np.full(4, 0.25),
+                rng.normal(size=(4, 3, 5)),
+                rng.normal(size=5) / 2,
+                rng.normal(size=(4, 3, 1)).round(2),
+                np.ones((4, 3, 1)),
+            ),
+        )
+
+    @cached_property
+    def digits(self) -> Entry:
+        """Real data: 1,797 prompts, 10 arms, d = 650."""
+        return Entry("digits", "real", digits_problem())
+
+    def digits_rows(self, count: int) -> Entry:
+        """A few rows of the digits, equally likely, small enough to enumerate minibatches."""
+        rows = np.linspace(0, self.digits.problem.contexts - 1, count).astype(int)
+        return Entry(f"digits-{count}", "real", self.digits.problem.restrict(rows.tolist(), True))
+
+    def random(self, kind: str, *, contexts: int = 3) -> Iterator[Entry]:
+        """Generated problems of a kind."""
+        for number in range(self.generated):
+            seed = 1000 * self.seed + number
+            yield Entry(
+                f"{kind}#{seed}", "generated", random_problem(seed, kind, contexts=contexts)
+            )
+
+    def prompts(self, entry: Entry, count: int) -> list[Entry]:
+        """Single prompts of a problem, spread over its range of pass rates."""
+        problem = entry.problem
+        order = np.argsort(problem.moments().value, kind="stable")
+        places = np.unique(np.linspace(0, len(order) - 1, count + 2).round().astype(int)[1:-1])
+        return [
+            Entry(
+                entry.name if len(order) == 1 else f"{entry.name}[{x}]",
+                entry.group,
+                problem if len(order) == 1 else problem.restrict([int(x)]),
+            )
+            for x in order[places]
+        ]
+
+    @cached_property
+    def single_prompts(self) -> list[Entry]:
+        """Problems of one prompt, for the results that condition on it."""
+        if self.user is not None:
+            return self.prompts(Entry("problem", "user", self.user), 3)
+        few = 1 if self.size == "smoke" else 2
+        entries = [self.skewed, self.balanced, self.coin]
+        for entry in (self.several, self.features):
+            entries += self.prompts(entry, few)
+        for kind in ("plain", "negative-rewards", "linear", "shared-linear"):
+            for entry in self.random(kind):
+                entries += self.prompts(entry, 1)
+        return entries + self.prompts(self.digits, few)

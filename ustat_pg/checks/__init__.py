@@ -1,0 +1,33 @@
+"""Statistical verdicts: intervals that hold at every sample size, one decider, planning."""
+
+from .intervals import Interval, empirical_bernstein
+from .planning import FAMILY_ALPHA, MISS_RATE, allotted_alpha, replications_needed
+from .verdict import (
+    Decision,
+    Evidence,
+    RivalVerdict,
+    Statement,
+    Verdict,
+    at_most,
+    decide,
+    equal,
+    positive,
+)
+
+__all__ = [
+    "FAMILY_ALPHA",
+    "MISS_RATE",
+    "Decision",
+    "Evidence",
+    "Interval",
+    "RivalVerdict",
+    "Statement",
+    "Verdict",
+    "allotted_alpha",
+    "at_most",
+    "decide",
+    "empirical_bernstein",
+    "equal",
+    "positive",
+    "replications_needed",
+]

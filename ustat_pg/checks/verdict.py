@@ -1,0 +1,231 @@
+"""The one decider: a statement and its rivals against the evidence on one quantity.
+
+A statement says in which region a quantity lies: at a point (equal), below a bound (at most), or
+above zero (order). A rival is a wrong formula and says otherwise. Evidence is an estimate with an
+interval; enumerated evidence has an interval as wide as its rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf, isfinite
+
+from scipy.stats import norm
+
+from ..validation import InputError
+from .intervals import Interval
+from .planning import MISS_RATE
+
+__all__ = [
+    "Decision",
+    "Evidence",
+    "RivalVerdict",
+    "Statement",
+    "Verdict",
+    "at_most",
+    "decide",
+    "equal",
+    "positive",
+]
+
+ROUNDING = 1e-9
+"""Relative to a statement's scale: closer values are the same number."""
+
+
+class Verdict(StrEnum):
+    """Of a check or a claim."""
+
+    CONFIRMED = "CONFIRMED"
+    REFUTED = "REFUTED"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class RivalVerdict(StrEnum):
+    """Of a wrong formula; NOT DISTINGUISHABLE where it gives the prediction's own value."""
+
+    REFUTED = "REFUTED"
+    SURVIVED = "SURVIVED"
+    NOT_DISTINGUISHABLE = "NOT DISTINGUISHABLE"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Where a quantity lies, and where each rival says that it lies.
+
+    Arguments:
+        prediction: the value expected.
+        region: the values that the statement allows.
+        rivals: by name, the values that the rival allows.
+        scale: what rounding and margins are relative to; positive or 0.
+        margin: the half-width asked of an interval where no rival asks for a smaller one.
+    """
+
+    prediction: float
+    region: Interval
+    rivals: Mapping[str, Interval] = field(default_factory=dict)
+    scale: float = 1.0
+    margin: float = inf
+
+    def __post_init__(self) -> None:
+        if not isfinite(self.prediction):
+            raise InputError(f"a prediction is {self.prediction}: it must be finite")
+
+    @property
+    def tolerance(self) -> float:
+        """Differences below this are rounding."""
+        return ROUNDING * self.scale
+
+    def gap(self, rival: str) -> float:
+        """Distance of the prediction from what the rival allows."""
+        return self.rivals[rival].distance(self.prediction)
+
+    def distinguishable(self, rival: str) -> bool:
+        """Whether the rival says anything else than the statement here."""
+        return self.gap(rival) > self.tolerance
+
+    def margin_for(self, rivals: Collection[str]) -> float:
+        """The half-width that an interval needs: half the gap to the nearest of these rivals."""
+        gaps = [self.gap(r) / 2 for r in rivals if self.distinguishable(r)]
+        return min([self.margin, *gaps])
+
+
+def equal(
+    prediction: float,
+    rivals: Mapping[str, float] | None = None,
+    *,
+    scale: float | None = None,
+    relative_margin: float = 0.1,
+    digits: float = 0.0,
+) -> Statement:
+    """The quantity is the prediction; each rival names another number.
+
+    Arguments:
+        prediction: the value.
+        rivals: values by name; those that are not finite are left out.
+        scale: natural size of the quantity where the prediction may be 0.
+        relative_margin: the half-width asked for, in units of scale, where no rival asks for less.
+        digits: half a unit of the last digit, where the prediction is a printed figure.
+    """
+    size = abs(prediction) if scale is None else scale
+    points = {n: Interval(v, v) for n, v in (rivals or {}).items() if isfinite(v)}
+    slack = max(digits, ROUNDING * size)
+    return Statement(
+        prediction,
+        Interval(prediction - slack, prediction + slack),
+        points,
+        size,
+        max(relative_margin * size, digits),
+    )
+
+
+def positive(prediction: float, rivals: Collection[str], *, scale: float) -> Statement:
+    """The quantity is positive, of the size predicted; each rival says that it is not.
+
+    Raises:
+        InputError: the prediction is not positive by more than rounding.
+    """
+    if not prediction > ROUNDING * scale:
+        raise InputError(f"an order needs a positive prediction, not {prediction}")
+    below = Interval(-inf, 0.0)
+    return Statement(
+        prediction, Interval(0.0, inf), dict.fromkeys(rivals, below), scale, prediction / 2
+    )
+
+
+def at_most(
+    bound: float, prediction: float, rivals: Mapping[str, float] | None = None
+) -> Statement:
+    """The quantity is below the bound; each rival is a tighter bound, false here.
+
+    Arguments:
+        bound: the upper bound.
+        prediction: the quantity's own value, at most the bound; their difference is the slack.
+        rivals: tighter bounds by name.
+    """
+    tighter = {name: Interval(-inf, value) for name, value in (rivals or {}).items()}
+    slack = bound - prediction
+    region = Interval(-inf, bound + ROUNDING * abs(bound))
+    return Statement(prediction, region, tighter, abs(bound), max(slack / 2, 0.0))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an engine found out about a quantity.
+
+    Arguments:
+        estimate: its value.
+        interval: that misses the truth with probability at most alpha.
+        standard_error: Monte Carlo standard error; 0 where enumerated.
+        replications: 0 where enumerated.
+        alpha: the allotted false-alarm rate; 0 where enumerated.
+    """
+
+    estimate: float
+    interval: Interval
+    standard_error: float = 0.0
+    replications: int = 0
+    alpha: float = 0.0
+
+    @classmethod
+    def enumerated(cls, value: float, statement: Statement) -> Evidence:
+        """Evidence without sampling error, with the rounding that the statement allows."""
+        slack = statement.tolerance
+        return cls(value, Interval(value - slack, value + slack))
+
+    @property
+    def smallest_discrepancy(self) -> float:
+        """A discrepancy as large as this is seen with probability 1 - the miss rate."""
+        return self.interval.half_width + float(norm.isf(MISS_RATE)) * self.standard_error
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The verdicts on a statement and on its rivals."""
+
+    verdict: Verdict
+    rivals: Mapping[str, RivalVerdict]
+
+
+def decide(
+    statement: Statement, evidence: Evidence, required: Collection[str] | None = None
+) -> Decision:
+    """REFUTED if the interval misses the statement's region; CONFIRMED if it meets it, is narrow
+    enough to exclude every required rival and, for a one-sided statement, lies inside the region;
+    else INCONCLUSIVE.
+
+    Arguments:
+        statement: what is claimed.
+        evidence: the estimate and its interval.
+        required: the rivals this check was planned to exclude; all of them unless given.
+
+    >>> claim = equal(1.0, {"twice": 2.0})
+    >>> decide(claim, Evidence(1.01, Interval(0.95, 1.07), 0.01, 1000, 1e-3)).verdict.value
+    'CONFIRMED'
+    >>> decide(claim, Evidence(2.01, Interval(1.95, 2.07), 0.01, 1000, 1e-3)).verdict.value
+    'REFUTED'
+    """
+    required = statement.rivals if required is None else required
+    verdicts = {}
+    for name, region in statement.rivals.items():
+        if not statement.distinguishable(name):
+            verdicts[name] = RivalVerdict.NOT_DISTINGUISHABLE
+        elif evidence.interval.meets(region):
+            verdicts[name] = RivalVerdict.SURVIVED
+        else:
+            verdicts[name] = RivalVerdict.REFUTED
+    if not isfinite(evidence.estimate) or not evidence.interval.meets(statement.region):
+        # An estimate that is not a number speaks for nothing.
+        sound = isfinite(evidence.estimate)
+        return Decision(Verdict.REFUTED if sound else Verdict.INCONCLUSIVE, verdicts)
+    one_sided = not isfinite(statement.region.low) or not isfinite(statement.region.high)
+    enough = (
+        evidence.interval.inside(statement.region.widened(statement.tolerance))
+        if one_sided
+        else evidence.interval.half_width
+        <= max(statement.margin_for(required), 2 * statement.tolerance)
+    )
+    excluded = all(verdicts[name] != RivalVerdict.SURVIVED for name in required)
+    verdict = Verdict.CONFIRMED if enough and excluded else Verdict.INCONCLUSIVE
+    return Decision(verdict, verdicts)

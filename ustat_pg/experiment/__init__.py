@@ -1,0 +1,33 @@
+"""Experiments: claims as lists of checks, their planning, running and storing."""
+
+from .claim import (
+    Check,
+    Claim,
+    Identity,
+    Linear,
+    LogSlope,
+    Ratio,
+    mean_of,
+)
+from .results import load_results
+from .runner import Interrupted, Options, Plan, Run, plan_claims, run_claims
+from .store import Store, StoreError
+
+__all__ = [
+    "Check",
+    "Claim",
+    "Identity",
+    "Interrupted",
+    "Linear",
+    "LogSlope",
+    "Options",
+    "Plan",
+    "Ratio",
+    "Run",
+    "Store",
+    "StoreError",
+    "load_results",
+    "mean_of",
+    "plan_claims",
+    "run_claims",
+]

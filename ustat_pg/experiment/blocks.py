@@ -1,0 +1,100 @@
+"""Blocks: the units of work, plain data in and plain data out, run anywhere by any executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..engines import Cell, MomentSums, Quantity, get_engine
+from .identities import discrepancies
+
+__all__ = ["Block", "IdentityBlock", "Task", "run_task", "sums_of"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some replications of a cell, or all its outcomes if the engine enumerates."""
+
+    cell: Cell
+    quantities: tuple[Quantity, ...]
+    engine: str
+    seed: int = 0
+    first: int = 0
+    replications: int = 0
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What is computed, as the store's key reads it."""
+        return {
+            "kind": "block",
+            "cell": self.cell.name,
+            "quantities": [quantity.label for quantity in self.quantities],
+            "engine": self.engine,
+            "seed": self.seed,
+            "first": self.first,
+            "replications": self.replications,
+        }
+
+    @property
+    def weight(self) -> float:
+        """Roughly how much work it is, for the progress shown."""
+        return max(self.replications, 20_000) * self.cell.batch_size
+
+
+@dataclass(frozen=True)
+class IdentityBlock:
+    """Drawn groups of a cell, or all of them, on which formulas are compared."""
+
+    cell: Cell
+    estimator: str
+    formulas: tuple[str, ...]
+    seed: int = 0
+    replications: int = 0
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What is computed, as the store's key reads it."""
+        return {
+            "kind": "identity",
+            "cell": self.cell.name,
+            "estimator": self.estimator,
+            "formulas": list(self.formulas),
+            "seed": self.seed,
+            "replications": self.replications,
+        }
+
+    @property
+    def weight(self) -> float:
+        """Roughly how much work it is, for the progress shown."""
+        return 200_000
+
+
+Task = Block | IdentityBlock
+
+
+def run_task(task: Task) -> dict[str, Any]:
+    """Do the work; the result is made of numbers, lists and names."""
+    if isinstance(task, IdentityBlock):
+        count, worst = discrepancies(
+            task.cell,
+            task.estimator,
+            task.formulas,
+            seed=task.seed,
+            replications=task.replications,
+        )
+        return {"n": count, "worst": worst}
+    sums = get_engine(task.engine).measure(
+        task.cell,
+        task.quantities,
+        seed=task.seed,
+        first=task.first,
+        replications=task.replications,
+    )
+    return {"n": sums.n, "mean": sums.mean.tolist(), "products": sums.products.tolist()}
+
+
+def sums_of(result: dict[str, Any]) -> MomentSums:
+    """A block's result as sums again."""
+    return MomentSums(result["n"], np.array(result["mean"]), np.array(result["products"]))

@@ -1,0 +1,290 @@
+"""Claims as data: checks of a functional of some quantities on cells, with rivals.
+
+A functional says what is estimated: a mean, a combination of means (:class:`Linear`), a ratio, the
+slope of logarithms over several cells, or whether an identity holds in every sample. It knows how
+to turn a block's sums into evidence, and what one replication of it may be at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, log, sqrt
+
+import numpy as np
+from scipy.optimize import brentq
+
+from ..checks import Evidence, Interval, Statement, empirical_bernstein, replications_needed
+from ..checks.intervals import half_width
+from ..engines import Cell, MomentSums, Quantity
+from ..engines.bounds import quantity_range
+from ..paper import RESULTS
+from ..validation import InputError
+
+__all__ = [
+    "Check",
+    "Claim",
+    "Functional",
+    "Identity",
+    "Linear",
+    "LogSlope",
+    "Ratio",
+    "mean_of",
+]
+
+Sums = Mapping[str, tuple[Sequence[Quantity], MomentSums]]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Σ weight · E quantity on one cell."""
+
+    cell: Cell
+    weights: tuple[tuple[Quantity, float], ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return (self.cell,)
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return tuple(quantity for quantity, _ in self.weights)
+
+    @property
+    def width(self) -> float:
+        """Length of the range of one replication."""
+        total = 0.0
+        for quantity, weight in self.weights:
+            low, high = quantity_range(self.cell, quantity)
+            total += abs(weight) * (high - low)
+        return total
+
+    def moments(self, sums: Sums) -> tuple[int, float, float]:
+        """Count, mean and variance of one replication."""
+        labels, block = sums[self.cell.name]
+        place = {quantity: i for i, quantity in enumerate(labels)}
+        vector = np.zeros(len(labels))
+        for quantity, weight in self.weights:
+            vector[place[quantity]] += weight
+        variance = float(vector @ block.covariance @ vector)
+        return block.n, float(vector @ block.mean), max(variance, 0.0)
+
+    def exact(self, sums: Sums) -> float:
+        return self.moments(sums)[1]
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        n, mean, variance = self.moments(sums)
+        interval = empirical_bernstein(n, mean, variance, self.width, alpha)
+        return Evidence(mean, interval, sqrt(variance / n), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        """Replications for an interval of that half-width, by a pilot's sums."""
+        return replications_needed(margin, self.moments(sums)[2], self.width, alpha)
+
+
+def mean_of(cell: Cell, quantity: Quantity) -> Linear:
+    """The mean of one quantity."""
+    return Linear(cell, ((quantity, 1.0),))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """E numerator / E denominator, both combinations on the same cell; the denominator positive."""
+
+    numerator: Linear
+    denominator: Linear
+
+    def __post_init__(self) -> None:
+        if self.numerator.cell != self.denominator.cell:
+            raise InputError("a ratio's two sides must come from the same cell")
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return self.numerator.cells
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return self.numerator.quantities + self.denominator.quantities
+
+    def _excess(self, ratio: float) -> Linear:
+        """Numerator - ratio · denominator, of mean zero at the true ratio."""
+        scaled = tuple((quantity, -ratio * weight) for quantity, weight in self.denominator.weights)
+        return Linear(self.numerator.cell, self.numerator.weights + scaled)
+
+    def exact(self, sums: Sums) -> float:
+        bottom = self.denominator.exact(sums)
+        return self.numerator.exact(sums) / bottom if bottom else float("nan")
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        """The ratios that a test of their excess does not reject (Fieller 1954)."""
+        n, bottom, _ = self.denominator.moments(sums)
+        if bottom <= 0:
+            return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
+        ratio = self.exact(sums)
+        top_width, bottom_width = self.numerator.width, self.denominator.width
+
+        def beyond(value: float) -> float:
+            """|excess| less the half-width: positive where the value is rejected."""
+            _, mean, variance = self._excess(value).moments(sums)
+            width = top_width + abs(value) * bottom_width
+            return abs(mean) - half_width(n, variance, width, alpha)
+
+        def end(sign: float) -> float:
+            step = max(abs(ratio), 1e-12) * 1e-3
+            while beyond(ratio + sign * step) <= 0:
+                step *= 2
+                if step > 1e12 * max(abs(ratio), 1e-12):
+                    return sign * inf
+            return float(
+                brentq(lambda value: beyond(value), ratio, ratio + sign * step, xtol=1e-14)
+            )
+
+        low, high = (ratio, ratio) if beyond(ratio) >= 0 else (end(-1.0), end(1.0))
+        variance = self._excess(ratio).moments(sums)[2]
+        return Evidence(ratio, Interval(low, high), sqrt(variance / n) / bottom, n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        excess = self._excess(prediction)
+        bottom = self.denominator.exact(sums)
+        # Both ends of the interval are wanted within the margin; the reserve pays for its tilt.
+        return replications_needed(
+            0.9 * margin * bottom, excess.moments(sums)[2], excess.width * 1.05, alpha
+        )
+
+
+@dataclass(frozen=True)
+class LogSlope:
+    """The least-squares slope of log(functional) on given abscissae, one cell each."""
+
+    abscissae: tuple[float, ...]
+    points: tuple[Linear | Ratio, ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return tuple(cell for point in self.points for cell in point.cells)
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return tuple(quantity for point in self.points for quantity in point.quantities)
+
+    @property
+    def _weights(self) -> np.ndarray:
+        centred = np.array(self.abscissae) - np.mean(self.abscissae)
+        return np.asarray(centred / (centred**2).sum())
+
+    def exact(self, sums: Sums) -> float:
+        values = [point.exact(sums) for point in self.points]
+        if not all(value > 0 for value in values):
+            return float("nan")
+        return float(self._weights @ np.log(values))
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        """Interval arithmetic on the points' intervals, which hold together at the rate alpha."""
+        parts = [point.evidence(sums, alpha / len(self.points)) for point in self.points]
+        n = sum(part.replications for part in parts)
+        if not all(part.estimate > 0 for part in parts):
+            return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
+        low = high = variance = 0.0
+        for weight, part in zip(self._weights, parts, strict=True):
+            bottom = log(part.interval.low) if part.interval.low > 0 else -inf
+            top = log(part.interval.high)
+            low += weight * (bottom if weight > 0 else top)
+            high += weight * (top if weight > 0 else bottom)
+            variance += (weight * part.standard_error / part.estimate) ** 2
+        estimate = float(self._weights @ np.log([part.estimate for part in parts]))
+        return Evidence(estimate, Interval(float(low), float(high)), sqrt(variance), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        share = margin / float(np.abs(self._weights).sum())
+        # A relative half-width ε moves the lower logarithm by -log(1-ε), the larger side.
+        relative = 0.95 * (1 - float(np.exp(-share)))
+        wants = []
+        for point in self.points:
+            value = point.exact(sums)
+            if not value > 0:
+                return 10**15
+            wants.append(point.needed(sums, relative * value, alpha / len(self.points), value))
+        return max(wants)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The largest relative discrepancy between an estimator and a formula over a cell's groups.
+
+    An identity holds in every sample, and one sample refutes it; so there is no sampling error.
+
+    Arguments:
+        cell: one prompt, batch size 1.
+        formula: its name, see :mod:`ustat_pg.experiment.identities`.
+        estimator: the side of the identity that trainers compute.
+        rivals: the formulas of the rivals, by the rivals' names.
+    """
+
+    cell: Cell
+    formula: str
+    rivals: tuple[tuple[str, str], ...] = ()
+    estimator: str = "grpo"
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return (self.cell,)
+
+    @property
+    def formulas(self) -> tuple[str, ...]:
+        return (self.formula, *(formula for _, formula in self.rivals))
+
+
+Functional = Linear | Ratio | LogSlope | Identity
+
+
+@dataclass(frozen=True)
+class Check:
+    """A typed statement about a functional.
+
+    Arguments:
+        name: unique in its claim.
+        group: made-up, generated, real or user: where the problem comes from.
+        functional: what is estimated.
+        statement: where it lies and where rivals say it lies.
+        kinds: of evidence that are asked for.
+    """
+
+    name: str
+    group: str
+    functional: Functional
+    statement: Statement
+    kinds: tuple[str, ...] = ("exact", "simulation")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A numbered result: its checks, and the wrong formulas that they must exclude.
+
+    Arguments:
+        stem: of the result.
+        rivals: names, in the order in which they are reported.
+        checks: the design.
+
+    Raises:
+        InputError: names that occur twice, or a check with a rival that the claim does not list.
+    """
+
+    stem: str
+    rivals: tuple[str, ...]
+    checks: tuple[Check, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        names = [check.name for check in self.checks]
+        if len(set(names)) != len(names):
+            raise InputError(f"{self.stem}: two checks have the same name")
+        for check in self.checks:
+            unknown = set(check.statement.rivals) - set(self.rivals)
+            if unknown:
+                raise InputError(f"{self.stem}: rivals {sorted(unknown)} are not listed")
+            if not isfinite(check.statement.prediction):
+                raise InputError(f"{self.stem}: {check.name} has no finite prediction")
+
+    @property
+    def label(self) -> str:
+        """The paper's numbering."""
+        return RESULTS[self.stem].label

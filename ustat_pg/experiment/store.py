@@ -1,0 +1,140 @@
+"""Finished blocks on disk: one file each, written whole or not at all, found again by its key.
+
+The key is a hash of what was computed, of the code that computed it and of the numerical libraries'
+versions, so that a changed program never reads an old one's results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from ..validation import InputError
+
+__all__ = ["Store", "StoreError", "code_version"]
+
+_MAKERS = ("policies", "problems", "engines", "experiment/blocks.py", "experiment/identities.py")
+_MAKER_FILES = ("rng.py", "estimators.py", "ustatistics.py", "moments.py", "validation.py")
+
+
+class StoreError(InputError):
+    """Results cannot be kept: the folder is read-only, the disk full."""
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """A hash of the source files that make results, and of NumPy's and numba's versions."""
+    root = Path(__file__).resolve().parent.parent
+    files = [root / name for name in _MAKER_FILES]
+    for maker in _MAKERS:
+        path = root / maker
+        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    state = hashlib.sha256(f"numpy {np.__version__} numba {numba.__version__}".encode())
+    for file in files:
+        state.update(file.relative_to(root).as_posix().encode())
+        state.update(file.read_bytes())
+    return state.hexdigest()[:16]
+
+
+class Store:
+    """A folder of finished blocks.
+
+    Arguments:
+        folder: made if it is not there.
+
+    Raises:
+        StoreError: the folder cannot be made or written to.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.set_aside: list[str] = []
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise StoreError(
+                f"{folder}: results cannot be written here: {error.strerror}"
+            ) from None
+
+    def key(self, description: dict[str, Any]) -> str:
+        """The name of what a description asks for."""
+        text = json.dumps([code_version(), description], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def get(self, description: dict[str, Any]) -> dict[str, Any] | None:
+        """The stored result, or None. A file that is not it is kept under another name and reported."""
+        path = self.folder / f"{self.key(description)}.json"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError):
+            self._aside(path)
+            return None
+        try:
+            record = json.loads(text)
+            result = record["result"]
+            sound = record["description"] == json.loads(json.dumps(description)) and record[
+                "checksum"
+            ] == _checksum(result)
+        except (ValueError, KeyError, TypeError):
+            sound = False
+        if not sound:
+            self._aside(path)
+            return None
+        return dict(result)
+
+    def _aside(self, path: Path) -> None:
+        """Keep a damaged or foreign file, out of the way."""
+        number = 0
+        while (aside := path.with_suffix(f".damaged{number or ''}")).exists():
+            number += 1
+        try:
+            path.replace(aside)
+        except OSError as error:
+            raise StoreError(f"{path}: damaged, and cannot be set aside: {error}") from None
+        self.set_aside.append(str(aside))
+
+    def put(self, description: dict[str, Any], result: dict[str, Any]) -> None:
+        """Keep a result: written to a temporary name, then renamed.
+
+        Raises:
+            StoreError: the disk is full, or the folder no longer writable.
+        """
+        record = {"description": description, "checksum": _checksum(result), "result": result}
+        path = self.folder / f"{self.key(description)}.json"
+        self.write(path, json.dumps(record))
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a file whole or not at all.
+
+        Raises:
+            StoreError: it cannot be written; what was there before stays.
+        """
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise StoreError(
+                f"{path}: cannot be written: {error.strerror}; finished blocks are kept, "
+                "and the same command continues from them"
+            ) from None
+
+
+def _checksum(result: Any) -> str:
+    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:16]

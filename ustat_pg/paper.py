@@ -1,0 +1,90 @@
+"""The paper's numbered results, once: stem, label, statement, and what this project adds or corrects.
+
+Zhou, Ye, Xu, Zhu, Gong and Shi (2026), *Demystifying Group Relative Policy Optimization: Its
+Policy Gradient is a U-Statistic*, arXiv 2603.01162.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["PAPER", "RESULTS", "Result", "delivered"]
+
+PAPER = "arXiv 2603.01162"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One numbered result.
+
+    Arguments:
+        label: the paper's numbering.
+        statement: in one sentence.
+        assumptions: what it needs.
+        sharper: what is exact here and an order or a bound in the paper; empty if nothing.
+        delivered: whether this version verifies it.
+    """
+
+    label: str
+    statement: str
+    assumptions: str = ""
+    sharper: str = ""
+    delivered: bool = False
+
+
+RESULTS: dict[str, Result] = {
+    "ustatistic": Result(
+        "Lemma 1",
+        "The grpo gradient is the U-statistic of order 2 with kernel ½ (s₁ - s₂)(z₁ - z₂).",
+        sharper="Sample by sample, grpo = g + first + second, and g + first is the oracle.",
+        delivered=True,
+    ),
+    "mse": Result(
+        "Theorem 2",
+        "MSE = tr Σ/G + (σ² tr F + ‖g‖²)/(G(G-1)) at one prompt.",
+        sharper="Exact, as a matrix; the paper bounds the second term by an order. "
+        "The explicit bound is reconstructed, and the exact term at most half of it.",
+        delivered=True,
+    ),
+    "minibatch": Result(
+        "Proposition 3",
+        "A minibatch adds the spread of prompt gradients and divides everything by B.",
+        sharper="Exact for prompts drawn i.i.d., a fixed set, and without replacement.",
+        delivered=True,
+    ),
+    "oracle": Result(
+        "Corollary 4",
+        "MSE of grpo over MSE of the oracle tends to 1.",
+        assumptions="The oracle's own error is not 0 (τ > ‖g‖², or prompts differ).",
+        sharper="The ratio is exact: at one prompt its excess is of order 1/G, in a minibatch 1/G².",
+        delivered=True,
+    ),
+    "optimality": Result(
+        "Corollary 5",
+        "Among baselines of the prompt only, V minimises the MSE, so grpo does asymptotically.",
+        assumptions="Assumption 2: ‖s‖² and the reward are uncorrelated given the prompt.",
+        sharper="Where grpo loses to no baseline in finite G, and what V loses to b* without "
+        "Assumption 2, are exact.",
+        delivered=True,
+    ),
+    "suboptimality": Result("Lemma 6", "Bounds on the mean suboptimality gap."),
+    "group_size": Result("Theorem 7", "A universal optimal group size."),
+    "limit_law": Result("Theorem 8", "A weighted chi-square limit of the suboptimality gap."),
+    "oracle_policy": Result("Corollary 9", "Limit weights differ from the oracle's by O(1/G²)."),
+    "optimal_policy": Result("Corollary 10", "No prompt-only baseline has a smaller limit gap."),
+    "normalised": Result("Lemma 11", "The normalised estimator tends to a U-statistic."),
+    "practical_mse": Result("Theorem 12", "MSE of practical GRPO."),
+    "arcsine": Result("Proposition 13", "Normalised GRPO maximises an arcsine objective."),
+    "gradient_mse_lm": Result("Figure 4", "Gradient MSE on language models."),
+    "group_size_lm": Result("Figure 5", "The optimal group size on language models."),
+}
+"""Every result by stem, in the paper's order."""
+
+
+def delivered() -> list[str]:
+    """Stems that this version verifies.
+
+    >>> delivered()[0]
+    'ustatistic'
+    """
+    return [stem for stem, result in RESULTS.items() if result.delivered]
