@@ -1,0 +1,1 @@
+"""Figures, drawn from the stored results of a run and never simulating."""

@@ -1,0 +1,236 @@
+"""What a run found, for a person: the verdict table, and the whole report as Markdown."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import version
+from os import cpu_count
+from typing import Any
+
+from tabulate import tabulate
+
+from ._version import __version__
+from .checks import FAMILY_ALPHA, RivalVerdict, Verdict
+from .experiment import Options, Plan, Run
+from .experiment.results import KINDS, CheckResult, ClaimResult
+from .experiment.store import code_version
+from .paper import PAPER, RESULTS
+
+__all__ = ["document", "exit_code", "plan_table", "remarks", "report", "verdict_table"]
+
+_GROUPS = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
+def verdict_table(run: Run, style: str = "simple") -> str:
+    """One row for each claim: its verdict, the evidence on each kind of problem, its rivals."""
+    groups = [
+        group
+        for group in _GROUPS
+        if any(check.check.group == group for result in run.claims for check in result.checks)
+    ]
+    header = ["result", "stem", "verdict", *(_GROUPS[group] for group in groups), "rivals refuted"]
+    rows = []
+    for result in run.claims:
+        told = [r for r in result.rivals if r.verdict != RivalVerdict.NOT_DISTINGUISHABLE]
+        refuted = sum(r.verdict == RivalVerdict.REFUTED for r in told)
+        apart = len(result.rivals) - len(told)
+        rows.append(
+            [
+                result.claim.label,
+                result.claim.stem,
+                result.verdict.value,
+                *(_evidence(result, group) for group in groups),
+                f"{refuted} of {len(told)}" + (f" ({apart} coincide)" if apart else ""),
+            ]
+        )
+    return str(tabulate(rows, header, tablefmt=style))
+
+
+def _evidence(result: ClaimResult, group: str) -> str:
+    """Which kinds of evidence confirm a claim on a group of problems, and which do not."""
+    words = []
+    for kind in KINDS:
+        verdict = result.evidence(kind, group)
+        if verdict is not None:
+            words.append(kind if verdict == Verdict.CONFIRMED else f"{kind} {verdict.value}")
+    return " + ".join(words) or "-"
+
+
+def remarks(run: Run) -> list[str]:
+    """Lines that a reader must not miss: what failed, what is open and what it would take."""
+    lines = []
+    for result in run.claims:
+        stem = result.claim.stem
+        for check in result.checks:
+            for kind, found in check.found.items():
+                if found.decision.verdict == Verdict.CONFIRMED:
+                    continue
+                line = (
+                    f"{stem}: {check.check.name} is {found.decision.verdict.value} by {kind}: "
+                    f"{found.evidence.estimate:.6g} in [{found.evidence.interval.low:.6g}, "
+                    f"{found.evidence.interval.high:.6g}], predicted {check.check.statement.prediction:.6g}"
+                )
+                if found.needed > found.evidence.replications:
+                    line += (
+                        f"; it would need {found.needed:,} replications "
+                        f"and had {found.evidence.replications:,}"
+                    )
+                lines.append(line)
+        lines += [
+            f"{stem}: rival '{rival.name}' survived"
+            for rival in result.rivals
+            if rival.verdict == RivalVerdict.SURVIVED
+        ]
+        if result.evidence("exact") is None:
+            reason = next(check.infeasible for check in result.checks)
+            lines.append(f"{stem}: nothing was enumerated: {reason}")
+    lines += [f"damaged results file, kept and computed again: {name}" for name in run.set_aside]
+    return lines
+
+
+def exit_code(run: Run) -> int:
+    """0 if every claim is confirmed, 1 if one is refuted, 3 if one is inconclusive."""
+    verdicts = {result.verdict for result in run.claims}
+    if Verdict.REFUTED in verdicts:
+        return 1
+    return 3 if Verdict.INCONCLUSIVE in verdicts else 0
+
+
+def document(run: Run, options: Options) -> dict[str, Any]:
+    """The run as one JSON object: ``claims`` depends on the claims, the seed, the engine and the
+    code alone; ``run`` says when and where.
+    """
+    return {
+        "claims": [result.to_dict() for result in run.claims],
+        "run": {
+            "seconds": round(run.seconds, 3),
+            "paper": PAPER,
+            "size": options.size,
+            "engine": options.engine,
+            "seed": options.seed,
+            "workers": options.workers,
+            "family_alpha": FAMILY_ALPHA,
+            "machine": {
+                "system": platform.system(),
+                "processor": platform.machine(),
+                "cores": cpu_count(),
+            },
+            "versions": {
+                "ustat_pg": __version__,
+                "code": code_version(),
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("numpy", "scipy", "numba")},
+            },
+            "set_aside": list(run.set_aside),
+        },
+    }
+
+
+def report(run: Run, options: Options, command: str) -> str:
+    """The run as a Markdown page: table, remarks, and every check with its evidence."""
+    lines = [
+        "# Verdicts",
+        "",
+        f"On {PAPER}; size {options.size}, engine {options.engine}, seed {options.seed}; "
+        f"ustat_pg {__version__}, code {code_version()}.",
+        "",
+        f"Reproduce with `{command}`.",
+        "",
+        verdict_table(run, "github"),
+        "",
+        f"A suite of true claims shows a false alarm with probability at most {FAMILY_ALPHA:g}; "
+        "intervals are empirical Bernstein ones, which hold at every sample size.",
+        "",
+        *(f"- {line}" for line in remarks(run)),
+    ]
+    for result in run.claims:
+        lines += ["", *_section(result)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(result: ClaimResult) -> Iterator[str]:
+    about = RESULTS[result.claim.stem]
+    yield f"## {about.label} ({result.claim.stem}): {result.verdict.value}"
+    yield ""
+    yield about.statement
+    if about.assumptions:
+        yield f"Assumes: {about.assumptions}"
+    if about.sharper:
+        yield f"Here: {about.sharper}"
+    yield ""
+    rivals = [
+        [
+            rival.name.replace("|", "\\|"),
+            rival.verdict.value,
+            rival.exact.value,
+            "-" if rival.simulation is None else rival.simulation.value,
+        ]
+        for rival in result.rivals
+    ]
+    yield str(tabulate(rivals, ["rival", "verdict", "exact", "simulation"], tablefmt="github"))
+    yield ""
+    header = [
+        "check",
+        "predicted",
+        "exact",
+        "simulated",
+        "standard error",
+        "interval",
+        "replications",
+        "sees",
+        "verdict",
+    ]
+    yield str(
+        tabulate(
+            [_row(check) for check in result.checks],
+            header,
+            tablefmt="github",
+            disable_numparse=True,
+        )
+    )
+
+
+def _row(check: CheckResult) -> list[str]:
+    exact, drawn = check.found.get("exact"), check.found.get("simulation")
+    verdicts = {found.decision.verdict for found in check.found.values()}
+    verdict = next((v for v in (Verdict.REFUTED, Verdict.INCONCLUSIVE) if v in verdicts), None)
+    return [
+        check.check.name.replace("|", "\\|"),
+        f"{check.check.statement.prediction:.6g}",
+        "too many outcomes" if exact is None else f"{exact.evidence.estimate:.6g}",
+        "-" if drawn is None else f"{drawn.evidence.estimate:.6g}",
+        "-" if drawn is None else f"{drawn.evidence.standard_error:.2g}",
+        "-"
+        if drawn is None
+        else f"[{drawn.evidence.interval.low:.6g}, {drawn.evidence.interval.high:.6g}]",
+        "-" if drawn is None else f"{drawn.evidence.replications:,}",
+        "-" if drawn is None else f"{drawn.evidence.smallest_discrepancy:.2g}",
+        (verdict or Verdict.CONFIRMED).value,
+    ]
+
+
+def plan_table(plans: list[Plan], budget: int) -> str:
+    """What a run would draw: one row for each claim."""
+    rows = []
+    for plan in plans:
+        most = max(plan.needed.values(), default=0)
+        rows.append(
+            [
+                plan.claim.label,
+                plan.claim.stem,
+                len(plan.claim.checks),
+                len(plan.replications),
+                f"{plan.alpha:.1e}",
+                f"{sum(plan.replications.values()):,}",
+                f"{most:,}" + (" (over the budget)" if most > budget else ""),
+            ]
+        )
+    header = [
+        "result",
+        "stem",
+        "checks",
+        "cells",
+        "alpha a check",
+        "replications",
+        "most for a check",
+    ]
+    return str(tabulate(rows, header, disable_numparse=True))
