@@ -20,6 +20,8 @@ from .paper import PAPER, RESULTS
 __all__ = ["document", "exit_code", "plan_table", "remarks", "report", "verdict_table"]
 
 _GROUPS = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
+
+
 def verdict_table(run: Run, style: str = "simple") -> str:
     """One row for each claim: its verdict, the evidence on each kind of problem, its rivals."""
     groups = [

@@ -160,6 +160,7 @@ class Evidence:
         standard_error: Monte Carlo standard error; 0 where enumerated.
         replications: 0 where enumerated.
         alpha: the allotted false-alarm rate; 0 where enumerated.
+        rounding: discrepancies up to this cannot be told from rounding.
     """
 
     estimate: float
@@ -167,17 +168,19 @@ class Evidence:
     standard_error: float = 0.0
     replications: int = 0
     alpha: float = 0.0
+    rounding: float = 0.0
 
     @classmethod
     def enumerated(cls, value: float, statement: Statement) -> Evidence:
         """Evidence without sampling error, with the rounding that the statement allows."""
         slack = statement.tolerance
-        return cls(value, Interval(value - slack, value + slack))
+        return cls(value, Interval(value - slack, value + slack), rounding=slack)
 
     @property
     def smallest_discrepancy(self) -> float:
         """A discrepancy as large as this is seen with probability 1 - the miss rate."""
-        return self.interval.half_width + float(norm.isf(MISS_RATE)) * self.standard_error
+        seen = self.interval.half_width + float(norm.isf(MISS_RATE)) * self.standard_error
+        return max(seen, self.rounding)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,9 @@ __all__ = ["Interrupted", "Options", "Plan", "Run", "plan_claims", "run_claims"]
 BLOCK = 65_536
 PILOT = 8_192
 PILOT_FIRST = 2**62
-IDENTITY_GROUPS = 200
+IDENTITY_GROUPS = 100
+IDENTITY_LIMIT = 400
+"""Groups on which formulas are still compared one by one."""
 
 BUDGETS = {"smoke": 6_000_000, "quick": 20_000_000, "full": 500_000_000}
 """The most replications of one check, by size."""
@@ -233,6 +235,12 @@ def _feasible(cell: Cell) -> str | None:
     return None
 
 
+def _comparable(cell: Cell) -> str | None:
+    """Why formulas are not compared on every group of a cell, or None."""
+    number = exact.size(cell)
+    return f"{number:.3g} groups, compared one by one" if number > IDENTITY_LIMIT else None
+
+
 def _first_wave(claims: Sequence[Claim], options: Options) -> list[Task]:
     tasks: list[Task] = []
     for claim in claims:
@@ -243,7 +251,7 @@ def _first_wave(claims: Sequence[Claim], options: Options) -> list[Task]:
                 tasks.append(_pilot_task(cell, panel, options))
         for check in claim.checks:
             if isinstance(check.functional, Identity):
-                if _feasible(check.functional.cell) is None:
+                if _comparable(check.functional.cell) is None:
                     tasks.append(_identity_task(check.functional, None))
                 if options.simulates:
                     tasks.append(_identity_task(check.functional, options))
@@ -342,16 +350,20 @@ def _decide_identity(check: Check, work: _Work, options: Options) -> CheckResult
     functional = check.functional
     assert isinstance(functional, Identity)
     found: dict[str, Findings] = {}
-    reason = _feasible(functional.cell)
+    reason = _comparable(functional.cell)
     kinds: list[tuple[str, Options | None]] = [("exact", None)] if reason is None else []
     if options.simulates:
         kinds.append(("simulation", options))
     for kind, draws in kinds:
         record = work[_identity_task(functional, draws)]
+
+        def evidence(worst: float, groups: int = record["n"]) -> Evidence:
+            rounding = check.statement.region.high
+            return Evidence(worst, Interval(worst, worst), replications=groups, rounding=rounding)
+
         verdicts: dict[str, Verdict] = {}
         for formula, worst in record["worst"].items():
-            evidence = Evidence(worst, Interval(worst, worst), 0.0, record["n"])
-            verdicts[formula] = decide(check.statement, evidence).verdict
+            verdicts[formula] = decide(check.statement, evidence(worst)).verdict
         rivals = {}
         for rival, formula in functional.rivals:
             if verdicts[formula] == Verdict.REFUTED:
@@ -365,8 +377,7 @@ def _decide_identity(check: Check, work: _Work, options: Options) -> CheckResult
             else:
                 rivals[rival] = RivalVerdict.NOT_DISTINGUISHABLE
         worst = record["worst"][functional.formula]
-        evidence = Evidence(worst, Interval(worst, worst), 0.0, record["n"])
-        found[kind] = Findings(evidence, Decision(verdicts[functional.formula], rivals))
+        found[kind] = Findings(evidence(worst), Decision(verdicts[functional.formula], rivals))
     return CheckResult(check, found, reason, tuple(rival for rival, _ in functional.rivals))
 
 

@@ -1,0 +1,13 @@
+"""One Hypothesis profile for all: the same examples at every run, and no clock."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("search", deadline=None, print_blob=True)
+# Random examples are asked for by name; CI never draws any.
+asked = "ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE", "ci")
+settings.load_profile(asked)

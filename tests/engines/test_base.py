@@ -1,0 +1,258 @@
+"""Cells, estimators, quantities and the sums that blocks leave."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ustat_pg.engines import (
+    Cell,
+    Distance,
+    Draws,
+    Estimator,
+    MomentSums,
+    Projection,
+    SquaredError,
+    SquaredProjection,
+    get_engine,
+)
+from ustat_pg.engines.base import direction, estimators_of
+from ustat_pg.problems import random_problem
+from ustat_pg.validation import InputError
+
+VALUES = np.random.default_rng(0).normal(size=(50, 3)) @ np.array(
+    [[1.0, 2.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.5, 3.0]]
+)
+
+
+def close(one, two):
+    return (
+        one.n == two.n
+        and np.allclose(one.mean, two.mean, rtol=1e-13, atol=1e-13)
+        and np.allclose(one.products, two.products, rtol=1e-12, atol=1e-12)
+    )
+
+
+def test_sums_against_numpy():
+    sums = MomentSums.of(VALUES)
+    assert sums.n == 50
+    assert np.allclose(sums.mean, VALUES.mean(axis=0))
+    assert np.allclose(sums.covariance, np.cov(VALUES.T))
+
+
+@pytest.mark.parametrize("cut", [1, 7, 25, 49])
+def test_two_parts_merged_are_the_whole(cut):
+    merged = MomentSums.of(VALUES[:cut]).merge(MomentSums.of(VALUES[cut:]))
+    assert close(merged, MomentSums.of(VALUES))
+
+
+def test_merging_does_not_depend_on_order_or_grouping():
+    parts = [MomentSums.of(VALUES[a:b]) for a, b in ((0, 1), (1, 20), (20, 21), (21, 50))]
+    a, b, c, d = parts
+    whole = MomentSums.of(VALUES)
+    assert close(a.merge(b).merge(c).merge(d), whole)
+    assert close(d.merge(c).merge(b).merge(a), whole)
+    assert close(a.merge(b).merge(c.merge(d)), whole)
+
+
+def test_a_common_offset_leaves_the_products_alone():
+    far = MomentSums.of(VALUES[:20] + 1e8).merge(MomentSums.of(VALUES[20:] + 1e8))
+    assert np.allclose(far.products, MomentSums.of(VALUES).products, rtol=1e-6)
+
+
+def test_one_replication():
+    one = MomentSums.of(VALUES[:1])
+    assert one.n == 1
+    assert np.array_equal(one.mean, VALUES[0])
+    assert not one.products.any()
+    two = one.merge(MomentSums.of(VALUES[1:2]))
+    assert np.allclose(two.covariance, np.cov(VALUES[:2].T))
+
+
+def test_enumerated_means_have_no_error_and_are_not_merged():
+    exact = MomentSums.exact(np.array([1.0, 2.0]))
+    assert exact.n == 0
+    assert not exact.covariance.any()
+    assert exact.covariance.shape == (2, 2)
+    with pytest.raises(ValueError, match="not merged"):
+        exact.merge(MomentSums.of(VALUES[:, :2]))
+    with pytest.raises(ValueError, match="not merged"):
+        MomentSums.of(VALUES[:, :2]).merge(exact)
+
+
+UNEVEN = random_problem(0, "plain")
+EVEN = random_problem(0, "uniform-contexts")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((UNEVEN, 0), "group size is 0"),
+        ((UNEVEN, 2.0), "group size is 2.0"),
+        ((UNEVEN, True), "group size is True"),
+        ((UNEVEN, 2, 0), "batch size is 0"),
+        ((UNEVEN, 2, "3"), "batch size is '3'"),
+        ((UNEVEN, 2, 1, "random"), "design 'random' is unknown"),
+        ((UNEVEN, 2, 1, None), "design None is unknown"),
+        ((UNEVEN, 2, 3, "fixed"), "needs uniform context probabilities"),
+        ((UNEVEN, 2, 2, "without-replacement"), "needs uniform context probabilities"),
+        ((EVEN, 2, 2, "fixed"), "design fixed needs batch size 3, not 2"),
+        ((EVEN, 2, 4, "without-replacement"), "batch size 4 exceeds the 3 contexts"),
+    ],
+)
+def test_cells_that_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Cell(*arguments)
+
+
+def test_a_cells_name_is_its_address():
+    cells = [
+        Cell(problem, size, batch, design)
+        for problem in (EVEN, random_problem(1, "uniform-contexts"))
+        for size in (1, 2, 11)
+        for batch, design in ((3, "iid"), (3, "fixed"), (1, "iid"), (3, "without-replacement"))
+    ]
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert Cell(EVEN, 2).name == f"{EVEN.digest}/G2/B1/iid"
+
+
+def test_labels():
+    grpo, half = Estimator("rloo"), Estimator("constant", constant=0.5)
+    assert (grpo.baseline, grpo.label) == ("grpo", "grpo")
+    assert half.label == "constant=0.5"
+    labels = [
+        SquaredError(grpo).label,
+        SquaredError(half).label,
+        Distance(grpo, half).label,
+        Distance(half, grpo).label,
+        Projection(grpo).label,
+        Projection(grpo, 1).label,
+        SquaredProjection(grpo).label,
+        SquaredProjection(grpo, 1).label,
+    ]
+    assert labels[:5] == [
+        "mse[grpo]",
+        "mse[constant=0.5]",
+        "distance[grpo,constant=0.5]",
+        "distance[constant=0.5,grpo]",
+        "projection0[grpo]",
+    ]
+    assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"baseline": "ppo"}, "baseline 'ppo' is unknown"),
+        ({"baseline": "critic"}, "engines have no critic"),
+        ({"baseline": "constant"}, "only with, the baseline constant"),
+        ({"baseline": "grpo", "constant": 0.5}, "only with, the baseline constant"),
+    ],
+)
+def test_estimators_that_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Estimator(**arguments)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), "half"])
+@pytest.mark.parametrize("engine", ["exact", "reference", "cpu"])
+def test_a_constant_that_is_no_number_is_refused_by_every_engine(engine, number):
+    with pytest.raises(InputError):
+        get_engine(engine).measure(
+            Cell(UNEVEN, 2), [SquaredError(Estimator("constant", constant=number))], replications=4
+        )
+
+
+def test_baseline_values():
+    moments = UNEVEN.moments()
+    for name, expected in (
+        ("vanilla", np.zeros(3)),
+        ("oracle", moments.value),
+        ("minimum-variance", moments.optimal_baseline),
+    ):
+        assert np.array_equal(Estimator(name).baseline_values(UNEVEN), expected)
+    assert Estimator("constant", constant=2).baseline_values(UNEVEN).tolist() == [2.0] * 3
+    for name in ("grpo", "group-mean", "norm-weighted"):
+        assert Estimator(name).baseline_values(UNEVEN) is None
+    assert Estimator("own", function=lambda r, _: r).baseline_values(UNEVEN) is None
+
+
+def draws():
+    contexts = np.array([[0, 2], [1, 1]])
+    rewards = np.random.default_rng(0).normal(size=(2, 2, 4))
+    return Draws(contexts, np.zeros((2, 2, 4), int), rewards, np.ones((2, 2, 4)))
+
+
+def test_prompt_only_advantages_look_at_the_drawn_context():
+    found = Estimator("oracle").advantages(UNEVEN, draws())
+    value = UNEVEN.moments().value
+    assert np.array_equal(found, draws().rewards - value[draws().contexts][:, :, None])
+
+
+def test_a_function_gives_advantages():
+    found = Estimator("own", function=lambda r, d: r * d.squared_norms * 3).advantages(
+        UNEVEN, draws()
+    )
+    assert np.array_equal(found, 3 * draws().rewards)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda r, _: r[..., 0], r"own returned shape \(2, 2\) for rewards \(2, 2, 4\)"),
+        (lambda r, _: r.mean(), r"own returned shape \(\)"),
+        (lambda r, _: r * np.nan, "advantages of own holds nan"),
+        (lambda r, _: r / 0.0, "advantages of own holds"),
+    ],
+)
+def test_functions_that_are_refused(function, message):
+    with np.errstate(divide="ignore"), pytest.raises(InputError, match=message):
+        Estimator("own", function=function).advantages(UNEVEN, draws())
+
+
+def test_estimators_appear_once_in_order():
+    a, b, c = Estimator("oracle"), Estimator("grpo"), Estimator("constant", constant=1.0)
+    found = estimators_of([SquaredError(b), Distance(a, Estimator("rloo")), Projection(c)])
+    assert found == [b, a, c]
+
+
+def test_two_functions_are_two_estimators():
+    """A user's grpo compared with the library's must not be the library's compared with itself."""
+
+    def wrong(rewards, _):
+        return 2 * rewards
+
+    ours, theirs = Estimator("grpo"), Estimator("grpo", function=wrong)
+    assert len(estimators_of([Distance(ours, theirs)])) == 2
+    other = Estimator("own", function=lambda r, _: r)
+    assert (
+        len(estimators_of([SquaredError(other), SquaredError(Estimator("own", function=wrong))]))
+        == 2
+    )
+
+
+def test_directions():
+    units = [direction(UNEVEN, number) for number in range(3)]
+    for unit in units:
+        assert unit.shape == (UNEVEN.d,)
+        assert np.linalg.norm(unit) == pytest.approx(1.0)
+    assert np.abs(units[0] @ units[1]) < 0.99
+    assert np.array_equal(direction(UNEVEN, 1), units[1])
+    assert not np.array_equal(direction(random_problem(1), 1)[: UNEVEN.d], units[1])
+
+
+def test_engines_by_name():
+    for name in ("exact", "reference", "cpu"):
+        engine = get_engine(name)
+        assert engine.name == name
+        assert engine.enumerates == (name == "exact")
+    for name in ("gpu", "base", "", "Exact"):
+        with pytest.raises(InputError, match="choose one of exact, reference, cpu"):
+            get_engine(name)
+
+
+def test_cells_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Cell(UNEVEN, 2).group_size = 3

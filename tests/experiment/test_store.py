@@ -1,0 +1,103 @@
+"""Blocks on disk: whole or not at all, never a foreign one, nothing lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from ustat_pg.experiment import Store, StoreError
+from ustat_pg.experiment import store as module
+
+WHAT = {"kind": "block", "first": 0}
+FOUND = {"n": 2, "mean": [0.1]}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "blocks")
+
+
+def file_of(store: Store) -> Path:
+    return store.folder / f"{store.key(WHAT)}.json"
+
+
+def test_comes_back_bit_for_bit(store):
+    store.put(WHAT, FOUND)
+    assert store.get(WHAT) == FOUND
+    assert [path.name for path in store.folder.iterdir()] == [file_of(store).name]
+
+
+def test_another_description_is_another_file(store):
+    store.put(WHAT, FOUND)
+    assert store.get({**WHAT, "first": 1}) is None
+
+
+def test_the_key_follows_the_code(store, monkeypatch):
+    store.put(WHAT, FOUND)
+    monkeypatch.setattr(module, "code_version", lambda: "another")
+    assert store.get(WHAT) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"descr',
+        "[]",
+        '{"description": {}}',
+        json.dumps({"description": WHAT, "checksum": "0" * 16, "result": FOUND}),
+        json.dumps({"description": {"kind": "other"}, "checksum": "", "result": FOUND}),
+    ],
+    ids=["empty", "truncated", "list", "incomplete", "checksum", "foreign"],
+)
+def test_a_damaged_file_is_kept_named_and_computed_again(store, text):
+    file_of(store).write_text(text)
+    assert store.get(WHAT) is None
+    (aside,) = store.set_aside
+    assert Path(aside).read_text() == text
+    store.put(WHAT, FOUND)
+    assert store.get(WHAT) == FOUND
+
+
+def test_damaged_twice_keeps_both(store):
+    for text in ("one", "two"):
+        file_of(store).write_text(text)
+        assert store.get(WHAT) is None
+    assert [Path(name).read_text() for name in store.set_aside] == ["one", "two"]
+
+
+def test_bytes_that_are_no_text_are_set_aside(store):
+    file_of(store).write_bytes(b"\xff\xfe\x00")
+    assert store.get(WHAT) is None
+    assert len(store.set_aside) == 1
+
+
+def test_a_full_disk_is_one_clear_error_and_finished_blocks_stay(store, monkeypatch):
+    store.put(WHAT, FOUND)
+
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module.os, "fsync", full)
+    with pytest.raises(StoreError, match=r"No space left.*finished blocks are kept"):
+        store.put({**WHAT, "first": 1}, FOUND)
+    assert store.get(WHAT) == FOUND
+    assert not list(store.folder.glob("*.tmp"))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(module.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(StoreError, match="cannot be written here: Permission denied"):
+        Store(tmp_path)
+
+
+def test_a_folder_below_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="Not a directory"):
+        Store(tmp_path / "file" / "blocks")

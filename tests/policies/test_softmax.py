@@ -1,0 +1,161 @@
+"""Three parametrisations of one policy: against each other, and against finite differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ustat_pg.policies import ArmLinearSoftmax, SharedLinearSoftmax, TabularSoftmax
+from ustat_pg.validation import InputError
+
+X, K, M = 3, 4, 2
+GENERATOR = np.random.default_rng(11)
+TABLE = GENERATOR.normal(size=(X, K))
+ARM_FEATURES = GENERATOR.normal(size=(X, K, 5))
+ARM_THETA = GENERATOR.normal(size=5)
+CONTEXT_FEATURES = GENERATOR.normal(size=(X, M))
+WEIGHTS = GENERATOR.normal(size=(K, M))
+
+POLICIES = {
+    "tabular": TabularSoftmax(TABLE),
+    "linear": ArmLinearSoftmax(ARM_FEATURES, ARM_THETA),
+    "shared": SharedLinearSoftmax(CONTEXT_FEATURES, WEIGHTS),
+    "one-arm": TabularSoftmax(TABLE[:, :1]),
+    "one-context": SharedLinearSoftmax(CONTEXT_FEATURES[:1], WEIGHTS),
+    "sharp": TabularSoftmax(TABLE * 30),
+}
+each = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+
+
+def dense(policy):
+    return np.stack([policy.scores(x) for x in range(len(policy.probs))])
+
+
+def log_probs(policy):
+    return policy.logits - np.log(np.exp(policy.logits).sum(axis=1, keepdims=True))
+
+
+@each
+def test_probabilities_are_the_softmax_of_the_logits(policy):
+    assert np.allclose(policy.probs, np.exp(log_probs(policy)), rtol=1e-12, atol=0)
+    assert np.allclose(policy.probs.sum(axis=1), 1.0, rtol=0, atol=1e-14)
+
+
+def test_large_logits_do_not_overflow():
+    policy = TabularSoftmax(np.array([[1000.0, 999.0, -1000.0]]))
+    assert policy.probs[0] == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0.0])
+    assert np.isfinite(policy.scores(0)).all()
+
+
+@each
+def test_scores_are_the_derivatives_of_the_log_probabilities(policy):
+    step = 1e-5
+    scores = dense(policy)
+    assert scores.shape == (*policy.probs.shape, policy.d)
+    for i in range(policy.d):
+        shift = step * np.eye(policy.d)[i]
+        up = log_probs(policy.with_theta(policy.theta + shift))
+        down = log_probs(policy.with_theta(policy.theta - shift))
+        assert np.allclose(scores[:, :, i], (up - down) / (2 * step), rtol=0, atol=1e-7)
+
+
+@each
+def test_scores_have_mean_zero(policy):
+    mean = np.einsum("xk,xkd->xd", policy.probs, dense(policy))
+    assert np.abs(mean).max() < 1e-14
+
+
+@each
+def test_products_agree_with_dense_scores(policy):
+    scores = dense(policy)
+    generator = np.random.default_rng(2)
+    vector = generator.normal(size=policy.d)
+    assert np.allclose(policy.inner(vector), scores @ vector, rtol=0, atol=1e-13)
+    assert np.allclose(policy.squared_norms, (scores**2).sum(axis=2), rtol=0, atol=1e-13)
+    contexts = range(len(scores))
+    for x in contexts:
+        weights = generator.normal(size=(2, 3, scores.shape[1]))
+        combined = policy.combine(x, weights)
+        assert combined.shape == (2, 3, policy.d)
+        assert np.allclose(combined, weights @ scores[x], rtol=0, atol=1e-13)
+        assert np.allclose(policy.combine(x, weights[0, 0]), weights[0, 0] @ scores[x])
+        for y in contexts:
+            expected = scores[x] @ scores[y].T
+            assert np.allclose(policy.gram(x, y), expected, rtol=0, atol=1e-13)
+
+
+def test_the_three_forms_agree_where_they_coincide():
+    """Logits as parameters: one-hot features of the context, or of context and arm."""
+    tabular = TabularSoftmax(TABLE)
+    onehot = np.eye(X * K).reshape(X, K, X * K)
+    linear = ArmLinearSoftmax(onehot, TABLE.ravel())
+    # Shared form: θ is W row by row, so its parameters are the table's transposed.
+    shared = SharedLinearSoftmax(np.eye(X), TABLE.T)
+    order = np.arange(X * K).reshape(X, K).T.ravel()
+    vector = np.random.default_rng(3).normal(size=X * K)
+    for other, place in ((linear, np.arange(X * K)), (shared, order)):
+        assert np.array_equal(other.theta, tabular.theta[place])
+        assert np.allclose(other.probs, tabular.probs, rtol=0, atol=1e-15)
+        assert np.allclose(dense(other), dense(tabular)[..., place], rtol=0, atol=1e-15)
+        assert np.allclose(other.inner(vector[place]), tabular.inner(vector), rtol=0, atol=1e-14)
+        assert np.allclose(other.squared_norms, tabular.squared_norms, rtol=0, atol=1e-14)
+        for x in range(X):
+            for y in range(X):
+                assert np.allclose(other.gram(x, y), tabular.gram(x, y), rtol=0, atol=1e-14)
+
+
+def test_the_shared_form_is_linear_in_product_features():
+    shared = POLICIES["shared"]
+    features = np.einsum("xm,kl->xklm", CONTEXT_FEATURES, np.eye(K)).reshape(X, K, K * M)
+    linear = ArmLinearSoftmax(features, WEIGHTS.ravel())
+    assert np.allclose(linear.logits, shared.logits)
+    assert np.allclose(dense(linear), dense(shared), rtol=0, atol=1e-14)
+
+
+@each
+def test_restriction_keeps_the_contexts_in_the_order_asked_for(policy):
+    contexts = np.arange(len(policy.probs))[::-1][:2]
+    part = policy.restrict(contexts)
+    assert type(part) is type(policy)
+    assert np.array_equal(part.probs, policy.probs[contexts])
+    assert np.allclose(part.squared_norms, policy.squared_norms[contexts], rtol=0, atol=1e-15)
+
+
+@each
+def test_other_parameters_leave_the_policy_alone(policy):
+    before = policy.theta.copy()
+    assert np.array_equal(policy.with_theta(policy.theta).probs, policy.probs)
+    other = policy.with_theta(2 * policy.theta + 0.1)
+    assert type(other) is type(policy)
+    assert np.array_equal(other.theta, 2 * before + 0.1)
+    assert np.allclose(other.probs, np.exp(log_probs(other)))
+    assert np.array_equal(policy.theta, before)
+
+
+@each
+def test_the_number_of_parameters(policy):
+    assert policy.d == len(policy.theta) == policy.scores(0).shape[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TabularSoftmax([1.0, 2.0]), "logits has shape"),
+        (lambda: TabularSoftmax([[1.0, np.nan]]), "logits holds nan"),
+        (lambda: TabularSoftmax([[1.0], [1.0, 2.0]]), "logits is ragged"),
+        (lambda: ArmLinearSoftmax(np.ones((2, 3)), np.ones(3)), "features has shape"),
+        (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), np.ones(3)), "4 entries per arm and theta 3"),
+        (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), [1, 1, 1, np.inf]), "theta holds inf"),
+        (lambda: SharedLinearSoftmax(np.ones((2, 3)), np.ones((4, 2))), "3 columns and weights 2"),
+        (lambda: SharedLinearSoftmax(np.ones((2, 3)), np.ones(3)), "weights has shape"),
+    ],
+)
+def test_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@each
+def test_parameters_of_another_length_are_refused(policy):
+    with pytest.raises(ValueError):
+        policy.with_theta(np.ones(policy.d + 1))

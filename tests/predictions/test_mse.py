@@ -1,0 +1,453 @@
+"""Closed forms: by hand, against each other, and what they refuse.
+
+That they agree with enumeration is in ``tests/engines/test_exact.py``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ustat_pg.moments import Moments
+from ustat_pg.predictions import (
+    DESIGNS,
+    explicit_bound,
+    gradient_covariance,
+    gradient_mse,
+    grpo_beats_vanilla,
+    minimum_variance_gain,
+    oracle_beats_vanilla,
+    oracle_ratio,
+)
+from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
+from ustat_pg.validation import InputError
+
+BASELINES = ("vanilla", "grpo", "group-mean", "oracle", "constant", "minimum-variance", "critic")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+every_baseline = pytest.mark.parametrize("baseline", BASELINES)
+
+
+def extra(baseline, contexts=3):
+    if baseline == "constant":
+        return {"constant": 0.3}
+    if baseline == "critic":
+        return {"critic": np.linspace(0.1, 0.9, contexts)}
+    return {}
+
+
+def record(**changes):
+    """Two contexts, equally likely, numbers chosen so that no two moments are alike."""
+    fields = {
+        "context_probs": np.array([0.5, 0.5]),
+        "value": np.array([0.5, 2.0]),
+        "reward_variance": np.array([0.25, 1.0]),
+        "fisher_trace": np.array([2.0, 4.0]),
+        "norm_reward": np.array([0.5, 6.0]),
+        "norm_squared_reward": np.array([3.0, 20.0]),
+        "gradient_sq": np.array([0.1, 0.4]),
+        "mean_gradient_sq": 0.15,
+        "reward_range": (-1.0, 3.0),
+    }
+    return Moments(**{**fields, **changes})
+
+
+# Of the record: c1 = .25 - .15; E[|s|^2 (z-b)^2] - |g|^2 averages (2.9 + 19.6)/2 at b = 0,
+# (2.9 + 11.6)/2 at b = V, (2.775 + 10.6)/2 at b*; c3 = (.5 + .1 + 4 + .4)/2.
+C1, C3 = 0.1, 2.5
+C2 = {"vanilla": 11.25, "oracle": 7.25, "minimum-variance": 6.6875}
+
+
+@pytest.mark.parametrize("baseline", ["vanilla", "oracle", "minimum-variance"])
+@pytest.mark.parametrize(("size", "batch"), [(1, 1), (3, 1), (5, 4)])
+def test_prompt_only_baselines_by_hand(baseline, size, batch):
+    found = gradient_mse(record(), baseline, size, batch)
+    assert found.prompt_term == pytest.approx(C1 / batch)
+    assert found.first_order_term == pytest.approx(C2[baseline] / (size * batch))
+    assert found.second_order_term == found.squared_bias == 0.0
+    assert found.paper_bound is None
+    assert found.mse == pytest.approx((C1 + C2[baseline] / size) / batch)
+    assert found.oracle_mse == pytest.approx((C1 + C2["oracle"] / size) / batch)
+    assert found.vanilla_mse == pytest.approx((C1 + C2["vanilla"] / size) / batch)
+
+
+def test_a_constant_and_a_critic_by_hand():
+    # E|s|^2 (z - b)^2 at b = 1: 3 - 1 + 2 and 20 - 12 + 4.
+    expected = ((4 - 0.1) + (12 - 0.4)) / 2 / 5
+    assert gradient_mse(record(), "constant", 5, constant=1.0).first_order_term == pytest.approx(
+        expected
+    )
+    ones, both = np.ones(2), np.array([1.0, 0.0])
+    assert gradient_mse(record(), "critic", 5, critic=ones).mse == pytest.approx(C1 + expected)
+    found = gradient_mse(record(), "critic", 5, critic=both).first_order_term
+    assert found == pytest.approx(((4 - 0.1) + (20 - 0.4)) / 2 / 5)
+
+
+@pytest.mark.parametrize(("size", "batch"), [(2, 1), (3, 1), (5, 4)])
+def test_grpo_by_hand(size, batch):
+    pairs = size * (size - 1)
+    found = gradient_mse(record(), "grpo", size, batch)
+    assert found.first_order_term == pytest.approx(C2["oracle"] / size / batch)
+    assert found.second_order_term == pytest.approx(C3 / pairs / batch)
+    assert found.mse == pytest.approx((C1 + C2["oracle"] / size + C3 / pairs) / batch)
+    # R = 4, E|s|^2 = 3.
+    assert found.paper_bound == pytest.approx((C1 + C2["oracle"] / size + 16 * 3 / pairs) / batch)
+    assert explicit_bound(record(), size, batch) == pytest.approx(48 / pairs / batch)
+
+
+@pytest.mark.parametrize(("size", "batch"), [(1, 1), (1, 3), (2, 1), (5, 4)])
+def test_the_group_mean_by_hand(size, batch):
+    shrink = ((size - 1) / size) ** 2
+    found = gradient_mse(record(), "group-mean", size, batch)
+    inner = C1 + C2["oracle"] / size + (C3 / (size * (size - 1)) if size > 1 else 0.0)
+    # E ĝ = (G-1)/G g whatever the batch.
+    assert found.squared_bias == pytest.approx(0.15 / size**2)
+    assert found.mse == pytest.approx(shrink * inner / batch + 0.15 / size**2)
+    assert found.paper_bound is None
+
+
+def test_the_designs_by_hand():
+    two = record()
+    iid = gradient_mse(two, "grpo", 3, 2)
+    fixed = gradient_mse(two, "grpo", 3, 2, "fixed")
+    assert fixed.prompt_term == 0.0
+    assert fixed.mse == pytest.approx(iid.mse - C1 / 2)
+    assert gradient_mse(two, "grpo", 3, 2, "without-replacement").prompt_term == 0.0
+    one = gradient_mse(two, "grpo", 3, 1, "without-replacement")
+    assert one.prompt_term == pytest.approx(C1)
+    many = random_problem(0, "uniform-contexts", contexts=5).moments()
+    spread = many.gradient_sq.mean() - many.mean_gradient_sq
+    found = gradient_mse(many, "grpo", 3, 2, "without-replacement").prompt_term
+    assert found == pytest.approx(spread / 2 * (5 - 2) / (5 - 1))
+
+
+def test_one_context_has_no_prompt_term_in_any_design():
+    moments = random_problem(0, "one-context").moments()
+    for design in DESIGNS:
+        assert gradient_mse(moments, "grpo", 3, 1, design).prompt_term == pytest.approx(
+            0.0, abs=1e-17
+        )
+
+
+@every_baseline
+@every_kind
+def test_the_trace_of_the_covariance_is_the_mse_less_the_squared_bias(kind, baseline):
+    problem = random_problem(4, kind)
+    moments = problem.moments()
+    more = extra(baseline, problem.contexts)
+    for size, batch in ((2, 1), (3, 4)):
+        found = gradient_mse(moments, baseline, size, batch, **more)
+        matrix = gradient_covariance(moments, baseline, size, batch, **more)
+        assert matrix.shape == (problem.d, problem.d)
+        assert np.allclose(matrix, matrix.T, rtol=0, atol=1e-15)
+        assert np.trace(matrix) == pytest.approx(
+            found.mse - found.squared_bias, rel=1e-10, abs=1e-14
+        )
+        scale = max(1.0, moments.fisher_trace.max())
+        assert np.linalg.eigvalsh(matrix).min() > -1e-14 * scale
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@every_baseline
+def test_the_trace_agrees_in_every_design(design, baseline):
+    moments = random_problem(1, "uniform-contexts").moments()
+    batch = 3 if design == "fixed" else 2
+    found = gradient_mse(moments, baseline, 3, batch, design, **extra(baseline))
+    matrix = gradient_covariance(moments, baseline, 3, batch, design, **extra(baseline))
+    assert np.trace(matrix) == pytest.approx(found.mse - found.squared_bias, rel=1e-12)
+
+
+@every_baseline
+@every_kind
+def test_the_terms_add_up_and_are_not_negative(kind, baseline):
+    problem = random_problem(7, kind)
+    found = gradient_mse(problem.moments(), baseline, 4, 3, **extra(baseline, problem.contexts))
+    terms = (
+        found.prompt_term,
+        found.first_order_term,
+        found.second_order_term,
+        found.squared_bias,
+    )
+    assert min(terms) >= 0
+    assert found.mse == pytest.approx(sum(terms), rel=1e-14)
+    assert (found.second_order_term > 0) <= (baseline in ("grpo", "group-mean"))
+    assert (found.squared_bias > 0) <= (baseline == "group-mean")
+
+
+@every_kind
+def test_the_explicit_bound_is_twice_the_exact_term_or_more(kind):
+    for seed in range(6):
+        moments = random_problem(seed, kind).moments()
+        for size in (2, 3, 16):
+            exact = gradient_mse(moments, "grpo", size).second_order_term
+            bound = explicit_bound(moments, size)
+            assert bound >= 2 * exact * (1 - 1e-9) - 1e-25
+
+
+def test_the_explicit_bound_is_attained_up_to_its_factor_two():
+    """Two equal arms, one rewarded: σ² = R²/4 and ‖g‖² = σ² tr F, both inequalities are tight."""
+    coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    exact = gradient_mse(coin.moments(), "grpo", 3).second_order_term
+    assert explicit_bound(coin.moments(), 3) == pytest.approx(2 * exact)
+
+
+@pytest.mark.parametrize("size", [1, 0, -2, 2.5, True])
+def test_the_explicit_bound_refuses_groups_that_leave_none_out(size):
+    with pytest.raises(InputError, match="group size"):
+        explicit_bound(record(), size)
+
+
+def test_ratios_by_hand():
+    # One prompt, by Corollary 4.
+    one = random_problem(0, "one-context").moments()
+    tau, g_sq = one.norm_squared_advantage[0], one.gradient_sq[0]
+    phi = one.reward_variance[0] * one.fisher_trace[0]
+    for size in (2, 5, 100):
+        expected = 1 + (phi + g_sq) / ((size - 1) * (tau - g_sq))
+        assert oracle_ratio(one, size) == pytest.approx(expected, rel=1e-12)
+    # A minibatch: ratio - 1 = c3 / ((G-1) (G c1 + c2)).
+    for size in (2, 5, 100):
+        expected = 1 + C3 / ((size - 1) * (size * C1 + C2["oracle"]))
+        assert oracle_ratio(record(), size, 7) == pytest.approx(expected)
+    expected = 1 + C3 / ((4 - 1) * C2["oracle"])
+    assert oracle_ratio(record(), 4, 2, "fixed") == pytest.approx(expected)
+
+
+def test_the_ratio_is_infinite_where_the_oracle_alone_has_no_error():
+    coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    assert oracle_ratio(coin.moments(), 2) == math.inf
+    assert oracle_ratio(coin.moments(), 1000) == math.inf
+
+
+def test_the_ratio_is_nan_where_no_one_errs():
+    sure = SoftmaxBandit.tabular([1.0], [[0.0, 1.0]], [[[0.5], [0.5]]], [[[1.0], [1.0]]])
+    assert math.isnan(oracle_ratio(sure.moments(), 2))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rounding_makes_no_ratio_of_equal_rewards(seed):
+    """No estimator with a mean as baseline errs here, whatever number the reward is."""
+    moments = random_problem(seed, "equal-rewards").moments()
+    assert gradient_mse(moments, "oracle", 4).mse < 1e-30
+    assert math.isnan(oracle_ratio(moments, 4))
+
+
+def direct(moments, better, worse, size):
+    """Prompt by prompt, the difference of two MSEs."""
+    return np.array(
+        [
+            gradient_mse(moments.at(x), worse, size).mse
+            - gradient_mse(moments.at(x), better, size).mse
+            for x in range(len(moments))
+        ]
+    )
+
+
+@every_kind
+def test_where_grpo_and_oracle_beat_vanilla(kind):
+    for seed in range(6):
+        moments = random_problem(seed, kind).moments()
+        for size in (2, 3, 8, 200):
+            gain = direct(moments, "grpo", "vanilla", size)
+            clear = np.abs(gain) > 1e-12 * moments.norm_squared_reward
+            found = grpo_beats_vanilla(moments, size)
+            assert found.shape == gain.shape
+            assert found.dtype == np.bool_
+            assert np.array_equal(found[clear], (gain > 0)[clear])
+        gain = direct(moments, "oracle", "vanilla", 2)
+        clear = np.abs(gain) > 1e-12 * moments.norm_squared_reward
+        assert np.array_equal(oracle_beats_vanilla(moments)[clear], (gain > 0)[clear])
+
+
+def test_both_answers_occur():
+    """Otherwise the test above compares constants."""
+    grpo, oracle = set(), set()
+    for seed in range(6):
+        for kind in ("plain", "rarely-solved", "negative-rewards", "near-deterministic"):
+            moments = random_problem(seed, kind).moments()
+            grpo |= {bool(b) for size in (2, 8) for b in grpo_beats_vanilla(moments, size)}
+            oracle |= {bool(b) for b in oracle_beats_vanilla(moments)}
+    assert grpo == oracle == {True, False}
+
+
+@pytest.mark.parametrize("arms", [3, 4, 6, 11])
+def test_uniform_arms_one_rewarded(arms):
+    """THEORY, Corollary 5: grpo beats vanilla iff p > 1/(G-1); at p = 1/(G-1) they tie."""
+    reward = np.zeros((1, arms, 1))
+    reward[0, 0] = 1.0
+    moments = SoftmaxBandit.tabular(
+        [1.0], np.zeros((1, arms)), reward, np.ones_like(reward)
+    ).moments()
+    assert not grpo_beats_vanilla(moments, arms)[0]
+    assert not grpo_beats_vanilla(moments, arms + 1)[0]
+    assert grpo_beats_vanilla(moments, arms + 2)[0]
+
+
+def test_numbers_of_the_theory():
+    """THEORY, Corollary 5: pi = (.8, .1, .05, .05), only the first rewarded, G = 16."""
+    problem = SoftmaxBandit.tabular(
+        [1.0],
+        np.log([[0.8, 0.1, 0.05, 0.05]]),
+        [[[1.0], [0.0], [0.0], [0.0]]],
+        np.ones((1, 4, 1)),
+    )
+    moments = problem.moments()
+    assert moments.optimal_baseline[0] == pytest.approx(0.128, abs=5e-4)
+    for baseline, expected in (
+        ("vanilla", 0.550),
+        ("grpo", 10.327),
+        ("oracle", 9.950),
+        ("minimum-variance", 0.199),
+    ):
+        found = gradient_mse(moments, baseline, 16).mse
+        assert 1e3 * found == pytest.approx(expected, abs=5e-4)
+    assert not grpo_beats_vanilla(moments, 16)[0]
+    assert not oracle_beats_vanilla(moments)[0]
+    assert 1e3 * gradient_mse(moments, "grpo", 4).mse == pytest.approx(47.3, abs=0.05)
+
+
+@every_kind
+def test_the_minimum_variance_gain_is_the_difference_of_two_errors(kind):
+    for seed in range(4):
+        moments = random_problem(seed, kind).moments()
+        for size, batch in ((1, 1), (4, 1), (4, 3)):
+            difference = (
+                gradient_mse(moments, "oracle", size, batch).mse
+                - gradient_mse(moments, "minimum-variance", size, batch).mse
+            )
+            found = minimum_variance_gain(moments, size, batch)
+            scale = float(moments.norm_squared_reward.max())
+            assert found == pytest.approx(difference, rel=1e-8, abs=1e-13 * scale)
+            assert found >= 0
+
+
+def test_the_minimum_variance_baseline_is_the_least_of_its_kind():
+    generator = np.random.default_rng(0)
+    for kind in ("plain", "binary", "linear", "negative-rewards"):
+        moments = random_problem(0, kind).moments()
+        least = gradient_mse(moments, "minimum-variance", 4).mse
+        for _ in range(20):
+            values = moments.optimal_baseline + generator.normal(size=3) * 0.3
+            assert gradient_mse(moments, "critic", 4, critic=values).mse > least
+
+
+@every_kind
+def test_a_critic_covers_the_other_prompt_only_baselines(kind):
+    moments = random_problem(1, kind).moments()
+    zeros = np.zeros(len(moments))
+    for name, values in (
+        ("vanilla", zeros),
+        ("oracle", moments.value),
+        ("minimum-variance", moments.optimal_baseline),
+    ):
+        assert (
+            gradient_mse(moments, "critic", 3, critic=values).mse
+            == gradient_mse(moments, name, 3).mse
+        )
+    assert (
+        gradient_mse(moments, "critic", 3, critic=zeros + 0.3).mse
+        == gradient_mse(moments, "constant", 3, constant=0.3).mse
+    )
+
+
+def test_aliases():
+    assert gradient_mse(record(), "rloo", 4) == gradient_mse(record(), "grpo", 4)
+    assert gradient_mse(record(), "reinforce", 4) == gradient_mse(record(), "vanilla", 4)
+
+
+def rivals(moments, size, batch):
+    """Wrong formulas of THEORY section 8 for grpo's MSE."""
+    p = moments.context_probs
+    c1 = p @ moments.gradient_sq - moments.mean_gradient_sq
+    c2 = p @ (moments.norm_squared_advantage - moments.gradient_sq)
+    phi, g_sq = p @ (moments.reward_variance * moments.fisher_trace), p @ moments.gradient_sq
+    square = p @ ((moments.reward_variance + moments.value**2) * moments.fisher_trace)
+    pairs, c3 = size * (size - 1), phi + g_sq
+    return {
+        "no second-order term": (c1 + c2 / size) / batch,
+        "G^2 for G(G-1)": (c1 + c2 / size + c3 / size**2) / batch,
+        "no g in the second-order term": (c1 + c2 / size + phi / pairs) / batch,
+        "E z^2 for the variance": (c1 + c2 / size + (square + g_sq) / pairs) / batch,
+        "no sigma2 tr F": (c1 + c2 / size + g_sq / pairs) / batch,
+        "the bound": (c1 + c2 / size) / batch + explicit_bound(moments, size, batch),
+        "no g in Sigma": (c1 + (c2 + g_sq) / size + c3 / pairs) / batch,
+        "prompt term over G": (c1 / size + c2 / size + c3 / pairs) / batch,
+        "no prompt term": (c2 / size + c3 / pairs) / batch,
+        "inner terms not over B": c1 / batch + c2 / size + c3 / pairs,
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "binary", "linear", "shared-linear"])
+def test_rivals_differ(kind):
+    for seed in range(4):
+        moments = random_problem(seed, kind).moments()
+        found = gradient_mse(moments, "grpo", 3, 2).mse
+        wrong = rivals(moments, 3, 2)
+        for name, value in wrong.items():
+            assert abs(value - found) > 1e-4 * found, name
+        values = sorted(wrong.values())
+        assert np.diff(values).min() > 1e-7 * found
+
+
+@pytest.mark.parametrize("function", [gradient_mse, gradient_covariance])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"baseline": "grpo", "group_size": 1}, "group size is 1: leave-one-out needs at least 2"),
+        ({"baseline": "rloo", "group_size": 1}, "leave-one-out needs at least 2"),
+        ({"baseline": "oracle", "group_size": 0}, "group size is 0"),
+        ({"baseline": "oracle", "group_size": 2.0}, "group size is 2.0"),
+        ({"baseline": "oracle", "group_size": True}, "group size is True"),
+        ({"baseline": "oracle", "batch_size": 0}, "batch size is 0"),
+        ({"baseline": "norm-weighted"}, "norm-weighted has no closed form"),
+        ({"baseline": "ppo"}, "baseline 'ppo' is unknown: choose one of vanilla"),
+        ({"baseline": "grpo", "design": "random"}, "design 'random' is unknown: choose one of iid"),
+        ({"baseline": "grpo", "design": "fixed", "batch_size": 2}, "it must be 3"),
+        (
+            {"baseline": "grpo", "design": "without-replacement", "batch_size": 4},
+            "at most the number of contexts, 3",
+        ),
+        ({"baseline": "constant"}, "with, and only with, the baseline constant"),
+        ({"baseline": "grpo", "constant": 0.5}, "with, and only with, the baseline constant"),
+        ({"baseline": "constant", "constant": float("nan")}, "constant holds nan"),
+        ({"baseline": "constant", "constant": [0.5]}, "constant has shape"),
+        ({"baseline": "critic"}, "with, and only with, the baseline critic"),
+        ({"baseline": "oracle", "critic": [0, 0, 0]}, "only with, the baseline critic"),
+        ({"baseline": "critic", "critic": [0.0, 0.0]}, "predicted values have 2 entries"),
+        ({"baseline": "critic", "critic": [0.0, 0.0, np.nan]}, "predicted values holds nan"),
+    ],
+)
+def test_refused(function, arguments, message):
+    moments = random_problem(0, "uniform-contexts").moments()
+    with pytest.raises(InputError, match=message):
+        function(moments, **({"group_size": 4} | arguments))
+
+
+@pytest.mark.parametrize("design", ["fixed", "without-replacement"])
+def test_designs_that_need_equal_prompts_refuse_others(design):
+    with pytest.raises(InputError, match="needs uniform context probabilities"):
+        gradient_mse(random_problem(0).moments(), "grpo", 4, 3, design)
+
+
+def test_a_covariance_needs_matrices():
+    with pytest.raises(InputError, match="traces only"):
+        gradient_covariance(record(), "grpo", 4)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2.5, True])
+def test_the_condition_for_grpo_refuses_groups_that_leave_none_out(size):
+    with pytest.raises(InputError, match="group size"):
+        grpo_beats_vanilla(record(), size)
+
+
+def test_the_gain_refuses_sizes_that_are_none():
+    with pytest.raises(InputError, match="group size"):
+        minimum_variance_gain(record(), 0)
+    with pytest.raises(InputError, match="batch size"):
+        minimum_variance_gain(record(), 1, 0)
+
+
+def test_the_ratio_refuses_a_group_of_one():
+    with pytest.raises(InputError, match="leave-one-out"):
+        oracle_ratio(record(), 1)

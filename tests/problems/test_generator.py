@@ -1,0 +1,123 @@
+"""Random problems: determinism, and the corners that the kinds promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ustat_pg.policies import ArmLinearSoftmax, SharedLinearSoftmax, TabularSoftmax
+from ustat_pg.problems import KINDS, random_problem
+from ustat_pg.validation import InputError
+
+SEEDS = range(12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_seed_is_the_problem(kind):
+    digests = [random_problem(seed, kind).digest for seed in SEEDS]
+    assert digests == [random_problem(seed, kind).digest for seed in SEEDS]
+    assert len(set(digests)) == len(digests)
+
+
+def test_kinds_do_not_share_draws():
+    digests = {random_problem(0, kind).digest for kind in KINDS}
+    assert len(digests) == len(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_problems_are_sound_and_small(kind):
+    for seed in SEEDS:
+        problem = random_problem(seed, kind)
+        assert problem.contexts == (1 if kind == "one-context" else 3)
+        assert 2 <= problem.arms <= 4
+        assert problem.outcomes.counts.max() <= 8
+        moments = problem.moments()
+        assert (moments.fisher_trace > 0).all()
+        form = {"linear": ArmLinearSoftmax, "shared-linear": SharedLinearSoftmax}
+        assert type(problem.policy) is form.get(kind, TabularSoftmax)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_assumption_2_holds_where_it_is_promised_and_only_there(kind):
+    for seed in SEEDS:
+        moments = random_problem(seed, kind).moments()
+        scale = moments.fisher_trace * np.abs(moments.value)
+        off = np.abs(moments.norm_advantage) / scale
+        if kind in ("assumption-2", "equal-rewards"):
+            assert off.max() < 1e-13
+        elif kind != "near-deterministic":
+            assert off.max() > 1e-6
+
+
+def test_assumption_2_has_equal_norms():
+    for seed in SEEDS:
+        norms = random_problem(seed, "assumption-2").policy.squared_norms
+        assert np.allclose(norms, norms[:, :1], rtol=1e-14)
+        # Not an empty promise: the rewards differ between arms.
+        assert random_problem(seed, "assumption-2").moments().gradient_sq.min() > 1e-6
+
+
+def test_near_deterministic():
+    for seed in SEEDS:
+        problem = random_problem(seed, "near-deterministic")
+        assert (problem.policy.probs[:, 0] > 0.999).all()
+        assert (problem.policy.probs > 0).all()
+
+
+def test_pass_rates():
+    for seed in SEEDS:
+        rare = random_problem(seed, "rarely-solved").moments().value
+        often = random_problem(seed, "nearly-always-solved").moments().value
+        assert ((rare >= 1e-3) & (rare <= 1e-2)).all()
+        assert ((often >= 0.99) & (often <= 0.999)).all()
+
+
+@pytest.mark.parametrize("kind", ["binary", "rarely-solved", "nearly-always-solved"])
+def test_binary_rewards(kind):
+    for seed in SEEDS:
+        problem = random_problem(seed, kind)
+        assert set(np.unique(problem.outcomes.rewards)) == {0.0, 1.0}
+        value = problem.moments().value
+        assert np.allclose(problem.moments().reward_variance, value * (1 - value), rtol=1e-10)
+
+
+def test_equal_rewards():
+    for seed in SEEDS:
+        problem = random_problem(seed, "equal-rewards")
+        low, high = problem.reward_range
+        assert low == high
+        assert 0.2 <= low <= 0.8
+        assert problem.moments().reward_variance.max() < 1e-30
+        assert problem.moments().gradient_sq.max() < 1e-30
+
+
+def test_reward_ranges():
+    negative = [random_problem(seed, "negative-rewards") for seed in SEEDS]
+    assert all(-2 <= p.reward_range[0] < 0 and p.reward_range[1] <= 0.5 for p in negative)
+    assert all((p.moments().value < 0).any() for p in negative)
+    plain = [random_problem(seed, "plain") for seed in SEEDS]
+    assert all(0 <= p.reward_range[0] < p.reward_range[1] <= 1 for p in plain)
+
+
+def test_shapes():
+    assert random_problem(0, "two-arms").arms == 2
+    assert random_problem(0, "one-context", contexts=5).contexts == 1
+    assert random_problem(0, "plain", contexts=5).contexts == 5
+    assert random_problem(0, "uniform-contexts", contexts=4).context_probs.tolist() == [0.25] * 4
+    assert not random_problem(0, "plain").uniform
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": 0, "kind": "odd"}, "kind 'odd' is unknown: choose one of plain, binary"),
+        ({"seed": -1}, "seed is -1: it must be a whole number of at least 0"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"seed": True}, "seed is True"),
+        ({"seed": 0, "contexts": 0}, "contexts is 0"),
+        ({"seed": 0, "contexts": 2.0}, "contexts is 2.0"),
+    ],
+)
+def test_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        random_problem(**arguments)

@@ -1,0 +1,332 @@
+"""The bandit's moments against loops, its scores and gradient against finite differences."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from ustat_pg.policies import TabularSoftmax
+from ustat_pg.problems import KINDS, SoftmaxBandit, digits_problem, random_problem
+from ustat_pg.validation import InputError
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+SEEDS = (0, 1)
+
+
+def loop(problem):
+    """Every moment by walking over contexts, arms and rewards, from dense scores."""
+    out = {
+        name: np.zeros(problem.contexts)
+        for name in (
+            "value",
+            "square",
+            "fisher_trace",
+            "norm_reward",
+            "norm_squared_reward",
+            "gradient_sq",
+        )
+    }
+    total = np.zeros(problem.d)
+    matrices = []
+    for x in range(problem.contexts):
+        scores, gradient = problem.policy.scores(x), np.zeros(problem.d)
+        fisher, first, second = (np.zeros((problem.d, problem.d)) for _ in range(3))
+        for k in range(problem.arms):
+            s = scores[k]
+            for z, q in zip(problem.reward_values[x, k], problem.reward_probs[x, k], strict=True):
+                p = problem.policy.probs[x, k] * q
+                out["value"][x] += p * z
+                out["square"][x] += p * z * z
+                out["fisher_trace"][x] += p * (s @ s)
+                out["norm_reward"][x] += p * (s @ s) * z
+                out["norm_squared_reward"][x] += p * (s @ s) * z * z
+                gradient += p * s * z
+                fisher += p * np.outer(s, s)
+                first += p * np.outer(s, s) * z
+                second += p * np.outer(s, s) * z * z
+        out["gradient_sq"][x] = gradient @ gradient
+        total += problem.context_probs[x] * gradient
+        matrices.append((fisher, first, second, gradient))
+    out["reward_variance"] = out.pop("square") - out["value"] ** 2
+    return out, total, matrices
+
+
+@every_kind
+@pytest.mark.parametrize("seed", SEEDS)
+def test_scores_have_mean_zero_and_the_gradient_is_that_of_the_objective(kind, seed):
+    problem = random_problem(seed, kind)
+    for x in range(problem.contexts):
+        assert np.abs(problem.policy.probs[x] @ problem.policy.scores(x)).max() < 1e-14
+    theta, step = problem.policy.theta, 1e-5
+    numeric = [
+        (problem.objective(theta + step * unit) - problem.objective(theta - step * unit))
+        / (2 * step)
+        for unit in np.eye(problem.d)
+    ]
+    assert np.allclose(problem.gradient(), numeric, rtol=1e-6, atol=1e-9)
+
+
+def test_the_gradient_of_real_data_along_random_directions():
+    problem = digits_problem()
+    for x in (0, 1000, 1796):
+        assert np.abs(problem.policy.probs[x] @ problem.policy.scores(x)).max() < 1e-14
+    theta, step = problem.policy.theta, 1e-5
+    gradient = problem.gradient()
+    directions = [gradient / np.linalg.norm(gradient)]
+    directions += list(np.random.default_rng(0).normal(size=(3, problem.d)) / np.sqrt(problem.d))
+    for unit in directions:
+        up, down = problem.objective(theta + step * unit), problem.objective(theta - step * unit)
+        assert gradient @ unit == pytest.approx((up - down) / (2 * step), rel=1e-5, abs=1e-8)
+
+
+@every_kind
+@pytest.mark.parametrize("seed", SEEDS)
+def test_moments_against_loops(kind, seed):
+    problem = random_problem(seed, kind)
+    found = problem.moments()
+    expected, gradient, matrices = loop(problem)
+    for name, value in expected.items():
+        assert np.allclose(getattr(found, name), value, rtol=1e-11, atol=1e-14), name
+    assert np.allclose(problem.gradient(), gradient, rtol=1e-12, atol=1e-15)
+    assert found.mean_gradient_sq == pytest.approx(gradient @ gradient, rel=1e-9, abs=1e-28)
+    for record, (fisher, first, second, own) in zip(found.matrices(), matrices, strict=True):
+        assert np.allclose(record.fisher, fisher, rtol=0, atol=1e-14)
+        assert np.allclose(record.reward_weighted, first, rtol=0, atol=1e-14)
+        assert np.allclose(record.squared_reward_weighted, second, rtol=0, atol=1e-13)
+        assert np.allclose(record.gradient, own, rtol=0, atol=1e-14)
+
+
+def test_moments_of_real_data_in_some_contexts():
+    problem = digits_problem().restrict([5, 900, 1796])
+    expected, gradient, _ = loop(problem)
+    found = problem.moments()
+    for name, value in expected.items():
+        assert np.allclose(getattr(found, name), value, rtol=1e-10, atol=1e-14), name
+    assert np.allclose(problem.gradient(), gradient, rtol=0, atol=1e-14)
+
+
+@every_kind
+def test_outcomes_are_the_law_of_arm_and_reward(kind):
+    problem = random_problem(2, kind)
+    outcomes = problem.outcomes
+    assert np.allclose(outcomes.probs.sum(axis=1), 1.0, rtol=0, atol=1e-14)
+    for x in range(problem.contexts):
+        law = {}
+        for k, r in itertools.product(range(problem.arms), range(problem.reward_values.shape[2])):
+            pair = (k, float(problem.reward_values[x, k, r]))
+            chance = problem.policy.probs[x, k] * problem.reward_probs[x, k, r]
+            law[pair] = law.get(pair, 0.0) + chance
+        count = outcomes.counts[x]
+        pairs = list(
+            zip(
+                outcomes.arms[x, :count].tolist(), outcomes.rewards[x, :count].tolist(), strict=True
+            )
+        )
+        assert len(set(pairs)) == count
+        assert set(pairs) == {pair for pair, chance in law.items() if chance > 0}
+        for pair, chance in zip(pairs, outcomes.probs[x], strict=False):
+            assert chance == pytest.approx(law[pair], rel=1e-12)
+        assert not outcomes.probs[x, count:].any()
+    low, high = problem.reward_range
+    assert (low, high) == (
+        outcomes.rewards[outcomes.probs > 0].min(),
+        outcomes.rewards[outcomes.probs > 0].max(),
+    )
+
+
+def test_equal_rewards_of_one_arm_are_one_outcome_and_impossible_ones_none():
+    problem = SoftmaxBandit.tabular(
+        [0.5, 0.5],
+        np.zeros((2, 2)),
+        [[[1.0, 1.0, 5.0], [0.0, -0.0, 1.0]], [[1.0, 2.0, 3.0], [9.0, 2.0, 2.0]]],
+        [[[0.25, 0.75, 0.0], [0.5, 0.25, 0.25]], [[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]]],
+    )
+    outcomes = problem.outcomes
+    assert outcomes.counts.tolist() == [3, 4]
+    assert outcomes.arms[0, :3].tolist() == [0, 1, 1]
+    assert outcomes.rewards[0, :3].tolist() == [1.0, 0.0, 1.0]
+    assert outcomes.probs.tolist() == [[0.5, 0.375, 0.125, 0.0], [0.25, 0.125, 0.125, 0.5]]
+    assert problem.reward_range == (0.0, 3.0)
+
+
+def test_an_arm_of_probability_zero_is_no_outcome():
+    problem = SoftmaxBandit.tabular([1.0], [[0.0, -1e4]], [[[1.0], [7.0]]], [[[1.0], [1.0]]])
+    assert problem.outcomes.counts.tolist() == [1]
+    assert problem.reward_range == (1.0, 1.0)
+    assert problem.moments().reward_variance.tolist() == [0.0]
+
+
+GOOD = {
+    "context_probs": [0.5, 0.5],
+    "logits": [[0.0, 0.0], [1.0, 0.0]],
+    "reward_values": [[[1.0], [0.0]], [[1.0], [0.0]]],
+    "reward_probs": [[[1.0], [1.0]], [[1.0], [1.0]]],
+}
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"context_probs": [0.5, NAN]}, "context_probs holds nan at [1]"),
+        ({"context_probs": [0.5, INF]}, "context_probs holds inf at [1]"),
+        ({"context_probs": [1.5, -0.5]}, "context_probs is -0.5 at [1]"),
+        ({"context_probs": [0.5, 0.4]}, "context_probs sums to 0.9"),
+        ({"context_probs": [1.0]}, "context_probs has 1 entries: the policy has 2 contexts"),
+        ({"context_probs": [[0.5, 0.5]]}, "context_probs has shape (1, 2)"),
+        ({"context_probs": ["a", "b"]}, "context_probs is not an array of numbers"),
+        ({"context_probs": []}, "context_probs has shape (0,): it must not be empty"),
+        ({"logits": [[0.0, NAN], [0.0, 0.0]]}, "logits holds nan at [0, 1]"),
+        ({"logits": [[0.0, -INF], [0.0, 0.0]]}, "logits holds -inf at [0, 1]"),
+        ({"logits": [[0.0], [0.0, 0.0]]}, "logits is ragged"),
+        ({"logits": [0.0, 0.0]}, "logits has shape (2,)"),
+        ({"logits": [[None, 1.0], [0.0, 0.0]]}, "logits is not an array of numbers"),
+        ({"logits": [[], []]}, "logits has shape (2, 0): it must not be empty"),
+        ({"logits": [[0.0, 0.0]]}, "context_probs has 2 entries: the policy has 1 contexts"),
+        (
+            {"reward_values": [[[1.0], [NAN]], [[1.0], [0.0]]]},
+            "reward_values holds nan at [0, 1, 0]",
+        ),
+        (
+            {"reward_values": [[[1.0], [0.0]], [[INF], [0.0]]]},
+            "reward_values holds inf at [1, 0, 0]",
+        ),
+        ({"reward_values": [[1.0, 0.0], [1.0, 0.0]]}, "reward_values has shape (2, 2)"),
+        ({"reward_values": [[[1.0], [0.0]], [[1.0]]]}, "reward_values is ragged"),
+        ({"reward_values": [[[1.0]], [[1.0]]]}, "the first two must be contexts and arms, (2, 2)"),
+        (
+            {"reward_values": [[[1.0, 2.0], [0.0, 2.0]]] * 2},
+            "reward_values has shape (2, 2, 2) and reward_probs (2, 2, 1)",
+        ),
+        ({"reward_values": [[[1e101], [0.0]]] * 2}, "reward_values exceed 1e100"),
+        ({"reward_values": [[[-1e101], [0.0]]] * 2}, "reward_values exceed 1e100"),
+        ({"reward_probs": [[[0.5], [1.0]]] * 2}, "reward_probs sums to 0.5 at [0, 0]"),
+        (
+            {"reward_probs": [[[2.0, -1.0], [1.0, 0.0]]] * 2},
+            "reward_probs is -1.0 at [0, 0, 1]",
+        ),
+        ({"reward_probs": [[[1.0], [NAN]]] * 2}, "reward_probs holds nan at [0, 1, 0]"),
+        ({"reward_probs": [[["1"], ["1"]]] * 2}, "reward_probs is not an array of numbers"),
+        ({"reward_probs": [[[1.0]], [[1.0]]]}, "reward_probs has shape (2, 1, 1)"),
+    ],
+)
+def test_refused(changes, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        SoftmaxBandit.tabular(**{**GOOD, **changes})
+
+
+def test_features_and_parameters_are_checked():
+    rewards, law, one = [[[1.0], [0.0]]], [[[1.0], [1.0]]], [1.0]
+    with pytest.raises(InputError, match="theta holds nan"):
+        SoftmaxBandit.linear(one, [[[1.0], [0.0]]], [NAN], rewards, law)
+    with pytest.raises(InputError, match="features have 1 entries per arm and theta 2"):
+        SoftmaxBandit.linear(one, [[[1.0], [0.0]]], [1.0, 2.0], rewards, law)
+    with pytest.raises(InputError, match="context_features holds inf"):
+        SoftmaxBandit.shared_linear(one, [[INF]], [[1.0], [0.0]], rewards, law)
+    with pytest.raises(InputError, match="features have 1 columns and weights 2"):
+        SoftmaxBandit.shared_linear(one, [[1.0]], [[1.0, 0.0]] * 2, rewards, law)
+    with pytest.raises(InputError, match="logits are not finite: features or theta are too large"):
+        SoftmaxBandit.linear(one, [[[1e200], [0.0]]], [1e200], rewards, law)
+    with pytest.raises(InputError, match="must be contexts and arms"):
+        SoftmaxBandit.shared_linear(one, [[1.0]], [[1.0], [0.0], [0.0]], rewards, law)
+
+
+def test_finite_logits_however_large_are_a_policy():
+    """The widest gap of finite numbers overflows; the policy it stands for is plain."""
+    with np.errstate(over="raise"):
+        problem = SoftmaxBandit.tabular(
+            [1.0], [[1e308, -1e308]], [[[1.0], [0.0]]], [[[1.0], [1.0]]]
+        )
+        assert problem.policy.probs.tolist() == [[1.0, 0.0]]
+
+
+def test_what_a_problem_holds_cannot_be_changed():
+    problem = random_problem(0)
+    for array in (problem.context_probs, problem.reward_values, problem.reward_probs):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0.0
+
+
+def test_what_was_given_is_not_shared():
+    logits = np.zeros((1, 2))
+    problem = SoftmaxBandit.tabular([1.0], logits, [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    digest = problem.digest
+    logits[0, 0] = 5
+    assert problem.policy.logits[0, 0] == 0
+    assert problem.digest == digest
+
+
+def test_uniform():
+    assert random_problem(0, "uniform-contexts").uniform
+    assert random_problem(0, "one-context").uniform
+    assert not random_problem(0, "plain").uniform
+
+
+def test_restriction():
+    problem = random_problem(1, "linear", contexts=4)
+    part = problem.restrict([3, 1])
+    chosen = [3, 1]
+    assert part.contexts == 2
+    assert part.d == problem.d
+    weights = problem.context_probs[chosen]
+    assert np.allclose(part.context_probs, weights / weights.sum(), rtol=1e-15)
+    assert np.array_equal(part.reward_values, problem.reward_values[chosen])
+    assert np.allclose(part.moments().value, problem.moments().value[chosen], rtol=1e-14)
+    assert problem.restrict([3, 1], uniform=True).context_probs.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("contexts", "message"),
+    [
+        ([], "at least one"),
+        ([0, 0], "must be distinct"),
+        ([3], "context 3 is not there: contexts are 0 to 2"),
+        ([-1], "context is -1: it must be a whole number of at least 0"),
+        ([0.5], "context is 0.5"),
+        ([True], "context is True"),
+    ],
+)
+def test_restrictions_that_are_refused(contexts, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        random_problem(0).restrict(contexts)
+
+
+def test_other_parameters():
+    problem = random_problem(0, "shared-linear")
+    theta = np.linspace(-1, 1, problem.d)
+    other = problem.with_theta(theta)
+    assert np.array_equal(other.policy.theta, theta)
+    assert other.objective() == pytest.approx(problem.objective(theta), rel=1e-15)
+    assert other.objective() != problem.objective()
+    for bad in (theta[1:], np.append(theta, 0.0), [np.nan] * problem.d, theta[None]):
+        with pytest.raises(InputError, match="theta"):
+            problem.with_theta(bad)
+
+
+def test_the_digest_names_the_problem():
+    problems = [random_problem(seed, kind) for kind in KINDS for seed in range(3)]
+    assert len({p.digest for p in problems}) == len(problems)
+    assert random_problem(0, "plain").digest == random_problem(0, "plain").digest
+    changed = GOOD | {"logits": [[0.0, 1e-16], [1.0, 0.0]]}
+    assert SoftmaxBandit.tabular(**changed).digest != SoftmaxBandit.tabular(**GOOD).digest
+
+
+def test_the_digest_is_kept_by_the_same_parameters():
+    """The digest is the address of draws: a copy of a problem must see the same draws."""
+    for seed in range(30):
+        problem = random_problem(seed)
+        assert problem.with_theta(problem.policy.theta).digest == problem.digest
+
+
+def test_a_policy_of_ones_own_has_no_file_form():
+    class Own(TabularSoftmax.__mro__[1]):
+        logits = np.zeros((1, 2))
+        theta = np.zeros(2)
+        with_theta = restrict = combine = inner = gram = None
+
+    own = SoftmaxBandit(Own(), [1.0], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    with pytest.raises(TypeError, match="no file form for Own"):
+        own.arrays()

@@ -1,0 +1,355 @@
+"""Advantages by hand, in NumPy, torch and the strict array API; what is refused; degenerate groups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ustat_pg import estimators
+from ustat_pg.validation import InputError
+
+REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.25, -1.0, 2.0, 0.25]]
+NORMS = [[1.0, 2.0, 3.0, 4.0], [0.5, 0.5, 1.0, 0.0]]
+
+# Row 0: the others' means are 1/6, 1/2, 1/2, 1/3; row 1: 5/12, 5/6, -1/6, 5/12.
+EXPECTED = {
+    "vanilla": ({}, REWARDS),
+    "grpo": ({}, [[5 / 6, -0.5, -0.5, 1 / 6], [-1 / 6, -11 / 6, 13 / 6, -1 / 6]]),
+    "group-mean": ({}, [[0.625, -0.375, -0.375, 0.125], [-0.125, -1.375, 1.625, -0.125]]),
+    "oracle": ({"value": [0.5, 0.25]}, [[0.5, -0.5, -0.5, 0.0], [0.0, -1.25, 1.75, 0.0]]),
+    "constant": ({"constant": 0.5}, [[0.5, -0.5, -0.5, 0.0], [-0.25, -1.5, 1.5, -0.25]]),
+    "minimum-variance": (
+        {"optimal_baseline": [0.0, 1.0]},
+        [[1.0, 0.0, 0.0, 0.5], [-0.75, -2.0, 1.0, -0.75]],
+    ),
+    "critic": (
+        {"predicted_value": [1.0, -1.0]},
+        [[0.0, -1.0, -1.0, -0.5], [1.25, 0.0, 3.0, 1.25]],
+    ),
+    # Row 0: the others weigh 9, 8, 7, 6 and bring 2, 3, 3, 1.
+    # Row 1: they weigh 1.5, 1.5, 1, 2 and bring 1.5, 2.125, -0.375, 1.625.
+    "norm-weighted": (
+        {"squared_norms": NORMS},
+        [
+            [1 - 2 / 9, -3 / 8, -3 / 7, 0.5 - 1 / 6],
+            [0.25 - 1.0, -1 - 2.125 / 1.5, 2.375, 0.25 - 1.625 / 2],
+        ],
+    ),
+}
+
+
+def libraries():
+    """Each array library: a name, what makes an array, and the float types."""
+    return ["numpy", "torch", "strict"]
+
+
+def maker(library, single=False):
+    if library == "numpy":
+        dtype = np.float32 if single else np.float64
+        return lambda values: np.asarray(values, dtype=dtype)
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        dtype = torch.float32 if single else torch.float64
+        return lambda values: torch.tensor(values, dtype=dtype)
+    strict = pytest.importorskip("array_api_strict")
+    dtype = strict.float32 if single else strict.float64
+    return lambda values: strict.asarray(values, dtype=dtype)
+
+
+def known(name, make):
+    """The keyword argument of a baseline, arrays made by ``make``."""
+    return {
+        key: value if isinstance(value, float) else make(value)
+        for key, value in EXPECTED[name][0].items()
+    }
+
+
+def test_every_baseline_is_covered():
+    assert set(EXPECTED) == set(estimators.BASELINES)
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
+@pytest.mark.parametrize("library", libraries())
+@pytest.mark.parametrize("name", EXPECTED)
+def test_advantages_by_hand_in_every_library(name, library, single):
+    make = maker(library, single)
+    rewards = make(REWARDS)
+    found = estimators.advantages(name, rewards, **known(name, make))
+    assert type(found) is type(rewards)
+    assert found.dtype == rewards.dtype
+    assert found.device == rewards.device
+    assert tuple(found.shape) == (2, 4)
+    tolerance = 1e-6 if single else 1e-14
+    assert np.allclose(np.asarray(found), EXPECTED[name][1], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_advantages_stay_on_the_device_of_the_rewards(name):
+    """A stand-in for a GPU: the strict library refuses to mix arrays of two devices."""
+    strict = pytest.importorskip("array_api_strict")
+    device = strict.Device("device1")
+
+    def make(values):
+        return strict.asarray(values, dtype=strict.float64, device=device)
+
+    found = estimators.advantages(name, make(REWARDS), **known(name, make))
+    assert found.device == device
+    on_host = strict.asarray(found, device=strict.Device("CPU_DEVICE"))
+    assert np.allclose(np.asarray(on_host), EXPECTED[name][1], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("number", [0.5, np.float64(0.5), 1, np.float32(0.5), np.array(0.5)])
+def test_single_precision_is_kept_beside_a_number(number):
+    rewards = np.asarray(REWARDS, dtype=np.float32)
+    found = estimators.oracle(rewards, value=number)
+    assert found.dtype == np.float32
+    assert np.allclose(found, rewards - float(number))
+
+
+@pytest.mark.parametrize("name", ["oracle", "minimum-variance", "critic", "norm-weighted"])
+def test_single_precision_rewards_give_single_precision_advantages(name):
+    rewards = np.asarray(REWARDS, dtype=np.float32)
+    found = estimators.advantages(name, rewards, **known(name, np.asarray))
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_half_precision_tensors_are_served(name, half):
+    torch = pytest.importorskip("torch")
+    dtype = getattr(torch, half)
+
+    def make(values):
+        return torch.tensor(values, dtype=dtype)
+
+    found = estimators.advantages(name, make(REWARDS), **known(name, make))
+    assert found.dtype == dtype
+    assert np.allclose(found.to(torch.float64).numpy(), EXPECTED[name][1], atol=0.05)
+
+
+def test_gradients_flow_through_scores_in_torch():
+    torch = pytest.importorskip("torch")
+    scores = torch.ones(2, 3, requires_grad=True, dtype=torch.float64)
+    rewards = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    estimators.gradient(scores, estimators.grpo(rewards)).sum().backward()
+    assert scores.grad.tolist() == [[0.5] * 3, [-0.5] * 3]
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_leading_axes_are_batches(name, shape):
+    generator = np.random.default_rng(0)
+    rewards = generator.normal(size=(*shape, 4))
+    key = next(iter(EXPECTED[name][0]), None)
+    extra = {}
+    if key == "squared_norms":
+        extra = {key: generator.exponential(size=rewards.shape)}
+    elif key is not None:
+        extra = {key: generator.normal(size=shape)}
+    found = estimators.advantages(name, rewards, **extra)
+    assert found.shape == rewards.shape
+    for where in np.ndindex(*shape):
+        one = {k: np.asarray(v[where]) for k, v in extra.items()}
+        assert np.allclose(found[where], estimators.advantages(name, rewards[where], **one))
+
+
+def test_a_baseline_per_prompt_is_not_one_per_output():
+    """A (3,) baseline for (3, 3) rewards must run over prompts, not over the group."""
+    rewards = np.zeros((3, 3))
+    per_prompt = np.array([1.0, 2.0, 3.0])
+    assert np.array_equal(
+        estimators.oracle(rewards, value=per_prompt), -np.repeat(per_prompt, 3).reshape(3, 3)
+    )
+    assert np.array_equal(estimators.constant(rewards, constant=2.0), np.full((3, 3), -2.0))
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 4), (4,), (1,), (1, 2)])
+def test_a_baseline_of_another_shape_is_refused(shape):
+    with pytest.raises(InputError, match=r"leading shape \(2,\)"):
+        estimators.oracle(np.asarray(REWARDS), value=np.zeros(shape))
+
+
+@pytest.mark.parametrize("name", ["oracle", "critic", "minimum-variance", "constant"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), np.array([0.0, np.nan]), None])
+def test_a_baseline_that_is_not_finite_is_refused(name, bad):
+    (key,) = EXPECTED[name][0]
+    with pytest.raises(InputError, match=f"{name}"):
+        estimators.advantages(name, np.asarray(REWARDS), **{key: bad})
+
+
+@pytest.mark.parametrize("bad", [[0.5, 0.25], "0.5"])
+def test_a_baseline_that_is_no_array_is_refused(bad):
+    with pytest.raises(InputError):
+        estimators.oracle(np.asarray(REWARDS), value=bad)
+
+
+def test_squared_norms_that_are_no_array_are_refused():
+    with pytest.raises(InputError):
+        estimators.norm_weighted(np.asarray(REWARDS), squared_norms=NORMS)
+
+
+@pytest.mark.parametrize("name", ["grpo", "norm-weighted"])
+def test_leave_one_out_refuses_a_group_of_one(name):
+    extra = {"squared_norms": np.ones((3, 1))} if name == "norm-weighted" else {}
+    with pytest.raises(InputError, match=r"at least 2 .*\(3, 1\), group size 1"):
+        estimators.advantages(name, np.ones((3, 1)), **extra)
+
+
+def test_a_group_of_one_has_a_defined_answer_elsewhere():
+    one = np.array([[2.0], [3.0]])
+    assert estimators.vanilla(one).tolist() == [[2.0], [3.0]]
+    assert estimators.group_mean(one).tolist() == [[0.0], [0.0]]
+    assert estimators.oracle(one, value=np.array([1.0, 1.0])).tolist() == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.array([[1.0, np.nan, 0.0, 0.0]] * 2),
+        np.array([[1.0, np.inf, 0.0, 0.0]] * 2),
+        np.array([[1.0, -np.inf, 0.0, 0.0]] * 2),
+        np.array([[1, 0, 0, 1]] * 2),
+        np.array([[True, False, True, True]] * 2),
+        np.array([[1j, 0, 0, 1]] * 2),
+        [[1.0, 0.0, 0.0, 1.0]] * 2,
+        1.0,
+        np.float64(1.0),
+        None,
+        np.ones((2, 0)),
+    ],
+    ids=["nan", "inf", "-inf", "int", "bool", "complex", "list", "number", "0-d", "None", "empty"],
+)
+def test_rewards_that_are_refused(name, bad):
+    with pytest.raises(InputError, match="reward"):
+        estimators.advantages(name, bad, **known(name, np.asarray))
+
+
+@pytest.mark.parametrize("library", ["torch", "strict"])
+def test_other_libraries_rewards_are_refused_too(library):
+    make = maker(library)
+    with pytest.raises(InputError, match="NaN or infinity"):
+        estimators.grpo(make([1.0, float("nan")]))
+    with pytest.raises(InputError, match="group size 1"):
+        estimators.grpo(make([1.0]))
+    if library == "torch":
+        import torch
+
+        integers = torch.tensor([1, 0])
+    else:
+        import array_api_strict
+
+        integers = array_api_strict.asarray([1, 0])
+    with pytest.raises(InputError, match="floating-point"):
+        estimators.grpo(integers)
+
+
+def test_equal_rewards_teach_nothing():
+    equal = np.full((5, 4), 0.5)
+    for name in ("grpo", "group-mean"):
+        assert not estimators.advantages(name, equal).any()
+    assert not estimators.norm_weighted(equal, squared_norms=np.full((5, 4), 2.0)).any()
+
+
+def test_norm_weighted_zero_over_zero_is_zero():
+    rewards = np.array([2.0, 1.0, 4.0])
+    # Only output 0 has a score: it has no baseline, the others have its reward.
+    found = estimators.norm_weighted(rewards, squared_norms=np.array([3.0, 0.0, 0.0]))
+    assert found.tolist() == [2.0, -1.0, 2.0]
+    assert estimators.norm_weighted(rewards, squared_norms=np.zeros(3)).tolist() == [2.0, 1.0, 4.0]
+
+
+@pytest.mark.parametrize("big", [1e17, 1e30, 1e200])
+def test_norm_weighted_survives_a_norm_that_dwarfs_the_others(big):
+    rewards = np.array([5.0, 1.0, 3.0])
+    found = estimators.norm_weighted(rewards, squared_norms=np.array([big, 1.0, 3.0]))
+    assert found[0] == pytest.approx(5 - (1 + 9) / 4, rel=1e-15)
+    assert found[1] == pytest.approx(1 - 5, rel=1e-14)
+    tiny = estimators.norm_weighted(rewards, squared_norms=np.array([1.0, 1 / big, 3 / big]))
+    assert tiny[0] == pytest.approx(5 - (1 + 9) / 4, rel=1e-14)
+
+
+def test_norm_weighted_of_equal_norms_is_grpo():
+    rewards = np.random.default_rng(0).normal(size=(6, 5))
+    found = estimators.norm_weighted(rewards, squared_norms=np.full((6, 5), 0.7))
+    assert np.allclose(found, estimators.grpo(rewards), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("norms", "message"),
+    [
+        (np.ones((2, 3)), r"has shape \(2, 3\): it must have the rewards' shape \(2, 4\)"),
+        (np.ones(4), "must have the rewards' shape"),
+        (-np.ones((2, 4)), "finite and not negative"),
+        (np.full((2, 4), np.nan), "finite and not negative"),
+        (np.full((2, 4), np.inf), "finite and not negative"),
+    ],
+)
+def test_squared_norms_that_are_refused(norms, message):
+    with pytest.raises(InputError, match=message):
+        estimators.norm_weighted(np.asarray(REWARDS), squared_norms=norms)
+
+
+def test_aliases():
+    rewards = np.asarray(REWARDS)
+    assert estimators.canonical("rloo") == "grpo"
+    assert estimators.canonical("reinforce") == "vanilla"
+    assert np.array_equal(estimators.advantages("rloo", rewards), estimators.grpo(rewards))
+    assert np.array_equal(estimators.advantages("reinforce", rewards), rewards)
+    assert all(estimators.canonical(name) == name for name in estimators.BASELINES)
+
+
+@pytest.mark.parametrize("name", ["GRPO", "", "mean", "group_mean"])
+def test_an_unknown_baseline_is_refused_with_the_known_ones(name):
+    with pytest.raises(InputError, match=r"is unknown: choose one of vanilla, grpo, .*rloo"):
+        estimators.advantages(name, np.asarray(REWARDS))
+
+
+@pytest.mark.parametrize("name", [n for n in EXPECTED if EXPECTED[n][0]])
+def test_what_a_baseline_needs_is_asked_for(name):
+    (key,) = EXPECTED[name][0]
+    with pytest.raises(InputError, match=key):
+        estimators.advantages(name, np.asarray(REWARDS))
+    with pytest.raises(InputError, match="temperature"):
+        estimators.advantages(name, np.asarray(REWARDS), temperature=1.0, **{key: 0.0})
+
+
+def test_what_a_baseline_does_not_take_is_refused():
+    with pytest.raises(InputError, match="value"):
+        estimators.advantages("grpo", np.asarray(REWARDS), value=0.5)
+
+
+@pytest.mark.parametrize("library", libraries())
+def test_gradient_by_hand_in_every_library(library):
+    make = maker(library)
+    scores = make([[[1.0, 0.0, 2.0], [0.0, 1.0, -1.0]]])
+    found = estimators.gradient(scores, make([[3.0, -1.0]]))
+    assert type(found) is type(scores)
+    assert np.asarray(found).tolist() == [[1.5, -0.5, 3.5]]
+
+
+@pytest.mark.parametrize(
+    ("scores", "advantages"),
+    [((2, 3), (3,)), ((4, 2, 3), (2,)), ((2, 3), (2, 3)), ((2,), (2,)), ((1, 2, 3), (4, 2))],
+)
+def test_gradient_refuses_shapes_that_do_not_match(scores, advantages):
+    with pytest.raises(InputError, match=r"\(\.\.\., G, d\) and \(\.\.\., G\)"):
+        estimators.gradient(np.ones(scores), np.ones(advantages))
+
+
+def test_gradient_refuses_an_empty_group():
+    with pytest.raises(InputError):
+        estimators.gradient(np.zeros((0, 2)), np.zeros(0))
+
+
+def test_gradient_refuses_what_is_no_array():
+    with pytest.raises(InputError):
+        estimators.gradient([[1.0, 0.0]], [1.0])
+
+
+def test_rewards_are_left_alone():
+    rewards = np.asarray(REWARDS)
+    before = rewards.copy()
+    for name in EXPECTED:
+        estimators.advantages(name, rewards, **known(name, np.asarray))
+    assert np.array_equal(rewards, before)

@@ -1,0 +1,146 @@
+"""The record of moments: its derived quantities, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ustat_pg.moments import Moments
+from ustat_pg.problems import SoftmaxBandit, random_problem
+from ustat_pg.validation import InputError
+
+
+def record(**changes):
+    """Two contexts, numbers chosen so that no two moments are alike."""
+    fields = {
+        "context_probs": np.array([0.25, 0.75]),
+        "value": np.array([0.5, 2.0]),
+        "reward_variance": np.array([0.25, 1.0]),
+        "fisher_trace": np.array([2.0, 4.0]),
+        "norm_reward": np.array([0.5, 6.0]),
+        "norm_squared_reward": np.array([3.0, 20.0]),
+        "gradient_sq": np.array([0.1, 0.4]),
+        "mean_gradient_sq": 0.05,
+        "reward_range": (-1.0, 3.0),
+    }
+    return Moments(**{**fields, **changes})
+
+
+def test_derived_moments_by_hand():
+    m = record()
+    assert len(m) == 2
+    assert m.norm_advantage.tolist() == [0.5 - 0.5 * 2, 6 - 2.0 * 4]
+    assert m.optimal_baseline.tolist() == [0.25, 1.5]
+    assert m.norm_squared_advantage.tolist() == [3 - 0.5 + 0.5, 20 - 24 + 16]
+    assert m.centred(1.0).tolist() == [3 - 1 + 2, 20 - 12 + 4]
+    assert m.centred(np.array([0.0, 1.0])).tolist() == [3.0, 12.0]
+
+
+def test_a_centred_moment_is_not_negative_for_rounding():
+    m = record(norm_squared_reward=np.array([0.125 - 1e-17, 20.0]), norm_reward=np.array([0.5, 6]))
+    assert (m.centred(m.optimal_baseline) >= 0).all()
+
+
+def test_where_no_score_moves_the_optimal_baseline_is_the_value():
+    zero = np.array([0.0, 4.0])
+    m = record(fisher_trace=zero, norm_reward=np.array([0.0, 6.0]))
+    assert m.optimal_baseline.tolist() == [0.5, 1.5]
+
+
+def test_the_optimal_baseline_minimises():
+    m = random_problem(3, "plain").moments()
+    best = m.centred(m.optimal_baseline)
+    for step in (-1e-3, 1e-3):
+        assert (m.centred(m.optimal_baseline + step) > best).all()
+
+
+@pytest.mark.parametrize("context", [0, 1, 2])
+def test_one_context_of_many_is_the_restricted_problem(context):
+    problem = random_problem(5, "plain")
+    found = problem.moments().at(context)
+    expected = problem.restrict([context]).moments()
+    for name in ("value", "reward_variance", "fisher_trace", "norm_reward", "gradient_sq"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-13)
+    assert found.context_probs.tolist() == [1.0]
+    assert found.mean_gradient_sq == pytest.approx(expected.mean_gradient_sq, rel=1e-13)
+    (matrices,) = found.matrices()
+    assert np.trace(matrices.fisher) == pytest.approx(expected.fisher_trace[0], rel=1e-13)
+    assert matrices.gradient @ matrices.gradient == pytest.approx(expected.gradient_sq[0])
+
+
+def test_one_context_without_matrices_has_none():
+    assert record().at(1).matrices is None
+
+
+@pytest.mark.parametrize("context", [-2, -1, 2, 7])
+def test_a_context_that_is_not_there_is_refused(context):
+    with pytest.raises((InputError, IndexError)):
+        record().at(context)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "value",
+        "reward_variance",
+        "fisher_trace",
+        "norm_reward",
+        "norm_squared_reward",
+        "gradient_sq",
+    ],
+)
+def test_every_array_is_checked(name):
+    with pytest.raises(InputError, match=f"{name} has 3 entries: it must have one per context"):
+        record(**{name: np.ones(3)})
+    with pytest.raises(InputError, match=f"{name} holds nan at"):
+        record(**{name: np.array([1.0, np.nan])})
+    with pytest.raises(InputError, match=f"{name} has shape"):
+        record(**{name: np.ones((2, 1))})
+
+
+@pytest.mark.parametrize(
+    "name", ["reward_variance", "fisher_trace", "norm_squared_reward", "gradient_sq"]
+)
+def test_means_of_squares_are_not_negative(name):
+    with pytest.raises(InputError, match=f"{name} holds a negative entry"):
+        record(**{name: np.array([1.0, -1e-3])})
+
+
+def test_values_and_norm_rewards_may_be_negative():
+    record(value=np.array([-1.0, 0.0]), norm_reward=np.array([-1.0, 0.0]))
+
+
+def test_context_probabilities_are_checked():
+    with pytest.raises(InputError, match="context_probs sums to"):
+        record(context_probs=np.array([0.25, 0.5]))
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 0.0), (float("nan"), 1.0), (0.0, float("nan"))])
+def test_a_reward_range_in_the_wrong_order_is_refused(bounds):
+    with pytest.raises(InputError, match="reward_range"):
+        record(reward_range=bounds)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_an_impossible_mean_gradient_is_refused(value):
+    with pytest.raises(InputError, match="mean_gradient_sq"):
+        record(mean_gradient_sq=value)
+
+
+def test_lists_are_read_as_arrays():
+    assert record(value=[1, 2]).value.dtype == np.float64
+
+
+def test_the_record_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        record().value = np.ones(2)
+
+
+def test_a_prompt_always_solved_has_no_noise():
+    sure = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [1.0]]], [[[1.0], [1.0]]])
+    m = sure.moments()
+    assert m.reward_variance.tolist() == [0.0]
+    assert m.norm_squared_advantage.tolist() == [0.0]
+    assert m.optimal_baseline.tolist() == [1.0]

@@ -1,0 +1,114 @@
+"""What the public edge refuses, and what it says."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from ustat_pg.validation import InputError, finite_array, integer, probabilities
+
+
+@pytest.mark.parametrize("value", [1, 7, np.int64(3), np.uint8(4), 10**30])
+def test_integers_come_back_as_ints(value):
+    number = integer("n", value)
+    assert type(number) is int
+    assert number == value
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, 2.0, 2.5, "3", None, True, np.True_, float("nan"), [2], np.array([2, 3])]
+)
+def test_what_is_not_a_positive_whole_number_is_refused(value):
+    with pytest.raises(InputError, match=r"^group size is .*at least 1$") as caught:
+        integer("group size", value)
+    assert repr(value) in str(caught.value)
+
+
+def test_the_minimum_is_allowed_and_below_it_is_not():
+    assert integer("n", 5, 5) == 5
+    assert integer("n", 0, 0) == 0
+    with pytest.raises(InputError, match="at least 5"):
+        integer("n", 4, 5)
+
+
+def test_an_input_error_is_a_value_error():
+    assert issubclass(InputError, ValueError)
+
+
+@pytest.mark.parametrize("value", [[1, 2], [True, False], np.float32([1.5]), ((1.0,), (2.0,)), 3])
+def test_arrays_come_back_as_float64_copies(value):
+    array = finite_array("a", value)
+    assert array.dtype == np.float64
+    assert np.array_equal(array, np.asarray(value, dtype=np.float64))
+
+
+def test_the_array_given_is_not_shared():
+    given = np.ones(3)
+    finite_array("a", given)[0] = 5
+    assert given[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "ndim", "message"),
+    [
+        ([[1.0], [1.0, 2.0]], None, "a is ragged: its rows must have equal lengths"),
+        (["x"], None, "a is not an array of numbers (its type is <U1)"),
+        ([None], None, "a is not an array of numbers (its type is object)"),
+        ([1j], None, "a is not an array of numbers (its type is complex128)"),
+        ({}, None, "a is not an array of numbers (its type is object)"),
+        ([10**400], None, "a is not an array of numbers (its type is object)"),
+        (np.array(["2020-01-01"], "M8[D]"), None, "a is not an array of numbers"),
+        ([1.0], 2, "a has shape (1,): it must have 2 dimension(s)"),
+        (1.0, 1, "a has shape (): it must have 1 dimension(s)"),
+        ([], None, "a has shape (0,): it must not be empty"),
+        (np.ones((2, 0)), 2, "a has shape (2, 0): it must not be empty"),
+        ([[0.0, float("nan")]], 2, "a holds nan at [0, 1]: all entries must be finite"),
+        ([1.0, float("-inf")], 1, "a holds -inf at [1]: all entries must be finite"),
+    ],
+)
+def test_arrays_that_are_refused(value, ndim, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        finite_array("a", value, ndim)
+
+
+def test_probabilities_within_tolerance_are_renormalised():
+    given = np.array([0.5, 0.5 + 5e-10])
+    found = probabilities("p", given, 1)
+    assert found.sum() == 1.0
+    assert found[1] / found[0] == pytest.approx(given[1] / given[0], rel=1e-15)
+
+
+def test_probabilities_are_checked_along_the_last_axis():
+    rows = np.array([[0.25, 0.75], [1.0, 0.0]])
+    assert np.array_equal(probabilities("p", rows, 2), rows)
+    with pytest.raises(InputError, match="sums to"):
+        probabilities("p", rows.T, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "ndim", "message"),
+    [
+        ([0.5, 0.6, -0.1], 1, "p is -0.1 at [2]: probabilities must not be negative"),
+        ([0.5, 0.4], 1, "p sums to 0.9: probabilities must sum to 1"),
+        ([0.5, 0.5 + 2e-9], 1, "probabilities must sum to 1"),
+        ([[1.0, 0.0], [0.5, 0.25]], 2, "p sums to 0.75 at [1]: probabilities must sum to 1"),
+        ([0.0, 0.0], 1, "p sums to 0.0"),
+        ([float("nan"), 1.0], 1, "p holds nan at [0]"),
+        ([float("inf"), 1.0], 1, "p holds inf at [0]"),
+    ],
+)
+def test_probabilities_that_are_refused(value, ndim, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        probabilities("p", value, ndim)
+
+
+def test_probabilities_accepted_once_are_accepted_unchanged_again():
+    """Otherwise a problem read back from a file is another problem, with other draws."""
+    generator = np.random.default_rng(0)
+    changed = 0
+    for _ in range(300):
+        once = probabilities("p", generator.dirichlet(np.ones(7)), 1)
+        changed += not np.array_equal(once, probabilities("p", once, 1))
+    assert changed == 0
