@@ -7,8 +7,8 @@ from math import log
 import numpy as np
 import pytest
 
-from ustat_pg.checks import Statement, Verdict, decide, equal
-from ustat_pg.checks.intervals import Interval, half_width
+from ustat_pg.checks import Verdict, decide, equal
+from ustat_pg.checks.intervals import half_width
 from ustat_pg.engines import Cell, Distance, Estimator, MomentSums, SquaredError, get_engine
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Ratio, mean_of
 from ustat_pg.predictions import gradient_mse, oracle_ratio
@@ -135,5 +135,3 @@ def test_a_rival_that_the_claim_does_not_list_is_refused():
     check = Check("a", "made-up", mean_of(Cell(PROBLEM, 2), PANEL[0]), equal(1.0, {"x": 2.0}))
     with pytest.raises(InputError, match="not listed"):
         Claim("mse", (), (check,))
-
-

@@ -103,7 +103,10 @@ def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):
     rng = np.random.default_rng(0)
     shape = (contexts, arms, 1)
     problem = SoftmaxBandit.tabular(
-        np.full(contexts, 1 / contexts), rng.normal(size=shape[:2]), rng.random(shape), np.ones(shape)
+        np.full(contexts, 1 / contexts),
+        rng.normal(size=shape[:2]),
+        rng.random(shape),
+        np.ones(shape),
     )
     value = gradient_mse(problem.moments(), "grpo", 2, 3).mse
     check = Check("large", "user", mean_of(Cell(problem, 2, 3), mse_of("grpo")), equal(value))

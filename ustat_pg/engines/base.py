@@ -118,6 +118,8 @@ class Estimator:
                 raise InputError("engines have no critic: use constant or a function")
             if (self.constant is not None) != (self.baseline == "constant"):
                 raise InputError("a constant is given with, and only with, the baseline constant")
+            if self.constant is not None:
+                finite_array("constant", self.constant, 0)
 
     @property
     def label(self) -> str:

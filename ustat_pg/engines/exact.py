@@ -67,7 +67,8 @@ def minibatches(cell: Cell, *, tuples: bool = False) -> Iterator[tuple[Draws, Ar
     number = size(cell, tuples=tuples)
     if number > LIMIT:
         raise InfeasibleError(
-            f"enumeration of {cell.name} needs {number:.3g} outcomes: at most {LIMIT:.0e} are feasible"
+            f"enumeration of {cell.name} needs {number:.3g} outcomes: at most {LIMIT:.0e} are feasible; "
+            "take a smaller group or batch"
         )
     problem = cell.problem
     groups = [

@@ -72,7 +72,7 @@ def _normalised(scores: Array, rewards: Array, law: Law) -> Array:
 
 
 def _parts(scores: Array, rewards: Array, law: Law, *, second: bool) -> Array:
-    """G + first part, with or without the second part."""
+    """g + first part, with or without the second part."""
     values = []
     for s, z in zip(scores, rewards, strict=True):
         parts = hoeffding(covariance_kernel, (s, z), (law.scores, law.rewards), law.probs)

@@ -131,7 +131,7 @@ def _baseline_values(
 
 
 def _single_output(moments: Moments, values: Array) -> Array:
-    """Tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖², (X,); 0 where it is rounding noise."""
+    """tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖², (X,); 0 where it is rounding noise."""
     square = moments.centred(values)
     spread = square - moments.gradient_sq
     scale = moments.norm_squared_reward + values**2 * moments.fisher_trace
@@ -257,7 +257,12 @@ def explicit_bound(moments: Moments, group_size: int, batch_size: int = 1) -> fl
 
     [reconstructed]: the paper states its order. The exact term is at most half of it, since
     σ² <= R²/4 (Popoviciu) and ‖g‖² <= σ² tr F (Cauchy-Schwarz).
+
+    Raises:
+        InputError: G < 2, or B < 1.
     """
+    integer("group size", group_size, 2)
+    integer("batch size", batch_size)
     low, high = moments.reward_range
     total = float(moments.context_probs @ moments.fisher_trace)
     return (high - low) ** 2 * total / (group_size * (group_size - 1) * batch_size)

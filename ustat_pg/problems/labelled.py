@@ -11,9 +11,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
-from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression
 
 from ..validation import InputError, finite_array
 from .softmax_bandit import SoftmaxBandit
@@ -41,6 +38,10 @@ def labelled_problem(
     >>> round(table.objective(), 6)
     0.8
     """
+    # scikit-learn takes most of a second to import, and few callers need it.
+    from scipy.optimize import brentq
+    from sklearn.linear_model import LogisticRegression
+
     table = finite_array("features", features, 2)
     names, arms = np.unique(np.asarray(labels), return_inverse=True)
     if arms.ndim != 1 or len(arms) != len(table):
@@ -84,5 +85,7 @@ def digits_problem(pass_rate: float = 0.6) -> SoftmaxBandit:
     >>> bandit.contexts, bandit.arms, bandit.d
     (1797, 10, 650)
     """
+    from sklearn.datasets import load_digits
+
     data = load_digits()
     return labelled_problem(data.data / 16.0, data.target, pass_rate)

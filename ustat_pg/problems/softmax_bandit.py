@@ -200,7 +200,7 @@ class SoftmaxBandit:
         return total
 
     def gradient(self) -> Array:
-        """G = ∇J(θ) = E[s z], (d,)."""
+        """g = ∇J(θ) = E[s z], (d,)."""
         return self._gradient
 
     def moments(self) -> Moments:

@@ -1,0 +1,97 @@
+"""What the repository promises about itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from simulations import STEMS
+from ustat_pg.paper import RESULTS, delivered
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("stem", delivered())
+def test_a_delivered_result_has_its_experiment(stem):
+    module = import_module(f"simulations.{stem}")
+    assert stem == module.STEM
+    assert len(module.__doc__.splitlines()) > 5
+
+
+def test_stems_are_those_of_the_paper_in_its_order():
+    assert list(STEMS) == [stem for stem in RESULTS if stem in STEMS]
+
+
+def test_every_rival_of_the_theory_is_listed():
+    from simulations import Suite, claim
+
+    counts = {stem: len(claim(stem, Suite("smoke")).rivals) for stem in STEMS}
+    assert counts == {"ustatistic": 6, "mse": 8, "minibatch": 5, "oracle": 4, "optimality": 4}
+
+
+def test_importing_the_library_loads_nothing_heavy():
+    code = (
+        "import sys, ustat_pg;"
+        "print([m for m in ('numpy','numba','scipy','pandas','sklearn','torch','matplotlib')"
+        " if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_the_library_never_loads_its_extras():
+    code = (
+        "import sys, ustat_pg.testing, ustat_pg.report, ustat_pg.cli;"
+        "print([m for m in ('torch','matplotlib','seaborn','hypothesis','simulations')"
+        " if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_public_names_exist():
+    import ustat_pg
+
+    for name in ustat_pg.__all__:
+        assert getattr(ustat_pg, name) is not None
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = ustat_pg.nothing
+
+
+def test_pins_cover_every_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    wanted = {
+        re.split(r"[\[<>=!~ ]", requirement)[0].lower().replace("_", "-")
+        for group in groups
+        for requirement in group
+    } - {"ustat-pg"}
+    pinned = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    assert wanted <= pinned
+
+
+def test_predictions_estimators_and_ustatistics_know_nothing_of_each_other():
+    names = ("predictions", "estimators", "ustatistics")
+    for name in names:
+        path = ROOT / "ustat_pg" / name
+        files = list(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+        for file in files:
+            imports = re.findall(r"^(?:from|import) (\S+)", file.read_text(), re.MULTILINE)
+            others = set(names) - {name}
+            assert not [i for i in imports if set(i.split(".")) & others], file
+
+
+def test_the_version_stands_in_one_place():
+    from ustat_pg import __version__
+
+    assert f"version: {__version__}" in (ROOT / "CITATION.cff").read_text()
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()

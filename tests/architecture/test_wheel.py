@@ -1,0 +1,77 @@
+"""The wheel, built and used in a clean environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "HOME": os.environ.get("HOME", "/"),
+    **{key: value for key, value in os.environ.items() if key.startswith(("PIP_", "SSL_"))},
+}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of a copy of the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "source"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    shutil.copytree(
+        ROOT / "ustat_pg", copy / "ustat_pg", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(copy)],
+        check=True,
+        capture_output=True,
+    )
+    return next(folder.glob("*.whl"))
+
+
+def test_it_holds_the_library_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"ustat_pg"}
+    assert "ustat_pg/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_it_works_in_a_clean_environment(wheel, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "--constraint", str(ROOT / "constraints.txt"), str(wheel)],
+        check=True,
+        env=ENVIRONMENT,
+    )
+
+    def run(*words: str) -> str:
+        done = subprocess.run(words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    command = str(tmp_path / "venv" / "bin" / "ustat-pg")
+    assert run(command, "--version").startswith("ustat-pg ")
+    (tmp_path / "problem.json").write_text(run(command, "example"))
+    out = run(command, "predict", "problem.json", "--group-size", "4", "--json")
+    assert json.loads(out)["mse"] > 0
+    code = (
+        "from ustat_pg.engines import *; from ustat_pg.problems import random_problem;"
+        "c = Cell(random_problem(0), 2);"
+        "q = [SquaredError(Estimator('grpo'))];"
+        "print(get_engine('cpu').measure(c, q, replications=100).n,"
+        " get_engine('exact').measure(c, q).mean[0] > 0)"
+    )
+    assert run(str(python), "-c", code).strip() == "100 True"

@@ -1,0 +1,258 @@
+"""Laws that hold for every array of scores and rewards, or for every problem."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from ustat_pg import estimators, ustatistics
+from ustat_pg.engines import Cell, Distance, Estimator, Projection, SquaredError, cpu, exact
+from ustat_pg.engines.base import direction
+from ustat_pg.predictions import gradient_mse, oracle_ratio
+from ustat_pg.problems import KINDS, random_problem
+
+NUMBER = st.floats(-100, 100, allow_subnormal=False)
+ROUNDING = 1e-10  # of numbers up to 1e4 in sums of a few terms
+
+
+@st.composite
+def groups(draw, least=2):
+    """Scores (G, d), rewards (G,) and squared norms (G,)."""
+    size, d = draw(st.integers(least, 8)), draw(st.integers(1, 4))
+    scores = draw(hnp.arrays(np.float64, (size, d), elements=NUMBER))
+    rewards = draw(hnp.arrays(np.float64, (size,), elements=NUMBER))
+    return scores, rewards, (scores**2).sum(axis=1)
+
+
+problems = st.builds(
+    random_problem,
+    st.integers(0, 10_000),
+    st.sampled_from(KINDS),
+    contexts=st.integers(1, 3),
+)
+NAMES = ("vanilla", "grpo", "group-mean", "oracle", "norm-weighted")
+SHIFTED = ("grpo", "group-mean", "norm-weighted")
+
+
+def advantages(name, rewards, norms, value=0.25):
+    extra = {"oracle": {"value": value}, "norm-weighted": {"squared_norms": norms}}.get(name, {})
+    return estimators.advantages(name, rewards, **extra)
+
+
+@given(groups(), st.floats(-100, 100))
+def test_a_common_shift_of_rewards_changes_nothing(group, shift):
+    _, rewards, norms = group
+    # Where all other norms are zero the norm-weighted baseline is 0 by definition, no mean.
+    norms = norms + 1.0
+    for name in SHIFTED:
+        before, after = (advantages(name, z, norms) for z in (rewards, rewards + shift))
+        assert np.allclose(before, after, rtol=0, atol=ROUNDING), name
+    moved = advantages("oracle", rewards + shift, norms, value=0.25 + shift)
+    assert np.allclose(moved, advantages("oracle", rewards, norms), rtol=0, atol=ROUNDING)
+
+
+@given(groups(), st.floats(-100, 100))
+def test_advantages_scale_with_rewards(group, factor):
+    _, rewards, norms = group
+    for name in NAMES:
+        scaled = advantages(name, factor * rewards, norms, value=0.25 * factor)
+        expected = factor * advantages(name, rewards, norms)
+        assert np.allclose(scaled, expected, rtol=0, atol=100 * ROUNDING), name
+
+
+@given(groups(), st.floats(1e-6, 1e6))
+def test_the_unit_of_scores_does_not_matter_to_the_norm_weighted_baseline(group, unit):
+    _, rewards, norms = group
+    norms = norms + 1.0
+    found = advantages("norm-weighted", rewards, unit * norms)
+    assert np.allclose(found, advantages("norm-weighted", rewards, norms), rtol=0, atol=ROUNDING)
+
+
+@given(groups(), st.randoms(use_true_random=False))
+def test_outputs_have_no_order(group, random):
+    scores, rewards, norms = group
+    order = list(range(len(rewards)))
+    random.shuffle(order)
+    for name in NAMES:
+        one = advantages(name, rewards, norms)
+        two = advantages(name, rewards[order], norms[order])
+        assert np.allclose(two, one[order], rtol=0, atol=ROUNDING), name
+        assert np.allclose(
+            estimators.gradient(scores[order], two),
+            estimators.gradient(scores, one),
+            rtol=0,
+            atol=100 * ROUNDING,
+        ), name
+
+
+@given(groups())
+def test_advantages_relative_to_the_group_sum_to_zero(group):
+    _, rewards, _ = group
+    for name in ("grpo", "group-mean"):
+        assert abs(advantages(name, rewards, None).sum()) < ROUNDING
+
+
+@given(groups())
+def test_the_group_mean_is_grpo_shrunk(group):
+    _, rewards, _ = group
+    size = len(rewards)
+    found = estimators.group_mean(rewards)
+    assert np.allclose(found, (size - 1) / size * estimators.grpo(rewards), rtol=0, atol=ROUNDING)
+
+
+@given(groups())
+def test_no_advantage_uses_its_own_reward_as_baseline(group):
+    """The derivative of A_i by z_i is 1 for leave-one-out; (G-1)/G for the group mean."""
+    _, rewards, norms = group
+    size, step = len(rewards), 1.0
+    for name, slope in (
+        ("vanilla", 1.0),
+        ("grpo", 1.0),
+        ("norm-weighted", 1.0),
+        ("oracle", 1.0),
+        ("group-mean", 1 - 1 / size),
+    ):
+        moved = rewards.copy()
+        moved[0] += step
+        change = (advantages(name, moved, norms) - advantages(name, rewards, norms))[0]
+        assert change == pytest.approx(slope, abs=ROUNDING), name
+
+
+@given(groups())
+def test_lemma_1_grpo_is_the_covariance_u_statistic(group):
+    scores, rewards, _ = group
+    found = estimators.gradient(scores, estimators.grpo(rewards))
+    expected = ustatistics.covariance_ustatistic(scores, rewards)
+    assert np.allclose(found, expected, rtol=0, atol=100 * ROUNDING)
+    by_pairs = ustatistics.ustatistic(ustatistics.covariance_kernel, (scores, rewards))
+    assert np.allclose(found, by_pairs, rtol=0, atol=100 * ROUNDING)
+
+
+def test_lemma_1_in_batches():
+    generator = np.random.default_rng(0)
+    scores, rewards = generator.normal(size=(4, 3, 6, 5)), generator.normal(size=(4, 3, 6))
+    found = estimators.gradient(scores, estimators.grpo(rewards))
+    assert np.allclose(found, ustatistics.covariance_ustatistic(scores, rewards), atol=1e-14)
+
+
+def test_lemma_1_excludes_its_rivals():
+    generator = np.random.default_rng(0)
+    scores, rewards = generator.normal(size=(6, 5)), generator.normal(size=6)
+    found = estimators.gradient(scores, estimators.grpo(rewards))
+    pair = ustatistics.ustatistic
+    others = {
+        "V-statistic": estimators.gradient(scores, estimators.group_mean(rewards)),
+        "no half": 2 * found,
+        "s_1 z_1": estimators.gradient(scores, rewards),
+        "sum of rewards": pair(
+            lambda a, b: 0.5 * ((a[0] + b[0]).T * (a[1] + b[1])).T, (scores, rewards)
+        ),
+        "normalised": estimators.gradient(scores, (rewards - rewards.mean()) / rewards.std()),
+    }
+    for name, other in others.items():
+        assert np.abs(other - found).max() > 1e-2, name
+
+
+@given(problems, st.integers(2, 6), st.data())
+def test_grpo_is_mean_plus_first_plus_second_part(problem, size, data):
+    """Sample by sample, under the problem's own law; the oracle is mean plus first part."""
+    x = data.draw(st.integers(0, problem.contexts - 1))
+    count = int(problem.outcomes.counts[x])
+    drawn = np.array(data.draw(st.lists(st.integers(0, count - 1), min_size=size, max_size=size)))
+    arms, rewards = problem.outcomes.arms[x, :count], problem.outcomes.rewards[x, :count]
+    scores = problem.policy.scores(x)[arms]
+    parts = ustatistics.hoeffding(
+        ustatistics.covariance_kernel,
+        (scores[drawn], rewards[drawn]),
+        (scores, rewards),
+        problem.outcomes.probs[x, :count],
+    )
+    g = problem.policy.combine(x, problem.policy.probs[x] * problem.mean_rewards[x])
+    assert np.allclose(parts.mean, g, rtol=0, atol=1e-13)
+    grpo = estimators.gradient(scores[drawn], estimators.grpo(rewards[drawn]))
+    assert np.allclose(grpo, g + parts.first + parts.second, rtol=0, atol=1e-12)
+    value = float(problem.moments().value[x])
+    oracle = estimators.gradient(scores[drawn], estimators.oracle(rewards[drawn], value=value))
+    assert np.allclose(oracle, g + parts.first, rtol=0, atol=1e-12)
+
+
+@given(problems.filter(lambda p: p.contexts < 3), st.integers(1, 3))
+def test_every_baseline_but_the_group_mean_is_unbiased(problem, size):
+    names = ["vanilla", "oracle", "minimum-variance"]
+    names += ["grpo", "norm-weighted"] if size > 1 else []
+    several = [Estimator(name) for name in names] + [Estimator("constant", constant=0.7)]
+    quantities = [Projection(e, j) for e in several for j in range(2)]
+    quantities += [Projection(Estimator("group-mean"), j) for j in range(2)]
+    found = exact.ENGINE.measure(Cell(problem, size), quantities).mean
+    assert np.abs(found[:-2]).max() < 1e-13
+    along = np.array([problem.gradient() @ direction(problem, j) for j in range(2)])
+    assert np.allclose(found[-2:], -along / size, rtol=0, atol=1e-13)
+
+
+@given(problems.filter(lambda p: p.contexts < 3))
+def test_second_order_part_is_the_distance_of_grpo_and_oracle(problem):
+    """E‖grpo - oracle‖² is the MSE's second-order term, the parts being uncorrelated."""
+    cell = Cell(problem, 2)
+    grpo, oracle = Estimator("grpo"), Estimator("oracle")
+    found = exact.ENGINE.measure(
+        cell, [Distance(grpo, oracle), SquaredError(grpo), SquaredError(oracle)]
+    ).mean
+    expected = gradient_mse(problem.moments(), "grpo", 2).second_order_term
+    scale = float(problem.moments().norm_squared_reward.max())
+    assert found[0] == pytest.approx(expected, rel=1e-9, abs=1e-13 * scale)
+    assert found[1] - found[2] == pytest.approx(found[0], rel=1e-9, abs=1e-13 * scale)
+
+
+@given(problems, st.integers(2, 50), st.integers(1, 5))
+def test_the_price_of_no_critic(problem, size, batch):
+    """Grpo errs no less than the oracle, less with every output, and by no more than the bound."""
+    moments = problem.moments()
+    now, more = (gradient_mse(moments, "grpo", g, batch) for g in (size, size + 1))
+    assert more.mse <= now.mse * (1 + 1e-12)
+    assert now.oracle_mse <= now.mse <= now.paper_bound * (1 + 1e-12) + 1e-25
+    doubled = gradient_mse(moments, "grpo", size, 2 * batch)
+    assert 2 * doubled.mse == pytest.approx(now.mse, rel=1e-12)
+
+
+@given(problems)
+def test_the_ratio_falls_to_one(problem):
+    moments = problem.moments()
+    ratios = np.array([oracle_ratio(moments, size) for size in (2, 3, 10, 10**4)])
+    if np.isfinite(ratios).all() and gradient_mse(moments, "oracle", 2).mse > 1e-20:
+        assert (ratios >= 1).all()
+        assert (np.diff(ratios) <= 1e-12).all()
+
+
+@pytest.mark.parametrize("kind", ["plain", "linear", "shared-linear", "negative-rewards"])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_the_compiled_body_is_the_array_face(kind, size):
+    """One group at a time: the cpu engine's squared error, and ‖ĝ - g‖² by the estimators."""
+    problem = random_problem(8, kind)
+    cell = Cell(problem, size)
+    moments, g = problem.moments(), problem.gradient()
+    names = ["vanilla", "group-mean", "oracle", "minimum-variance", "constant"]
+    names += ["grpo", "norm-weighted"] if size > 1 else []
+    quantities = [
+        SquaredError(Estimator(name, constant=0.4) if name == "constant" else Estimator(name))
+        for name in names
+    ]
+    contexts, chosen = cpu.draw(cell, seed=4, first=0, replications=30)
+    for r in range(30):
+        found = cpu.ENGINE.measure(cell, quantities, seed=4, first=r, replications=1)
+        assert not found.products.any()
+        x, outcome = contexts[r, 0], chosen[r, 0]
+        z = problem.outcomes.rewards[x, outcome]
+        s = problem.policy.scores(x)[problem.outcomes.arms[x, outcome]]
+        known = {
+            "oracle": {"value": float(moments.value[x])},
+            "minimum-variance": {"optimal_baseline": float(moments.optimal_baseline[x])},
+            "constant": {"constant": 0.4},
+            "norm-weighted": {"squared_norms": (s**2).sum(axis=1)},
+        }
+        for name, value in zip(names, found.mean, strict=True):
+            a = estimators.advantages(name, z, **known.get(name, {}))
+            expected = ((estimators.gradient(s, a) - g) ** 2).sum()
+            assert value == pytest.approx(expected, rel=1e-10, abs=1e-13), name

@@ -1,0 +1,240 @@
+"""``python -m simulations`` as a user runs it: exit codes, one JSON object, kills and workers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simulations import STEMS, Suite, claim
+from simulations.__main__ import main
+from ustat_pg.experiment import Options, load_results
+from ustat_pg.experiment import runner as runner_module
+from ustat_pg.problems import example_problem
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "simulations", "verify", "minibatch", "--size", "smoke"]
+
+
+def claims_in(text: str) -> str:
+    return json.dumps(json.loads(text)["claims"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """One undisturbed run."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = subprocess.run(
+        [*COMMAND, "--workers", "1", "--json", "--out", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "no progress in a pipe"
+    return claims_in(done.stdout), len(list((folder / "blocks").glob("*.json")))
+
+
+@pytest.mark.parametrize("workers", ["2", "4"])
+def test_workers_change_no_byte_of_the_claims(whole, workers, tmp_path):
+    done = subprocess.run(
+        [*COMMAND, "--workers", workers, "--json", "--out", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert claims_in(done.stdout) == whole[0]
+
+
+def test_three_kills_change_no_byte_and_keep_finished_blocks(whole, tmp_path):
+    claims, blocks = whole
+    kept = 0
+    for kill, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)):
+        process = subprocess.Popen(
+            [*COMMAND, "--workers", "2", "--json", "--out", str(tmp_path)],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            now = len(list((tmp_path / "blocks").glob("*.json")))
+            if now >= kept + blocks // 5:
+                break
+            time.sleep(0.002)
+        process.send_signal(kill)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == code
+        if code == 130:
+            assert error == "simulations: interrupted; finished blocks are kept\n"
+        kept = len(list((tmp_path / "blocks").glob("*.json")))
+        assert 0 < kept < blocks
+    done = subprocess.run(
+        [*COMMAND, "--workers", "2", "--json", "--out", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert claims_in(done.stdout) == claims
+    assert not list((tmp_path / "blocks").glob("*.damaged"))
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_every_claim_is_confirmed_and_every_rival_refuted(seed, tmp_path, capsys):
+    code = main(
+        ["verify", "--size", "smoke", "--seed", str(seed), "--json", "--out", str(tmp_path)]
+    )
+    assert code == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [entry["stem"] for entry in data["claims"]] == list(STEMS)
+    for entry in data["claims"]:
+        assert entry["verdict"] == "CONFIRMED"
+        for rival in entry["rivals"]:
+            assert rival["verdict"] == rival["exact"] == rival["simulation"] == "REFUTED"
+            for group in rival["groups"].values():
+                assert set(group.values()) == {"REFUTED"}
+        for check in entry["checks"]:
+            drawn = check["simulation"]
+            assert drawn["smallest_discrepancy"] > 0
+            assert drawn["replications"] > 0
+            assert drawn["interval"][0] <= drawn["estimate"] <= drawn["interval"][1]
+        groups = {check["group"] for check in entry["checks"]}
+        assert groups == {"made-up", "generated", "real"}
+    frame = load_results(tmp_path)
+    assert (frame["verdict"] == "CONFIRMED").all()
+    assert (tmp_path / "report.md").exists()
+    assert (tmp_path / "checks.csv").exists()
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_claim_alone_is_the_claim_in_the_suite(stem, tmp_path, capsys, monkeypatch):
+    # Exact evidence suffices here: plans and allotted rates come from the claim alone by design.
+    suite = Suite("smoke")
+    alone = runner_module.allotted_alpha(stem, len(claim(stem, suite).checks))
+    assert alone == runner_module.allotted_alpha(stem, len(claim(stem, Suite("smoke")).checks))
+    assert (
+        main(["verify", stem, "--engine", "exact", "--size", "smoke", "--out", str(tmp_path)]) == 0
+    )
+    assert f"{stem}" in capsys.readouterr().out
+
+
+@pytest.fixture
+def example(tmp_path):
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(example_problem()))
+    return str(path)
+
+
+def test_the_users_own_problem(example, tmp_path, capsys):
+    code = main(["verify", "mse", "minibatch", "--size", "smoke", "--problem", example, "--json",
+                 "--out", str(tmp_path / "out")])  # fmt: skip
+    data = json.loads(capsys.readouterr().out)
+    assert code in (0, 3)
+    for entry in data["claims"]:
+        assert entry["verdict"] != "REFUTED"
+        assert {check["group"] for check in entry["checks"]} == {"user"}
+    rivals = {r["name"]: r["verdict"] for r in data["claims"][1]["rivals"]}
+    # Its contexts are not equally likely, so that there is no design without replacement.
+    assert rivals["(N-B)/N for (N-B)/(N-1)"] == "NOT DISTINGUISHABLE"
+    assert rivals["no prompt term"] == "REFUTED"
+
+
+def test_rivals_that_coincide_on_the_users_problem_are_said_to(tmp_path, capsys):
+    data = example_problem()
+    data["reward_values"] = [[[1.0, 1.0]] * 3] * 2
+    path = tmp_path / "flat.json"
+    path.write_text(json.dumps(data))
+    code = main(["verify", "mse", "--size", "smoke", "--problem", str(path), "--json",
+                 "--out", str(tmp_path / "out")])  # fmt: skip
+    (entry,) = json.loads(capsys.readouterr().out)["claims"]
+    assert code == 0
+    verdicts = {rival["name"]: rival["verdict"] for rival in entry["rivals"]}
+    # With equal rewards grpo has no error: only E z² still says something else.
+    assert verdicts.pop("sigma2 replaced by E z^2") == "REFUTED"
+    assert set(verdicts.values()) == {"NOT DISTINGUISHABLE"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["verify", "nothing"], "claim 'nothing' is unknown"),
+        (["verify", "--seed", "-1"], "seed is -1"),
+        (["verify", "--workers", "0"], "workers is 0"),
+        (["verify", "--problem", "/nowhere.json"], "/nowhere.json: No such file"),
+        (["verify", "mse", "--out", "/proc/nowhere"], "results cannot be written here"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_2(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
+    import simulations.minibatch as module
+
+    true = module.gradient_mse
+
+    def wrong(moments, *arguments, **keywords):
+        prediction = true(moments, *arguments, **keywords)
+        return type(prediction)(**{**vars(prediction), "mse": prediction.mse * 1.2})
+
+    monkeypatch.setattr(module, "gradient_mse", wrong)
+    words = ["verify", "minibatch", "--size", "smoke", "--out"]
+    assert main([*words, str(tmp_path / "a")]) == 1
+    assert "REFUTED by exact" in capsys.readouterr().out
+    monkeypatch.setattr(module, "gradient_mse", true)
+    monkeypatch.setitem(runner_module.BUDGETS, "smoke", 2)
+    monkeypatch.setattr(runner_module, "BLOCK", 64)
+    assert main([*words, str(tmp_path / "b")]) == 3
+    assert "it would need" in capsys.readouterr().out
+
+
+def test_list_and_plan(tmp_path, capsys):
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("verified") == len(STEMS)
+    assert main(["plan", "mse", "--size", "smoke", "--out", str(tmp_path)]) == 0
+    assert "alpha a check" in capsys.readouterr().out
+    assert main(["plan", "mse", "--size", "smoke", "--out", str(tmp_path), "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)
+    assert max(plan["needed"].values()) <= Options("smoke").budget
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's account of memory")
+def test_a_quick_claim_stays_below_a_gigabyte(tmp_path):
+    # Not getrusage: its maximum outlives exec, so that a large parent would count.
+    code = (
+        "import re, sys; from simulations.__main__ import main;"
+        f"code = main(['verify', 'minibatch', '--out', {str(tmp_path)!r}]);"
+        "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout.split()[-1]) < 1_000_000
+
+
+def test_figures_are_drawn_from_the_stored_results_and_are_byte_stable(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    from figures.__main__ import main as draw
+
+    assert main(["verify", "oracle", "--size", "smoke", "--out", str(tmp_path)]) == 0
+    drawn = []
+    for _ in range(2):
+        assert draw([str(tmp_path)]) == 0
+        drawn.append(
+            [(tmp_path / "figures" / f"verdicts.{s}").read_bytes() for s in ("png", "svg")]
+        )
+    assert drawn[0] == drawn[1]
+    assert draw([str(tmp_path / "nothing")]) == 2
+    assert "no finished run" in capsys.readouterr().err
+
+
+def test_a_suite_knows_both_sides_of_assumption_2():
+    suite = Suite("smoke")
+    inside = suite.balanced.problem.moments()
+    outside = suite.skewed.problem.moments()
+    assert abs(inside.norm_advantage[0]) < 1e-15
+    assert outside.optimal_baseline[0] == pytest.approx(0.128, abs=5e-4)
