@@ -11,3 +11,15 @@ settings.register_profile("search", deadline=None, print_blob=True)
 # Random examples are asked for by name; CI never draws any.
 asked = "ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE", "ci")
 settings.load_profile(asked)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how many of the planted mutants the decider refuted."""
+    killed = planted = 0
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            if any(name == "mutant" for name, _ in getattr(report, "user_properties", ())):
+                planted += 1
+                killed += outcome == "passed"
+    if planted:
+        terminalreporter.write_line(f"mutants of the code: killed {killed} of {planted}")

@@ -202,7 +202,9 @@ def test_list_and_plan(tmp_path, capsys):
     assert max(plan["needed"].values()) <= Options("smoke").budget
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's account of memory")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="reads Linux's account of memory"
+)
 def test_a_quick_claim_stays_below_a_gigabyte(tmp_path):
     # Not getrusage: its maximum outlives exec, so that a large parent would count.
     code = (
