@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from ustat_pg.experiment import Claim
 from ustat_pg.paper import delivered
 
-from .problems import Suite
+if TYPE_CHECKING:
+    from ustat_pg.experiment import Claim
+
+    from .problems import Suite
 
 __all__ = ["STEMS", "Suite", "claim"]
 
@@ -19,3 +22,10 @@ def claim(stem: str, suite: Suite) -> Claim:
     """The claim of that stem, designed on the suite's problems."""
     built: Claim = import_module(f"{__name__}.{stem}").claim(suite)
     return built
+
+
+def __getattr__(name: str) -> Any:
+    # Problems load NumPy and SciPy, which a usage message should not wait for.
+    if name == "Suite":
+        return import_module(".problems", __name__).Suite
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

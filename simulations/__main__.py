@@ -9,17 +9,21 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ustat_pg.checks import Verdict
-from ustat_pg.experiment import Interrupted, Options, Store, load_results, plan_claims, run_claims
-from ustat_pg.experiment.results import RESULTS_FILE
+from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS
-from ustat_pg.problems import load_problem
-from ustat_pg.report import document, exit_code, plan_table, remarks, report, verdict_table
 from ustat_pg.validation import InputError
 
-from . import STEMS, Suite, claim
+from . import STEMS, claim
+
+if TYPE_CHECKING:
+    from ustat_pg.experiment import Options
+
+    from .problems import Suite
+
+# Everything heavy is imported inside the commands: a usage message need not wait for it, and an
+# interruption meets the handler in main.
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,6 +57,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _suite(options: argparse.Namespace) -> Suite:
+    from ustat_pg.problems import load_problem
+
+    from .problems import Suite
+
     user = None if options.problem is None else load_problem(options.problem)
     return Suite(options.size, options.seed, user)
 
@@ -72,6 +80,9 @@ def _list() -> int:
 
 
 def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
+    from ustat_pg.experiment import Store, plan_claims
+    from ustat_pg.report import plan_table
+
     suite, how = _suite(options), _options(options)
     store = Store(_folder(options, suite) / "blocks")
     plans = plan_claims([claim(stem, suite) for stem in stems], how, store)
@@ -95,10 +106,17 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
 
 def _options(options: argparse.Namespace) -> Options:
+    from ustat_pg.experiment import Options
+
     return Options(options.size, options.engine, options.seed, options.workers, progress=True)
 
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
+    from ustat_pg.checks import Verdict
+    from ustat_pg.experiment import Store, load_results, run_claims
+    from ustat_pg.experiment.results import RESULTS_FILE
+    from ustat_pg.report import document, exit_code, remarks, report, verdict_table
+
     suite, how = _suite(options), _options(options)
     folder = _folder(options, suite)
     store = Store(folder / "blocks")
@@ -138,22 +156,22 @@ def _stop(*_: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _stop)
-    try:
+
+    def command() -> int:
+        options = _parser().parse_args(arguments)
         if options.command == "list":
             return _list()
         unknown = [stem for stem in options.claims if stem not in STEMS]
         if unknown:
             raise InputError(f"claim {unknown[0]!r} is unknown: choose of {', '.join(STEMS)}")
         stems = [stem for stem in STEMS if stem in options.claims or not options.claims]
-        return (_plan if options.command == "plan" else _verify)(options, stems)
-    except InputError as error:
-        print(f"simulations: {error}", file=sys.stderr)
-        return 2
-    except (Interrupted, KeyboardInterrupt):
-        print("simulations: interrupted; finished blocks are kept", file=sys.stderr)
-        return 130
+        try:
+            return (_plan if options.command == "plan" else _verify)(options, stems)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted; finished blocks are kept") from None
+
+    signal.signal(signal.SIGTERM, _stop)
+    return guarded("simulations", command)
 
 
 if __name__ == "__main__":

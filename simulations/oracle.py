@@ -50,7 +50,7 @@ def _ratio(entry: Entry, group_size: int, batch_size: int) -> Check | None:
     """The ratio; None where the oracle has no error at all, or a share too small to divide by."""
     moments = entry.problem.moments()
     predicted = gradient_mse(moments, "grpo", group_size, batch_size)
-    if predicted.oracle_mse < 1e-3 * predicted.mse:
+    if not predicted.oracle_mse > 1e-3 * predicted.mse:
         return None
     cell = Cell(entry.problem, group_size, batch_size)
     wrong = {

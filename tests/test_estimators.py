@@ -269,6 +269,15 @@ def test_norm_weighted_survives_a_norm_that_dwarfs_the_others(big):
     assert tiny[0] == pytest.approx(5 - (1 + 9) / 4, rel=1e-14)
 
 
+@pytest.mark.parametrize("unit", [1e-60, 1e60])
+def test_norms_beyond_the_range_of_the_rewards_type_keep_their_ratios(unit):
+    """A policy that is nearly sure has norms that single precision takes for 0."""
+    rewards = np.array([5.0, 1.0, 3.0], dtype=np.float32)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        found = estimators.norm_weighted(rewards, squared_norms=unit * np.array([2.0, 1.0, 3.0]))
+    assert found == pytest.approx([5 - 10 / 4, 1 - 19 / 5, 3 - 11 / 3], rel=1e-6)
+
+
 def test_norm_weighted_of_equal_norms_is_grpo():
     rewards = np.random.default_rng(0).normal(size=(6, 5))
     found = estimators.norm_weighted(rewards, squared_norms=np.full((6, 5), 0.7))
@@ -280,9 +289,9 @@ def test_norm_weighted_of_equal_norms_is_grpo():
     [
         (np.ones((2, 3)), r"has shape \(2, 3\): it must have the rewards' shape \(2, 4\)"),
         (np.ones(4), "must have the rewards' shape"),
-        (-np.ones((2, 4)), "finite and not negative"),
-        (np.full((2, 4), np.nan), "finite and not negative"),
-        (np.full((2, 4), np.inf), "finite and not negative"),
+        (-np.ones((2, 4)), "must not be negative"),
+        (np.full((2, 4), np.nan), "squared_norms hold NaN or infinity"),
+        (np.full((2, 4), np.inf), "squared_norms hold NaN or infinity"),
     ],
 )
 def test_squared_norms_that_are_refused(norms, message):

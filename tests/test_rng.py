@@ -8,6 +8,7 @@ import scipy.stats
 from numba import njit
 
 from ustat_pg import rng
+from ustat_pg.engines.cpu_bodies import philox_scalar
 from ustat_pg.validation import InputError
 
 ONES = 0xFFFFFFFF
@@ -27,7 +28,7 @@ KNOWN = {
 def scalar_face(counters, keys, out):
     for n in range(len(counters)):
         c, k = counters[n], keys[n]
-        words = rng.philox_scalar(c[0], c[1], c[2], c[3], k[0], k[1])
+        words = philox_scalar(c[0], c[1], c[2], c[3], k[0], k[1])
         for i in range(4):
             out[n, i] = words[i]
 
@@ -172,6 +173,13 @@ def test_sums_that_round_below_one_leave_no_gap():
     probs = np.full(49, 1 / 49)
     assert np.cumsum(probs)[-1] != 1.0
     assert rng.thresholds(probs)[-1] == 2**32
+
+
+@pytest.mark.parametrize("probs", [[0.5, 0.5 - 9e-10], [0.5, 0.5 - 9e-10, 0.0, 0.0]])
+def test_a_sum_that_is_short_within_tolerance_leaves_no_word_without_outcome(probs):
+    ends = rng.thresholds(probs).tolist()
+    assert ends[1:] == [2**32] * (len(probs) - 1)
+    assert chosen(ends, ONES) == 1
 
 
 def test_padding_after_the_last_outcome_is_not_drawn():

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from io import TextIOWrapper
 from typing import Any
 
 from ._version import __version__
 from .validation import InputError
 
-__all__ = ["main"]
+__all__ = ["guarded", "main"]
 
 _ROWS = {
     "mse": "MSE of the minibatch gradient",
@@ -98,30 +100,63 @@ def _values(path: str) -> Any:
     """A critic's values from a JSON list."""
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            values = json.load(file)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
+    if not isinstance(values, list):
+        raise InputError(f"{path}: it must hold one list of numbers")
+    return values
+
+
+def guarded(name: str, command: Callable[[], int]) -> int:
+    """Run a command so that whatever goes wrong is one line on stderr and an exit code: 2 for
+    input, output and memory, 130 where it was interrupted.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows no Greek gets question marks, not a traceback.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        try:
+            code = command()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone, which is its right; Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt as stop:
+        said = str(stop) or "interrupted"
+        print(f"{name}: {said}", file=sys.stderr)
+        return 130
+    except InputError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+    except MemoryError as error:
+        print(f"{name}: out of memory: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"{name}: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    else:
+        return code
+    return 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code (2 for usage or input)."""
-    options = _parser().parse_args(arguments)
-    try:
+
+    def command() -> int:
+        options = _parser().parse_args(arguments)
         if options.command == "example":
             from .problems import example_problem
 
             print(json.dumps(example_problem(), indent=1))
         else:
             _predict(options)
-    except InputError as error:
-        print(f"ustat-pg: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        # The reader of a pipe has gone; Python would complain once more at exit.
-        sys.stderr.close()
-    return 0
+        return 0
+
+    return guarded("ustat-pg", command)
 
 
 if __name__ == "__main__":

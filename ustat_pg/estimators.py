@@ -15,10 +15,13 @@ kind that went in. Leading axes are batches; the last axis of ``rewards`` is the
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
+from numbers import Real
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
+from .designs import ALIASES
 from .validation import InputError
 
 __all__ = [
@@ -40,36 +43,41 @@ __all__ = [
 Array = Any  # any array of the array API
 
 
-def _rewards(rewards: Array, least: int, name: str) -> Any:
-    """The array's namespace, after refusing what no estimator can use."""
+def _namespace(name: str, array: Array) -> Any:
+    """The namespace of an array; what is none, or not of finite real numbers, is refused."""
     try:
-        xp = array_namespace(rewards)
+        xp = array_namespace(array)
     except TypeError:
         raise InputError(
-            f"rewards is a {type(rewards).__name__}: it must be an array (NumPy, torch, ...)"
+            f"{name} is a {type(array).__name__}: it must be an array (NumPy, torch, ...)"
         ) from None
+    if not xp.isdtype(array.dtype, "real floating"):
+        raise InputError(f"{name} have type {array.dtype}: they must be floating-point numbers")
+    if not bool(xp.all(xp.isfinite(array))):
+        raise InputError(f"{name} hold NaN or infinity: all must be finite")
+    return xp
+
+
+def _rewards(rewards: Array, least: int, name: str) -> Any:
+    """The array's namespace, after refusing what no estimator can use."""
+    xp = _namespace("rewards", rewards)
     if rewards.ndim < 1 or rewards.shape[-1] < least:
         size = rewards.shape[-1] if rewards.ndim else 0
         raise InputError(
             f"{name} needs a group of at least {least} rewards on the last axis: "
             f"the shape is {tuple(rewards.shape)}, group size {size}"
         )
-    if not xp.isdtype(rewards.dtype, "real floating"):
-        raise InputError(f"rewards have type {rewards.dtype}: they must be floating-point numbers")
-    if not bool(xp.all(xp.isfinite(rewards))):
-        raise InputError("rewards hold NaN or infinity: all must be finite")
     return xp
 
 
 def _prompt_only(rewards: Array, baseline: Array, name: str) -> Array:
-    """Subtract b(x): a number, or an array of the rewards' leading shape."""
+    """Subtract b(x): a number, or an array of the rewards' leading shape, in the rewards' type."""
     xp = _rewards(rewards, 1, name)
-    if baseline is None:
-        raise InputError(f"{name} needs its baseline: a number, or one per prompt")
-    if isinstance(baseline, (int, float)):
-        baseline = xp.asarray(float(baseline), dtype=rewards.dtype)
-    if not bool(xp.all(xp.isfinite(baseline))):
-        raise InputError(f"the baseline of {name} holds NaN or infinity")
+    if isinstance(baseline, Real):
+        if not isfinite(baseline):
+            raise InputError(f"the baseline of {name} is {baseline}: it must be finite")
+        return rewards - float(baseline)
+    _namespace(f"the baselines of {name}", baseline)
     if baseline.ndim:
         leading = tuple(rewards.shape[:-1])
         if tuple(baseline.shape) != leading:
@@ -78,7 +86,17 @@ def _prompt_only(rewards: Array, baseline: Array, name: str) -> Array:
                 f"it must be a number or have the rewards' leading shape {leading}"
             )
         baseline = xp.expand_dims(baseline, axis=-1)
-    return rewards - baseline
+    return rewards - _like(xp, baseline, rewards)
+
+
+def _like(xp: Any, array: Array, rewards: Array) -> Array:
+    """An array beside the rewards: of their library, type and device."""
+    if array_namespace(array) is not xp:
+        raise InputError(
+            f"rewards are a {type(rewards).__name__} and what goes with them a "
+            f"{type(array).__name__}: they must be arrays of one library"
+        )
+    return xp.astype(array, rewards.dtype)
 
 
 def vanilla(rewards: Array) -> Array:
@@ -97,8 +115,7 @@ def vanilla(rewards: Array) -> Array:
     >>> vanilla(np.array([1.0, 0.0]))
     array([1., 0.])
     """
-    _rewards(rewards, 1, "vanilla")
-    return rewards
+    return _rewards(rewards, 1, "vanilla").asarray(rewards, copy=True)
 
 
 def grpo(rewards: Array) -> Array:
@@ -185,6 +202,8 @@ def constant(rewards: Array, *, constant: Array) -> Array:
     >>> constant(np.array([1.0, 0.0]), constant=0.5)
     array([ 0.5, -0.5])
     """
+    if not isinstance(constant, Real) and getattr(constant, "ndim", None) != 0:
+        raise InputError("the constant must be one number for all prompts")
     return _prompt_only(rewards, constant, "constant")
 
 
@@ -251,17 +270,19 @@ def norm_weighted(rewards: Array, *, squared_norms: Array) -> Array:
     array([ 1.  , -0.25, -0.5 ])
     """
     xp = _rewards(rewards, 2, "norm-weighted")
+    _namespace("squared_norms", squared_norms)
     if tuple(squared_norms.shape) != tuple(rewards.shape):
         raise InputError(
             f"squared_norms has shape {tuple(squared_norms.shape)}: "
             f"it must have the rewards' shape {tuple(rewards.shape)}"
         )
-    if not bool(xp.all(xp.isfinite(squared_norms) & (squared_norms >= 0))):
-        raise InputError("squared_norms must be finite and not negative")
+    if not bool(xp.all(squared_norms >= 0)):
+        raise InputError("squared_norms must not be negative")
+    squared_norms = _like(xp, squared_norms, rewards)
     # Sums over the others are added up, not taken as total minus own: where the own norm
     # dwarfs the others the difference would be rounding noise, and 0/0 would go unseen.
     size = rewards.shape[-1]
-    apart = 1 - xp.eye(size, dtype=rewards.dtype)
+    apart = 1 - xp.eye(size, dtype=rewards.dtype, device=device(rewards))
     weight = xp.sum(xp.expand_dims(squared_norms, axis=-2) * apart, axis=-1)
     weighted = xp.sum(xp.expand_dims(squared_norms * rewards, axis=-2) * apart, axis=-1)
     empty = weight == 0
@@ -281,9 +302,6 @@ BASELINES: dict[str, Callable[..., Array]] = {
 }
 """Advantage functions by name."""
 
-ALIASES = {"rloo": "grpo", "reinforce": "vanilla"}
-"""Other names in use for the same estimator."""
-
 
 def canonical(name: str) -> str:
     """The name under which a baseline is listed.
@@ -294,8 +312,8 @@ def canonical(name: str) -> str:
     Raises:
         InputError: the baseline is unknown.
     """
-    known = ALIASES.get(name, name)
-    if known not in BASELINES:
+    known = ALIASES.get(name, name) if isinstance(name, str) else name
+    if not isinstance(known, str) or known not in BASELINES:
         raise InputError(
             f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, *ALIASES])}"
         )
@@ -341,10 +359,12 @@ def gradient(scores: Array, advantages: Array) -> Array:
     >>> gradient(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1.0, -1.0]))
     array([ 0.5, -0.5])
     """
-    xp = array_namespace(scores, advantages)
-    if tuple(scores.shape[:-1]) != tuple(advantages.shape):
+    xp = _namespace("scores", scores)
+    if _namespace("advantages", advantages) is not xp:
+        raise InputError("scores and advantages must be arrays of one library")
+    if tuple(scores.shape[:-1]) != tuple(advantages.shape) or 0 in tuple(advantages.shape[-1:]):
         raise InputError(
             f"scores have shape {tuple(scores.shape)} and advantages {tuple(advantages.shape)}: "
-            "they must be (..., G, d) and (..., G)"
+            "they must be (..., G, d) and (..., G) with G >= 1"
         )
     return xp.mean(scores * xp.expand_dims(advantages, axis=-1), axis=-2)

@@ -82,9 +82,11 @@ def remarks(run: Run) -> list[str]:
             for rival in result.rivals
             if rival.verdict == RivalVerdict.SURVIVED
         ]
-        if result.evidence("exact") is None:
-            reason = next(check.infeasible for check in result.checks)
-            lines.append(f"{stem}: nothing was enumerated: {reason}")
+        if not result.checks:
+            lines.append(f"{stem}: nothing can be checked on this problem")
+        elif result.evidence("exact") is None:
+            reasons = [check.infeasible for check in result.checks if check.infeasible]
+            lines.append(f"{stem}: nothing was enumerated: {reasons[0]}")
     lines += [f"damaged results file, kept and computed again: {name}" for name in run.set_aside]
     return lines
 

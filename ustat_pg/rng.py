@@ -5,23 +5,21 @@ replication, slot (a prompt of the minibatch) and index (an output of its group)
 So a result does not depend on how replications were shared out, and two programs that agree on the
 address agree on the integer.
 
-Two faces of the same function: :func:`philox` for arrays, written to be read, and
-:func:`philox_scalar` for the compiled engine. Reference: Salmon, Moraes, Dror and Shaw (2011),
+:func:`philox` is the face for arrays, written to be read; the compiled engine has the same function
+on scalars. Reference: Salmon, Moraes, Dror and Shaw (2011),
 *Parallel random numbers: as easy as 1, 2, 3*.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from .validation import InputError
 
-__all__ = ["CONTEXT_SLOT", "cell_key", "philox", "philox_scalar", "thresholds", "words"]
+__all__ = ["CONTEXT_SLOT", "cell_key", "philox", "thresholds", "words"]
 
 _MULTIPLIER_0 = 0xD2511F53
 _MULTIPLIER_1 = 0xCD9E8D57
@@ -62,22 +60,6 @@ def philox(counter: ArrayLike, key: ArrayLike) -> NDArray[np.uint32]:
         k0 = (k0 + np.uint64(_WEYL_0)) & mask
         k1 = (k1 + np.uint64(_WEYL_1)) & mask
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
-
-
-@njit(nogil=True, inline="always")
-def philox_scalar(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """The same function on eight-byte scalars holding 32-bit words (compiled)."""
-    mask, half = np.uint64(_MASK), np.uint64(32)
-    for _ in range(_ROUNDS):
-        product_0 = np.uint64(_MULTIPLIER_0) * c0
-        product_1 = np.uint64(_MULTIPLIER_1) * c2
-        c0 = (product_1 >> half) ^ c1 ^ k0
-        c1 = product_1 & mask
-        c2 = (product_0 >> half) ^ c3 ^ k1
-        c3 = product_0 & mask
-        k0 = (k0 + np.uint64(_WEYL_0)) & mask
-        k1 = (k1 + np.uint64(_WEYL_1)) & mask
-    return c0, c1, c2, c3
 
 
 def cell_key(seed: int, cell: str) -> NDArray[np.uint64]:

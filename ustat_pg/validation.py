@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["InputError", "finite_array", "integer", "probabilities"]
+__all__ = ["InputError", "finite_array", "frozen", "integer", "probabilities"]
 
 PROBABILITY_TOLERANCE = 1e-9
 """How far probabilities may sum from 1 before they are refused (they are then renormalised)."""
@@ -34,9 +34,15 @@ def integer(name: str, value: Any, minimum: int = 1) -> int:
         number = operator.index(value)
     except TypeError:
         number = None
-    if number is None or number < minimum:
+    if number is None or not minimum <= number < 2**63:
         raise InputError(f"{name} is {value!r}: it must be a whole number of at least {minimum}")
     return number
+
+
+def frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The array itself, no longer writable: what is shared and hashed must not change."""
+    array.setflags(write=False)
+    return array
 
 
 def finite_array(name: str, value: ArrayLike, ndim: int | None = None) -> NDArray[np.float64]:
@@ -62,7 +68,7 @@ def finite_array(name: str, value: ArrayLike, ndim: int | None = None) -> NDArra
         raise InputError(
             f"{name} holds {array[where]} at {list(where)}: all entries must be finite"
         )
-    return array
+    return frozen(array)
 
 
 def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
@@ -86,4 +92,5 @@ def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]
         raise InputError(
             f"{name} sums to {float(total[where])!r} at {list(where)}: probabilities must sum to 1"
         )
-    return array / total[..., None]
+    # Sums already at 1 to rounding are left alone, so that probabilities read back are the same.
+    return np.where(np.abs(total - 1)[..., None] > 1e-12, array / total[..., None], array)

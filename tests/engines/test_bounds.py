@@ -93,6 +93,18 @@ def test_corners_of_rewards_and_of_zero_scores(rewards):
     check(SoftmaxBandit.tabular([1.0], [[9.0, 0.0, -9.0]], rewards, law), 3, 1)
 
 
+@pytest.mark.parametrize("rewards", [[100.0, 101.0, 100.0], [0.0, 1.0, -1.0]])
+def test_the_norm_weighted_range_covers_no_baseline_and_the_farthest_one(rewards):
+    """The first arm's score is zero: beside it alone the baseline is 0, not a mean of rewards."""
+    problem = SoftmaxBandit.linear(
+        [1.0], [[[0.0], [1.0], [-1.0]]], [0.0], np.reshape(rewards, (1, 3, 1)), np.ones((1, 3, 1))
+    )
+    assert problem.policy.squared_norms.tolist() == [[0.0, 1.0, 1.0]]
+    quantities = [SquaredError(Estimator("norm-weighted")), Projection(Estimator("norm-weighted"))]
+    check(problem, 2, 1, quantities)
+    check(problem, 3, 1, quantities)
+
+
 def test_an_arm_that_is_never_taken_does_not_widen_the_range():
     one = SoftmaxBandit.tabular([1.0], [[0.0, 1.0]], [[[1.0], [0.0]]], np.ones((1, 2, 1)))
     two = SoftmaxBandit.tabular(

@@ -227,7 +227,7 @@ def test_one_array_is_no_archive(tmp_path):
 def test_pickled_objects_are_not_loaded(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, logits=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(InputError, match="not a readable problem"):
+    with pytest.raises(InputError, match="not a readable archive"):
         load_problem(path)
 
 

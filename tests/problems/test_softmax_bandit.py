@@ -201,8 +201,8 @@ NAN, INF = float("nan"), float("inf")
             {"reward_values": [[[1.0, 2.0], [0.0, 2.0]]] * 2},
             "reward_values has shape (2, 2, 2) and reward_probs (2, 2, 1)",
         ),
-        ({"reward_values": [[[1e101], [0.0]]] * 2}, "reward_values exceed 1e100"),
-        ({"reward_values": [[[-1e101], [0.0]]] * 2}, "reward_values exceed 1e100"),
+        ({"reward_values": [[[1e101], [0.0]]] * 2}, "reward_values exceed 1e+100"),
+        ({"reward_values": [[[-1e101], [0.0]]] * 2}, "reward_values exceed 1e+100"),
         ({"reward_probs": [[[0.5], [1.0]]] * 2}, "reward_probs sums to 0.5 at [0, 0]"),
         (
             {"reward_probs": [[[2.0, -1.0], [1.0, 0.0]]] * 2},
@@ -228,18 +228,19 @@ def test_features_and_parameters_are_checked():
         SoftmaxBandit.shared_linear(one, [[INF]], [[1.0], [0.0]], rewards, law)
     with pytest.raises(InputError, match="features have 1 columns and weights 2"):
         SoftmaxBandit.shared_linear(one, [[1.0]], [[1.0, 0.0]] * 2, rewards, law)
-    with pytest.raises(InputError, match="logits are not finite: features or theta are too large"):
+    with pytest.raises(InputError, match=r"logits exceed 1e\+100"):
         SoftmaxBandit.linear(one, [[[1e200], [0.0]]], [1e200], rewards, law)
     with pytest.raises(InputError, match="must be contexts and arms"):
         SoftmaxBandit.shared_linear(one, [[1.0]], [[1.0], [0.0], [0.0]], rewards, law)
 
 
-def test_finite_logits_however_large_are_a_policy():
-    """The widest gap of finite numbers overflows; the policy it stands for is plain."""
+def test_logits_too_far_apart_are_refused_before_they_overflow():
+    rewards, law = [[[1.0], [0.0]]], [[[1.0], [1.0]]]
     with np.errstate(over="raise"):
-        problem = SoftmaxBandit.tabular(
-            [1.0], [[1e308, -1e308]], [[[1.0], [0.0]]], [[[1.0], [1.0]]]
-        )
+        for logits in ([[1e308, -1e308]], [[0.0, -1e101]]):
+            with pytest.raises(InputError, match=r"logits exceed 1e\+100"):
+                SoftmaxBandit.tabular([1.0], logits, rewards, law)
+        problem = SoftmaxBandit.tabular([1.0], [[1e100, -1e100]], rewards, law)
         assert problem.policy.probs.tolist() == [[1.0, 0.0]]
 
 

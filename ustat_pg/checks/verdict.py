@@ -69,8 +69,7 @@ class Statement:
     margin: float = inf
 
     def __post_init__(self) -> None:
-        if not isfinite(self.prediction):
-            raise InputError(f"a prediction is {self.prediction}: it must be finite")
+        _finite(self.prediction)
 
     @property
     def tolerance(self) -> float:
@@ -91,6 +90,11 @@ class Statement:
         return min([self.margin, *gaps])
 
 
+def _finite(prediction: float) -> None:
+    if not isfinite(prediction):
+        raise InputError(f"a prediction is {prediction}: it must be finite")
+
+
 def equal(
     prediction: float,
     rivals: Mapping[str, float] | None = None,
@@ -108,6 +112,7 @@ def equal(
         relative_margin: the half-width asked for, in units of scale, where no rival asks for less.
         digits: half a unit of the last digit, where the prediction is a printed figure.
     """
+    _finite(prediction)
     size = abs(prediction) if scale is None else scale
     points = {n: Interval(v, v) for n, v in (rivals or {}).items() if isfinite(v)}
     slack = max(digits, ROUNDING * size)

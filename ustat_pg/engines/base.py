@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Protocol
@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..designs import check_design
 from ..estimators import advantages, canonical
 from ..problems import SoftmaxBandit
 from ..validation import InputError, finite_array, integer
@@ -62,16 +63,7 @@ class Cell:
 
     def __post_init__(self) -> None:
         integer("group size", self.group_size)
-        integer("batch size", self.batch_size)
-        if self.design not in ("iid", "fixed", "without-replacement"):
-            raise InputError(f"design {self.design!r} is unknown")
-        contexts = self.problem.contexts
-        if self.design != "iid" and not self.problem.uniform:
-            raise InputError(f"design {self.design} needs uniform context probabilities")
-        if self.design == "fixed" and self.batch_size != contexts:
-            raise InputError(f"design fixed needs batch size {contexts}, not {self.batch_size}")
-        if self.design == "without-replacement" and self.batch_size > contexts:
-            raise InputError(f"batch size {self.batch_size} exceeds the {contexts} contexts")
+        check_design(self.design, self.batch_size, self.problem.contexts, self.problem.uniform)
 
     @property
     def name(self) -> str:
@@ -109,7 +101,7 @@ class Estimator:
 
     baseline: str
     constant: float | None = None
-    function: Callable[[Array, Draws], Array] | None = field(default=None, compare=False)
+    function: Callable[[Array, Draws], Array] | None = None
 
     def __post_init__(self) -> None:
         if self.function is None:
@@ -218,6 +210,15 @@ def direction(problem: SoftmaxBandit, number: int) -> Array:
     """The unit vector of that number in parameter space, fixed by the problem, (d,)."""
     vector = np.random.default_rng([int(problem.digest, 16), number]).normal(size=problem.d)
     return np.asarray(vector / np.linalg.norm(vector))
+
+
+def check_block(quantities: Sequence[Quantity], first: int, replications: int) -> None:
+    """Refuse a block that draws nothing, measures nothing or lies outside the addresses."""
+    integer("replications", replications)
+    if not quantities:
+        raise InputError("a block needs at least one quantity")
+    if integer("first replication", first, 0) + replications > 2**63:
+        raise InputError(f"first replication is {first}: replications end at 2^63")
 
 
 def estimators_of(quantities: Iterable[Quantity]) -> list[Estimator]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..problems import SoftmaxBandit
+from ..validation import InputError
 from .base import (
     Array,
     Cell,
@@ -41,11 +41,13 @@ def quantity_range(cell: Cell, quantity: Quantity) -> tuple[float, float]:
 def _norm(cell: Cell, estimator: Estimator) -> float:
     """A bound on the norm of one prompt's gradient estimate."""
     policy = cell.problem.policy
-    return _reach(cell, estimator, np.sqrt(policy.squared_norms), _diameters(cell.problem))
+    return _reach(cell, estimator, np.sqrt(policy.squared_norms), cell.problem.score_diameters)
 
 
 def _reach(cell: Cell, estimator: Estimator, sizes: Array, spreads: Array) -> float:
     """A bound on |Σ Aᵢ ℓ(sᵢ)| / G where |ℓ(s)| <= sizes (X, K) and |ℓ(s) - ℓ(s')| <= spreads (X,)."""
+    if estimator.function is not None:
+        raise InputError(f"no range is known for {estimator.label}")
     outcomes = cell.problem.outcomes
     possible = outcomes.probs > 0
     rewards = outcomes.rewards
@@ -62,18 +64,4 @@ def _reach(cell: Cell, estimator: Estimator, sizes: Array, spreads: Array) -> fl
         return float((spreads * reward_spread).max() / 2)
     # A baseline within the rewards' range; norm-weighted takes 0 where the others' scores are 0.
     largest = np.maximum(reward_spread, np.abs(np.where(possible, rewards, 0.0)).max(axis=1))
-    if estimator.function is not None:
-        raise ValueError(f"no range is known for {estimator.label}")
     return float((at_outcomes.max(axis=1) * largest).max())
-
-
-def _diameters(problem: SoftmaxBandit) -> Array:
-    """Greatest distance of two scores of possible arms, (X,)."""
-    policy = problem.policy
-    out = np.empty(problem.contexts)
-    for x in range(problem.contexts):
-        arms = np.unique(problem.outcomes.arms[x, : problem.outcomes.counts[x]])
-        gram = policy.gram(x, x)[np.ix_(arms, arms)]
-        norms = np.diagonal(gram)
-        out[x] = np.sqrt(max((norms[:, None] + norms - 2 * gram).max(), 0.0))
-    return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from .base import (
     Quantity,
     SquaredError,
     SquaredProjection,
+    check_block,
     direction,
     estimators_of,
 )
@@ -52,52 +53,51 @@ def _search(probs: Array) -> bodies.Search:
     )
 
 
-@lru_cache(maxsize=8)
-def _tables_of(digest: str, holder: _Holder) -> bodies.Tables:
-    problem = holder.problem
+_KEPT: dict[str, bodies.Tables] = {}
+"""The tables of the last few problems, by digest."""
+
+_MOST = 8
+_LOCK = Lock()
+
+
+def _tables(problem: SoftmaxBandit) -> bodies.Tables:
+    """A problem as the compiled body reads it, made once."""
+    with _LOCK:
+        if problem.digest not in _KEPT:
+            while len(_KEPT) >= _MOST:
+                del _KEPT[next(iter(_KEPT))]
+            _KEPT[problem.digest] = _make_tables(problem)
+        return _KEPT[problem.digest]
+
+
+def _make_tables(problem: SoftmaxBandit) -> bodies.Tables:
     policy, target = problem.policy, problem.gradient()
     features, dense = np.zeros((1, 1)), np.zeros((1, 1, 1))
     features_sq = np.ones(problem.contexts)
     if isinstance(policy, TabularSoftmax):
         form = bodies.TABULAR
     elif isinstance(policy, SharedLinearSoftmax):
-        form, features = bodies.SHARED, np.ascontiguousarray(policy.features)
+        form, features = bodies.SHARED, policy.features
         features_sq = (features**2).sum(axis=1)
     else:
         form = bodies.DENSE
         dense = np.stack([policy.scores(x) for x in range(problem.contexts)])
+    # Copies: a read-only or strided array is another type to numba, and another compilation.
     return bodies.Tables(
         contexts=_search(problem.context_probs),
         outcomes=_search(problem.outcomes.probs),
-        arm=problem.outcomes.arms,
-        reward=problem.outcomes.rewards,
+        arm=problem.outcomes.arms.copy(),
+        reward=problem.outcomes.rewards.copy(),
         form=form,
-        probs=policy.probs,
+        probs=policy.probs.copy(),
         probs_sq=(policy.probs**2).sum(axis=1),
-        features=features,
+        features=features.copy(),
         features_sq=features_sq,
         dense=dense,
-        norms=policy.squared_norms,
+        norms=policy.squared_norms.copy(),
         linear=policy.inner(target),
         target_sq=float(target @ target),
     )
-
-
-class _Holder:
-    """Carries a problem through a cache that looks at its digest alone."""
-
-    def __init__(self, problem: SoftmaxBandit) -> None:
-        self.problem = problem
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Holder)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-def _tables(problem: SoftmaxBandit) -> bodies.Tables:
-    return _tables_of(problem.digest, _Holder(problem))
 
 
 def draw(cell: Cell, *, seed: int, first: int, replications: int) -> tuple[Integers, Integers]:
@@ -136,6 +136,7 @@ class CpuEngine:
         replications: int = 0,
     ) -> MomentSums:
         """See :class:`~ustat_pg.engines.Engine`."""
+        check_block(quantities, first, replications)
         self.check(cell, quantities)
         mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
         bodies.block(

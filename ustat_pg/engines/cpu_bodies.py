@@ -11,8 +11,8 @@ error follows from inner products of these vectors and g.
 Scores come in two forms: ``kron``, s(x, k) = φ(x) ⊗ (e_k - π(x)), where the inner products need
 K-vectors only (tabular: φ(x) = e_x); and dense, s(x, k) given as an array (X, K, d).
 
-numba caches a compiled function by the file it stands in: after editing ``rng.py`` remove the
-``__pycache__`` folders.
+numba caches a compiled function by the file it stands in, so everything that is compiled stands in
+this one: a cache never outlives a change.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..rng import CONTEXT_SLOT, philox_scalar
+from ..rng import CONTEXT_SLOT
 
-__all__ = ["Asked", "Search", "Tables", "block", "draw_block"]
+__all__ = ["Asked", "Search", "Tables", "block", "draw_block", "philox_scalar"]
 
 PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED = 0, 1, 2, 3
 SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION = 0, 1, 2, 3
@@ -35,6 +35,22 @@ TABULAR, SHARED, DENSE = 0, 1, 2
 _SLOT = np.uint64(CONTEXT_SLOT)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+
+
+@njit(nogil=True, inline="always")
+def philox_scalar(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
+    """Philox 4x32-10 of :mod:`ustat_pg.rng`, on eight-byte scalars holding 32-bit words."""
+    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    for _ in range(10):
+        product_0 = np.uint64(0xD2511F53) * c0
+        product_1 = np.uint64(0xCD9E8D57) * c2
+        c0 = (product_1 >> half) ^ c1 ^ k0
+        c1 = product_1 & mask
+        c2 = (product_0 >> half) ^ c3 ^ k1
+        c3 = product_0 & mask
+        k0 = (k0 + np.uint64(0x9E3779B9)) & mask
+        k1 = (k1 + np.uint64(0xBB67AE85)) & mask
+    return c0, c1, c2, c3
 
 
 @njit(nogil=True, inline="always")

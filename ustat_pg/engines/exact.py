@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from math import comb
+from math import comb, factorial, log10, perm, prod
 
 import numpy as np
-from scipy.special import gammaln
 
 from .base import (
     Array,
@@ -36,7 +35,13 @@ __all__ = ["ENGINE", "ExactEngine", "minibatches", "size"]
 LIMIT = 4_000_000
 """Outcomes of a minibatch, over all contexts, that are still enumerated."""
 
-_CHUNK = 50_000
+PROMPTS_LIMIT = 10_000
+"""Choices of prompts, each of which costs a loop of its own."""
+
+WORK_LIMIT = 1e11
+"""Multiplications of the quadratic forms, for each estimator."""
+
+_CHUNK_BYTES = 64_000_000
 
 
 def size(cell: Cell, *, tuples: bool = False) -> int:
@@ -49,13 +54,29 @@ def size(cell: Cell, *, tuples: bool = False) -> int:
     if cell.design == "iid":
         return sum(groups) ** cell.batch_size
     if cell.design == "fixed":
-        return int(np.prod([float(g) for g in groups])) if len(groups) < 50 else 10**30
+        return prod(groups)
     # Ordered choices of distinct prompts: B! times the elementary symmetric polynomial.
     polynomial = [1] + [0] * cell.batch_size
     for group in groups:
         for order in range(cell.batch_size, 0, -1):
             polynomial[order] += group * polynomial[order - 1]
-    return polynomial[cell.batch_size] * int(np.prod(np.arange(1, cell.batch_size + 1)))
+    return polynomial[cell.batch_size] * factorial(cell.batch_size)
+
+
+def _refuse(cell: Cell, tuples: bool) -> None:
+    """Raise where there are too many outcomes, and say how many."""
+    number = size(cell, tuples=tuples)
+    contexts, batch = cell.problem.contexts, cell.batch_size
+    choices = {"iid": contexts**batch, "fixed": 1}.get(cell.design, perm(contexts, batch))
+    work = number * (batch * cell.problem.arms) ** 2
+    if number > LIMIT or choices > PROMPTS_LIMIT or work > WORK_LIMIT:
+        # Too long a whole number has no float; its logarithm has.
+        raise InfeasibleError(
+            f"enumeration needs 10^{log10(number):.1f} outcomes over 10^{log10(choices):.1f} "
+            f"choices of prompts (B = {batch}, G = {cell.group_size}, {contexts} contexts, "
+            f"{cell.problem.arms} arms): at most {LIMIT:.0e} and {PROMPTS_LIMIT:.0e} are feasible, "
+            f"and {WORK_LIMIT:.0e} products; take a smaller group or batch"
+        )
 
 
 def minibatches(cell: Cell, *, tuples: bool = False) -> Iterator[tuple[Draws, Array]]:
@@ -64,22 +85,19 @@ def minibatches(cell: Cell, *, tuples: bool = False) -> Iterator[tuple[Draws, Ar
     Raises:
         InfeasibleError: there are more than the engine enumerates.
     """
-    number = size(cell, tuples=tuples)
-    if number > LIMIT:
-        raise InfeasibleError(
-            f"enumeration of {cell.name} needs {number:.3g} outcomes: at most {LIMIT:.0e} are feasible; "
-            "take a smaller group or batch"
-        )
+    _refuse(cell, tuples)
     problem = cell.problem
     groups = [
         _groups(problem.outcomes.probs[x, :count], cell.group_size, tuples)
         for x, count in enumerate(problem.outcomes.counts)
     ]
+    row = 8 * cell.batch_size * max(cell.group_size * problem.arms, 8)
+    chunk = max(64, _CHUNK_BYTES // row)
     for contexts, chance in _prompts(cell):
         sizes = tuple(len(groups[x][1]) for x in contexts)
         total = int(np.prod(sizes))
-        for start in range(0, total, _CHUNK):
-            index = np.unravel_index(np.arange(start, min(start + _CHUNK, total)), sizes)
+        for start in range(0, total, chunk):
+            index = np.unravel_index(np.arange(start, min(start + chunk, total)), sizes)
             members = [groups[x][0][i] for x, i in zip(contexts, index, strict=True)]
             outcomes = np.stack(members, axis=1)
             probability = np.full(len(outcomes), chance)
@@ -121,9 +139,13 @@ def _groups(probs: Array, group_size: int, tuples: bool) -> tuple[Integers, Arra
     chosen = np.array(
         list(itertools.combinations_with_replacement(atoms, group_size)), dtype=np.int64
     )
-    counts = (chosen[:, :, None] == np.arange(len(probs))).sum(axis=1)
-    ways = gammaln(group_size + 1) - gammaln(counts + 1).sum(axis=1)
-    return chosen, np.exp(ways) * np.prod(probs[chosen], axis=1)
+    # G! / Π mⱼ!, where Π mⱼ! is the product of each member's place in its run of equals.
+    place = np.ones(len(chosen))
+    repeats = np.ones(len(chosen))
+    for i in range(1, group_size):
+        place = np.where(chosen[:, i] == chosen[:, i - 1], place + 1, 1.0)
+        repeats *= place
+    return chosen, factorial(group_size) / repeats * np.prod(probs[chosen], axis=1)
 
 
 class ExactEngine:
@@ -141,9 +163,7 @@ class ExactEngine:
 
     def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where there are too many outcomes."""
-        number = size(cell, tuples=self.tuples)
-        if number > LIMIT:
-            raise InfeasibleError(f"{number:.3g} outcomes: at most {LIMIT:.0e} are enumerated")
+        _refuse(cell, self.tuples)
 
     def measure(
         self,

@@ -18,6 +18,7 @@ from .base import (
     Projection,
     Quantity,
     SquaredError,
+    check_block,
     direction,
     estimators_of,
 )
@@ -82,23 +83,23 @@ class ReferenceEngine:
         replications: int = 0,
     ) -> MomentSums:
         """See :class:`~ustat_pg.engines.Engine`."""
+        check_block(quantities, first, replications)
         problem = cell.problem
-        scores = np.stack([problem.policy.scores(x) for x in range(problem.contexts)])
         row = 8 * cell.batch_size * cell.group_size * max(problem.d, problem.outcomes.arms.shape[1])
         chunk = max(1, _CHUNK_BYTES // row)
         values = []
         for start in range(first, first + replications, chunk):
             count = min(chunk, first + replications - start)
             draws = draw(cell, seed=seed, first=start, replications=count)
-            values.append(self.values(cell, quantities, draws, scores))
+            values.append(self.values(cell, quantities, draws))
         return MomentSums.of(np.concatenate(values))
 
-    def values(
-        self, cell: Cell, quantities: Sequence[Quantity], draws: Draws, scores: Array
-    ) -> Array:
-        """The quantities of each replication, (R, Q), from scores (X, K, d)."""
+    def values(self, cell: Cell, quantities: Sequence[Quantity], draws: Draws) -> Array:
+        """The quantities of each replication, (R, Q)."""
         problem = cell.problem
-        drawn = scores[draws.contexts[:, :, None], draws.arms]
+        contexts, place = np.unique(draws.contexts, return_inverse=True)
+        scores = np.stack([problem.policy.scores(x) for x in contexts])
+        drawn = scores[place.reshape(draws.contexts.shape)[:, :, None], draws.arms]
         estimates = {
             estimator: gradient(drawn, estimator.advantages(problem, draws)).mean(axis=1)
             for estimator in estimators_of(quantities)

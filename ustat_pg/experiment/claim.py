@@ -246,14 +246,12 @@ class Check:
         group: made-up, generated, real or user: where the problem comes from.
         functional: what is estimated.
         statement: where it lies and where rivals say it lies.
-        kinds: of evidence that are asked for.
     """
 
     name: str
     group: str
     functional: Functional
     statement: Statement
-    kinds: tuple[str, ...] = ("exact", "simulation")
 
 
 @dataclass(frozen=True)

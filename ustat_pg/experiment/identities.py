@@ -91,7 +91,8 @@ FORMULAS: dict[str, Callable[[Array, Array, Law], Array]] = {
     "kernel (s1 - s2)(z1 + z2)/2": lambda s, z, law: _sum_kernel(s, z),
     "std-normalised": _normalised,
 }
-"""By name. The last kernel is not symmetric, so its mean over ordered pairs i < j is taken."""
+"""By name. The kernel with z1 + z2 is not symmetric: it depends on the order of the group, so that
+every order must be enumerated."""
 
 
 def _sum_kernel(scores: Array, rewards: Array) -> Array:
@@ -107,10 +108,12 @@ def discrepancies(
     formulas: tuple[str, ...],
     *,
     seed: int = 0,
+    first: int = 0,
     replications: int = 0,
 ) -> tuple[int, dict[str, float]]:
     """The largest discrepancy of each formula from the estimator, relative to the scores' and
-    rewards' size: over every group that can occur, or over drawn ones if ``replications`` is given.
+    rewards' size: over every group that can occur, in every order, or over drawn ones if
+    ``replications`` is given.
 
     Returns:
         how many groups were compared, and the discrepancies by name.
@@ -124,9 +127,9 @@ def discrepancies(
     scale = float(np.linalg.norm(law.scores, axis=1).max() * np.abs(law.rewards).max()) or 1.0
     worst, count = dict.fromkeys(formulas, 0.0), 0
     chunks = (
-        [reference.draw(cell, seed=seed, first=0, replications=replications)]
+        [reference.draw(cell, seed=seed, first=first, replications=replications)]
         if replications
-        else [draws for draws, _ in exact.minibatches(cell)]
+        else [draws for draws, _ in exact.minibatches(cell, tuples=True)]
     )
     for draws in chunks:
         groups, rewards = scores[draws.arms[:, 0]], draws.rewards[:, 0]

@@ -10,10 +10,12 @@ interruptions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
+from math import log10
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -41,7 +43,7 @@ BLOCK = 65_536
 PILOT = 8_192
 PILOT_FIRST = 2**62
 IDENTITY_GROUPS = 100
-IDENTITY_LIMIT = 400
+IDENTITY_LIMIT = 300
 """Groups on which formulas are still compared one by one."""
 
 BUDGETS = {"smoke": 6_000_000, "quick": 20_000_000, "full": 500_000_000}
@@ -50,8 +52,8 @@ BUDGETS = {"smoke": 6_000_000, "quick": 20_000_000, "full": 500_000_000}
 Results = dict[str, dict[str, Any]]
 
 
-class Interrupted(Exception):
-    """The run was stopped; finished blocks are kept."""
+class Interrupted(KeyboardInterrupt):
+    """The run was stopped; finished blocks are kept, and the same call continues."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,10 @@ class _Work:
         except KeyboardInterrupt:
             raise Interrupted from None
         finally:
-            for future in running:
-                future.cancel()
+            # What is under way when a run stops is finished and kept.
+            for future, (_, task) in running.items():
+                if not future.cancel() and future.exception() is None:
+                    self.store.put(task.description, future.result())
 
     def __getitem__(self, task: Task) -> dict[str, Any]:
         return self.results[self.store.key(task.description)]
@@ -237,8 +241,10 @@ def _feasible(cell: Cell) -> str | None:
 
 def _comparable(cell: Cell) -> str | None:
     """Why formulas are not compared on every group of a cell, or None."""
-    number = exact.size(cell)
-    return f"{number:.3g} groups, compared one by one" if number > IDENTITY_LIMIT else None
+    number = exact.size(cell, tuples=True)
+    return (
+        f"10^{log10(number):.1f} groups, compared one by one" if number > IDENTITY_LIMIT else None
+    )
 
 
 def _first_wave(claims: Sequence[Claim], options: Options) -> list[Task]:
@@ -260,11 +266,7 @@ def _first_wave(claims: Sequence[Claim], options: Options) -> list[Task]:
 
 def _plan(claim: Claim, work: _Work, options: Options) -> Plan:
     panels = _panels(claim)
-    simulated = [
-        check
-        for check in claim.checks
-        if "simulation" in check.kinds and not isinstance(check.functional, Identity)
-    ]
+    simulated = [check for check in claim.checks if not isinstance(check.functional, Identity)]
     plan = Plan(claim, allotted_alpha(claim.stem, max(len(simulated), 1)))
     if not options.simulates:
         return plan
@@ -284,16 +286,16 @@ def _plan(claim: Claim, work: _Work, options: Options) -> Plan:
     required: dict[str, list[str]] = {check.name: [] for check in simulated}
     for rival in claim.rivals:
         for group in dict.fromkeys(check.group for check in simulated):
-            options_of = [
+            candidates = [
                 (needed(check, check.statement.gap(rival) / 2) * _cost(check), i)
                 for i, check in enumerate(simulated)
                 if check.group == group
                 and rival in check.statement.rivals
                 and check.statement.distinguishable(rival)
             ]
-            if not options_of:
+            if not candidates:
                 continue
-            work_needed, i = min(options_of)
+            work_needed, i = min(candidates)
             # On real data a rival too near to be told apart is reported, not pursued.
             if group != "real" or work_needed <= options.budget * _cost(simulated[i]):
                 required[simulated[i].name].append(rival)
@@ -334,10 +336,10 @@ def _decide(plan: Plan, work: _Work, options: Options) -> ClaimResult:
             continue
         reason = next((reasons[c.name] for c in check.functional.cells if c.name in reasons), None)
         found: dict[str, Findings] = {}
-        if reason is None and "exact" in check.kinds:
+        if reason is None:
             evidence = Evidence.enumerated(check.functional.exact(exact_sums), check.statement)
             found["exact"] = Findings(evidence, decide(check.statement, evidence, ()))
-        if options.simulates and "simulation" in check.kinds:
+        if options.simulates:
             evidence = check.functional.evidence(simulated, plan.alpha)
             decision = decide(check.statement, evidence, plan.required[check.name])
             found["simulation"] = Findings(evidence, decision, plan.needed[check.name])
@@ -427,18 +429,15 @@ def run_claims(
     return Run(results, tuple(plans), time.perf_counter() - start, tuple(store.set_aside))
 
 
-class _environment:
+@contextmanager
+def _environment(options: Options, executor: Executor | None) -> Iterator[Executor]:
     """An executor, and one thread in the linear algebra: equal sums whatever the workers."""
-
-    def __init__(self, options: Options, executor: Executor | None) -> None:
-        self.own = executor is None
-        self.pool = ThreadPoolExecutor(options.workers) if executor is None else executor
-
-    def __enter__(self) -> Executor:
-        self.limits = threadpool_limits(1)
-        return self.pool
-
-    def __exit__(self, *_: object) -> None:
-        self.limits.restore_original_limits()
-        if self.own:
-            self.pool.shutdown(wait=True, cancel_futures=True)
+    with threadpool_limits(1):
+        if executor is not None:
+            yield executor
+            return
+        pool = ThreadPoolExecutor(options.workers)
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

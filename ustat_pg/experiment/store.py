@@ -74,10 +74,13 @@ class Store:
     def get(self, description: dict[str, Any]) -> dict[str, Any] | None:
         """The stored result, or None. A file that is not it is kept under another name and reported."""
         path = self.folder / f"{self.key(description)}.json"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        if not path.exists():
             return None
+        try:
+            # Anything but a file, a pipe say, would be waited for.
+            if not path.is_file():
+                raise OSError("not a file")
+            text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             self._aside(path)
             return None
@@ -87,7 +90,7 @@ class Store:
             sound = record["description"] == json.loads(json.dumps(description)) and record[
                 "checksum"
             ] == _checksum(result)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             sound = False
         if not sound:
             self._aside(path)

@@ -19,11 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from ..validation import InputError, finite_array
+from ..validation import InputError, finite_array, frozen
 
 __all__ = ["ArmLinearSoftmax", "SharedLinearSoftmax", "SoftmaxPolicy", "TabularSoftmax"]
 
 Array = NDArray[np.float64]
+
+
+def _arm_gram(first: Array, second: Array) -> Array:
+    """⟨e_k - p, e_l - q⟩ = 1{k = l} - q_k - p_l + ⟨p, q⟩, (K, K)."""
+    return np.eye(len(first)) - second[:, None] - first + first @ second
 
 
 class SoftmaxPolicy(ABC):
@@ -59,10 +64,26 @@ class SoftmaxPolicy(ABC):
     def gram(self, first: int, second: int) -> Array:
         """⟨s(x, k), s(y, l)⟩ for the contexts x = first, y = second, (K, K)."""
 
+    @abstractmethod
+    def mean_combination(self, weights: Array, context_probs: Array) -> Array:
+        """Σ_x ρ(x) Σ_k w(x, k) s(x, k) for weights (X, K) and ρ (X,): (d,)."""
+
+    @abstractmethod
+    def squared_combinations(self, weights: Array) -> Array:
+        """‖Σ_k w(x, k) s(x, k)‖² for weights (X, K): (X,)."""
+
+    @abstractmethod
+    def diameters(self, possible: NDArray[np.bool_]) -> Array:
+        """The greatest distance of two scores of possible arms (X, K): (X,)."""
+
     @cached_property
     def probs(self) -> Array:
         """π(k | x), (X, K)."""
-        return np.asarray(softmax(self.logits, axis=-1))
+        return frozen(np.asarray(softmax(self.logits, axis=-1)))
+
+    def _centred(self, weights: Array) -> Array:
+        """w - (Σ_j w_j) π in every context, for weights (X, K)."""
+        return weights - weights.sum(axis=-1, keepdims=True) * self.probs
 
     @property
     def d(self) -> int:
@@ -114,12 +135,8 @@ class SharedLinearSoftmax(SoftmaxPolicy):
     def restrict(self, contexts: NDArray[np.intp]) -> SharedLinearSoftmax:
         return SharedLinearSoftmax(self.features[contexts], self.weights)
 
-    def _centred(self, context: int, weights: Array) -> Array:
-        """Coefficients c with Σ_k w_k s(x, k) = c ⊗ φ(x)."""
-        return weights - weights.sum(axis=-1, keepdims=True) * self.probs[context]
-
     def combine(self, context: int, weights: Array) -> Array:
-        centred = self._centred(context, weights)
+        centred = weights - weights.sum(axis=-1, keepdims=True) * self.probs[context]
         return (centred[..., :, None] * self.features[context]).reshape(*centred.shape[:-1], -1)
 
     def inner(self, vector: Array) -> Array:
@@ -127,9 +144,19 @@ class SharedLinearSoftmax(SoftmaxPolicy):
         return per_arm - (self.probs * per_arm).sum(axis=-1, keepdims=True)
 
     def gram(self, first: int, second: int) -> Array:
-        arms = np.eye(len(self.weights))
         contexts = self.features[first] @ self.features[second]
-        return contexts * (self._centred(first, arms) @ self._centred(second, arms).T)
+        return np.asarray(contexts * _arm_gram(self.probs[first], self.probs[second]))
+
+    def mean_combination(self, weights: Array, context_probs: Array) -> Array:
+        return ((self._centred(weights) * context_probs[:, None]).T @ self.features).ravel()
+
+    def squared_combinations(self, weights: Array) -> Array:
+        return np.asarray(
+            (self.features**2).sum(axis=1) * (self._centred(weights) ** 2).sum(axis=1)
+        )
+
+    def diameters(self, possible: NDArray[np.bool_]) -> Array:
+        return np.sqrt(2 * (self.features**2).sum(axis=1)) * (possible.sum(axis=1) > 1)
 
     @cached_property
     def squared_norms(self) -> Array:
@@ -174,11 +201,18 @@ class TabularSoftmax(SoftmaxPolicy):
         return per_arm - (self.probs * per_arm).sum(axis=-1, keepdims=True)
 
     def gram(self, first: int, second: int) -> Array:
-        arms = self.table.shape[1]
         if first != second:
-            return np.zeros((arms, arms))
-        centred = np.eye(arms) - self.probs[first]
-        return centred @ centred.T
+            return np.zeros((self.table.shape[1],) * 2)
+        return _arm_gram(self.probs[first], self.probs[first])
+
+    def mean_combination(self, weights: Array, context_probs: Array) -> Array:
+        return (self._centred(weights) * context_probs[:, None]).ravel()
+
+    def squared_combinations(self, weights: Array) -> Array:
+        return np.asarray((self._centred(weights) ** 2).sum(axis=1))
+
+    def diameters(self, possible: NDArray[np.bool_]) -> Array:
+        return np.sqrt(2.0) * (possible.sum(axis=1) > 1)
 
     @cached_property
     def squared_norms(self) -> Array:
@@ -234,6 +268,20 @@ class ArmLinearSoftmax(SoftmaxPolicy):
 
     def gram(self, first: int, second: int) -> Array:
         return self.all_scores[first] @ self.all_scores[second].T
+
+    def mean_combination(self, weights: Array, context_probs: Array) -> Array:
+        return np.einsum("xk,xkd->d", weights * context_probs[:, None], self.all_scores)
+
+    def squared_combinations(self, weights: Array) -> Array:
+        return (np.einsum("xk,xkd->xd", weights, self.all_scores) ** 2).sum(axis=1)
+
+    def diameters(self, possible: NDArray[np.bool_]) -> Array:
+        out = np.zeros(len(possible))
+        for x, arms in enumerate(possible):
+            gram = self.gram(x, x)[np.ix_(arms, arms)]
+            norms = np.diagonal(gram)
+            out[x] = np.sqrt(max((norms[:, None] + norms - 2 * gram).max(), 0.0))
+        return out
 
     @cached_property
     def squared_norms(self) -> Array:

@@ -15,8 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from ..designs import ALIASES, DESIGNS, check_design
 from ..moments import Moments
 from ..validation import InputError, finite_array, integer
 
@@ -34,11 +35,6 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-DESIGNS = ("iid", "fixed", "without-replacement")
-"""How the prompts of a minibatch are chosen: independent draws from ρ; every prompt once; distinct
-prompts drawn uniformly."""
-
-_ALIASES = {"rloo": "grpo", "reinforce": "vanilla"}
 _ROUNDING = 1e-14
 """Differences of moments below this share of the terms they are made of are zero."""
 _TIE = 1e-12
@@ -73,11 +69,11 @@ class MsePrediction:
 
 
 def _canonical(baseline: str, group_size: int) -> str:
-    name = _ALIASES.get(baseline, baseline)
+    name = ALIASES.get(baseline, baseline)
     if name == "norm-weighted":
         raise InputError("norm-weighted has no closed form: use enumeration or simulation")
     if name not in (*_PROMPT_ONLY, *_LEAVE_ONE_OUT):
-        known = ", ".join([*_PROMPT_ONLY, *_LEAVE_ONE_OUT, *_ALIASES])
+        known = ", ".join([*_PROMPT_ONLY, *_LEAVE_ONE_OUT, *ALIASES])
         raise InputError(f"baseline {baseline!r} is unknown: choose one of {known}")
     if name == "grpo" and group_size < 2:
         raise InputError(f"group size is {group_size}: leave-one-out needs at least 2")
@@ -86,30 +82,18 @@ def _canonical(baseline: str, group_size: int) -> str:
 
 def _prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
     """What multiplies tr Cov_X g(X) in the MSE."""
-    if design not in DESIGNS:
-        raise InputError(f"design {design!r} is unknown: choose one of {', '.join(DESIGNS)}")
+    prompts = len(moments)
+    uniform = bool(np.allclose(moments.context_probs, 1 / prompts, rtol=1e-9, atol=0))
+    check_design(design, batch_size, prompts, uniform)
     if design == "iid":
         return 1 / batch_size
-    prompts = len(moments)
-    if not np.allclose(moments.context_probs, 1 / prompts, rtol=1e-9, atol=0):
-        raise InputError(f"design {design} needs uniform context probabilities")
-    if design == "fixed":
-        if batch_size != prompts:
-            raise InputError(
-                f"batch size is {batch_size}: design fixed uses each of the {prompts} contexts "
-                f"once, so it must be {prompts}"
-            )
+    if design == "fixed" or prompts == 1:
         return 0.0
-    if batch_size > prompts:
-        raise InputError(
-            f"batch size is {batch_size}: without replacement it can be at most the number of "
-            f"contexts, {prompts}"
-        )
-    return (prompts - batch_size) / (prompts - 1) / batch_size if prompts > 1 else 0.0
+    return (prompts - batch_size) / (prompts - 1) / batch_size
 
 
 def _baseline_values(
-    moments: Moments, name: str, constant: float | None, critic: Array | None
+    moments: Moments, name: str, constant: float | None, critic: ArrayLike | None
 ) -> Array:
     """b(x) of a baseline that depends on the prompt only, (X,)."""
     if (constant is not None) != (name == "constant"):
@@ -145,7 +129,7 @@ def gradient_mse(
     batch_size: int = 1,
     design: str = "iid",
     constant: float | None = None,
-    critic: Array | None = None,
+    critic: ArrayLike | None = None,
 ) -> MsePrediction:
     """The exact MSE of a minibatch gradient, prompt term included (Proposition 3, minibatch).
 
@@ -213,7 +197,7 @@ def gradient_covariance(
     batch_size: int = 1,
     design: str = "iid",
     constant: float | None = None,
-    critic: Array | None = None,
+    critic: ArrayLike | None = None,
 ) -> Array:
     """The exact covariance matrix of a minibatch gradient, (d, d) (Theorem 2; Proposition 3).
 
@@ -278,8 +262,10 @@ def oracle_ratio(
     oracle has no error at all and the ratio does not tend to 1.
     """
     prediction = gradient_mse(moments, "grpo", group_size, batch_size, design)
-    if prediction.oracle_mse == 0:
-        return float("nan") if prediction.mse == 0 else float("inf")
+    scale = float(moments.context_probs @ moments.norm_squared_reward)
+    nothing = _ROUNDING * scale / (group_size * batch_size)
+    if prediction.oracle_mse <= nothing:
+        return float("nan") if prediction.mse <= nothing else float("inf")
     return prediction.mse / prediction.oracle_mse
 
 

@@ -62,8 +62,7 @@ def load_problem(path: str | Path) -> SoftmaxBandit:
     path = Path(path)
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                data = {name: archive[name] for name in archive.files}
+            data = _read_archive(path)
         elif path.suffix == ".json":
             data = json.loads(path.read_text(encoding="utf-8"))
         else:
@@ -77,8 +76,25 @@ def load_problem(path: str | Path) -> SoftmaxBandit:
         raise InputError(f"{path}: not JSON: {error}") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except (ValueError, EOFError, RecursionError, zipfile.BadZipFile) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a readable problem: {error}") from None
+
+
+def _read_archive(path: Path) -> dict[str, Any]:
+    """The arrays of an ``.npz`` file."""
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                if archive.testzip() is not None:
+                    raise InputError("a damaged archive")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        except InputError:
+            raise
+        except Exception as error:
+            # Damaged archives fail in zipfile, zlib and NumPy in many ways, none of them ours.
+            raise InputError(f"not a readable archive: {error}") from None
 
 
 def save_problem(problem: SoftmaxBandit, path: str | Path) -> None:

@@ -12,11 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..moments import ContextMatrices, Moments
 from ..policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
-from ..validation import InputError, finite_array, integer, probabilities
+from ..validation import InputError, finite_array, frozen, integer, probabilities
 
 __all__ = ["Outcomes", "SoftmaxBandit"]
 
 Array = NDArray[np.float64]
+
+_LARGEST = 1e50
+"""Rewards and logits above this are refused: variances of squared errors take fourth powers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,17 +83,18 @@ class SoftmaxBandit:
                 f"reward_values has shape {values.shape} and reward_probs {law.shape}: "
                 "they must be equal"
             )
-        if not np.isfinite(self.policy.logits).all():
-            raise InputError("the policy's logits are not finite: features or theta are too large")
-        if np.abs(values).max() > 1e100:
-            raise InputError("reward_values exceed 1e100: their squares would overflow")
+        if not np.abs(self.policy.logits).max() <= _LARGEST:
+            raise InputError(
+                f"the policy's logits exceed {_LARGEST:g}: they are too large to compare"
+            )
+        if np.abs(values).max() > _LARGEST:
+            raise InputError(f"reward_values exceed {_LARGEST:g}: their squares would overflow")
         for name, array in (
             ("context_probs", probs),
             ("reward_values", values),
             ("reward_probs", law),
         ):
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, frozen(array))
 
     @classmethod
     def tabular(
@@ -177,6 +181,11 @@ class SoftmaxBandit:
         return float(rewards.min()), float(rewards.max())
 
     @cached_property
+    def score_diameters(self) -> Array:
+        """The greatest distance of two scores that can occur, (X,)."""
+        return self.policy.diameters((self.policy.probs > 0) & (self.reward_probs > 0).any(axis=-1))
+
+    @cached_property
     def mean_rewards(self) -> Array:
         """E[z | x, k], (X, K)."""
         return (self.reward_values * self.reward_probs).sum(axis=-1)
@@ -194,10 +203,7 @@ class SoftmaxBandit:
     @cached_property
     def _gradient(self) -> Array:
         weights = self.policy.probs * self.mean_rewards
-        total = np.zeros(self.d)
-        for x in range(self.contexts):
-            total += self.context_probs[x] * self.policy.combine(x, weights[x])
-        return total
+        return frozen(self.policy.mean_combination(weights, self.context_probs))
 
     def gradient(self) -> Array:
         """g = ∇J(θ) = E[s z], (d,)."""
@@ -214,9 +220,6 @@ class SoftmaxBandit:
         deviation = self.reward_values - value[:, None, None]
         spread = (self.reward_probs * deviation**2).sum(axis=-1)
         weights = probs * self.mean_rewards
-        gradient_sq = np.array(
-            [np.sum(self.policy.combine(x, weights[x]) ** 2) for x in range(self.contexts)]
-        )
         return Moments(
             context_probs=self.context_probs,
             value=value,
@@ -224,7 +227,7 @@ class SoftmaxBandit:
             fisher_trace=(probs * norms).sum(axis=-1),
             norm_reward=(probs * norms * self.mean_rewards).sum(axis=-1),
             norm_squared_reward=(probs * norms * self.mean_squared_rewards).sum(axis=-1),
-            gradient_sq=gradient_sq,
+            gradient_sq=self.policy.squared_combinations(weights),
             mean_gradient_sq=float(self.gradient() @ self.gradient()),
             reward_range=self.reward_range,
             matrices=self._matrices,

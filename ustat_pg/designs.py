@@ -1,0 +1,42 @@
+"""How the prompts of a minibatch are chosen, and other names in use for baselines.
+
+On the ground, because predictions and engines both need them and may not know each other.
+"""
+
+from __future__ import annotations
+
+from .validation import InputError, integer
+
+__all__ = ["ALIASES", "DESIGNS", "check_design"]
+
+DESIGNS = ("iid", "fixed", "without-replacement")
+"""Independent draws from ρ; every prompt once; distinct prompts drawn uniformly."""
+
+ALIASES = {"rloo": "grpo", "reinforce": "vanilla"}
+"""Other names in use for the same estimator."""
+
+
+def check_design(design: str, batch_size: int, contexts: int, uniform: bool) -> None:
+    """Refuse a design that does not fit the prompts.
+
+    Raises:
+        InputError: an unknown design; fixed or without-replacement where prompts are not equally
+            likely; fixed with B other than the number of contexts; without-replacement with more.
+    """
+    integer("batch size", batch_size)
+    if design not in DESIGNS:
+        raise InputError(f"design {design!r} is unknown: choose one of {', '.join(DESIGNS)}")
+    if design == "iid":
+        return
+    if not uniform:
+        raise InputError(f"design {design} needs uniform context probabilities")
+    if design == "fixed" and batch_size != contexts:
+        raise InputError(
+            f"batch size is {batch_size}: design fixed uses each of the {contexts} contexts "
+            f"once, so it must be {contexts}"
+        )
+    if batch_size > contexts:
+        raise InputError(
+            f"batch size is {batch_size}: without replacement it can be at most the number of "
+            f"contexts, {contexts}"
+        )
