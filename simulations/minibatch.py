@@ -66,7 +66,7 @@ def _cells(suite: Suite) -> Iterator[tuple[Entry, int, int, str]]:
     if suite.size != "smoke":
         yield suite.several, 3, 1, "iid"
         yield suite.features, 3, 3, "without-replacement"
-    for entry in suite.random("uniform-contexts"):
+    for entry in (*suite.spreads(), *suite.random("uniform-contexts")):
         for design, batch in (("iid", 2), ("without-replacement", 2), ("fixed", 3)):
             yield entry, 2, batch, design
     for entry in suite.random("plain"):

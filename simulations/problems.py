@@ -18,7 +18,7 @@ from ustat_pg.problems import (
     random_problem,
 )
 
-__all__ = ["Entry", "Suite", "mse_of", "two_valued"]
+__all__ = ["Entry", "Suite", "mse_of", "spread", "two_valued"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,17 @@ def two_valued(probs: Any, success: Any) -> SoftmaxBandit:
 def mse_of(baseline: str, constant: float | None = None) -> Quantity:
     """The squared error of a baseline by name."""
     return SquaredError(Estimator(baseline, constant))
+
+
+def spread(name: str, group: str, probs: Any) -> Entry:
+    """Equally likely prompts with sure rewards on different arms: their gradients differ much."""
+    contexts, arms = np.shape(probs)
+    values = np.zeros((contexts, arms, 1))
+    values[np.arange(contexts), np.arange(contexts) % arms] = 1.0
+    uniform = np.full(contexts, 1 / contexts)
+    return Entry(
+        name, group, SoftmaxBandit.tabular(uniform, np.log(probs), values, np.ones_like(values))
+    )
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,38 @@ class Suite:
                 f"{kind}#{seed}", "generated", random_problem(seed, kind, contexts=contexts)
             )
 
+    def coins(self) -> Iterator[Entry]:
+        """Generated coins: the explicit bound less than three times the exact second-order term."""
+        for number in range(self.generated):
+            chance = float(np.random.default_rng([self.seed, number, 1]).uniform(0.82, 0.95))
+            name = f"coin#{self.seed}.{number}"
+            yield Entry(name, "generated", two_valued([0.5, 0.5], [chance, 1 - chance]))
+
+    def strong(self) -> Iterator[Entry]:
+        """Generated policies that mostly take the rewarded arm: far outside Assumption 2."""
+        for number in range(self.generated):
+            rng = np.random.default_rng([self.seed, number, 2])
+            likely = rng.uniform(0.6, 0.85)
+            probs = [likely, *((1 - likely) * rng.dirichlet([2.0, 2.0, 2.0]))]
+            success = [rng.uniform(0.9, 1.0), *rng.uniform(0.0, 0.1, 3)]
+            yield Entry(f"strong#{self.seed}.{number}", "generated", two_valued(probs, success))
+
+    def alike(self) -> Iterator[Entry]:
+        """Generated uniform policies, one arm rewarded: Assumption 2 holds."""
+        for number in range(self.generated):
+            rng = np.random.default_rng([self.seed, number, 3])
+            arms = int(rng.integers(3, 6))
+            success = [rng.uniform(0.7, 1.0), *[0.0] * (arms - 1)]
+            name = f"alike#{self.seed}.{number}"
+            yield Entry(name, "generated", two_valued([1 / arms] * arms, success))
+
+    def spreads(self) -> Iterator[Entry]:
+        """Generated prompts, equally likely, whose gradients differ much."""
+        for number in range(self.generated):
+            rng = np.random.default_rng([self.seed, number, 4])
+            probs = rng.dirichlet([12.0, 12.0, 12.0], size=3)
+            yield spread(f"spread#{self.seed}.{number}", "generated", probs)
+
     def prompts(self, entry: Entry, count: int) -> list[Entry]:
         """Single prompts of a problem, spread over its range of pass rates."""
         problem = entry.problem
@@ -148,4 +191,4 @@ class Suite:
         for kind in ("plain", "negative-rewards", "linear", "shared-linear"):
             for entry in self.random(kind):
                 entries += self.prompts(entry, 1)
-        return entries + self.prompts(self.digits, few)
+        return [*entries, *self.coins(), *self.prompts(self.digits, few)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .validation import InputError, finite_array, probabilities
+from .validation import InputError, finite_array, integer, probabilities
 
 __all__ = ["ContextMatrices", "Moments"]
 
@@ -25,14 +25,14 @@ class ContextMatrices:
 
     Arguments:
         fisher: F(x) = E[s sᵀ | x], (d, d).
-        reward_weighted: E[s sᵀ z | x], (d, d).
-        squared_reward_weighted: E[s sᵀ z² | x], (d, d).
+        advantage: E[s sᵀ a | x], a = z - V(x), (d, d).
+        squared_advantage: E[s sᵀ a² | x], (d, d).
         gradient: g(x) = E[s z | x], (d,).
     """
 
     fisher: Array
-    reward_weighted: Array
-    squared_reward_weighted: Array
+    advantage: Array
+    squared_advantage: Array
     gradient: Array
 
 
@@ -40,13 +40,15 @@ class ContextMatrices:
 class Moments:
     """Moments of score and reward in every context (THEORY section 1), all arrays of shape (X,).
 
+    Rewards enter about their own mean, so that an offset of all rewards costs no precision.
+
     Arguments:
         context_probs: ρ(x), sums to 1.
         value: V(x) = E[z | x].
         reward_variance: σ²(x) = Var(z | x).
         fisher_trace: tr F(x) = E[‖s‖² | x].
-        norm_reward: E[‖s‖² z | x].
-        norm_squared_reward: E[‖s‖² z² | x].
+        norm_advantage: E[‖s‖² a | x], a = z - V(x): zero where Assumption 2 holds for this reward.
+        norm_squared_advantage: τ(x) = E[‖s‖² a² | x].
         gradient_sq: ‖g(x)‖², g(x) = E[s z | x].
         mean_gradient_sq: ‖g‖², g = E g(X) = ∇J (a number).
         reward_range: the least and the greatest reward possible.
@@ -61,8 +63,8 @@ class Moments:
     value: Array
     reward_variance: Array
     fisher_trace: Array
-    norm_reward: Array
-    norm_squared_reward: Array
+    norm_advantage: Array
+    norm_squared_advantage: Array
     gradient_sq: Array
     mean_gradient_sq: float
     reward_range: tuple[float, float]
@@ -75,8 +77,8 @@ class Moments:
             "value",
             "reward_variance",
             "fisher_trace",
-            "norm_reward",
-            "norm_squared_reward",
+            "norm_advantage",
+            "norm_squared_advantage",
             "gradient_sq",
         ):
             array = finite_array(name, getattr(self, name), 1)
@@ -85,10 +87,12 @@ class Moments:
                     f"{name} has {len(array)} entries: it must have one per context ({len(probs)})"
                 )
             object.__setattr__(self, name, array)
-        for name in ("reward_variance", "fisher_trace", "norm_squared_reward", "gradient_sq"):
+        for name in ("reward_variance", "fisher_trace", "norm_squared_advantage", "gradient_sq"):
             if (getattr(self, name) < 0).any():
                 raise InputError(f"{name} holds a negative entry: it is a mean of squares")
-        low, high = self.reward_range
+        if not 0 <= self.mean_gradient_sq < np.inf:
+            raise InputError(f"mean_gradient_sq is {self.mean_gradient_sq}: it is a square")
+        low, high = finite_array("reward_range", self.reward_range, 1)
         if not low <= high:
             raise InputError(f"reward_range is {self.reward_range}: the least must come first")
 
@@ -96,14 +100,14 @@ class Moments:
         return len(self.context_probs)
 
     @property
-    def norm_advantage(self) -> Array:
-        """E[‖s‖² a | x], zero where Assumption 2 holds for this reward, (X,)."""
-        return self.norm_reward - self.value * self.fisher_trace
+    def norm_reward(self) -> Array:
+        """E[‖s‖² z | x], (X,)."""
+        return self.norm_advantage + self.value * self.fisher_trace
 
     @property
-    def norm_squared_advantage(self) -> Array:
-        """τ(x) = E[‖s‖² a² | x], (X,)."""
-        return self.centred(self.value)
+    def norm_squared_reward(self) -> Array:
+        """E[‖s‖² z² | x], (X,)."""
+        return self.centred(0.0)
 
     @property
     def optimal_baseline(self) -> Array:
@@ -112,21 +116,23 @@ class Moments:
         Where every score is zero any baseline is as good: V(x) is taken.
         """
         moving = self.fisher_trace > 0
-        return np.where(
-            moving, self.norm_reward / np.where(moving, self.fisher_trace, 1.0), self.value
-        )
+        trace = np.where(moving, self.fisher_trace, 1.0)
+        return self.value + np.where(moving, self.norm_advantage / trace, 0.0)
 
     def centred(self, baseline: float | Array) -> Array:
         """E[‖s‖² (z - b)² | x] for a baseline b(x), (X,)."""
-        centred = (
-            self.norm_squared_reward
-            - 2 * baseline * self.norm_reward
-            + baseline**2 * self.fisher_trace
+        shift = baseline - self.value
+        return np.maximum(
+            self.norm_squared_advantage
+            - 2 * shift * self.norm_advantage
+            + shift**2 * self.fisher_trace,
+            0.0,
         )
-        return np.maximum(centred, 0.0)
 
     def at(self, context: int) -> Moments:
         """Moments of the problem that asks the one prompt ``context`` and no other."""
+        if integer("context", context, 0) >= len(self):
+            raise InputError(f"context {context} is not there: contexts are 0 to {len(self) - 1}")
         matrices = self.matrices
 
         def only() -> Iterator[ContextMatrices]:
@@ -142,8 +148,8 @@ class Moments:
             value=self.value[row],
             reward_variance=self.reward_variance[row],
             fisher_trace=self.fisher_trace[row],
-            norm_reward=self.norm_reward[row],
-            norm_squared_reward=self.norm_squared_reward[row],
+            norm_advantage=self.norm_advantage[row],
+            norm_squared_advantage=self.norm_squared_advantage[row],
             gradient_sq=self.gradient_sq[row],
             mean_gradient_sq=float(self.gradient_sq[context]),
             reward_range=self.reward_range,

@@ -562,7 +562,10 @@ def assert_unbiased(
         for batch in batches:
             for name, problem in chosen.items():
                 moments = problem.moments()
-                square = (problem.policy.probs * problem.mean_squared_rewards).sum(axis=-1)
+                square = (
+                    problem.policy.probs
+                    * (problem.reward_probs * problem.reward_values**2).sum(axis=-1)
+                ).sum(axis=-1)
                 scale = (moments.context_probs @ moments.fisher_trace) * (
                     moments.context_probs @ square
                 )

@@ -276,8 +276,8 @@ def _centred(scores: ArrayLike, rewards: ArrayLike, minimum: int) -> tuple[Float
     # The first sample goes first: a common offset, however large, then leaves no rounding behind,
     # and scores or rewards that are all equal become exact zeros.
     with np.errstate(over="ignore", invalid="ignore"):
-        s -= s[..., :1, :].copy()
-        z -= z[..., :1, :].copy()
+        s = s - s[..., :1, :]
+        z = z - z[..., :1, :]
         s -= s.mean(axis=-2, keepdims=True)
         z -= z.mean(axis=-2, keepdims=True)
     return s, z

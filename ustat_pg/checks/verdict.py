@@ -43,11 +43,14 @@ class Verdict(StrEnum):
 
 
 class RivalVerdict(StrEnum):
-    """Of a wrong formula; NOT DISTINGUISHABLE where it gives the prediction's own value."""
+    """Of a wrong formula; NOT DISTINGUISHABLE where it gives the prediction's own value, NOT TESTED
+    where no check speaks of it (a design that does not fit the problem, nothing enumerable).
+    """
 
     REFUTED = "REFUTED"
     SURVIVED = "SURVIVED"
     NOT_DISTINGUISHABLE = "NOT DISTINGUISHABLE"
+    NOT_TESTED = "NOT TESTED"
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Statement:
         rivals: by name, the values that the rival allows.
         scale: what rounding and margins are relative to; positive or 0.
         margin: the half-width asked of an interval where no rival asks for a smaller one.
+        floor: the rounding error of the quantity itself, whatever the statement's scale.
     """
 
     prediction: float
@@ -67,6 +71,7 @@ class Statement:
     rivals: Mapping[str, Interval] = field(default_factory=dict)
     scale: float = 1.0
     margin: float = inf
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         _finite(self.prediction)
@@ -74,7 +79,7 @@ class Statement:
     @property
     def tolerance(self) -> float:
         """Differences below this are rounding."""
-        return ROUNDING * self.scale
+        return max(ROUNDING * self.scale, self.floor)
 
     def gap(self, rival: str) -> float:
         """Distance of the prediction from what the rival allows."""
@@ -178,6 +183,8 @@ class Evidence:
     @classmethod
     def enumerated(cls, value: float, statement: Statement) -> Evidence:
         """Evidence without sampling error, with the rounding that the statement allows."""
+        if not isfinite(value):
+            return cls(value, Interval(-inf, inf))
         slack = statement.tolerance
         return cls(value, Interval(value - slack, value + slack), rounding=slack)
 
@@ -232,7 +239,7 @@ def decide(
         evidence.interval.inside(statement.region.widened(statement.tolerance))
         if one_sided
         else evidence.interval.half_width
-        <= max(statement.margin_for(required), 2 * statement.tolerance)
+        <= max(statement.margin_for(required), 2 * statement.tolerance) * (1 + 1e-9)
     )
     excluded = all(verdicts[name] != RivalVerdict.SURVIVED for name in required)
     verdict = Verdict.CONFIRMED if enough and excluded else Verdict.INCONCLUSIVE

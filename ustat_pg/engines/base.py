@@ -122,13 +122,22 @@ class Estimator:
         """b(x) where the baseline depends on the prompt only, (X,); else None."""
         if self.function is not None:
             return None
-        moments = problem.moments()
-        return {
-            "vanilla": lambda: np.zeros(problem.contexts),
-            "oracle": lambda: moments.value,
-            "constant": lambda: np.full(problem.contexts, self.constant),
-            "minimum-variance": lambda: moments.optimal_baseline,
-        }.get(self.baseline, lambda: None)()
+        if self.baseline == "vanilla":
+            return np.zeros(problem.contexts)
+        if self.baseline == "constant":
+            return np.full(problem.contexts, self.constant)
+        # From the outcomes, not from the moments that predictions read: evidence shares no code.
+        outcomes = problem.outcomes
+        value = (outcomes.probs * outcomes.rewards).sum(axis=1)
+        if self.baseline == "oracle":
+            return value
+        if self.baseline != "minimum-variance":
+            return None
+        rows = np.arange(problem.contexts)[:, None]
+        weights = outcomes.probs * problem.policy.squared_norms[rows, outcomes.arms]
+        total = weights.sum(axis=1)
+        shift = (weights * (outcomes.rewards - value[:, None])).sum(axis=1)
+        return value + shift / np.where(total > 0, total, 1.0)
 
     def advantages(self, problem: SoftmaxBandit, draws: Draws) -> Array:
         """Advantages of the drawn outputs, S + (B, G)."""
@@ -146,11 +155,9 @@ class Estimator:
         values = self.baseline_values(problem)
         if values is None or self.baseline == "vanilla":
             return np.asarray(advantages(self.baseline, draws.rewards))
-        keyword = {
-            "oracle": "value",
-            "constant": "constant",
-            "minimum-variance": "optimal_baseline",
-        }[self.baseline]
+        if self.baseline == "constant":
+            return np.asarray(advantages("constant", draws.rewards, constant=self.constant))
+        keyword = {"oracle": "value", "minimum-variance": "optimal_baseline"}[self.baseline]
         return np.asarray(
             advantages(self.baseline, draws.rewards, **{keyword: values[draws.contexts]})
         )

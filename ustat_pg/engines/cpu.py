@@ -72,6 +72,7 @@ def _tables(problem: SoftmaxBandit) -> bodies.Tables:
 
 def _make_tables(problem: SoftmaxBandit) -> bodies.Tables:
     policy, target = problem.policy, problem.gradient()
+    centre = (problem.outcomes.probs * problem.outcomes.rewards).sum(axis=1)
     features, dense = np.zeros((1, 1)), np.zeros((1, 1, 1))
     features_sq = np.ones(problem.contexts)
     if isinstance(policy, TabularSoftmax):
@@ -87,7 +88,8 @@ def _make_tables(problem: SoftmaxBandit) -> bodies.Tables:
         contexts=_search(problem.context_probs),
         outcomes=_search(problem.outcomes.probs),
         arm=problem.outcomes.arms.copy(),
-        reward=problem.outcomes.rewards.copy(),
+        reward=problem.outcomes.rewards - centre[:, None],
+        centre=centre,
         form=form,
         probs=policy.probs.copy(),
         probs_sq=(policy.probs**2).sum(axis=1),
@@ -161,7 +163,7 @@ def _asked(problem: SoftmaxBandit, quantities: Sequence[Quantity]) -> bodies.Ask
     for row, estimator in enumerate(estimators):
         values = estimator.baseline_values(problem)
         if values is not None:
-            baselines[row] = values
+            baselines[row] = values - _tables(problem).centre
     place = {estimator: row for row, estimator in enumerate(estimators)}
     table = np.array([_encode(quantity, place) for quantity in quantities], dtype=np.int64)
     used = (q.number for q in quantities if isinstance(q, (Projection, SquaredProjection)))

@@ -121,7 +121,8 @@ class Tables(NamedTuple):
     Arguments:
         contexts: thresholds of ρ, (X,).
         outcomes: thresholds of each context's (arm, reward) pairs, (X, M).
-        arm, reward: of each outcome, (X, M).
+        arm, reward: of each outcome, (X, M); rewards are about their context's ``centre`` (X,),
+            so that an offset of all rewards costs no precision.
         form: TABULAR, SHARED or DENSE.
         probs: π, (X, K); probs_sq: ‖π‖², (X,).
         features: φ(x), (X, m), for SHARED; features_sq: ‖φ(x)‖², (X,).
@@ -134,6 +135,7 @@ class Tables(NamedTuple):
     outcomes: Search
     arm: NDArray[np.int64]
     reward: NDArray[np.float64]
+    centre: NDArray[np.float64]
     form: int
     probs: NDArray[np.float64]
     probs_sq: NDArray[np.float64]
@@ -150,7 +152,7 @@ class Asked(NamedTuple):
 
     Arguments:
         kinds: PROMPT_ONLY, GRPO, ... of each estimator, (E,).
-        baselines: b(x) of each, (E, X).
+        baselines: b(x) of each, about the context's centre, (E, X).
         weighted: whether one of them is norm-weighted.
         quantity: SQUARED_ERROR, DISTANCE, ... of each quantity, (Q,).
         first: its estimator, (Q,); second: its other estimator, or number of direction, (Q,).
@@ -271,7 +273,11 @@ def block(
                                     n = norms[x, arm[x, chosen[j]]]
                                     others += n
                                     others_weighted += n * reward[x, chosen[j]]
-                        w = share * (z - (others_weighted / others if others > 0.0 else 0.0))
+                        # 0/0 is a baseline of 0 by definition, which is minus the centre here.
+                        own = -tables.centre[x]
+                        if others > 0.0:
+                            own = others_weighted / others
+                        w = share * (z - own)
                     weights[v, i] = w
                     lin[b, v] += w * linear[x, k]
                     for j in range(directions):

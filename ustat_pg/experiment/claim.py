@@ -8,7 +8,7 @@ to turn a block's sums into evidence, and what one replication of it may be at m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, log, sqrt
 
 import numpy as np
@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 
 from ..checks import Evidence, Interval, Statement, empirical_bernstein, replications_needed
 from ..checks.intervals import half_width
-from ..engines import Cell, MomentSums, Quantity
+from ..engines import Cell, MomentSums, Projection, Quantity
 from ..engines.bounds import quantity_range
 from ..paper import RESULTS
 from ..validation import InputError
@@ -31,6 +31,9 @@ __all__ = [
     "Ratio",
     "mean_of",
 ]
+
+_FEW_BITS = 1e-14
+"""Relative rounding error of a sum of products, some 50 times that of one operation."""
 
 Sums = Mapping[str, tuple[Sequence[Quantity], MomentSums]]
 
@@ -58,6 +61,17 @@ class Linear:
             low, high = quantity_range(self.cell, quantity)
             total += abs(weight) * (high - low)
         return total
+
+    @property
+    def rounding(self) -> float:
+        """The rounding error of its value: a few bits of the largest term that goes into it."""
+        problem = self.cell.problem
+        largest = max(abs(bound) for bound in problem.reward_range)
+        size = largest * float(np.sqrt(problem.policy.squared_norms.max()))
+        return _FEW_BITS * sum(
+            abs(weight) * (size if isinstance(quantity, Projection) else size**2)
+            for quantity, weight in self.weights
+        )
 
     def moments(self, sums: Sums) -> tuple[int, float, float]:
         """Count, mean and variance of one replication."""
@@ -106,6 +120,11 @@ class Ratio:
     def quantities(self) -> tuple[Quantity, ...]:
         return self.numerator.quantities + self.denominator.quantities
 
+    @property
+    def rounding(self) -> float:
+        """Relative to what the two sides are made of; their own sizes are not known here."""
+        return _FEW_BITS
+
     def _excess(self, ratio: float) -> Linear:
         """Numerator - ratio · denominator, of mean zero at the true ratio."""
         scaled = tuple((quantity, -ratio * weight) for quantity, weight in self.denominator.weights)
@@ -117,8 +136,9 @@ class Ratio:
 
     def evidence(self, sums: Sums, alpha: float) -> Evidence:
         """The ratios that a test of their excess does not reject (Fieller 1954)."""
-        n, bottom, _ = self.denominator.moments(sums)
-        if bottom <= 0:
+        n, bottom, spread = self.denominator.moments(sums)
+        if bottom <= half_width(n, spread, self.denominator.width, alpha):
+            # A denominator that may be 0 bounds no ratio.
             return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
         ratio = self.exact(sums)
         top_width, bottom_width = self.numerator.width, self.denominator.width
@@ -154,10 +174,22 @@ class Ratio:
 
 @dataclass(frozen=True)
 class LogSlope:
-    """The least-squares slope of log(functional) on given abscissae, one cell each."""
+    """The least-squares slope of log(functional) on given abscissae, one cell each.
+
+    Arguments:
+        abscissae: at least two.
+        points: the functionals.
+        predicted: their values, positive: what replications are planned from.
+    """
+
+    @property
+    def rounding(self) -> float:
+        """Of a logarithm's slope."""
+        return _FEW_BITS
 
     abscissae: tuple[float, ...]
     points: tuple[Linear | Ratio, ...]
+    predicted: tuple[float, ...]
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -186,6 +218,8 @@ class LogSlope:
             return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
         low = high = variance = 0.0
         for weight, part in zip(self._weights, parts, strict=True):
+            if weight == 0:
+                continue
             bottom = log(part.interval.low) if part.interval.low > 0 else -inf
             top = log(part.interval.high)
             low += weight * (bottom if weight > 0 else top)
@@ -198,13 +232,10 @@ class LogSlope:
         share = margin / float(np.abs(self._weights).sum())
         # A relative half-width ε moves the lower logarithm by -log(1-ε), the larger side.
         relative = 0.95 * (1 - float(np.exp(-share)))
-        wants = []
-        for point in self.points:
-            value = point.exact(sums)
-            if not value > 0:
-                return 10**15
-            wants.append(point.needed(sums, relative * value, alpha / len(self.points), value))
-        return max(wants)
+        return max(
+            point.needed(sums, relative * value, alpha / len(self.points), value)
+            for point, value in zip(self.points, self.predicted, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -252,6 +283,11 @@ class Check:
     group: str
     functional: Functional
     statement: Statement
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.functional, Identity):
+            sharp = replace(self.statement, floor=self.functional.rounding)
+            object.__setattr__(self, "statement", sharp)
 
 
 @dataclass(frozen=True)

@@ -122,52 +122,51 @@ class RivalResult:
         }
 
 
+def _first_of(verdicts: Sequence[RivalVerdict], order: Sequence[RivalVerdict]) -> RivalVerdict:
+    """The first in the order that occurs; NOT TESTED if none does."""
+    return next((verdict for verdict in order if verdict in verdicts), RivalVerdict.NOT_TESTED)
+
+
 def _together(verdicts: Sequence[RivalVerdict]) -> RivalVerdict:
     """Of several checks on the same ground: one refutation is enough."""
-    if RivalVerdict.REFUTED in verdicts:
-        return RivalVerdict.REFUTED
-    if RivalVerdict.SURVIVED in verdicts:
-        return RivalVerdict.SURVIVED
-    return RivalVerdict.NOT_DISTINGUISHABLE
+    order = (RivalVerdict.REFUTED, RivalVerdict.SURVIVED, RivalVerdict.NOT_DISTINGUISHABLE)
+    return _first_of(verdicts, order)
 
 
 def _everywhere(verdicts: Sequence[RivalVerdict]) -> RivalVerdict:
-    """Of several grounds: it must be refuted on each where it can be told apart."""
-    if RivalVerdict.SURVIVED in verdicts:
-        return RivalVerdict.SURVIVED
-    if RivalVerdict.REFUTED in verdicts:
-        return RivalVerdict.REFUTED
-    return RivalVerdict.NOT_DISTINGUISHABLE
+    """Of several grounds, or of both kinds of evidence: refuted on each where it can be told apart."""
+    order = (
+        RivalVerdict.SURVIVED,
+        RivalVerdict.NOT_TESTED,
+        RivalVerdict.REFUTED,
+        RivalVerdict.NOT_DISTINGUISHABLE,
+    )
+    return _first_of(verdicts, order)
 
 
 def _rival(name: str, checks: Sequence[CheckResult], simulates: bool) -> RivalResult:
     kinds = KINDS if simulates else KINDS[:1]
     groups: dict[str, dict[str, RivalVerdict]] = {}
     for group in dict.fromkeys(result.check.group for result in checks):
-        by = {}
-        for kind in kinds:
-            heard = [
-                result.found[kind].decision.rivals[name]
-                for result in checks
-                if result.check.group == group
-                and kind in result.found
-                and name in result.found[kind].decision.rivals
-            ]
-            if heard:
-                by[kind] = _together(heard)
-        if by:
-            groups[group] = by
+        groups[group] = {
+            kind: _together(
+                [
+                    result.found[kind].decision.rivals[name]
+                    for result in checks
+                    if result.check.group == group
+                    and kind in result.found
+                    and name in result.found[kind].decision.rivals
+                ]
+            )
+            for kind in kinds
+        }
     # Real data must be told apart only where it can be within the budget; made-up and generated
     # problems are chosen so that it can.
     counted = {group: by for group, by in groups.items() if group != "real"} or groups
-    overall = {
-        kind: _everywhere([by[kind] for by in counted.values() if kind in by]) for kind in kinds
-    }
+    overall = {kind: _everywhere([by[kind] for by in counted.values()]) for kind in kinds}
     return RivalResult(
         name,
-        _everywhere(list(overall.values()))
-        if len(set(overall.values())) == 1 or RivalVerdict.SURVIVED in overall.values()
-        else RivalVerdict.SURVIVED,
+        _everywhere(list(overall.values())),
         overall["exact"],
         overall.get("simulation"),
         groups,
@@ -189,12 +188,16 @@ class ClaimResult:
         evidence that is to be had, each kind is to be had at all, and no rival survived.
         """
         kinds = KINDS if simulates else KINDS[:1]
+        # On one's own problem a rival may have no check; the suite's problems leave none out.
+        open_ends = {RivalVerdict.SURVIVED}
+        if any(result.check.group == "made-up" for result in checks):
+            open_ends.add(RivalVerdict.NOT_TESTED)
         rivals = tuple(_rival(name, checks, simulates) for name in claim.rivals)
         verdicts = {kind: cls._of_kind(checks, kind) for kind in kinds}
         if Verdict.REFUTED in verdicts.values():
             verdict = Verdict.REFUTED
         elif Verdict.INCONCLUSIVE in verdicts.values() or any(
-            rival.verdict == RivalVerdict.SURVIVED for rival in rivals
+            rival.verdict in open_ends for rival in rivals
         ):
             verdict = Verdict.INCONCLUSIVE
         else:

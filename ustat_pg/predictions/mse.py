@@ -35,7 +35,7 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-_ROUNDING = 1e-14
+_ROUNDING = 1e-13
 """Differences of moments below this share of the terms they are made of are zero."""
 _TIE = 1e-12
 _PROMPT_ONLY = ("vanilla", "oracle", "constant", "minimum-variance", "critic")
@@ -118,8 +118,7 @@ def _single_output(moments: Moments, values: Array) -> Array:
     """tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖², (X,); 0 where it is rounding noise."""
     square = moments.centred(values)
     spread = square - moments.gradient_sq
-    scale = moments.norm_squared_reward + values**2 * moments.fisher_trace
-    return np.where(spread > _ROUNDING * scale, spread, 0.0)
+    return np.where(spread > _ROUNDING * square, spread, 0.0)
 
 
 def gradient_mse(
@@ -217,14 +216,15 @@ def gradient_covariance(
     if moments.matrices is None:
         raise InputError("these moments hold traces only: a covariance needs their matrices")
     between = within = mean = np.zeros(())
-    for probability, b, variance, record in zip(
-        moments.context_probs, values, moments.reward_variance, moments.matrices(), strict=True
+    shifts = values - moments.value
+    for probability, shift, variance, record in zip(
+        moments.context_probs, shifts, moments.reward_variance, moments.matrices(), strict=True
     ):
         outer = np.outer(record.gradient, record.gradient)
         single = (
-            record.squared_reward_weighted
-            - 2 * b * record.reward_weighted
-            + b**2 * record.fisher
+            record.squared_advantage
+            - 2 * shift * record.advantage
+            + shift**2 * record.fisher
             - outer
         ) / size
         if name in _LEAVE_ONE_OUT and size > 1:
@@ -262,7 +262,8 @@ def oracle_ratio(
     oracle has no error at all and the ratio does not tend to 1.
     """
     prediction = gradient_mse(moments, "grpo", group_size, batch_size, design)
-    scale = float(moments.context_probs @ moments.norm_squared_reward)
+    largest = max(abs(bound) for bound in moments.reward_range)
+    scale = largest**2 * float(moments.context_probs @ moments.fisher_trace)
     nothing = _ROUNDING * scale / (group_size * batch_size)
     if prediction.oracle_mse <= nothing:
         return float("nan") if prediction.mse <= nothing else float("inf")

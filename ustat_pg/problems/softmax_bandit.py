@@ -190,20 +190,29 @@ class SoftmaxBandit:
         """E[z | x, k], (X, K)."""
         return (self.reward_values * self.reward_probs).sum(axis=-1)
 
-    @cached_property
-    def mean_squared_rewards(self) -> Array:
-        """E[z² | x, k], (X, K)."""
-        return (self.reward_values**2 * self.reward_probs).sum(axis=-1)
-
     def objective(self, theta: Array | None = None) -> float:
         """J(θ) = E z, at the policy's own parameters unless others are given."""
         policy = self.policy if theta is None else self.policy.with_theta(theta)
         return float(self.context_probs @ (policy.probs * self.mean_rewards).sum(axis=-1))
 
     @cached_property
+    def _value(self) -> Array:
+        """V(x), (X,)."""
+        return (self.policy.probs * self.mean_rewards).sum(axis=-1)
+
+    @cached_property
+    def _deviations(self) -> Array:
+        """a = z - V(x) of every reward value, (X, K, R)."""
+        return self.reward_values - self._value[:, None, None]
+
+    @cached_property
+    def _advantage_weights(self) -> Array:
+        """π(k | x) E[a | x, k], (X, K): E s = 0 lets V(x) be taken off, which keeps precision."""
+        return self.policy.probs * (self.reward_probs * self._deviations).sum(axis=-1)
+
+    @cached_property
     def _gradient(self) -> Array:
-        weights = self.policy.probs * self.mean_rewards
-        return frozen(self.policy.mean_combination(weights, self.context_probs))
+        return frozen(self.policy.mean_combination(self._advantage_weights, self.context_probs))
 
     def gradient(self) -> Array:
         """g = ∇J(θ) = E[s z], (d,)."""
@@ -216,36 +225,33 @@ class SoftmaxBandit:
     @cached_property
     def _moments(self) -> Moments:
         probs, norms = self.policy.probs, self.policy.squared_norms
-        value = (probs * self.mean_rewards).sum(axis=-1)
-        deviation = self.reward_values - value[:, None, None]
-        spread = (self.reward_probs * deviation**2).sum(axis=-1)
-        weights = probs * self.mean_rewards
+        squares = probs * (self.reward_probs * self._deviations**2).sum(axis=-1)
         return Moments(
             context_probs=self.context_probs,
-            value=value,
-            reward_variance=(probs * spread).sum(axis=-1),
+            value=self._value,
+            reward_variance=squares.sum(axis=-1),
             fisher_trace=(probs * norms).sum(axis=-1),
-            norm_reward=(probs * norms * self.mean_rewards).sum(axis=-1),
-            norm_squared_reward=(probs * norms * self.mean_squared_rewards).sum(axis=-1),
-            gradient_sq=self.policy.squared_combinations(weights),
+            norm_advantage=(norms * self._advantage_weights).sum(axis=-1),
+            norm_squared_advantage=(norms * squares).sum(axis=-1),
+            gradient_sq=self.policy.squared_combinations(self._advantage_weights),
             mean_gradient_sq=float(self.gradient() @ self.gradient()),
             reward_range=self.reward_range,
             matrices=self._matrices,
         )
 
     def _matrices(self) -> Iterator[ContextMatrices]:
+        squares = self.policy.probs * (self.reward_probs * self._deviations**2).sum(axis=-1)
         for x in range(self.contexts):
             scores = self.policy.scores(x)
-            probs = self.policy.probs[x]
 
             def weighted(weights: Array, scores: Array = scores) -> Array:
                 return (scores * weights[:, None]).T @ scores
 
             yield ContextMatrices(
-                fisher=weighted(probs),
-                reward_weighted=weighted(probs * self.mean_rewards[x]),
-                squared_reward_weighted=weighted(probs * self.mean_squared_rewards[x]),
-                gradient=(probs * self.mean_rewards[x]) @ scores,
+                fisher=weighted(self.policy.probs[x]),
+                advantage=weighted(self._advantage_weights[x]),
+                squared_advantage=weighted(squares[x]),
+                gradient=self._advantage_weights[x] @ scores,
             )
 
     @cached_property
