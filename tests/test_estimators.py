@@ -144,12 +144,14 @@ def test_leading_axes_are_batches(name, shape):
     extra = {}
     if key == "squared_norms":
         extra = {key: generator.exponential(size=rewards.shape)}
+    elif key == "constant":
+        extra = {key: 0.5}
     elif key is not None:
         extra = {key: generator.normal(size=shape)}
     found = estimators.advantages(name, rewards, **extra)
     assert found.shape == rewards.shape
     for where in np.ndindex(*shape):
-        one = {k: np.asarray(v[where]) for k, v in extra.items()}
+        one = {k: v if k == "constant" else np.asarray(v[where]) for k, v in extra.items()}
         assert np.allclose(found[where], estimators.advantages(name, rewards[where], **one))
 
 
@@ -161,6 +163,21 @@ def test_a_baseline_per_prompt_is_not_one_per_output():
         estimators.oracle(rewards, value=per_prompt), -np.repeat(per_prompt, 3).reshape(3, 3)
     )
     assert np.array_equal(estimators.constant(rewards, constant=2.0), np.full((3, 3), -2.0))
+
+
+def test_a_constant_is_one_number():
+    with pytest.raises(InputError, match="one number"):
+        estimators.constant(np.zeros((2, 3)), constant=np.zeros(2))
+
+
+@pytest.mark.parametrize("name", ["oracle", "critic", "minimum-variance", "norm-weighted"])
+@pytest.mark.parametrize("torch_rewards", [False, True])
+def test_arrays_of_two_libraries_are_refused(name, torch_rewards):
+    ours, theirs = maker("numpy"), maker("torch")
+    if torch_rewards:
+        ours, theirs = theirs, ours
+    with pytest.raises(InputError, match="one library"):
+        estimators.advantages(name, ours(REWARDS), **known(name, theirs))
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 4), (4,), (1,), (1, 2)])

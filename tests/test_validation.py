@@ -10,7 +10,7 @@ import pytest
 from ustat_pg.validation import InputError, finite_array, integer, probabilities
 
 
-@pytest.mark.parametrize("value", [1, 7, np.int64(3), np.uint8(4), 10**30])
+@pytest.mark.parametrize("value", [1, 7, np.int64(3), np.uint8(4), 2**63 - 1])
 def test_integers_come_back_as_ints(value):
     number = integer("n", value)
     assert type(number) is int
@@ -18,7 +18,22 @@ def test_integers_come_back_as_ints(value):
 
 
 @pytest.mark.parametrize(
-    "value", [0, -1, 2.0, 2.5, "3", None, True, np.True_, float("nan"), [2], np.array([2, 3])]
+    "value",
+    [
+        0,
+        -1,
+        2**63,
+        10**30,
+        2.0,
+        2.5,
+        "3",
+        None,
+        True,
+        np.True_,
+        float("nan"),
+        [2],
+        np.array([2, 3]),
+    ],
 )
 def test_what_is_not_a_positive_whole_number_is_refused(value):
     with pytest.raises(InputError, match=r"^group size is .*at least 1$") as caught:
@@ -46,8 +61,11 @@ def test_arrays_come_back_as_float64_copies(value):
 
 def test_the_array_given_is_not_shared():
     given = np.ones(3)
-    finite_array("a", given)[0] = 5
-    assert given[0] == 1
+    array = finite_array("a", given)
+    given[0] = 5
+    assert array[0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 5
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ kind that went in. Leading axes are batches; the last axis of ``rewards`` is the
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from math import isfinite
 from numbers import Real
 from typing import Any
@@ -77,7 +78,7 @@ def _prompt_only(rewards: Array, baseline: Array, name: str) -> Array:
         if not isfinite(baseline):
             raise InputError(f"the baseline of {name} is {baseline}: it must be finite")
         return rewards - float(baseline)
-    _namespace(f"the baselines of {name}", baseline)
+    _beside(f"the baselines of {name}", baseline, xp)
     if baseline.ndim:
         leading = tuple(rewards.shape[:-1])
         if tuple(baseline.shape) != leading:
@@ -86,17 +87,17 @@ def _prompt_only(rewards: Array, baseline: Array, name: str) -> Array:
                 f"it must be a number or have the rewards' leading shape {leading}"
             )
         baseline = xp.expand_dims(baseline, axis=-1)
-    return rewards - _like(xp, baseline, rewards)
+    return rewards - xp.astype(baseline, rewards.dtype)
 
 
-def _like(xp: Any, array: Array, rewards: Array) -> Array:
-    """An array beside the rewards: of their library, type and device."""
-    if array_namespace(array) is not xp:
+def _beside(name: str, array: Array, xp: Any) -> None:
+    """Refuse what is no array of finite real numbers of the rewards' own library."""
+    own = _namespace(name, array)
+    if own is not xp:
         raise InputError(
-            f"rewards are a {type(rewards).__name__} and what goes with them a "
-            f"{type(array).__name__}: they must be arrays of one library"
+            f"rewards and {name} must be arrays of one library, not of {xp.__name__} "
+            f"and {own.__name__}"
         )
-    return xp.astype(array, rewards.dtype)
 
 
 def vanilla(rewards: Array) -> Array:
@@ -270,7 +271,7 @@ def norm_weighted(rewards: Array, *, squared_norms: Array) -> Array:
     array([ 1.  , -0.25, -0.5 ])
     """
     xp = _rewards(rewards, 2, "norm-weighted")
-    _namespace("squared_norms", squared_norms)
+    _beside("squared_norms", squared_norms, xp)
     if tuple(squared_norms.shape) != tuple(rewards.shape):
         raise InputError(
             f"squared_norms has shape {tuple(squared_norms.shape)}: "
@@ -278,16 +279,18 @@ def norm_weighted(rewards: Array, *, squared_norms: Array) -> Array:
         )
     if not bool(xp.all(squared_norms >= 0)):
         raise InputError("squared_norms must not be negative")
-    squared_norms = _like(xp, squared_norms, rewards)
+    # In the wider of the two types: norms may exceed the range of the rewards' own.
+    wide = xp.result_type(rewards.dtype, squared_norms.dtype)
+    norms = xp.astype(squared_norms, wide)
     # Sums over the others are added up, not taken as total minus own: where the own norm
     # dwarfs the others the difference would be rounding noise, and 0/0 would go unseen.
-    size = rewards.shape[-1]
-    apart = 1 - xp.eye(size, dtype=rewards.dtype, device=device(rewards))
-    weight = xp.sum(xp.expand_dims(squared_norms, axis=-2) * apart, axis=-1)
-    weighted = xp.sum(xp.expand_dims(squared_norms * rewards, axis=-2) * apart, axis=-1)
+    apart = 1 - xp.eye(rewards.shape[-1], dtype=wide, device=device(rewards))
+    weight = xp.sum(xp.expand_dims(norms, axis=-2) * apart, axis=-1)
+    weighted = xp.sum(xp.expand_dims(norms * xp.astype(rewards, wide), axis=-2) * apart, axis=-1)
     empty = weight == 0
     one, zero = xp.ones_like(weight), xp.zeros_like(weight)
-    return rewards - xp.where(empty, zero, weighted / xp.where(empty, one, weight))
+    baseline = xp.where(empty, zero, weighted / xp.where(empty, one, weight))
+    return rewards - xp.astype(baseline, rewards.dtype)
 
 
 BASELINES: dict[str, Callable[..., Array]] = {
@@ -337,9 +340,10 @@ def advantages(name: str, rewards: Array, **known: Array) -> Array:
     """
     function = BASELINES[canonical(name)]
     try:
-        return function(rewards, **known)
+        signature(function).bind(rewards, **known)
     except TypeError as error:
         raise InputError(f"{name}: {error}") from None
+    return function(rewards, **known)
 
 
 def gradient(scores: Array, advantages: Array) -> Array:

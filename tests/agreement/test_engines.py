@@ -215,6 +215,28 @@ def test_one_replication_keeps_its_digits_where_a_norm_dwarfs_the_others(gap):
         compare(cell, 1, first=number, seed=0)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_same_numbers_under_a_large_offset(batch):
+    """Rewards near 2^30 that are exact: what subtracts them must not lose what is left."""
+    near = random_problem(2, "plain")
+    rewards = np.round(near.reward_values * 1024) / 1024 + 2.0**30
+    problem = SoftmaxBandit.tabular(
+        near.context_probs, near.policy.logits, rewards, near.reward_probs
+    )
+    names = ("grpo", "group-mean", "oracle", "norm-weighted", "minimum-variance")
+    quantities = [SquaredError(Estimator(name)) for name in names]
+    quantities += [Distance(Estimator("grpo"), Estimator("oracle"))]
+    cell = Cell(problem, 4, batch)
+    plain, compiled = (
+        get_engine(name).measure(cell, quantities, replications=50).mean
+        for name in ("reference", "cpu")
+    )
+    small = [0, 1, 2, 5]
+    assert compiled[small] == pytest.approx(plain[small], rel=1e-5)
+    assert plain[0] < 10
+    assert compiled == pytest.approx(plain, rel=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["plain", "linear", "shared-linear"])
 def test_blocks_merged_are_one_block(kind):
     cell = Cell(random_problem(0, kind), 4, 2)

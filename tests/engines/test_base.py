@@ -98,8 +98,11 @@ EVEN = random_problem(0, "uniform-contexts")
         ((UNEVEN, 2, 1, None), "design None is unknown"),
         ((UNEVEN, 2, 3, "fixed"), "needs uniform context probabilities"),
         ((UNEVEN, 2, 2, "without-replacement"), "needs uniform context probabilities"),
-        ((EVEN, 2, 2, "fixed"), "design fixed needs batch size 3, not 2"),
-        ((EVEN, 2, 4, "without-replacement"), "batch size 4 exceeds the 3 contexts"),
+        ((EVEN, 2, 2, "fixed"), "batch size is 2: design fixed uses .* it must be 3"),
+        (
+            (EVEN, 2, 4, "without-replacement"),
+            "batch size is 4: .* at most the number of contexts, 3",
+        ),
     ],
 )
 def test_cells_that_are_refused(arguments, message):
@@ -172,7 +175,7 @@ def test_baseline_values():
         ("oracle", moments.value),
         ("minimum-variance", moments.optimal_baseline),
     ):
-        assert np.array_equal(Estimator(name).baseline_values(UNEVEN), expected)
+        assert np.allclose(Estimator(name).baseline_values(UNEVEN), expected, rtol=1e-14)
     assert Estimator("constant", constant=2).baseline_values(UNEVEN).tolist() == [2.0] * 3
     for name in ("grpo", "group-mean", "norm-weighted"):
         assert Estimator(name).baseline_values(UNEVEN) is None
@@ -188,7 +191,8 @@ def draws():
 def test_prompt_only_advantages_look_at_the_drawn_context():
     found = Estimator("oracle").advantages(UNEVEN, draws())
     value = UNEVEN.moments().value
-    assert np.array_equal(found, draws().rewards - value[draws().contexts][:, :, None])
+    expected = draws().rewards - value[draws().contexts][:, :, None]
+    assert np.allclose(found, expected, rtol=0, atol=1e-14)
 
 
 def test_a_function_gives_advantages():

@@ -182,7 +182,8 @@ def test_chunks_are_pieces_of_the_whole(monkeypatch):
     cell = Cell(random_problem(0, "plain", contexts=2), 2, 2)
     quantities = [SquaredError(Estimator("grpo"))]
     whole = ENGINE.measure(cell, quantities).mean
-    monkeypatch.setattr(exact, "_CHUNK", 17)
+    monkeypatch.setattr(exact, "_CHUNK_BYTES", 1)
+    assert max(len(chance) for _, chance in exact.minibatches(cell)) == 64
     assert ENGINE.measure(cell, quantities).mean == pytest.approx(whole, rel=1e-13)
 
 

@@ -111,7 +111,7 @@ def test_values_by_loops(kind):
     ]
     draws = reference.draw(cell, seed=1, first=0, replications=5)
     scores = np.stack([problem.policy.scores(x) for x in range(3)])
-    found = ENGINE.values(cell, quantities, draws, scores)
+    found = ENGINE.values(cell, quantities, draws)
     assert found.shape == (5, 5)
     g, unit = problem.gradient(), direction(problem, 1)
     for r in range(5):

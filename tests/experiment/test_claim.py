@@ -78,6 +78,7 @@ def test_the_slope_of_a_power_law_is_its_exponent():
     slope = LogSlope(
         tuple(log(cell.group_size) for cell in cells),
         tuple(mean_of(cell, PANEL[0]) for cell in cells),
+        tuple(cell.group_size**-1.5 for cell in cells),
     )
     assert slope.exact(sums) == pytest.approx(-1.5)
 
@@ -86,7 +87,8 @@ def test_a_slopes_interval_holds_the_truth_and_narrows():
     cells = [Cell(PROBLEM, g) for g in (2, 8)]
     truth = [gradient_mse(PROBLEM.moments(), "grpo", g).mse for g in (2, 8)]
     exact = log(truth[1] / truth[0]) / log(4)
-    slope = LogSlope((log(2), log(8)), tuple(mean_of(cell, PANEL[0]) for cell in cells))
+    points = tuple(mean_of(cell, PANEL[0]) for cell in cells)
+    slope = LogSlope((log(2), log(8)), points, tuple(truth))
     widths = []
     for n in (20_000, 400_000):
         evidence = slope.evidence(simulated(cells[0], n) | simulated(cells[1], n), 1e-4)
@@ -101,7 +103,8 @@ def test_a_slope_through_a_negative_value_confirms_nothing():
         cell.name: (PANEL, MomentSums(10, np.array([-1.0, 1.0, 1.0]), np.zeros((3, 3))))
         for cell in cells
     }
-    slope = LogSlope((0.0, 1.0), tuple(mean_of(cell, PANEL[0]) for cell in cells))
+    points = tuple(mean_of(cell, PANEL[0]) for cell in cells)
+    slope = LogSlope((0.0, 1.0), points, (1.0, 1.0))
     assert decide(equal(-1.0), slope.evidence(sums, 0.1)).verdict == Verdict.INCONCLUSIVE
 
 
@@ -114,7 +117,11 @@ def test_planned_replications_reach_the_margin(kind):
         "mean": (mean_of(cells[0], PANEL[0]), gradient_mse(PROBLEM.moments(), "grpo", 2).mse, 0.02),
         "ratio": (ratio, oracle_ratio(PROBLEM.moments(), 2), 0.2),
         "slope": (
-            LogSlope((log(2), log(4)), tuple(mean_of(cell, PANEL[0]) for cell in cells)),
+            LogSlope(
+                (log(2), log(4)),
+                tuple(mean_of(cell, PANEL[0]) for cell in cells),
+                tuple(gradient_mse(PROBLEM.moments(), "grpo", g).mse for g in (2, 4)),
+            ),
             -1.5,
             0.2,
         ),

@@ -84,6 +84,27 @@ def test_products_agree_with_dense_scores(policy):
             assert np.allclose(policy.gram(x, y), expected, rtol=0, atol=1e-13)
 
 
+@each
+def test_sums_over_all_contexts_agree_with_dense_scores(policy):
+    scores = dense(policy)
+    contexts, arms = policy.probs.shape
+    generator = np.random.default_rng(3)
+    weights, chance = generator.normal(size=(contexts, arms)), generator.dirichlet([1.0] * contexts)
+    sums = np.einsum("xk,xkd->xd", weights, scores)
+    assert np.allclose(policy.mean_combination(weights, chance), chance @ sums, rtol=0, atol=1e-13)
+    found = policy.squared_combinations(weights)
+    assert np.allclose(found, (sums**2).sum(axis=1), rtol=1e-12, atol=1e-13)
+    for possible in (
+        np.ones((contexts, arms), bool),
+        np.arange(arms) % 2 == np.zeros((contexts, 1)),
+    ):
+        expected = [
+            max(np.linalg.norm(s - t) for s in own[here] for t in own[here])
+            for own, here in zip(scores, possible, strict=True)
+        ]
+        assert np.allclose(policy.diameters(possible), expected, rtol=1e-7, atol=1e-7)
+
+
 def test_the_three_forms_agree_where_they_coincide():
     """Logits as parameters: one-hot features of the context, or of context and arm."""
     tabular = TabularSoftmax(TABLE)

@@ -92,10 +92,13 @@ def test_moments_against_loops(kind, seed):
         assert np.allclose(getattr(found, name), value, rtol=1e-11, atol=1e-14), name
     assert np.allclose(problem.gradient(), gradient, rtol=1e-12, atol=1e-15)
     assert found.mean_gradient_sq == pytest.approx(gradient @ gradient, rel=1e-9, abs=1e-28)
-    for record, (fisher, first, second, own) in zip(found.matrices(), matrices, strict=True):
+    records = zip(found.matrices(), matrices, strict=True)
+    for x, (record, (fisher, first, second, own)) in enumerate(records):
         assert np.allclose(record.fisher, fisher, rtol=0, atol=1e-14)
-        assert np.allclose(record.reward_weighted, first, rtol=0, atol=1e-14)
-        assert np.allclose(record.squared_reward_weighted, second, rtol=0, atol=1e-13)
+        v = found.value[x]
+        assert np.allclose(record.advantage, first - v * fisher, rtol=0, atol=1e-14)
+        expected = second - 2 * v * first + v * v * fisher
+        assert np.allclose(record.squared_advantage, expected, rtol=0, atol=1e-13)
         assert np.allclose(record.gradient, own, rtol=0, atol=1e-14)
 
 
@@ -201,8 +204,8 @@ NAN, INF = float("nan"), float("inf")
             {"reward_values": [[[1.0, 2.0], [0.0, 2.0]]] * 2},
             "reward_values has shape (2, 2, 2) and reward_probs (2, 2, 1)",
         ),
-        ({"reward_values": [[[1e101], [0.0]]] * 2}, "reward_values exceed 1e+100"),
-        ({"reward_values": [[[-1e101], [0.0]]] * 2}, "reward_values exceed 1e+100"),
+        ({"reward_values": [[[1e101], [0.0]]] * 2}, "reward_values exceed 1e+"),
+        ({"reward_values": [[[-1e101], [0.0]]] * 2}, "reward_values exceed 1e+"),
         ({"reward_probs": [[[0.5], [1.0]]] * 2}, "reward_probs sums to 0.5 at [0, 0]"),
         (
             {"reward_probs": [[[2.0, -1.0], [1.0, 0.0]]] * 2},
@@ -228,7 +231,7 @@ def test_features_and_parameters_are_checked():
         SoftmaxBandit.shared_linear(one, [[INF]], [[1.0], [0.0]], rewards, law)
     with pytest.raises(InputError, match="features have 1 columns and weights 2"):
         SoftmaxBandit.shared_linear(one, [[1.0]], [[1.0, 0.0]] * 2, rewards, law)
-    with pytest.raises(InputError, match=r"logits exceed 1e\+100"):
+    with pytest.raises(InputError, match=r"logits exceed 1e\+"):
         SoftmaxBandit.linear(one, [[[1e200], [0.0]]], [1e200], rewards, law)
     with pytest.raises(InputError, match="must be contexts and arms"):
         SoftmaxBandit.shared_linear(one, [[1.0]], [[1.0], [0.0], [0.0]], rewards, law)
@@ -238,9 +241,9 @@ def test_logits_too_far_apart_are_refused_before_they_overflow():
     rewards, law = [[[1.0], [0.0]]], [[[1.0], [1.0]]]
     with np.errstate(over="raise"):
         for logits in ([[1e308, -1e308]], [[0.0, -1e101]]):
-            with pytest.raises(InputError, match=r"logits exceed 1e\+100"):
+            with pytest.raises(InputError, match=r"logits exceed 1e\+"):
                 SoftmaxBandit.tabular([1.0], logits, rewards, law)
-        problem = SoftmaxBandit.tabular([1.0], [[1e100, -1e100]], rewards, law)
+        problem = SoftmaxBandit.tabular([1.0], [[1e50, -1e50]], rewards, law)
         assert problem.policy.probs.tolist() == [[1.0, 0.0]]
 
 
@@ -327,6 +330,8 @@ def test_a_policy_of_ones_own_has_no_file_form():
         logits = np.zeros((1, 2))
         theta = np.zeros(2)
         with_theta = restrict = combine = inner = gram = None
+        mean_combination = squared_combinations = diameters = None
+        mean_combination = squared_combinations = diameters = None
 
     own = SoftmaxBandit(Own(), [1.0], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     with pytest.raises(TypeError, match="no file form for Own"):

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
+from threadpoolctl import threadpool_limits
 
 from ..validation import InputError, finite_array
 from .softmax_bandit import SoftmaxBandit
@@ -50,7 +51,9 @@ def labelled_problem(
         )
     if len(names) < 2:
         raise InputError("labels have one value only: a choice needs at least two")
-    fit = LogisticRegression(C=0.1, max_iter=5000, tol=1e-6).fit(table, arms)
+    # One thread: more of them only wait for each other on a table of this size.
+    with threadpool_limits(1):
+        fit = LogisticRegression(C=0.1, max_iter=5000, tol=1e-6).fit(table, arms)
     weights = np.column_stack([fit.coef_, fit.intercept_])
     if len(names) == 2:
         weights = np.concatenate([-weights / 2, weights / 2])
