@@ -132,13 +132,13 @@ def _thresholds(entry: Entry) -> Iterator[Check]:
     cost = moments.reward_variance[0] * trace + moments.gradient_sq[0]
     if not gain > 0:
         return
-    balance = float(1 + cost / gain)
+    balance = float(min(1 + cost / gain, 1e6))
     grpo, vanilla = ("grpo", None), ("vanilla", None)
-    for size in {2, max(2, int(balance) - 1)}:
+    for size in sorted({2, max(2, min(int(balance) - 1, 64))}):
         yield from _beats(entry, size, vanilla, grpo, GRPO_ALWAYS)
     if value < 0.5 and balance < 30:
         yield from _beats(entry, 2 * int(balance) + 1, grpo, vanilla, HALF)
-    if abs(balance - round(balance)) < 1e-9 and balance >= 2:
+    if balance < 30 and abs(balance - round(balance)) < 1e-9 and balance >= 2:
         functional, _, high = _difference(entry, round(balance), grpo, vanilla)
         yield Check(
             f"{entry.name} G={round(balance)}: grpo = vanilla",

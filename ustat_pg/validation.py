@@ -35,7 +35,10 @@ def integer(name: str, value: Any, minimum: int = 1) -> int:
     except TypeError:
         number = None
     if number is None or not minimum <= number < 2**63:
-        raise InputError(f"{name} is {value!r}: it must be a whole number of at least {minimum}")
+        limit = "" if number is None or number < minimum else " and below 2^63"
+        raise InputError(
+            f"{name} is {value!r}: it must be a whole number of at least {minimum}{limit}"
+        )
     return number
 
 

@@ -19,6 +19,7 @@ import simulations.mse
 import ustat_pg.engines.base
 import ustat_pg.engines.cpu
 import ustat_pg.engines.reference
+import ustat_pg.problems.softmax_bandit
 from simulations import Suite, claim
 from ustat_pg.checks import Verdict
 from ustat_pg.experiment import Claim, Options, Store, run_claims
@@ -37,6 +38,7 @@ PLACES = {
         (simulations.minibatch, "gradient_mse"),
     ],
     "ustat_pg/engines/cpu_bodies.py": [(ustat_pg.engines.cpu, "bodies")],
+    "ustat_pg/moments.py": [(ustat_pg.problems.softmax_bandit, "Moments")],
 }
 """Where each file's names are used."""
 
@@ -55,7 +57,7 @@ class Mutant:
     stems: tuple[str, ...] = ("mse", "minibatch")
 
 
-ESTIMATORS, PREDICTIONS, BODIES = list(PLACES)[:3]
+ESTIMATORS, PREDICTIONS, BODIES, MOMENTS = PLACES
 
 MUTANTS = [
     Mutant("1/G for 1/(G-1)", ESTIMATORS, "keepdims=True) - rewards) / (size - 1)",
@@ -96,9 +98,24 @@ MUTANTS = [
     Mutant("compiled: prompts share their outputs' draws", BODIES,
            "np.uint64(start // 4), np.uint64(slot), rep",
            "np.uint64(start // 4), np.uint64(0), rep", "cpu", ("minibatch",)),
+    # The record that predictions read, which engines must not.
+    Mutant("moments: b* halfway to V", MOMENTS,
+           "self.value + np.where(moving, self.norm_advantage / trace, 0.0)",
+           "self.value + np.where(moving, self.norm_advantage / trace / 2, 0.0)",
+           stems=("optimality",)),
+    Mutant("moments: cross term of the centring lost", MOMENTS,
+           "- 2 * shift * self.norm_advantage", "- shift * self.norm_advantage",
+           stems=("optimality",)),
 ]  # fmt: skip
 
 KEEP = ("several", "features", "skewed")
+ENDINGS = (
+    ": grpo",
+    "covariance along a direction",
+    "b* -0.5",
+    "b* +0.5",
+    "by how much",
+)
 
 
 def mutated(mutant: Mutant) -> ModuleType:
@@ -124,8 +141,7 @@ def few(stem: str) -> Claim:
     checks = tuple(
         check
         for check in whole.checks
-        if check.name.startswith(KEEP)
-        and check.name.endswith((": grpo", "covariance along a direction"))
+        if check.name.startswith(KEEP) and check.name.endswith(ENDINGS)
     )
     assert checks
     return Claim(stem, whole.rivals, checks)

@@ -228,6 +228,16 @@ def check_block(quantities: Sequence[Quantity], first: int, replications: int) -
         raise InputError(f"first replication is {first}: replications end at 2^63")
 
 
+def check_estimators(cell: Cell, quantities: Iterable[Quantity]) -> None:
+    """Refuse leave-one-out baselines in a group of one."""
+    for estimator in estimators_of(quantities):
+        leaves_out = estimator.function is None and estimator.baseline in ("grpo", "norm-weighted")
+        if leaves_out and cell.group_size < 2:
+            raise InputError(
+                f"{estimator.label} needs a group of at least 2: group size is {cell.group_size}"
+            )
+
+
 def estimators_of(quantities: Iterable[Quantity]) -> list[Estimator]:
     """The estimators that the quantities speak of, each once, in order of appearance."""
     seen: dict[Estimator, None] = {}

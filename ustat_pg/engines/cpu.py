@@ -24,6 +24,7 @@ from .base import (
     SquaredError,
     SquaredProjection,
     check_block,
+    check_estimators,
     direction,
     estimators_of,
 )
@@ -122,11 +123,7 @@ class CpuEngine:
         for estimator in estimators_of(quantities):
             if estimator.function is not None:
                 raise InputError(f"engine cpu cannot run {estimator.label}: use reference or exact")
-            if estimator.baseline in ("grpo", "norm-weighted") and cell.group_size < 2:
-                raise InputError(
-                    f"{estimator.label} needs a group of at least 2: "
-                    f"group size is {cell.group_size}"
-                )
+        check_estimators(cell, quantities)
 
     def measure(
         self,

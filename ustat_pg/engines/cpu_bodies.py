@@ -263,7 +263,7 @@ def block(
                     else:
                         others = 0.0
                         others_weighted = 0.0
-                        if weight_sum - norms[x, k] > 1e-6 * weight_sum:
+                        if weight_sum - norms[x, k] > 1e-3 * weight_sum:
                             others = weight_sum - norms[x, k]
                             others_weighted = weighted_sum - norms[x, k] * z
                         else:

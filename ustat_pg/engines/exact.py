@@ -12,9 +12,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from math import comb, factorial, log10, perm, prod
+from typing import Any
 
 import numpy as np
 
+from ..problems import SoftmaxBandit
 from .base import (
     Array,
     Cell,
@@ -26,6 +28,7 @@ from .base import (
     Projection,
     Quantity,
     SquaredError,
+    check_estimators,
     direction,
     estimators_of,
 )
@@ -35,10 +38,10 @@ __all__ = ["ENGINE", "ExactEngine", "minibatches", "size"]
 LIMIT = 4_000_000
 """Outcomes of a minibatch, over all contexts, that are still enumerated."""
 
-PROMPTS_LIMIT = 10_000
+PROMPTS_LIMIT = 4_000
 """Choices of prompts, each of which costs a loop of its own."""
 
-WORK_LIMIT = 1e11
+WORK_LIMIT = 2e9
 """Multiplications of the quadratic forms, for each estimator."""
 
 _CHUNK_BYTES = 64_000_000
@@ -68,14 +71,14 @@ def _refuse(cell: Cell, tuples: bool) -> None:
     number = size(cell, tuples=tuples)
     contexts, batch = cell.problem.contexts, cell.batch_size
     choices = {"iid": contexts**batch, "fixed": 1}.get(cell.design, perm(contexts, batch))
-    work = number * (batch * cell.problem.arms) ** 2
+    work = number * (batch * cell.group_size) ** 2
     if number > LIMIT or choices > PROMPTS_LIMIT or work > WORK_LIMIT:
         # Too long a whole number has no float; its logarithm has.
         raise InfeasibleError(
             f"enumeration needs 10^{log10(number):.1f} outcomes over 10^{log10(choices):.1f} "
-            f"choices of prompts (B = {batch}, G = {cell.group_size}, {contexts} contexts, "
-            f"{cell.problem.arms} arms): at most {LIMIT:.0e} and {PROMPTS_LIMIT:.0e} are feasible, "
-            f"and {WORK_LIMIT:.0e} products; take a smaller group or batch"
+            f"choices of prompts (B = {batch}, G = {cell.group_size}, {contexts} contexts); "
+            f"at most {LIMIT:.0e}, {PROMPTS_LIMIT:.0e} and {WORK_LIMIT:.0e} products are feasible: "
+            "take a smaller group or batch"
         )
 
 
@@ -91,7 +94,7 @@ def minibatches(cell: Cell, *, tuples: bool = False) -> Iterator[tuple[Draws, Ar
         _groups(problem.outcomes.probs[x, :count], cell.group_size, tuples)
         for x, count in enumerate(problem.outcomes.counts)
     ]
-    row = 8 * cell.batch_size * max(cell.group_size * problem.arms, 8)
+    row = 8 * max((cell.batch_size * cell.group_size) ** 2, 8)
     chunk = max(64, _CHUNK_BYTES // row)
     for contexts, chance in _prompts(cell):
         sizes = tuple(len(groups[x][1]) for x in contexts)
@@ -163,7 +166,15 @@ class ExactEngine:
 
     def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where there are too many outcomes."""
+        check_estimators(cell, quantities)
         _refuse(cell, self.tuples)
+
+    @staticmethod
+    def _gram(problem: SoftmaxBandit, known: dict[tuple[int, int], Array], x: int, y: int) -> Array:
+        """Inner products of two contexts' scores, looked up once."""
+        if (x, y) not in known:
+            known[x, y] = problem.policy.gram(x, y)
+        return known[x, y]
 
     def measure(
         self,
@@ -175,6 +186,7 @@ class ExactEngine:
         replications: int = 0,
     ) -> MomentSums:
         """The quantities' exact means; seed and replications are not used."""
+        self.check(cell, quantities)
         problem = cell.problem
         labels = estimators_of(quantities)
         along = {
@@ -188,29 +200,34 @@ class ExactEngine:
         total, weight = np.zeros(len(quantities)), 0.0
         for draws, probability in minibatches(cell, tuples=self.tuples):
             contexts = draws.contexts[0]
-            onehot = (draws.arms[..., None] == np.arange(problem.arms)).astype(np.float64)
-            # Σᵢ Aᵢ sᵢ / (B G) as weights on the arms' scores, (n, B, K).
+            # Aᵢ / (B G), so that an estimate is a plain sum over outputs, (n, B, G).
             share = {
-                e: np.einsum("nbg,nbgk->nbk", e.advantages(problem, draws), onehot)
-                / (cell.batch_size * cell.group_size)
+                e: e.advantages(problem, draws) / (cell.batch_size * cell.group_size)
                 for e in labels
             }
-            for x, y in itertools.product(contexts, contexts):
-                grams.setdefault((x, y), problem.policy.gram(x, y))
+            products = [
+                (
+                    b,
+                    c,
+                    self._gram(problem, grams, x, y)[
+                        draws.arms[:, b, :, None], draws.arms[:, c, None]
+                    ],
+                )
+                for b, x in enumerate(contexts)
+                for c, y in enumerate(contexts)
+                if self._gram(problem, grams, x, y).any()
+            ]
 
-            def square(weights: Array, contexts: Integers = contexts) -> Array:
+            def square(own: Array, products: Any = products) -> Array:
                 return sum(
-                    (
-                        np.einsum("nk,nk->n", weights[:, b] @ grams[x, y], weights[:, c])
-                        for b, x in enumerate(contexts)
-                        for c, y in enumerate(contexts)
-                        if grams[x, y].any()
-                    ),
-                    np.zeros(len(weights)),
+                    (np.einsum("ni,nij,nj->n", own[:, b], p, own[:, c]) for b, c, p in products),
+                    np.zeros(len(own)),
                 )
 
-            def apply(table: Array, weights: Array, contexts: Integers = contexts) -> Array:
-                return np.einsum("nbk,bk->n", weights, table[contexts])
+            def apply(table: Array, own: Array, draws: Draws = draws) -> Array:
+                return np.asarray(
+                    (own * table[draws.contexts[..., None], draws.arms]).sum(axis=(1, 2))
+                )
 
             for column, quantity in enumerate(quantities):
                 if isinstance(quantity, Distance):

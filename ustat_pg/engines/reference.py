@@ -19,6 +19,7 @@ from .base import (
     Quantity,
     SquaredError,
     check_block,
+    check_estimators,
     direction,
     estimators_of,
 )
@@ -71,7 +72,8 @@ class ReferenceEngine:
     enumerates = False
 
     def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
-        """Everything is measured."""
+        """Refuse leave-one-out baselines in a group of one; all else is measured."""
+        check_estimators(cell, quantities)
 
     def measure(
         self,
@@ -84,6 +86,7 @@ class ReferenceEngine:
     ) -> MomentSums:
         """See :class:`~ustat_pg.engines.Engine`."""
         check_block(quantities, first, replications)
+        self.check(cell, quantities)
         problem = cell.problem
         row = 8 * cell.batch_size * cell.group_size * max(problem.d, problem.outcomes.arms.shape[1])
         chunk = max(1, _CHUNK_BYTES // row)

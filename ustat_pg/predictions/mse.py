@@ -262,9 +262,11 @@ def oracle_ratio(
     oracle has no error at all and the ratio does not tend to 1.
     """
     prediction = gradient_mse(moments, "grpo", group_size, batch_size, design)
-    largest = max(abs(bound) for bound in moments.reward_range)
-    scale = largest**2 * float(moments.context_probs @ moments.fisher_trace)
-    nothing = _ROUNDING * scale / (group_size * batch_size)
+    low, high = moments.reward_range
+    # What rounding leaves of an error that is 0: of the rewards' spread, or of the rewards alone.
+    rest = max(_ROUNDING * (high - low) ** 2, (1e-15 * max(abs(low), abs(high))) ** 2)
+    nothing = rest * float(moments.context_probs @ moments.fisher_trace)
+    nothing /= group_size * batch_size
     if prediction.oracle_mse <= nothing:
         return float("nan") if prediction.mse <= nothing else float("inf")
     return prediction.mse / prediction.oracle_mse

@@ -1,0 +1,113 @@
+"""The designs: what the suite promises for every seed, before anything is drawn."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from simulations import STEMS, Suite, claim
+from ustat_pg.experiment import Identity, Options, Store, run_claims
+from ustat_pg.experiment.runner import _panels
+from ustat_pg.problems import SoftmaxBandit, random_problem, save_problem
+from ustat_pg.report import exit_code, remarks, verdict_table
+
+
+@pytest.mark.parametrize("size", ["smoke", "quick"])
+@pytest.mark.parametrize("seed", [0, 1, 7, 31337, 2**31])
+def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, size):
+    suite = Suite(size, seed)
+    for stem in STEMS:
+        built = claim(stem, suite)
+        for rival, group in itertools.product(built.rivals, ("made-up", "generated")):
+            heard = [
+                check
+                for check in built.checks
+                if check.group == group
+                and (
+                    (
+                        isinstance(check.functional, Identity)
+                        and rival in dict(check.functional.rivals)
+                    )
+                    or (rival in check.statement.rivals and check.statement.distinguishable(rival))
+                )
+            ]
+            assert heard, (stem, rival, group)
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_claim_has_made_up_generated_and_real_problems(stem):
+    assert {check.group for check in claim(stem, Suite("smoke")).checks} == {
+        "made-up",
+        "generated",
+        "real",
+    }
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
+    def cells(seed: int, group: str) -> set[str]:
+        return {
+            cell.name
+            for check in claim(stem, Suite("smoke", seed)).checks
+            if check.group == group
+            for cell in check.functional.cells
+        }
+
+    assert cells(0, "made-up") == cells(1, "made-up")
+    assert not cells(0, "generated") & cells(1, "generated")
+
+
+def test_panels_hold_what_checks_ask():
+    built = claim("optimality", Suite("smoke"))
+    panels = _panels(built)
+    for check in built.checks:
+        for cell in check.functional.cells:
+            assert set(check.functional.quantities) <= set(panels[cell.name][1])
+
+
+def single(probs, rewards) -> SoftmaxBandit:
+    values = np.array(rewards, dtype=float).reshape(1, -1, 1)
+    with np.errstate(divide="ignore"):
+        logits = np.log([probs])
+    return SoftmaxBandit.tabular([1.0], logits, values, np.ones_like(values))
+
+
+DEGENERATE = {
+    "one arm": single([1.0], [1.0]),
+    "equal rewards": single([0.5, 0.3, 0.2], [0.7, 0.7, 0.7]),
+    "nothing to gain": single([0.5, 0.3, 0.2], [0.0, 0.0, 0.0]),
+    "two equal arms, sure rewards": single([0.5, 0.5], [1.0, 0.0]),
+    "two unequal arms": single([0.27, 0.73], [1.0, 0.0]),
+    "nearly deterministic": single([1 - 2e-9, 1e-9, 1e-9], [1.0, 0.0, 0.5]),
+    "value near zero": single([0.25] * 4, [1.0, -1.0, 0.5, -0.5 + 1e-9]),
+    "large rewards": single([0.5, 0.3, 0.2], [1e8, 0.0, 5e7]),
+    "small rewards": single([0.5, 0.3, 0.2], [1e-8, 0.0, 5e-9]),
+    "an offset": single([0.5, 0.3, 0.2], [1e6 + 1, 1e6, 1e6 + 0.5]),
+    "underflow": single([0.5, 0.3, 0.2], [1e-200, 0.0, 2e-200]),
+    "several prompts": random_problem(0, "negative-rewards"),
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_no_problem_of_a_users_own_refutes_a_true_result(name, tmp_path, monkeypatch):
+    # Enumeration is what rounding would refute; simulation adds draws, not cases.
+    suite = Suite("smoke", user=DEGENERATE[name])
+    run = run_claims(
+        [claim(stem, suite) for stem in STEMS], Options("smoke", engine="exact"), Store(tmp_path)
+    )
+    assert exit_code(run) in (0, 3), remarks(run)
+    for result in run.claims:
+        if result.checks:
+            assert result.verdict == "CONFIRMED", remarks(run)
+    assert "problem" in verdict_table(run) or not any(r.checks for r in run.claims)
+
+
+@pytest.mark.parametrize("name", ["one arm", "equal rewards", "two unequal arms", "an offset"])
+def test_simulation_does_not_refute_it_either(name, tmp_path):
+    from simulations.__main__ import main
+
+    save_problem(DEGENERATE[name], tmp_path / "problem.npz")
+    words = ["verify", "--size", "smoke", "--problem", str(tmp_path / "problem.npz")]
+    assert main([*words, "--out", str(tmp_path / "out")]) in (0, 3)
