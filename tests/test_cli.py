@@ -149,3 +149,36 @@ def test_usage_is_exit_2(capsys):
         main(("predict",))
     assert stop.value.code == 2
     assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "one list of numbers"),
+        ("[1, null]", "not an array of numbers"),
+        ("[" * 9999, "not JSON"),
+    ],
+)
+def test_a_critic_that_is_no_list_of_numbers(capsys, file, tmp_path, text, message):
+    critic = tmp_path / "critic.json"
+    critic.write_text(text)
+    words = ("predict", file, "--group-size", "2", "--baseline", "critic", "--critic", str(critic))
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_array_file_under_an_archives_name(capsys, tmp_path):
+    with (tmp_path / "a.npz").open("wb") as target:
+        np.save(target, np.ones(3))
+    assert main(("predict", str(tmp_path / "a.npz"), "--group-size", "2")) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "1e3", "-2"])
+def test_group_sizes_beyond_sense(capsys, file, size):
+    try:
+        code = main(("predict", file, "--group-size", size))
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 2
+    assert "Traceback" not in capsys.readouterr().err

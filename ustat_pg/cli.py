@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from io import TextIOWrapper
@@ -112,7 +113,8 @@ def _values(path: str) -> Any:
 
 def guarded(name: str, command: Callable[[], int]) -> int:
     """Run a command so that whatever goes wrong is one line on stderr and an exit code: 2 for
-    input, output and memory, 130 where it was interrupted.
+    input, output and memory, 130 where it was interrupted. An error of the program itself shows its
+    traceback and exits with 70.
     """
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows no Greek gets question marks, not a traceback.
@@ -138,6 +140,10 @@ def guarded(name: str, command: Callable[[], int]) -> int:
     except OSError as error:
         print(f"{name}: {error.strerror or error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except Exception:
+        # An error of ours must not leave Python's exit code 1, which says that a claim is refuted.
+        traceback.print_exc()
+        return 70
     else:
         return code
     return 2

@@ -105,12 +105,14 @@ MUTANTS = [
            stems=("optimality",)),
     Mutant("moments: cross term of the centring lost", MOMENTS,
            "- 2 * shift * self.norm_advantage", "- shift * self.norm_advantage",
-           stems=("optimality",)),
+           stems=("mse",)),
 ]  # fmt: skip
 
 KEEP = ("several", "features", "skewed")
 ENDINGS = (
     ": grpo",
+    ": vanilla",
+    ": minimum-variance",
     "covariance along a direction",
     "b* -0.5",
     "b* +0.5",

@@ -1,0 +1,100 @@
+"""Both commands at a terminal's edges: pipes that close, disks that are full, no Greek, a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ustat_pg.cli import guarded
+from ustat_pg.validation import InputError
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = (["-m", "ustat_pg.cli", "example"], ["-m", "simulations", "list"])
+
+
+def run(words, **options):
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_reader_that_leaves_is_no_error_on_the_screen(words):
+    read, write = os.pipe()
+    os.close(read)
+    done = run(words, stdout=write)
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_full_disk_behind_stdout_is_one_line(words):
+    with open("/dev/full", "w") as full:
+        done = run(words, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "No space left" in done.stderr
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_terminal_without_greek_gets_question_marks(words):
+    done = run(words, stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_an_interrupted_prediction_says_so(tmp_path):
+    code = (
+        "import sys, time; import ustat_pg.cli as cli;"
+        "cli._predict = lambda options: time.sleep(60);"
+        "print('ready', flush=True);"
+        "sys.exit(cli.main(['predict', 'x.json', '--group-size', '2']))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error == "ustat-pg: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("bad"), 2, "name: bad\n"),
+        (MemoryError("8 GB"), 2, "name: out of memory: 8 GB\n"),
+        (KeyboardInterrupt(), 130, "name: interrupted\n"),
+        (KeyboardInterrupt("kept"), 130, "name: kept\n"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_its_code(error, code, line, capsys):
+    def command() -> int:
+        raise error
+
+    assert guarded("name", command) == code
+    assert capsys.readouterr().err == line
+
+
+def test_a_program_error_is_shown_and_is_no_verdict(capsys):
+    def command() -> int:
+        raise ZeroDivisionError
+
+    assert guarded("name", command) == 70
+    assert "Traceback" in capsys.readouterr().err
