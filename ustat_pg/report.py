@@ -36,7 +36,13 @@ def verdict_table(run: Run, style: str = "simple") -> str:
         count = Counter(rival.verdict for rival in result.rivals)
         refuted = count[RivalVerdict.REFUTED]
         told = refuted + count[RivalVerdict.SURVIVED]
-        apart = [
+        alone = sum(
+            rival.verdict == RivalVerdict.NOT_TESTED and rival.simulation == RivalVerdict.REFUTED
+            for rival in result.rivals
+        )
+        count[RivalVerdict.NOT_TESTED] -= alone
+        apart = [f"{alone} by simulation alone"] if alone else []
+        apart += [
             f"{count[verdict]} {word}"
             for verdict, word in (
                 (RivalVerdict.NOT_DISTINGUISHABLE, "coincide"),

@@ -43,6 +43,8 @@ BLOCK = 65_536
 PILOT = 8_192
 PILOT_FIRST = 2**62
 IDENTITY_GROUPS = 100
+IDENTITY_WORK = 200_000_000
+"""Numbers handled for the drawn groups of one cell: fewer groups are drawn of a large problem."""
 IDENTITY_LIMIT = 300
 """Groups on which formulas are still compared one by one."""
 
@@ -226,8 +228,13 @@ def _blocks(cell: Cell, panel: tuple[Quantity, ...], options: Options, n: int) -
 
 
 def _identity_task(functional: Identity, options: Options | None) -> IdentityBlock:
-    seed, groups = (options.seed, IDENTITY_GROUPS) if options else (0, 0)
-    return IdentityBlock(functional.cell, functional.estimator, functional.formulas, seed, groups)
+    cell = functional.cell
+    seed = groups = 0
+    if options is not None:
+        # Hoeffding parts need the kernel at every pair of outcomes, for each group.
+        pairs = int(cell.problem.outcomes.counts.max()) ** 2 * cell.problem.d
+        seed, groups = options.seed, min(IDENTITY_GROUPS, max(5, IDENTITY_WORK // pairs))
+    return IdentityBlock(cell, functional.estimator, functional.formulas, seed, groups)
 
 
 def _feasible(cell: Cell) -> str | None:
