@@ -21,7 +21,7 @@ import numpy as np
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import Cell
-from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Ratio
+from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Ratio, mean_of
 from ustat_pg.predictions import gradient_mse, oracle_ratio
 
 from .problems import Entry, Suite, mse_of, spread, two_valued
@@ -41,8 +41,11 @@ SMALL, LARGE = 4, 16
 
 def _excess(cell: Cell) -> Ratio:
     """MSE_grpo / MSE_oracle - 1 on the same draws."""
-    oracle = Linear(cell, ((mse_of("oracle"), 1.0),))
-    return Ratio(Linear(cell, ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0))), oracle)
+    prediction = gradient_mse(
+        cell.problem.moments(), "grpo", cell.group_size, cell.batch_size, cell.design
+    )
+    difference = Linear(cell, ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0)))
+    return Ratio(difference, mean_of(cell, mse_of("oracle")), prediction.oracle_mse)
 
 
 def _ratio(entry: Entry, group_size: int, batch_size: int) -> Check | None:

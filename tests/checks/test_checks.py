@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, log, sqrt
 
 import numpy as np
@@ -129,6 +130,11 @@ class TestDecider:
         bad = Evidence.enumerated(1.0 + 1e-6, self.claim)
         assert decide(self.claim, good, ()).verdict == Verdict.CONFIRMED
         assert decide(self.claim, bad, ()).verdict == Verdict.REFUTED
+
+    def test_rounding_of_the_quantity_itself_refutes_nothing(self):
+        claim = replace(equal(0.0, scale=0.0), floor=1e-14)
+        assert decide(claim, seen(3e-15, 1e-17)).verdict == Verdict.CONFIRMED
+        assert decide(claim, seen(3e-13, 1e-17)).verdict == Verdict.REFUTED
 
     def test_order(self):
         claim = positive(0.5, ["no gain"], scale=1.0)

@@ -230,13 +230,14 @@ def decide(
             verdicts[name] = RivalVerdict.SURVIVED
         else:
             verdicts[name] = RivalVerdict.REFUTED
-    if not isfinite(evidence.estimate) or not evidence.interval.meets(statement.region):
+    allowed = statement.region.widened(statement.floor)
+    if not isfinite(evidence.estimate) or not evidence.interval.meets(allowed):
         # An estimate that is not a number speaks for nothing.
         sound = isfinite(evidence.estimate)
         return Decision(Verdict.REFUTED if sound else Verdict.INCONCLUSIVE, verdicts)
     one_sided = not isfinite(statement.region.low) or not isfinite(statement.region.high)
     enough = (
-        evidence.interval.inside(statement.region.widened(statement.tolerance))
+        evidence.interval.inside(statement.region.widened(2 * statement.tolerance))
         if one_sided
         else evidence.interval.half_width
         <= max(statement.margin_for(required), 2 * statement.tolerance) * (1 + 1e-9)

@@ -64,12 +64,20 @@ class Linear:
 
     @property
     def rounding(self) -> float:
-        """The rounding error of its value: a few bits of the largest term that goes into it."""
+        """The rounding error of its value: a reward less a baseline is off by a few bits of the
+        reward, which an error's square multiplies by the rewards' spread.
+        """
         problem = self.cell.problem
-        largest = max(abs(bound) for bound in problem.reward_range)
-        size = largest * float(np.sqrt(problem.policy.squared_norms.max()))
-        return _FEW_BITS * sum(
-            abs(weight) * (size if isinstance(quantity, Projection) else size**2)
+        low, high = problem.reward_range
+        off = _FEW_BITS * max(abs(low), abs(high))
+        norm = float(np.sqrt(problem.policy.squared_norms.max()))
+        return sum(
+            abs(weight)
+            * (
+                off * norm
+                if isinstance(quantity, Projection)
+                else off * (high - low + off) * norm**2
+            )
             for quantity, weight in self.weights
         )
 
@@ -103,10 +111,16 @@ def mean_of(cell: Cell, quantity: Quantity) -> Linear:
 
 @dataclass(frozen=True)
 class Ratio:
-    """E numerator / E denominator, both combinations on the same cell; the denominator positive."""
+    """E numerator / E denominator, both combinations on the same cell; the denominator positive.
+
+    Arguments:
+        numerator, denominator: the two sides.
+        size: the denominator's predicted value, which rounding errors are relative to.
+    """
 
     numerator: Linear
     denominator: Linear
+    size: float = inf
 
     def __post_init__(self) -> None:
         if self.numerator.cell != self.denominator.cell:
@@ -122,8 +136,8 @@ class Ratio:
 
     @property
     def rounding(self) -> float:
-        """Relative to what the two sides are made of; their own sizes are not known here."""
-        return _FEW_BITS
+        """Of its value, which is taken to be below 10."""
+        return _FEW_BITS + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
 
     def _excess(self, ratio: float) -> Linear:
         """Numerator - ratio · denominator, of mean zero at the true ratio."""
@@ -185,7 +199,10 @@ class LogSlope:
     @property
     def rounding(self) -> float:
         """Of a logarithm's slope."""
-        return _FEW_BITS
+        return _FEW_BITS + sum(
+            abs(float(weight)) * point.rounding / value
+            for weight, point, value in zip(self._weights, self.points, self.predicted, strict=True)
+        )
 
     abscissae: tuple[float, ...]
     points: tuple[Linear | Ratio, ...]
