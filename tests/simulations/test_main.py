@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -219,6 +220,36 @@ def test_a_quick_claim_stays_below_a_gigabyte(tmp_path):
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert int(done.stdout.split()[-1]) < 1_000_000
+
+
+def test_progress_is_shown_on_a_terminals_stderr_and_nowhere_else(tmp_path):
+    pty = pytest.importorskip("pty")
+    reader, writer = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "--out", str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        text=True,
+    ) as process:
+        os.close(writer)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(reader, 4096)
+            except OSError:  # what Linux says at a terminal's end
+                break
+            if not piece:
+                break
+            shown += piece
+        out = process.stdout.read()
+    os.close(reader)
+    text = shown.decode()
+    assert "enumerate" in text
+    assert "simulate" in text
+    assert "left" in text
+    assert "enumerate" not in out.splitlines()[0]
+    assert out.startswith("result")
 
 
 def test_figures_are_drawn_from_the_stored_results_and_are_byte_stable(tmp_path, capsys):

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from math import log10
+from shutil import get_terminal_size
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -156,6 +157,9 @@ class _Work:
             desc=f"{what:9}",
             bar_format="{desc} {percentage:3.0f}%|{bar:30}| {elapsed}, {remaining} left",
             disable=None if self.options.progress else True,
+            # A terminal that does not know its size is taken for a small one.
+            ncols=min(get_terminal_size().columns, 80),
+            nrows=20,
             leave=False,
         ) as bar:
             self._drain(missing, bar)
