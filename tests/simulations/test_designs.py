@@ -111,3 +111,30 @@ def test_simulation_does_not_refute_it_either(name, tmp_path):
     save_problem(DEGENERATE[name], tmp_path / "problem.npz")
     words = ["verify", "--size", "smoke", "--problem", str(tmp_path / "problem.npz")]
     assert main([*words, "--out", str(tmp_path / "out")]) in (0, 3)
+
+
+def problems_of(suite: Suite) -> dict[str, SoftmaxBandit]:
+    """Every problem that a claim of the suite runs on, by its digest."""
+    return {
+        cell.problem.digest: cell.problem
+        for stem in STEMS
+        for check in claim(stem, suite).checks
+        for cell in check.functional.cells
+    }
+
+
+def test_anchors_of_every_problem_that_a_claim_runs_on():
+    problems = problems_of(Suite("quick"))
+    assert len(problems) > 30
+    rng = np.random.default_rng(0)
+    for problem in problems.values():
+        probs = problem.policy.probs
+        for x in rng.choice(problem.contexts, min(problem.contexts, 5), replace=False):
+            scores = problem.policy.scores(x)
+            assert np.abs(probs[x] @ scores).max() < 1e-13 * (1 + np.abs(scores).max())
+        gradient, theta, step = problem.gradient(), problem.policy.theta, 1e-5
+        for unit in rng.normal(size=(3, problem.d)) / np.sqrt(problem.d):
+            slope = (
+                problem.objective(theta + step * unit) - problem.objective(theta - step * unit)
+            ) / (2 * step)
+            assert gradient @ unit == pytest.approx(slope, rel=1e-5, abs=1e-9)
