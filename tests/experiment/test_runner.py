@@ -24,6 +24,7 @@ from ustat_pg.experiment import (
     plan_claims,
     run_claims,
 )
+from ustat_pg.experiment import plan as planning
 from ustat_pg.experiment import runner as module
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
@@ -197,9 +198,9 @@ def test_a_disk_that_fills_keeps_what_was_finished(whole, tmp_path, monkeypatch)
 
 def test_more_replications_begin_with_the_same_blocks(tmp_path):
     (plan,) = plan_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    cell, panel = next(iter(module._panels(plan.claim).values()))
-    few = module._blocks(cell, panel, Options("smoke"), module.BLOCK)
-    many = module._blocks(cell, panel, Options("smoke"), 5 * module.BLOCK)
+    cell, panel = next(iter(planning.panels(plan.claim).values()))
+    few = planning.block_tasks(cell, panel, Options("smoke"), planning.BLOCK)
+    many = planning.block_tasks(cell, panel, Options("smoke"), 5 * planning.BLOCK)
     assert many[: len(few)] == few
 
 
@@ -213,7 +214,7 @@ def test_the_plan_is_what_the_run_does(tmp_path):
 
 
 def test_reference_engine_gives_the_same_verdicts(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK", 16_384)
+    monkeypatch.setattr(planning, "BLOCK", 16_384)
     run = run_claims([small_claim()], Options("smoke", engine="reference"), Store(tmp_path))
     assert run.claims[0].verdict == Verdict.CONFIRMED
 

@@ -23,7 +23,7 @@ import ustat_pg.problems.softmax_bandit
 from simulations import Suite, claim
 from ustat_pg.checks import Verdict
 from ustat_pg.experiment import Claim, Options, Store, run_claims
-from ustat_pg.experiment import runner as runner_module
+from ustat_pg.experiment import plan as planning
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -152,7 +152,7 @@ def few(stem: str) -> Claim:
 @pytest.fixture
 def quick_blocks(monkeypatch):
     """Smaller blocks: the reference engine is slow, and these mutants are far from the truth."""
-    monkeypatch.setattr(runner_module, "BLOCK", 8_192)
+    monkeypatch.setattr(planning, "BLOCK", 8_192)
 
 
 def run(stems, engine, folder):

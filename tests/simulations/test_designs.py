@@ -9,7 +9,7 @@ import pytest
 
 from simulations import STEMS, Suite, claim
 from ustat_pg.experiment import Identity, Options, Store, run_claims
-from ustat_pg.experiment.runner import _panels
+from ustat_pg.experiment.plan import panels as panels_of
 from ustat_pg.problems import SoftmaxBandit, random_problem, save_problem
 from ustat_pg.report import exit_code, remarks, verdict_table
 
@@ -61,7 +61,7 @@ def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
 
 def test_panels_hold_what_checks_ask():
     built = claim("optimality", Suite("smoke"))
-    panels = _panels(built)
+    panels = panels_of(built)
     for check in built.checks:
         for cell in check.functional.cells:
             assert set(check.functional.quantities) <= set(panels[cell.name][1])

@@ -15,7 +15,7 @@ import pytest
 from simulations import STEMS, Suite, claim
 from simulations.__main__ import main
 from ustat_pg.experiment import Options, load_results
-from ustat_pg.experiment import runner as runner_module
+from ustat_pg.experiment import plan as planning
 from ustat_pg.problems import example_problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,8 +111,8 @@ def test_every_claim_is_confirmed_and_every_rival_refuted(seed, tmp_path, capsys
 def test_a_claim_alone_is_the_claim_in_the_suite(stem, tmp_path, capsys, monkeypatch):
     # Exact evidence suffices here: plans and allotted rates come from the claim alone by design.
     suite = Suite("smoke")
-    alone = runner_module.allotted_alpha(stem, len(claim(stem, suite).checks))
-    assert alone == runner_module.allotted_alpha(stem, len(claim(stem, Suite("smoke")).checks))
+    alone = planning.allotted_alpha(stem, len(claim(stem, suite).checks))
+    assert alone == planning.allotted_alpha(stem, len(claim(stem, Suite("smoke")).checks))
     assert (
         main(["verify", stem, "--engine", "exact", "--size", "smoke", "--out", str(tmp_path)]) == 0
     )
@@ -189,8 +189,8 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
     assert main([*words, str(tmp_path / "a")]) == 1
     assert "REFUTED by exact" in capsys.readouterr().out
     monkeypatch.setattr(module, "gradient_mse", true)
-    monkeypatch.setitem(runner_module.BUDGETS, "smoke", 2)
-    monkeypatch.setattr(runner_module, "BLOCK", 64)
+    monkeypatch.setitem(planning.BUDGETS, "smoke", 2)
+    monkeypatch.setattr(planning, "BLOCK", 64)
     assert main([*words, str(tmp_path / "b")]) == 3
     assert "it would need" in capsys.readouterr().out
 

@@ -9,8 +9,9 @@ from .claim import (
     Ratio,
     mean_of,
 )
+from .plan import Options, Plan
 from .results import load_results
-from .runner import Interrupted, Options, Plan, Run, plan_claims, run_claims
+from .runner import Interrupted, Run, plan_claims, run_claims
 from .store import Store, StoreError
 
 __all__ = [
