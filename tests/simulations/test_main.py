@@ -213,7 +213,7 @@ def test_a_quick_claim_stays_below_a_gigabyte(tmp_path):
     # Not getrusage: its maximum outlives exec, so that a large parent would count.
     code = (
         "import re, sys; from simulations.__main__ import main;"
-        f"code = main(['verify', 'minibatch', '--out', {str(tmp_path)!r}]);"
+        f"code = main(['verify', 'oracle', '--out', {str(tmp_path)!r}]);"
         "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]); sys.exit(code)"
     )
     done = subprocess.run(

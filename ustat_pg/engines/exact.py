@@ -35,7 +35,7 @@ from .base import (
 
 __all__ = ["ENGINE", "ExactEngine", "minibatches", "size"]
 
-LIMIT = 4_000_000
+LIMIT = 1_000_000
 """Outcomes of a minibatch, over all contexts, that are still enumerated."""
 
 PROMPTS_LIMIT = 4_000
@@ -44,7 +44,7 @@ PROMPTS_LIMIT = 4_000
 WORK_LIMIT = 2e9
 """Multiplications of the quadratic forms, for each estimator."""
 
-_CHUNK_BYTES = 64_000_000
+_CHUNK_BYTES = 16_000_000
 
 
 def size(cell: Cell, *, tuples: bool = False) -> int:
