@@ -66,9 +66,6 @@ class TestPlanning:
     def test_the_rates_add_up_to_the_familys(self):
         assert sum(allotted_alpha(stem, 7) * 7 for stem in RESULTS) == pytest.approx(1e-3)
 
-    def test_a_claims_rate_does_not_depend_on_the_suite(self):
-        assert allotted_alpha("mse", 10) == allotted_alpha("mse", 10, 1e-3)
-
     def test_unknown_stem(self):
         with pytest.raises(InputError, match="unknown"):
             allotted_alpha("nothing", 1)

@@ -108,7 +108,6 @@ def discrepancies(
     formulas: tuple[str, ...],
     *,
     seed: int = 0,
-    first: int = 0,
     replications: int = 0,
 ) -> tuple[int, dict[str, float]]:
     """The largest discrepancy of each formula from the estimator, relative to the scores' and
@@ -127,7 +126,7 @@ def discrepancies(
     scale = float(np.linalg.norm(law.scores, axis=1).max() * np.abs(law.rewards).max()) or 1.0
     worst, count = dict.fromkeys(formulas, 0.0), 0
     chunks = (
-        [reference.draw(cell, seed=seed, first=first, replications=replications)]
+        [reference.draw(cell, seed=seed, first=0, replications=replications)]
         if replications
         else [draws for draws, _ in exact.minibatches(cell, tuples=True)]
     )

@@ -119,15 +119,18 @@ def panels(claim: Claim) -> dict[str, tuple[Cell, tuple[Quantity, ...]]]:
 
 
 def exact_task(cell: Cell, panel: tuple[Quantity, ...]) -> Block:
+    """Every outcome of a cell."""
     return Block(cell, panel, "exact")
 
 
 def pilot_task(cell: Cell, panel: tuple[Quantity, ...], options: Options) -> Block:
+    """A cell's pilot, on replications that no verdict reads."""
     replications = PILOT if options.engine == "cpu" else PILOT // 8
     return Block(cell, panel, options.engine, options.seed, PILOT_FIRST, replications)
 
 
 def block_tasks(cell: Cell, panel: tuple[Quantity, ...], options: Options, n: int) -> list[Block]:
+    """The blocks of a cell's first n replications."""
     return [
         Block(cell, panel, options.engine, options.seed, first, BLOCK)
         for first in range(0, n, BLOCK)
@@ -135,6 +138,7 @@ def block_tasks(cell: Cell, panel: tuple[Quantity, ...], options: Options, n: in
 
 
 def identity_task(functional: Identity, options: Options | None) -> IdentityBlock:
+    """The comparison of an identity's formulas: on drawn groups, or on all without options."""
     cell = functional.cell
     seed = groups = 0
     if options is not None:
@@ -162,6 +166,7 @@ def why_not_compared(cell: Cell) -> str | None:
 
 
 def first_wave(claims: Sequence[Claim], options: Options) -> list[Task]:
+    """What must be known before a plan is made: enumerations, identities and pilots."""
     tasks: list[Task] = []
     for claim in claims:
         for cell, panel in panels(claim).values():
