@@ -9,10 +9,11 @@ from ustat_pg.paper import delivered
 
 if TYPE_CHECKING:
     from ustat_pg.experiment import Claim
+    from ustat_pg.experiment.curves import Point
 
     from .problems import Suite
 
-__all__ = ["STEMS", "Suite", "claim"]
+__all__ = ["STEMS", "Suite", "claim", "curves"]
 
 STEMS = tuple(delivered())
 """The results that have an experiment, in the paper's order."""
@@ -21,6 +22,12 @@ STEMS = tuple(delivered())
 def claim(stem: str, suite: Suite) -> Claim:
     """The claim of that stem, designed on the suite's problems."""
     built: Claim = import_module(f"{__name__}.{stem}").claim(suite)
+    return built
+
+
+def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
+    """The points that the result's figures draw, on the suite's problems."""
+    built: tuple[Point, ...] = tuple(import_module(f"{__name__}.{stem}").curves(suite))
     return built
 
 

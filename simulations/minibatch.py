@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import Cell
-from ustat_pg.experiment import Check, Claim, mean_of
+from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import gradient_mse
 
@@ -99,3 +99,23 @@ def claim(suite: Suite) -> Claim:
                 )
             )
     return Claim(STEM, RIVALS, tuple(checks))
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """B times the MSE against B in the three designs, and what two rivals say of it."""
+    if suite.user is not None:
+        return
+    entry, size = suite.digits_rows(16), 4
+    problem, moments = entry.problem, entry.problem.moments()
+    for batch in (1, 2, 4, 6, 8, 10, 12, 14, 16):
+        at: dict[str, float | str] = {"problem": entry.name, "group_size": size}
+        at["batch_size"] = batch
+        for design in ("iid", "without-replacement", "fixed"):
+            if design == "fixed" and batch != problem.contexts:
+                continue
+            cell = Cell(problem, size, batch, design)
+            value = batch * gradient_mse(moments, "grpo", size, batch, design).mse
+            yield Point("designs", design, at, value, Linear(cell, ((mse_of("grpo"), batch),)))
+        for rival in ("(N-B)/N for (N-B)/(N-1)", "no prompt term"):
+            wrong = rivals(moments, size, batch, "without-replacement")[rival]
+            yield Point("designs", f"rival: {rival}", at, batch * wrong)

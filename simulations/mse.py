@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from ustat_pg.checks import at_most, equal
 from ustat_pg.engines import Cell, Distance, Estimator, Projection, SquaredProjection
 from ustat_pg.engines.base import direction
-from ustat_pg.experiment import Check, Claim, mean_of
+from ustat_pg.experiment import Check, Claim, Point, mean_of
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import explicit_bound, gradient_covariance, gradient_mse
 
@@ -99,3 +99,19 @@ def _of(entry: Entry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
         mean_of(cell, Distance(grpo, Estimator("oracle"))),
         at_most(limit, second, tighter),
     )
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """MSE against G of no baseline, grpo, the oracle and the minimum-variance baseline."""
+    for entry, batch in suite.shown:
+        moments = entry.problem.moments()
+        for size in suite.curve_sizes:
+            cell = Cell(entry.problem, size, batch)
+            for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
+                yield Point(
+                    "mse",
+                    baseline,
+                    {"problem": entry.name, "group_size": size, "batch_size": batch},
+                    gradient_mse(moments, baseline, size, batch).mse,
+                    mean_of(cell, mse_of(baseline)),
+                )

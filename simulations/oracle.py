@@ -21,7 +21,7 @@ import numpy as np
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import Cell
-from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Ratio, mean_of
+from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, Ratio, mean_of
 from ustat_pg.predictions import gradient_mse, oracle_ratio
 
 from .problems import Entry, Suite, mse_of, spread, two_valued
@@ -108,13 +108,16 @@ def _entries(suite: Suite) -> Iterator[tuple[Entry, int]]:
     yield suite.digits, 2
 
 
+def _noisy() -> Entry:
+    """Arms alike and a reward that is almost noise: ‖g‖² is small, the ratio near G/(G-1)."""
+    return Entry("noisy", "made-up", two_valued([0.25] * 4, [0.55, 0.5, 0.5, 0.45]))
+
+
 def claim(suite: Suite) -> Claim:
     """Ratios at small G everywhere; orders at one prompt and in minibatches."""
     singles = list(suite.single_prompts)
     if suite.user is None:
-        # Arms alike and a reward that is almost noise: ‖g‖² is small, the ratio near G/(G-1).
-        noisy = two_valued([0.25] * 4, [0.55, 0.5, 0.5, 0.45])
-        singles.append(Entry("noisy", "made-up", noisy))
+        singles.append(_noisy())
     checks: list[Check | None] = []
     for entry in singles:
         checks += [_ratio(entry, size, 1) for size in suite.group_sizes[:2]]
@@ -124,3 +127,21 @@ def claim(suite: Suite) -> Claim:
     for entry, batch in _entries(suite):
         checks += [_ratio(entry, 2, batch), _slope(entry, batch)]
     return Claim(STEM, RIVALS, tuple(check for check in checks if check is not None))
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """The excess of the ratio over 1 against G: at one prompt, and in a minibatch of many."""
+    shown = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
+    if suite.user is None:
+        shown += [(suite.skewed, 1), (_noisy(), 1), *_entries(suite)]
+    for entry, batch in shown:
+        if entry.group not in ("made-up", "real", "user"):
+            continue
+        moments = entry.problem.moments()
+        for size in suite.curve_sizes:
+            excess = oracle_ratio(moments, size, batch) - 1
+            if excess < 1e3:
+                at: dict[str, float | str] = {"problem": entry.name, "group_size": size}
+                at |= {"batch_size": batch, "one_prompt": str(entry.problem.contexts == 1)}
+                cell = Cell(entry.problem, size, batch)
+                yield Point("ratio", entry.name, at, excess, _excess(cell))

@@ -74,6 +74,11 @@ class Suite:
         return {"smoke": (2,), "quick": (2, 3, 8), "full": (2, 3, 4, 8, 16, 32)}[self.size]
 
     @property
+    def curve_sizes(self) -> tuple[int, ...]:
+        """The group sizes that figures show; few on a problem of the user's own, whose size is open."""
+        return (2, 4, 8, 16) if self.user is not None else (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+    @property
     def generated(self) -> int:
         """How many problems of each kind are generated."""
         return {"smoke": 1, "quick": 2, "full": 10}[self.size]
@@ -119,6 +124,13 @@ class Suite:
     def digits(self) -> Entry:
         """Real data: 1,797 prompts, 10 arms, d = 650."""
         return Entry("digits", "real", digits_problem())
+
+    @property
+    def shown(self) -> tuple[tuple[Entry, int], ...]:
+        """The problems that figures show, with their number of prompts in a minibatch."""
+        if self.user is not None:
+            return ((Entry("problem", "user", self.user), 1),)
+        return ((self.balanced, 1), (self.digits, 8))
 
     def digits_rows(self, count: int) -> Entry:
         """A few rows of the digits, equally likely, small enough to enumerate minibatches."""

@@ -12,9 +12,11 @@ Cost: seconds; the definition's loop over pairs is most of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.engines import Cell, Distance, Estimator
-from ustat_pg.experiment import Check, Claim, Identity, Linear
+from ustat_pg.experiment import Check, Claim, Identity, Linear, Point, mean_of
 from ustat_pg.predictions import gradient_mse
 
 from .problems import Suite, mse_of
@@ -72,3 +74,25 @@ def claim(suite: Suite) -> Claim:
             )
         )
     return Claim(STEM, tuple(RIVALS), tuple(checks))
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """The two parts of grpo's error against G: what the oracle has too, and what it has not."""
+    for entry, _ in suite.shown:
+        problem = suite.prompts(entry, 1)[0].problem
+        moments = problem.moments()
+        for size in suite.curve_sizes:
+            predicted = gradient_mse(moments, "grpo", size)
+            second = Distance(Estimator("grpo"), Estimator("oracle"))
+            for part, value, quantity in (
+                ("first", predicted.first_order_term, mse_of("oracle")),
+                ("second", predicted.second_order_term, second),
+                ("grpo", predicted.mse, mse_of("grpo")),
+            ):
+                yield Point(
+                    "parts",
+                    part,
+                    {"problem": entry.name, "group_size": size},
+                    value,
+                    mean_of(Cell(problem, size), quantity),
+                )

@@ -9,6 +9,7 @@ from .claim import (
     Ratio,
     mean_of,
 )
+from .curves import Point, load_curves, run_points
 from .plan import Options, Plan
 from .results import load_results
 from .runner import Interrupted, Run, plan_claims, run_claims
@@ -23,12 +24,15 @@ __all__ = [
     "LogSlope",
     "Options",
     "Plan",
+    "Point",
     "Ratio",
     "Run",
     "Store",
     "StoreError",
+    "load_curves",
     "load_results",
     "mean_of",
     "plan_claims",
     "run_claims",
+    "run_points",
 ]

@@ -1,0 +1,106 @@
+"""Curves: the points of figures are measured as checks are, and say what is missing."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simulations import STEMS, Suite, curves
+from simulations.problems import mse_of
+from ustat_pg.engines import Cell, get_engine
+from ustat_pg.experiment import Options, Point, Store, load_curves, mean_of, run_points
+from ustat_pg.experiment.curves import CURVES_FILE
+from ustat_pg.experiment.plan import BLOCK
+from ustat_pg.predictions import gradient_mse
+from ustat_pg.validation import InputError
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Suite().skewed.problem
+
+
+def points(problem, enumerate=True):
+    value = gradient_mse(problem.moments(), "grpo", 3).mse
+    functional = mean_of(Cell(problem, 3), mse_of("grpo"))
+    return [
+        Point("f", "grpo", {"group_size": 3}, value, functional, enumerate),
+        Point("f", "grpo", {"group_size": 4}, gradient_mse(problem.moments(), "grpo", 4).mse),
+        Point("f", "unpredicted", {"group_size": 3}, None, functional),
+    ]
+
+
+def test_a_point_is_what_the_engine_measures(problem, tmp_path):
+    frame = run_points(points(problem), Options("smoke"), Store(tmp_path))
+    drawn = get_engine("cpu").measure(Cell(problem, 3), (mse_of("grpo"),), replications=BLOCK)
+    row = frame.iloc[0]
+    assert row.estimate == drawn.mean[0]
+    assert row.replications == BLOCK
+    assert row.low < row.prediction < row.high
+    assert row.exact == pytest.approx(row.prediction, rel=1e-12)
+    # A wrong curve would be seen in the figure: its gap is far outside the interval.
+    assert not row.low < row.prediction * 1.05 < row.high
+
+
+def test_what_is_not_there_is_missing_and_not_zero(problem, tmp_path):
+    frame = run_points(points(problem, False), Options("smoke"), Store(tmp_path))
+    assert frame.estimate.isna().tolist() == [False, True, False]
+    assert frame.exact.isna().all()
+    assert frame.prediction.isna().tolist() == [False, False, True]
+    exact_only = run_points(points(problem), Options("smoke", "exact"), Store(tmp_path))
+    assert exact_only.estimate.isna().all()
+    assert exact_only.exact.notna().tolist() == [True, False, False]
+
+
+def test_a_second_run_draws_nothing(problem, tmp_path, monkeypatch):
+    first = run_points(points(problem), Options("smoke"), Store(tmp_path))
+    monkeypatch.setattr(
+        "ustat_pg.experiment.blocks.get_engine", lambda name: pytest.fail("drawn again")
+    )
+    pd.testing.assert_frame_equal(
+        first, run_points(points(problem), Options("smoke", workers=2), Store(tmp_path))
+    )
+
+
+def test_curves_are_read_back_as_they_were(problem, tmp_path):
+    frame = run_points(points(problem), Options("smoke"), Store(tmp_path / "blocks"))
+    (tmp_path / CURVES_FILE).write_text(frame.to_csv(index=False))
+    pd.testing.assert_frame_equal(load_curves(tmp_path), frame, check_dtype=False)
+
+
+def test_bad_input_is_refused(problem, tmp_path):
+    with pytest.raises(InputError, match="needs a prediction or a functional"):
+        Point("f", "grpo", {"group_size": 3})
+    with pytest.raises(InputError, match="nan is not finite"):
+        Point("f", "grpo", {"group_size": 3}, float("nan"))
+    with pytest.raises(InputError, match="no curves"):
+        load_curves(tmp_path)
+    (tmp_path / CURVES_FILE).write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="not the curves of a run"):
+        load_curves(tmp_path)
+    (tmp_path / CURVES_FILE).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not the curves of a run"):
+        load_curves(tmp_path)
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_result_has_points_that_are_distinct(stem):
+    built = curves(stem, Suite("smoke"))
+    assert built
+    keys = [(p.figure, p.series, *sorted(p.at.items())) for p in built]
+    assert len(set(keys)) == len(keys)
+    assert any(p.functional is not None for p in built)
+
+
+def test_the_map_has_the_correlation_that_it_says():
+    for point in curves("optimality", Suite("smoke")):
+        if point.figure != "map" or point.series != "oracle":
+            continue
+        problem = point.functional.cells[0].problem
+        probs, chance = problem.policy.probs[0], problem.mean_rewards[0]
+        norms = problem.policy.squared_norms[0]
+        covariance = probs @ (norms * chance) - (probs @ norms) * (probs @ chance)
+        spread = probs @ norms**2 - (probs @ norms) ** 2
+        value = probs @ chance
+        correlation = covariance / np.sqrt(spread * value * (1 - value))
+        assert value == pytest.approx(0.5)
+        assert correlation == pytest.approx(point.at["correlation"], abs=1e-12)

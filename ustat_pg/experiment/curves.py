@@ -1,0 +1,166 @@
+"""Curves: measured points beside predictions, for figures; they decide nothing.
+
+A point is a functional on a cell, as a check's is, with coordinates in place of a statement. Points
+run through the same blocks and the same store as checks, so a curve costs nothing where a check has
+drawn the same cell, and a figure is drawn again without drawing a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..engines import Cell, Quantity
+from ..validation import InputError
+from .claim import Linear, Ratio
+from .plan import BLOCK, Options, block_tasks, exact_task, why_not_enumerated
+from .runner import _environment as environment
+from .runner import _Work as Work
+from .store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["CURVES_FILE", "Point", "load_curves", "run_points"]
+
+CURVES_FILE = "curves.csv"
+
+ALPHA = 0.05
+"""Intervals of figures are 95% ones, each for itself: they decide nothing."""
+
+BLOCKS = {"smoke": 1, "quick": 2, "full": 64}
+"""Blocks of every measured point, by size."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a figure.
+
+    Arguments:
+        figure: the figure's name.
+        series: which of its lines the point belongs to, a baseline's name for example.
+        at: its coordinates by name, numbers or words.
+        prediction: what the closed form says; None where there is none.
+        functional: what is measured; None for a point that is only predicted.
+        enumerate: whether its exact value is wanted too.
+
+    Raises:
+        InputError: a point that says nothing, or a prediction that is not finite.
+    """
+
+    figure: str
+    series: str
+    at: dict[str, float | str]
+    prediction: float | None = None
+    functional: Linear | Ratio | None = field(default=None, repr=False)
+    enumerate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.prediction is None and self.functional is None:
+            raise InputError(f"{self.figure}: a point needs a prediction or a functional")
+        if self.prediction is not None and not isfinite(self.prediction):
+            raise InputError(f"{self.figure}: prediction {self.prediction} is not finite")
+
+
+def _panels(points: Iterable[Point]) -> dict[str, tuple[Cell, tuple[Quantity, ...]]]:
+    """What the points measure, cell by cell."""
+    cells: dict[str, Cell] = {}
+    quantities: dict[str, dict[str, Quantity]] = {}
+    for point in points:
+        if point.functional is None:
+            continue
+        for cell in point.functional.cells:
+            cells[cell.name] = cell
+            quantities.setdefault(cell.name, {}).update(
+                {q.label: q for q in point.functional.quantities}
+            )
+    return {
+        name: (cells[name], tuple(by[label] for label in sorted(by)))
+        for name, by in quantities.items()
+    }
+
+
+def run_points(
+    points: Sequence[Point], options: Options, store: Store, executor: Executor | None = None
+) -> pd.DataFrame:
+    """Measure what the store lacks; the points as a tidy frame.
+
+    Arguments:
+        points: of one figure or several.
+        options: size (how many blocks each point gets), engine, seed, workers.
+        store: where finished blocks are.
+        executor: runs the blocks, in place of threads.
+
+    Returns:
+        one row for each point: figure, series, its coordinates, prediction, exact, estimate,
+        standard_error, low, high (a 95% interval), replications.
+
+    Raises:
+        Interrupted: stopped; the same call continues.
+    """
+    import pandas as pd
+
+    measured = _panels(points)
+    asked = _panels(point for point in points if point.enumerate)
+    enumerated = {name for name, (cell, _) in asked.items() if why_not_enumerated(cell) is None}
+    n = BLOCKS[options.size] * BLOCK if options.simulates else 0
+    blocks = {name: block_tasks(*panel, options, n) for name, panel in measured.items()}
+    with environment(options, executor) as pool:
+        work = Work(store, options, pool, None)
+        exact = {name: exact_task(*measured[name]) for name in measured if name in enumerated}
+        work.run([*exact.values(), *(task for of in blocks.values() for task in of)], "curves")
+        known = {name: (measured[name][1], work.sums([task])) for name, task in exact.items()}
+        drawn = {
+            name: (panel, work.sums(blocks[name]))
+            for name, (_, panel) in measured.items()
+            if blocks[name]
+        }
+    rows = []
+    for point in points:
+        row: dict[str, Any] = {"figure": point.figure, "series": point.series, **point.at}
+        row["prediction"] = point.prediction
+        if point.functional is not None:
+            names = {cell.name for cell in point.functional.cells}
+            if point.enumerate and names <= known.keys():
+                row["exact"] = point.functional.exact(known)
+            if names <= drawn.keys():
+                evidence = point.functional.evidence(drawn, ALPHA)
+                row |= {
+                    "estimate": evidence.estimate,
+                    "standard_error": evidence.standard_error,
+                    "low": evidence.interval.low,
+                    "high": evidence.interval.high,
+                    "replications": evidence.replications,
+                }
+        rows.append(row)
+    measures = ["prediction", "exact", "estimate", "standard_error", "low", "high", "replications"]
+    frame = pd.DataFrame(rows)
+    places = [name for name in frame.columns if name not in measures]
+    return frame.reindex(columns=[*places, *measures])
+
+
+def load_curves(folder: str | Path) -> pd.DataFrame:
+    """The curves of a finished run, as :func:`run_points` made them.
+
+    Arguments:
+        folder: the run's ``--out`` folder.
+
+    Raises:
+        InputError: there are none, or the file is damaged.
+    """
+    import pandas as pd
+
+    path = Path(folder) / CURVES_FILE
+    try:
+        frame = pd.read_csv(path)
+    except OSError as error:
+        raise InputError(f"{path}: no curves: {error.strerror}") from None
+    except ValueError:
+        raise InputError(f"{path}: not the curves of a run") from None
+    if not {"figure", "series", "prediction", "estimate"} <= set(frame.columns):
+        raise InputError(f"{path}: not the curves of a run")
+    return frame
