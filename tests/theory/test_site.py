@@ -1,0 +1,503 @@
+"""The site as a reader meets it: opened from disk in a browser, with nothing to fetch.
+
+The checks are functions that return complaints, so that the same ones are turned on planted faults.
+Where Chromium is not installed the tests that need it are skipped, unless USTAT_REQUIRE_BROWSER=1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("index", "ustatistic", "mse", "minibatch", "oracle", "optimality")
+LARGEST = 1_500_000
+NAMESPACES = "http://www.w3.org/"
+
+
+# ---------------------------------------------------------------- the site, and a browser
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the built site: the one that USTAT_SITE names, or one that all workers share."""
+    pytest.importorskip("myst_nb", reason="the site needs the extra theory")
+    if ready := os.environ.get("USTAT_SITE"):
+        return Path(ready).resolve()
+    from filelock import FileLock
+
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    target = base / "site"
+    with FileLock(base / "site.lock"):
+        if not (base / "site.log").exists():
+            done = build(ROOT / "theory", target)
+            (base / "site.log").write_text(f"{done.returncode}\n{done.stderr}", "utf-8")
+    status, _, log = (base / "site.log").read_text("utf-8").partition("\n")
+    assert status == "0", log
+    return target
+
+
+def build(source, target, timeout=300):
+    """Build as ``make theory`` does: warnings are errors, every page is executed."""
+    command = [sys.executable, "-m", "sphinx", "-T", "-q", "-W", "--keep-going", "-E", "-b", "html"]
+    return subprocess.run(
+        [*command, str(source), str(target)],
+        cwd=target.parent,  # not the repository: cells must not depend on where the build runs
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Headless Chromium that keeps its console and its requests."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if not (chromium and driver):
+        reason = "no chromium and chromedriver here: make browser installs them"
+        if os.environ.get("USTAT_REQUIRE_BROWSER") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--host-resolver-rules=MAP * ~NOTFOUND",  # a request fails at once, and is seen
+        "--window-size=1280,1600",
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = webdriver.ChromeService(executable_path=driver)
+    session = webdriver.Chrome(options=options, service=service)
+    session.set_page_load_timeout(30)
+    session.get("about:blank")  # away from the browser's own first page, which has requests too
+    session.get_log("performance")
+    yield session
+    session.quit()
+
+
+def pages(site):
+    """Every page of the site."""
+    return sorted(site.rglob("*.html"))
+
+
+# ---------------------------------------------------------------- what the files say
+
+
+class Reader(HTMLParser):
+    """Collects what a page loads, where it links, its anchors and its images."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.loads, self.links, self.anchors, self.images = [], [], set(), []
+        self.visible, self._skipped = [], []
+        self.feed(html)
+        self.loads += re.findall(r"url\(\s*['\"]?([^'\")]+)", html)
+
+    def handle_starttag(self, tag, attrs):
+        attributes = {name: value or "" for name, value in attrs}
+        if "id" in attributes:
+            self.anchors.add(attributes["id"])
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
+        elif tag == "link" and "href" in attributes:
+            self.loads.append(attributes["href"])
+        for name in ("src", "poster", "data", "action"):
+            if name in attributes:
+                self.loads.append(attributes[name])
+        for source in attributes.get("srcset", "").split(","):
+            if source.strip():
+                self.loads.append(source.split()[0])
+        if tag == "img":
+            self.images.append(attributes)
+        if tag in {"script", "style", "pre", "code", "annotation"}:
+            self._skipped.append(tag)
+
+    def handle_endtag(self, tag):
+        if self._skipped and tag == self._skipped[-1]:
+            self._skipped.pop()
+
+    def handle_data(self, data):
+        if not self._skipped:
+            self.visible.append(data)
+
+
+def outside(address):
+    """Whether an address leaves the site."""
+    return bool(urlsplit(address).netloc) or urlsplit(address).scheme not in {"", "data"}
+
+
+def complaints_of_files(folder):
+    """What the files of a site load from elsewhere, link to in vain, or leave undescribed."""
+    found = []
+    readers = {page: Reader(page.read_text("utf-8")) for page in pages(folder)}
+    for page, reader in readers.items():
+        name = page.relative_to(folder)
+        found += [f"{name} loads {load[:80]}" for load in reader.loads if outside(load)]
+        found += [
+            f"{name}: no alt for {i.get('src', '')[:80]}" for i in reader.images if not i.get("alt")
+        ]
+        text = " ".join(reader.visible)
+        found += [f"{name} shows raw TeX: {m}" for m in re.findall(r"\$\$|\\[a-zA-Z]{2,}\{", text)]
+        if page.stat().st_size > LARGEST:
+            found.append(f"{name} has {page.stat().st_size} bytes: at most {LARGEST} are allowed")
+        for link in [*reader.links, *reader.loads]:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            if not target.is_file():
+                found.append(f"{name} points to {link}, which is not there")
+            elif (
+                parts.fragment
+                and target in readers
+                and parts.fragment not in readers[target].anchors
+            ):
+                found.append(f"{name} points to {link}: no such anchor")
+    for sheet in folder.rglob("*.css"):
+        loads = re.findall(
+            r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)", sheet.read_text("utf-8")
+        )
+        found += [f"{sheet.name} loads {a or b}" for a, b in loads if outside(a or b)]
+    for script in folder.rglob("*.js"):
+        literals = re.findall(r"[\"'`]((?:https?:)?//[^\"'`\s]+)", script.read_text("utf-8"))
+        found += [f"{script.name} names {u}" for u in literals if not u.startswith(NAMESPACES)]
+    return found
+
+
+def test_files_load_nothing_and_links_resolve(site):
+    assert complaints_of_files(site) == []
+
+
+def test_every_result_has_its_page_and_two_have_a_slider(site):
+    sliders = [p for p in PAGES if 'class="slider"' in (site / f"{p}.html").read_text("utf-8")]
+    assert len(sliders) >= 2
+    for page in PAGES[1:]:
+        text = (site / f"{page}.html").read_text("utf-8")
+        assert "<math" in text
+        assert "<img" in text
+        assert "sd-dropdown" in text
+
+
+def test_every_public_module_and_name_is_in_the_reference(site):
+    """What a package offers in ``__all__`` is documented where it is defined."""
+    import importlib
+    import pkgutil
+
+    import sphinx.util.inventory
+
+    import ustat_pg
+
+    inventory = sphinx.util.inventory.InventoryFile.loads(
+        (site / "objects.inv").read_bytes(), uri=""
+    )
+    known = {
+        name for kind, objects in inventory.data.items() for name in objects if kind[:3] == "py:"
+    }
+    names = [
+        module.name
+        for module in pkgutil.walk_packages(ustat_pg.__path__, "ustat_pg.")
+        if not any(part.startswith("_") for part in module.name.split("."))
+    ]
+    missing = [name for name in names if name not in known]
+    for name in ("ustat_pg", "ustat_pg.predictions", "ustat_pg.ustatistics", "ustat_pg.estimators"):
+        module = importlib.import_module(name)
+        for public in module.__all__:
+            thing = getattr(module, public)
+            home = getattr(thing, "__module__", None)
+            if callable(thing) and f"{home}.{public}" not in known:
+                missing.append(f"{name}.{public}")
+    assert missing == []
+
+
+# ---------------------------------------------------------------- what the browser sees
+
+
+def complaints_of_browser(browser, address):
+    """Open a page; what its console says and which requests leave the disk or fail."""
+    browser.get_log("browser"), browser.get_log("performance")
+    browser.get(address)
+    browser.execute_async_script("document.fonts.ready.then(() => setTimeout(arguments[0], 0))")
+    found = [f"console: {entry['message']}" for entry in browser.get_log("browser")]
+    asked = {}
+    for entry in browser.get_log("performance"):
+        message = json.loads(entry["message"])["message"]
+        parameters = message["params"]
+        if message["method"] == "Network.requestWillBeSent":
+            url = parameters["request"]["url"]
+            asked[parameters["requestId"]] = url
+            if urlsplit(url).scheme not in {"file", "data"}:
+                found.append(f"request: {url}")
+        elif message["method"] == "Network.loadingFailed":
+            found.append(f"failed: {asked.get(parameters['requestId'])}")
+    assert asked, "the performance log is empty: the check would see nothing"
+    return found
+
+
+def test_no_page_has_a_console_error_or_a_request(site, browser):
+    found = {}
+    for page in pages(site):
+        if complaints := complaints_of_browser(browser, page.as_uri()):
+            found[str(page.relative_to(site))] = complaints
+    assert found == {}
+
+
+def test_search_works_from_disk(site, browser):
+    found = complaints_of_browser(browser, (site / "search.html").as_uri() + "?q=hoeffding")
+    assert found == []
+    listed = browser.find_elements("css selector", "#search-results a[href]")
+    assert any("ustatistics" in link.get_attribute("href") for link in listed)
+
+
+FORMULAS = """
+const arity = {mfrac: 2, mroot: 2, msub: 2, msup: 2, munder: 2, mover: 2, msubsup: 3, munderover: 3};
+return [...document.querySelectorAll("article math")].map(math => {
+  const copy = math.cloneNode(true);
+  copy.querySelectorAll("annotation").forEach(node => node.remove());
+  const box = math.getBoundingClientRect();
+  const fraction = math.querySelector("mfrac");
+  const height = node => node.getBoundingClientRect().top;
+  return {
+    text: copy.textContent, width: box.width, height: box.height,
+    namespace: math.namespaceURI, display: getComputedStyle(math).display,
+    children: [...math.querySelectorAll(Object.keys(arity).join())]
+      .every(node => node.children.length === arity[node.localName]),
+    stacked: fraction === null || height(fraction.children[0]) < height(fraction.children[1]),
+    folded: math.closest("details:not([open])") !== null,
+    red: math.querySelector("merror, [mathcolor]") !== null,
+  };
+});
+"""
+
+
+def complaints_of_formulas(browser):
+    """What is wrong with the formulas of the page that is open."""
+    found = []
+    for formula in browser.execute_script(FORMULAS):
+        text = formula["text"]
+        if formula["namespace"] != "http://www.w3.org/1998/Math/MathML" or formula["red"]:
+            found.append(f"no MathML, or an error shown: {text}")
+        if re.search(r"[\\$]", text):
+            found.append(f"raw TeX: {text}")
+        if not formula["children"]:
+            found.append(f"a fraction or a script of the wrong number of parts: {text}")
+        if not formula["folded"]:
+            if formula["width"] < 3 or formula["height"] < 5:
+                found.append(f"no box: {text}")
+            if not formula["stacked"]:
+                found.append(f"the numerator is not above the denominator: {text}")
+    return found
+
+
+def test_formulas_are_drawn(site, browser):
+    fractions = 0
+    for page in PAGES:
+        browser.get((site / f"{page}.html").as_uri())
+        browser.execute_async_script("document.fonts.ready.then(() => arguments[0]())")
+        assert complaints_of_formulas(browser) == [], page
+        fractions += len(browser.find_elements("css selector", "article mfrac"))
+    assert fractions >= 5
+    browser.get((site / "mse.html").as_uri())
+    texts = [formula["text"] for formula in browser.execute_script(FORMULAS)]
+    plain = [re.sub(r"[\s\u2061]", "", text) for text in texts]
+    # Theorem 2, as a reader reads it: the second-order term over G(G-1).
+    assert any("G(G−1)" in text and "Σ" in text for text in plain), plain
+    loaded = browser.execute_script(
+        "return [...document.fonts].filter(f => f.status === 'loaded').map(f => f.family)"
+    )
+    assert any("STIX Two Math" in family for family in loaded)
+
+
+def sliders(site):
+    """The pages that have a slider."""
+    return [p for p in pages(site) if 'class="slider"' in p.read_text("utf-8")]
+
+
+SHOWN = """
+return [...arguments[0].querySelectorAll(".slider-frame")].filter(frame => frame.offsetHeight > 0)
+  .map(frame => [frame.innerText, (frame.querySelector("img") || {}).src || ""]);
+"""
+
+
+def test_sliders_move_by_keyboard(site, browser):
+    for page in sliders(site):
+        browser.get(page.as_uri())
+        for slider in browser.find_elements("css selector", ".slider"):
+            control = slider.find_element("css selector", "input[type=range]")
+            label = slider.find_element("css selector", "label")
+            assert label.get_attribute("for") == control.get_attribute("id")
+            value = slider.find_element("css selector", "output")
+            assert value.get_attribute("aria-live") == "polite"
+            assert not slider.find_element("css selector", "table").is_displayed()
+            before, named = browser.execute_script(SHOWN, slider), value.text
+            assert len(before) == 1
+            at_end = control.get_attribute("value") == control.get_attribute("max")
+            control.send_keys("\ue012" if at_end else "\ue014")  # left, right
+            after = browser.execute_script(SHOWN, slider)
+            assert len(after) == 1
+            assert after != before
+            assert value.text != named
+            assert control.get_attribute("aria-valuetext") == value.text
+
+
+def test_sliders_read_fully_without_javascript(site, browser):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        for page in sliders(site):
+            browser.get(page.as_uri())
+            for slider in browser.find_elements("css selector", ".slider"):
+                assert not slider.find_element("css selector", "input").is_displayed()
+                assert slider.find_element("css selector", "table").is_displayed()
+                frames = slider.find_elements("css selector", ".slider-frame")
+                assert sum(frame.is_displayed() for frame in frames) == 1
+                rows = slider.find_elements("css selector", "tbody tr")
+                assert len(rows) == len(frames)
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_folded_answers_open(site, browser):
+    opened = 0
+    for page in PAGES[1:]:
+        browser.get((site / f"{page}.html").as_uri())
+        for answer in browser.find_elements("css selector", "details.sd-dropdown"):
+            body = answer.find_element("css selector", ".sd-summary-content")
+            assert not body.is_displayed()
+            answer.find_element("css selector", "summary").send_keys("\ue007")  # enter
+            assert body.is_displayed()
+            assert body.text.strip()
+            opened += 1
+    assert opened >= len(PAGES) - 1
+
+
+def test_figures_stay_on_white_in_the_dark(site, browser):
+    browser.get((site / "mse.html").as_uri())
+    browser.execute_script("document.body.dataset.theme = 'dark'")
+    page, *figures = browser.execute_script(
+        "return [document.body, ...document.querySelectorAll('article img')]"
+        ".map(node => getComputedStyle(node).backgroundColor)"
+    )
+    assert page != "rgb(255, 255, 255)"
+    assert figures
+    assert set(figures) == {"rgb(255, 255, 255)"}
+
+
+def test_pages_fit_a_phone(site, browser):
+    size = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        for page in pages(site):
+            browser.get(page.as_uri())
+            width = browser.execute_script("return document.documentElement.scrollWidth")
+            assert width <= size["width"], page.name
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+# ---------------------------------------------------------------- planted faults
+
+
+def planted(folder, fault):
+    """A page with one fault, beside a sound one."""
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>planted</title>'
+    (folder / "sound.html").write_text(f"{head}<p>Sound.</p>", "utf-8")
+    (folder / "planted.html").write_text(f"{head}<article>{fault}</article>", "utf-8")
+    return folder / "planted.html"
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ('<img alt="far" src="https://example.invalid/a.png">', "loads https://example.invalid"),
+        ('<img alt="far" src="//example.invalid/a.png">', "loads //example.invalid"),
+        ('<link rel="stylesheet" href="https://example.invalid/a.css">', "loads https"),
+        ("<style>p { background: url(https://example.invalid/a.png) }</style>", "loads https"),
+        ('<a href="nowhere.html">x</a>', "which is not there"),
+        ('<a href="sound.html#nowhere">x</a>', "no such anchor"),
+        ('<img src="data:image/gif;base64,R0lGODlhAQABAAAAACw=">', "no alt"),
+        (r"<p>As \frac{1}{G} shows</p>", "raw TeX"),
+        ("<p>" + "x" * LARGEST + "</p>", "bytes"),
+    ],
+)
+def test_planted_faults_in_files_are_refused(tmp_path, fault, complaint):
+    planted(tmp_path, fault)
+    found = complaints_of_files(tmp_path)
+    assert any(complaint in one and one.startswith("planted") for one in found), found
+    assert not any(one.startswith("sound") for one in found)
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ("<script>console.error('planted')</script>", "console: "),
+        ("<script>throw new Error('planted')</script>", "console: "),
+        ('<img alt="far" src="https://example.invalid/a.png">', "request: https://example.invalid"),
+        ("<script>fetch('https://example.invalid/a').catch(() => 0)</script>", "request: "),
+        ('<script src="missing.js"></script>', "failed: file:"),
+    ],
+)
+def test_planted_faults_in_the_browser_are_refused(tmp_path, browser, fault, complaint):
+    page = planted(tmp_path, fault)
+    assert any(complaint in one for one in complaints_of_browser(browser, page.as_uri()))
+    assert complaints_of_browser(browser, (tmp_path / "sound.html").as_uri()) == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        r"<math><mi>\frac{a}{b}</mi></math>",
+        "<math></math>",
+        "<math><merror><mi>x</mi></merror></math>",
+        "<math style='display: none'><mi>x</mi></math>",
+        "<math><mfrac><mi>a</mi><mspace width='1em'/><mi>b</mi></mfrac></math>",
+    ],
+)
+def test_planted_faults_in_formulas_are_refused(tmp_path, browser, fault):
+    browser.get(planted(tmp_path, fault).as_uri())
+    assert complaints_of_formulas(browser)
+    browser.get(planted(tmp_path, "<math><mfrac><mi>a</mi><mi>b</mi></mfrac></math>").as_uri())
+    assert complaints_of_formulas(browser) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        ("$\\undefinedmacro{x}$", "Undefined control sequence"),
+        ("```{code-cell} ipython3\n1 / 0\n```", "ZeroDivisionError"),
+        ("[nowhere](nowhere.md)", "nowhere"),
+    ],
+)
+def test_a_fault_in_a_page_fails_the_build(tmp_path, page, complaint):
+    pytest.importorskip("myst_nb", reason="the site needs the extra theory")
+    source = tmp_path / "theory"
+    source.mkdir()
+    for name in ("_ext", "_static", "_templates"):
+        shutil.copytree(ROOT / "theory" / name, source / name)
+    conf = (ROOT / "theory" / "conf.py").read_text("utf-8")
+    (source / "conf.py").write_text(conf, "utf-8")
+    front = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n---\n\n# Planted\n\n"
+    (source / "index.md").write_text(front + page + "\n", "utf-8")
+    done = build(source, tmp_path / "site")
+    assert done.returncode != 0
+    assert complaint in done.stderr

@@ -1,0 +1,89 @@
+"""The site of executable pages: Sphinx, MyST, and nothing that a page would have to fetch."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
+
+from ustat_pg import __version__  # noqa: E402
+
+project = "ustat_pg"
+author = "The ustat_pg authors"
+project_copyright = author
+version = release = __version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+    "execution",
+    "plain_docstrings",
+    "prerendered_math",
+]
+exclude_patterns = ["_ext", "_static", "_templates"]
+templates_path = ["_templates"]
+root_doc = "index"
+nitpicky = True
+nitpick_ignore = [("py:data", "ustat_pg.problems.KINDS")]
+nitpick_ignore_regex = [("py:.*", r"(numpy|concurrent|collections|typing|pathlib)\..*")]
+
+# A page is executed at every build: a stored output could outlive the code that made it.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
+nb_merge_streams = True
+nb_mime_priority_overrides = [("html", "image/svg+xml", 5)]
+
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+
+html_math_renderer = "prerendered"
+# Every macro of every page: one place, so that a symbol means one thing.
+prerendered_math_macros = {
+    r"\E": r"\mathbb{E}",
+    r"\R": r"\mathbb{R}",
+    r"\Cov": r"\operatorname{Cov}",
+    r"\Var": r"\operatorname{Var}",
+    r"\MSE": r"\operatorname{MSE}",
+    r"\tr": r"\operatorname{tr}",
+    r"\norm": r"\lVert #1 \rVert",
+    r"\abs": r"\lvert #1 \rvert",
+    r"\ghat": r"\hat{g}",
+    r"\T": r"\top",
+}
+
+autosummary_generate = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_typehints_format = "short"
+# The site is built without the extras: what is not here is not needed to read a docstring.
+autodoc_mock_imports = [
+    name
+    for name in ("torch", "cupy", "dask", "distributed", "jax", "mpi4py", "transformers", "trl")
+    if find_spec(name) is None
+]
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+napoleon_attr_annotations = False
+
+pygments_dark_style = "github-dark"
+html_theme = "furo"
+html_title = "GRPO as a U-statistic"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = [("slider.js", {"defer": "defer"})]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_search_summary = False  # the summary is fetched, which a page opened from disk may not
+html_use_index = True
+html_theme_options = {"top_of_page_buttons": []}
