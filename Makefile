@@ -3,17 +3,30 @@ PYTHON ?= python3
 SIZE ?= quick
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: verify test lint figures clean
+.PHONY: verify test lint figures report theory browser benchmarks clean
 
 verify: .venv/core  ## run the main job, print the verdict table, write report and figures
 	@status=0; .venv/bin/python -m simulations verify --size $(SIZE) --out results/$(SIZE) || status=$$?; \
-	  case $$status in 0|1|3) .venv/bin/python -m figures results/$(SIZE) || exit 2;; esac; exit $$status
+	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE) || exit 2;; esac; exit $$status
 
 figures: .venv/core  ## draw again from the stored results
 	.venv/bin/python -m figures results/$(SIZE)
 
+report: .venv/core  ## one self-contained page of the stored run
+	.venv/bin/python -m simulations report results/$(SIZE)
+
 test: .venv/dev  ## the whole suite
 	.venv/bin/python -m pytest -n 2 --dist worksteal
+
+theory: .venv/theory  ## the site of executable pages
+	.venv/bin/python -m sphinx -T -q -W --keep-going -E -b html theory build/theory
+	@echo "open $(CURDIR)/build/theory/index.html"
+
+browser:  ## Chromium and its driver for the tests of the site, where apt-get and root are there
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium chromium-driver; \
+	else echo "no Chromium here and no way to install it: its tests will be skipped"; fi
 
 lint: .venv/dev  ## format, lint, types, import contracts
 	.venv/bin/ruff format --check .
@@ -28,10 +41,18 @@ lint: .venv/dev  ## format, lint, types, import contracts
 	$(PIP) --editable '.[figures]'
 	@touch $@
 
+.venv/theory: .venv/core
+	$(PIP) --editable '.[theory]'
+	@touch $@
+
 .venv/dev: .venv/core
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[dev]'
 	@touch $@
+
+benchmarks: .venv/dev  ## every benchmark, side by side with its peers; minutes, on a quiet machine
+	-$(PIP) --editable '.[benchmarks]'
+	for name in false_alarms mse_kernel ustatistics cost; do .venv/bin/python -m benchmarks.$$name || exit 1; done
 
 clean:
 	rm -rf .venv results build dist *.egg-info

@@ -1,37 +1,95 @@
-"""``python -m figures DIR``: draw the figures of a run from its stored results."""
+"""``python -m figures DIR [NAME...]``: draw the figures of a run from its stored results."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from . import verdicts
+from ustat_pg.validation import InputError
+
+from . import data
+from .catalogue import PICTURES
+from .picture import Picture, save
+from .style import theme
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def paint(folder: Path, out: Path, names: Sequence[str] = ()) -> tuple[list[Path], list[str]]:
+    """Draw what a run has data for.
+
+    Arguments:
+        folder: the run's.
+        out: where the files go; made if it is not there.
+        names: of figures; all unless given.
+
+    Returns:
+        the files, and the names of figures that the run has no data for.
+
+    Raises:
+        InputError: no finished run, or its files are damaged; a name that is unknown.
+    """
+    unknown = [name for name in names if name not in PICTURES]
+    if unknown:
+        raise InputError(f"figure {unknown[0]!r} is unknown: choose of {', '.join(PICTURES)}")
+    document, curves = data.verdicts(folder), data.curves(folder)
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    matplotlib.use("Agg")
+    out.mkdir(parents=True, exist_ok=True)
+    files: list[Path] = []
+    missing: list[str] = []
+    for name in names or PICTURES:
+        picture = PICTURES[name]
+        source: Any = document if picture.source is None else _points(curves, picture)
+        figure = None
+        if source is not None:
+            with theme():
+                try:
+                    figure = picture.draw(source)
+                except (ValueError, KeyError, TypeError, IndexError) as error:
+                    raise InputError(
+                        f"{folder}: not the results that figure {name} is drawn from: {error!r}"
+                    ) from error
+        if figure is None:
+            missing.append(name)
+            continue
+        files += save(picture, figure, out)
+        plt.close(figure)
+    return files, missing
+
+
+def _points(curves: pd.DataFrame | None, picture: Picture) -> pd.DataFrame | None:
+    """The rows of a figure; None where there are none."""
+    if curves is None:
+        return None
+    own = curves[curves["figure"] == picture.source]
+    return own.reset_index(drop=True) if len(own) else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write ``DIR/figures/verdicts.png`` and ``.svg``; returns the exit code."""
+    """Write the figures as SVG and PNG; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m figures", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
-    folder = parser.parse_args(arguments).folder
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(PICTURES)}")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: DIR/figures")
+    options = parser.parse_args(arguments)
     try:
-        document = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
-        import matplotlib
-
-        matplotlib.use("Agg")
-        # Byte-stable files: no dates, and names in the SVG that do not change from run to run.
-        matplotlib.rcParams["svg.hashsalt"] = "ustat_pg"
-        figure = verdicts.draw(document)
-        (folder / "figures").mkdir(exist_ok=True)
-        for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-            target = folder / "figures" / f"verdicts.{suffix}"
-            figure.savefig(target, dpi=200, metadata=metadata)
-            print(f"Figure: {target}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"figures: {folder}: no finished run: {error}", file=sys.stderr)
+        files, missing = paint(
+            options.folder, options.out or options.folder / "figures", options.names
+        )
+    except (OSError, InputError) as error:
+        print(f"figures: {error}", file=sys.stderr)
         return 2
+    for file in files:
+        print(f"Figure: {file}")
+    if missing:
+        print(f"No data in this run for: {', '.join(missing)}")
     return 0
 
 

@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import style
+from .picture import Picture
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw"]
+__all__ = ["PICTURES", "draw"]
 
 EDGE = 8.0
 """Rivals further away than this are drawn at the edge."""
 
-COLOURS = {"made-up": "#0072B2", "generated": "#E69F00", "real": "#009E73", "user": "#CC79A7"}
-NAMES = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
+LOOKS = {
+    "made-up": (style.BLUE, "o", "made up"),
+    "generated": (style.ORANGE, "s", "generated"),
+    "real": (style.GREEN, "D", "real data"),
+    "user": (style.PINK, "^", "problem"),
+}
+"""Colour, marker and name of each kind of problem."""
 
 
 def _rows(claim: dict[str, Any]) -> list[dict[str, Any]]:
@@ -48,48 +56,58 @@ def _rows(claim: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def draw(document: dict[str, Any]) -> Figure:
-    """The figure of a run's results (its ``verdicts.json``)."""
-    import matplotlib.pyplot as plt
+def draw(document: dict[str, Any]) -> Figure | None:
+    """The figure of a run's results (its ``verdicts.json``); None if nothing was simulated."""
     from matplotlib.lines import Line2D
 
     claims = [(claim, rows) for claim in document["claims"] if (rows := _rows(claim))]
-    figure, axes = plt.subplots(
-        1, max(len(claims), 1), figsize=(2.1 * max(len(claims), 1) + 0.6, 4.2), squeeze=False
-    )
-    for axis, (claim, rows) in zip(axes[0], claims, strict=False):
+    if not claims:
+        return None
+    figure, axes = style.panels(len(claims), 3.9)
+    for axis, (claim, rows) in zip(axes, claims, strict=True):
         axis.axvspan(-1, 1, color="0.9", lw=0)
-        axis.axvline(0, color="0.5", lw=0.8)
-        for y, row in enumerate(rows):
-            colour = COLOURS[row["group"]]
-            axis.plot(
-                [row["place"] - row["error"], row["place"] + row["error"]],
-                [y, y],
-                color=colour,
-                lw=1,
-            )
-            axis.plot(row["place"], y, "o", color=colour, ms=2.5)
-            axis.plot(row["rivals"], [y] * len(row["rivals"]), "x", color="black", ms=4, mew=0.8)
-        axis.set_xlim(-EDGE - 0.6, EDGE + 0.6)
-        axis.set_ylim(len(rows) - 0.5, -0.5)
+        axis.axvline(0, color="0.5", lw=0.6)
+        for group, (colour, marker, _) in LOOKS.items():
+            own = [(y, row) for y, row in enumerate(rows) if row["group"] == group]
+            heights, places = [y for y, _ in own], np.array([row["place"] for _, row in own])
+            errors = np.array([row["error"] for _, row in own])
+            axis.hlines(heights, places - errors, places + errors, color=colour, lw=0.9)
+            axis.plot(places, heights, marker, color=colour, ms=2.2, mew=0)
+        crosses = [(place, y) for y, row in enumerate(rows) for place in row["rivals"]]
+        axis.plot(
+            [x for x, _ in crosses], [y for _, y in crosses], "x", color="black", ms=3, mew=0.6
+        )
+        edge = max(0.6, 0.012 * len(rows))
+        axis.set_xlim(-EDGE - 0.8, EDGE + 0.8)
+        axis.set_xticks([-EDGE, -4, -1, 1, 4, EDGE], ["≤-8", "-4", "-1", "1", "4", "≥8"])
+        axis.set_ylim(len(rows) - 1 + edge, -edge)
         axis.set_yticks([])
-        axis.set_title(f"{claim['label']}\n{claim['verdict']}", fontsize=8)
-        axis.tick_params(labelsize=7)
-        for side in ("left", "right", "top"):
-            axis.spines[side].set_visible(False)
+        axis.set_title(f"{claim['label']}\n{claim['verdict']}")
+        axis.spines["left"].set_visible(False)
     groups = dict.fromkeys(row["group"] for _, rows in claims for row in rows)
     handles = [
-        Line2D([], [], color=COLOURS[group], marker="o", ms=3, lw=1, label=NAMES[group])
-        for group in groups
+        Line2D([], [], color=LOOKS[g][0], marker=LOOKS[g][1], ms=2.8, mew=0, label=LOOKS[g][2])
+        for g in groups
     ]
-    handles.append(Line2D([], [], color="black", marker="x", ms=4, lw=0, label="rival"))
-    figure.legend(
-        handles=handles, loc="lower center", ncols=len(handles), fontsize=7, frameon=False
-    )
+    handles.append(Line2D([], [], color="black", marker="x", ms=3, mew=0.6, lw=0, label="rival"))
+    wide = len(claims) > 1
     figure.supxlabel(
-        "estimate minus prediction, in half-widths of the check's interval (bar: one standard error)",
-        fontsize=8,
-        y=0.075,
+        "estimate minus prediction, in half-widths of the check's interval"
+        + (" (bar: one standard error)" if wide else "\n(bar: one standard error)"),
+        fontsize=7.5,
     )
-    figure.subplots_adjust(left=0.02, right=0.98, top=0.87, bottom=0.2, wspace=0.12)
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles) if wide else 3)
     return figure
+
+
+PICTURES = (
+    Picture(
+        "verdicts",
+        "Every simulated check",
+        "One row for each simulated check, in half-widths of its interval about the prediction: a "
+        "confirmed check's estimate lies in the grey band, and the rivals that it was planned to "
+        "refute, drawn as crosses, lie outside it.",
+        None,
+        draw,
+    ),
+)

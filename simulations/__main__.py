@@ -1,13 +1,17 @@
-"""``python -m simulations list | plan | verify``: run the experiments and say what they settle."""
+"""``python -m simulations list | plan | verify | check | report``: run the experiments and say what
+they settle.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +19,11 @@ from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS
 from ustat_pg.validation import InputError
 
-from . import STEMS, claim
+from . import STEMS, claim, curves
 
 if TYPE_CHECKING:
     from ustat_pg.experiment import Options
+    from ustat_pg.experiment.executors import Cluster
 
     from .problems import Suite
 
@@ -47,13 +52,49 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--size", choices=("smoke", "quick", "full"), default="quick")
         command.add_argument("--engine", choices=("cpu", "reference", "exact"), default="cpu")
         command.add_argument("--seed", type=int, default=0)
-        command.add_argument(
-            "--workers", type=int, default=os.cpu_count() or 1, help="threads (default: all cores)"
+        where = command.add_mutually_exclusive_group()
+        where.add_argument("--workers", type=int, help="threads (default: all cores)")
+        where.add_argument(
+            "--dask",
+            metavar="ADDRESS",
+            help="on the Dask cluster with this scheduler, tcp://host:8786",
+        )
+        where.add_argument(
+            "--mpi",
+            action="store_true",
+            help="under mpiexec -n 4 python -m mpi4py.futures -m simulations ...",
         )
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
         command.add_argument("--problem", metavar="FILE", help="your own problem, .json or .npz")
         command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    _add_check(commands)
+    command = commands.add_parser("report", help="a finished run as one HTML page: DIR/report.html")
+    command.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
     return parser
+
+
+def _add_check(commands: Any) -> None:
+    command = commands.add_parser(
+        "check",
+        help="one check of a result alone, as a run's report names it",
+        description="Draw the replications of one check again; nothing is stored or read.",
+        epilog="Exit codes: 0 confirmed, 1 refuted, 2 usage or input, 3 inconclusive.",
+    )
+    command.add_argument("stem", metavar="CLAIM", help=f"of: {', '.join(STEMS)}")
+    command.add_argument("name", metavar="NAME", help="of the check, as in the report")
+    command.add_argument("--size", choices=("smoke", "quick", "full"), default="quick")
+    command.add_argument("--engine", choices=("cpu", "reference", "exact"), default="cpu")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--workers", type=int, help="threads (default: all cores)")
+    command.add_argument(
+        "--replications", metavar="N[,N...]", help="of its cells (default: one block, 65,536)"
+    )
+    command.add_argument(
+        "--refute", action="append", default=[], metavar="RIVAL",
+        help="a wrong formula that the check must refute to be confirmed; may be repeated",
+    )  # fmt: skip
+    command.add_argument("--problem", metavar="FILE", help="your own problem, .json or .npz")
+    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _suite(options: argparse.Namespace) -> Suite:
@@ -83,9 +124,11 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from ustat_pg.experiment import Store, plan_claims
     from ustat_pg.report import plan_table
 
-    suite, how = _suite(options), _options(options)
+    suite = _suite(options)
     store = Store(_folder(options, suite) / "blocks")
-    plans = plan_claims([claim(stem, suite) for stem in stems], how, store)
+    with _cluster(options) as cluster:
+        how = _options(options, cluster)
+        plans = plan_claims([claim(stem, suite) for stem in stems], how, store, cluster)
     if options.json:
         print(
             json.dumps(
@@ -105,26 +148,50 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
     return 0
 
 
-def _options(options: argparse.Namespace) -> Options:
+@contextmanager
+def _cluster(options: argparse.Namespace) -> Iterator[Cluster | None]:
+    """Where blocks are run, if not here."""
+    from ustat_pg.experiment.executors import dask_cluster, mpi_cluster
+
+    if options.dask is not None:
+        with dask_cluster(options.dask) as cluster:
+            yield cluster
+    elif options.mpi:
+        with mpi_cluster() as cluster:
+            yield cluster
+    else:
+        yield None
+
+
+def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
     from ustat_pg.experiment import Options
 
-    return Options(options.size, options.engine, options.seed, options.workers, progress=True)
+    workers = options.workers
+    if workers is None:
+        workers = (os.cpu_count() or 1) if cluster is None else max(cluster.threads(), 1)
+    return Options(options.size, options.engine, options.seed, workers, progress=True)
 
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from ustat_pg.checks import Verdict
-    from ustat_pg.experiment import Store, load_results, run_claims
+    from ustat_pg.experiment import Store, load_results, run_claims, run_points
+    from ustat_pg.experiment.curves import CURVES_FILE
     from ustat_pg.experiment.results import RESULTS_FILE
     from ustat_pg.report import document, exit_code, remarks, report, verdict_table
 
-    suite, how = _suite(options), _options(options)
+    suite = _suite(options)
     folder = _folder(options, suite)
     store = Store(folder / "blocks")
-    run = run_claims([claim(stem, suite) for stem in stems], how, store)
-    data = document(run, how)
-    store.write(folder / RESULTS_FILE, json.dumps(data, indent=1) + "\n")
-    store.write(folder / "report.md", report(run, how, _command(options, stems)))
-    store.write(folder / "checks.csv", load_results(folder).to_csv(index=False))
+    with _cluster(options) as cluster:
+        how = _options(options, cluster)
+        run = run_claims([claim(stem, suite) for stem in stems], how, store, cluster)
+        data = document(run, how, _command(options, stems), options.problem)
+        store.write(folder / RESULTS_FILE, json.dumps(data, indent=1) + "\n")
+        store.write(folder / "report.md", report(run, how, _command(options, stems)))
+        store.write(folder / "checks.csv", load_results(folder).to_csv(index=False))
+        points = [point for stem in stems for point in curves(stem, suite)]
+        frame = run_points(points, how, store, cluster)
+        store.write(folder / CURVES_FILE, frame.to_csv(index=False))
     if options.json:
         print(json.dumps(data))
         return exit_code(run)
@@ -146,8 +213,52 @@ def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
     words = ["python -m simulations verify"]
     words += [] if tuple(stems) == STEMS else list(stems)
     words += [f"--size {options.size}", f"--engine {options.engine}", f"--seed {options.seed}"]
-    words += [f"--problem {options.problem}"] if options.problem else []
+    words += [f"--problem {shlex.quote(options.problem)}"] if options.problem else []
     return " ".join(words)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from ustat_pg.experiment.alone import check_alone
+    from ustat_pg.report import check_table
+
+    if options.stem not in STEMS:
+        raise InputError(f"claim {options.stem!r} is unknown: choose of {', '.join(STEMS)}")
+    try:
+        numbers = [int(word) for word in (options.replications or "").split(",") if word.strip()]
+    except ValueError:
+        raise InputError(
+            f"replications are {options.replications!r}: whole numbers with commas between them"
+        ) from None
+    suite = _suite(options)
+    result = check_alone(
+        claim(options.stem, suite), options.name, _options(options, None), numbers, options.refute
+    )
+    if options.json:
+        print(json.dumps(result.to_dict()))
+    else:
+        print(check_table(options.stem, result))
+    verdicts = {found.decision.verdict.value for found in result.found.values()}
+    return 1 if "REFUTED" in verdicts else 0 if verdicts == {"CONFIRMED"} else 3
+
+
+def _report(options: argparse.Namespace) -> int:
+    from ustat_pg.html_report import Figure, html_report
+
+    # First without figures: whatever is missing is said before they are drawn.
+    html_report(options.folder)
+    from figures.__main__ import paint
+    from figures.catalogue import PICTURES
+
+    files, _ = paint(options.folder, options.folder / "figures")
+    drawn = [
+        Figure(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
+        for file in files
+        if file.suffix == ".svg"
+    ]
+    target = options.folder / "report.html"
+    target.write_text(html_report(options.folder, drawn), encoding="utf-8")
+    print(f"Report: {target}")
+    return 0
 
 
 def _stop(*_: Any) -> None:
@@ -161,6 +272,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         if options.command == "list":
             return _list()
+        if options.command in ("check", "report"):
+            return (_check if options.command == "check" else _report)(options)
         unknown = [stem for stem in options.claims if stem not in STEMS]
         if unknown:
             raise InputError(f"claim {unknown[0]!r} is unknown: choose of {', '.join(STEMS)}")

@@ -221,8 +221,12 @@ def _frontier() -> Iterator[Point]:
             prediction = gradient_mse(moments, "grpo", size)
             functional = None
             if i % 3 == 0 and j % 3 == 0:
-                sides = (mean_of(Cell(problem, size), mse_of(b)) for b in ("grpo", "vanilla"))
-                functional = Ratio(*sides, size=prediction.vanilla_mse)
+                cell = Cell(problem, size)
+                functional = Ratio(
+                    mean_of(cell, mse_of("grpo")),
+                    mean_of(cell, mse_of("vanilla")),
+                    prediction.vanilla_mse,
+                )
             at: dict[str, float | str] = {"pass_rate": count / arms, "group_size": size}
             yield Point(
                 "frontier", "ratio", at, prediction.mse / prediction.vanilla_mse, functional

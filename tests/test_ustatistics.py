@@ -200,6 +200,83 @@ def test_covariance_ustatistic_is_the_sample_covariance(n, d):
     np.testing.assert_allclose(value, ustatistic(covariance_kernel, (s, z)), rtol=1e-12)
 
 
+# The compiled loop takes rows by seven and columns by 1024: all remainders, and both sides of a seam.
+@pytest.mark.parametrize("n", [2, 3, 7, 8, 9, 13, 14, 15, 30])
+@pytest.mark.parametrize("d", [1, 7, 1023, 1024, 1025, 2050])
+def test_covariance_ustatistic_of_many_rows_and_columns(n, d):
+    s, z = random_sample(n, n, d)
+    expected = [math.fsum((s[:, k] - s[:, k].mean()) * (z - z.mean())) / (n - 1) for k in range(d)]
+    np.testing.assert_allclose(covariance_ustatistic(s, z), expected, rtol=1e-10, atol=1e-14)
+
+
+def test_an_outlying_first_sample_costs_no_digits():
+    s, z = random_sample(20, 1000, 3)
+    s[0], z[0] = 1e6, 1e3
+    exact = [np.cov(s[:, k].astype(np.longdouble), z, dtype=np.longdouble)[0, 1] for k in range(3)]
+    np.testing.assert_allclose(covariance_ustatistic(s, z), np.array(exact, float), rtol=1e-13)
+
+
+def unaligned(array):
+    """The same numbers, one byte off."""
+    room = np.empty(array.nbytes + 1, np.uint8)
+    other = room[1:].view(array.dtype).reshape(array.shape)
+    other[...] = array
+    return other
+
+
+def read_only(array):
+    other = array.copy()
+    other.setflags(write=False)
+    return other
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        read_only,
+        np.asfortranarray,
+        lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+        lambda a: a[::-1].copy()[::-1],
+        unaligned,
+        lambda a: a.astype(">f8"),
+        lambda a: a.astype(np.longdouble),
+        np.ndarray.tolist,
+        lambda a: a.view(np.recarray),
+    ],
+)
+def test_equal_numbers_in_any_memory_give_equal_bytes(kind):
+    s, z = random_sample(19, 9, 4)
+    expected = covariance_ustatistic(s, z)
+    for scores, rewards in ((kind(s), z), (s, kind(z)), (kind(s), kind(z))):
+        np.testing.assert_array_equal(covariance_ustatistic(scores, rewards), expected)
+    for scores, rewards in ((s.astype(int), z), (s, z.astype(int)), (s, z > 1)):
+        plain = covariance_ustatistic(np.asarray(scores, float), np.asarray(rewards, float))
+        np.testing.assert_array_equal(covariance_ustatistic(scores, rewards), plain)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_no_entry_that_is_not_finite_goes_unseen(bad):
+    # Equal rewards make every weight 0, and 0 must not hide it; nor may the other infinity.
+    s, z = random_sample(21, 9, 3)
+    for rewards in (z, np.full(9, 0.5)):
+        for row, column in itertools.product(range(9), range(3)):
+            wrong = s.copy()
+            wrong[row, column] = bad
+            with pytest.raises(InputError, match=rf"scores holds .* at \[{row}, {column}\]"):
+                covariance_ustatistic(wrong, rewards)
+            wrong[(row + 1) % 9, column] = -bad
+            with pytest.raises(InputError, match="scores holds"):
+                covariance_ustatistic(wrong, rewards)
+            with pytest.raises(InputError, match="scores holds"):
+                covariance_ustatistic(wrong[None], rewards[None])
+    for scores in (s, np.full((9, 3), 0.1)):
+        for row in range(9):
+            wrong = z.copy()
+            wrong[row] = bad
+            with pytest.raises(InputError, match=rf"rewards holds .* at \[{row}\]"):
+                covariance_ustatistic(scores, wrong)
+
+
 small = st.integers(-5, 5)
 
 

@@ -14,11 +14,20 @@ from tabulate import tabulate
 from ._version import __version__
 from .checks import FAMILY_ALPHA, RivalVerdict, Verdict
 from .experiment import Options, Plan, Run
+from .experiment.claim import Identity
 from .experiment.results import KINDS, CheckResult, ClaimResult
 from .experiment.store import code_version
 from .paper import PAPER, RESULTS
 
-__all__ = ["document", "exit_code", "plan_table", "remarks", "report", "verdict_table"]
+__all__ = [
+    "check_table",
+    "document",
+    "exit_code",
+    "plan_table",
+    "remarks",
+    "report",
+    "verdict_table",
+]
 
 _GROUPS = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
 
@@ -114,13 +123,19 @@ def exit_code(run: Run) -> int:
     return 3 if Verdict.INCONCLUSIVE in verdicts else 0
 
 
-def document(run: Run, options: Options) -> dict[str, Any]:
+def document(
+    run: Run, options: Options, command: str = "", problem: str | None = None
+) -> dict[str, Any]:
     """The run as one JSON object: ``claims`` depends on the claims, the seed, the engine and the
-    code alone; ``run`` says when and where.
+    code alone; ``draws`` has the replications of every check's cells, which reproduce it alone;
+    ``run`` says when, where and by which command.
     """
     return {
         "claims": [result.to_dict() for result in run.claims],
+        "draws": {plan.claim.stem: _draws(plan) for plan in run.plans},
         "run": {
+            "command": command,
+            "problem": problem,
             "seconds": round(run.seconds, 3),
             "paper": PAPER,
             "size": options.size,
@@ -130,6 +145,7 @@ def document(run: Run, options: Options) -> dict[str, Any]:
             "family_alpha": FAMILY_ALPHA,
             "machine": {
                 "system": platform.system(),
+                "platform": platform.platform(),
                 "processor": platform.machine(),
                 "cores": cpu_count(),
             },
@@ -137,10 +153,25 @@ def document(run: Run, options: Options) -> dict[str, Any]:
                 "ustat_pg": __version__,
                 "code": code_version(),
                 "python": platform.python_version(),
-                **{name: version(name) for name in ("numpy", "scipy", "numba")},
+                **{
+                    name: version(name)
+                    for name in ("numpy", "scipy", "numba", "llvmlite", "pandas", "scikit-learn")
+                },
             },
             "set_aside": list(run.set_aside),
         },
+    }
+
+
+def _draws(plan: Plan) -> dict[str, list[int]]:
+    """The replications of each simulated check's cells, in their order."""
+    return {
+        check.name: [
+            plan.replications[name]
+            for name in dict.fromkeys(c.name for c in check.functional.cells)
+        ]
+        for check in plan.claim.checks
+        if not isinstance(check.functional, Identity) and plan.replications
     }
 
 
@@ -227,6 +258,51 @@ def _row(check: CheckResult) -> list[str]:
         "-" if drawn is None else f"{drawn.evidence.smallest_discrepancy:.2g}",
         (verdict or Verdict.CONFIRMED).value,
     ]
+
+
+def check_table(stem: str, result: CheckResult) -> str:
+    """One check as a small table: each kind of evidence, then each rival."""
+    statement = result.check.statement
+    lines = [
+        f"{RESULTS[stem].label} ({stem}): {result.check.name}",
+        f"predicted {statement.prediction:.12g}",
+        "",
+    ]
+    found = [
+        [
+            kind,
+            f"{evidence.estimate:.12g}",
+            f"{evidence.standard_error:.2g}",
+            f"[{evidence.interval.low:.12g}, {evidence.interval.high:.12g}]",
+            f"{evidence.replications:,}" if evidence.replications else "-",
+            findings.decision.verdict.value,
+        ]
+        for kind, findings in result.found.items()
+        for evidence in [findings.evidence]
+    ]
+    header = ["evidence", "estimate", "standard error", "interval", "replications", "verdict"]
+    lines.append(tabulate(found, header, disable_numparse=True))
+    if result.infeasible:
+        lines += ["", f"not enumerated: {result.infeasible}"]
+    names = dict.fromkeys(
+        name for findings in result.found.values() for name in findings.decision.rivals
+    )
+    rivals = []
+    for name in names:
+        says = statement.rivals.get(name)
+        if says is None:
+            said = "another formula"
+        elif says.low == says.high:
+            said = f"{says.low:.6g}"
+        else:
+            said = f"[{says.low:.6g}, {says.high:.6g}]"
+        rivals.append([name, said, *(f.decision.rivals[name].value for f in result.found.values())])
+    if rivals:
+        lines += [
+            "",
+            str(tabulate(rivals, ["rival", "says", *result.found], disable_numparse=True)),
+        ]
+    return "\n".join(lines)
 
 
 def plan_table(plans: list[Plan], budget: int) -> str:

@@ -14,6 +14,7 @@ and returns one value, of any shape, per tuple: ``(tuples, ...)``. It receives f
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -261,8 +262,8 @@ def covariance_kernel(first: tuple[Any, Any], second: tuple[Any, Any]) -> FloatA
     return np.asarray(0.5 * step * difference.reshape(-1, *(1,) * (step.ndim - 1)))
 
 
-def _centred(scores: ArrayLike, rewards: ArrayLike, minimum: int) -> tuple[FloatArray, FloatArray]:
-    """Return checked scores ``(..., n, d)`` and rewards ``(..., n, 1)`` of mean zero along n."""
+def _checked(scores: ArrayLike, rewards: ArrayLike, minimum: int) -> tuple[FloatArray, FloatArray]:
+    """Return checked scores ``(..., n, d)`` and rewards ``(..., n)``."""
     s = finite_array("scores", scores)
     z = finite_array("rewards", rewards)
     if s.ndim < 2 or z.shape != s.shape[:-1]:
@@ -272,6 +273,12 @@ def _centred(scores: ArrayLike, rewards: ArrayLike, minimum: int) -> tuple[Float
         )
     if s.shape[-2] < minimum:
         raise InputError(f"{s.shape[-2]} sample(s) given: at least {minimum} are needed")
+    return s, z
+
+
+def _centred(scores: ArrayLike, rewards: ArrayLike, minimum: int) -> tuple[FloatArray, FloatArray]:
+    """Return checked scores ``(..., n, d)`` and rewards ``(..., n, 1)`` of mean zero along n."""
+    s, z = _checked(scores, rewards, minimum)
     z = z[..., None]
     # The first sample goes first: a common offset, however large, then leaves no rounding behind,
     # and scores or rewards that are all equal become exact zeros.
@@ -283,22 +290,111 @@ def _centred(scores: ArrayLike, rewards: ArrayLike, minimum: int) -> tuple[Float
     return s, z
 
 
+_OVERFLOW = "scores and rewards are so large that their products overflow: rescale them"
+
+
 def _no_overflow(*results: FloatArray) -> None:
     if not all(np.isfinite(result).all() for result in results):
-        raise InputError(
-            "scores and rewards are so large that their products overflow: rescale them"
-        )
+        raise InputError(_OVERFLOW)
+
+
+_FLOAT64 = np.dtype(np.float64)
+
+_COLUMNS = 1024
+"""Columns of scores that the compiled loop takes at once."""
+
+
+def _covariance_body(scores: Any, rewards: Any, out: Any) -> Any:
+    """Fill ``out`` (L d,) with the covariances of L samples; say whether all are finite.
+
+    Arguments:
+        scores: (L n, d), sample after sample; rewards: (L n,).
+
+    In IEEE arithmetic NaN and infinity spread: an input that is not finite makes a value that is
+    not, be it multiplied by 0. So the inputs are not looked at apart from the sums.
+    """
+    rows, d = scores.shape
+    samples = len(out) // d
+    n = rows // samples
+    even = n - n % 4
+    alone = 1 + (n - 1) % 7
+    scale = 1.0 / (n - 1)
+    not_finite = 0
+    for k in range(samples):
+        s, z = scores[k * n : (k + 1) * n], rewards[k * n : (k + 1) * n]
+        # The first sample goes first, as in _centred. The centred rewards sum to 0, so the scores
+        # need not be centred besides.
+        origin = z[0]
+        mean = 0.0
+        # The second round takes away the rounding of the first.
+        for _ in range(2):
+            # Four sums side by side: one alone would wait for itself at each addition.
+            t0 = t1 = t2 = t3 = 0.0
+            for i in range(0, even, 4):
+                t0 += z[i] - origin - mean
+                t1 += z[i + 1] - origin - mean
+                t2 += z[i + 2] - origin - mean
+                t3 += z[i + 3] - origin - mean
+            for i in range(even, n):
+                t0 += z[i] - origin - mean
+            mean += (t0 + t1 + t2 + t3) / n
+        # So many columns at once that their sums stay in the nearest cache, and seven rows at once,
+        # so that a sum is loaded and stored once for seven products.
+        for left in range(0, d, _COLUMNS):
+            right = min(left + _COLUMNS, d)
+            first, sums = s[0, left:right], out[k * d + left : k * d + right]
+            for p in range(right - left):
+                sums[p] = 0.0
+            for i in range(1, alone):
+                w0 = (z[i] - origin - mean) * scale
+                s0 = s[i, left:right]
+                for p in range(right - left):
+                    sums[p] += w0 * (s0[p] - first[p])
+            for i in range(alone, n, 7):
+                w0 = (z[i] - origin - mean) * scale
+                w1 = (z[i + 1] - origin - mean) * scale
+                w2 = (z[i + 2] - origin - mean) * scale
+                w3 = (z[i + 3] - origin - mean) * scale
+                w4 = (z[i + 4] - origin - mean) * scale
+                w5 = (z[i + 5] - origin - mean) * scale
+                w6 = (z[i + 6] - origin - mean) * scale
+                s0, s1, s2 = s[i, left:right], s[i + 1, left:right], s[i + 2, left:right]
+                s3, s4, s5 = s[i + 3, left:right], s[i + 4, left:right], s[i + 5, left:right]
+                s6 = s[i + 6, left:right]
+                for p in range(right - left):
+                    q = first[p]
+                    low = (w0 * (s0[p] - q) + w1 * (s1[p] - q)) + w2 * (s2[p] - q)
+                    high = (w3 * (s3[p] - q) + w4 * (s4[p] - q)) + w5 * (s5[p] - q)
+                    sums[p] += (low + high) + w6 * (s6[p] - q)
+            for p in range(right - left):
+                not_finite += not np.isfinite(sums[p])
+    return not_finite == 0
+
+
+@functools.cache
+def _covariances() -> Callable[..., bool]:
+    """:func:`_covariance_body`, compiled at its first use: numba takes a while to import."""
+    from numba import njit, types
+
+    # Read-only types stand for writable arrays too, and any layout for a contiguous one: all that
+    # comes meets one compilation.
+    scores = types.Array(types.float64, 2, "C", readonly=True)
+    rewards = types.Array(types.float64, 1, "A", readonly=True)
+    signature = types.boolean(scores, rewards, types.Array(types.float64, 1, "C"))
+    compiled: Callable[..., bool] = njit(signature, nogil=True, cache=True)(_covariance_body)
+    return compiled
 
 
 def covariance_ustatistic(scores: ArrayLike, rewards: ArrayLike) -> FloatArray:
     """Return the U-statistic of :func:`covariance_kernel` in O(n d).
 
-    U = 2/(n(n-1)) Σ_{i<j} ½ (sᵢ - sⱼ)(zᵢ - zⱼ) = 1/(n-1) Σᵢ (sᵢ - s̄)(zᵢ - z̄)
+    U = 2/(n(n-1)) Σ_{i<j} ½ (sᵢ - sⱼ)(zᵢ - zⱼ) = 1/(n-1) Σᵢ (sᵢ - s₁)(zᵢ - z̄)
 
     Source: Lemma 1 (ustatistic); the kernel does not change when scores or rewards are shifted.
 
     Args:
-        scores: ``(..., n, d)``, n >= 2.
+        scores: ``(..., n, d)``, n >= 2. float64 in C order without leading axes is read once and
+            not copied.
         rewards: ``(..., n)``, with the same leading axes.
 
     Returns:
@@ -310,11 +406,29 @@ def covariance_ustatistic(scores: ArrayLike, rewards: ArrayLike) -> FloatArray:
     >>> covariance_ustatistic([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [1.0, 0.0, 0.0])
     array([ 0.33333333, -0.16666667])
     """
-    s, z = _centred(scores, rewards, 2)
-    with np.errstate(over="ignore", invalid="ignore"):
-        value = (np.swapaxes(z, -1, -2) @ s)[..., 0, :] / (s.shape[-2] - 1)
-    _no_overflow(value)
-    return np.asarray(value)
+    # On a small group checks by NumPy calls would take most of the time: what is plainly of the
+    # right kind goes first, and what is wrong with the rest, or with the values, is said below.
+    if (
+        type(scores) is np.ndarray
+        and type(rewards) is np.ndarray
+        and scores.dtype is rewards.dtype is _FLOAT64
+        and scores.ndim == 2
+        and scores.flags.c_contiguous
+    ):
+        n, d = scores.shape
+        if n > 1 and d and rewards.shape == (n,):
+            value = np.empty(d)
+            try:
+                if _covariances()(scores, rewards, value):
+                    return value
+            except TypeError:
+                pass  # Entries out of line with the machine's words: copied below.
+    s, z = _checked(scores, rewards, 2)
+    leading, d = s.shape[:-2], s.shape[-1]
+    value = np.empty((*leading, d))
+    if not _covariances()(np.ascontiguousarray(s).reshape(-1, d), z.ravel(), value.reshape(-1)):
+        raise InputError(_OVERFLOW)
+    return value
 
 
 def _add_rows(total: FloatArray, rows: NDArray[np.intp], value: FloatArray) -> None:

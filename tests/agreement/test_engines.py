@@ -26,6 +26,8 @@ from ustat_pg.validation import InputError
 FAR = 2**40 + 3
 FORMS = {"tabular": "plain", "linear": "linear", "shared": "shared-linear"}
 DESIGNS = ("iid", "fixed", "without-replacement")
+SAMPLING = ("reference", "cpu")
+"""The engines that draw; each must draw the same outcomes as the first."""
 LEAVE_ONE_OUT = ("grpo", "norm-weighted")
 
 ESTIMATORS = [
@@ -158,7 +160,7 @@ def compare(cell, replications, tolerance=1e-12, first=FAR, seed=3):
         get_engine(name).measure(
             cell, quantities, seed=seed, first=first, replications=replications
         )
-        for name in ("reference", "cpu")
+        for name in SAMPLING
     )
     scale = scale_of(cell.problem) ** powers(quantities)
     assert plain.n == compiled.n == replications
@@ -229,7 +231,7 @@ def test_the_same_numbers_under_a_large_offset(batch):
     cell = Cell(problem, 4, batch)
     plain, compiled = (
         get_engine(name).measure(cell, quantities, replications=50).mean
-        for name in ("reference", "cpu")
+        for name in SAMPLING
     )
     small = [0, 1, 2, 5]
     assert compiled[small] == pytest.approx(plain[small], rel=1e-5)
@@ -242,7 +244,7 @@ def test_blocks_merged_are_one_block(kind):
     cell = Cell(random_problem(0, kind), 4, 2)
     quantities = quantities_for(4)
     scale = scale_of(cell.problem) ** powers(quantities)
-    for name in ("reference", "cpu"):
+    for name in SAMPLING:
         engine = get_engine(name)
         whole = engine.measure(cell, quantities, seed=1, first=FAR, replications=300)
         merged = None
@@ -261,7 +263,7 @@ def test_the_order_of_quantities_does_not_matter():
     cell = Cell(random_problem(0), 4, 2)
     quantities = quantities_for(4)
     order = np.random.default_rng(0).permutation(len(quantities))
-    for name in ("reference", "cpu"):
+    for name in SAMPLING:
         engine = get_engine(name)
         straight = engine.measure(cell, quantities, replications=50)
         mixed = engine.measure(cell, [quantities[i] for i in order], replications=50)

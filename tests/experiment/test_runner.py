@@ -25,7 +25,7 @@ from ustat_pg.experiment import (
     run_claims,
 )
 from ustat_pg.experiment import plan as planning
-from ustat_pg.experiment import runner as module
+from ustat_pg.experiment import work as module
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.report import document, exit_code, remarks, report, verdict_table

@@ -10,10 +10,12 @@ from .claim import (
     mean_of,
 )
 from .curves import Point, load_curves, run_points
+from .executors import LostWorkers, dask_cluster, mpi_cluster
 from .plan import Options, Plan
 from .results import load_results
-from .runner import Interrupted, Run, plan_claims, run_claims
+from .runner import Run, plan_claims, run_claims
 from .store import Store, StoreError
+from .work import Interrupted
 
 __all__ = [
     "Check",
@@ -22,6 +24,7 @@ __all__ = [
     "Interrupted",
     "Linear",
     "LogSlope",
+    "LostWorkers",
     "Options",
     "Plan",
     "Point",
@@ -29,9 +32,11 @@ __all__ = [
     "Run",
     "Store",
     "StoreError",
+    "dask_cluster",
     "load_curves",
     "load_results",
     "mean_of",
+    "mpi_cluster",
     "plan_claims",
     "run_claims",
     "run_points",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import local
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ..engines import Cell, MomentSums, Quantity, get_engine
 from .identities import discrepancies
@@ -74,8 +76,22 @@ class IdentityBlock:
 Task = Block | IdentityBlock
 
 
+_THREAD = local()
+
+
+def _one_thread() -> None:
+    """One thread in this thread's linear algebra, for good: equal sums in any process.
+
+    Some libraries limit the thread that asks, some the process. Of these a limit that is lifted after
+    each task would be lifted while another task runs; in the runner's process, the runner lifts it.
+    """
+    if not hasattr(_THREAD, "limit"):
+        _THREAD.limit = threadpool_limits(1)
+
+
 def run_task(task: Task) -> dict[str, Any]:
     """Do the work; the result is made of numbers, lists and names."""
+    _one_thread()
     if isinstance(task, IdentityBlock):
         count, worst = discrepancies(
             task.cell,

@@ -18,9 +18,8 @@ from ..engines import Cell, Quantity
 from ..validation import InputError
 from .claim import Linear, Ratio
 from .plan import BLOCK, Options, block_tasks, exact_task, why_not_enumerated
-from .runner import _environment as environment
-from .runner import _Work as Work
 from .store import Store
+from .work import Work, environment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +109,7 @@ def run_points(
     n = BLOCKS[options.size] * BLOCK if options.simulates else 0
     blocks = {name: block_tasks(*panel, options, n) for name, panel in measured.items()}
     with environment(options, executor) as pool:
-        work = Work(store, options, pool, None)
+        work = Work(store, options, pool)
         exact = {name: exact_task(*measured[name]) for name in measured if name in enumerated}
         work.run([*exact.values(), *(task for of in blocks.values() for task in of)], "curves")
         known = {name: (measured[name][1], work.sums([task])) for name, task in exact.items()}

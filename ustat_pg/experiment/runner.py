@@ -8,20 +8,14 @@ not of workers, order or interruptions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import reduce
-from shutil import get_terminal_size
 from typing import Any
-
-from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
 from ..checks import Decision, Evidence, Interval, RivalVerdict, Verdict, decide
 from ..engines import MomentSums, Quantity
-from .blocks import Block, Task, run_task, sums_of
+from .blocks import Task, sums_of
 from .claim import Check, Claim, Identity
 from .plan import (
     Options,
@@ -37,14 +31,9 @@ from .plan import (
 )
 from .results import CheckResult, ClaimResult, Findings
 from .store import Store
+from .work import Work, environment
 
-__all__ = ["Interrupted", "Run", "plan_claims", "run_claims"]
-
-Results = dict[str, dict[str, Any]]
-
-
-class Interrupted(KeyboardInterrupt):
-    """The run was stopped; finished blocks are kept, and the same call continues."""
+__all__ = ["Run", "plan_claims", "run_claims"]
 
 
 @dataclass(frozen=True)
@@ -57,80 +46,7 @@ class Run:
     set_aside: tuple[str, ...]
 
 
-class _Work:
-    """Runs tasks that the store does not have."""
-
-    def __init__(
-        self,
-        store: Store,
-        options: Options,
-        executor: Executor,
-        on_done: Callable[[], None] | None,
-    ) -> None:
-        self.store, self.options, self.executor = store, options, executor
-        self.on_done = on_done
-        self.results: Results = {}
-
-    def run(self, tasks: Iterable[Task], what: str) -> None:
-        """Have the results of all tasks, from the store or by running them."""
-        missing: dict[str, Task] = {}
-        for task in tasks:
-            key = self.store.key(task.description)
-            if key in self.results or key in missing:
-                continue
-            stored = self.store.get(task.description)
-            if stored is None:
-                missing[key] = task
-            else:
-                self.results[key] = stored
-        total = sum(task.weight for task in missing.values())
-        # disable=None: tqdm shows nothing where stderr is no terminal.
-        with tqdm(
-            total=total,
-            desc=f"{what:9}",
-            bar_format="{desc} {percentage:3.0f}%|{bar:30}| {elapsed}, {remaining} left",
-            disable=None if self.options.progress else True,
-            # A terminal that does not know its size is taken for a small one.
-            ncols=min(get_terminal_size().columns, 80),
-            nrows=20,
-            leave=False,
-        ) as bar:
-            self._drain(missing, bar)
-
-    def _drain(self, missing: dict[str, Task], bar: Any) -> None:
-        queue = list(missing.items())[::-1]
-        running: dict[Any, tuple[str, Task]] = {}
-        try:
-            while queue or running:
-                # A short queue in the executor: an interruption waits for few blocks.
-                while queue and len(running) < 2 * self.options.workers:
-                    key, task = queue.pop()
-                    running[self.executor.submit(run_task, task)] = (key, task)
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    key, task = running.pop(future)
-                    self.results[key] = future.result()
-                    self.store.put(task.description, self.results[key])
-                    bar.update(task.weight)
-                    if self.on_done is not None:
-                        self.on_done()
-        except KeyboardInterrupt:
-            raise Interrupted from None
-        finally:
-            # What is under way when a run stops is finished and kept.
-            for future, (_, task) in running.items():
-                if not future.cancel() and future.exception() is None:
-                    self.store.put(task.description, future.result())
-
-    def __getitem__(self, task: Task) -> dict[str, Any]:
-        return self.results[self.store.key(task.description)]
-
-    def sums(self, tasks: Sequence[Block]) -> MomentSums:
-        """The sums of blocks, merged in their order."""
-        return reduce(MomentSums.merge, (sums_of(self[task]) for task in tasks))
-
-
-def _decide(plan: Plan, work: _Work, options: Options) -> ClaimResult:
+def _decide(plan: Plan, work: Work, options: Options) -> ClaimResult:
     measured = panels(plan.claim)
     exact_sums: dict[str, tuple[Sequence[Quantity], MomentSums]] = {}
     simulated: dict[str, tuple[Sequence[Quantity], MomentSums]] = {}
@@ -147,7 +63,7 @@ def _decide(plan: Plan, work: _Work, options: Options) -> ClaimResult:
     results = []
     for check in plan.claim.checks:
         if isinstance(check.functional, Identity):
-            results.append(_decide_identity(check, work, options))
+            results.append(decide_identity(check, work.__getitem__, options))
             continue
         reason = next((reasons[c.name] for c in check.functional.cells if c.name in reasons), None)
         found: dict[str, Findings] = {}
@@ -162,7 +78,9 @@ def _decide(plan: Plan, work: _Work, options: Options) -> ClaimResult:
     return ClaimResult.of(plan.claim, results, simulates=options.simulates)
 
 
-def _decide_identity(check: Check, work: _Work, options: Options) -> CheckResult:
+def decide_identity(
+    check: Check, found_by: Callable[[Task], dict[str, Any]], options: Options
+) -> CheckResult:
     """An identity's rivals are judged by the discrepancies of their own formulas."""
     functional = check.functional
     assert isinstance(functional, Identity)
@@ -172,7 +90,7 @@ def _decide_identity(check: Check, work: _Work, options: Options) -> CheckResult
     if options.simulates:
         kinds.append(("simulation", options))
     for kind, draws in kinds:
-        record = work[identity_task(functional, draws)]
+        record = found_by(identity_task(functional, draws))
 
         def evidence(worst: float, groups: int = record["n"]) -> Evidence:
             rounding = check.statement.region.high
@@ -202,8 +120,8 @@ def plan_claims(
     claims: Sequence[Claim], options: Options, store: Store, executor: Executor | None = None
 ) -> list[Plan]:
     """Run the first wave and say what the second would run."""
-    with _environment(options, executor) as pool:
-        work = _Work(store, options, pool, None)
+    with environment(options, executor) as pool:
+        work = Work(store, options, pool)
         work.run(first_wave(claims, options), "pilots")
         return [make_plan(claim, work.__getitem__, options) for claim in claims]
 
@@ -221,16 +139,19 @@ def run_claims(
         claims: designs.
         options: size, engine, seed, workers.
         store: where blocks are kept.
-        executor: any ``concurrent.futures`` executor; threads of this process unless given.
+        executor: any ``concurrent.futures`` executor, or a cluster of
+            :mod:`~ustat_pg.experiment.executors`; threads of this process unless given.
         on_done: called after each finished block.
 
     Raises:
         Interrupted: by the keyboard or a signal; the same call continues.
+        LostWorkers: the executor broke; finished blocks are kept, and the same call with another
+            executor continues.
         StoreError: results cannot be written.
     """
     start = time.perf_counter()
-    with _environment(options, executor) as pool:
-        work = _Work(store, options, pool, on_done)
+    with environment(options, executor) as pool:
+        work = Work(store, options, pool, on_done)
         work.run(first_wave(claims, options), "enumerate")
         plans = [make_plan(claim, work.__getitem__, options) for claim in claims]
         second = [
@@ -242,17 +163,3 @@ def run_claims(
         work.run(second, "simulate")
         results = tuple(_decide(plan, work, options) for plan in plans)
     return Run(results, tuple(plans), time.perf_counter() - start, tuple(store.set_aside))
-
-
-@contextmanager
-def _environment(options: Options, executor: Executor | None) -> Iterator[Executor]:
-    """An executor, and one thread in the linear algebra: equal sums whatever the workers."""
-    with threadpool_limits(1):
-        if executor is not None:
-            yield executor
-            return
-        pool = ThreadPoolExecutor(options.workers)
-        try:
-            yield pool
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)

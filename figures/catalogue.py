@@ -1,0 +1,17 @@
+"""All figures by name, in the paper's order."""
+
+from __future__ import annotations
+
+from . import minibatch, mse, optimality, oracle, ustatistic, verdicts
+from .picture import Picture
+
+__all__ = ["ALT", "PICTURES"]
+
+PICTURES: dict[str, Picture] = {
+    picture.name: picture
+    for module in (verdicts, ustatistic, mse, minibatch, oracle, optimality)
+    for picture in module.PICTURES
+}
+
+ALT = {name: picture.alt for name, picture in PICTURES.items()}
+"""What is seen, in one sentence, for pages and reports that show the figure."""

@@ -1,0 +1,354 @@
+"""One look for all figures: sizes as printed, colours that colour-blind readers tell apart, and a
+marker and a dash for each baseline, so that nothing is lost in grey.
+
+Predictions are lines, simulations points with 95% intervals, rivals dashed grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "BASELINES",
+    "COLUMN",
+    "GREY",
+    "PAGE",
+    "Line",
+    "label_ends",
+    "log_axis",
+    "panels",
+    "series",
+    "theme",
+]
+
+COLUMN, PAGE = 3.4, 7.0
+"""Widths in inches: one column, and two."""
+
+GREY = "0.45"
+BLUE, ORANGE, GREEN, RED, PINK, BROWN = (
+    "#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#8c613c",
+)  # fmt: skip
+"""Of seaborn's palette "colorblind"; its light brown is replaced by a darker one."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """How a series is drawn.
+
+    Arguments:
+        colour: of line and points.
+        marker: of the points.
+        dash: (), or lengths on and off; None for points alone.
+        size: of the points; a larger open one shows behind another at the same place.
+        hollow: whether the points are open.
+    """
+
+    colour: str
+    marker: str
+    dash: tuple[float, ...] | None = ()
+    size: float = 3.0
+    hollow: bool = False
+
+
+BASELINES = {
+    "vanilla": Line(RED, "s", (4, 1.2, 1, 1.2)),
+    "grpo": Line(BLUE, "o"),
+    "minimum-variance": Line(PINK, "^", (1, 1), size=5.5, hollow=True),
+    "oracle": Line(GREEN, "D", (4, 1.5), size=2.4),
+    "norm-weighted": Line(BROWN, "v", (2, 1), size=3.4),
+}
+"""The look of every baseline, in every figure."""
+
+
+@contextmanager
+def theme() -> Iterator[None]:
+    """Seaborn's ticks at print size, and everything that files depend on, within the block."""
+    import matplotlib as mpl
+    import seaborn as sns
+
+    own: Any = {
+        "font.family": ["DejaVu Sans"],
+        "mathtext.fontset": "dejavusans",
+        "font.size": 7.0,
+        "axes.labelsize": 7.5,
+        "axes.titlesize": 7.5,
+        "axes.titlepad": 4.0,
+        "axes.labelpad": 2.5,
+        "xtick.labelsize": 7.0,
+        "ytick.labelsize": 7.0,
+        "legend.fontsize": 7.0,
+        "axes.linewidth": 0.6,
+        "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
+        "xtick.major.size": 2.5,
+        "ytick.major.size": 2.5,
+        "xtick.minor.size": 0.0,
+        "ytick.minor.size": 1.5,
+        "ytick.minor.width": 0.4,
+        "lines.linewidth": 1.0,
+        "lines.scale_dashes": False,
+        "lines.markeredgewidth": 0.7,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "figure.constrained_layout.use": True,
+        "figure.facecolor": "white",
+        "savefig.facecolor": "white",
+        # Letters as paths: the same picture where the font is missing.
+        "svg.fonttype": "path",
+        "svg.hashsalt": "ustat_pg",
+        "path.simplify": True,
+    }
+    with (
+        mpl.rc_context(),
+        sns.axes_style("ticks"),
+        sns.plotting_context("paper"),
+        mpl.rc_context(own),
+    ):
+        yield
+
+
+def panels(
+    count: int, height: float = 2.2, width: float | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side: one column wide for one panel, two for more."""
+    import matplotlib.pyplot as plt
+
+    size = (width or (COLUMN if count == 1 else PAGE), height)
+    figure, axes = plt.subplots(1, count, figsize=size, squeeze=False)
+    return figure, list(axes[0])
+
+
+def log_axis(axis: Axes, which: str, ticks: Iterable[float]) -> None:
+    """A logarithmic axis whose ticks are plain numbers."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+    side = axis.xaxis if which == "x" else axis.yaxis
+    side.axes.set(**{f"{which}scale": "log"})
+    side.set_major_locator(FixedLocator(list(ticks)))
+    side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    side.set_minor_locator(NullLocator())
+    side.set_minor_formatter(NullFormatter())
+
+
+def series(axis: Axes, frame: pd.DataFrame, x: str, lines: dict[str, Line], **extra: Any) -> None:
+    """Predictions (or, where there are none, enumerated values) as lines, simulations as points.
+
+    Arguments:
+        axis: to draw on.
+        frame: tidy, with a column ``series``.
+        x: the column of the abscissa.
+        lines: the look of every series, in the order in which they are drawn.
+        extra: passed to seaborn's lineplot.
+    """
+    import seaborn as sns
+
+    names = [name for name in lines if (frame["series"] == name).any()]
+    known = frame[frame["series"].isin(names)].copy()
+    known["value"] = known["prediction"].fillna(known["exact"])
+    if known["value"].notna().any():
+        sns.lineplot(
+            data=known,
+            x=x,
+            y="value",
+            hue="series",
+            hue_order=names,
+            style="series",
+            style_order=names,
+            palette={name: lines[name].colour for name in names},
+            dashes={name: lines[name].dash or "" for name in names},
+            errorbar=None,
+            legend=False,
+            ax=axis,
+            **extra,
+        )
+    for name in names:
+        look, drawn = lines[name], known[(known["series"] == name) & known["estimate"].notna()]
+        if not len(drawn):
+            continue
+        # An interval as wide as the whole line has an end at infinity, or below 0 on a log axis.
+        finite = drawn[np.isfinite(drawn["low"]) & np.isfinite(drawn["high"])]
+        axis.vlines(finite[x], finite["low"], finite["high"], look.colour, lw=0.8, zorder=2.5)
+        axis.plot(
+            drawn[x],
+            drawn["estimate"],
+            ls="none",
+            zorder=2.6 if look.hollow else 3,
+            **point(look),
+        )
+
+
+def point(look: Line) -> dict[str, Any]:
+    """Matplotlib's words for a series' points."""
+    return {
+        "marker": look.marker,
+        "ms": look.size,
+        "mfc": "none" if look.hollow else look.colour,
+        "mec": look.colour if look.hollow else "white",
+        "mew": 0.7 if look.hollow else 0.35,
+    }
+
+
+def label_ends(
+    axis: Axes,
+    labels: Sequence[tuple[float, str, Sequence[Line]]],
+    gap: float = 9.0,
+    x: float = 1.045,
+) -> None:
+    """Names at the right of the panel, each at its line's end, moved apart where they would touch.
+
+    Each has its points' marker before it, for those who print in grey.
+
+    Arguments:
+        axis: with its final limits and scales.
+        labels: ordinate, text and the looks of each, of which the last gives the colour.
+        gap: the least distance of two labels, in points.
+        x: where they start, in units of the panel's width.
+    """
+    figure: Any = axis.figure
+    figure.draw_without_rendering()
+    height = axis.get_window_extent().height / figure.dpi * 72
+    to_axes = axis.transData + axis.transAxes.inverted()
+    places = [float(to_axes.transform((axis.get_xlim()[1], y))[1]) * height for y, _, _ in labels]
+    order = np.argsort(places, kind="stable")
+    lines = [1 + labels[i][1].count("\n") for i in order]
+    moved: list[float] = []
+    for rank, i in enumerate(order):
+        room = gap * (lines[rank] + lines[rank - 1]) / 2 if rank else 0.0
+        moved.append(max(places[i], moved[-1] + room) if moved else places[i])
+    # Pushed upwards from below, they are centred again on where they wanted to be, but not so far
+    # that they hang below the panel.
+    shift = min(float(np.mean(moved) - np.mean(places)), moved[0] - gap * (lines[0] - 1) / 2)
+    for rank, i in enumerate(order):
+        _, text, looks = labels[i]
+        y = (moved[rank] - shift) / height
+        # Beside the first of the label's lines.
+        top = y + gap * (lines[rank] - 1) / 2 / height
+        for look in looks:
+            axis.plot(
+                [x + 0.01], [top], ls="none", clip_on=False, transform=axis.transAxes, **point(look)
+            )
+        axis.text(
+            x + 0.045,
+            y,
+            text,
+            color=looks[-1].colour,
+            transform=axis.transAxes,
+            va="center",
+            ha="left",
+            linespacing=1.05,
+        )
+
+
+def by_problem(
+    frame: pd.DataFrame,
+    lines: dict[str, Line],
+    names: dict[str, str],
+    titles: dict[str, str],
+    gap: float = 9.0,
+) -> tuple[Figure, list[Axes]]:
+    """Error against G on logarithmic axes, one panel for each problem, lines named at their ends."""
+    problems = list(dict.fromkeys(frame["problem"]))
+    figure, axes = panels(len(problems))
+    for letter, (axis, problem) in zip("abcdef", zip(axes, problems, strict=True), strict=False):
+        own = frame[frame["problem"] == problem]
+        series(axis, own, "group_size", lines)
+        sizes = own["group_size"]
+        log_axis(axis, "x", [g for g in SIZES if sizes.min() <= g <= sizes.max()])
+        decades(axis, own["prediction"])
+        axis.set_xlim(sizes.min() / 1.15, sizes.max() * 1.15)
+        axis.set_xlabel("group size G")
+        axis.set_ylabel("")
+        batch = int(own["batch_size"].fillna(1).iloc[0]) if "batch_size" in own else 1
+        title = plain(titles.get(problem, str(problem))) + (f", B = {batch}" if batch > 1 else "")
+        axis.set_title((mark(letter) if len(problems) > 1 else "") + title, loc="left")
+        label_ends(axis, merged(own, lines, names), gap)
+    return figure, axes
+
+
+SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def mark(letter: str) -> str:
+    """The letter of a panel, in bold, to begin its title with."""
+    return rf"$\bf{{{letter}}}$  "
+
+
+def plain(text: str) -> str:
+    """A name as it stands: Matplotlib would read dollar signs as mathematics."""
+    return text.replace("$", r"\$")
+
+
+def decades(axis: Axes, values: pd.Series) -> None:
+    """A logarithmic axis of ordinates, with ticks at 1, 2 and 5 where one decade would be too bare."""
+    known = values[values > 0]
+    low, high = float(known.min()) / 1.35, float(known.max()) * 1.35
+    steps: tuple[int, ...] = (
+        (1,) if high / low > 300 else ((1, 2, 5) if high / low < 40 else (1, 3))
+    )
+    ticks = [
+        step * 10.0**k
+        for k in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        for step in steps
+    ]
+    log_axis(axis, "y", [tick for tick in ticks if low <= tick <= high])
+    axis.set_ylim(low, high)
+
+
+def merged(
+    frame: pd.DataFrame, lines: dict[str, Line], names: dict[str, str]
+) -> list[tuple[float, str, Sequence[Line]]]:
+    """The label of each line's end; lines that end in the same place share one."""
+    ends: list[tuple[float, str, Sequence[Line]]] = []
+    for name, look in lines.items():
+        own = frame[frame["series"] == name].sort_values("group_size")
+        if not len(own):
+            continue
+        y = float(own["prediction"].iloc[-1])
+        if ends and abs(ends[-1][0] / y - 1) < 1e-6:
+            before = ends.pop()
+            ends.append((y, f"{before[1]}\n= {names[name]}", (*before[2], look)))
+        else:
+            ends.append((y, names[name], (look,)))
+    return ends
+
+
+def legend(axis: Axes, entries: Sequence[tuple[str, Line]], loc: Any, ncols: int = 1) -> None:
+    """A legend of the whole figure, outside its panels."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=look.colour,
+            ls="none" if look.dash is None else (0, look.dash or None),
+            label=plain(text),
+            **point(look),
+        )
+        for text, look in entries
+    ]
+    axis.figure.legend(
+        handles=handles, loc=loc, ncols=ncols, handlelength=3.2, columnspacing=1.4, labelspacing=0.4
+    )
+
+
+def slope(axis: Axes, power: int, at: tuple[float, float]) -> None:
+    """A short grey line of that slope on doubly logarithmic axes, with its name."""
+    to_data = axis.transAxes + axis.transData.inverted()
+    x, y = to_data.transform(at)
+    axis.plot([x, 2.2 * x], [y, y * 2.2**power], color=GREY, lw=0.8, zorder=1)
+    axis.annotate(
+        f"slope {power}", (2.2 * x, y * 2.2**power), xytext=(2, 0), textcoords="offset points",
+        color=GREY, va="center",
+    )  # fmt: skip

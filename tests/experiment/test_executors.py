@@ -1,0 +1,260 @@
+"""Other processes: equal bytes, light parcels, the same program, and what is lost with a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
+from multiprocessing import get_context
+from threading import Event, Lock
+
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from simulations.__main__ import main
+from simulations.problems import Suite, mse_of
+from ustat_pg.checks import equal
+from ustat_pg.engines import Cell
+from ustat_pg.experiment import Check, Claim, Options, Store, blocks, mean_of, parcels, run_claims
+from ustat_pg.experiment.executors import Cluster, LostWorkers, loss, mpi_cluster
+from ustat_pg.experiment.parcels import Post, WrongVersion, program, run_parcel
+from ustat_pg.predictions import gradient_mse
+from ustat_pg.validation import InputError
+
+SKEWED = Suite().skewed.problem
+OPTIONS = Options("smoke", workers=2)
+
+
+@pytest.fixture
+def problems(monkeypatch):
+    """A worker that has seen no problem, for which every problem is large."""
+    monkeypatch.setattr(parcels, "LARGE", 0)
+    kept: dict = {}
+    monkeypatch.setattr(parcels, "_KEPT", kept)
+    return kept
+
+
+def small_claim() -> Claim:
+    checks = []
+    for size in (2, 3):
+        value = gradient_mse(SKEWED.moments(), "grpo", size).mse
+        cell = Cell(SKEWED, size)
+        statement = equal(value, {"other": 1.5 * value}, scale=value)
+        checks.append(Check(f"G={size}", "made-up", mean_of(cell, mse_of("grpo")), statement))
+    return Claim("mse", ("other",), tuple(checks))
+
+
+def block(size: int = 2) -> blocks.Block:
+    return blocks.Block(Cell(SKEWED, size), (mse_of("grpo"),), "cpu", 0, 0, 1_000)
+
+
+def settle(folder, executor=None, on_done=None) -> str:
+    run = run_claims([small_claim()], OPTIONS, Store(folder), executor, on_done)
+    return json.dumps([result.to_dict() for result in run.claims])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return settle(tmp_path_factory.mktemp("whole"))
+
+
+class Counting(ThreadPoolExecutor):
+    """Threads that note what they were asked, and how much of it was open at a time.
+
+    Arguments:
+        start: how much must be open before any of it is begun.
+    """
+
+    def __init__(self, start: int = 1) -> None:
+        super().__init__(2)
+        self.start, self.gate, self.lock = start, Event(), Lock()
+        self.asked: list[tuple] = []
+        self.open = self.most = 0
+
+    def submit(self, fn, /, *args, **kwargs) -> Future:
+        self.asked.append(args)
+        with self.lock:
+            self.open += 1
+            self.most = max(self.most, self.open)
+        if self.open == self.start:
+            self.gate.set()
+        future = super().submit(self._run, fn, *args, **kwargs)
+        future.add_done_callback(self._close)
+        return future
+
+    def _run(self, fn, *args, **kwargs):
+        assert self.gate.wait(60)
+        return fn(*args, **kwargs)
+
+    def _close(self, _: Future) -> None:
+        with self.lock:
+            self.open -= 1
+
+
+def test_a_large_problem_travels_once_and_changes_no_byte(whole, problems, tmp_path):
+    with Counting() as pool:
+        assert settle(tmp_path, Cluster(pool, lambda: 1)) == whole
+    assert list(problems) == [SKEWED.digest]
+    with_problem = [problem for _, problem, _ in pool.asked if problem is not None]
+    # At most as many as were under way before the first of them had come.
+    assert 1 <= len(with_problem) <= 2
+    assert len(pool.asked) == len(list(tmp_path.glob("*.json"))) + len(with_problem)
+    assert max(len(data) for data, _, _ in pool.asked) < 1_000 < len(pickle.dumps(SKEWED))
+
+
+def test_a_worker_process_that_lacks_the_problem_asks_for_it(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(parcels, "LARGE", 0)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        post = Post(pool)
+        assert post.submit(block()).result() is None
+        first = post.submit(block(), whole=True).result()
+        assert first == post.submit(block()).result() == blocks.run_task(block())
+
+
+def test_a_worker_keeps_its_last_few_problems(problems):
+    task = pickle.dumps(block())
+    for entry in Suite().single_prompts[: parcels._MOST + 3]:
+        run_parcel(task, entry.problem, program())
+    assert len(problems) == parcels._MOST
+
+
+def test_small_problems_travel_with_their_blocks():
+    with Counting() as pool:
+        assert Post(pool).submit(block()).result() == blocks.run_task(block())
+    assert [problem for _, problem, _ in pool.asked] == [None]
+
+
+def test_another_program_is_refused_with_both_versions():
+    with pytest.raises(WrongVersion) as caught:
+        run_parcel(pickle.dumps(block()), None, "ustat_pg 0.0.1 (code 0)")
+    assert program() in str(caught.value)
+    assert "ustat_pg 0.0.1 (code 0)" in str(caught.value)
+
+
+def test_a_worker_process_computes_with_one_thread_of_linear_algebra(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+
+        def threads() -> set[int]:
+            found = pool.submit(threadpool_info).result()
+            return {entry["num_threads"] for entry in found if entry["user_api"] == "blas"}
+
+        pool.submit(pickle.loads, pickle.dumps(block())).result()
+        assert threads() == {2}
+        Post(pool).submit(block()).result()
+        assert threads() == {1}
+
+
+def test_a_run_in_threads_leaves_the_linear_algebra_as_it_was(tmp_path):
+    def threads() -> set[int]:
+        return {entry["num_threads"] for entry in threadpool_info() if entry["user_api"] == "blas"}
+
+    seen = []
+    with threadpool_limits(2):
+        settle(tmp_path, on_done=lambda: seen.append(threads()))
+        assert threads() == {2}
+    assert seen
+    assert all(number == {1} for number in seen)
+
+
+def test_a_broken_process_pool_keeps_finished_blocks_and_another_continues(whole, tmp_path):
+    def kill() -> None:
+        if len(list(tmp_path.glob("*.json"))) == 2:
+            os.kill(next(iter(pool._processes)), signal.SIGKILL)
+
+    with (
+        ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool,
+        pytest.raises(LostWorkers, match=r"died .* start a new executor: finished blocks are kept"),
+    ):
+        settle(tmp_path, pool, kill)
+    kept = len(list(tmp_path.glob("*.json")))
+    assert kept >= 2
+    done: list[None] = []
+    assert settle(tmp_path, on_done=lambda: done.append(None)) == whole
+    assert len(done) == len(list(tmp_path.glob("*.json"))) - kept > 0
+
+
+@pytest.mark.parametrize(("threads", "most"), [(0, 2), (1, 2), (2, 4)])
+def test_the_queue_is_twice_as_long_as_a_cluster_is_wide(threads, most, whole, tmp_path):
+    with Counting(most) as pool:
+        assert settle(tmp_path, Cluster(pool, lambda: threads)) == whole
+    assert pool.most == most
+
+
+def test_a_cluster_that_has_gone_stops_the_run(tmp_path):
+    left = [3]
+
+    def threads() -> int:
+        left[0] -= 1
+        if not left[0]:
+            raise LostWorkers("no worker")
+        return 1
+
+    with Counting() as pool, pytest.raises(LostWorkers, match="no worker"):
+        settle(tmp_path, Cluster(pool, threads))
+    assert list(tmp_path.glob("*.json"))
+
+
+def test_losses_are_told_from_errors_of_the_program():
+    assert "died" in loss(BrokenExecutor("gone"))
+    assert "connection" in loss(CancelledError())
+    assert loss(ValueError("ours")) is loss(InputError("the user's")) is None
+
+
+def test_an_error_in_a_task_is_not_taken_for_a_lost_worker(tmp_path, monkeypatch):
+    def fail(task: blocks.Task) -> dict:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(parcels, "run_task", fail)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ZeroDivisionError):
+        settle(tmp_path, Cluster(pool, lambda: 1))
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "message"),
+    [
+        (["--dask", "tcp://127.0.0.1:8786"], "distributed", "pip install 'ustat_pg[dask]'"),
+        (["--mpi"], "mpi4py", "pip install 'ustat_pg[mpi]'"),
+    ],
+)
+def test_without_the_extra_it_says_what_to_install(
+    words, module, message, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(["verify", "mse", *words, "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_without_an_mpi_library_it_says_what_to_install(monkeypatch, tmp_path):
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("")
+    (tmp_path / "mpi4py" / "MPI.py").write_text("raise RuntimeError('cannot load MPI library')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "mpi4py"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(InputError, match="cannot load MPI library"), mpi_cluster():
+        pass
+    for name in ("mpi4py", "mpi4py.MPI"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    "words", [["--dask", "tcp://a:1", "--mpi"], ["--mpi", "--workers", "2"],
+              ["--workers", "1", "--dask", "tcp://a:1"]],
+)  # fmt: skip
+def test_places_to_run_exclude_each_other(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["verify", *words])
+    assert caught.value.code == 2
+    assert "not allowed with argument" in capsys.readouterr().err

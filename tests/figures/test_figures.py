@@ -1,0 +1,197 @@
+"""Figures: drawn from stored results alone, equal byte for byte, and honest where data are missing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simulations import STEMS, Suite
+from simulations import curves as points_of
+from simulations.__main__ import main as simulations
+from ustat_pg.experiment import Options, Store, run_points
+from ustat_pg.experiment import curves as curves_module
+from ustat_pg.experiment import plan as planning
+
+pytest.importorskip("seaborn")
+
+from figures import data
+from figures.__main__ import main, paint
+from figures.catalogue import ALT, PICTURES
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ["verdicts", *STEMS[:-1], "optimality_frontier", "optimality_map"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run's folder: every curve from few replications, the verdicts of one small claim."""
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "BLOCK", 2048)
+        patch.setattr(curves_module, "BLOCK", 2048)
+        words = ["verify", "minibatch", "--size", "smoke", "--out", str(folder)]
+        assert simulations(words) == 0
+        suite = Suite("smoke")
+        points = [point for stem in STEMS for point in points_of(stem, suite)]
+        frame = run_points(points, Options("smoke"), Store(folder / "blocks"))
+    frame.to_csv(folder / "curves.csv", index=False)
+    return folder
+
+
+def test_every_figure_is_drawn_with_its_title_and_what_is_seen(run, tmp_path, capsys):
+    assert list(PICTURES) == NAMES
+    assert main([str(run), "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "No data" not in out
+    for name in NAMES:
+        assert f"{name}.svg" in out
+        text = (tmp_path / f"{name}.svg").read_text()
+        root = ET.fromstring(text)
+        space = {"svg": "http://www.w3.org/2000/svg"}
+        assert root.find("svg:title", space).text == PICTURES[name].title
+        assert root.find("svg:desc", space).text == ALT[name]
+        assert len(text) < 300_000
+        # Letters are paths; nothing is loaded, and no date or version would change the bytes.
+        assert root.find(".//svg:text", space) is None
+        assert not re.findall(r"(?:href|src)=\"(?!#)", text)
+        assert "dc:date" not in text
+        assert "Matplotlib" not in text
+        width = float(re.match(r"([\d.]+)pt", root.get("width"))[1]) / 72
+        assert width in (pytest.approx(3.4), pytest.approx(7.0))
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+def test_two_processes_draw_equal_bytes(run, tmp_path):
+    for seed, folder in (("0", "a"), ("1", "b")):
+        subprocess.run(
+            [sys.executable, "-m", "figures", str(run), "--out", str(tmp_path / folder)],
+            cwd=ROOT, check=True, capture_output=True,
+            env={"PATH": "", "HOME": str(tmp_path), "PYTHONHASHSEED": seed},
+        )  # fmt: skip
+    files = sorted(file.name for file in (tmp_path / "a").iterdir())
+    assert len(files) == 2 * len(NAMES)
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_other_data_give_another_drawing(run, tmp_path):
+    frame = data.curves(run)
+    document = json.loads((run / "verdicts.json").read_text())
+    for folder, factor in (("a", 1.0), ("b", 1.1)):
+        changed = frame.assign(estimate=frame["estimate"] * factor)
+        (tmp_path / folder).mkdir()
+        changed.to_csv(tmp_path / folder / "curves.csv", index=False)
+        for check in document["claims"][0]["checks"]:
+            check["simulation"]["estimate"] *= factor
+        (tmp_path / folder / "verdicts.json").write_text(json.dumps(document))
+        paint(tmp_path / folder, tmp_path / folder)
+    for name in NAMES:
+        svgs = [(tmp_path / folder / f"{name}.svg").read_bytes() for folder in ("a", "b")]
+        assert svgs[0] != svgs[1], name
+
+
+def test_a_run_of_one_claim_draws_its_own_and_says_what_is_missing(run, tmp_path, capsys):
+    frame = data.curves(run)
+    # An enumeration alone has no estimates, and pandas then reads their columns as empty.
+    own = frame[frame["figure"].isin(["ratio", "frontier", "map"])].assign(
+        estimate=np.nan, low=np.nan, high=np.nan, standard_error=np.nan
+    )
+    own.dropna(axis="columns", how="all").assign(estimate=np.nan, low=np.nan, high=np.nan).to_csv(
+        tmp_path / "curves.csv", index=False
+    )
+    document = json.loads((run / "verdicts.json").read_text())
+    for check in document["claims"][0]["checks"]:
+        check["simulation"] = None
+    (tmp_path / "verdicts.json").write_text(json.dumps(document))
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "No data in this run for: verdicts, ustatistic, mse, minibatch\n" in out
+    drawn = {file.stem for file in (tmp_path / "figures").iterdir()}
+    assert drawn == {"oracle", "optimality_frontier", "optimality_map"}
+    assert main([str(tmp_path), "mse"]) == 0
+    assert capsys.readouterr().out == "No data in this run for: mse\n"
+
+
+@pytest.mark.parametrize(("figure", "name"), [("parts", "ustatistic"), ("mse", "mse")])
+def test_a_problem_of_ones_own_has_one_panel_and_its_name_stands_as_it_is(
+    run, tmp_path, figure, name
+):
+    frame = data.curves(run)
+    own = frame[(frame["figure"] == figure) & (frame["problem"] == "balanced")]
+    own.assign(problem="costs $5$ & <b>_^").to_csv(tmp_path / "curves.csv", index=False)
+    (tmp_path / "verdicts.json").write_text((run / "verdicts.json").read_text())
+    files, _ = paint(tmp_path, tmp_path, [name])
+    assert 'width="244.8pt"' in files[0].read_text()
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        ({}, "no finished run"),
+        ({"verdicts.json": "not json"}, "not the results of a run"),
+        ({"verdicts.json": "[]"}, "not the results of a run"),
+        ({"verdicts.json": '{"claims": []}', "curves.csv": "a,b\n1,2\n"}, "not the curves of a run"),
+        ({"verdicts.json": '{"claims": [{}]}'}, "not the results that figure verdicts"),
+    ],
+)  # fmt: skip
+def test_what_is_no_run_is_one_line_and_exit_2(write, message, tmp_path, capsys):
+    for name, text in write.items():
+        (tmp_path / name).write_text(text)
+    assert main([str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+def test_an_unknown_figure_is_refused(run, capsys):
+    assert main([str(run), "mes"]) == 2
+    assert "figure 'mes' is unknown: choose of verdicts" in capsys.readouterr().err
+
+
+def test_the_same_frame_as_the_library_reads(run):
+    assert data.CURVES_FILE == curves_module.CURVES_FILE
+    pd.testing.assert_frame_equal(data.curves(run), curves_module.load_curves(run))
+
+
+def test_figures_import_nothing_that_simulates():
+    allowed = {"ustat_pg.paper", "ustat_pg.validation"}
+    for file in sorted((ROOT / "figures").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [str(node.module)]
+            for name in names:
+                assert name.split(".")[0] not in ("simulations", "benchmarks", "numba"), file
+                assert not name.startswith("ustat_pg") or name in allowed, (file, name)
+
+
+def test_drawing_loads_nothing_that_simulates(run, tmp_path):
+    code = (
+        "import sys; from figures.__main__ import main;"
+        f"main([{str(run)!r}, '--out', {str(tmp_path)!r}]);"
+        "print([m for m in sys.modules if m.split('.')[0] in ('numba', 'simulations')"
+        " or m.startswith(('ustat_pg.engines', 'ustat_pg.predictions', 'ustat_pg.experiment'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_baseline_differs_from_the_others_without_colour():
+    from figures.style import BASELINES
+
+    looks = [(line.marker, line.dash) for line in BASELINES.values()]
+    assert len({marker for marker, _ in looks}) == len({dash for _, dash in looks}) == len(looks)

@@ -1,0 +1,180 @@
+"""``python -m simulations check``: a line of a report, drawn again by itself, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from simulations import Suite, claim
+from simulations.__main__ import main
+from ustat_pg.experiment import Options, Store, plan, run_claims
+from ustat_pg.experiment.alone import check_alone
+from ustat_pg.html_report import check_command
+from ustat_pg.problems import example_problem
+from ustat_pg.report import document
+
+
+def stored_run(folder, stems, suite, options, problem=None):
+    """The document of a run, as it is read back from its file."""
+    run = run_claims([claim(stem, suite) for stem in stems], options, Store(folder))
+    return json.loads(json.dumps(document(run, options, "", problem)))
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """Identities, means, differences, ratios and slopes."""
+    stems = ("ustatistic", "mse", "oracle")
+    return stored_run(tmp_path_factory.mktemp("smoke"), stems, Suite("smoke"), Options("smoke"))
+
+
+def again(run, stem, check, capsys):
+    """What the line's own command says, and its exit code."""
+    command = check_command(run["run"], stem, check, run["draws"][stem].get(check["name"]))
+    words = shlex.split(command)
+    assert words[:4] == ["python", "-m", "simulations", "check"]
+    code = main([*words[3:], "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def without_plan(check):
+    """A check of a stored run less what only the run's pilots know."""
+    for kind in ("exact", "simulation"):
+        if check[kind] is not None:
+            check[kind].pop("replications_needed")
+    check.pop("planned_for")
+    return check
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("ustatistic", "skewed G=2: grpo = U-statistic"),
+        ("ustatistic", "features[1] G=3: oracle = g + first"),
+        ("ustatistic", "balanced G=2: parts uncorrelated"),
+        ("mse", "skewed G=2: grpo"),
+        ("mse", "several[1] G=2: covariance along a direction"),
+        ("mse", "coin G=2: explicit bound, half of it"),
+        ("oracle", "digits[472] G=2 B=1: ratio - 1"),
+        ("oracle", "balanced G=4..16 B=1: order of ratio - 1"),
+    ],
+)
+def test_a_line_alone_is_the_runs_to_the_last_bit(smoke, stem, name, capsys):
+    (stored,) = [
+        check
+        for entry in smoke["claims"]
+        if entry["stem"] == stem
+        for check in entry["checks"]
+        if check["name"] == name
+    ]
+    code, alone = again(smoke, stem, json.loads(json.dumps(stored)), capsys)
+    assert code == 0
+    assert alone["simulation"]["estimate"] == stored["simulation"]["estimate"]
+    assert alone["simulation"]["interval"] == stored["simulation"]["interval"]
+    assert without_plan(alone) == without_plan(json.loads(json.dumps(stored)))
+
+
+def test_another_seed_draws_something_else(smoke, capsys):
+    stored = smoke["claims"][1]["checks"][0]
+    other = {**smoke, "run": {**smoke["run"], "seed": 5}}
+    _, alone = again(other, "mse", stored, capsys)
+    assert alone["simulation"]["estimate"] != stored["simulation"]["estimate"]
+
+
+def test_cells_of_unequal_replications_and_the_reference_engine(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(plan, "BLOCK", 256)
+    monkeypatch.setitem(plan.BUDGETS, "smoke", 1024)
+    run = stored_run(tmp_path, ["oracle"], Suite("smoke"), Options("smoke", "reference"))
+    slopes = [c for c in run["claims"][0]["checks"] if "order of" in c["name"]]
+    # Both cells of a slope are drawn as often as it needs, but a ratio may need one oftener.
+    run["draws"]["oracle"][slopes[0]["name"]] = [512, 768]
+    words = check_command(run["run"], "oracle", slopes[0], [512, 768])
+    assert "--replications 512,768" in words
+    _, alone = again(run, "oracle", slopes[0], capsys)
+    assert alone["simulation"]["replications"] == 512 + 768
+    stored = slopes[1]
+    code, alone = again(run, "oracle", stored, capsys)
+    assert without_plan(alone) == without_plan(stored)
+    assert code == (3 if alone["simulation"]["verdict"] == "INCONCLUSIVE" else 0)
+
+
+def test_the_users_own_problem_and_enumeration_alone(tmp_path, capsys):
+    path = tmp_path / "my problem.json"
+    path.write_text(json.dumps(example_problem()))
+    from ustat_pg.problems import load_problem
+
+    suite = Suite("smoke", 0, load_problem(str(path)))
+    run = stored_run(tmp_path / "out", ["mse"], suite, Options("smoke", "exact"), str(path))
+    stored = run["claims"][0]["checks"][0]
+    code, alone = again(run, "mse", stored, capsys)
+    assert code == 0
+    assert alone["simulation"] is None
+    assert alone == stored
+
+
+def test_exactly_n_replications_and_merging_changes_nothing_but_rounding():
+    design = claim("mse", Suite("smoke"))
+    name = design.checks[0].name
+    found = check_alone(design, name, Options("smoke"), [70_000]).found["simulation"].evidence
+    assert found.replications == 70_000
+    one = check_alone(design, name, Options("smoke")).found["simulation"].evidence
+    assert one.replications == 65_536
+    assert found.interval.half_width < one.interval.half_width
+
+
+def test_a_rival_asked_for_decides_the_verdict():
+    design = claim("oracle", Suite("smoke"))
+    name, rival = "skewed G=2 B=1: ratio - 1", "ratio 1 + 1/G"
+    result = check_alone(design, name, Options("smoke"))
+    assert result.to_dict()["rivals"][rival]["simulation"] == "SURVIVED"
+    assert result.found["simulation"].decision.verdict == "CONFIRMED"
+    asked = check_alone(design, name, Options("smoke"), refute=[rival])
+    assert asked.found["simulation"].decision.verdict == "INCONCLUSIVE"
+
+
+def test_a_wrong_prediction_is_refuted(capsys, monkeypatch):
+    import simulations.__main__ as command
+
+    design = claim("mse", Suite("smoke"))
+    first = design.checks[0]
+    value = first.statement.prediction * 1.2
+    from ustat_pg.checks import equal
+
+    wrong = replace(design, checks=(replace(first, statement=equal(value)), *design.checks[1:]))
+    wrong = replace(wrong, rivals=design.rivals)
+    monkeypatch.setattr(command, "claim", lambda stem, suite: wrong)
+    assert main(["check", "mse", first.name, "--size", "smoke"]) == 1
+    assert capsys.readouterr().out.count("REFUTED") == 2
+
+
+def test_the_table_names_evidence_and_rivals(capsys):
+    assert main(["check", "mse", "skewed G=2: grpo", "--size", "smoke"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Theorem 2 (mse): skewed G=2: grpo\npredicted 0.1248\n")
+    for word in ("exact", "simulation", "65,536", "CONFIRMED", "no second-order term"):
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing", "x"], "claim 'nothing' is unknown: choose of ustatistic"),
+        (["mse", "skewd G=2: grpo"], "check of mse 'skewd G=2: grpo' is unknown; the nearest of"),
+        (["mse", "skewd G=2: grpo"], "'skewed G=2: grpo'"),
+        (["mse", "skewed G=2: grpo", "--refute", "no second order"], "'no second-order term'"),
+        (["mse", "skewed G=2: grpo", "--replications", "many"], "replications are 'many'"),
+        (["mse", "skewed G=2: grpo", "--replications", "1"], "replications is 1"),
+        (["mse", "skewed G=2: grpo", "--replications", "4,4"], "has 1 cell; give one number"),
+        (["ustatistic", "skewed G=2: grpo = U-statistic", "--replications", "4,4"], "one cell"),
+        (["ustatistic", "skewed G=2: grpo = U-statistic", "--refute", "V-stat"], "'V-statistic'"),
+        (["mse", "skewed G=2: grpo", "--problem", "/nowhere.json"], "/nowhere.json: No such file"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(words, message, capsys):
+    assert main(["check", *words, "--size", "smoke"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err

@@ -1,0 +1,334 @@
+"""``--dask`` and ``--mpi`` on real workers: equal bytes, and what is lost when processes are killed.
+
+Everything runs in processes of its own: distributed warns, and MPI is started once in a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ["-m", "simulations", "verify", "ustatistic", "--size", "smoke"]
+COMMAND = [sys.executable, *WORDS]
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+needs_dask = pytest.mark.skipif(find_spec("distributed") is None, reason="the extra dask")
+needs_mpi = pytest.mark.skipif(
+    find_spec("mpi4py") is None or MPIEXEC is None, reason="the extra mpi"
+)
+
+
+_started: list[subprocess.Popen[str]] = []
+
+
+def start(words: list[str], **variables: str) -> subprocess.Popen[str]:
+    """A command of this repository."""
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **variables},
+    )  # fmt: skip
+    _started.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def _leave_nothing_running() -> Iterator[None]:
+    yield
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait for a condition while a process runs."""
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def blocks(folder: Path) -> int:
+    return len(list((folder / "blocks").glob("*.json")))
+
+
+def claims_of(folder: Path) -> str:
+    return json.dumps(json.loads((folder / "verdicts.json").read_text())["claims"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> str:
+    """The claims of a run on one thread of this machine."""
+    folder = tmp_path_factory.mktemp("whole")
+    subprocess.run(
+        [*COMMAND, "--workers", "1", "--out", str(folder)],
+        cwd=ROOT, capture_output=True, check=True,
+    )  # fmt: skip
+    return claims_of(folder)
+
+
+class DaskCluster:
+    """A scheduler and workers of one thread each, in processes that do not restart."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder, self.variables = folder, variables
+        self.file = folder / "scheduler.json"
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.scheduler = self._start("dask_scheduler", "--host", "127.0.0.1", "--port", "0",
+                                     "--dashboard-address", "127.0.0.1:0",
+                                     "--scheduler-file", str(self.file))  # fmt: skip
+        self.workers = [self.worker(), self.worker()]
+
+    def _start(self, module: str, *words: str, cwd: Path = ROOT) -> subprocess.Popen[bytes]:
+        log = self.folder / f"{len(self.processes)}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"distributed.cli.{module}", "--no-dashboard", *words],
+                cwd=cwd, stdout=file, stderr=file, env={**os.environ, **self.variables},
+            )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def worker(self, cwd: Path = ROOT) -> subprocess.Popen[bytes]:
+        """One more worker, which finds the package in ``cwd``."""
+        return self._start("dask_worker", "--scheduler-file", str(self.file), "--no-nanny",
+                           "--host", "127.0.0.1", "--nthreads", "1", "--memory-limit", "0",
+                           "--local-directory", str(self.folder), cwd=cwd)  # fmt: skip
+
+    def ask(self, code: str) -> str:
+        """What a client of the cluster prints."""
+        first = "import json, os, time; from distributed import Client"
+        code = f"{first}\nc = Client(scheduler_file={str(self.file)!r})\n{code}"
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def wait_for(self, count: int) -> str:
+        """The scheduler's address, once there are as many workers."""
+        address, places = json.loads(
+            self.ask(
+                f"c.wait_for_workers({count}, timeout=50)\n"
+                "print(json.dumps([c.scheduler.address, c.run(os.getpid)]))"
+            )
+        )
+        self.places = {process: place for place, process in places.items()}
+        return str(address)
+
+    def lose(self, worker: subprocess.Popen[bytes]) -> None:
+        """Kill a worker that has blocks on it, so that they are lost."""
+        worker.send_signal(signal.SIGSTOP)
+        try:
+            self.ask(f"while not c.processing()[{self.places[worker.pid]!r}]: time.sleep(0.01)")
+        finally:
+            worker.kill()
+            worker.wait()
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def dask(tmp_path) -> Iterator[Callable[..., DaskCluster]]:
+    started: list[DaskCluster] = []
+
+    def build(**variables: str) -> DaskCluster:
+        folder = tmp_path / "cluster"
+        folder.mkdir()
+        started.append(DaskCluster(folder, **variables))
+        return started[-1]
+
+    yield build
+    for cluster in started:
+        cluster.close()
+
+
+@needs_dask
+def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
+    cluster, out = dask(), tmp_path / "out"
+    address = cluster.wait_for(2)
+    run = start([*COMMAND, "--dask", address, "--out", str(out)])
+    until(lambda: blocks(out) >= 5, run)
+    cluster.lose(cluster.workers[0])
+    assert run.poll() is None, "it was in mid-run"
+    said, error = run.communicate(timeout=100)
+    assert (run.returncode, error) == (0, "")
+    assert "1 of 1 results confirmed" in said
+    assert claims_of(out) == whole
+    assert json.loads((out / "verdicts.json").read_text())["run"]["workers"] == 2
+
+    # A worker with another program is refused, with both versions.
+    other = tmp_path / "other"
+    shutil.copytree(ROOT / "ustat_pg", other / "ustat_pg")
+    with (other / "ustat_pg" / "rng.py").open("a") as file:
+        file.write("# changed\n")
+    stranger = cluster.worker(other)
+    cluster.wait_for(2)
+    run = start([*COMMAND, "--dask", address, "--out", str(out)])
+    said, error = run.communicate(timeout=60)
+    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
+    assert error.count("ustat_pg 0.") == error.count("(code ") == 2
+    assert "install the same versions there" in error
+    stranger.kill()
+    stranger.wait()
+
+    # The last worker gone, a run waits for another one, but not for ever.
+    script = (
+        "import os, signal, time\n"
+        "from ustat_pg.experiment.executors import dask_cluster\n"
+        f"with dask_cluster({address!r}, patience=1) as cluster:\n"
+        f"    os.kill({cluster.workers[1].pid}, signal.SIGKILL)\n"
+        "    while True: cluster.threads(), time.sleep(0.1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert "LostWorkers" in done.stderr
+    assert "has had no worker for 1 s; finished blocks are kept" in done.stderr
+    run = start([*COMMAND, "--dask", address, "--out", str(out)])
+    assert "has no workers" in run.communicate(timeout=60)[1]
+    assert run.returncode == 2
+
+
+@needs_dask
+def test_a_block_that_kills_and_a_scheduler_that_dies_leave_what_was_finished(
+    whole, dask, tmp_path
+):
+    cluster, out = dask(DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0"), tmp_path / "out"
+    address = cluster.wait_for(2)
+    run = start([*COMMAND, "--dask", address, "--out", str(out)])
+    until(lambda: blocks(out) >= 3, run)
+    cluster.lose(cluster.workers[0])
+    said, error = run.communicate(timeout=60)
+    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
+    assert "workers died one after another on the same block; finished blocks are kept" in error
+    kept = blocks(out)
+    assert kept >= 3
+
+    run = start([*COMMAND, "--dask", address, "--out", str(out)])
+    until(lambda: blocks(out) >= kept + 3, run)
+    cluster.scheduler.kill()
+    said, error = run.communicate(timeout=60)
+    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
+    assert "scheduler" in error
+    assert "finished blocks are kept" in error
+    assert not (out / "verdicts.json").exists()
+
+    kept = blocks(out)
+    run = start([*COMMAND, "--workers", "2", "--out", str(out)])
+    assert run.communicate(timeout=100)[1] == ""
+    assert run.returncode == 0
+    assert kept < blocks(out)
+    assert claims_of(out) == whole
+
+
+@needs_dask
+def test_an_address_where_no_scheduler_answers_is_refused_in_time():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        socket.create_server(("127.0.0.1", 0)) as s,
+    ):
+        closed = s.getsockname()[1]
+        s.close()
+        places = ["nonsense", "", "tcp://127.0.0.1:port", "smoke://127.0.0.1:1",
+                  f"127.0.0.1:{closed}", f"tcp://127.0.0.1:{silent.getsockname()[1]}"]  # fmt: skip
+        script = (
+            "import time\n"
+            "from ustat_pg.experiment.executors import dask_cluster\n"
+            "from ustat_pg.validation import InputError\n"
+            f"for place in {places!r}:\n"
+            "    start = time.perf_counter()\n"
+            "    try:\n"
+            "        with dask_cluster(place, answer=0.5): print('found one')\n"
+            "    except InputError as error: print(error)\n"
+            "    assert time.perf_counter() - start < 10\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(places)
+    for place, line in zip(places, lines, strict=True):
+        assert repr(place) in line
+        assert "tcp://host:8786" in line
+    assert ["no Dask scheduler answers" in line for line in lines] == [False] * 4 + [True] * 2
+
+
+@needs_dask
+def test_a_bad_address_is_one_line_and_exit_2(tmp_path):
+    run = start([*COMMAND, "--dask", "nonsense", "--out", str(tmp_path)])
+    said, error = run.communicate(timeout=60)
+    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
+    assert error.startswith("simulations: 'nonsense' is not the address of a Dask scheduler")
+
+
+def mpi(*words: str, ranks: int = 3) -> subprocess.Popen[str]:
+    allow = {f"OMPI_ALLOW_RUN_AS_ROOT{more}": "1" for more in ("", "_CONFIRM")}
+    return start([str(MPIEXEC), "-n", str(ranks), sys.executable, *words], **allow)
+
+
+def rank_of(number: int) -> int:
+    """The process of a rank of this test's mpiexec, by its descent."""
+    psutil = pytest.importorskip("psutil")
+    for process in psutil.Process().children(recursive=True):
+        try:
+            variables = process.environ()
+        except psutil.Error:
+            continue
+        if str(number) in (variables.get("PMI_RANK"), variables.get("OMPI_COMM_WORLD_RANK")):
+            return int(process.pid)
+    raise AssertionError("no such rank")
+
+
+@needs_mpi
+def test_an_mpi_worker_killed_in_mid_run_leaves_what_was_finished(whole, tmp_path):
+    words = ["-m", "mpi4py.futures", *WORDS, "--mpi", "--out", str(tmp_path)]
+    run = mpi(*words)
+    until(lambda: blocks(tmp_path) >= 5, run)
+    os.kill(rank_of(2), signal.SIGKILL)
+    run.communicate(timeout=60)
+    assert run.returncode != 0
+    assert not (tmp_path / "verdicts.json").exists()
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("blocks/*.json")}
+    assert len(kept) >= 5
+
+    run = mpi(*words)
+    said, error = run.communicate(timeout=100)
+    assert (run.returncode, error) == (0, "")
+    assert "1 of 1 results confirmed" in said
+    assert claims_of(tmp_path) == whole
+    assert json.loads((tmp_path / "verdicts.json").read_text())["run"]["workers"] == 2
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("blocks/*.json")}
+    assert len(after) > len(kept)
+    assert kept.items() <= after.items(), "finished blocks are not computed again"
+
+
+@needs_mpi
+def test_mpi_without_workers_says_how_to_start_it(tmp_path):
+    words = [*WORDS, "--mpi", "--out", str(tmp_path)]
+    alone = start([sys.executable, *words])
+    said, error = alone.communicate(timeout=60)
+    assert (alone.returncode, said, error.count("\n")) == (2, "", 1)
+    masters = mpi(*words, ranks=2)
+    assert masters.communicate(timeout=60)[1].count("2 masters and no workers") == 2
+    assert masters.returncode == 2
+    assert "mpiexec -n 4 python -m mpi4py.futures -m simulations verify --mpi" in error
+    assert not blocks(tmp_path)

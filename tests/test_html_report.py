@@ -1,0 +1,268 @@
+"""The HTML report: whole, valid, self-contained, and plain about what failed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from base64 import b64decode
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from simulations.__main__ import main
+from ustat_pg.experiment import curves
+from ustat_pg.experiment import plan as planning
+from ustat_pg.html_report import Figure, html_report
+from ustat_pg.validation import InputError
+
+pytest.importorskip("jinja2")
+
+ROOT = Path(__file__).resolve().parents[1]
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+HOSTILE = "<script>alert('x')</script>\"' onload=x &amp; {{ 7 * 7 }} `rm`"
+
+
+class Page(HTMLParser):
+    """What a page holds; refuses tags that do not balance, and attributes given twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        assert len(dict(attributes)) == len(attributes), (tag, attributes)
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open, tag
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"style", "script"} & set(self.open):
+            self.text.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run with its report, made by the commands."""
+    folder = tmp_path_factory.mktemp("run")
+    words = ["verify", "ustatistic", "minibatch", "--size", "smoke", "--seed", "3"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "BLOCK", 2048)
+        patch.setattr(curves, "BLOCK", 2048)
+        assert main([*words, "--out", str(folder)]) == 0
+    assert main(["report", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return Page((folder / "report.html").read_text(encoding="utf-8"))
+
+
+def edited(folder, tmp_path, change):
+    """The page of a run whose stored verdicts were changed."""
+    document = json.loads((folder / "verdicts.json").read_text())
+    change(document)
+    (tmp_path / "verdicts.json").write_text(json.dumps(document))
+    return html_report(tmp_path)
+
+
+def test_the_page_is_sound(page, folder):
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>\n<html lang=")
+    ids = Counter(a["id"] for _, a in page.tags if "id" in a)
+    assert max(ids.values()) == 1
+    targets = {a["href"][1:] for a in page.all("a") if a["href"].startswith("#")}
+    assert targets <= set(ids)
+    assert targets == {"ustatistic", "minibatch"}
+
+
+def test_no_request_leaves_the_page(page, folder):
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "srcset", "action", "poster", "xlink:href"):
+            if name in attributes:
+                address = attributes[name]
+                own = address.startswith(("#", "data:image/svg+xml;base64,"))
+                # The one link that a reader may follow.
+                assert own or (tag == "a" and address == "https://arxiv.org/abs/2603.01162")
+    text = (folder / "report.html").read_text()
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|<link|<iframe", text)
+    for image in page.all("img"):
+        svg = b64decode(image["src"].split(",", 1)[1]).decode()
+        assert not re.findall(r"(?:href|src)=\"(?!#)|url\((?!#)|@import", svg)
+        assert image["alt"]
+
+
+def test_every_check_has_its_numbers_its_picture_and_its_command(page, folder):
+    document = json.loads((folder / "verdicts.json").read_text())
+    checks = [(c["stem"], check) for c in document["claims"] for check in c["checks"]]
+    strips = [a for a in page.all("svg") if a.get("class") == "strip"]
+    assert len(strips) == len(checks)
+    assert all(strip["aria-label"].startswith("estimate ") for strip in strips)
+    text = "".join(page.text)
+    commands = re.findall(r"^python -m simulations check .*$", text, re.MULTILINE)
+    assert len(commands) == len(checks)
+    for (stem, check), command in zip(checks, commands, strict=True):
+        words = shlex.split(command)
+        assert words[4:6] == [stem, check["name"]]
+        assert words[6:12] == ["--size", "smoke", "--engine", "cpu", "--seed", "3"]
+        n = [check["simulation"]["replications"]]
+        assert words[words.index("--replications") + 1] == ",".join(map(str, n))
+        assert f"{check['prediction']:.6g}" in text
+        assert f"{check['simulation']['estimate']:.6g}" in text
+        low, high = check["simulation"]["interval"]
+        assert f"[{low:.6g}, {high:.6g}]" in text
+
+
+def test_the_run_is_described(page, folder):
+    run = json.loads((folder / "verdicts.json").read_text())["run"]
+    text = "".join(page.text)
+    for name in ("python", "numpy", "numba", "ustat_pg", "code"):
+        assert f"{name} {run['versions'][name]}" in text
+    command = "python -m simulations verify ustatistic minibatch --size smoke --engine cpu --seed 3"
+    assert run["command"] == command
+    assert command in text
+    assert "2 of 2 results confirmed" in text
+
+
+def test_figures_are_drawn_and_shown(page, folder):
+    names = {a["id"] for a in page.all("figure")}
+    assert names == {"figure-verdicts", "figure-ustatistic", "figure-minibatch"}
+    assert (folder / "figures" / "minibatch.svg").exists()
+
+
+def test_claims_are_folded_and_those_that_failed_are_not(folder, page, tmp_path):
+    claims = [a for a in page.all("details") if a["class"].startswith("claim")]
+    assert ["open" in a for a in claims] == [False, False]
+
+    def fail(document):
+        first, second = document["claims"]
+        first["verdict"] = first["checks"][0]["exact"]["verdict"] = "REFUTED"
+        second["verdict"] = "INCONCLUSIVE"
+        found = second["checks"][0]["simulation"]
+        found |= {"verdict": "INCONCLUSIVE", "interval": [None, None], "standard_error": None}
+        found |= {"estimate": None, "smallest_discrepancy": None}
+        found["replications_needed"] = 123_456_789
+        second["rivals"][1]["verdict"] = "SURVIVED"
+
+    failed = Page(edited(folder, tmp_path, fail))
+    claims = [a for a in failed.all("details") if a["class"].startswith("claim")]
+    assert ["open" in a for a in claims] == [True, True]
+    (banner,) = [a for a in failed.all("p") if "banner" in a.get("class", "")]
+    assert banner["class"] == "banner REFUTED"
+    text = " ".join("".join(failed.text).split())
+    assert "0 of 2 results confirmed, 1 REFUTED, 1 INCONCLUSIVE" in text
+    assert "is REFUTED by exact" in text
+    assert "it would need 123,456,789 replications" in text
+    assert "the wrong formula “no prompt term” survived" in text
+    assert "✗ REFUTED" in text
+    classes = Counter(a.get("class") for a in failed.all("tbody"))
+    assert classes["bad"] == classes["open"] == 1
+
+
+def test_what_was_not_enumerated_or_not_simulated_is_said(folder, tmp_path):
+    def change(document):
+        for claim in document["claims"]:
+            for check in claim["checks"]:
+                check["exact"], check["not_enumerated"] = None, "10^9.1 <outcomes>"
+        document["claims"][1]["checks"] = []
+
+    text = " ".join("".join(Page(edited(folder, tmp_path, change)).text).split())
+    assert "nothing was enumerated: 10^9.1 <outcomes>" in text
+    assert "nothing can be checked on this problem" in text
+
+    def enumerate_only(document):
+        for claim in document["claims"]:
+            for check in claim["checks"]:
+                check["simulation"] = None
+
+    page = Page(edited(folder, tmp_path, enumerate_only))
+    assert "--replications" not in "".join(page.text)
+    assert [a for a in page.all("svg") if a["aria-label"].startswith("estimate ")]
+
+
+def test_hostile_names_are_shown_and_not_obeyed(folder, tmp_path):
+    def change(document):
+        document["run"]["problem"] = HOSTILE
+        document["run"]["command"] = HOSTILE
+        for claim in document["claims"]:
+            for draws in [document["draws"][claim["stem"]]]:
+                draws[HOSTILE] = [5, 7]
+            claim["checks"][0]["name"] = HOSTILE
+            claim["rivals"][0]["name"] = HOSTILE
+            says = next(iter(claim["checks"][0]["rivals"].values()))
+            claim["checks"][0]["rivals"] = {HOSTILE: {**says, "says": [1.0, 1.0]}}
+            claim["checks"][0]["not_enumerated"] = HOSTILE
+            claim["checks"][0]["exact"] = None
+
+    harmless = Page(edited(folder, tmp_path, lambda document: None))
+    text = edited(folder, tmp_path, change)
+    page = Page(text)
+    assert len(page.all("script")) == len(harmless.all("script")) == 1
+    assert not [a for _, a in page.tags if any(name.startswith("on") for name in a)]
+    shown = "".join(page.text)
+    assert shown.count(HOSTILE) >= 5
+    assert "49" not in re.findall(r"\{\{ 7 \* 7 \}\}|\b49 `rm`", shown)
+    # In the command it is one word to a shell.
+    command = next(line for line in shown.splitlines() if "simulations check" in line)
+    words = shlex.split(command)
+    assert words[5] == HOSTILE
+    assert words[words.index("--replications") + 1] == "5,7"
+    assert words[words.index("--problem") + 1] == HOSTILE
+
+
+def test_a_figure_is_the_file_itself(folder):
+    figure = Figure("x", "A <title>", 'what "is" seen', b"<svg/>")
+    page = Page(html_report(folder, [figure]))
+    (image,) = page.all("img")
+    assert b64decode(image["src"].split(",")[1]) == b"<svg/>"
+    assert image["alt"] == 'what "is" seen'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no finished run"),
+        ("nonsense", "not the results of a run"),
+        ("[]", "not the results of a run"),
+        ('{"claims": 3, "run": {}, "draws": {}}', "not the results of a run"),
+        ('{"claims": [], "run": {}}', "an older version wrote it; verify again"),
+    ],
+)
+def test_what_is_no_run_is_refused(text, message, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / "verdicts.json").write_text(text)
+    with pytest.raises(InputError, match=re.escape(message)):
+        html_report(tmp_path)
+    assert main(["report", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_without_jinja2_the_message_says_what_to_install(tmp_path):
+    code = (
+        "import sys; sys.modules['jinja2'] = None;"
+        "from simulations.__main__ import main; sys.exit(main(['report', sys.argv[1]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "pip install 'ustat_pg[figures]'" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,218 @@
+"""Executors on other machines: an existing Dask cluster, or the ranks that mpiexec started.
+
+Either is one more ``concurrent.futures`` executor to the runner. What is particular to them is here:
+how to reach them, whether their workers compute with the same program, how many there are at the
+moment, and which of their errors mean that workers were lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from ..validation import InputError
+from .parcels import WrongVersion, program
+
+__all__ = ["Cluster", "LostWorkers", "dask_cluster", "loss", "mpi_cluster"]
+
+ANSWER = 10.0
+"""Seconds within which a scheduler must answer."""
+PATIENCE = 60.0
+"""Seconds that a run waits for workers to come back when none is left."""
+_KEEPS = "finished blocks are kept, and the same command continues from them"
+
+
+class LostWorkers(InputError):
+    """Workers, or what leads them, are gone; finished blocks are kept, and the same call continues."""
+
+
+class Cluster(Executor):
+    """An executor whose workers are in other processes, and may come and go.
+
+    Arguments:
+        executor: what runs the tasks.
+        threads: how many it runs at a time at the moment; raises :class:`LostWorkers`.
+    """
+
+    def __init__(self, executor: Executor, threads: Callable[[], int]) -> None:
+        self._executor, self.threads = executor, threads
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See :class:`concurrent.futures.Executor`."""
+        return self._executor.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See :class:`concurrent.futures.Executor`."""
+        self._executor.shutdown(wait=wait)
+
+
+def loss(error: BaseException) -> str | None:
+    """What an executor's error says about its workers, or None if it is no error of theirs."""
+    if isinstance(error, BrokenExecutor):
+        return f"a worker process died ({_line(error)}); start a new executor: {_KEEPS}"
+    if isinstance(error, CancelledError):
+        return f"the connection to the scheduler was lost; {_KEEPS}"
+    if type(error).__name__ == "KilledWorker":
+        return f"workers died one after another on the same block; {_KEEPS} ({_line(error)})"
+    if type(error).__module__.split(".")[0] == "distributed":
+        return f"the Dask cluster failed: {_line(error)}; {_KEEPS}"
+    return None
+
+
+def _line(error: BaseException) -> str:
+    """An error in one line."""
+    words = " ".join(str(error).split())
+    return words or type(error).__name__
+
+
+@contextmanager
+def dask_cluster(
+    address: str, answer: float = ANSWER, patience: float = PATIENCE
+) -> Iterator[Cluster]:
+    """The workers of a Dask cluster that is running, as an executor.
+
+    A worker that dies loses the blocks it was at, which Dask gives to another one.
+
+    Arguments:
+        address: of its scheduler, as ``tcp://host:8786``.
+        answer: seconds within which the scheduler must answer.
+        patience: seconds to wait for workers to come back when none is left.
+
+    Raises:
+        InputError: ``distributed`` is not installed, the address is malformed or nothing answers
+            there, it has no workers, or they have another version of this package.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise InputError(
+            f"a Dask cluster needs the package distributed ({_line(error)}): "
+            "pip install 'ustat_pg[dask]'"
+        ) from None
+    _identify(address, answer)
+    with _quiet(), Client(address, timeout=answer, set_as_default=False) as client:
+        _same_program(client, address)
+        seen = [time.monotonic(), 0.0]  # when there were workers; when that was asked for
+        count = [0]
+
+        def threads() -> int:
+            now = time.monotonic()
+            if now - seen[1] >= 1:
+                try:
+                    count[0] = sum(client.nthreads().values())
+                except Exception as error:
+                    raise LostWorkers(
+                        f"the scheduler at {address} no longer answers ({_line(error)}); {_KEEPS}"
+                    ) from None
+                seen[1] = now
+                if count[0]:
+                    seen[0] = now
+                elif now - seen[0] > patience:
+                    raise LostWorkers(
+                        f"the cluster at {address} has had no worker for {patience:g} s; {_KEEPS}"
+                    )
+            return count[0]
+
+        yield Cluster(client.get_executor(pure=False), threads)
+
+
+def _identify(address: str, answer: float) -> None:
+    """Refuse an address at which no scheduler answers in time.
+
+    A client would wait for more than its time-out where something else listens there.
+    """
+    import asyncio
+
+    from distributed.core import rpc
+    from distributed.security import Security
+
+    async def ask() -> dict[str, Any]:
+        async with rpc(
+            address, connection_args=Security().get_connection_args("client")
+        ) as scheduler:
+            return dict(await scheduler.identity())
+
+    async def ask_in_time() -> dict[str, Any]:
+        return await asyncio.wait_for(ask(), answer)
+
+    try:
+        # In a thread of its own: the caller may be in a notebook, which has a loop running.
+        with ThreadPoolExecutor(1) as pool:
+            kind = pool.submit(asyncio.run, ask_in_time()).result().get("type")
+    except TimeoutError:
+        raise InputError(
+            f"no Dask scheduler answers at {address!r} within {answer:g} s: give the address "
+            "that it printed when it was started, such as tcp://host:8786"
+        ) from None
+    except Exception as error:
+        # What listens there may be anything, and fail in any way.
+        raise InputError(
+            f"{address!r} is not the address of a Dask scheduler ({_line(error)}): "
+            "give one such as tcp://host:8786"
+        ) from None
+    if kind != "Scheduler":
+        raise InputError(f"{address!r} is a Dask {kind}: give the scheduler's address")
+
+
+def _same_program(client: Any, address: str) -> None:
+    """Refuse a cluster without workers, or with any that would compute something else."""
+    try:
+        found = client.run(program, on_error="return")
+    except Exception as error:
+        raise InputError(f"the workers at {address} do not answer: {_line(error)}") from None
+    if not found:
+        raise InputError(f"the Dask cluster at {address} has no workers: start some and try again")
+    for worker, said in found.items():
+        if isinstance(said, BaseException):
+            said = f"no version that this one can use ({_line(said)})"
+        if said != program():
+            raise WrongVersion(
+                f"the worker {worker} has {said}, and this process has {program()}: "
+                "install the same versions there and start the worker again"
+            )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep distributed's log of lost connections from the terminal: the runner says what matters."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def mpi_cluster() -> Iterator[Cluster]:
+    """The workers of ``mpiexec -n N python -m mpi4py.futures ...``, as an executor: N - 1 of them.
+
+    A rank that dies takes the whole job with it, as is MPI's way; finished blocks are kept.
+
+    Raises:
+        InputError: ``mpi4py`` or an MPI library is not installed, or there are no workers.
+    """
+    start = "start it as: mpiexec -n 4 python -m mpi4py.futures -m simulations verify --mpi"
+    try:
+        from mpi4py import MPI
+        from mpi4py.futures import MPIPoolExecutor
+    except (ImportError, RuntimeError) as error:
+        raise InputError(
+            f"MPI needs mpi4py and an MPI library ({_line(error)}): pip install 'ustat_pg[mpi]'"
+        ) from None
+    size = MPI.COMM_WORLD.Get_size()
+    if size < 2:
+        raise InputError(f"MPI has no workers, for this process is alone: {start}")
+    if "mpi4py.futures" not in sys.orig_argv:
+        raise InputError(f"MPI has {size} masters and no workers: {start}")
+    with MPIPoolExecutor() as executor:
+        yield Cluster(executor, lambda: size - 1)

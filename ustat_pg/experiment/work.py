@@ -1,0 +1,140 @@
+"""Work: tasks that the store lacks, run by an executor, each kept as soon as it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import reduce
+from shutil import get_terminal_size
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from ..engines import MomentSums
+from .blocks import Block, Task, run_task, sums_of
+from .executors import Cluster, LostWorkers, loss
+from .parcels import Post
+from .plan import Options
+from .store import Store
+
+__all__ = ["Interrupted", "Work", "environment"]
+
+Results = dict[str, dict[str, Any]]
+
+LOOK = 5.0
+"""Seconds after which a cluster is asked for its workers though no block has come."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was stopped; finished blocks are kept, and the same call continues."""
+
+
+class Work:
+    """Runs tasks that the store does not have."""
+
+    def __init__(
+        self,
+        store: Store,
+        options: Options,
+        executor: Executor,
+        on_done: Callable[[], None] | None = None,
+    ) -> None:
+        self.store, self.options, self.executor = store, options, executor
+        self.on_done = on_done
+        # The default executor's threads read tasks where they are.
+        self.post = None if isinstance(executor, ThreadPoolExecutor) else Post(executor)
+        self.results: Results = {}
+
+    def run(self, tasks: Iterable[Task], what: str) -> None:
+        """Have the results of all tasks, from the store or by running them."""
+        missing: dict[str, Task] = {}
+        for task in tasks:
+            key = self.store.key(task.description)
+            if key in self.results or key in missing:
+                continue
+            stored = self.store.get(task.description)
+            if stored is None:
+                missing[key] = task
+            else:
+                self.results[key] = stored
+        total = sum(task.weight for task in missing.values())
+        # disable=None: tqdm shows nothing where stderr is no terminal.
+        with tqdm(
+            total=total,
+            desc=f"{what:9}",
+            bar_format="{desc} {percentage:3.0f}%|{bar:30}| {elapsed}, {remaining} left",
+            disable=None if self.options.progress else True,
+            # A terminal that does not know its size is taken for a small one.
+            ncols=min(get_terminal_size().columns, 80),
+            nrows=20,
+            leave=False,
+        ) as bar:
+            self._drain(missing, bar)
+
+    def _submit(self, task: Task, *, whole: bool = False) -> Future[Any]:
+        if self.post is None:
+            return self.executor.submit(run_task, task)
+        return self.post.submit(task, whole=whole)
+
+    def _threads(self) -> int:
+        if isinstance(self.executor, Cluster):
+            return max(self.executor.threads(), 1)
+        return self.options.workers
+
+    def _drain(self, missing: dict[str, Task], bar: Any) -> None:
+        queue = list(missing.items())[::-1]
+        running: dict[Any, tuple[str, Task]] = {}
+        try:
+            while queue or running:
+                # A short queue in the executor: an interruption waits for few blocks.
+                most = 2 * self._threads()
+                while queue and len(running) < most:
+                    key, task = queue.pop()
+                    running[self._submit(task)] = (key, task)
+                done, _ = wait(running, timeout=LOOK, return_when=FIRST_COMPLETED)
+                for future in done:
+                    result = future.result()
+                    key, task = running.pop(future)
+                    if result is None:
+                        running[self._submit(task, whole=True)] = (key, task)
+                        continue
+                    self.results[key] = result
+                    self.store.put(task.description, result)
+                    bar.update(task.weight)
+                    if self.on_done is not None:
+                        self.on_done()
+        except KeyboardInterrupt:
+            raise Interrupted from None
+        except Exception as error:
+            said = loss(error)
+            if said is None:
+                raise
+            raise LostWorkers(said) from error
+        finally:
+            # What is under way when a run stops is finished and kept.
+            for future, (_, task) in running.items():
+                if not future.cancel() and future.exception() is None and future.result():
+                    self.store.put(task.description, future.result())
+
+    def __getitem__(self, task: Task) -> dict[str, Any]:
+        return self.results[self.store.key(task.description)]
+
+    def sums(self, tasks: Sequence[Block]) -> MomentSums:
+        """The sums of blocks, merged in their order."""
+        return reduce(MomentSums.merge, (sums_of(self[task]) for task in tasks))
+
+
+@contextmanager
+def environment(options: Options, executor: Executor | None) -> Iterator[Executor]:
+    """An executor, and one thread in the linear algebra: equal sums whatever the workers."""
+    with threadpool_limits(1):
+        if executor is not None:
+            yield executor
+            return
+        pool = ThreadPoolExecutor(options.workers)
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
