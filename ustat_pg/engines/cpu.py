@@ -45,9 +45,11 @@ _KINDS = {
 
 def _search(probs: Array) -> bodies.Search:
     ends = rng.thresholds(probs)
-    bits = min(max(int(np.ceil(np.log2(ends.shape[-1]))) + 1, 1), 12)
-    starts = np.arange(2**bits, dtype=np.uint64) << np.uint64(32 - bits)
     rows = ends.reshape(-1, ends.shape[-1])
+    # A fine guide saves steps of the search, while all of it fits in a near cache.
+    fine = 3 if len(rows) <= 8 else 1
+    bits = min(max(int(np.ceil(np.log2(ends.shape[-1]))) + fine, 1), 12)
+    starts = np.arange(2**bits, dtype=np.uint64) << np.uint64(32 - bits)
     guide = np.stack([np.searchsorted(row, starts, side="right") for row in rows])
     return bodies.Search(
         ends, guide.reshape(*ends.shape[:-1], -1).astype(np.int32), np.uint64(32 - bits)
@@ -84,12 +86,18 @@ def _make_tables(problem: SoftmaxBandit) -> bodies.Tables:
     else:
         form = bodies.DENSE
         dense = np.stack([policy.scores(x) for x in range(problem.contexts)])
+    arms, rewards = problem.outcomes.arms, problem.outcomes.rewards - centre[:, None]
+    linear = policy.inner(target)
+    row = np.zeros((*arms.shape, 4))
+    for column, of_arm in ((bodies.PROB, policy.probs), (bodies.LINEAR, linear)):
+        row[..., column] = np.take_along_axis(of_arm, arms, axis=1)
+    row[..., bodies.REWARD] = rewards
     # Copies: a read-only or strided array is another type to numba, and another compilation.
     return bodies.Tables(
         contexts=_search(problem.context_probs),
         outcomes=_search(problem.outcomes.probs),
-        arm=problem.outcomes.arms.copy(),
-        reward=problem.outcomes.rewards - centre[:, None],
+        arm=arms.copy(),
+        reward=rewards,
         centre=centre,
         form=form,
         probs=policy.probs.copy(),
@@ -98,8 +106,12 @@ def _make_tables(problem: SoftmaxBandit) -> bodies.Tables:
         features_sq=features_sq,
         dense=dense,
         norms=policy.squared_norms.copy(),
-        linear=policy.inner(target),
+        linear=linear,
         target_sq=float(target @ target),
+        row=row,
+        distinct=all(
+            len(set(arms[x, :n].tolist())) == n for x, n in enumerate(problem.outcomes.counts)
+        ),
     )
 
 
@@ -138,19 +150,31 @@ class CpuEngine:
         check_block(quantities, first, replications)
         self.check(cell, quantities)
         mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
-        bodies.block(
+        tables, asked = _tables(cell.problem), _asked(cell.problem, quantities)
+        body = bodies.one_prompt_block if _is_plain(cell, quantities) else bodies.block
+        body(
             first,
             replications,
             rng.cell_key(seed, cell.name),
             cell.group_size,
             cell.batch_size,
             _DESIGNS[cell.design],
-            _tables(cell.problem),
-            _asked(cell.problem, quantities),
+            tables,
+            asked,
             mean,
             products,
         )
         return MomentSums(replications, mean, products)
+
+
+def _is_plain(cell: Cell, quantities: Sequence[Quantity]) -> bool:
+    """Whether the body for one prompt takes these."""
+    return (
+        cell.batch_size == 1
+        and isinstance(cell.problem.policy, (TabularSoftmax, SharedLinearSoftmax))
+        and all(isinstance(quantity, (SquaredError, Distance)) for quantity in quantities)
+        and all(e.baseline != "norm-weighted" for e in estimators_of(quantities))
+    )
 
 
 def _asked(problem: SoftmaxBandit, quantities: Sequence[Quantity]) -> bodies.Asked:
