@@ -1,7 +1,8 @@
 # Everything lives in .venv; a fresh machine needs Python 3.11+ with venv, and make.
 PYTHON ?= python3
 SIZE ?= quick
-PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The build backend warns of editable installs at each one.
+PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: verify test lint figures report theory browser benchmarks clean
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ustat_pg import rng
+from ustat_pg import estimators, rng
 from ustat_pg.engines import (
     Cell,
     Distance,
@@ -230,8 +230,7 @@ def test_the_same_numbers_under_a_large_offset(batch):
     quantities += [Distance(Estimator("grpo"), Estimator("oracle"))]
     cell = Cell(problem, 4, batch)
     plain, compiled = (
-        get_engine(name).measure(cell, quantities, replications=50).mean
-        for name in SAMPLING
+        get_engine(name).measure(cell, quantities, replications=50).mean for name in SAMPLING
     )
     small = [0, 1, 2, 5]
     assert compiled[small] == pytest.approx(plain[small], rel=1e-5)
@@ -274,6 +273,16 @@ def test_the_order_of_quantities_does_not_matter():
         for i in (0, 7, 15, 30):
             alone = engine.measure(cell, [quantities[i]], replications=50)
             assert alone.mean[0] == pytest.approx(straight.mean[i], rel=1e-12, abs=1e-15)
+
+
+def test_the_cpu_engine_takes_no_new_baseline_for_another(monkeypatch):
+    """One that the body does not know would be computed as no baseline at all."""
+    monkeypatch.setitem(estimators.BASELINES, "median", estimators.group_mean)
+    cell = Cell(random_problem(0), 3)
+    quantity = SquaredError(Estimator("median"))
+    get_engine("reference").measure(cell, [quantity], replications=10)
+    with pytest.raises(InputError, match="engine cpu cannot run median"):
+        get_engine("cpu").measure(cell, [quantity], replications=10)
 
 
 def test_the_cpu_engine_refuses_what_it_cannot_run():

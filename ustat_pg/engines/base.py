@@ -37,6 +37,10 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+PROMPT_ONLY = ("vanilla", "constant", "oracle", "minimum-variance")
+"""The baselines that are functions of the prompt: :meth:`Estimator.baseline_values` knows them."""
+
+
 class InfeasibleError(InputError):
     """Enumeration would be too large; the message says how large."""
 
@@ -120,7 +124,7 @@ class Estimator:
 
     def baseline_values(self, problem: SoftmaxBandit) -> Array | None:
         """b(x) where the baseline depends on the prompt only, (X,); else None."""
-        if self.function is not None:
+        if self.function is not None or self.baseline not in PROMPT_ONLY:
             return None
         if self.baseline == "vanilla":
             return np.zeros(problem.contexts)
@@ -131,8 +135,6 @@ class Estimator:
         value = (outcomes.probs * outcomes.rewards).sum(axis=1)
         if self.baseline == "oracle":
             return value
-        if self.baseline != "minimum-variance":
-            return None
         rows = np.arange(problem.contexts)[:, None]
         weights = outcomes.probs * problem.policy.squared_norms[rows, outcomes.arms]
         total = weights.sum(axis=1)

@@ -14,6 +14,7 @@ from ..problems import SoftmaxBandit
 from ..validation import InputError
 from . import cpu_bodies as bodies
 from .base import (
+    PROMPT_ONLY,
     Array,
     Cell,
     Distance,
@@ -131,9 +132,10 @@ class CpuEngine:
     enumerates = False
 
     def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
-        """Refuse estimators that are Python functions."""
+        """Refuse estimators that are Python functions, and baselines that the body does not know."""
         for estimator in estimators_of(quantities):
-            if estimator.function is not None:
+            compiled = estimator.baseline in _KINDS or estimator.baseline in PROMPT_ONLY
+            if estimator.function is not None or not compiled:
                 raise InputError(f"engine cpu cannot run {estimator.label}: use reference or exact")
         check_estimators(cell, quantities)
 
