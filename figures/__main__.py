@@ -68,7 +68,8 @@ def _points(curves: pd.DataFrame | None, picture: Picture) -> pd.DataFrame | Non
     """The rows of a figure; None where there are none."""
     if curves is None:
         return None
-    own = curves[curves["figure"] == picture.source]
+    # An error of zero (one arm, equal rewards) has no place on a logarithmic axis.
+    own = curves[(curves["figure"] == picture.source) & ~(curves["prediction"] <= 0)]
     return own.reset_index(drop=True) if len(own) else None
 
 

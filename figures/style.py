@@ -315,7 +315,7 @@ def merged(
         if not len(own):
             continue
         y = float(own["prediction"].iloc[-1])
-        if ends and abs(ends[-1][0] / y - 1) < 1e-6:
+        if ends and abs(ends[-1][0] - y) < 1e-6 * y:
             before = ends.pop()
             ends.append((y, f"{before[1]}\n= {names[name]}", (*before[2], look)))
         else:

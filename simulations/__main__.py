@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, integer
 
 from . import STEMS, claim, curves
 
@@ -103,6 +103,7 @@ def _suite(options: argparse.Namespace) -> Suite:
     from .problems import Suite
 
     user = None if options.problem is None else load_problem(options.problem)
+    integer("seed", options.seed, 0)
     return Suite(options.size, options.seed, user)
 
 
@@ -199,9 +200,10 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     rivals = [rival for result in run.claims for rival in result.rivals]
     refuted = sum(rival.verdict.value == "REFUTED" for rival in rivals)
     confirmed = sum(result.verdict == Verdict.CONFIRMED for result in run.claims)
+    apart = " and, apart from it, by simulation" if how.simulates else ""
     print(
         f"\n{confirmed} of {len(run.claims)} results confirmed, {refuted} of {len(rivals)} wrong "
-        f"formulas refuted by enumeration and, apart from it, by simulation; {run.seconds:.0f} s."
+        f"formulas refuted by enumeration{apart}; {run.seconds:.0f} s."
     )
     for line in remarks(run):
         print(f"- {line}")
@@ -242,6 +244,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    from ustat_pg.experiment import Store
     from ustat_pg.html_report import Figure, html_report
 
     # First without figures: whatever is missing is said before they are drawn.
@@ -256,7 +259,7 @@ def _report(options: argparse.Namespace) -> int:
         if file.suffix == ".svg"
     ]
     target = options.folder / "report.html"
-    target.write_text(html_report(options.folder, drawn), encoding="utf-8")
+    Store(options.folder / "blocks").write(target, html_report(options.folder, drawn))
     print(f"Report: {target}")
     return 0
 

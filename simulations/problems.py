@@ -17,8 +17,11 @@ from ustat_pg.problems import (
     problem_from_mapping,
     random_problem,
 )
+from ustat_pg.validation import InputError
 
 __all__ = ["Entry", "Suite", "mse_of", "spread", "two_valued"]
+
+GROUPS = ("made-up", "generated", "real", "user")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,10 @@ class Entry:
     name: str
     group: str
     problem: SoftmaxBandit
+
+    def __post_init__(self) -> None:
+        if self.group not in GROUPS:
+            raise InputError(f"group {self.group!r} is unknown: choose of {', '.join(GROUPS)}")
 
 
 def two_valued(probs: Any, success: Any) -> SoftmaxBandit:

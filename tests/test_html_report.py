@@ -266,3 +266,52 @@ def test_without_jinja2_the_message_says_what_to_install(tmp_path):
     assert done.returncode == 2
     assert "pip install 'ustat_pg[figures]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        {
+            "context_probs": [1.0],
+            "logits": [[0.0]],
+            "reward_values": [[[0.37, 0.11, 0.9]]],
+            "reward_probs": [[[0.3, 0.3, 0.4]]],
+        },
+        {
+            "context_probs": [1.0],
+            "logits": [[0, 1]],
+            "reward_values": [[[1], [1]]],
+            "reward_probs": [[[1], [1]]],
+        },
+        {
+            "context_probs": [0.5, 0.5],
+            "logits": [[38, 0, 0], [0, 1, 0.5]],
+            "reward_values": [[[1, 0]] * 3] * 2,
+            "reward_probs": [[[0.3, 0.7]] * 3] * 2,
+        },
+    ],
+    ids=["one arm", "equal rewards", "a sure policy"],
+)
+def test_a_degenerate_problem_refutes_nothing_and_has_its_page(problem, tmp_path, capsys):
+    from simulations.__main__ import main
+
+    file = tmp_path / "problem.json"
+    file.write_text(json.dumps(problem))
+    words = ["--problem", str(file), "--size", "smoke", "--out", str(tmp_path / "run")]
+    assert main(["verify", *words]) in (0, 3)
+    assert "REFUTED" not in capsys.readouterr().out.replace("rivals refuted", "")
+    assert main(["report", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
+def test_a_damaged_document_is_refused_in_one_line(tmp_path, folder):
+    document = json.loads((folder / "verdicts.json").read_text())
+    for damage in ("prediction", "machine"):
+        broken = json.loads(json.dumps(document))
+        if damage == "machine":
+            del broken["run"]["machine"]
+        else:
+            broken["claims"][0]["checks"][0]["prediction"] = "x"
+        (tmp_path / "verdicts.json").write_text(json.dumps(broken))
+        with pytest.raises(InputError, match="not the results of a run"):
+            html_report(tmp_path)

@@ -62,7 +62,7 @@ def html_report(folder: str | Path, figures: Sequence[Figure] = ()) -> str:
             version wrote it.
     """
     try:
-        from jinja2 import Environment, StrictUndefined
+        from jinja2 import Environment, StrictUndefined, UndefinedError
     except ImportError:
         raise InputError("an HTML report needs Jinja2: pip install 'ustat_pg[figures]'") from None
     path = Path(folder)
@@ -83,9 +83,11 @@ def html_report(folder: str | Path, figures: Sequence[Figure] = ()) -> str:
                 f"{path}: an older version wrote it; verify again, finished blocks are kept"
             )
         view = _view(document)
-    except (KeyError, TypeError, IndexError, AttributeError):
+        return environment.from_string(source).render(**view, figures=figures)
+    except InputError:
+        raise
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError, UndefinedError):
         raise InputError(f"{path}: not the results of a run") from None
-    return environment.from_string(source).render(**view, figures=figures)
 
 
 def check_command(run: Mapping[str, Any], stem: str, check: Mapping[str, Any], draws: Any) -> str:

@@ -18,8 +18,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from simulations import STEMS
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("index", "ustatistic", "mse", "minibatch", "oracle", "optimality")
+PAGES = ("index", *STEMS)
 LARGEST = 1_500_000
 NAMESPACES = "http://www.w3.org/"
 
@@ -501,3 +503,15 @@ def test_a_fault_in_a_page_fails_the_build(tmp_path, page, complaint):
     done = build(source, tmp_path / "site")
     assert done.returncode != 0
     assert complaint in done.stderr
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_page_has_all_its_parts(stem):
+    text = (ROOT / "theory" / f"{stem}.md").read_text("utf-8")
+    parts = ["Statement", "Derivation", "On numbers", "Figure", "Break it", "In practice"]
+    places = [text.index(f"\n## {part}") for part in parts]
+    assert places == sorted(places)
+    assert text.index(":::{admonition} Exercise") < text.index(":::{dropdown} Answer")
+    drawn = re.findall(r"\{figure\} \.\./(figures/\S+)", text)
+    assert drawn
+    assert all((ROOT / file).is_file() for file in drawn)

@@ -62,6 +62,8 @@ def _reach(cell: Cell, estimator: Estimator, sizes: Array, spreads: Array) -> fl
     if estimator.baseline in ("grpo", "group-mean"):
         # The estimate is a mean of ½ (s - s')(z - z') over pairs.
         return float((spreads * reward_spread).max() / 2)
+    if estimator.baseline != "norm-weighted":
+        raise InputError(f"no range is known for {estimator.label}")
     # A baseline within the rewards' range; norm-weighted takes 0 where the others' scores are 0.
     largest = np.maximum(reward_spread, np.abs(np.where(possible, rewards, 0.0)).max(axis=1))
     return float((at_outcomes.max(axis=1) * largest).max())

@@ -13,6 +13,8 @@ from difflib import get_close_matches
 from functools import reduce
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from ..checks import Evidence, allotted_alpha, decide
 from ..engines import MomentSums, Quantity
 from ..validation import InputError, integer
@@ -148,8 +150,9 @@ def _identity(
 
 
 def _run(tasks: Sequence[Task], workers: int) -> list[dict[str, Any]]:
-    pool = ThreadPoolExecutor(workers)
-    try:
-        return list(pool.map(run_task, tasks))
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    with threadpool_limits(1):
+        pool = ThreadPoolExecutor(workers)
+        try:
+            return list(pool.map(run_task, tasks))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

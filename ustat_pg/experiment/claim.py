@@ -35,6 +35,9 @@ __all__ = [
 _FEW_BITS = 1e-14
 """Relative rounding error of a sum of products, some 50 times that of one operation."""
 
+NO_NUMBER = 2**62
+"""Replications needed where none would do."""
+
 Sums = Mapping[str, tuple[Sequence[Quantity], MomentSums]]
 
 
@@ -70,7 +73,8 @@ class Linear:
         problem = self.cell.problem
         low, high = problem.reward_range
         off = _FEW_BITS * max(abs(low), abs(high))
-        norm = float(np.sqrt(problem.policy.squared_norms.max()))
+        # What cancels in a score may be longer than the score: with one arm the score is 0.
+        norm = max(float(np.sqrt(problem.policy.squared_norms.max())), problem.policy.feature_norm)
         return sum(
             abs(weight)
             * (
@@ -180,6 +184,8 @@ class Ratio:
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         excess = self._excess(prediction)
         bottom = self.denominator.exact(sums)
+        if not margin * bottom > 0:
+            return NO_NUMBER  # a pilot whose denominator is rounding noise
         # Both ends of the interval are wanted within the margin; the reserve pays for its tilt.
         return replications_needed(
             0.9 * margin * bottom, excess.moments(sums)[2], excess.width * 1.05, alpha

@@ -99,6 +99,11 @@ class SoftmaxPolicy(ABC):
         """‖s(x, k)‖², (X, K)."""
         return np.stack([np.diagonal(self.gram(x, x)) for x in range(len(self.probs))])
 
+    @property
+    @abstractmethod
+    def feature_norm(self) -> float:
+        """The longest feature vector: what a score is a difference of."""
+
 
 @dataclass(frozen=True, eq=False)
 class SharedLinearSoftmax(SoftmaxPolicy):
@@ -163,6 +168,10 @@ class SharedLinearSoftmax(SoftmaxPolicy):
         contexts = (self.features**2).sum(axis=1)[:, None]
         return contexts * (1 - 2 * self.probs + (self.probs**2).sum(axis=-1, keepdims=True))
 
+    @property
+    def feature_norm(self) -> float:
+        return float(np.linalg.norm(self.features, axis=1).max())
+
 
 @dataclass(frozen=True, eq=False)
 class TabularSoftmax(SoftmaxPolicy):
@@ -217,6 +226,10 @@ class TabularSoftmax(SoftmaxPolicy):
     @cached_property
     def squared_norms(self) -> Array:
         return 1 - 2 * self.probs + (self.probs**2).sum(axis=-1, keepdims=True)
+
+    @property
+    def feature_norm(self) -> float:
+        return 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,3 +299,7 @@ class ArmLinearSoftmax(SoftmaxPolicy):
     @cached_property
     def squared_norms(self) -> Array:
         return np.einsum("xkd,xkd->xk", self.all_scores, self.all_scores)
+
+    @property
+    def feature_norm(self) -> float:
+        return float(np.linalg.norm(self.features, axis=2).max())
