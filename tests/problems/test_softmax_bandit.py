@@ -331,6 +331,7 @@ def test_a_policy_of_ones_own_has_no_file_form():
         theta = np.zeros(2)
         with_theta = restrict = combine = inner = gram = None
         mean_combination = squared_combinations = diameters = None
+        feature_norm = 1.0
         mean_combination = squared_combinations = diameters = None
 
     own = SoftmaxBandit(Own(), [1.0], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
