@@ -332,7 +332,6 @@ def test_a_policy_of_ones_own_has_no_file_form():
         with_theta = restrict = combine = inner = gram = None
         mean_combination = squared_combinations = diameters = None
         feature_norm = 1.0
-        mean_combination = squared_combinations = diameters = None
 
     own = SoftmaxBandit(Own(), [1.0], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     with pytest.raises(TypeError, match="no file form for Own"):

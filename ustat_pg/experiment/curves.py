@@ -7,17 +7,16 @@ drawn the same cell, and a figure is drawn again without drawing a sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engines import Cell, Quantity
 from ..validation import InputError
 from .claim import Linear, Ratio
-from .plan import BLOCK, Options, block_tasks, exact_task, why_not_enumerated
+from .plan import BLOCK, Options, block_tasks, exact_task, panels_of, why_not_enumerated
 from .store import Store
 from .work import Work, environment
 
@@ -65,24 +64,6 @@ class Point:
             raise InputError(f"{self.figure}: prediction {self.prediction} is not finite")
 
 
-def _panels(points: Iterable[Point]) -> dict[str, tuple[Cell, tuple[Quantity, ...]]]:
-    """What the points measure, cell by cell."""
-    cells: dict[str, Cell] = {}
-    quantities: dict[str, dict[str, Quantity]] = {}
-    for point in points:
-        if point.functional is None:
-            continue
-        for cell in point.functional.cells:
-            cells[cell.name] = cell
-            quantities.setdefault(cell.name, {}).update(
-                {q.label: q for q in point.functional.quantities}
-            )
-    return {
-        name: (cells[name], tuple(by[label] for label in sorted(by)))
-        for name, by in quantities.items()
-    }
-
-
 def run_points(
     points: Sequence[Point], options: Options, store: Store, executor: Executor | None = None
 ) -> pd.DataFrame:
@@ -103,8 +84,8 @@ def run_points(
     """
     import pandas as pd
 
-    measured = _panels(points)
-    asked = _panels(point for point in points if point.enumerate)
+    measured = panels_of(p.functional for p in points if p.functional is not None)
+    asked = panels_of(p.functional for p in points if p.functional is not None and p.enumerate)
     enumerated = {name for name, (cell, _) in asked.items() if why_not_enumerated(cell) is None}
     n = BLOCKS[options.size] * BLOCK if options.simulates else 0
     blocks = {name: block_tasks(*panel, options, n) for name, panel in measured.items()}

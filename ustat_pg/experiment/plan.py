@@ -7,7 +7,7 @@ needs. So the number is fixed before the draws that a verdict reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log10
 from typing import Any
@@ -16,7 +16,7 @@ from ..checks import allotted_alpha
 from ..engines import Cell, InfeasibleError, Quantity, exact, get_engine
 from ..validation import InputError, integer
 from .blocks import Block, IdentityBlock, Task, sums_of
-from .claim import Check, Claim, Identity
+from .claim import Check, Claim, Identity, Linear, LogSlope, Ratio
 
 __all__ = [
     "BUDGETS",
@@ -28,6 +28,7 @@ __all__ = [
     "identity_task",
     "make_plan",
     "panels",
+    "panels_of",
     "why_not_compared",
     "why_not_enumerated",
 ]
@@ -100,22 +101,27 @@ class Plan:
     replications: dict[str, int] = field(default_factory=dict)
 
 
-def panels(claim: Claim) -> dict[str, tuple[Cell, tuple[Quantity, ...]]]:
-    """What a claim measures, cell by cell: the quantities of all its checks, in order of name."""
+def panels_of(
+    functionals: Iterable[Linear | Ratio | LogSlope],
+) -> dict[str, tuple[Cell, tuple[Quantity, ...]]]:
+    """What functionals measure, cell by cell: the quantities of them all, in order of name."""
     cells: dict[str, Cell] = {}
     quantities: dict[str, dict[str, Quantity]] = {}
-    for check in claim.checks:
-        if isinstance(check.functional, Identity):
-            continue
-        for cell in check.functional.cells:
+    for functional in functionals:
+        for cell in functional.cells:
             cells[cell.name] = cell
-            quantities.setdefault(cell.name, {}).update(
-                {q.label: q for q in check.functional.quantities}
-            )
+            quantities.setdefault(cell.name, {}).update({q.label: q for q in functional.quantities})
     return {
         name: (cells[name], tuple(by[label] for label in sorted(by)))
         for name, by in quantities.items()
     }
+
+
+def panels(claim: Claim) -> dict[str, tuple[Cell, tuple[Quantity, ...]]]:
+    """What a claim measures, by the quantities of all its checks."""
+    return panels_of(
+        check.functional for check in claim.checks if not isinstance(check.functional, Identity)
+    )
 
 
 def exact_task(cell: Cell, panel: tuple[Quantity, ...]) -> Block:
