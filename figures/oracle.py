@@ -54,7 +54,8 @@ def draw(frame: pd.DataFrame) -> Figure:
     left.set_ylabel("MSE of grpo / MSE of the oracle")
 
     # Points that know no more than the order of the excess are left out: by their precision, not by
-    # where they lie, or only those that came out too large would be seen.
+    # where they lie, or only those that came out too large would be seen. A precise one at or below 0
+    # contradicts the prediction, and has a place in the left panel alone.
     seen = frame.copy()
     vague = ~(seen["high"] - seen["low"] < 2 * seen["prediction"])
     seen.loc[vague | (seen["estimate"] <= 0), ["estimate", "low", "high"]] = np.nan

@@ -113,7 +113,7 @@ class Work:
                 raise
             raise LostWorkers(said) from error
         finally:
-            # What is under way when a run stops is finished and kept.
+            # What is under way when a run stops is finished and kept, unless its executor can drop it.
             for future, (_, task) in running.items():
                 if not future.cancel() and future.exception() is None and future.result():
                     self.store.put(task.description, future.result())
