@@ -204,3 +204,22 @@ def test_draws_follow_the_law():
     count = np.bincount(found, minlength=4)
     assert count[1] == 0
     assert scipy.stats.chisquare(count[[0, 2, 3]], probs[[0, 2, 3]] * len(drawn)).pvalue > 1e-3
+
+
+def test_slots_of_steps_never_meet():
+    corners = [0, 1, 2, rng.MOST_PROMPTS - 1]
+    steps = [0, 1, 2, rng.MOST_STEPS - 1, rng.MOST_STEPS]
+    slots = rng.step_slots(np.array(steps)[:, None], corners)
+    assert slots.dtype == np.uint64
+    assert slots.tolist() == [[s * 1024 + b for b in corners] for s in steps]
+    assert len(np.unique(slots)) == slots.size
+    assert slots.max() < 2**31 < rng.CONTEXT_SLOT
+    assert rng.step_slots(1, 0) == rng.step_slots(0, rng.MOST_PROMPTS - 1) + 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "prompts"), [(2**20 + 1, 0), (1, 2**10), (-1, 0), (0, -1), (0.5, 0), ([1, 2**21], 0)]
+)
+def test_steps_and_prompts_without_a_slot_are_refused(steps, prompts):
+    with pytest.raises(InputError, match="whole numbers from 0 to"):
+        rng.step_slots(steps, prompts)

@@ -19,7 +19,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from .validation import InputError
 
-__all__ = ["CONTEXT_SLOT", "cell_key", "philox", "thresholds", "words"]
+__all__ = [
+    "CONTEXT_SLOT",
+    "MOST_PROMPTS",
+    "MOST_STEPS",
+    "cell_key",
+    "philox",
+    "step_slots",
+    "thresholds",
+    "words",
+]
 
 _MULTIPLIER_0 = 0xD2511F53
 _MULTIPLIER_1 = 0xCD9E8D57
@@ -30,6 +39,9 @@ _MASK = 0xFFFFFFFF
 
 CONTEXT_SLOT = 0xFFFFFFFF
 """The slot whose words choose the prompts; slots below it are the prompts' own."""
+
+MOST_STEPS, MOST_PROMPTS = 2**20, 2**10
+"""The longest trajectory and the largest minibatch in it that :func:`step_slots` has slots for."""
 
 
 def philox(counter: ArrayLike, key: ArrayLike) -> NDArray[np.uint32]:
@@ -96,6 +108,31 @@ def words(
     counter[..., 2] = (replications & np.uint64(_MASK))[..., None]
     counter[..., 3] = (replications >> np.uint64(32))[..., None]
     return philox(counter, key).reshape(*shape[:-1], -1)[..., :count]
+
+
+def step_slots(steps: ArrayLike, prompts: ArrayLike) -> NDArray[np.uint64]:
+    """The slot of a prompt at a step of a trajectory: step 2¹⁰ + prompt.
+
+    Step 0 is the start, whose slot is 0; steps 1 to 2²⁰ hold 2¹⁰ prompts each. So slots end below
+    2³¹, and none is :data:`CONTEXT_SLOT`, where word n chooses the n-th prompt of the whole run.
+
+    Arguments:
+        steps, prompts: whole numbers that broadcast to a shape S, counted from 0.
+
+    Returns:
+        uint64, S.
+
+    Raises:
+        InputError: a step above 2²⁰, a prompt of 2¹⁰ or more, or a negative one.
+
+    >>> step_slots(3, [0, 1]).tolist()
+    [3072, 3073]
+    """
+    steps, prompts = np.asarray(steps), np.asarray(prompts)
+    for name, array, most in (("steps", steps, MOST_STEPS), ("prompts", prompts, MOST_PROMPTS - 1)):
+        if array.dtype.kind not in "iu" or (array < 0).any() or (array > most).any():
+            raise InputError(f"{name} are {array}: they must be whole numbers from 0 to {most}")
+    return steps.astype(np.uint64) * np.uint64(MOST_PROMPTS) + prompts.astype(np.uint64)
 
 
 def thresholds(probs: ArrayLike) -> NDArray[np.uint64]:

@@ -13,12 +13,14 @@ GENERATOR = np.random.default_rng(11)
 TABLE = GENERATOR.normal(size=(X, K))
 ARM_FEATURES = GENERATOR.normal(size=(X, K, 5))
 ARM_THETA = GENERATOR.normal(size=5)
+OFFSET = np.random.default_rng(12).normal(size=(X, K))
 CONTEXT_FEATURES = GENERATOR.normal(size=(X, M))
 WEIGHTS = GENERATOR.normal(size=(K, M))
 
 POLICIES = {
     "tabular": TabularSoftmax(TABLE),
     "linear": ArmLinearSoftmax(ARM_FEATURES, ARM_THETA),
+    "offset": ArmLinearSoftmax(ARM_FEATURES, ARM_THETA, OFFSET),
     "shared": SharedLinearSoftmax(CONTEXT_FEATURES, WEIGHTS),
     "one-arm": TabularSoftmax(TABLE[:, :1]),
     "one-context": SharedLinearSoftmax(CONTEXT_FEATURES[:1], WEIGHTS),
@@ -133,6 +135,31 @@ def test_the_shared_form_is_linear_in_product_features():
     assert np.allclose(dense(linear), dense(shared), rtol=0, atol=1e-14)
 
 
+def test_an_offset_is_one_more_feature_whose_parameter_stays_at_one():
+    policy, plain = POLICIES["offset"], POLICIES["linear"]
+    wide = ArmLinearSoftmax(
+        np.concatenate([ARM_FEATURES, OFFSET[:, :, None]], axis=2), np.append(ARM_THETA, 1.0)
+    )
+    assert np.allclose(policy.logits - plain.logits, OFFSET, rtol=0, atol=1e-14)
+    assert np.allclose(policy.probs, wide.probs, rtol=0, atol=1e-15)
+    assert np.allclose(dense(policy), dense(wide)[..., :-1], rtol=0, atol=1e-14)
+    other = ARM_THETA - 0.3
+    assert np.allclose(policy.with_theta(other).probs, wide.with_theta(np.append(other, 1.0)).probs)
+    assert np.abs(policy.probs - plain.probs).max() > 0.05
+
+
+def test_no_offset_and_a_zero_offset_are_the_same_policy():
+    zero = ArmLinearSoftmax(ARM_FEATURES, ARM_THETA, np.zeros((X, K)))
+    assert np.array_equal(zero.logits, POLICIES["linear"].logits)
+    assert POLICIES["linear"].offset is None
+
+
+def test_an_offset_of_each_context_s_own_constant_changes_nothing():
+    shifted = ArmLinearSoftmax(ARM_FEATURES, ARM_THETA, np.full((X, K), [[5.0], [-3.0], [0.5]]))
+    assert np.allclose(shifted.probs, POLICIES["linear"].probs, rtol=0, atol=1e-15)
+    assert np.allclose(dense(shifted), dense(POLICIES["linear"]), rtol=0, atol=1e-14)
+
+
 @each
 def test_restriction_keeps_the_contexts_in_the_order_asked_for(policy):
     contexts = np.arange(len(policy.probs))[::-1][:2]
@@ -167,6 +194,15 @@ def test_the_number_of_parameters(policy):
         (lambda: ArmLinearSoftmax(np.ones((2, 3)), np.ones(3)), "features has shape"),
         (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), np.ones(3)), "4 entries per arm and theta 3"),
         (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), [1, 1, 1, np.inf]), "theta holds inf"),
+        (
+            lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), np.ones(4), np.ones((3, 2))),
+            "offset has sh",
+        ),
+        (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), np.ones(4), np.ones(3)), "offset has shape"),
+        (
+            lambda: ArmLinearSoftmax(np.ones((1, 2, 4)), np.ones(4), [[0.0, -np.inf]]),
+            "offset holds -inf",
+        ),
         (lambda: SharedLinearSoftmax(np.ones((2, 3)), np.ones((4, 2))), "3 columns and weights 2"),
         (lambda: SharedLinearSoftmax(np.ones((2, 3)), np.ones(3)), "weights has shape"),
     ],

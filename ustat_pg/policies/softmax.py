@@ -234,15 +234,27 @@ class TabularSoftmax(SoftmaxPolicy):
 
 @dataclass(frozen=True, eq=False)
 class ArmLinearSoftmax(SoftmaxPolicy):
-    """One parameter vector on features of context and arm: logit(x, k) = ⟨φ(x, k), θ⟩.
+    """One parameter vector on features of context and arm: logit(x, k) = ⟨φ(x, k), θ⟩ + o(x, k).
+
+    The offset o does not depend on θ, so scores have the same form with it as without. With arms
+    u on a grid, φ(x, k) = (u_k/τ²) A(x) and o(x, k) = -u_k²/(2τ²), the logits are those of
+    -(u_k - m)²/(2τ²) with m = ⟨A(x), θ⟩: a policy whose place on the grid is learnt.
 
     Arguments:
         features: φ(x, k), (X, K, d).
         parameters: θ, (d,).
+        offset: o(x, k), (X, K); None for zero.
+
+    Raises:
+        InputError: shapes that do not match, or entries that are not finite.
+
+    >>> ArmLinearSoftmax(np.ones((1, 2, 1)), np.ones(1), [[0.0, np.log(3.0)]]).probs
+    array([[0.25, 0.75]])
     """
 
     features: Array
     parameters: Array
+    offset: Array | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", finite_array("features", self.features, 3))
@@ -252,20 +264,30 @@ class ArmLinearSoftmax(SoftmaxPolicy):
                 f"features have {self.features.shape[2]} entries per arm and theta "
                 f"{len(self.parameters)}: they must have the same number"
             )
+        if self.offset is not None:
+            offset = finite_array("offset", self.offset, 2)
+            if offset.shape != self.features.shape[:2]:
+                raise InputError(
+                    f"offset has shape {offset.shape}: it must be contexts and arms, "
+                    f"{self.features.shape[:2]}"
+                )
+            object.__setattr__(self, "offset", offset)
 
     @cached_property
     def logits(self) -> Array:
-        return np.einsum("xkd,d->xk", self.features, self.parameters)
+        linear = np.einsum("xkd,d->xk", self.features, self.parameters)
+        return linear if self.offset is None else linear + self.offset
 
     @property
     def theta(self) -> Array:
         return self.parameters
 
     def with_theta(self, theta: Array) -> ArmLinearSoftmax:
-        return ArmLinearSoftmax(self.features, theta)
+        return ArmLinearSoftmax(self.features, theta, self.offset)
 
     def restrict(self, contexts: NDArray[np.intp]) -> ArmLinearSoftmax:
-        return ArmLinearSoftmax(self.features[contexts], self.parameters)
+        offset = None if self.offset is None else self.offset[contexts]
+        return ArmLinearSoftmax(self.features[contexts], self.parameters, offset)
 
     @cached_property
     def all_scores(self) -> Array:

@@ -116,10 +116,13 @@ class SoftmaxBandit:
         theta: ArrayLike,
         reward_values: ArrayLike,
         reward_probs: ArrayLike,
+        offset: ArrayLike | None = None,
     ) -> SoftmaxBandit:
-        """Logits ⟨φ(x, k), θ⟩ with features (X, K, d) and theta (d,)."""
+        """Logits ⟨φ(x, k), θ⟩ + o(x, k), features (X, K, d), theta (d,), offset (X, K) or zero."""
         policy = ArmLinearSoftmax(
-            finite_array("features", features, 3), finite_array("theta", theta, 1)
+            finite_array("features", features, 3),
+            finite_array("theta", theta, 1),
+            None if offset is None else finite_array("offset", offset, 2),
         )
         return cls._checked(policy, context_probs, reward_values, reward_probs)
 
@@ -218,6 +221,17 @@ class SoftmaxBandit:
         """g = ∇J(θ) = E[s z], (d,)."""
         return self._gradient
 
+    def hessian(self) -> Array:
+        """∇²J(θ) = E_X E[s sᵀ a | X], (d, d).
+
+        In general ∇²J = E[z (s sᵀ + ∇² log π)]; the logits are linear in θ, so ∇² log π = -F(x)
+        for every arm, and what is left is E[s sᵀ z | x] - V(x) F(x).
+        """
+        total = np.zeros((self.d, self.d))
+        for probability, record in zip(self.context_probs, self._matrices(), strict=True):
+            total += probability * record.advantage
+        return total
+
     def moments(self) -> Moments:
         """Every moment that predictions read, by enumeration over arms and rewards."""
         return self._moments
@@ -312,6 +326,9 @@ class SoftmaxBandit:
             own = {"logits": policy.table}
         elif isinstance(policy, ArmLinearSoftmax):
             own = {"features": policy.features, "theta": policy.parameters}
+            # Only where there is one, so that problems without keep their digest.
+            if policy.offset is not None:
+                own["offset"] = policy.offset
         elif isinstance(policy, SharedLinearSoftmax):
             own = {"context_features": policy.features, "weights": policy.weights}
         else:

@@ -1,0 +1,219 @@
+"""The trajectory engines against each other, and against themselves in other blocks."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ustat_pg.engines import Estimator
+from ustat_pg.engines import trajectory_reference as plain
+from ustat_pg.engines.trajectory import (
+    Ball,
+    Box,
+    Constant,
+    Decay,
+    Trajectory,
+    get_trajectory_engine,
+)
+from ustat_pg.engines.trajectory_bodies import FEW_CONTEXTS, LANES
+from ustat_pg.problems import SoftmaxBandit, random_problem
+
+FAR = 2**40 + 3
+STEPS = 200
+BASELINES = [
+    Estimator("vanilla"),
+    Estimator("constant", constant=-0.4),
+    Estimator("oracle"),
+    Estimator("minimum-variance"),
+    Estimator("grpo"),
+    Estimator("group-mean"),
+    Estimator("norm-weighted"),
+]
+TOLERANCE = 1e-9
+"""The engines' exponentials differ in the last place. A word w is a draw of another arm where
+w 2⁻³² C_K lies between the two values of Cₖ: with probability 1e-15 or so a draw."""
+
+
+def problem(contexts, arms, d, values, uniform=True, seed=0):
+    """Smooth features, an offset, rewards of several values, some of probability zero."""
+    generator = np.random.default_rng([seed, contexts, arms, d, values])
+    law = generator.dirichlet(np.ones(values), size=(contexts, arms))
+    law[generator.random(law.shape) < 0.2] = 0.0
+    law += (law.sum(axis=-1, keepdims=True) == 0) / values
+    chances = np.full(contexts, 1 / contexts) if uniform else generator.dirichlet(np.ones(contexts))
+    return SoftmaxBandit.linear(
+        chances,
+        generator.normal(size=(contexts, arms, d)),
+        generator.normal(size=d),
+        generator.normal(size=(contexts, arms, values)),
+        law / law.sum(axis=-1, keepdims=True),
+        generator.normal(size=(contexts, arms)),
+    )
+
+
+def run(name, trajectory, **where):
+    return get_trajectory_engine(name).run(trajectory, **where)
+
+
+def compare(trajectory, replications=60, seed=4, first=FAR):
+    one, two = (
+        run(name, trajectory, seed=seed, first=first, replications=replications)
+        for name in ("reference", "cpu")
+    )
+    assert one.shape == two.shape
+    assert one.shape == (replications, len(trajectory.snapshots), trajectory.problem.d)
+    # Every replication: not one draw of 200 steps went to another outcome.
+    assert np.abs(one - two).max() < TOLERANCE, np.abs(one - two).max()
+    moved = np.abs(one[:, -1] - one[:, 0]).max()
+    assert moved > 1e-3 or trajectory.snapshots == (0,)
+
+
+@pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
+@pytest.mark.parametrize(
+    ("contexts", "arms", "d", "values", "group", "batch", "design"),
+    [
+        (1, 9, 2, 2, 2, 1, "iid"),
+        (3, 9, 2, 2, 3, 1, "iid"),
+        (3, 18, 4, 3, 8, 2, "iid"),
+        (4, 2, 1, 1, 5, 4, "epochs"),
+        (6, 5, 3, 4, 2, 3, "epochs"),
+        (FEW_CONTEXTS + 1, 6, 2, 2, 4, 5, "iid"),
+        (40, 3, 2, 2, 2, 7, "iid"),
+    ],
+)
+def test_the_same_draws_make_the_same_path(
+    estimator, contexts, arms, d, values, group, batch, design
+):
+    compare(
+        Trajectory(
+            problem(contexts, arms, d, values, uniform=design == "epochs"),
+            group,
+            STEPS,
+            Decay(3.0, 20.0),
+            estimator,
+            batch,
+            design,
+            start_scale=0.5,
+            snapshots=(0, 1, 17, STEPS),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "theta_set",
+    [
+        Ball([0.1, 0.0, -0.2], 0.4),
+        Ball([0.1, 0.0, -0.2], 0.4, np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2)[0]),
+        Box([-0.1, -np.inf, 0.0], [0.3, 0.2, np.inf]),
+    ],
+    ids=["ball", "within a span", "box"],
+)
+def test_the_same_path_on_a_set(theta_set):
+    compare(
+        Trajectory(
+            problem(3, 7, 3, 2),
+            3,
+            STEPS,
+            Constant(0.3),
+            projection=theta_set,
+            start_scale=1.0,
+            snapshots=(0, 100, STEPS),
+        )
+    )
+
+
+def test_the_same_path_where_the_policy_is_nearly_sure():
+    """Logits that lie 1000 apart: weights of exactly zero, at both ends and in the middle."""
+    features = np.array([[[-1.0], [0.5], [0.2], [-2.0]]])
+    offset = np.array([[0.0, 0.0, -1000.0, 0.3]])
+    steep = SoftmaxBandit.linear(
+        [1.0], features, [3.0], [[[1.0], [0.5], [9.0], [0.2]]], np.ones((1, 4, 1)), offset
+    )
+    for baseline in BASELINES:
+        trajectory = Trajectory(steep, 3, STEPS, Constant(2.0), baseline, start_scale=1.0)
+        one, two = (run(n, trajectory, replications=80) for n in ("reference", "cpu"))
+        assert np.isfinite(one).all()
+        assert one == pytest.approx(two, rel=1e-9, abs=1e-9)
+
+
+def test_flipped_draws_are_rarer_than_one_in_a_million():
+    """A draw of another outcome moves θ by 1e-3 and more: none in 1.6 million draws."""
+    trajectory = Trajectory(problem(3, 9, 2, 2), 4, STEPS, Decay(12.0, 100.0))
+    one, two = (run(name, trajectory, replications=2000) for name in ("reference", "cpu"))
+    flipped = (np.abs(one - two).max(axis=(1, 2)) > TOLERANCE).sum()
+    assert flipped / (2000 * STEPS * 4) < 1e-6
+    assert flipped == 0
+
+
+def linear_kind():
+    """A generated problem of the library, so that an offset that is not there is met too."""
+    return random_problem(1, "linear")
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+@pytest.mark.parametrize("design", ["iid", "epochs"])
+def test_blocks_and_resumption_do_not_change_a_bit(name, design):
+    for which, group, batch in ((problem(6, 9, 2, 2), 3, 2), (problem(6, 2, 1, 3), 16, 3)):
+        for estimator in BASELINES:
+            trajectory = Trajectory(
+                which,
+                group,
+                12,
+                Decay(3.0, 5.0),
+                estimator,
+                batch,
+                design,
+                start_scale=0.3,
+                projection=Ball(np.zeros(which.d), 2.0),
+                snapshots=(0, 5, 12),
+            )
+            total = 2 * LANES + 9
+            whole = run(name, trajectory, seed=2, first=FAR, replications=total)
+            cuts = [0, 1, 50, LANES + 3, total - 1, total]
+            parts = [
+                run(name, trajectory, seed=2, first=FAR + a, replications=b - a)
+                for a, b in pairwise(cuts)
+            ]
+            assert np.array_equal(np.concatenate(parts), whole)
+
+
+def test_the_reference_engines_chunks_do_not_change_a_bit(monkeypatch):
+    trajectory = Trajectory(problem(3, 9, 2, 2), 3, 20, Constant(0.5), BASELINES[3], 2)
+    whole = run("reference", trajectory, replications=50)
+    monkeypatch.setattr(plain, "_CHUNK_BYTES", 8 * 2 * 9 * 2 * 7)
+    assert np.array_equal(run("reference", trajectory, replications=50), whole)
+
+
+def test_snapshots_do_not_change_the_path():
+    base = {"problem": linear_kind(), "group_size": 3, "schedule": Constant(0.5)}
+    for name in ("reference", "cpu"):
+        every = run(name, Trajectory(**base, steps=12, snapshots=tuple(range(13))), replications=40)
+        some = run(name, Trajectory(**base, steps=12, snapshots=(3, 11)), replications=40)
+        assert np.array_equal(every[:, [3, 11]], some)
+        short = run(name, Trajectory(**base, steps=3), replications=40)
+        assert np.array_equal(short[:, 0], every[:, 3])
+    compare(Trajectory(**base, steps=STEPS, snapshots=(0, STEPS)))
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_seeds_and_replications_are_different_runs(name):
+    trajectory = Trajectory(problem(3, 9, 2, 2), 3, 30, Constant(0.5))
+    runs = [
+        run(name, trajectory, seed=seed, first=first, replications=100)[:, 0, 0]
+        for seed, first in ((0, 0), (1, 0), (0, 100), (0, 2**32), (0, FAR))
+    ]
+    together = np.concatenate(runs)
+    assert len(np.unique(together)) == len(together)
+
+
+def test_threads_serve_blocks():
+    trajectory = Trajectory(problem(3, 9, 2, 2), 3, 50, Constant(0.5))
+    whole = run("cpu", trajectory, replications=1000)
+    with ThreadPoolExecutor(4) as pool:
+        parts = pool.map(
+            lambda first: run("cpu", trajectory, first=first, replications=250), range(0, 1000, 250)
+        )
+        assert np.array_equal(np.concatenate(list(parts)), whole)

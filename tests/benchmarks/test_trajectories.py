@@ -1,0 +1,114 @@
+"""The benchmark of trajectories, tiny: its programs train the same policy, a wrong one is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from benchmarks import trajectories as benchmark
+from benchmarks.trajectories import PEERS, Case, Effort
+
+CASES = [
+    Case("tiny", contexts=3, arms=5, d=2, group=2),
+    Case("one prompt", contexts=1, arms=7, d=1, group=4),
+]
+SIZE = (4000, 30)
+TINY = Effort(replications=300, steps=12, trial=2, rounds=2, quick=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@pytest.mark.parametrize("library", PEERS)
+def test_every_program_trains_as_the_engine_does(library, case):
+    if not benchmark.installed(library):
+        pytest.skip(f"{library} is not installed")
+    ours = benchmark.engine(case, 0, *SIZE)
+    before = case.problem.objective()
+    assert benchmark.mean_and_error(case, ours)[0] > before + 0.005
+    programs = PEERS[library](case, library == "torch")
+    for name, program in programs.items():
+        theta = program(1, *SIZE)
+        assert benchmark.check(case, name, theta, ours) <= benchmark.ERRORS
+        assert not np.array_equal(program(2, *SIZE), theta)
+
+
+def test_the_engines_agree():
+    one, two = (benchmark.engine(CASES[0], 0, 200, 20, name) for name in ("cpu", "reference"))
+    assert one == pytest.approx(two, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"c": 9.0}, {"t0": 150.0}], ids=["another rate", "another offset of the rate"]
+)
+def test_a_wrong_peer_is_refused(wrong):
+    case = CASES[0]
+    program = partial(benchmark.numpy_program, replace(case, **wrong), True, 500)
+    with pytest.raises(SystemExit, match=r"planted, tiny: .* it computes something else"):
+        benchmark.check(case, "planted", program(1, *SIZE), benchmark.engine(case, 0, *SIZE))
+
+
+def test_the_own_reward_in_the_mean_is_refused():
+    """The full group mean: (G - 1)/G of the rate."""
+    case = CASES[0]
+    program = partial(benchmark.numpy_program, replace(case, c=case.c / 2), True, 500)
+    with pytest.raises(SystemExit, match="it computes something else"):
+        benchmark.check(case, "planted", program(1, *SIZE), benchmark.engine(case, 0, *SIZE))
+
+
+@pytest.mark.parametrize("spoil", [lambda theta: theta * np.nan, lambda theta: theta[:-1]])
+def test_what_does_not_compare_is_refused(spoil):
+    ours = benchmark.engine(CASES[0], 0, 300, 5)
+    with pytest.raises(SystemExit):
+        benchmark.check(CASES[0], "planted", spoil(ours), ours)
+
+
+def test_a_wrong_peer_stops_the_script(monkeypatch):
+    def planted(case, quick):
+        wrong = replace(case, c=case.c / 4)
+        return {"planted": partial(benchmark.numpy_program, wrong, True, 500)}
+
+    monkeypatch.setattr(benchmark, "PEERS", {"NumPy": planted})
+    with pytest.raises(SystemExit, match=r"NumPy \(planted\)"):
+        benchmark.compare(CASES[0], ["NumPy"], replace(TINY, replications=4000, steps=30))
+
+
+def test_the_slope_of_a_straight_line():
+    assert benchmark.slope([1, 2, 4], lambda size: 3.0 * size, 1) == pytest.approx(1.0)
+    assert benchmark.slope([1, 2, 4], lambda size: 3.0 * size**2, 1) == pytest.approx(2.0)
+
+
+def test_targets_that_are_not_met_are_called_so():
+    rows = [["a", "NumPy", "", "", "", 16.0, ""], ["b", "NumPy", "", "", "", 14.9, ""]]
+    line = benchmark.summary(rows).splitlines()
+    assert line[1] == "- NumPy: 16.0x (a), 14.9x (b); at least 15x asked: NOT met"
+    assert "- JAX: not installed" in line
+    assert "asked: met" in benchmark.summary(rows[:1])
+
+
+def test_the_script_prints_its_tables(capsys, monkeypatch):
+    monkeypatch.setattr(benchmark, "slopes", lambda case, effort: (1.0, 1.3))
+    arguments = ["--quick", "--replications", "200", "--steps", "8", "--rounds", "1"]
+    assert benchmark.main(arguments, CASES[:1]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("# Trajectories against their peers\n")
+    for library in PEERS:
+        assert (f"| {library} " in out) == benchmark.installed(library)
+    assert "slope of processor time 1.000 in R, 1.300 in T (NOT linear)" in out
+
+
+def test_the_slopes_are_measured():
+    in_r, in_t = benchmark.slopes(CASES[0], TINY)
+    assert 0.3 < in_r < 1.7
+    assert 0.3 < in_t < 1.7
+
+
+def test_without_peers_the_script_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "installed", lambda library: library == "NumPy")
+    monkeypatch.setattr(benchmark, "slopes", lambda case, effort: (1.0, 1.0))
+    arguments = ["--quick", "--replications", "200", "--steps", "8", "--rounds", "1"]
+    assert benchmark.main(arguments, CASES[:1]) == 0
+    out = capsys.readouterr().out
+    assert "torch: not installed" in out
+    assert "JAX: not installed" in out

@@ -1,0 +1,475 @@
+"""WeightedChi2: against 30-digit values, two other methods, closed forms, and its own laws."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpmath import mpf
+from scipy import stats
+
+from tests.distributions import oracle
+from ustat_pg.distributions import WeightedChi2, bodies, weighted_chi2
+from ustat_pg.validation import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = json.loads((ROOT / "tests/data/weighted_chi2_reference.json").read_text())["sets"]
+NAMES = [entry["name"] for entry in REFERENCE]
+
+ABSOLUTE = 1e-12
+RELATIVE = 1e-12
+"""The tails' relative error allowed; 1e-8 was asked for."""
+
+WEIGHTS = {
+    "one": [2.5],
+    "two": [1.0, 0.3],
+    "far apart": [1.0, 1e-6],
+    "pairs": [3.0, 3.0, 1.0, 1.0, 0.2, 0.2],
+    "five": [1.0, 0.7, 0.4, 0.2, 0.1],
+    "spike": [1.0, *np.linspace(1e-3, 2e-3, 40)],
+    "geometric": list(0.6 ** np.arange(30)),
+    "many": list(1 / np.arange(1.0, 201.0)),
+    "equal": [0.02] * 50,
+    "clusters": [1.0] * 7 + [0.1] * 20 + [0.0101] * 3,
+}
+
+
+def spread_points(law: WeightedChi2, count: int = 200) -> np.ndarray:
+    """Points from a lower tail near 1e-250 to an upper one near 1e-250, dense in the body."""
+    levels = np.geomspace(1e-250, 0.5, count // 2)
+    x = np.unique(np.concatenate([law.ppf(levels), law.isf(levels)]))
+    return x[x > 1e-300]
+
+
+def close(found, wanted, relative):
+    """Whether found is within a relative error of a value in many digits."""
+    return abs(mpf(float(found)) - wanted) <= relative * abs(wanted)
+
+
+# -- accuracy -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", REFERENCE, ids=NAMES)
+@pytest.mark.parametrize("way", ["one by one", "array", "dense array"])
+def test_the_reference_values(entry, way):
+    law = WeightedChi2(entry["weights"])
+    x = np.array([point["x"] for point in entry["points"]])
+    if way == "one by one":
+        cdf = np.array([law.cdf(float(one)) for one in x])
+        sf = np.array([law.sf(float(one)) for one in x])
+    elif way == "array":
+        cdf, sf = law.cdf(x), law.sf(x)
+    else:
+        # So many neighbours that every panel is interpolated.
+        crowd = np.concatenate([x, *(x * (1 + k * 1e-4) for k in range(1, 60))])
+        cdf, sf = law.cdf(crowd)[: len(x)], law.sf(crowd)[: len(x)]
+        assert [panel for panel in law._panels.values() if panel is not None]
+    with mpmath.workdps(40):
+        for k, point in enumerate(entry["points"]):
+            wanted = {"cdf": mpf(point["cdf"]), "sf": mpf(point["sf"])}
+            assert abs(mpf(float(cdf[k])) - wanted["cdf"]) <= ABSOLUTE
+            assert abs(mpf(float(sf[k])) - wanted["sf"]) <= ABSOLUTE
+            assert close(cdf[k], wanted["cdf"], RELATIVE)
+            # 1 - cdf has lost its digits only where the data themselves are tails of cdf.
+            assert close(sf[k], wanted["sf"], RELATIVE)
+
+
+@pytest.mark.parametrize("index", range(60))
+def test_random_weights_and_points_against_many_digits(index):
+    # The script in oracle.py runs the same cases by the thousand.
+    weights, x = oracle.case(np.random.default_rng([20260301, index]), 40)
+    found = oracle.errors(weights, x)
+    assert found["absolute"] <= ABSOLUTE
+    assert found["tail"] <= RELATIVE
+    assert found["density"] <= RELATIVE
+
+
+@pytest.mark.parametrize("index", range(2))
+def test_500_random_weights_against_many_digits(index):
+    generator = np.random.default_rng([7, index])
+    weights = np.exp(generator.uniform(np.log(1e-8), 0, 500))
+    x = weights.sum() * (0.2 if index else 1.0) + (0 if index else 12 * np.sqrt(2))
+    found = oracle.errors(weights, float(x))
+    assert found["absolute"] <= ABSOLUTE
+    assert found["tail"] <= RELATIVE
+    assert found["density"] <= RELATIVE
+
+
+@pytest.mark.parametrize(
+    ("weights", "x"),
+    [([3.0, 1.0, 0.5], 2.0), ([1.0, 0.6, 0.5, 0.45], 30.0), ([2.0, 2.0, 1.0, 0.7, 0.5], 1e-3)],
+)
+def test_rubens_series_agrees(weights, x):
+    # A second method, so that the oracle of the others is not believed alone.
+    wanted = oracle.ruben(weights, x)
+    assert close(WeightedChi2(weights).cdf(x), wanted, RELATIVE)
+    assert abs(oracle.tails(weights, x)[0] - wanted) <= 1e-20
+
+
+@pytest.mark.parametrize("distinct", [[1.0], [3.0, 1.0, 0.5], [1.0, 0.9, 0.5, 0.2, 0.01]])
+def test_weights_in_pairs_are_a_sum_of_exponentials(distinct):
+    law = WeightedChi2(np.repeat(distinct, 2))
+    for x in np.geomspace(1e-6, 1000.0, 40):
+        sf, density = oracle.paired(distinct, x)
+        assert close(law.sf(x), sf, RELATIVE)
+        assert close(law.pdf(x), density, RELATIVE)
+        with mpmath.workdps(60):
+            assert close(law.cdf(x), 1 - oracle.paired(distinct, x, 60)[0], RELATIVE)
+
+
+@pytest.mark.parametrize(
+    ("count", "scale"), [(1, 1.0), (1, 1e-200), (2, 3.0), (7, 1e5), (500, 0.1)]
+)
+def test_equal_weights_are_a_scaled_chi_square(count, scale):
+    law, other = WeightedChi2([scale] * count), stats.chi2(count, scale=scale)
+    x = other.ppf([1e-12, 1e-6, 0.01, 0.3, 0.5, 0.9, 0.999, 1 - 1e-12])
+    for name in ("cdf", "sf", "pdf", "logcdf", "logsf", "logpdf"):
+        np.testing.assert_allclose(getattr(law, name)(x), getattr(other, name)(x), rtol=2e-11)
+    q = np.array([1e-12, 0.01, 0.5, 0.99])
+    np.testing.assert_allclose(law.ppf(q), other.ppf(q), rtol=1e-10)
+    np.testing.assert_allclose(law.isf(q), other.isf(q), rtol=1e-10)
+    np.testing.assert_allclose(law.stats("mvsk"), other.stats("mvsk"), rtol=1e-13)
+    np.testing.assert_allclose(law.moment(3), other.moment(3), rtol=1e-12)
+    np.testing.assert_allclose(law.interval(0.9), other.interval(0.9), rtol=1e-10)
+
+
+def test_one_weight_is_exact_to_the_last_digits():
+    # In many digits: SciPy's own chi-square errs by 1e-12 in places.
+    law = WeightedChi2([1.0])
+    with mpmath.workdps(30):
+        for x in np.geomspace(1e-300, 1400.0, 100):
+            assert close(law.cdf(x), mpmath.erf(mpmath.sqrt(mpf(x) / 2)), 1e-13)
+            assert close(law.sf(x), mpmath.erfc(mpmath.sqrt(mpf(x) / 2)), 3e-13)
+
+
+def test_logarithms_go_on_where_tails_underflow():
+    law = WeightedChi2([1.0, 0.5, 0.5])
+    for x in (5e3, 1e6):
+        with mpmath.workdps(40):
+            sf = oracle.tails([1.0, 0.5, 0.5], x)[1]
+            assert law.sf(x) == 0
+            assert close(law.logsf(x), mpmath.log(sf), 1e-14)
+    small = WeightedChi2([1.0] * 100)
+    with mpmath.workdps(40):
+        cdf = oracle.tails([1.0] * 100, 1e-9)[0]
+        assert small.cdf(1e-9) == 0
+        assert close(small.logcdf(1e-9), mpmath.log(cdf), 1e-14)
+    assert law.logsf(1e300) == pytest.approx(-5e299, rel=1e-12)
+    assert np.isfinite(law.logsf(1.7e308))
+
+
+def test_the_estimated_error_is_small_on_random_cases():
+    # What it tells apart is |T_h - T_2h|, about the root of the error itself.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for index in range(400):
+            weights, x = oracle.case(np.random.default_rng([3, index]), 500)
+            assert 0 <= WeightedChi2(weights).cdf(x) <= 1
+
+
+def test_a_sum_that_does_not_settle_warns(monkeypatch):
+    monkeypatch.setattr(bodies, "AGREE", -1.0)
+    with pytest.warns(RuntimeWarning, match="settled to"):
+        WeightedChi2([1.0, 0.5]).cdf(1.0)
+
+
+# -- laws -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_it_is_a_distribution(name):
+    law = WeightedChi2(WEIGHTS[name])
+    x = spread_points(law)
+    cdf, sf, pdf = law.cdf(x), law.sf(x), law.pdf(x)
+    for values in (cdf, sf):
+        assert ((values >= 0) & (values <= 1)).all()
+    np.testing.assert_allclose(cdf + sf, 1, atol=1e-15, rtol=0)
+    # Monotone up to the errors stated.
+    assert (np.diff(cdf) >= -1e-12 * cdf[1:]).all()
+    assert (np.diff(sf) <= 1e-12 * sf[:-1]).all()
+    assert (pdf > 0).all()
+    np.testing.assert_allclose(np.exp(law.logpdf(x)), pdf, rtol=1e-15)
+    np.testing.assert_allclose(np.exp(law.logcdf(x)), cdf, rtol=1e-15)
+    np.testing.assert_allclose(np.exp(law.logsf(x)), sf, rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_the_density_is_the_derivative_and_sums_to_one(name):
+    law = WeightedChi2(WEIGHTS[name])
+    # In u = log x, where every density here is smooth, the rectangle rule is exact to rounding.
+    low, high = np.log(law.ppf(1e-18)) - 1, np.log(law.isf(1e-18)) + 0.5
+    u = np.linspace(low, high, 6001)
+    values = law.pdf(np.exp(u)) * np.exp(u)
+    step = u[1] - u[0]
+    total = values.sum() * step + law.cdf(math.exp(low))
+    assert total == pytest.approx(1, abs=1e-9)
+    mean = (values * np.exp(u)).sum() * step
+    assert mean == pytest.approx(law.mean(), rel=1e-9)
+    x = law.ppf(np.array([1e-30, 1e-3, 0.2, 0.6, 0.99]))
+    h = 1e-4
+    slope = (law.logcdf(x * (1 + h)) - law.logcdf(x * (1 - h))) / (2 * h)
+    np.testing.assert_allclose(law.pdf(x) * x / law.cdf(x), slope, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_quantiles_invert_both_tails(name):
+    law = WeightedChi2(WEIGHTS[name])
+    q = np.concatenate([np.geomspace(1e-300, 0.1, 60), np.linspace(0.1, 1, 60)[:-1]])
+    # How far a tail moves when x moves by its last digits.
+    for to, back in ((law.ppf, law.logcdf), (law.isf, law.logsf)):
+        x = to(q)
+        x, wanted = x[x > 1e-290], np.log(q[x > 1e-290])
+        slope = np.abs(back(x * (1 + 1e-9)) - back(x * (1 - 1e-9))) / 2e-9
+        error = np.abs(back(x) - wanted)
+        assert (error <= 4e-15 * (np.abs(wanted) + slope + 100)).all()
+    x = law.ppf(np.linspace(0.01, 0.99, 50))
+    np.testing.assert_allclose(law.ppf(law.cdf(x)), x, rtol=1e-11)
+    np.testing.assert_allclose(law.isf(law.sf(x)), x, rtol=1e-11)
+    assert law.median() == law.ppf(0.5)
+    low, high = law.interval(0.8)
+    assert (low, high) == (law.ppf(0.5 * (1 - 0.8)), law.isf(0.5 * (1 - 0.8)))
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("factor", [1e-100, 0.37, 1e100])
+def test_weights_and_points_scale_together(name, factor):
+    weights = np.array(WEIGHTS[name])
+    law, scaled = WeightedChi2(weights), WeightedChi2(weights * factor)
+    x = law.isf(np.array([1e-20, 0.1, 0.9]))
+    np.testing.assert_allclose(scaled.sf(x * factor), law.sf(x), rtol=1e-12)
+    np.testing.assert_allclose(scaled.pdf(x * factor) * factor, law.pdf(x), rtol=1e-12)
+    np.testing.assert_allclose(scaled.ppf(0.3) / factor, law.ppf(0.3), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_tiny_weight_more_changes_little(name):
+    weights = WEIGHTS[name]
+    law, more = WeightedChi2(weights), WeightedChi2([*weights, 1e-12 * min(weights)])
+    x = law.ppf(np.array([0.01, 0.5, 0.99]))
+    change = law.cdf(x) - more.cdf(x)
+    # By Taylor at E of the term added, from above since Q only grows.
+    bound = 2e-12 * min(weights) * law.pdf(x) + 1e-14
+    assert (change >= -1e-14).all()
+    assert (change <= bound).all()
+
+
+@given(
+    weights=st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=12),
+    level=st.floats(1e-12, 1 - 1e-12),
+)
+def test_order_does_not_matter_and_more_weight_means_more(weights, level):
+    law = WeightedChi2(weights)
+    x = float(law.ppf(level))
+    assert law.cdf(x) == WeightedChi2(weights[::-1]).cdf(x)
+    assert law == WeightedChi2(weights[::-1])
+    assert hash(law) == hash(WeightedChi2(weights[::-1]))
+    assert law.cdf(x) == pytest.approx(level, rel=1e-11)
+    larger = WeightedChi2([weights[0] * 1.5, *weights[1:]])
+    assert larger.sf(x) > law.sf(x) * (1 - 1e-12)
+    assert larger != law
+
+
+def test_the_sum_of_two_independent_parts_is_their_convolution():
+    # The pair of weight 2 is an exponential of mean 4: integrate it out.
+    rest = WeightedChi2([1.0, 0.4, 0.1])
+    whole = WeightedChi2([1.0, 0.4, 0.1, 2.0, 2.0])
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    for x in (0.5, 4.0, 20.0):
+        # x t² removes the root at 0.
+        t = 0.5 * (nodes + 1)
+        inner = rest.cdf(x * t**2) * np.exp(-x * (1 - t**2) / 4) / 4 * 2 * x * t
+        assert 0.5 * (weights * inner).sum() == pytest.approx(whole.cdf(x), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_points_together_are_as_points_alone(name):
+    law = WeightedChi2(WEIGHTS[name])
+    generator = np.random.default_rng(5)
+    x = np.concatenate([law.rvs(1500, generator), spread_points(law, 600)])
+    together = law._values(x)
+    alone = law._direct(x)
+    assert [panel for panel in law._panels.values() if panel is not None]
+    error = np.abs(together[:2] - alone[:2])
+    assert (error <= 5e-13 * np.maximum(1, np.abs(alone[:2]) / 600)).all()
+    np.testing.assert_array_equal(together[2], alone[2])
+    # No earlier call matters, nor the order, nor the shape.
+    np.testing.assert_array_equal(WeightedChi2(WEIGHTS[name]).cdf(x), law.cdf(x))
+    np.testing.assert_array_equal(law.cdf(x[::-1])[::-1], law.cdf(x))
+    np.testing.assert_array_equal(law.cdf(x[:1500].reshape(4, 5, -1)).ravel(), law.cdf(x[:1500]))
+
+
+def test_threads_agree():
+    law = WeightedChi2(WEIGHTS["five"])
+    x = law.rvs(4000, 1)
+    wanted = WeightedChi2(WEIGHTS["five"]).cdf(x)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: law.cdf(x), range(8)):
+            np.testing.assert_array_equal(found, wanted)
+
+
+# -- face -----------------------------------------------------------------------------------------
+
+POINTS = [np.nan, -np.inf, -1.0, 0.0, 1e-300, 1e-5, 1.0, 30.0, 5000.0, 1e300, np.inf]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("name", ["cdf", "sf", "logcdf", "logsf", "pdf", "logpdf"])
+def test_ends_and_shapes_are_scipys(count, name):
+    law, other = WeightedChi2([1.0] * count), stats.chi2(count)
+    function, wanted = getattr(law, name), getattr(other, name)
+    found = function(POINTS)
+    with np.errstate(all="ignore"):
+        expected = wanted(POINTS)
+    # SciPy's logarithms are infinite where tails underflow, and its density at infinity may be NaN.
+    beyond = [1e-300, 5000.0, 1e300] if "log" in name else []
+    comparable = ~np.isin(POINTS, [*beyond, *([np.inf] if "pdf" in name else [])])
+    assert "pdf" not in name or found[-1] == (-np.inf if "log" in name else 0)
+    np.testing.assert_allclose(found[comparable], expected[comparable], rtol=1e-12)
+    for point, value in zip(POINTS, found, strict=True):
+        alone = function(point)
+        assert np.ndim(alone) == 0
+        assert isinstance(alone, float)
+        np.testing.assert_allclose(alone, value, rtol=1e-14)
+    assert function(3) == function(3.0)
+    assert function(np.ones((2, 0, 3))).shape == (2, 0, 3)
+    assert function([[1.0, 2.0]]).shape == (1, 2)
+
+
+def test_quantile_ends_are_scipys():
+    law, other = WeightedChi2([1.0]), stats.chi2(1)
+    q = [np.nan, -0.1, 0.0, 1.0, 1.1]
+    np.testing.assert_array_equal(law.ppf(q), [np.nan, np.nan, 0.0, np.inf, np.nan])
+    np.testing.assert_array_equal(law.isf(q), [np.nan, np.nan, np.inf, 0.0, np.nan])
+    assert law.support() == other.support()
+    assert isinstance(law.ppf(0.5), float)
+    # Below the least double.
+    assert law.ppf(1e-300) == 0
+    assert WeightedChi2([1.0, 1.0]).ppf(1e-310) == pytest.approx(2e-310, rel=1e-10)
+    assert WeightedChi2([1e200, 1e200]).ppf(1e-310) == pytest.approx(2e-110, rel=1e-12)
+
+
+def test_moments():
+    weights = np.array([2.0, 1.0, 0.25])
+    law = WeightedChi2(weights)
+    assert law.mean() == 3.25
+    assert law.var() == pytest.approx(2 * (weights**2).sum(), rel=1e-15)
+    assert law.std() == pytest.approx(math.sqrt(law.var()), rel=1e-15)
+    skewness, kurtosis = law.stats("sk")
+    assert skewness == pytest.approx(law.cumulant(3) / law.var() ** 1.5, rel=1e-14)
+    assert kurtosis == pytest.approx(law.cumulant(4) / law.var() ** 2, rel=1e-14)
+    assert law.stats("m") == law.mean()
+    assert law.moment(0) == 1
+    assert law.moment(2) == pytest.approx(law.var() + law.mean() ** 2, rel=1e-15)
+    # E Q³ by the definition, from chi-square moments 1, 3, 15.
+    third = 15 * (weights**3).sum()
+    third += 3 * 3 * sum(a**2 * b for a in weights for b in weights if a != b)
+    third += 6 * math.prod(weights)
+    assert law.moment(3) == pytest.approx(third, rel=1e-14)
+
+
+def test_draws():
+    law = WeightedChi2([1.0, 0.5, 0.5, 0.1])
+    assert isinstance(law.rvs(random_state=1), float)
+    assert law.rvs(1, 1).shape == (1,)
+    assert law.rvs((2, 0), 1).shape == (2, 0)
+    np.testing.assert_array_equal(law.rvs(5, 3), law.rvs(5, np.random.default_rng(3)))
+    assert law.rvs(3, np.random.RandomState(0)).shape == (3,)
+    assert law.rvs(2).tolist() != law.rvs(2).tolist()
+    generator = np.random.default_rng(11)
+    first = law.rvs(4, generator)
+    assert first.tolist() != law.rvs(4, generator).tolist()
+    draws = law.rvs((200, 100), 2)
+    assert stats.kstest(draws.ravel(), law.cdf).pvalue > 1e-3
+    wrong = WeightedChi2([1.0, 0.5, 0.5, 0.2])
+    assert stats.kstest(draws.ravel(), wrong.cdf).pvalue < 1e-9
+
+
+def test_many_draws_do_not_depend_on_the_batch(monkeypatch):
+    law = WeightedChi2([1.0, 0.5])
+    whole = law.rvs(1000, 1)
+    monkeypatch.setattr(weighted_chi2, "BATCH", 64)
+    np.testing.assert_allclose(law.rvs(1000, 1), whole, rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([], "weights has shape (0,): it must not be empty"),
+        ([1.0, 0.0], "weights[1] is 0.0: weights must be positive"),
+        ([1.0, -2.0], "weights[1] is -2.0: weights must be positive"),
+        ([np.nan], "weights holds nan at [0]: all entries must be finite"),
+        ([1.0, np.inf], "weights holds inf at [1]: all entries must be finite"),
+        ([[1.0, 2.0]], "weights has shape (1, 2): it must have 1 dimension(s)"),
+        (1.0, "weights has shape (): it must have 1 dimension(s)"),
+        (["a"], "weights is not an array of numbers"),
+    ],
+)
+def test_bad_weights_are_refused(weights, message):
+    with pytest.raises(InputError) as caught:
+        WeightedChi2(weights)
+    assert message in str(caught.value)
+
+
+def test_other_bad_input_is_refused():
+    law = WeightedChi2([1.0, 0.5])
+    for call, message in (
+        (lambda: law.cdf("a"), "x is not an array of numbers"),
+        (lambda: law.ppf([1j]), "q is not an array of numbers"),
+        (lambda: law.stats("mx"), "moments is 'mx'"),
+        (lambda: law.stats(""), "moments is ''"),
+        (lambda: law.moment(-1), "order is -1"),
+        (lambda: law.cumulant(0), "order is 0"),
+        (lambda: law.rvs(-1), "size is -1"),
+        (lambda: law.rvs(2.5), "size is 2.5"),
+        (lambda: law.rvs(2, "seed"), "random_state is 'seed'"),
+    ):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert message in str(caught.value)
+
+
+def test_extreme_scales_stay_finite_and_silent():
+    with np.errstate(all="raise"):
+        for weights in ([1.7e308, 1.7e308], [5e-324], [1e300, 1e-10], [1.0] * 500):
+            law = WeightedChi2(weights)
+            for name in ("cdf", "sf"):
+                values = getattr(law, name)([5e-324, 1e-300, 1e-150, 1.0, 1e150, 1.7e308])
+                assert ((values >= 0) & (values <= 1)).all()
+            law.ppf([1e-300, 0.5, 0.999])
+            law.stats("mvsk")
+    assert WeightedChi2([1e300]).var() == math.inf
+    assert WeightedChi2([1e300]).std() == pytest.approx(math.sqrt(2) * 1e300, rel=1e-15)
+
+
+def test_it_prints_compares_and_pickles():
+    law = WeightedChi2([3.0, 1.0])
+    assert repr(law) == "WeightedChi2([3., 1.])"
+    assert "..." in repr(WeightedChi2(np.arange(1.0, 100.0)))
+    assert law != "law"
+    law.cdf(np.linspace(1, 2, 100))
+    assert pickle.loads(pickle.dumps(law)) == law
+    with pytest.raises(ValueError, match="read-only"):
+        law.weights[0] = 1
+    given_weights = np.array([1.0, 2.0])
+    kept = WeightedChi2(given_weights)
+    given_weights[0] = 100
+    assert kept.mean() == 3
+
+
+def test_it_compiles_at_first_use_only():
+    code = "import sys, ustat_pg.distributions; print('numba' in sys.modules)"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert out.stdout.strip() == "False"

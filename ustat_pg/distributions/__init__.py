@@ -1,0 +1,10 @@
+"""Laws that results of the paper name and no library computes to full accuracy.
+
+They look like SciPy's frozen distributions.
+"""
+
+from __future__ import annotations
+
+from .weighted_chi2 import WeightedChi2
+
+__all__ = ["WeightedChi2"]
