@@ -3,16 +3,40 @@
 from .files import example_problem, load_problem, problem_from_mapping, save_problem
 from .generator import KINDS, random_problem
 from .labelled import digits_problem, labelled_problem
+from .landscape import (
+    AssumptionCheck,
+    AssumptionReport,
+    Ball,
+    Constants,
+    Enclosure,
+    Escape,
+    check_assumptions,
+    constants,
+    escape_to_infinity,
+)
+from .location_bandit import Certificate, LocationBandit, mixture_problem
 from .softmax_bandit import Outcomes, SoftmaxBandit
 
 __all__ = [
     "KINDS",
+    "AssumptionCheck",
+    "AssumptionReport",
+    "Ball",
+    "Certificate",
+    "Constants",
+    "Enclosure",
+    "Escape",
+    "LocationBandit",
     "Outcomes",
     "SoftmaxBandit",
+    "check_assumptions",
+    "constants",
     "digits_problem",
+    "escape_to_infinity",
     "example_problem",
     "labelled_problem",
     "load_problem",
+    "mixture_problem",
     "problem_from_mapping",
     "random_problem",
     "save_problem",

@@ -21,6 +21,7 @@ _FORMS: dict[tuple[str, ...], Any] = {
     ("features", "theta"): SoftmaxBandit.linear,
     ("context_features", "weights"): SoftmaxBandit.shared_linear,
 }
+_OPTIONAL: dict[tuple[str, ...], set[str]] = {("features", "theta"): {"offset"}}
 
 
 def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
@@ -28,7 +29,8 @@ def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
 
     Arguments:
         data: ``context_probs`` [X], ``reward_values`` and ``reward_probs`` [X][K][R], and one of
-            ``logits`` [X][K]; ``features`` [X][K][d] with ``theta`` [d];
+            ``logits`` [X][K]; ``features`` [X][K][d] with ``theta`` [d]
+            and, if wanted, ``offset`` [X][K];
             ``context_features`` [X][m] with ``weights`` [K][m].
 
     Raises:
@@ -44,12 +46,13 @@ def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
             f"context_features with weights (the names found are {', '.join(map(str, data))})"
         )
     wanted = {*_COMMON, *forms[0]}
-    missing, unknown = sorted(wanted - set(data)), sorted(map(str, set(data) - wanted))
+    allowed = wanted | _OPTIONAL.get(forms[0], set())
+    missing, unknown = sorted(wanted - set(data)), sorted(map(str, set(data) - allowed))
     if missing:
         raise InputError(f"the problem lacks {', '.join(missing)}")
     if unknown:
         raise InputError(f"the problem has unknown names: {', '.join(unknown)}")
-    return _FORMS[forms[0]](**{name: data[name] for name in wanted})
+    return _FORMS[forms[0]](**{name: data[name] for name in allowed if name in data})
 
 
 def load_problem(path: str | Path) -> SoftmaxBandit:
