@@ -25,6 +25,7 @@ __all__ = [
     "Statement",
     "Verdict",
     "at_most",
+    "attained",
     "decide",
     "equal",
     "positive",
@@ -158,6 +159,30 @@ def at_most(
     slack = bound - prediction
     region = Interval(-inf, bound + ROUNDING * abs(bound))
     return Statement(prediction, region, tighter, abs(bound), max(slack / 2, 0.0))
+
+
+def attained(
+    bound: float,
+    prediction: float,
+    rivals: Mapping[str, float] | None = None,
+    *,
+    ratio: float = 1.05,
+) -> Statement:
+    """The quantity lies below the bound, and the bound is at most ``ratio`` times the quantity; each
+    rival is another bound of which it says the same.
+
+    Arguments:
+        bound: the upper bound, positive.
+        prediction: the quantity's own value.
+        rivals: other bounds by name.
+        ratio: above 1.
+    """
+
+    def between(value: float) -> Interval:
+        return Interval(value / ratio, value + ROUNDING * abs(value))
+
+    others = {name: between(value) for name, value in (rivals or {}).items()}
+    return Statement(prediction, between(bound), others, bound, bound * (1 - 1 / ratio) / 2)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Engines: what loops one replication's arithmetic over outcomes or over random draws.
 
 ``exact`` enumerates every outcome, ``reference`` is plain NumPy written to be read, ``cpu`` is the
-same compiled. All answer the same questions about the same cells.
+same compiled. All answer the same questions about the same cells. A cell is a gradient at fixed
+parameters (:class:`Cell`) or whole training runs (:class:`Training`).
 """
 
 from .base import (
@@ -18,18 +19,29 @@ from .base import (
     SquaredProjection,
     get_engine,
 )
+from .training import ConditionalPit, Gap, GapTransform, Pit, Training
+from .trajectory import Ball, Box, Constant, Decay
 
 __all__ = [
+    "Ball",
+    "Box",
     "Cell",
+    "ConditionalPit",
+    "Constant",
+    "Decay",
     "Distance",
     "Draws",
     "Engine",
     "Estimator",
+    "Gap",
+    "GapTransform",
     "InfeasibleError",
     "MomentSums",
+    "Pit",
     "Projection",
     "Quantity",
     "SquaredError",
     "SquaredProjection",
+    "Training",
     "get_engine",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from typing import Protocol
@@ -68,6 +68,11 @@ class Cell:
     def __post_init__(self) -> None:
         integer("group size", self.group_size)
         check_design(self.design, self.batch_size, self.problem.contexts, self.problem.uniform)
+
+    @property
+    def outputs(self) -> int:
+        """Drawn in one replication: B G."""
+        return self.batch_size * self.group_size
 
     @property
     def name(self) -> str:
@@ -263,6 +268,7 @@ class MomentSums:
         n: replications; 0 where the mean is an enumerated one.
         mean: (Q,).
         products: Σ (q - mean)(q - mean)ᵀ, (Q, Q).
+        counts: histograms by the label of their quantity, of those that keep one.
 
     >>> one, two = MomentSums.of([[1.0], [3.0]]), MomentSums.of([[5.0]])
     >>> merged = one.merge(two)
@@ -273,6 +279,7 @@ class MomentSums:
     n: int
     mean: Array
     products: Array
+    counts: Mapping[str, Integers] = field(default_factory=dict)
 
     @classmethod
     def of(cls, values: object) -> MomentSums:
@@ -297,6 +304,7 @@ class MomentSums:
             n,
             self.mean + shift * (other.n / n),
             self.products + other.products + np.outer(shift, shift) * (self.n * (other.n / n)),
+            {label: self.counts[label] + other.counts[label] for label in self.counts},
         )
 
     @cached_property

@@ -15,15 +15,24 @@ from .base import (
     SquaredError,
     direction,
 )
+from .training import Training, TrainingQuantity
 
-__all__ = ["quantity_range"]
+__all__ = ["quantity_range", "quantity_rounding"]
+
+_FEW_BITS = 1e-14
+"""Relative rounding error of a sum of products, some 50 times that of one operation."""
 
 
-def quantity_range(cell: Cell, quantity: Quantity) -> tuple[float, float]:
+def quantity_range(
+    cell: Cell | Training, quantity: Quantity | TrainingQuantity
+) -> tuple[float, float]:
     """The least and greatest value of a quantity in one replication, or numbers beyond them.
 
     A minibatch's gradient is a mean of its prompts', so that the bound of one prompt serves.
     """
+    if isinstance(cell, Training):
+        return cell.range(quantity)
+    assert isinstance(quantity, Quantity)
     problem = cell.problem
     if isinstance(quantity, Distance):
         reach = _norm(cell, quantity.first) + _norm(cell, quantity.second)
@@ -36,6 +45,24 @@ def quantity_range(cell: Cell, quantity: Quantity) -> tuple[float, float]:
     own, spread = np.abs(table), np.ptp(np.where(problem.policy.probs > 0, table, table[:, :1]), 1)
     reach = _reach(cell, quantity.estimator, own, spread) + abs(float(problem.gradient() @ unit))
     return (-reach, reach) if isinstance(quantity, Projection) else (0.0, reach**2)
+
+
+def quantity_rounding(cell: Cell | Training, quantity: Quantity | TrainingQuantity) -> float:
+    """What the enumerated mean of a quantity may be off by.
+
+    A reward less a baseline is off by a few bits of the reward, which an error's square multiplies
+    by the rewards' spread.
+    """
+    if isinstance(cell, Training):
+        return cell.rounding(quantity)
+    policy = cell.problem.policy
+    low, high = cell.problem.reward_range
+    off = _FEW_BITS * max(abs(low), abs(high))
+    # What cancels in a score may be longer than the score: with one arm the score is 0.
+    norm = max(float(np.sqrt(policy.squared_norms.max())), policy.feature_norm)
+    if isinstance(quantity, Projection):
+        return off * norm
+    return off * (high - low + off) * norm**2
 
 
 def _norm(cell: Cell, estimator: Estimator) -> float:

@@ -16,19 +16,19 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from ..checks import Evidence, allotted_alpha, decide
-from ..engines import MomentSums, Quantity
+from ..engines import MomentSums
 from ..validation import InputError, integer
-from . import plan
 from .blocks import Block, Task, run_task, sums_of
-from .claim import Check, Claim, Identity
+from .claim import AnyQuantity, Check, Claim, Identity
 from .plan import (
     Options,
+    block_size,
     block_tasks,
     exact_task,
     identity_task,
     panels,
     why_not_compared,
-    why_not_enumerated,
+    why_not_exact,
 )
 from .results import CheckResult, Findings
 from .runner import decide_identity
@@ -75,12 +75,10 @@ def check_alone(
             f"{len(replications)} numbers of replications: {name!r} has {len(names)} "
             f"cell{'s' * (len(names) > 1)}; give one number, or one for each"
         )
-    asked = list(replications) or [plan.BLOCK]
+    asked = list(replications) or [block_size(measured[cell][0]) for cell in names]
     asked *= len(names) // len(asked)
-    reasons = [
-        reason for cell in names if (reason := why_not_enumerated(measured[cell][0])) is not None
-    ]
-    enumerated = {} if reasons else {cell: exact_task(*measured[cell]) for cell in names}
+    reason = why_not_exact(check.functional)
+    enumerated = {} if reason else {cell: exact_task(*measured[cell]) for cell in names}
     drawn = {
         cell: _blocks(measured[cell], options, n)
         for cell, n in zip(names, asked, strict=True)
@@ -94,17 +92,17 @@ def check_alone(
 
     statement, found = check.statement, dict[str, Findings]()
     if enumerated:
-        known = {cell: (measured[cell][1], sums([task])) for cell, task in enumerated.items()}
+        known = {cell: (task.quantities, sums([task])) for cell, task in enumerated.items()}
         evidence = Evidence.enumerated(check.functional.exact(known), statement)
         found["exact"] = Findings(evidence, decide(statement, evidence, ()))
     if drawn:
-        of: dict[str, tuple[Sequence[Quantity], MomentSums]] = {
+        of: dict[str, tuple[Sequence[AnyQuantity], MomentSums]] = {
             cell: (measured[cell][1], sums(blocks)) for cell, blocks in drawn.items()
         }
         simulated = sum(not isinstance(other.functional, Identity) for other in claim.checks)
         evidence = check.functional.evidence(of, allotted_alpha(claim.stem, simulated))
         found["simulation"] = Findings(evidence, decide(statement, evidence, tuple(refute)))
-    return CheckResult(check, found, reasons[0] if reasons else None, tuple(refute))
+    return CheckResult(check, found, reason, tuple(refute))
 
 
 def _find(claim: Claim, name: str) -> Check:
@@ -123,8 +121,8 @@ def _unknown(what: str, name: str, known: Collection[str]) -> str:
 
 def _blocks(panel: tuple[Any, Any], options: Options, n: int) -> list[Block]:
     """Exactly n replications: whole blocks, as a run has them, and the rest."""
-    whole = block_tasks(*panel, options, n - n % plan.BLOCK)
-    rest = n % plan.BLOCK
+    rest = n % block_size(panel[0])
+    whole = block_tasks(*panel, options, n - rest)
     if rest:
         whole.append(Block(*panel, options.engine, options.seed, n - rest, rest))
     return whole

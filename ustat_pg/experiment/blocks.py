@@ -10,6 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..engines import Cell, MomentSums, Quantity, get_engine
+from ..engines.training import Training, TrainingQuantity, measure_training
 from .identities import discrepancies
 
 __all__ = ["Block", "IdentityBlock", "Task", "run_task", "sums_of"]
@@ -19,8 +20,8 @@ __all__ = ["Block", "IdentityBlock", "Task", "run_task", "sums_of"]
 class Block:
     """Some replications of a cell, or all its outcomes if the engine enumerates."""
 
-    cell: Cell
-    quantities: tuple[Quantity, ...]
+    cell: Cell | Training
+    quantities: tuple[Quantity | TrainingQuantity, ...]
     engine: str
     seed: int = 0
     first: int = 0
@@ -42,6 +43,8 @@ class Block:
     @property
     def weight(self) -> float:
         """Roughly how much work it is, for the progress shown."""
+        if isinstance(self.cell, Training):
+            return max(self.replications, 1024) * self.cell.outputs / 8
         return max(self.replications, 20_000) * self.cell.batch_size
 
 
@@ -101,16 +104,21 @@ def run_task(task: Task) -> dict[str, Any]:
             replications=task.replications,
         )
         return {"n": count, "worst": worst}
-    sums = get_engine(task.engine).measure(
-        task.cell,
-        task.quantities,
-        seed=task.seed,
-        first=task.first,
-        replications=task.replications,
-    )
-    return {"n": sums.n, "mean": sums.mean.tolist(), "products": sums.products.tolist()}
+    where = {"seed": task.seed, "first": task.first, "replications": task.replications}
+    if isinstance(task.cell, Training):
+        sums = measure_training(task.engine, task.cell, task.quantities, **where)  # type: ignore[arg-type]
+    else:
+        sums = get_engine(task.engine).measure(task.cell, task.quantities, **where)  # type: ignore[arg-type]
+    counts = {label: count.tolist() for label, count in sums.counts.items()}
+    return {
+        "n": sums.n,
+        "mean": sums.mean.tolist(),
+        "products": sums.products.tolist(),
+        **({"counts": counts} if counts else {}),
+    }
 
 
 def sums_of(result: dict[str, Any]) -> MomentSums:
     """A block's result as sums again."""
-    return MomentSums(result["n"], np.array(result["mean"]), np.array(result["products"]))
+    counts = {label: np.array(count) for label, count in result.get("counts", {}).items()}
+    return MomentSums(result["n"], np.array(result["mean"]), np.array(result["products"]), counts)

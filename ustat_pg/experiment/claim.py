@@ -16,8 +16,9 @@ from scipy.optimize import brentq
 
 from ..checks import Evidence, Interval, Statement, empirical_bernstein, replications_needed
 from ..checks.intervals import half_width
-from ..engines import Cell, MomentSums, Projection, Quantity
-from ..engines.bounds import quantity_range
+from ..engines import Cell, MomentSums, Quantity
+from ..engines.bounds import quantity_range, quantity_rounding
+from ..engines.training import BINS, ConditionalPit, Pit, Training, TrainingQuantity
 from ..paper import RESULTS
 from ..validation import InputError
 
@@ -26,6 +27,9 @@ __all__ = [
     "Claim",
     "Functional",
     "Identity",
+    "LawDistance",
+    "LawExcess",
+    "LawShare",
     "Linear",
     "LogSlope",
     "Ratio",
@@ -33,27 +37,33 @@ __all__ = [
 ]
 
 _FEW_BITS = 1e-14
-"""Relative rounding error of a sum of products, some 50 times that of one operation."""
+"""Relative rounding error of a ratio or a logarithm."""
 
 NO_NUMBER = 2**62
 """Replications needed where none would do."""
 
-Sums = Mapping[str, tuple[Sequence[Quantity], MomentSums]]
+AnyCell = Cell | Training
+"""Of gradients at fixed parameters, or of whole training runs."""
+
+AnyQuantity = Quantity | TrainingQuantity
+
+Sums = Mapping[str, tuple[Sequence[AnyQuantity], MomentSums]]
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Σ weight · E quantity on one cell."""
+    """constant + Σ weight · E quantity on one cell."""
 
-    cell: Cell
-    weights: tuple[tuple[Quantity, float], ...]
+    cell: AnyCell
+    weights: tuple[tuple[AnyQuantity, float], ...]
+    constant: float = 0.0
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[AnyCell, ...]:
         return (self.cell,)
 
     @property
-    def quantities(self) -> tuple[Quantity, ...]:
+    def quantities(self) -> tuple[AnyQuantity, ...]:
         return tuple(quantity for quantity, _ in self.weights)
 
     @property
@@ -67,21 +77,9 @@ class Linear:
 
     @property
     def rounding(self) -> float:
-        """The rounding error of its value: a reward less a baseline is off by a few bits of the
-        reward, which an error's square multiplies by the rewards' spread.
-        """
-        problem = self.cell.problem
-        low, high = problem.reward_range
-        off = _FEW_BITS * max(abs(low), abs(high))
-        # What cancels in a score may be longer than the score: with one arm the score is 0.
-        norm = max(float(np.sqrt(problem.policy.squared_norms.max())), problem.policy.feature_norm)
+        """The rounding error of its value."""
         return sum(
-            abs(weight)
-            * (
-                off * norm
-                if isinstance(quantity, Projection)
-                else off * (high - low + off) * norm**2
-            )
+            abs(weight) * quantity_rounding(self.cell, quantity)
             for quantity, weight in self.weights
         )
 
@@ -93,7 +91,7 @@ class Linear:
         for quantity, weight in self.weights:
             vector[place[quantity]] += weight
         variance = float(vector @ block.covariance @ vector)
-        return block.n, float(vector @ block.mean), max(variance, 0.0)
+        return block.n, self.constant + float(vector @ block.mean), max(variance, 0.0)
 
     def exact(self, sums: Sums) -> float:
         return self.moments(sums)[1]
@@ -108,7 +106,7 @@ class Linear:
         return replications_needed(margin, self.moments(sums)[2], self.width, alpha)
 
 
-def mean_of(cell: Cell, quantity: Quantity) -> Linear:
+def mean_of(cell: AnyCell, quantity: AnyQuantity) -> Linear:
     """The mean of one quantity."""
     return Linear(cell, ((quantity, 1.0),))
 
@@ -131,11 +129,11 @@ class Ratio:
             raise InputError("a ratio's two sides must come from the same cell")
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[AnyCell, ...]:
         return self.numerator.cells
 
     @property
-    def quantities(self) -> tuple[Quantity, ...]:
+    def quantities(self) -> tuple[AnyQuantity, ...]:
         return self.numerator.quantities + self.denominator.quantities
 
     @property
@@ -146,7 +144,8 @@ class Ratio:
     def _excess(self, ratio: float) -> Linear:
         """Numerator - ratio · denominator, of mean zero at the true ratio."""
         scaled = tuple((quantity, -ratio * weight) for quantity, weight in self.denominator.weights)
-        return Linear(self.numerator.cell, self.numerator.weights + scaled)
+        constant = self.numerator.constant - ratio * self.denominator.constant
+        return Linear(self.numerator.cell, self.numerator.weights + scaled, constant)
 
     def exact(self, sums: Sums) -> float:
         bottom = self.denominator.exact(sums)
@@ -211,15 +210,15 @@ class LogSlope:
         )
 
     abscissae: tuple[float, ...]
-    points: tuple[Linear | Ratio, ...]
+    points: tuple[Point, ...]
     predicted: tuple[float, ...]
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[AnyCell, ...]:
         return tuple(cell for point in self.points for cell in point.cells)
 
     @property
-    def quantities(self) -> tuple[Quantity, ...]:
+    def quantities(self) -> tuple[AnyQuantity, ...]:
         return tuple(quantity for point in self.points for quantity in point.quantities)
 
     @property
@@ -262,6 +261,156 @@ class LogSlope:
 
 
 @dataclass(frozen=True)
+class LawDistance:
+    """sup |F - F₀|: the distance of the gap's law F from a predicted one F₀.
+
+    By the probability integral transform it is that of F₀(gap) from the uniform law. The interval is
+    that of Dvoretzky, Kiefer and Wolfowitz with Massart's constant, √(ln(2/α)/(2n)), at every n,
+    and a bin's width for what lies between the edges of the histogram. It has no exact value.
+    """
+
+    cell: Training
+    pit: Pit | ConditionalPit
+
+    @property
+    def cells(self) -> tuple[AnyCell, ...]:
+        return (self.cell,)
+
+    @property
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        return (self.pit,)
+
+    @property
+    def rounding(self) -> float:
+        """Of its value: the cdf's own error."""
+        return 1e-9
+
+    def exact(self, sums: Sums) -> float:
+        raise NotImplementedError("a distribution is compared by simulation")
+
+    def _cumulative(self, sums: Sums) -> tuple[int, np.ndarray]:
+        block = sums[self.cell.name][1]
+        return block.n, np.cumsum(block.counts[self.pit.label]) / block.n
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        n, cumulative = self._cumulative(sums)
+        off = float(np.abs(cumulative - np.arange(1, BINS + 1) / BINS).max())
+        band = _band(n, alpha)
+        interval = Interval(max(off - band, 0.0), min(off + band + 1 / BINS, 1.0))
+        return Evidence(off, interval, 0.5 / sqrt(n), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return _band_replications(margin - 1 / BINS, alpha)
+
+
+@dataclass(frozen=True)
+class LawExcess:
+    """sup (F₁ - F₂) of two gaps' laws: 0 if the second is everywhere the smaller cdf, that is if the
+    first gap is stochastically the smaller one.
+
+    Arguments:
+        cell: both estimators run in it.
+        first, second: transforms by one and the same law, which only sets the edges of the bins.
+
+    Raises:
+        InputError: transforms by two laws.
+    """
+
+    cell: Training
+    first: Pit
+    second: Pit
+
+    def __post_init__(self) -> None:
+        if self.first.weights != self.second.weights:
+            raise InputError("two laws are compared on the edges of one")
+
+    @property
+    def cells(self) -> tuple[AnyCell, ...]:
+        return (self.cell,)
+
+    @property
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        return (self.first, self.second)
+
+    @property
+    def rounding(self) -> float:
+        """Of its value: the cdf's own error."""
+        return 1e-9
+
+    def exact(self, sums: Sums) -> float:
+        raise NotImplementedError("a distribution is compared by simulation")
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        """Each law in a one-sided band: √(ln(2/α)/(2n)) at half the rate."""
+        block = sums[self.cell.name][1]
+        first, second = (
+            np.cumsum(block.counts[pit.label]) / block.n for pit in (self.first, self.second)
+        )
+        excess = max(float((first - second).max()), 0.0)
+        band = 2 * _band(block.n, alpha / 2)
+        interval = Interval(max(excess - band, 0.0), min(excess + band + 1 / BINS, 1.0))
+        return Evidence(excess, interval, sqrt(0.5 / block.n), block.n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return _band_replications((margin - 1 / BINS) / 2, alpha / 2)
+
+
+@dataclass(frozen=True)
+class LawShare:
+    """P(F₀(gap) <= level): the share of runs below a quantile of the predicted law, for figures.
+
+    Arguments:
+        cell: the runs.
+        pit: the transform.
+        level: between 0 and 1; taken to the nearest edge of a bin.
+    """
+
+    cell: Training
+    pit: Pit | ConditionalPit
+    level: float
+
+    @property
+    def cells(self) -> tuple[AnyCell, ...]:
+        return (self.cell,)
+
+    @property
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        return (self.pit,)
+
+    @property
+    def rounding(self) -> float:
+        """Of its value: the cdf's own error."""
+        return 1e-9
+
+    def exact(self, sums: Sums) -> float:
+        raise NotImplementedError("a distribution is compared by simulation")
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        block = sums[self.cell.name][1]
+        share = float(block.counts[self.pit.label][: round(self.level * BINS)].sum() / block.n)
+        variance = share * (1 - share) * block.n / max(block.n - 1, 1)
+        interval = empirical_bernstein(block.n, share, variance, 1.0, alpha)
+        return Evidence(share, interval, sqrt(variance / block.n), block.n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return replications_needed(margin, prediction * (1 - prediction), 1.0, alpha)
+
+
+def _band(n: int, alpha: float) -> float:
+    """Half-width of a two-sided Dvoretzky-Kiefer-Wolfowitz band."""
+    return sqrt(log(2 / alpha) / (2 * n))
+
+
+def _band_replications(margin: float, alpha: float) -> int:
+    """The least n whose band is at most that wide on one side."""
+    return int(np.ceil(log(2 / alpha) / (2 * margin**2))) if margin > 0 else NO_NUMBER
+
+
+Point = Linear | Ratio | LawDistance
+"""What a slope can go through."""
+
+
+@dataclass(frozen=True)
 class Identity:
     """The largest relative discrepancy between an estimator and a formula over a cell's groups.
 
@@ -288,7 +437,7 @@ class Identity:
         return (self.formula, *(formula for _, formula in self.rivals))
 
 
-Functional = Linear | Ratio | LogSlope | Identity
+Functional = Linear | Ratio | LogSlope | LawDistance | LawExcess | LawShare | Identity
 
 
 @dataclass(frozen=True)

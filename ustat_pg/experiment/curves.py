@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..validation import InputError
-from .claim import Linear, Ratio
-from .plan import BLOCK, Options, block_tasks, exact_task, panels_of, why_not_enumerated
+from .claim import LawShare, Linear, Ratio
+from .plan import Options, block_size, block_tasks, exact_task, panels_of, why_not_exact
 from .store import Store
 from .work import Work, environment
 
@@ -54,7 +54,7 @@ class Point:
     series: str
     at: dict[str, float | str]
     prediction: float | None = None
-    functional: Linear | Ratio | None = field(default=None, repr=False)
+    functional: Linear | Ratio | LawShare | None = field(default=None, repr=False)
     enumerate: bool = False
 
     def __post_init__(self) -> None:
@@ -86,28 +86,25 @@ def run_points(
 
     measured = panels_of(p.functional for p in points if p.functional is not None)
     asked = panels_of(p.functional for p in points if p.functional is not None and p.enumerate)
-    enumerated = {name for name, (cell, _) in asked.items() if why_not_enumerated(cell) is None}
-    n = BLOCKS[options.size] * BLOCK if options.simulates else 0
-    blocks = {name: block_tasks(*panel, options, n) for name, panel in measured.items()}
+    exact = {name: task for name, panel in asked.items() if (task := exact_task(*panel)).quantities}
+    blocks = {
+        name: block_tasks(cell, panel, options, BLOCKS[options.size] * block_size(cell))
+        for name, (cell, panel) in measured.items()
+        if options.simulates
+    }
     with environment(options, executor) as pool:
         work = Work(store, options, pool)
-        exact = {name: exact_task(*measured[name]) for name in measured if name in enumerated}
         work.run([*exact.values(), *(task for of in blocks.values() for task in of)], "curves")
-        known = {name: (measured[name][1], work.sums([task])) for name, task in exact.items()}
-        drawn = {
-            name: (panel, work.sums(blocks[name]))
-            for name, (_, panel) in measured.items()
-            if blocks[name]
-        }
+        known = {name: (task.quantities, work.sums([task])) for name, task in exact.items()}
+        drawn = {name: (measured[name][1], work.sums(of)) for name, of in blocks.items()}
     rows = []
     for point in points:
         row: dict[str, Any] = {"figure": point.figure, "series": point.series, **point.at}
         row["prediction"] = point.prediction
         if point.functional is not None:
-            names = {cell.name for cell in point.functional.cells}
-            if point.enumerate and names <= known.keys():
+            if point.enumerate and why_not_exact(point.functional) is None:
                 row["exact"] = point.functional.exact(known)
-            if names <= drawn.keys():
+            if drawn:
                 evidence = point.functional.evidence(drawn, ALPHA)
                 row |= {
                     "estimate": evidence.estimate,

@@ -13,15 +13,17 @@ from math import log10
 from typing import Any
 
 from ..checks import allotted_alpha
-from ..engines import Cell, InfeasibleError, Quantity, exact, get_engine
+from ..engines import Cell, InfeasibleError, exact, get_engine
+from ..engines.training import Training
 from ..validation import InputError, integer
 from .blocks import Block, IdentityBlock, Task, sums_of
-from .claim import Check, Claim, Identity, Linear, LogSlope, Ratio
+from .claim import AnyCell, AnyQuantity, Check, Claim, Functional, Identity
 
 __all__ = [
     "BUDGETS",
     "Options",
     "Plan",
+    "block_size",
     "block_tasks",
     "exact_task",
     "first_wave",
@@ -31,6 +33,7 @@ __all__ = [
     "panels_of",
     "why_not_compared",
     "why_not_enumerated",
+    "why_not_exact",
 ]
 
 BLOCK = 65_536
@@ -44,6 +47,9 @@ IDENTITY_LIMIT = 300
 
 BUDGETS = {"smoke": 6_000_000, "quick": 20_000_000, "full": 500_000_000}
 """The most replications of one check, by size."""
+
+RUN_WORK = 256
+"""Outputs of a training run that count as one replication in the budget."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,12 @@ class Options:
         """The most replications of one check."""
         return BUDGETS[self.size]
 
+    def budget_of(self, cell: AnyCell) -> int:
+        """The most replications of one check on a cell: fewer of whole training runs."""
+        if not isinstance(cell, Training):
+            return self.budget
+        return max(cell.block, self.budget * RUN_WORK // cell.outputs)
+
 
 @dataclass
 class Plan:
@@ -101,13 +113,17 @@ class Plan:
     replications: dict[str, int] = field(default_factory=dict)
 
 
-def panels_of(
-    functionals: Iterable[Linear | Ratio | LogSlope],
-) -> dict[str, tuple[Cell, tuple[Quantity, ...]]]:
+Panel = tuple[AnyQuantity, ...]
+"""The quantities measured together on a cell."""
+
+
+def panels_of(functionals: Iterable[Functional]) -> dict[str, tuple[AnyCell, Panel]]:
     """What functionals measure, cell by cell: the quantities of them all, in order of name."""
-    cells: dict[str, Cell] = {}
-    quantities: dict[str, dict[str, Quantity]] = {}
+    cells: dict[str, AnyCell] = {}
+    quantities: dict[str, dict[str, AnyQuantity]] = {}
     for functional in functionals:
+        if isinstance(functional, Identity):
+            continue
         for cell in functional.cells:
             cells[cell.name] = cell
             quantities.setdefault(cell.name, {}).update({q.label: q for q in functional.quantities})
@@ -117,29 +133,34 @@ def panels_of(
     }
 
 
-def panels(claim: Claim) -> dict[str, tuple[Cell, tuple[Quantity, ...]]]:
+def panels(claim: Claim) -> dict[str, tuple[AnyCell, Panel]]:
     """What a claim measures, by the quantities of all its checks."""
-    return panels_of(
-        check.functional for check in claim.checks if not isinstance(check.functional, Identity)
-    )
+    return panels_of(check.functional for check in claim.checks)
 
 
-def exact_task(cell: Cell, panel: tuple[Quantity, ...]) -> Block:
-    """Every outcome of a cell."""
-    return Block(cell, panel, "exact")
+def block_size(cell: AnyCell) -> int:
+    """Replications in a block: some tenths of a second's work and more."""
+    return min(cell.block, BLOCK) if isinstance(cell, Training) else BLOCK
 
 
-def pilot_task(cell: Cell, panel: tuple[Quantity, ...], options: Options) -> Block:
+def exact_task(cell: AnyCell, panel: Panel) -> Block:
+    """Every outcome of a cell, for those quantities that can be enumerated."""
+    return Block(cell, tuple(q for q in panel if why_not_enumerated(cell, (q,)) is None), "exact")
+
+
+def pilot_task(cell: AnyCell, panel: Panel, options: Options) -> Block:
     """A cell's pilot, on replications that no verdict reads."""
     replications = PILOT if options.engine == "cpu" else PILOT // 8
+    if isinstance(cell, Training):
+        replications = max(256, min(replications, cell.block // 4))
     return Block(cell, panel, options.engine, options.seed, PILOT_FIRST, replications)
 
 
-def block_tasks(cell: Cell, panel: tuple[Quantity, ...], options: Options, n: int) -> list[Block]:
+def block_tasks(cell: AnyCell, panel: Panel, options: Options, n: int) -> list[Block]:
     """The blocks of a cell's first n replications."""
+    size = block_size(cell)
     return [
-        Block(cell, panel, options.engine, options.seed, first, BLOCK)
-        for first in range(0, n, BLOCK)
+        Block(cell, panel, options.engine, options.seed, first, size) for first in range(0, n, size)
     ]
 
 
@@ -154,13 +175,27 @@ def identity_task(functional: Identity, options: Options | None) -> IdentityBloc
     return IdentityBlock(cell, functional.estimator, functional.formulas, seed, groups)
 
 
-def why_not_enumerated(cell: Cell) -> str | None:
-    """Why a cell cannot be enumerated, or None."""
+def why_not_enumerated(cell: AnyCell, quantities: Panel) -> str | None:
+    """Why quantities on a cell cannot all be enumerated, or None."""
     try:
-        exact.ENGINE.check(cell, ())
+        if isinstance(cell, Training):
+            cell.check_exact(quantities)
+        else:
+            exact.ENGINE.check(cell, ())
     except InfeasibleError as error:
         return str(error)
     return None
+
+
+def why_not_exact(functional: Functional) -> str | None:
+    """Why a functional has no exact value, or None."""
+    assert not isinstance(functional, Identity)
+    reasons = (
+        why_not_enumerated(cell, (quantity,))
+        for cell, quantities in panels_of([functional]).values()
+        for quantity in quantities
+    )
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def why_not_compared(cell: Cell) -> str | None:
@@ -176,8 +211,8 @@ def first_wave(claims: Sequence[Claim], options: Options) -> list[Task]:
     tasks: list[Task] = []
     for claim in claims:
         for cell, panel in panels(claim).values():
-            if why_not_enumerated(cell) is None:
-                tasks.append(exact_task(cell, panel))
+            if (task := exact_task(cell, panel)).quantities:
+                tasks.append(task)
             if options.simulates:
                 tasks.append(pilot_task(cell, panel, options))
         for check in claim.checks:
@@ -230,14 +265,18 @@ def make_plan(claim: Claim, found: Callable[[Task], dict[str, Any]], options: Op
         plan.required[check.name] = tuple(required[check.name])
         wanted = needed(check, check.statement.margin_for(plan.required[check.name]))
         plan.needed[check.name] = wanted
-        # Far over the budget no verdict is to be had: a few blocks give the estimate.
-        affordable = options.budget if wanted <= 10 * options.budget else 4 * BLOCK
-        blocks = -(-min(wanted, affordable) // BLOCK)
         for cell in check.functional.cells:
+            size, budget = block_size(cell), options.budget_of(cell)
+            # Far over the budget no verdict is to be had: a few blocks give the estimate.
+            affordable = budget if wanted <= 10 * budget else 4 * size
+            blocks = -(-min(wanted, affordable) // size)
             planned = plan.replications.get(cell.name, 0)
-            plan.replications[cell.name] = max(planned, blocks * BLOCK)
+            plan.replications[cell.name] = max(planned, blocks * size)
     return plan
 
 
 def _cost(check: Check) -> int:
-    return sum(cell.batch_size * (8 + cell.group_size) for cell in check.functional.cells)
+    return sum(
+        cell.outputs + 8 * cell.batch_size * (cell.steps if isinstance(cell, Training) else 1)
+        for cell in check.functional.cells
+    )

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..checks import Decision, Evidence, Interval, RivalVerdict, Verdict, decide
-from ..engines import MomentSums, Quantity
+from ..engines import MomentSums
 from .blocks import Task, sums_of
-from .claim import Check, Claim, Identity
+from .claim import AnyQuantity, Check, Claim, Identity
 from .plan import (
     Options,
     Plan,
@@ -27,7 +27,7 @@ from .plan import (
     make_plan,
     panels,
     why_not_compared,
-    why_not_enumerated,
+    why_not_exact,
 )
 from .results import CheckResult, ClaimResult, Findings
 from .store import Store
@@ -47,16 +47,12 @@ class Run:
 
 
 def _decide(plan: Plan, work: Work, options: Options) -> ClaimResult:
-    measured = panels(plan.claim)
-    exact_sums: dict[str, tuple[Sequence[Quantity], MomentSums]] = {}
-    simulated: dict[str, tuple[Sequence[Quantity], MomentSums]] = {}
-    reasons: dict[str, str] = {}
-    for name, (cell, panel) in measured.items():
-        reason = why_not_enumerated(cell)
-        if reason is None:
-            exact_sums[name] = (panel, sums_of(work[exact_task(cell, panel)]))
-        else:
-            reasons[name] = reason
+    exact_sums: dict[str, tuple[Sequence[AnyQuantity], MomentSums]] = {}
+    simulated: dict[str, tuple[Sequence[AnyQuantity], MomentSums]] = {}
+    for name, (cell, panel) in panels(plan.claim).items():
+        task = exact_task(cell, panel)
+        if task.quantities:
+            exact_sums[name] = (task.quantities, sums_of(work[task]))
         if options.simulates:
             blocks = block_tasks(cell, panel, options, plan.replications[name])
             simulated[name] = (panel, work.sums(blocks))
@@ -65,7 +61,7 @@ def _decide(plan: Plan, work: Work, options: Options) -> ClaimResult:
         if isinstance(check.functional, Identity):
             results.append(decide_identity(check, work.__getitem__, options))
             continue
-        reason = next((reasons[c.name] for c in check.functional.cells if c.name in reasons), None)
+        reason = why_not_exact(check.functional)
         found: dict[str, Findings] = {}
         if reason is None:
             evidence = Evidence.enumerated(check.functional.exact(exact_sums), check.statement)
