@@ -9,8 +9,13 @@ import pytest
 
 from ustat_pg import __version__
 from ustat_pg.cli import main
-from ustat_pg.predictions import gradient_covariance, gradient_mse
-from ustat_pg.problems import example_problem, problem_from_mapping, save_problem
+from ustat_pg.predictions import gradient_covariance, gradient_mse, group_size_advice
+from ustat_pg.problems import (
+    example_problem,
+    problem_from_mapping,
+    random_problem,
+    save_problem,
+)
 
 PROBLEM = problem_from_mapping(example_problem())
 KEYS = (
@@ -182,3 +187,154 @@ def test_group_sizes_beyond_sense(capsys, file, size):
         code = stop.code
     assert code == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def advice_of(capsys, *words: str) -> dict:
+    """What ``group-size --json`` prints; no NaN, no infinity."""
+
+    def refused(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    text = out_of(capsys, "group-size", *words, "--json")
+    assert text.count("\n") == 1
+    return json.loads(text, parse_constant=refused)
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (("--budget", "1024"), {}),
+        (("--budget", "1e3"), {}),
+        (("--budget", "97"), {}),
+        (("--budget", "2"), {}),
+        (("--budget", "1024", "--population", "40"), {"population": 40}),
+        (("--budget", "1000", "--prompt-cost", "3"), {"prompt_cost": 3}),
+        (
+            ("--budget", "100.5", "--prompt-cost", "3", "--output-cost", "0.25"),
+            {"prompt_cost": 3, "output_cost": 0.25},
+        ),
+    ],
+)
+def test_group_sizes_in_json_have_the_documented_keys_and_the_librarys_numbers(
+    capsys, file, words, arguments
+):
+    found = advice_of(capsys, file, *words)
+    assert list(found) == ["g_star_paper", "g_star_exact", "g_best", "g_interval", "table"]
+    number = float(words[1])
+    expected = group_size_advice(
+        PROBLEM.moments(),
+        int(number) if number.is_integer() else number,
+        zero_signal=PROBLEM.zero_signal_share,
+        **arguments,
+    )
+    for key in ("g_star_paper", "g_star_exact", "g_best"):
+        assert found[key] == getattr(expected, key)
+    assert found["g_interval"] == list(expected.g_interval)
+    assert all(type(end) is int for end in found["g_interval"])
+    for row, own in zip(found["table"], expected.table, strict=True):
+        assert list(row) == ["group_size", "mse", "ratio_to_best", "zero_signal_share"]
+        assert all(row[key] == getattr(own, key) for key in row)
+
+
+def test_group_sizes_are_the_divisors(capsys, file):
+    found = advice_of(capsys, file, "--budget", "60")
+    assert [row["group_size"] for row in found["table"]] == [2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60]
+    for row in found["table"]:
+        size = row["group_size"]
+        expected = gradient_mse(PROBLEM.moments(), "grpo", size, 60 // size).mse
+        assert row["mse"] == pytest.approx(expected, rel=1e-12)
+    best = min(found["table"], key=lambda row: row["mse"])
+    assert best["group_size"] == found["g_best"]
+    assert best["ratio_to_best"] == 1
+
+
+def test_one_prompt_has_no_best_group_size(capsys, tmp_path):
+    path = tmp_path / "one.json"
+    save_problem(random_problem(0, "one-context"), path)
+    found = advice_of(capsys, str(path), "--budget", "64")
+    assert found["g_star_exact"] is found["g_star_paper"] is None
+    assert found["g_best"] == found["g_interval"][1] == 64
+    text = out_of(capsys, "group-size", str(path), "--budget", "64")
+    assert "none: more prompts gain nothing" in text
+    assert text.splitlines()[-1].startswith("Use one prompt with G = 64, or nearly")
+
+
+def test_group_sizes_in_text(capsys, file):
+    lines = out_of(capsys, "group-size", file, "--budget", "60").splitlines()
+    (best,) = [line for line in lines if line.endswith("best") and "over" not in line]
+    assert best.split()[:2] == ["4", "15"]
+    assert {line.split()[0] for line in lines if line.endswith("within 5%")} == {"3", "5"}
+    assert lines[-1] == (
+        "Use G = 4, or nearly: the optimum is wide, and every group size from 3 to 5 that spends "
+        "the budget is within 5% of the least error."
+    )
+
+
+def test_marks_are_of_what_whole_prompts_give(capsys, file):
+    """With 0.6 to spend at 0.1 each, G = 4 leaves a third of it, and is not close to the best."""
+    words = ("--budget", "0.6", "--output-cost", "0.1")
+    assert advice_of(capsys, file, *words)["g_interval"] == [3, 5]
+    lines = out_of(capsys, "group-size", file, *words).splitlines()
+    assert [line.split()[0] for line in lines if line.endswith("  best")] == ["3"]
+    assert not any(line.endswith("within 5%") for line in lines)
+
+
+def test_a_budget_that_no_good_group_size_divides(capsys, file):
+    last = out_of(capsys, "group-size", file, "--budget", "97").splitlines()[-1]
+    assert last == (
+        "No group size that fits this budget is near the best real one, 3.69: take another budget, "
+        "or G = 97, whose error is 10.6 times the least."
+    )
+    last = out_of(capsys, "group-size", file, "--budget", "2").splitlines()[-1]
+    assert last == "Use G = 2: no other group size is within 5% of its error."
+
+
+def test_a_long_table_is_shortened_for_people_only(capsys, file):
+    words = ("--budget", "1000000")
+    assert len(advice_of(capsys, file, *words)["table"]) == 48
+    text = out_of(capsys, "group-size", file, *words)
+    assert "(19 of 48 group sizes; --json gives all)" in text
+    assert len(text.splitlines()) < 30
+    assert sum(line.endswith(" best") for line in text.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--budget", "1"), "budget is 1: it must be a whole number of at least 2"),
+        (("--budget", "0"), "budget is 0"),
+        (("--budget", "-8"), "budget is -8"),
+        (("--budget", "2.5"), "budget is 2.5: it must be a whole number"),
+        (("--budget", "nan"), "budget is nan"),
+        (("--budget", "inf"), "budget is inf"),
+        (("--budget", "1e13"), "at most 1e+12"),
+        (("--budget", "1e300", "--output-cost", "1e-300"), "at most 1e+12"),
+        (("--budget", "9" * 400), "budget is inf"),
+        (("--budget", "64", "--prompt-cost", "-1"), "prompt cost is -1.0"),
+        (("--budget", "64", "--prompt-cost", "nan"), "prompt cost holds nan"),
+        (("--budget", "64", "--output-cost", "0"), "output cost is 0.0: it must be positive"),
+        (("--budget", "5", "--prompt-cost", "4"), "one prompt with two outputs costs 6"),
+        (("--budget", "64", "--population", "0"), "population is 0"),
+    ],
+)
+def test_group_sizes_refuse_in_one_line(capsys, file, words, message):
+    assert main(("group-size", file, *words)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "--budget"),
+        (("--budget", "many"), "'many' is not a number"),
+        (("--budget", "64", "--population", "2.5"), "2.5"),
+    ],
+)
+def test_group_sizes_usage_is_exit_2(capsys, file, words, message):
+    with pytest.raises(SystemExit) as stop:
+        main(("group-size", file, *words))
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err

@@ -12,7 +12,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .moments import Moments
-    from .predictions import gradient_covariance, gradient_mse
+    from .predictions import gradient_covariance, gradient_mse, group_size_advice
     from .problems import SoftmaxBandit, load_problem
     from .validation import InputError
 
@@ -22,6 +22,7 @@ _HOME = {
     "SoftmaxBandit": "problems",
     "gradient_covariance": "predictions",
     "gradient_mse": "predictions",
+    "group_size_advice": "predictions",
     "load_problem": "problems",
 }
 
@@ -32,6 +33,7 @@ __all__ = [
     "__version__",
     "gradient_covariance",
     "gradient_mse",
+    "group_size_advice",
     "load_problem",
 ]
 

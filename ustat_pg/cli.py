@@ -1,4 +1,4 @@
-"""The command ``ustat-pg``: predictions for a problem in a file."""
+"""The command ``ustat-pg``: predictions and advice for a problem in a file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from io import TextIOWrapper
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 from .validation import InputError
+
+if TYPE_CHECKING:
+    from .predictions import GroupSizeAdvice, GroupSizeRow
 
 __all__ = ["guarded", "main"]
 
@@ -27,6 +30,13 @@ _ROWS = {
     "vanilla_mse": "MSE of vanilla",
     "paper_bound": "MSE with the explicit bound",
 }
+
+_LONGEST = 24
+"""Rows of a table that a person reads."""
+_NEAR = 1.05
+"""How far above the least an error may be to be marked: as the library's interval has it."""
+_FAR = 1.25
+"""How far above the real optimum the best that fits a budget may be before that is the advice."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,6 +70,36 @@ def _parser() -> argparse.ArgumentParser:
     )
     predict.add_argument("--covariance", action="store_true", help="the matrix as well")
     predict.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    advice = commands.add_parser(
+        "group-size",
+        help="the group size with the least error at a budget, and what others cost",
+        description="The group size that gives grpo's gradient the least MSE at a budget of "
+        "outputs per step, those that are nearly as good, and what others cost.",
+    )
+    advice.add_argument("problem", metavar="PROBLEM", help="a .json or .npz file")
+    advice.add_argument(
+        "--budget",
+        type=_quantity,
+        required=True,
+        metavar="K",
+        help="outputs per step, B prompts times G; with costs, what a step may cost",
+    )
+    advice.add_argument(
+        "--prompt-cost", type=float, default=0.0, metavar="Q", help="of each prompt (default: 0)"
+    )
+    advice.add_argument(
+        "--output-cost",
+        type=float,
+        metavar="R",
+        help="of each output (1 where only the prompt's is given)",
+    )
+    advice.add_argument(
+        "--population",
+        type=int,
+        metavar="N",
+        help="prompts are drawn without replacement from N (default: independently)",
+    )
+    advice.add_argument("--json", action="store_true", help="one JSON object on stdout")
     commands.add_parser("example", help="print a problem file to start from")
     return parser
 
@@ -95,6 +135,104 @@ def _predict(options: argparse.Namespace) -> None:
         print("covariance")
         for row in covariance:
             print(" ".join(f"{value: .6e}" for value in row))
+
+
+def _quantity(text: str) -> int | float:
+    """A number, whole where it can be: 1024, 1e6 and 0.5 are all budgets that people write."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    return int(number) if number.is_integer() else number
+
+
+def _group_size(options: argparse.Namespace) -> None:
+    from tabulate import tabulate
+
+    from .predictions import group_size_advice
+    from .problems import load_problem
+
+    problem = load_problem(options.problem)
+    advice = group_size_advice(
+        problem.moments(),
+        options.budget,
+        prompt_cost=options.prompt_cost,
+        output_cost=options.output_cost,
+        population=options.population,
+        zero_signal=problem.zero_signal_share,
+    )
+    if options.json:
+        keys = ("group_size", "mse", "ratio_to_best", "zero_signal_share")
+        found = {
+            "g_star_paper": advice.g_star_paper,
+            "g_star_exact": advice.g_star_exact,
+            "g_best": advice.g_best,
+            "g_interval": advice.g_interval,
+            "table": [{key: getattr(row, key) for key in keys} for row in advice.table],
+        }
+        print(json.dumps(found, allow_nan=False))
+        return
+    rows = [
+        [
+            row.group_size,
+            row.batch_size,
+            f"{row.mse:.4g}",
+            f"{row.ratio_to_best:.3f}" if row.ratio_to_best < 1e4 else f"{row.ratio_to_best:.2g}",
+            f"{row.zero_signal_share:.1%}",
+            _remark(row, advice),
+        ]
+        for row in _shown(advice)
+    ]
+    header = ["G", "prompts", "MSE", "over the best", "groups with equal rewards", "note"]
+    align = ("right",) * 5 + ("left",)
+    print(tabulate(rows, header, disable_numparse=True, colalign=align))
+    if len(rows) < len(advice.table):
+        print(f"({len(rows)} of {len(advice.table)} group sizes; --json gives all)")
+    print()
+    for text, star in (
+        ("best real G", advice.g_star_exact),
+        ("the paper's √(c3/c1), reconstructed", advice.g_star_paper),
+    ):
+        print(f"{text:36}", "none: more prompts gain nothing" if star is None else f"{star:.4g}")
+    print()
+    print(_sentence(advice))
+
+
+def _remark(row: GroupSizeRow, advice: GroupSizeAdvice) -> str:
+    if row.group_size == advice.g_best:
+        return "best"
+    return "within 5%" if row.ratio_to_best <= _NEAR else ""
+
+
+def _shown(advice: GroupSizeAdvice) -> list[GroupSizeRow]:
+    """All rows, or of a long table the first in each octave and the best."""
+    if len(advice.table) <= _LONGEST:
+        return list(advice.table)
+    octaves: dict[int, GroupSizeRow] = {}
+    for row in advice.table:
+        octaves.setdefault(row.group_size.bit_length(), row)
+    first = {row.group_size for row in octaves.values()} | {advice.g_best}
+    return [row for row in advice.table if row.group_size in first]
+
+
+def _sentence(advice: GroupSizeAdvice) -> str:
+    """What to do, in one sentence."""
+    best, star, (low, high) = advice.g_best, advice.g_star_exact, advice.g_interval
+    if star is not None and advice.ratio_to_real > _FAR:
+        return (
+            f"No group size that fits this budget is near the best real one, {star:.4g}: take "
+            f"another budget, or G = {best}, whose error is {advice.ratio_to_real:.3g} times the "
+            "least."
+        )
+    if low == high:
+        return f"Use G = {best}: no other group size is within 5% of its error."
+    near = (
+        f"every group size from {low} to {high} that spends the budget is within 5% of the least "
+        "error"
+    )
+    if star is None:
+        return f"Use one prompt with G = {best}, or nearly: more prompts gain nothing here, and {near}."
+    return f"Use G = {best}, or nearly: the optimum is wide, and {near}."
 
 
 def _values(path: str) -> Any:
@@ -158,6 +296,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from .problems import example_problem
 
             print(json.dumps(example_problem(), indent=1))
+        elif options.command == "group-size":
+            _group_size(options)
         else:
             _predict(options)
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -54,6 +55,13 @@ def problem(contexts, arms, d, values, uniform=True, seed=0):
     )
 
 
+def bends_of(which, seed=0):
+    """Bends of both signs, some zero."""
+    shape = which.policy.features.shape
+    bends = np.random.default_rng([seed, *shape]).normal(scale=0.5, size=shape)
+    return np.where(np.abs(bends) < 0.1, 0.0, bends)
+
+
 def run(name, trajectory, **where):
     return get_trajectory_engine(name).run(trajectory, **where)
 
@@ -71,6 +79,7 @@ def compare(trajectory, replications=60, seed=4, first=FAR):
     assert moved > 1e-3 or trajectory.snapshots == (0,)
 
 
+@pytest.mark.parametrize("bent", [False, True], ids=["linear", "bent"])
 @pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
 @pytest.mark.parametrize(
     ("contexts", "arms", "d", "values", "group", "batch", "design"),
@@ -85,11 +94,12 @@ def compare(trajectory, replications=60, seed=4, first=FAR):
     ],
 )
 def test_the_same_draws_make_the_same_path(
-    estimator, contexts, arms, d, values, group, batch, design
+    bent, estimator, contexts, arms, d, values, group, batch, design
 ):
+    which = problem(contexts, arms, d, values, uniform=design == "epochs")
     compare(
         Trajectory(
-            problem(contexts, arms, d, values, uniform=design == "epochs"),
+            which,
             group,
             STEPS,
             Decay(3.0, 20.0),
@@ -98,8 +108,69 @@ def test_the_same_draws_make_the_same_path(
             design,
             start_scale=0.5,
             snapshots=(0, 1, 17, STEPS),
+            # Bends of negative sign may drive θ to infinity, where rounding grows with it.
+            projection=Ball(np.zeros(d), 2.0) if bent else None,
+            bends=bends_of(which) if bent else None,
         )
     )
+
+
+def dyadic(contexts):
+    """Numbers that a float64 holds exactly, so that no machine's library rounds them."""
+    count = contexts * 5 * 2
+    return SoftmaxBandit.linear(
+        np.full(contexts, 1 / contexts),
+        ((np.arange(count) * 7 % 13 - 6) / 8).reshape(contexts, 5, 2),
+        [0.25, -0.5],
+        ((np.arange(contexts * 15) * 5 % 8) / 8).reshape(contexts, 5, 3),
+        np.tile([0.5, 0.125, 0.375], (contexts, 5, 1)),
+        (np.arange(contexts * 5) % 3 / 4).reshape(contexts, 5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("contexts", "expected"),
+    [(1, "df3263dc11105256"), (4, "2183e8ae697efb5e"), (8, "8311935edd23fc1e")],
+)
+def test_linear_policies_keep_their_bits(contexts, expected):
+    """The digests of the engine before logits could bend: every baseline, three layouts."""
+    state = hashlib.sha256()
+    for estimator in BASELINES:
+        trajectory = Trajectory(
+            dyadic(contexts),
+            3,
+            50,
+            Decay(3.0, 5.0),
+            estimator,
+            2,
+            projection=Ball([0.0, 0.0], 0.7),
+            snapshots=(7, 50),
+        )
+        paths = run("cpu", trajectory, seed=4, first=FAR, replications=200)
+        state.update(paths.tobytes())
+    assert state.hexdigest()[:16] == expected
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+@pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
+def test_bends_of_zero_change_no_bit_and_equal_ones_nothing(name, estimator, monkeypatch):
+    """Given the same draws: the address of a bent problem is another.
+
+    What all arms of a context lose alike drops out of the softmax, and of the scores.
+    """
+    which = problem(6, 5, 3, 4)
+    zero = np.zeros_like(which.policy.features)
+    more = {"estimator": estimator, "batch_size": 2, "start_scale": 0.5, "snapshots": (0, 9, 30)}
+    linear = Trajectory(which, 3, 30, Constant(0.5), **more)
+    bent = Trajectory(which, 3, 30, Constant(0.5), bends=zero, **more)
+    assert linear.name != bent.name
+    monkeypatch.setattr(Trajectory, "name", "the same draws")
+    plain, other = (run(name, trajectory, replications=200) for trajectory in (linear, bent))
+    assert np.array_equal(plain, other)
+    alike = Trajectory(which, 3, 30, Constant(0.5), bends=zero + 0.1, **more)
+    assert np.abs(run(name, alike, replications=200) - plain).max() < TOLERANCE
+    small = Trajectory(which, 3, 30, Constant(0.5), bends=bends_of(which) / 100, **more)
+    assert np.abs(run(name, small, replications=200) - plain).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -112,17 +183,20 @@ def test_the_same_draws_make_the_same_path(
     ids=["ball", "within a span", "box"],
 )
 def test_the_same_path_on_a_set(theta_set):
-    compare(
-        Trajectory(
-            problem(3, 7, 3, 2),
-            3,
-            STEPS,
-            Constant(0.3),
-            projection=theta_set,
-            start_scale=1.0,
-            snapshots=(0, 100, STEPS),
+    which = problem(3, 7, 3, 2)
+    for bends in (None, bends_of(which)):
+        compare(
+            Trajectory(
+                which,
+                3,
+                STEPS,
+                Constant(0.3),
+                projection=theta_set,
+                start_scale=1.0,
+                snapshots=(0, 100, STEPS),
+                bends=bends,
+            )
         )
-    )
 
 
 def test_the_same_path_where_the_policy_is_nearly_sure():
@@ -153,9 +227,10 @@ def linear_kind():
     return random_problem(1, "linear")
 
 
+@pytest.mark.parametrize("bent", [False, True], ids=["linear", "bent"])
 @pytest.mark.parametrize("name", ["reference", "cpu"])
 @pytest.mark.parametrize("design", ["iid", "epochs"])
-def test_blocks_and_resumption_do_not_change_a_bit(name, design):
+def test_blocks_and_resumption_do_not_change_a_bit(name, design, bent):
     for which, group, batch in ((problem(6, 9, 2, 2), 3, 2), (problem(6, 2, 1, 3), 16, 3)):
         for estimator in BASELINES:
             trajectory = Trajectory(
@@ -169,6 +244,7 @@ def test_blocks_and_resumption_do_not_change_a_bit(name, design):
                 start_scale=0.3,
                 projection=Ball(np.zeros(which.d), 2.0),
                 snapshots=(0, 5, 12),
+                bends=bends_of(which) if bent else None,
             )
             total = 2 * LANES + 9
             whole = run(name, trajectory, seed=2, first=FAR, replications=total)

@@ -21,7 +21,7 @@ from ustat_pg.engines.trajectory import (
     get_trajectory_engine,
 )
 from ustat_pg.predictions import gradient_covariance
-from ustat_pg.problems import SoftmaxBandit, random_problem
+from ustat_pg.problems import BentBandit, SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
 
 ENGINES = ("reference", "cpu")
@@ -82,8 +82,23 @@ def test_the_address_holds_neither_baseline_nor_schedule_nor_start():
     assert PROBLEM.digest in one.name
 
 
+def test_bends_are_part_of_the_address():
+    bends = np.arange(54.0).reshape(3, 9, 2)
+    linear, one, two = ask(), ask(bends=bends), ask(bends=bends + 1)
+    assert len({linear.name, one.name, two.name}) == 3
+    assert len({linear, one, two, ask(bends=bends.copy())}) == 3
+    assert one.description["name"] == one.name
+    assert ask(bends=bends, estimator=Estimator("oracle")).name == one.name
+    with pytest.raises(ValueError, match="read-only"):
+        one.bends[0] = 1.0
+
+
 def test_a_pickled_trajectory_is_the_same():
-    one = ask(projection=Ball([0, 0], 1.0, [[1.0], [0.0]]), start_scale=[0.5, 0.0])
+    one = ask(
+        projection=Ball([0, 0], 1.0, [[1.0], [0.0]]),
+        start_scale=[0.5, 0.0],
+        bends=np.linspace(-1, 1, 54).reshape(3, 9, 2),
+    )
     again = pickle.loads(pickle.dumps(one))
     assert again == one
     assert hash(again) == hash(one)
@@ -132,6 +147,10 @@ def test_schedules_by_hand():
         (lambda: ask(start_scale=[1.0] * 3), r"a number or \(2,\)"),
         (lambda: ask(projection=1.0), "must be a Ball or a Box"),
         (lambda: ask(projection=Box([0.0], [1.0])), "the projection has 1 coordinates"),
+        (lambda: ask(bends=np.zeros((3, 9))), "bends has shape"),
+        (lambda: ask(bends=np.zeros((3, 9, 1))), r"that of the features, \(3, 9, 2\)"),
+        (lambda: ask(bends=np.full((3, 9, 2), np.nan)), "bends holds nan"),
+        (lambda: ask(random_problem(0), bends=np.zeros((1, 2, 2))), "need an ArmLinearSoftmax"),
         (lambda: ask(snapshots=()), "increasing steps from 0 to 5"),
         (lambda: ask(snapshots=(6,)), "increasing steps from 0 to 5"),
         (lambda: ask(snapshots=(-1, 5)), "snapshot is -1"),
@@ -290,6 +309,100 @@ def test_all_two_output_groups_by_hand(name):
         expected = np.array([law[value] for value in sorted(law)]) * 4000
         if len(law) > 1:
             assert scipy.stats.chisquare(counts, expected).pvalue > 1e-4
+
+
+# Logits that bend.
+
+
+def bent(contexts=2, seed=2):
+    """Unequal prompts, an offset, noisy rewards; better arms bend more, so the optimum is inside."""
+    generator = np.random.default_rng(seed)
+    mean = generator.uniform(0.1, 0.9, (contexts, 4))
+    return BentBandit(
+        generator.dirichlet(np.full(contexts, 5.0)),
+        generator.normal(size=(contexts, 4, 2)),
+        4 * mean[:, :, None] * generator.uniform(0.9, 1.1, (contexts, 4, 2)),
+        np.tile([1.0, 0.0], (contexts, 4, 1)),
+        np.stack([mean, 1 - mean], axis=-1),
+        generator.normal(scale=0.3, size=(contexts, 4)),
+    )
+
+
+BENT = bent()
+PLACE = np.array([0.7, -0.6])
+
+
+def by_hand(problem, theta, steps, rate, seed, replication, name):
+    """grpo with G = 3, B = 1 from the definition: the tangent of every θ, one draw at a time."""
+    key = rng.cell_key(seed, name)
+    chosen = rng.words(key, replication, rng.CONTEXT_SLOT, steps)
+    for t in range(1, steps + 1):
+        x = int(np.searchsorted(rng.thresholds(problem.context_probs), chosen[t - 1], "right"))
+        logits = problem.features[x] @ theta - problem.bends[x] @ theta**2 / 2 + problem.offset[x]
+        probs = np.exp(logits) / np.exp(logits).sum()
+        tangent = problem.features[x] - problem.bends[x] * theta
+        scores = tangent - probs @ tangent
+        words = rng.words(key, replication, rng.step_slots(t, 0), 6).astype(float) / 2**32
+        arms = np.searchsorted(probs.cumsum(), words[::2], "right")
+        rewards = (words[1::2] < problem.reward_probs[x, arms, 0]).astype(float)
+        advantage = rewards - (rewards.sum() - rewards) / 2
+        theta = theta + rate * advantage @ scores[arms] / 3
+    return theta
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("tangent", [[0.0, 0.0], [0.7, -0.6], [-1.0, 2.0]])
+def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(name, tangent):
+    """The tangent's place is in the problem's digest: another place, other draws, the same law."""
+    trajectory = ask(BENT.at(tangent), 3, 25, Constant(0.4), start=PLACE, bends=BENT.bends)
+    found = run(name, trajectory, seed=2, first=FAR, replications=40)[:, 0]
+    expected = [
+        by_hand(BENT, PLACE, 25, 0.4, 2, FAR + replication, trajectory.name)
+        for replication in range(40)
+    ]
+    assert np.abs(found - expected).max() < 1e-9
+    # Negative control: the tangent itself, run as if it were the policy.
+    frozen_in = ask(BENT.at(tangent), 3, 25, Constant(0.4), start=PLACE)
+    rigid = run(name, frozen_in, seed=2, first=FAR, replications=40)[:, 0]
+    assert np.abs(rigid - expected).max() > 0.05
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
+def test_one_bent_step_has_the_mean_and_the_covariance_of_the_estimator(name, estimator):
+    """Six intervals a test at 1e-6 each; the tangent elsewhere is the rival they exclude."""
+    count, group = 200_000 if name == "cpu" else 40_000, 3
+    trajectory = ask(
+        BENT.at([0.0, 0.0]),
+        group,
+        1,
+        Constant(1.0),
+        estimator=estimator,
+        start=PLACE,
+        bends=BENT.bends,
+    )
+    step = run(name, trajectory, seed=5, replications=count)[:, 0] - PLACE
+    factor = (group - 1) / group if estimator.baseline == "group-mean" else 1.0
+    form = "grpo" if estimator.baseline == "group-mean" else estimator.baseline
+    known = {"constant": estimator.constant} if estimator.baseline == "constant" else {}
+    mean = factor * BENT.gradient(PLACE)
+    assert within(step, mean).all()
+    assert not within(step, factor * BENT.at([0.0, 0.0]).with_theta(PLACE).gradient()).all()
+    off = step - mean
+    moments = BENT.at(PLACE).moments()
+    predicted = gradient_covariance(moments, form, group, **known)
+    assert within(off[:, :, None] * off[:, None, :], factor**2 * predicted).all()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_bent_runs_settle_at_the_maximiser(name):
+    trajectory = ask(
+        BENT.at(PLACE), 4, 1500, Decay(8.0, 40.0), start=PLACE, bends=BENT.bends, batch_size=2
+    )
+    end = run(name, trajectory, seed=1, replications=40)[:, 0]
+    start, gap = BENT.gap(PLACE), BENT.gap(end)
+    assert gap.mean() < 0.02 * start
+    assert np.abs(end.mean(axis=0) - BENT.maximiser).max() < 0.05
 
 
 # Prompts, starts, projections.

@@ -161,6 +161,23 @@ def test_an_offset_of_each_context_s_own_constant_changes_nothing():
 
 
 @each
+def test_the_feature_norm_bounds_what_a_score_is_a_difference_of(policy):
+    """A score is φ(x, k) less a mean of φ(x, ·): neither is longer."""
+    longest = np.sqrt(policy.squared_norms.max())
+    assert longest <= 2 * policy.feature_norm
+    assert policy.feature_norm > 0
+    if isinstance(policy, ArmLinearSoftmax):
+        expected = max(np.linalg.norm(row) for row in policy.features.reshape(-1, policy.d))
+        assert policy.feature_norm == pytest.approx(expected, rel=1e-15)
+
+
+def test_an_offset_changes_no_feature_norm():
+    """It shifts logits, not scores: however large it is, nothing more cancels in a score."""
+    huge = ArmLinearSoftmax(ARM_FEATURES, ARM_THETA, 1e6 * OFFSET)
+    assert huge.feature_norm == POLICIES["linear"].feature_norm == POLICIES["offset"].feature_norm
+
+
+@each
 def test_restriction_keeps_the_contexts_in_the_order_asked_for(policy):
     contexts = np.arange(len(policy.probs))[::-1][:2]
     part = policy.restrict(contexts)

@@ -9,6 +9,8 @@ import pytest
 
 from ustat_pg.problems import (
     KINDS,
+    LocationBandit,
+    SoftmaxBandit,
     example_problem,
     load_problem,
     problem_from_mapping,
@@ -45,6 +47,68 @@ def test_a_problem_is_read_back_unchanged(tmp_path, suffix):
             if load_problem(tmp_path / f"a{suffix}").digest != problem.digest:
                 changed.append((kind, seed))
     assert not changed
+
+
+def with_offset(offset=((0.1, -0.7, 1 / 3), (0.0, 2.5, -1e-3))):
+    return SoftmaxBandit.linear(
+        [0.25, 0.75],
+        np.linspace(-1, 1, 12).reshape(2, 3, 2),
+        [0.3, -0.2],
+        np.tile([1.0, 0.0], (2, 3, 1)),
+        np.tile([0.4, 0.6], (2, 3, 1)),
+        offset,
+    )
+
+
+@suffixes
+def test_an_offset_is_written_and_read_back_to_the_last_bit(tmp_path, suffix):
+    problem, path = with_offset(), tmp_path / f"a{suffix}"
+    save_problem(problem, path)
+    found = load_problem(path)
+    assert np.array_equal(found.policy.offset, problem.policy.offset)
+    assert np.array_equal(found.policy.probs, problem.policy.probs)
+    assert found.digest == problem.digest != with_offset(None).digest
+    location = LocationBandit.bump([-1.0, 1.0], [0.2, 0.4])
+    save_problem(location.at(location.maximiser), path)
+    assert load_problem(path).objective() == location.maximum
+
+
+@suffixes
+def test_a_problem_without_an_offset_has_none_in_its_file(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    save_problem(with_offset(None), path)
+    assert load_problem(path).policy.offset is None
+    names = json.loads(path.read_text()) if suffix == ".json" else np.load(path).files
+    assert "offset" not in names
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        ("[[0, 0, 0]]", r"offset has shape \(1, 3\): it must be contexts and arms, \(2, 3\)"),
+        ("[0, 0, 0]", "offset has shape"),
+        ("[[0, 0, NaN], [0, 0, 0]]", "offset holds nan"),
+        ('"none"', "offset is not an array of numbers"),
+    ],
+)
+def test_an_offset_that_is_refused_is_named_with_the_file(tmp_path, offset, message):
+    path = tmp_path / "a.json"
+    save_problem(with_offset(None), path)
+    text = path.read_text().rstrip()
+    path.write_text(f'{text[:-1]}, "offset": {offset}}}')
+    with pytest.raises(InputError, match=message) as caught:
+        load_problem(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("form", ["logits", "weights"])
+def test_only_features_of_arms_have_an_offset(form):
+    data = example_problem() | {"offset": [[0.0] * 3] * 2}
+    if form == "weights":
+        del data["logits"]
+        data |= {"context_features": [[1.0]] * 2, "weights": [[0.0]] * 3}
+    with pytest.raises(InputError, match="unknown names: offset"):
+        problem_from_mapping(data)
 
 
 def test_the_example():

@@ -7,7 +7,7 @@ import pytest
 
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.problems.landscape import (
-    Ball,
+    Neighbourhood,
     check_assumptions,
     constants,
     escape_to_infinity,
@@ -69,13 +69,13 @@ def brute(problem, region):
 
 
 CASES = {
-    "A-near": (A, Ball(A.maximiser, 0.4)),
-    "A-wide": (A, Ball(A.maximiser, 1.0)),
-    "A-elsewhere": (A, Ball([0.6, 0.2], 0.3)),
-    "B-near": (B, Ball(B.maximiser, 0.3)),
-    "flat": (FLAT, Ball(FLAT.maximiser, 0.5)),
-    "mixture": (MIXTURE, Ball(MIXTURE.maximiser, 1.0)),
-    "hill": (two_hills(), Ball(two_hills().maximiser, 0.4)),
+    "A-near": (A, Neighbourhood(A.maximiser, 0.4)),
+    "A-wide": (A, Neighbourhood(A.maximiser, 1.0)),
+    "A-elsewhere": (A, Neighbourhood([0.6, 0.2], 0.3)),
+    "B-near": (B, Neighbourhood(B.maximiser, 0.3)),
+    "flat": (FLAT, Neighbourhood(FLAT.maximiser, 0.5)),
+    "mixture": (MIXTURE, Neighbourhood(MIXTURE.maximiser, 1.0)),
+    "hill": (two_hills(), Neighbourhood(two_hills().maximiser, 0.4)),
 }
 each = pytest.mark.parametrize(("problem", "region"), CASES.values(), ids=CASES)
 
@@ -166,7 +166,7 @@ def test_constants_scale_as_derivatives_do():
 def test_three_identifiable_directions_are_enclosed_though_less_tightly():
     rng = np.random.default_rng(1)
     problem = LocationBandit.bump(rng.normal(size=(6, 2)), rng.uniform(-0.5, 0.5, 6), radius=4)
-    region = Ball(problem.maximiser, 0.2)
+    region = Neighbourhood(problem.maximiser, 0.2)
     found = constants(problem, region, tolerance=0.3, budget=50_000)
     points = rng.normal(size=(20_000, 3))
     points *= 0.2 * rng.random((20_000, 1)) ** (1 / 3) / np.linalg.norm(points, axis=1)[:, None]
@@ -396,10 +396,10 @@ def test_ties_among_the_best_and_constant_returns():
     ("call", "message"),
     [
         (lambda: constants(random_problem(0)), "for a LocationBandit only"),
-        (lambda: constants(A, Ball([0.0], 1.0)), "1 entries: the problem has d = 2"),
+        (lambda: constants(A, Neighbourhood([0.0], 1.0)), "1 entries: the problem has d = 2"),
         (lambda: constants(A, -1.0), "radius is -1"),
         (lambda: constants(A, np.nan), "radius holds nan"),
-        (lambda: Ball([0.0, np.inf], 1.0), "centre holds inf"),
+        (lambda: Neighbourhood([0.0, np.inf], 1.0), "centre holds inf"),
         (lambda: constants(A, tolerance=0.0), "tolerance is 0"),
         (lambda: constants(A, budget=0), "budget is 0"),
         (lambda: check_assumptions(A, pl=0.0), "pl is 0.0: a constant must be positive"),

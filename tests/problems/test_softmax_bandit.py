@@ -140,6 +140,42 @@ def test_outcomes_are_the_law_of_arm_and_reward(kind):
     )
 
 
+@every_kind
+def test_the_share_of_groups_without_a_signal(kind):
+    """Every group of outcomes, one by one."""
+    problem = random_problem(2, kind)
+    outcomes = problem.outcomes
+    for size in (1, 2, 3):
+        expected = np.zeros(problem.contexts)
+        for x in range(problem.contexts):
+            kinds = range(outcomes.counts[x])
+            for group in itertools.product(kinds, repeat=size):
+                if len({float(outcomes.rewards[x, i]) for i in group}) == 1:
+                    expected[x] += np.prod([outcomes.probs[x, i] for i in group])
+        found = problem.zero_signal_share(size)
+        assert found.shape == (problem.contexts,)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+        assert (found <= 1).all()
+
+
+def test_the_share_of_groups_without_a_signal_of_real_data_and_large_groups():
+    """A binary reward: p^G + (1-p)^G."""
+    problem = digits_problem()
+    passed = problem.moments().value
+    for size in (2, 64):
+        expected = passed**size + (1 - passed) ** size
+        np.testing.assert_allclose(problem.zero_signal_share(size), expected, rtol=1e-9)
+    sure = random_problem(0, "equal-rewards")
+    assert (sure.zero_signal_share(10**6) == 1).all()
+    assert (random_problem(0, "plain").zero_signal_share(10**6) < 1e-9).all()
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True])
+def test_the_share_without_a_signal_refuses_sizes_that_are_none(size):
+    with pytest.raises(InputError, match="group size is"):
+        random_problem(0).zero_signal_share(size)
+
+
 def test_equal_rewards_of_one_arm_are_one_outcome_and_impossible_ones_none():
     problem = SoftmaxBandit.tabular(
         [0.5, 0.5],

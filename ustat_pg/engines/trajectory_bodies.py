@@ -5,6 +5,9 @@ arithmetic reads another's, so a replication's path is the same bits in any comp
 f̄ = Σₖ πₖ fₖ a group's sum is Σ Aᵢ (f_{kᵢ} - f̄) = Σ Aᵢ f_{kᵢ} - (Σ Aᵢ) f̄, whose second part is 0
 for grpo and the group mean.
 
+Logits that bend have features φ - ψθ, of each lane's own θ. They are laid out as if each lane were
+a context, so that all the arithmetic behind the logits is the same for both kinds of policy.
+
 The exponential is written out because a call to the C library's would keep the loop from becoming
 vectors. numba caches a compiled function by the file it stands in, so everything that is compiled
 stands in this one, Philox too: a cache never outlives a change.
@@ -220,6 +223,25 @@ def _logits(contexts: Any, features: Any, offset: Any, xs: Any, theta: Any, out:
 
 
 @njit(nogil=True)
+def _bend(
+    features: Any, bends: Any, xs: Any, theta: Any, logits: Any, own: Any, columns: Any
+) -> None:
+    """½ Σⱼ ψⱼ θⱼ² off the logits (K, LANES), and the features φ - ψθ of each lane, laid out twice.
+
+    The features of a lane are those of context number ``lane`` in ``own`` (K, d, LANES), and
+    column k LANES + ``lane`` of ``columns`` (d, K LANES).
+    """
+    arms, d, _ = features.shape
+    for k in range(arms):
+        for j in range(d):
+            for lane in range(LANES):
+                off = bends[k, j, xs[lane]] * theta[j, lane]
+                logits[k, lane] -= 0.5 * off * theta[j, lane]
+                own[k, j, lane] = features[k, j, xs[lane]] - off
+                columns[j, k * LANES + lane] = own[k, j, lane]
+
+
+@njit(nogil=True)
 def _softmax(weights: Any, ends: Any) -> None:
     """Logits to exp(logit - max), in place, and the sums up to each arm, (K, LANES) both."""
     arms = len(weights)
@@ -290,13 +312,17 @@ def _value(
     kind: Any,
     features: Any,
     means: Any,
+    spots: Any,
     xs: Any,
     weights: Any,
     total: Any,
     centre: Any,
     room: Any,
 ) -> None:
-    """V(x), or the minimum-variance baseline, of each lane: the first row of ``room``."""
+    """V(x), or the minimum-variance baseline, of each lane: the first row of ``room``.
+
+    A lane's features stand at ``spots``, its mean rewards at ``xs``.
+    """
     arms, d, _ = features.shape
     value, norm, weight, shift = room[0], room[1], room[2], room[3]
     value[:] = 0.0
@@ -316,7 +342,7 @@ def _value(
         for j in range(d):
             feature, middle = features[k, j], centre[j]
             for lane in range(LANES):
-                off = feature[xs[lane]] - middle[lane]
+                off = feature[spots[lane]] - middle[lane]
                 norm[lane] += off * off
         for lane in range(LANES):
             part = row[lane] * norm[lane]
@@ -447,8 +473,13 @@ def _project(plan: Any, theta: Any, room: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def run(first: Any, key: Any, group: Any, batch: Any, plan: Any, begin: Any, out: Any) -> None:
-    """Replications ``first`` onwards from θ₀ (R, d): θ at the snapshots, (R, S, d)."""
+def run(
+    first: Any, key: Any, group: Any, batch: Any, plan: Any, bends: Any, begin: Any, out: Any
+) -> None:
+    """Replications ``first`` onwards from θ₀ (R, d): θ at the snapshots, (R, S, d).
+
+    ``bends`` is ψ(x, k), (K, d, X), or None, for which numba compiles a program without them.
+    """
     # Taken out once: a tuple of arrays handed on costs as much as many lanes' arithmetic.
     features, offset, by_arm, kind = plan.features, plan.offset, plan.by_arm, plan.kind
     law, values, means, constant = plan.law, plan.rewards, plan.mean_rewards, plan.constant
@@ -467,6 +498,12 @@ def run(first: Any, key: Any, group: Any, batch: Any, plan: Any, begin: Any, out
     centre, theta, total = np.zeros((d, LANES)), np.empty((d, LANES)), np.empty((d, LANES))
     room, few = np.zeros((4, LANES)), np.empty(max(d, 1))
     whole = np.empty(LANES)
+    # Where the features of a lane's outputs stand: in its context's place, or in its own.
+    own, columns, spots, places = features, by_arm, xs, at
+    if bends is not None:
+        own, columns = np.empty((arms, d, LANES)), np.empty((d, arms * LANES))
+        spots = np.arange(LANES).astype(np.uint64)
+        places = np.empty((group, LANES), np.uint64)
     for start in range(0, replications, LANES):
         used = min(LANES, replications - start)
         rep = np.uint64(first) + np.uint64(start)
@@ -491,21 +528,28 @@ def run(first: Any, key: Any, group: Any, batch: Any, plan: Any, begin: Any, out
                     else:
                         _shuffled(prompts[n % 4], n % contexts, order, xs)
                 _logits(contexts, features, offset, xs, theta, weights)
+                if bends is not None:
+                    _bend(features, bends, xs, theta, weights, own, columns)
                 _softmax(weights, ends)
                 slot = np.uint64(t) * _PROMPTS + np.uint64(b)
                 for i in range(group):
                     if i % 2 == 0:
                         _words(rep, slot, np.uint64(i // 2), key, words)
                     _output(law, values, xs, words, 2 * (i % 2), ends, at[i], rewards[i])
+                if bends is not None:
+                    for i in range(group):
+                        for lane in range(LANES):
+                            arm = at[i, lane] - xs[lane] * np.uint64(arms)
+                            places[i, lane] = arm * np.uint64(LANES) + np.uint64(lane)
                 if kind not in (GRPO, GROUP_MEAN):
-                    _centre(features, xs, weights, ends[arms - 1], centre)
+                    _centre(own, spots, weights, ends[arms - 1], centre)
                 if kind == NORM_WEIGHTED:
-                    _subtract_others(by_arm, at, centre, rewards, norms, before, room)
+                    _subtract_others(columns, places, centre, rewards, norms, before, room)
                 else:
                     if kind in (VALUE, MINIMUM_VARIANCE):
-                        _value(kind, features, means, xs, weights, ends[arms - 1], centre, room)
+                        _value(kind, own, means, spots, xs, weights, ends[arms - 1], centre, room)
                     _advantages(kind, constant, rewards, room)
-                _add(kind, by_arm, at, rewards, centre, whole, total)
+                _add(kind, columns, places, rewards, centre, whole, total)
             step = rates[t - 1] / (group * batch)
             for j in range(d):
                 for lane in range(LANES):

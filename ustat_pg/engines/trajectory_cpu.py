@@ -75,7 +75,11 @@ class CpuTrajectories:
         begin = starts(trajectory, seed=seed, first=first, replications=replications)
         out = np.empty((replications, len(plan.snapshots), trajectory.problem.d))
         key = rng.cell_key(seed, trajectory.name)
-        bodies.run(first, key, trajectory.group_size, trajectory.batch_size, plan, begin, out)
+        bends = trajectory.bends
+        if bends is not None:
+            bends = np.moveaxis(bends, 0, 2).copy()
+        group, batch = trajectory.group_size, trajectory.batch_size
+        bodies.run(first, key, group, batch, plan, bends, begin, out)
         return out
 
 

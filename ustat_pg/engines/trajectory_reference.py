@@ -114,6 +114,10 @@ def _estimate(
     logits = trajectory.offset[contexts]
     for j in range(problem.d):
         logits = logits + features[..., j] * theta[:, None, None, j]
+    if trajectory.bends is not None:
+        bends, here = trajectory.bends[contexts], theta[:, None, None, :]
+        logits = logits - _sum(bends * here**2) / 2
+        features = features - bends * here
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     ends = weights.cumsum(axis=-1)
     total = ends[..., -1:]

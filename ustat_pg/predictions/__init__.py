@@ -1,5 +1,30 @@
 """Predictions: closed forms that read moments and nothing else."""
 
+from .group_size import (
+    GroupSizeAdvice,
+    GroupSizeRow,
+    MseConstants,
+    covariance_parts,
+    gap_group_size,
+    group_size_advice,
+    mse_constants,
+    optimal_group_size,
+    paper_group_size,
+)
+from .limit_law import (
+    MixtureLaw,
+    conditional_transform,
+    finite_covariance,
+    finite_law,
+    finite_weights,
+    limit_law,
+    limit_weights,
+    matrix_correlation,
+    mean_gap,
+    stationary_covariance,
+    sup_distance,
+    weight_derivatives,
+)
 from .mse import (
     DESIGNS,
     MsePrediction,
@@ -11,15 +36,41 @@ from .mse import (
     oracle_beats_vanilla,
     oracle_ratio,
 )
+from .suboptimality import bound_curve, constant_bound, constant_floor, decay_constant
 
 __all__ = [
     "DESIGNS",
+    "GroupSizeAdvice",
+    "GroupSizeRow",
+    "MixtureLaw",
+    "MseConstants",
     "MsePrediction",
+    "bound_curve",
+    "conditional_transform",
+    "constant_bound",
+    "constant_floor",
+    "covariance_parts",
+    "decay_constant",
     "explicit_bound",
+    "finite_covariance",
+    "finite_law",
+    "finite_weights",
+    "gap_group_size",
     "gradient_covariance",
     "gradient_mse",
+    "group_size_advice",
     "grpo_beats_vanilla",
+    "limit_law",
+    "limit_weights",
+    "matrix_correlation",
+    "mean_gap",
     "minimum_variance_gain",
+    "mse_constants",
+    "optimal_group_size",
     "oracle_beats_vanilla",
     "oracle_ratio",
+    "paper_group_size",
+    "stationary_covariance",
+    "sup_distance",
+    "weight_derivatives",
 ]

@@ -1,15 +1,16 @@
 """Problems: what a policy is trained on, with exact ground truth."""
 
+from .bent_bandit import BentBandit, norm_only_problem, ordered_problem
 from .files import example_problem, load_problem, problem_from_mapping, save_problem
 from .generator import KINDS, random_problem
 from .labelled import digits_problem, labelled_problem
 from .landscape import (
     AssumptionCheck,
     AssumptionReport,
-    Ball,
     Constants,
     Enclosure,
     Escape,
+    Neighbourhood,
     check_assumptions,
     constants,
     escape_to_infinity,
@@ -21,12 +22,13 @@ __all__ = [
     "KINDS",
     "AssumptionCheck",
     "AssumptionReport",
-    "Ball",
+    "BentBandit",
     "Certificate",
     "Constants",
     "Enclosure",
     "Escape",
     "LocationBandit",
+    "Neighbourhood",
     "Outcomes",
     "SoftmaxBandit",
     "check_assumptions",
@@ -37,6 +39,8 @@ __all__ = [
     "labelled_problem",
     "load_problem",
     "mixture_problem",
+    "norm_only_problem",
+    "ordered_problem",
     "problem_from_mapping",
     "random_problem",
     "save_problem",

@@ -34,10 +34,10 @@ from .softmax_bandit import SoftmaxBandit
 __all__ = [
     "AssumptionCheck",
     "AssumptionReport",
-    "Ball",
     "Constants",
     "Enclosure",
     "Escape",
+    "Neighbourhood",
     "check_assumptions",
     "constants",
     "escape_to_infinity",
@@ -57,7 +57,7 @@ _LARGEST_LINEAR = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Ball:
+class Neighbourhood:
     """The parameters within ``radius`` of ``centre``, in the identifiable directions.
 
     Arguments:
@@ -125,13 +125,13 @@ class Constants:
     weak: Enclosure
     growth: Enclosure
     third: float
-    region: Ball
+    region: Neighbourhood
 
 
-def _region(problem: LocationBandit, region: Ball | float | None) -> Ball:
+def _region(problem: LocationBandit, region: Neighbourhood | float | None) -> Neighbourhood:
     if region is None:
-        return Ball(np.zeros(problem.d), problem.radius)
-    ball = region if isinstance(region, Ball) else Ball(problem.maximiser, region)
+        return Neighbourhood(np.zeros(problem.d), problem.radius)
+    ball = region if isinstance(region, Neighbourhood) else Neighbourhood(problem.maximiser, region)
     if len(ball.centre) != problem.d:
         raise InputError(
             f"the region's centre has {len(ball.centre)} entries: the problem has d = {problem.d}"
@@ -150,7 +150,7 @@ def fourth_derivative_bounds(problem: LocationBandit) -> Array:
 class _Landscape:
     """Return, gradient and Hessian in the identifiable coordinates c = Uᵀθ, many points at once."""
 
-    def __init__(self, problem: LocationBandit, region: Ball) -> None:
+    def __init__(self, problem: LocationBandit, region: Neighbourhood) -> None:
         self.problem = problem
         self.frame = problem.identifiable
         self.rank = self.frame.shape[1]
@@ -388,7 +388,7 @@ def _quantities(land: _Landscape) -> dict[str, _Quantity]:
 
 def constants(
     problem: LocationBandit,
-    region: Ball | float | None = None,
+    region: Neighbourhood | float | None = None,
     *,
     tolerance: float = 0.01,
     budget: int = 200_000,
@@ -397,7 +397,7 @@ def constants(
 
     Arguments:
         problem: the location bandit.
-        region: a :class:`Ball`; a number for the ball of that radius about the maximiser; None for
+        region: a :class:`Neighbourhood`; a number for the ball of that radius about the maximiser; None for
             the problem's compact set.
         tolerance: the relative width at which an enclosure is narrow enough.
         budget: boxes for each constant. When they are spent the enclosure is wider, but true.
@@ -605,7 +605,7 @@ def _above(found: Enclosure, claimed: float) -> bool | None:
 
 def check_assumptions(
     problem: LocationBandit | SoftmaxBandit,
-    region: Ball | float | None = None,
+    region: Neighbourhood | float | None = None,
     *,
     smoothness: float | None = None,
     pl: float | None = None,

@@ -288,6 +288,39 @@ class SoftmaxBandit:
             probs[x, : counts[x]] = np.array(list(law.values())) / sum(law.values())
         return Outcomes(counts, arms, rewards, probs)
 
+    @cached_property
+    def _reward_laws(self) -> Array:
+        """Probabilities of the distinct rewards of each context, (X, V), padded with 0."""
+        laws = []
+        for count, rewards, probs in zip(
+            self.outcomes.counts, self.outcomes.rewards, self.outcomes.probs, strict=True
+        ):
+            law: dict[float, float] = {}
+            for z, p in zip(rewards[:count].tolist(), probs[:count].tolist(), strict=True):
+                law[z] = law.get(z, 0.0) + p
+            laws.append(list(law.values()))
+        table = np.zeros((self.contexts, max(map(len, laws))))
+        for x, row in enumerate(laws):
+            table[x, : len(row)] = row
+        return frozen(table)
+
+    def zero_signal_share(self, group_size: int) -> Array:
+        """P(all G rewards of a group are equal | x) = Σ_v P(z = v | x)^G, (X,).
+
+        Such a group has advantages of 0 with the leave-one-out baseline and teaches nothing. Only
+        rewards that are exactly equal count as one.
+
+        Raises:
+            InputError: G is not a whole number of at least 1.
+
+        >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+        >>> bandit.zero_signal_share(4)
+        array([0.125])
+        """
+        size = integer("group size", group_size)
+        # Probabilities may sum to a rounding error more than 1, which large powers would show.
+        return np.minimum((np.minimum(self._reward_laws, 1.0) ** size).sum(axis=-1), 1.0)
+
     def restrict(self, contexts: Sequence[int], uniform: bool = False) -> SoftmaxBandit:
         """The problem on some of its contexts: probabilities rescaled, or made equal.
 

@@ -1,0 +1,681 @@
+"""Group sizes: against every feasible one in exact arithmetic, and against minimisers of SciPy."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.linalg import solve_continuous_lyapunov
+from scipy.optimize import minimize_scalar
+
+from tests import independent as ind
+from ustat_pg.moments import Moments
+from ustat_pg.predictions import (
+    MseConstants,
+    covariance_parts,
+    gap_group_size,
+    gradient_covariance,
+    gradient_mse,
+    group_size,
+    group_size_advice,
+    mse_constants,
+    optimal_group_size,
+    paper_group_size,
+)
+from ustat_pg.problems import (
+    KINDS,
+    LocationBandit,
+    SoftmaxBandit,
+    example_problem,
+    problem_from_mapping,
+    random_problem,
+)
+from ustat_pg.validation import InputError
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+EXAMPLE = problem_from_mapping(example_problem())
+
+
+def moments_of(c1: float, c2: float, c3: float) -> Moments:
+    """Two prompts with opposite gradients: c1 is ‖g(X)‖² itself; c3 >= c1 is needed."""
+    return Moments(
+        context_probs=np.array([0.5, 0.5]),
+        value=np.zeros(2),
+        reward_variance=np.ones(2),
+        fisher_trace=np.full(2, c3 - c1),
+        norm_advantage=np.zeros(2),
+        norm_squared_advantage=np.full(2, c1 + c2),
+        gradient_sq=np.full(2, c1),
+        mean_gradient_sq=0.0,
+        reward_range=(-1.0, 1.0),
+    )
+
+
+@st.composite
+def constants(draw):
+    """Constants of a possible problem, c3 >= 2 c1, over many orders of magnitude."""
+    c1 = 10 ** draw(st.floats(-4, 1))
+    return MseConstants(
+        c1, c1 * 10 ** draw(st.floats(-2, 4)), 2 * c1 * (1 + 10 ** draw(st.floats(-3, 4)))
+    )
+
+
+def rational_mse(c, size, batch, population=None):
+    """(1/B)(f c1 + c2/G + c3/(G(G-1))) in exact arithmetic."""
+    share = Fraction(1)
+    if population is not None:
+        share = Fraction(population - batch, max(population - 1, 1))
+    c1, c2, c3 = map(Fraction, (c.c1, c.c2, c.c3))
+    return (share * c1 + c2 / size + c3 / (size * (size - 1))) / batch
+
+
+def survey(module, c, budget, fixed=0, each=None, population=None):
+    """Compare a module's advice with every feasible group size, one by one, in exact arithmetic."""
+    moments = moments_of(c.c1, c.c2, c.c3)
+    c = mse_constants(moments)  # the same numbers, as they are after rounding
+    advice = module.group_size_advice(
+        moments, budget, prompt_cost=fixed, output_cost=each, population=population
+    )
+    costly, each = fixed != 0 or each is not None, 1 if each is None else each
+    cap = population or budget
+    largest = (budget - fixed) // each
+    feasible = {}
+    for size in range(2, largest + 1):
+        batch = budget // (fixed + each * size)
+        if costly:
+            feasible[size] = min(batch, cap)
+        elif budget % size == 0 and batch <= cap:
+            feasible[size] = batch
+    errors = {size: rational_mse(c, size, batch, population) for size, batch in feasible.items()}
+    least = min(errors.values())
+    assert float(errors[advice.g_best]) == pytest.approx(float(least), rel=1e-12)
+    powers = {2**k for k in range(1, 64) if 2**k <= largest}
+    wanted = powers | {advice.g_best} if costly else set(feasible)
+    assert [row.group_size for row in advice.table] == sorted(wanted)
+    for row in advice.table:
+        assert row.batch_size == feasible[row.group_size]
+        error = errors[row.group_size]
+        assert row.mse == pytest.approx(float(error), rel=1e-12)
+        assert row.ratio_to_best == pytest.approx(float(error / least), rel=1e-11)
+        assert row.ratio_to_best >= 1
+    surely, perhaps = [], []
+    for size in range(2, largest + 1):
+        batch = Fraction(budget, fixed + each * size)
+        if batch > cap and not costly:
+            continue
+        ratio = rational_mse(c, size, min(batch, Fraction(cap)), population) / least
+        # On the border itself rounding decides.
+        if ratio <= Fraction(105, 100) - Fraction(1, 10**9):
+            surely.append(size)
+        if ratio <= Fraction(105, 100) + Fraction(1, 10**9):
+            perhaps.append(size)
+    assert perhaps == list(range(perhaps[0], perhaps[-1] + 1))
+    low, high = advice.g_interval
+    assert perhaps[0] <= low <= surely[0] <= advice.g_best <= surely[-1] <= high <= perhaps[-1]
+
+
+# ------------------------------------------------------------------- the optimum and the table
+
+
+@given(constants(), st.integers(2, 400))
+def test_the_advice_is_the_best_of_all_divisors(c, budget):
+    survey(group_size, c, budget)
+
+
+@given(constants(), st.integers(2, 300), st.integers(0, 40), st.integers(1, 5), st.integers(1, 200))
+def test_with_costs_it_is_the_best_of_all_group_sizes(c, budget, fixed, each, population):
+    assume(fixed + 2 * each <= budget)
+    survey(group_size, c, budget, fixed, each)
+    survey(group_size, c, budget, fixed, each, population)
+
+
+@given(constants(), st.integers(2, 400), st.integers(1, 100))
+def test_without_replacement_it_is_the_best_of_all_divisors(c, budget, population):
+    survey(group_size, c, budget, population=population)
+
+
+@pytest.mark.parametrize(
+    ("problem", "budget", "population"),
+    [
+        (ind.TWO_CONTEXTS, 4, None),
+        (ind.TWO_CONTEXTS, 6, None),
+        (ind.UNIFORM_CONTEXTS, 4, None),
+        (ind.UNIFORM_CONTEXTS, 6, 3),
+        (ind.SKEWED, 6, None),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_the_table_is_that_of_enumerated_minibatches(problem, budget, population):
+    """Every minibatch, every group, in fractions."""
+    own = SoftmaxBandit.tabular(
+        np.array(problem.context_probs, dtype=float),
+        np.log(np.array(problem.arm_probs, dtype=float)),
+        *padded_laws(problem),
+    )
+    advice = group_size_advice(own.moments(), budget, population=population)
+    design = "iid" if population is None else "without-replacement"
+    expected = {
+        size: ind.brute_force(problem, "grpo", size, budget // size, design).mse
+        for size in range(2, budget + 1)
+        if budget % size == 0 and budget // size <= (population or budget)
+    }
+    assert [row.group_size for row in advice.table] == list(expected)
+    for row in advice.table:
+        assert row.mse == pytest.approx(float(expected[row.group_size]), rel=1e-12)
+    assert advice.g_best == min(expected, key=expected.get)
+
+
+def padded_laws(problem):
+    """Reward values and probabilities, (X, K, R) each."""
+    width = max(len(law) for laws in problem.rewards for law in laws)
+    pairs = [
+        [[*law, *[(law[-1][0], Fraction(0))] * (width - len(law))] for law in laws]
+        for laws in problem.rewards
+    ]
+    array = np.array(pairs, dtype=float)
+    return array[..., 0], array[..., 1]
+
+
+def least(c, fixed=0.0, each=1.0):
+    """Where a minimiser that knows no derivative finds the least cost times error."""
+
+    def cost(log):
+        size = 1 + math.exp(log)
+        return math.log((fixed + each * size) * c.mse(size))
+
+    found = minimize_scalar(cost, bounds=(-5, 25), method="bounded", options={"xatol": 1e-10})
+    return 1 + math.exp(found.x)
+
+
+@given(constants())
+def test_the_real_optimum(c):
+    star = optimal_group_size(c)
+    assert star == pytest.approx(1 + math.sqrt(c.c3 / c.c1))
+    assert paper_group_size(c) == pytest.approx(star - 1)
+    assert c.mse(star, 1 / star) == pytest.approx(c.least_mse(1), rel=1e-12)
+    for other in (star * 1.01, 1 + (star - 1) / 1.01):
+        assert c.mse(other, 1 / other) > c.least_mse(1)
+
+
+@given(constants(), st.floats(0.01, 1e4), st.floats(0.01, 100))
+def test_the_real_optimum_with_costs(c, fixed, each):
+    star = optimal_group_size(c, prompt_cost=fixed, output_cost=each)
+    assert star >= optimal_group_size(c)
+    assert math.log(star) == pytest.approx(math.log(least(c, fixed, each)), abs=1e-3)
+    bill = (fixed + each * star) * c.mse(star)
+    for other in (star * 1.001, 1 + (star - 1) / 1.001):
+        assert (fixed + each * other) * c.mse(other) >= bill * (1 - 1e-14)
+
+
+def test_a_cost_of_prompts_moves_the_optimum_up_and_scale_does_not():
+    c = MseConstants(0.01, 0.5, 1.0)
+    stars = [optimal_group_size(c, prompt_cost=q) for q in (0, 1, 10, 100)]
+    assert stars == sorted(stars)
+    assert len(set(stars)) == 4
+    assert optimal_group_size(c, prompt_cost=30, output_cost=3) == pytest.approx(stars[2])
+    # No second-order part: (q + G)(c1 + c2/G) is least at √(q c2/c1).
+    first = MseConstants(0.01, 0.5, 0.0)
+    assert optimal_group_size(first, prompt_cost=8) == pytest.approx(20)
+    assert optimal_group_size(first, prompt_cost=0.001) == 1
+
+
+@given(constants(), st.integers(2, 500), st.floats(2, 5000))
+def test_the_real_optimum_without_replacement(c, population, budget):
+    """THEORY, Theorem 7: max(1 + √((c3/c1)(N-1)/N), K/N)."""
+    star = optimal_group_size(c, population=population, budget=budget)
+    formula = 1 + math.sqrt(c.c3 / c.c1 * (population - 1) / population)
+    assert star == pytest.approx(max(formula, budget / population))
+
+    def error(log):
+        size = 1 + math.exp(log)
+        batch = min(budget / size, population)
+        return c.mse(size, batch, population=population)
+
+    found = minimize_scalar(error, bounds=(-5, 25), method="bounded", options={"xatol": 1e-10})
+    batch = min(budget / star, population)
+    assert c.mse(star, batch, population=population) <= found.fun * (1 + 1e-9)
+
+
+def test_a_population_of_one_is_one_prompt():
+    c = MseConstants(0.01, 0.5, 1.0)
+    assert optimal_group_size(c, population=1, budget=64) == 64
+    advice = group_size_advice(moments_of(0.01, 0.5, 1.0), 64, population=1)
+    assert (advice.g_best, advice.g_star_exact, len(advice.table)) == (64, 64, 1)
+    assert advice.table[0].mse == pytest.approx(0.5 / 64 + 1 / (64 * 63))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_population_is_the_design_without_replacement(seed):
+    """Of a problem whose contexts are the population."""
+    moments = random_problem(seed, "uniform-contexts", contexts=6).moments()
+    for row in group_size_advice(moments, 24, population=6).table:
+        expected = gradient_mse(
+            moments, "grpo", row.group_size, row.batch_size, "without-replacement"
+        )
+        assert row.mse == pytest.approx(expected.mse, rel=1e-12)
+
+
+def test_the_optimum_depends_on_no_budget():
+    moments = EXAMPLE.moments()
+    stars = {group_size_advice(moments, 2**k).g_star_exact for k in range(1, 14)}
+    assert len(stars) == 1
+    assert [group_size_advice(moments, 2**k).g_best for k in (6, 10, 14)] == [4, 4, 4]
+
+
+def test_oracle_and_vanilla_are_best_without_groups():
+    c = mse_constants(EXAMPLE.moments())
+    sizes = np.arange(1, 50)
+    for baseline in ("oracle", "vanilla"):
+        assert c.mse(sizes, 840 / sizes, baseline).argmin() == 0
+
+
+# ------------------------------------------------------------------- the constants
+
+
+@every_kind
+def test_the_curve_is_that_of_the_gradients_error(kind):
+    for seed in range(4):
+        moments = random_problem(seed, kind).moments()
+        c = mse_constants(moments)
+        scale = float(moments.context_probs @ moments.norm_squared_reward)
+        for baseline in ("grpo", "oracle", "vanilla"):
+            for size, batch in ((2, 1), (3, 4), (16, 5)):
+                expected = gradient_mse(moments, baseline, size, batch).mse
+                found = c.mse(size, batch, baseline)
+                assert found == pytest.approx(expected, rel=1e-12, abs=1e-15 * scale)
+        # By Cauchy-Schwarz.
+        assert c.c3 >= 2 * c.c1 * (1 - 1e-12)
+
+
+def test_curves_are_arrays_where_asked():
+    c = MseConstants(0.1, 1.0, 2.0, 3.0)
+    found = c.mse(np.array([[2.0], [2.5]]), np.array([1.0, 2.0, 4.0]))
+    assert found.shape == (2, 3)
+    assert found[1, 2] == pytest.approx((0.1 + 1 / 2.5 + 2 / (2.5 * 1.5)) / 4)
+    assert isinstance(c.mse(2), float)
+    assert c.mse(1, baseline="vanilla") == pytest.approx(3.1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_prompt_or_prompts_alike_have_no_optimum_short_of_the_budget(seed):
+    one = random_problem(seed, "one-context")
+    alike = SoftmaxBandit.shared_linear(
+        [0.3, 0.3, 0.4],
+        [[1.0, 0.7]] * 3,
+        np.random.default_rng(seed).normal(size=(4, 2)),
+        np.broadcast_to(one.reward_values[:1, :1], (3, 4, one.reward_values.shape[2]))
+        * np.arange(4)[None, :, None],
+        np.broadcast_to(one.reward_probs[:1, :1], (3, 4, one.reward_probs.shape[2])),
+    )
+    for problem in (one, alike, random_problem(seed, "equal-rewards")):
+        moments = problem.moments()
+        c = mse_constants(moments)
+        assert c.c1 == 0
+        assert optimal_group_size(c) == paper_group_size(c) == math.inf
+        advice = group_size_advice(moments, 97)
+        assert (advice.g_star_exact, advice.g_star_paper) == (None, None)
+        assert advice.g_best == 97
+        for budget in (96, 1000):
+            advice = group_size_advice(moments, budget)
+            assert advice.g_best == budget
+            assert advice.g_interval[1] == budget
+            assert group_size_advice(moments, budget, output_cost=1).g_best == budget
+            # Three prompts would do, but two thirds of a group are of no use either.
+            assert group_size_advice(moments, budget, prompt_cost=6).g_best == budget - 6
+
+
+def test_an_interior_optimum_leaves_no_spread_of_rounding():
+    """There g is rounding noise, computed in two ways, whose difference must not be a c1."""
+    one = LocationBandit.bump([1.0], targets=[0.35])
+    moments = one.at(one.maximiser).moments()
+    assert moments.gradient_sq[0] < 1e-20
+    assert mse_constants(moments).c1 == 0
+    twice = LocationBandit.bump([1.0, 1.0], targets=[0.35, 0.35])
+    assert mse_constants(twice.at(twice.maximiser).moments()).c1 == 0
+    apart = LocationBandit.bump([1.0, 1.0], targets=[0.35, 0.36])
+    assert mse_constants(apart.at(apart.maximiser).moments()).c1 > 0
+
+
+def test_a_small_spread_that_is_real_is_kept():
+    c = mse_constants(moments_of(1e-18, 1.0, 1.0))
+    assert c.c1 == 1e-18
+    assert optimal_group_size(c) == pytest.approx(1e9)
+
+
+@every_kind
+def test_rewards_in_other_units_change_no_group_size(kind):
+    problem = random_problem(3, kind)
+    larger = SoftmaxBandit(
+        problem.policy, problem.context_probs, 1e6 * problem.reward_values, problem.reward_probs
+    )
+    one, other = (group_size_advice(p.moments(), 720) for p in (problem, larger))
+    assert one.g_best == other.g_best
+    assert one.g_interval == other.g_interval
+    if one.g_star_exact is not None:
+        assert one.g_star_exact == pytest.approx(other.g_star_exact, rel=1e-9)
+
+
+# ------------------------------------------------------------------- rivals
+
+
+def rivals(c):
+    """Wrong optima of THEORY section 8 and more, each with the reason why."""
+    return {
+        "c3 halved": 1 + math.sqrt(c.c3 / 2 / c.c1),
+        "c2 inside the root": 1 + math.sqrt((c.c2 + c.c3) / c.c1),
+        "c3/c2": 1 + math.sqrt(c.c3 / c.c2),
+        "no root": 1 + c.c3 / c.c1,
+        "the paper's": math.sqrt(c.c3 / c.c1),
+        "root of the budget 64": 8.0,
+        "root of the budget 4096": 64.0,
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "binary", "linear", "negative-rewards"])
+def test_rivals_are_no_optimum(kind):
+    for seed in range(4):
+        c = mse_constants(random_problem(seed, kind).moments())
+        found = least(c)
+        assert optimal_group_size(c) == pytest.approx(found, rel=1e-5)
+        for name, wrong in rivals(c).items():
+            assert abs(wrong - found) > 0.005 * found, name
+            if wrong > 1:
+                assert c.mse(wrong, 1 / wrong) > c.least_mse(1) * (1 + 1e-6), name
+
+
+def test_rivals_that_leave_the_flat_interval():
+    """On planted constants. Half of c3 costs at most 6.1%, (1/√2 + √2)/2, whatever the constants."""
+    c = MseConstants(1.0, 0.01, 3.0)
+    low, high = group_size_advice(moments_of(1.0, 0.01, 3.0), 720).g_interval
+    assert (low, high) == (3, 3)
+    assert c.mse(2, 360) > 1.05 * c.mse(3, 240)
+    assert not low <= paper_group_size(c) <= high
+    other = MseConstants(1.0, 20.0, 2.0)
+    low, high = group_size_advice(moments_of(1.0, 20.0, 2.0), 4320).g_interval
+    for name, inside in (
+        ("the paper's", False),
+        ("c2 inside the root", False),
+        ("root of the budget 4096", False),
+        ("no root", True),
+    ):
+        wrong = rivals(other)[name]
+        assert inside == (low <= wrong <= high), name
+        assert inside == (other.mse(wrong, 1 / wrong) <= 1.05 * other.least_mse(1)), name
+    steep = MseConstants(1.0, 0.0, 1e8)
+    for one, least_ratio in ((c, 1.0), (other, 1.0), (steep, 1.0606)):
+        halved = 1 + math.sqrt(one.c3 / 2 / one.c1)
+        ratio = one.mse(halved, 1 / halved) / one.least_mse(1)
+        assert least_ratio < ratio < 1.0607
+
+
+# ------------------------------------------------------------------- the gap's optimum
+
+
+def test_the_numbers_of_the_theory():
+    first, third = np.diag([1.0, 0.02]), np.diag([1.0, 8.0])
+    found = [gap_group_size(first, third, [0.2, 1.0], c) for c in (3, 50, 1e9)]
+    assert found == pytest.approx([2.61, 3.92, 3.97], abs=0.005)
+    assert found[2] == pytest.approx(1 + math.sqrt(9 / 1.02), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_gaps_optimum_minimises_the_gap(seed):
+    """½ tr(Λ Γ), Γ from SciPy's solver of (cΛ - ½) Γ + Γ (cΛ - ½) = c² Σ, over B = K/G."""
+    generator = np.random.default_rng(seed)
+    first, second, third = (m @ m.T for m in generator.normal(size=(3, 3, 3)))
+    third *= 20
+    bends = generator.uniform(0.2, 2.0, size=3)
+    c = 0.6 / bends.min()
+
+    def gap(size):
+        sigma = size * (first + second / size + third / (size * (size - 1)))
+        drift = c * np.diag(bends) - np.eye(3) / 2
+        return np.trace(np.diag(bends) @ solve_continuous_lyapunov(drift, c**2 * sigma)) / 2
+
+    expected = minimize_scalar(gap, bounds=(1.01, 200), method="bounded", options={"xatol": 1e-9})
+    found = gap_group_size(first, third, bends, c)
+    assert found == pytest.approx(expected.x, rel=1e-5)
+    plain = 1 + math.sqrt(np.trace(third) / np.trace(first))
+    assert abs(found - plain) > 1e-3 * plain
+    # Where all curvatures are equal it is the optimum of the MSE, whatever c.
+    for rate in (c, 10 * c):
+        assert gap_group_size(first, third, np.full(3, bends.min()), rate) == pytest.approx(plain)
+
+
+def test_the_gaps_optimum_at_a_location_bandits_maximum():
+    problem = LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3])
+    moments = problem.at(problem.maximiser).moments()
+    first, _, third = covariance_parts(moments, problem.identifiable)
+    small, large = (gap_group_size(first, third, problem.curvatures, c) for c in (4, 1e6))
+    assert large == pytest.approx(1 + math.sqrt(np.trace(third) / np.trace(first)), rel=1e-4)
+    assert abs(small - large) > 0.01
+    one = LocationBandit.bump([1.0], targets=[0.35])
+    first, _, third = covariance_parts(one.at(one.maximiser).moments(), one.identifiable)
+    assert gap_group_size(first, third, one.curvatures, 12) == math.inf
+
+
+@every_kind
+def test_the_parts_make_the_covariance(kind):
+    for seed in range(2):
+        problem = random_problem(seed, kind)
+        moments, c = problem.moments(), mse_constants(problem.moments())
+        first, second, third = parts = covariance_parts(moments)
+        scale = max(1.0, float(moments.norm_squared_advantage.max()))
+        for size, batch in ((2, 1), (5, 3)):
+            expected = gradient_covariance(moments, "grpo", size, batch)
+            found = (first + second / size + third / (size * (size - 1))) / batch
+            assert np.allclose(found, expected, rtol=0, atol=1e-14 * scale)
+        for part, trace in zip(parts, (c.c1, c.c2, c.c3), strict=True):
+            assert np.trace(part) == pytest.approx(trace, rel=1e-9, abs=1e-14 * scale)
+        basis = np.linalg.qr(np.random.default_rng(seed).normal(size=(problem.d, 2)))[0]
+        for part, own in zip(parts, covariance_parts(moments, basis), strict=True):
+            assert own.shape == (2, 2)
+            assert np.allclose(own, basis.T @ part @ basis, rtol=0, atol=1e-14 * scale)
+
+
+# ------------------------------------------------------------------- zero signal
+
+
+def test_the_share_of_groups_without_a_signal():
+    moments = EXAMPLE.moments()
+    assert group_size_advice(moments, 8).table[0].zero_signal_share is None
+    table = group_size_advice(moments, 8, zero_signal=EXAMPLE.zero_signal_share).table
+    # Prompt 1: solved with probability 1/2. Prompt 2: 1, -.5, .5, .3 and 0, from arms (.2, .4, .4).
+    for row in table:
+        laws = ((0.6, (0.5, 0.5)), (0.4, (0.2, 0.24, 0.16, 0.24, 0.16)))
+        expected = sum(w * sum(p**row.group_size for p in law) for w, law in laws)
+        assert row.zero_signal_share == pytest.approx(expected, rel=1e-12)
+    numbers = group_size_advice(moments, 8, zero_signal=lambda size: 1 / size).table
+    assert [row.zero_signal_share for row in numbers] == [0.5, 0.25, 0.125]
+    with pytest.raises(InputError, match=r"zero_signal has shape \(3,\)"):
+        group_size_advice(moments, 8, zero_signal=lambda size: np.ones(3))
+
+
+# ------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("budget", "more", "message"),
+    [
+        (1, {}, "budget is 1: it must be a whole number of at least 2"),
+        (0, {}, "budget is 0"),
+        (2.5, {}, "budget is 2.5: it must be a whole number"),
+        (math.nan, {}, "budget is nan"),
+        (10**13, {}, r"pays for 1e\+13 outputs: it may be at most 1e\+12"),
+        (10**400, {"output_cost": 1}, "budget holds inf"),
+        (64, {"prompt_cost": -1}, "prompt cost is -1.0: it must be at least 0"),
+        (64, {"prompt_cost": math.nan}, "prompt cost holds nan"),
+        (64, {"prompt_cost": math.inf}, "prompt cost holds inf"),
+        (64, {"prompt_cost": 1e300}, r"at most that of 1e\+12 outputs, 1 each"),
+        (64, {"output_cost": 0}, "output cost is 0.0: it must be positive"),
+        (64, {"output_cost": -2}, "output cost is -2.0: it must be positive"),
+        (64, {"output_cost": math.nan}, "output cost holds nan"),
+        (math.nan, {"output_cost": 1}, "budget holds nan"),
+        (-3, {"output_cost": 1}, "budget is -3.0: it must be positive"),
+        (1e300, {"output_cost": 1e-300}, "pays for inf outputs"),
+        (5, {"prompt_cost": 4}, "budget is 5: one prompt with two outputs costs 6"),
+        (1, {"output_cost": 1}, "budget is 1: one prompt with two outputs costs 2"),
+        (64, {"population": 0}, "population is 0"),
+        (64, {"population": 2.5}, "population is 2.5"),
+    ],
+)
+def test_advice_refuses(budget, more, message):
+    with pytest.raises(InputError, match=message):
+        group_size_advice(EXAMPLE.moments(), budget, **more)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"group_size": 1}, "group size is 1.0: leave-one-out needs more than 1"),
+        ({"group_size": 0.5, "baseline": "oracle"}, "group size is 0.5: it must be at least 1"),
+        ({"group_size": [2, math.nan]}, "group size holds nan"),
+        ({"group_size": 2, "batch_size": 0}, "batch size is 0.0: it must be positive"),
+        ({"group_size": 2, "baseline": "critic"}, "baseline 'critic' has no curve"),
+        ({"group_size": 2, "baseline": "vanilla"}, "hold none for the baseline vanilla"),
+        ({"group_size": 2, "batch_size": 3, "population": 2}, "it can be at most the population"),
+    ],
+)
+def test_curves_refuse(arguments, message):
+    with pytest.raises(InputError, match=message):
+        MseConstants(0.1, 1.0, 2.0).mse(**arguments)
+
+
+def test_constants_and_optima_refuse():
+    for bad in ({"c1": -1e-9}, {"c3": math.nan}, {"vanilla": -1.0}):
+        with pytest.raises(InputError, match=next(iter(bad))):
+            MseConstants(**({"c1": 0.1, "c2": 1.0, "c3": 2.0} | bad))
+    c = MseConstants(0.1, 1.0, 2.0)
+    with pytest.raises(InputError, match=r"budget is 0\.0"):
+        c.least_mse(0)
+    for half in ({"population": 4}, {"budget": 64}):
+        with pytest.raises(InputError, match="given together"):
+            optimal_group_size(c, **half)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"c": 2.5}, r"c is 2.5: it must exceed 1/\(2λ\) = 2.5"),
+        ({"c": -3}, "c is -3.0: it must be positive"),
+        ({"curvatures": [0.0, 1.0]}, "curvatures hold 0.0: all must be positive"),
+        ({"curvatures": [-0.2, -1.0]}, "curvatures hold -1.0"),
+        ({"curvatures": [0.2]}, r"first has shape \(2, 2\): it must be \(1, 1\)"),
+        ({"third": [1.0, 8.0]}, "third has shape"),
+        ({"first": [[-1.0, 0.0], [0.0, 1.0]]}, "first has -1.0 on its diagonal"),
+    ],
+)
+def test_the_gaps_optimum_refuses(change, message):
+    good = {"first": np.eye(2), "third": np.eye(2), "curvatures": [0.2, 1.0], "c": 3.0}
+    with pytest.raises(InputError, match=message):
+        gap_group_size(**(good | change))
+
+
+def test_parts_refuse():
+    with pytest.raises(InputError, match="traces only"):
+        covariance_parts(moments_of(0.1, 1.0, 1.0))
+    with pytest.raises(InputError, match=r"basis has 2 rows: .* \(6\)"):
+        covariance_parts(EXAMPLE.moments(), np.eye(2))
+
+
+# ------------------------------------------------------------------- planted errors
+
+SOURCE = Path(group_size.__file__)
+
+MUTANTS = {
+    "G^2": ("self.c3 / (size * (size - 1))", "self.c3 / size**2"),
+    "half of c3": ("noise = 2 * gradient_mse", "noise = gradient_mse"),
+    "prompts over G": ("found = (between + within) / batch", "found = (between / size + within) / batch"),
+    "no prompts": ("found = (between + within) / batch", "found = within / batch"),
+    "N for N-1": ("/ max(prompts - 1, 1)", "/ prompts"),
+    "interval of 10%": ("_FLAT = 1.05", "_FLAT = 1.10"),
+    "interval of 4%": ("_FLAT = 1.05", "_FLAT = 1.04"),
+    "all divisors, one too": ("np.union1d(small, number // small)[1:]", "np.union1d(small, number // small)"),
+    "large divisors lost": ("np.union1d(small, number // small)[1:]", "small[1:]"),
+    "more prompts than there are": (
+        "        sizes = sizes[largest // sizes <= (population or largest)]\n", ""),
+    "a prompt's cost for each output": ("fixed + each * sizes", "(fixed + each) * sizes"),
+    "a prompt costs nothing": ("/ (fixed + each * sizes)", "/ (each * sizes)"),
+    "no cap": ("return bought if population is None", "return bought if True"),
+    "small groups only": ("groups[groups >= 2])", "groups[:0])"),
+    "interval too short by one": (
+        "    return inside\n", "    return inside + (start > end) - (start < end)\n"),
+}  # fmt: skip
+
+
+def mutated(old, new):
+    """The module with one change."""
+    source = SOURCE.read_text(encoding="utf-8")
+    assert source.count(old) == 1, f"{old!r} is no longer there once"
+    spec = importlib.util.spec_from_loader("ustat_pg.predictions.group_size_mutant", loader=None)
+    module = importlib.util.module_from_spec(spec)
+    module.__package__ = "ustat_pg.predictions"
+    sys.modules[module.__name__] = module
+    exec(compile(source.replace(old, new), str(SOURCE), "exec"), module.__dict__)
+    return module
+
+
+def battery(module):
+    """A few surveys that together see every planted error."""
+    for c in (MseConstants(0.01, 0.5, 1.0), MseConstants(1.0, 0.01, 4.0)):
+        for budget in (96, 97, 100):
+            survey(module, c, budget)
+            survey(module, c, budget, population=12)
+            survey(module, c, budget, fixed=5)
+            survey(module, c, budget, fixed=5, each=2, population=4)
+
+
+def test_the_battery_finds_no_fault_with_the_truth():
+    battery(group_size)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_planted_errors_are_found(name, record_property):
+    record_property("mutant", name)
+    module = mutated(*MUTANTS[name])
+    with pytest.raises((AssertionError, InputError)):
+        battery(module)
+
+
+OPTIMA = {
+    "paper's for exact": ("start = 1 + math.sqrt(pair)", "start = math.sqrt(pair)"),
+    "N-1 over N the other way": ("between *= prompts / (prompts - 1)", "between *= (prompts - 1) / prompts"),
+    "slope without the cost of pairs": ("(1 + fixed * (2 * size - 1) / size**2)", "1"),
+    "slope without the first order": ("- fixed * single / size**2", ""),
+    "no least group": ("return max(_stationary(constants, between, fixed / each), least)",
+                       "return _stationary(constants, between, fixed / each)"),
+}  # fmt: skip
+
+
+def optima(module):
+    """The three real optima, each against what a minimiser finds."""
+    c = MseConstants(0.01, 0.5, 1.0)
+    found = module.optimal_group_size(c)
+    assert found == pytest.approx(least(c), rel=1e-5)
+    for fixed in (0.5, 40.0):
+        found = module.optimal_group_size(c, prompt_cost=fixed, output_cost=2.0)
+        assert found == pytest.approx(least(c, fixed, 2.0), rel=1e-4)
+    for population, expected in ((5, 1 + math.sqrt(80)), (2, 30.0)):
+        found = module.optimal_group_size(
+            c, population=population, budget=40 + 10 * (population < 5) * 2
+        )
+        assert found == pytest.approx(expected)
+
+
+def test_the_true_optima_are_found():
+    optima(group_size)
+
+
+@pytest.mark.parametrize("name", OPTIMA)
+def test_wrong_optima_are_found_out(name, record_property):
+    record_property("mutant", name)
+    module = mutated(*OPTIMA[name])
+    with pytest.raises(AssertionError):
+        optima(module)

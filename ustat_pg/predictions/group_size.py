@@ -1,0 +1,625 @@
+"""The group size to train with at a given budget, and what another one costs (Theorem 7, group_size).
+
+With B prompts and G outputs each, the exact MSE of grpo's gradient is (Proposition 3, minibatch)
+
+    MSE(G, B) = (1/B) (c1 + c2/G + c3/(G(G-1))),
+    c1 = tr Cov_X g(X),  c2 = E tr Σ(X),  c3 = E[σ² tr F + ‖g‖²],
+
+so that at a budget K = BG of outputs K · MSE = c1 G + c2 + c3/(G-1): convex in G, least at
+G* = 1 + √(c3/c1), and so flat around it that an interval of group sizes says more than G* does.
+G* depends on the problem and the policy, not on the budget: the theorem calls it universal.
+
+Two variants keep that shape. A prompt may cost something by itself, (q + rG) B = C; and prompts may
+be drawn without replacement from N, which multiplies c1 by (N-B)/(N-1). In both the MSE at a spent
+budget is a sum of convex functions of G, so the group sizes close to the best form an interval.
+
+Σ(x) = Cov(s a | x); the matrices behind c1, c2 and c3 say the same in each direction, and the
+optimum for the asymptotic mean gap (Theorem 8, limit_law) is made of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+
+from ..moments import Moments
+from ..validation import InputError, finite_array, integer
+from .mse import gradient_mse
+
+__all__ = [
+    "GroupSizeAdvice",
+    "GroupSizeRow",
+    "MseConstants",
+    "covariance_parts",
+    "gap_group_size",
+    "group_size_advice",
+    "mse_constants",
+    "optimal_group_size",
+    "paper_group_size",
+]
+
+Array = NDArray[np.float64]
+
+_NO_SPREAD = 1e-12
+"""A c1 below this share of E‖g(X)‖² counts as 0."""
+_NO_DIRECTION = 1e-28
+"""A tr D C1 below this share of tr D C3 counts as 0: a squared rounding error of a gradient."""
+_FLAT = 1.05
+"""How far above the least an MSE may be to count as good as the best."""
+_LARGEST = 10**12
+"""Outputs a budget may buy: divisors and affordable designs are found in its square root."""
+
+
+@dataclass(frozen=True)
+class MseConstants:
+    """The constants of the MSE: (1/B)(c1 + c2/G + c3/(G(G-1))) (Proposition 3, minibatch).
+
+    Arguments:
+        c1: tr Cov_X g(X), the spread of the prompts' gradients.
+        c2: E tr Σ(X) = E[τ - ‖g‖²], the noise that the oracle has too.
+        c3: E[σ² tr F + ‖g‖²], the price of not knowing the value function.
+        vanilla: E[E[‖s‖² z² | X] - ‖g(X)‖²], what takes the place of c2 without a baseline; None
+            where it is not known.
+
+    Raises:
+        InputError: a constant is negative or not finite.
+
+    >>> constants = MseConstants(c1=0.01, c2=0.5, c3=1.0)
+    >>> optimal_group_size(constants)
+    11.0
+    >>> round(constants.least_mse(budget=110), 12) == round(constants.mse(11, batch_size=10), 12)
+    True
+    """
+
+    c1: float
+    c2: float
+    c3: float
+    vanilla: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("c1", "c2", "c3", "vanilla"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _number(name, value, 0.0))
+
+    def mse(
+        self,
+        group_size: ArrayLike,
+        batch_size: ArrayLike = 1,
+        baseline: str = "grpo",
+        population: int | None = None,
+    ) -> Any:
+        """MSE(G, B) = (1/B) (f c1 + c2/G + c3/(G(G-1))); a real G and B will do.
+
+        Arguments:
+            group_size: G, numbers of any shape: more than 1 for grpo, at least 1 otherwise.
+            batch_size: B, positive, of a shape that broadcasts with G's.
+            baseline: grpo; oracle, without c3; vanilla, with its own constant and without c3.
+            population: N where prompts are drawn without replacement from N of them: then
+                f = (N-B)/(N-1), else 1.
+
+        Returns:
+            a number, or an array of the shape of G and B together.
+
+        Raises:
+            InputError: any of these is not as said.
+        """
+        size = finite_array("group size", group_size)
+        batch = finite_array("batch size", batch_size)
+        if baseline not in ("grpo", "oracle", "vanilla"):
+            raise InputError(f"baseline {baseline!r} has no curve: choose grpo, oracle or vanilla")
+        if baseline == "grpo" and size.min() <= 1:
+            raise InputError(f"group size is {size.min()}: leave-one-out needs more than 1")
+        if size.min() < 1:
+            raise InputError(f"group size is {size.min()}: it must be at least 1")
+        if batch.min() <= 0:
+            raise InputError(f"batch size is {batch.min()}: it must be positive")
+        between: Array = np.asarray(self.c1)
+        if population is not None:
+            prompts = integer("population", population)
+            if batch.max() > prompts:
+                raise InputError(
+                    f"batch size is {batch.max()}: without replacement it can be at most the "
+                    f"population, {prompts}"
+                )
+            between = self.c1 * (prompts - batch) / max(prompts - 1, 1)
+        if baseline == "vanilla":
+            if self.vanilla is None:
+                raise InputError("these constants hold none for the baseline vanilla")
+            within = self.vanilla / size
+        else:
+            within = self.c2 / size
+        if baseline == "grpo":
+            within = within + self.c3 / (size * (size - 1))
+        found = (between + within) / batch
+        return float(found) if np.ndim(found) == 0 else found
+
+    def least_mse(self, budget: float) -> float:
+        """(c1 + c2 + 2 √(c1 c3)) / K, the least that grpo can reach at K = BG, G > 1 real.
+
+        Attained at G* = 1 + √(c3/c1); where c1 = 0 it is the limit of large G.
+
+        Raises:
+            InputError: the budget is not positive.
+        """
+        root = 2 * math.sqrt(self.c1) * math.sqrt(self.c3)
+        return (self.c1 + self.c2 + root) / _positive("budget", budget)
+
+
+@dataclass(frozen=True)
+class GroupSizeRow:
+    """One way to spend the budget.
+
+    Arguments:
+        group_size: G.
+        batch_size: B.
+        mse: of grpo's gradient at both.
+        ratio_to_best: that MSE over the least feasible one, at least 1.
+        zero_signal_share: the share of groups whose rewards are all equal, so that they teach
+            nothing; None where nobody said how to find it.
+    """
+
+    group_size: int
+    batch_size: int
+    mse: float
+    ratio_to_best: float
+    zero_signal_share: float | None
+
+
+@dataclass(frozen=True)
+class GroupSizeAdvice:
+    """Which group size to use, and how little it matters.
+
+    Arguments:
+        g_star_paper: √(c3/c1) [reconstructed]; None where c1 = 0. It knows neither costs nor a
+            finite set of prompts.
+        g_star_exact: the real G of least MSE, whatever the budget allows; None where c1 = 0.
+        g_best: the feasible group size of least MSE; the largest of equals.
+        g_interval: the least and the greatest whole G whose MSE, at the real B that spends the
+            budget, is at most 5% above that of g_best.
+        table: feasible group sizes in increasing order, g_best among them.
+        ratio_to_real: the MSE of g_best over the least at a real G >= 2 and B that spend the
+            budget: what it costs that they must be whole, at least 1.
+    """
+
+    g_star_paper: float | None
+    g_star_exact: float | None
+    g_best: int
+    g_interval: tuple[int, int]
+    table: tuple[GroupSizeRow, ...]
+    ratio_to_real: float
+
+
+def _real(name: str, value: Any) -> float:
+    # NumPy makes an object of an int beyond its own.
+    if isinstance(value, int) and abs(value) >= 2**63:
+        value = float(value) if abs(value) < 2**1000 else math.inf
+    return float(finite_array(name, value, 0))
+
+
+def _number(name: str, value: Any, least: float) -> float:
+    number = _real(name, value)
+    if number < least:
+        raise InputError(f"{name} is {number}: it must be at least {least:g}")
+    return number
+
+
+def _positive(name: str, value: Any) -> float:
+    number = _real(name, value)
+    if number <= 0:
+        raise InputError(f"{name} is {number}: it must be positive")
+    return number
+
+
+def mse_constants(moments: Moments) -> MseConstants:
+    """c1, c2 and c3 of a problem at its current parameters (Theorem 7, group_size) [exact].
+
+    c1 = E‖g(X)‖² - ‖g‖², c2 = E[τ - ‖g‖²], c3 = E[σ² tr F + ‖g‖²]. The paper takes their suprema
+    over θ. By Cauchy-Schwarz c3 >= 2 c1, so that G* >= 1 + √2.
+
+    What rounding may have made counts as 0. For c1 that is less than 1e-12 of E‖g(X)‖², or the
+    effect of an error of 1e-15 of the greatest reward in each prompt's gradient; for c2 and c3 what
+    such an error in rewards that are all equal would leave.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> mse_constants(coin.moments())
+    MseConstants(c1=0.0, c2=0.0, c3=0.25, vanilla=0.125)
+    """
+    first = gradient_mse(moments, "oracle", 1)
+    noise = 2 * gradient_mse(moments, "grpo", 2).second_order_term
+    whole = float(moments.context_probs @ moments.gradient_sq)
+    trace = float(moments.context_probs @ moments.fisher_trace)
+    error = 1e-15 * float(np.abs(moments.reward_range).max()) * math.sqrt(trace)
+    # An error e in gradients of size √whole changes their squares by up to 2 e √whole + e².
+    rounding = max(_NO_SPREAD * whole, error * (2 * math.sqrt(whole) + error))
+    return MseConstants(
+        c1=first.prompt_term if first.prompt_term > rounding else 0.0,
+        c2=first.first_order_term if noise > error**2 else 0.0,
+        c3=noise if noise > error**2 else 0.0,
+        vanilla=gradient_mse(moments, "vanilla", 1).first_order_term,
+    )
+
+
+def paper_group_size(constants: MseConstants) -> float:
+    """√(c3/c1), the optimum with the paper's G² for G(G-1) [reconstructed]; inf where c1 = 0.
+
+    >>> paper_group_size(MseConstants(c1=0.01, c2=0.5, c3=1.0))
+    10.0
+    """
+    return math.sqrt(constants.c3 / constants.c1) if constants.c1 else math.inf
+
+
+def optimal_group_size(
+    constants: MseConstants,
+    *,
+    prompt_cost: float = 0.0,
+    output_cost: float = 1.0,
+    population: int | None = None,
+    budget: float | None = None,
+) -> float:
+    """G* = 1 + √(c3/c1), the real group size of least MSE at a budget [exact]; inf where c1 = 0.
+
+    For grpo; the oracle and vanilla are best at G = 1. With a cost q of a prompt besides that of
+    its outputs, r each, the G that minimises (q + rG)(c1 + c2/G + c3/(G(G-1))), found numerically;
+    still no budget enters. Without replacement from N prompts it does: c1 becomes c1 N/(N-1), and
+    no G serves that leaves budget unspent with all N prompts in use,
+    G* = max(1 + √((c3/c1)(N-1)/N), K/N).
+
+    Arguments:
+        constants: of the problem.
+        prompt_cost: q >= 0.
+        output_cost: r > 0.
+        population: N, where prompts are drawn without replacement.
+        budget: with, and only with, a population.
+
+    Raises:
+        InputError: any of these is not as said.
+
+    >>> constants = MseConstants(c1=0.01, c2=0.5, c3=1.0)
+    >>> round(optimal_group_size(constants, population=100, budget=1024), 3)
+    10.95
+    >>> optimal_group_size(constants, population=50, budget=1024)
+    20.48
+    >>> round(optimal_group_size(constants, prompt_cost=4, output_cost=1), 3)
+    18.905
+    """
+    fixed, each = _costs(prompt_cost, output_cost)
+    if (population is None) != (budget is None):
+        raise InputError("a population and a budget are given together, or neither is")
+    least, between = 1.0, constants.c1
+    if population is not None:
+        prompts = integer("population", population)
+        least = max(1.0, (_positive("budget", budget) / prompts - fixed) / each)
+        if prompts == 1:
+            return least if constants.c1 else math.inf
+        between *= prompts / (prompts - 1)
+    if not between:
+        return math.inf
+    return max(_stationary(constants, between, fixed / each), least)
+
+
+def _costs(prompt_cost: float, output_cost: float) -> tuple[float, float]:
+    fixed, each = _number("prompt cost", prompt_cost, 0.0), _positive("output cost", output_cost)
+    if fixed / each > _LARGEST:
+        raise InputError(
+            f"prompt cost is {fixed:g}: it may be at most that of {_LARGEST:.0e} outputs, "
+            f"{each:g} each"
+        )
+    return fixed, each
+
+
+def _stationary(constants: MseConstants, between: float, fixed: float) -> float:
+    """Where (fixed + G)(between + c2/G + c3/(G(G-1))) is least, G >= 1 real."""
+    single, pair = constants.c2 / between, constants.c3 / between
+    # A cost of prompts only moves the optimum up from here.
+    start = 1 + math.sqrt(pair)
+    if not fixed:
+        return start
+
+    def slope(size: float) -> float:
+        return (
+            1
+            - fixed * single / size**2
+            - (pair / (size - 1) ** 2 if pair else 0.0) * (1 + fixed * (2 * size - 1) / size**2)
+        )
+
+    if slope(start) >= 0:
+        return start
+    end = 2 * start
+    while slope(end) < 0:
+        end *= 2
+    return float(brentq(slope, start, end, xtol=1e-12 * start))
+
+
+def group_size_advice(
+    moments: Moments,
+    budget: float,
+    *,
+    prompt_cost: float = 0.0,
+    output_cost: float | None = None,
+    population: int | None = None,
+    zero_signal: Callable[[int], ArrayLike] | None = None,
+) -> GroupSizeAdvice:
+    """Which group size gives grpo's gradient the least MSE at a budget (Theorem 7, group_size).
+
+    Without costs the budget is a number of outputs K = BG, and the table has every G >= 2 that
+    divides it. With a cost the budget is a cost C, B = ⌊C/(q + rG)⌋ prompts are bought, and every
+    G >= 2 for which that is at least one is feasible: g_best is the best of them all, and the table
+    has the powers of two and g_best. A population caps B at N; without costs, group sizes that
+    would need more prompts are not feasible.
+
+    Where c1 = 0 (one prompt, or gradients that are all alike) more prompts gain nothing: the best
+    is one prompt with the whole budget, and there is no G*.
+
+    Arguments:
+        moments: of the problem, at the current parameters.
+        budget: K, a whole number of at least 2; with costs C, a positive number.
+        prompt_cost: q, of a prompt besides its outputs.
+        output_cost: r, of an output; 1 where only a prompt's cost is given.
+        population: N, where prompts are drawn without replacement from N; the moments are those of
+            all N, of which ρ(x) is the share that looks like x.
+        zero_signal: given G, the share of groups with equal rewards, in each context (X,) or in
+            all, such as :meth:`ustat_pg.problems.SoftmaxBandit.zero_signal_share`.
+
+    Raises:
+        InputError: any of these is not as said, or the budget does not pay for one group of two.
+
+    >>> from ustat_pg.problems import example_problem, problem_from_mapping
+    >>> advice = group_size_advice(problem_from_mapping(example_problem()).moments(), 1024)
+    >>> advice.g_best, advice.g_interval
+    (4, (3, 5))
+    >>> round(advice.g_star_exact, 4)
+    3.6903
+    """
+    constants = mse_constants(moments)
+    costly = output_cost is not None or prompt_cost != 0
+    if population is not None:
+        integer("population", population)
+    if costly:
+        fixed, each = _costs(prompt_cost, 1.0 if output_cost is None else output_cost)
+        total = _positive("budget", budget)
+        largest = _affordable(total, fixed, each)
+        sizes, batches = _designs(total, fixed, each, largest, population)
+    else:
+        fixed, each = 0.0, 1.0
+        largest = integer("budget", budget, 2)
+        total = float(largest)
+        _refuse_huge(total)
+        sizes = _divisors(largest)
+        sizes = sizes[largest // sizes <= (population or largest)]
+        batches = largest // sizes
+    errors = constants.mse(sizes, batches, population=population)
+    # Sizes increase, and of equal errors the largest group is taken.
+    place = len(errors) - 1 - int(errors[::-1].argmin())
+    best, least = int(sizes[place]), float(errors[place])
+
+    def spent(size: float) -> float:
+        batch = total / (fixed + each * size)
+        if population is not None:
+            batch = min(batch, population)
+        return float(constants.mse(size, batch, population=population))
+
+    def close(size: int) -> bool:
+        return spent(size) <= _FLAT * least
+
+    # Without costs no group is so small that the budget outlasts the population.
+    lowest = 2 if costly or population is None else max(2, -(-largest // population))
+    low = _last(close, best, lowest)
+    high = _last(close, best, largest)
+    if costly:
+        wanted = sorted({best, *(2**k for k in range(1, largest.bit_length()))})
+        sizes = np.array(wanted)
+        batches = _batches(sizes, total, fixed, each, population)
+        errors = constants.mse(sizes, batches, population=population)
+    table = tuple(
+        GroupSizeRow(
+            group_size=int(size),
+            batch_size=int(batch),
+            mse=float(error),
+            ratio_to_best=float(error) / least if least else 1.0,
+            zero_signal_share=_share(moments, zero_signal, int(size)),
+        )
+        for size, batch, error in zip(sizes, batches, errors, strict=True)
+    )
+    exact = optimal_group_size(
+        constants,
+        prompt_cost=fixed,
+        output_cost=each,
+        population=population,
+        budget=None if population is None else total,
+    )
+    paper = paper_group_size(constants)
+    real = spent(min(max(exact, 2.0), largest))
+    return GroupSizeAdvice(
+        g_star_paper=paper if paper < math.inf else None,
+        g_star_exact=exact if exact < math.inf else None,
+        g_best=best,
+        g_interval=(low, high),
+        table=table,
+        ratio_to_real=least / real if real else 1.0,
+    )
+
+
+def _refuse_huge(outputs: float) -> None:
+    if outputs > _LARGEST:
+        raise InputError(
+            f"the budget pays for {outputs:.6g} outputs: it may be at most {_LARGEST:.0e}"
+        )
+
+
+def _whole(count: Any) -> Any:
+    """The floor of what a budget buys, where 0.3 buys three things at 0.1 each."""
+    return np.floor(count * (1 + 1e-14)).astype(np.int64)
+
+
+def _affordable(total: float, fixed: float, each: float) -> int:
+    """The greatest group that the budget buys for one prompt."""
+    _refuse_huge(total / each)
+    largest = int(_whole(np.asarray((total - fixed) / each)))
+    if largest < 2:
+        raise InputError(
+            f"budget is {total:g}: one prompt with two outputs costs {fixed + 2 * each:g}"
+        )
+    return largest
+
+
+def _batches(
+    sizes: NDArray[np.int64], total: float, fixed: float, each: float, population: int | None
+) -> NDArray[np.int64]:
+    """How many prompts the budget buys at these group sizes, and there are."""
+    # Rounding must not take away the one prompt that an affordable group has.
+    bought: NDArray[np.int64] = np.maximum(_whole(total / (fixed + each * sizes)), 1)
+    return bought if population is None else np.minimum(bought, population)
+
+
+def _designs(
+    total: float, fixed: float, each: float, largest: int, population: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Group sizes in increasing order, the best feasible one among them, and their batches.
+
+    At a given B the largest affordable group is the best. BG <= C/r, so B or G is at most its root:
+    all small G, and the largest G of every small B, hold the best of all.
+    """
+    root = math.isqrt(int(total / each)) + 1
+    prompts = np.arange(1, min(root, population or root) + 1)
+    if population is not None:
+        prompts = np.append(prompts, population)
+    groups = np.minimum(_whole((total / prompts - fixed) / each), largest)
+    sizes = np.union1d(np.arange(2, min(root, largest) + 1), groups[groups >= 2])
+    return sizes, _batches(sizes, total, fixed, each, population)
+
+
+def _divisors(number: int) -> NDArray[np.int64]:
+    """Every divisor of at least 2, in increasing order."""
+    small = np.arange(1, math.isqrt(number) + 1)
+    small = small[number % small == 0]
+    return np.union1d(small, number // small)[1:]
+
+
+def _last(holds: Callable[[int], bool], start: int, end: int) -> int:
+    """The furthest from ``start`` toward ``end``, both included, before ``holds`` becomes false."""
+    inside, outside = start, end
+    if holds(end):
+        return end
+    while abs(outside - inside) > 1:
+        middle = (inside + outside) // 2
+        if holds(middle):
+            inside = middle
+        else:
+            outside = middle
+    return inside
+
+
+def _share(
+    moments: Moments, zero_signal: Callable[[int], ArrayLike] | None, size: int
+) -> float | None:
+    if zero_signal is None:
+        return None
+    share = finite_array("zero_signal", zero_signal(size))
+    if share.ndim and share.shape != moments.context_probs.shape:
+        raise InputError(
+            f"zero_signal has shape {share.shape}: one number, or one per context "
+            f"({len(moments)}), is needed"
+        )
+    return float(moments.context_probs @ share if share.ndim else share)
+
+
+def covariance_parts(
+    moments: Moments, basis: ArrayLike | None = None
+) -> tuple[Array, Array, Array]:
+    """The matrices behind c1, c2 and c3 (Proposition 3, minibatch): Cov = (C1 + C2/G + C3/(G(G-1)))/B.
+
+    C1 = Cov_X g(X), C2 = E Σ(X), C3 = E[σ² F + g gᵀ].
+
+    Arguments:
+        moments: with matrices.
+        basis: U (d, r); the parts are then Uᵀ C U, in the directions of its columns.
+
+    Returns:
+        three matrices (d, d), or (r, r) with a basis.
+
+    Raises:
+        InputError: moments without matrices, or a basis that has not d rows.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> covariance_parts(coin.moments())[2].tolist()
+    [[0.125, -0.125], [-0.125, 0.125]]
+    """
+    if moments.matrices is None:
+        raise InputError("these moments hold traces only: a covariance needs their matrices")
+    frame = None if basis is None else finite_array("basis", basis, 2)
+    gradients = []
+    single = pair = np.zeros(())
+    for probability, variance, record in zip(
+        moments.context_probs, moments.reward_variance, moments.matrices(), strict=True
+    ):
+        gradient, squared, fisher = record.gradient, record.squared_advantage, record.fisher
+        if frame is not None:
+            if len(frame) != len(gradient):
+                raise InputError(
+                    f"basis has {len(frame)} rows: it must have one per parameter ({len(gradient)})"
+                )
+            gradient = frame.T @ gradient
+            squared, fisher = (frame.T @ part @ frame for part in (squared, fisher))
+        outer = np.outer(gradient, gradient)
+        gradients.append(gradient)
+        single = single + probability * (squared - outer)
+        pair = pair + probability * (variance * fisher + outer)
+    # About their mean, so that gradients that are all alike leave nothing.
+    spread = np.array(gradients) - moments.context_probs @ np.array(gradients)
+    return (spread * moments.context_probs[:, None]).T @ spread, single, pair
+
+
+def gap_group_size(first: ArrayLike, third: ArrayLike, curvatures: ArrayLike, c: float) -> float:
+    """The G that minimises the asymptotic mean gap at a budget (Theorem 8, limit_law) [exact].
+
+    With rates c/t, T E gap_T → tr(D Σ_g), D = diag(c² λ/(2(2cλ - 1))), whose least value at BG = K
+    is at G* = 1 + √(tr D C3 / tr D C1). Directions of small curvature count more than in the MSE,
+    so it depends on c, unless Λ is a multiple of the identity; as c grows D/c tends to I/4 and G*
+    to that of the MSE in these directions, 1 + √(tr C3 / tr C1).
+
+    Arguments:
+        first, third: C1 and C3 of :func:`covariance_parts` in the eigenbasis, (r, r).
+        curvatures: λ > 0 of -∇²J on it, (r,).
+        c: with 2cλ > 1 for every λ.
+
+    Returns:
+        G*, infinite where tr D C1 = 0.
+
+    Raises:
+        InputError: shapes that do not match, a negative variance, or c too small.
+
+    >>> round(gap_group_size([[1, 0], [0, 0.02]], [[1, 0], [0, 8]], [0.2, 1], c=3), 2)
+    2.61
+    """
+    scale = _positive("c", c)
+    bends = finite_array("curvatures", curvatures, 1)
+    if bends.min() <= 0:
+        raise InputError(f"curvatures hold {bends.min()}: all must be positive")
+    if 2 * scale * bends.min() <= 1:
+        raise InputError(
+            f"c is {scale}: it must exceed 1/(2λ) = {1 / (2 * bends.min()):g}, λ the least curvature"
+        )
+    weights = scale * bends / (2 * scale * bends - 1)
+    totals = []
+    for name, value in (("first", first), ("third", third)):
+        matrix = finite_array(name, value, 2)
+        if matrix.shape != (len(bends), len(bends)):
+            raise InputError(
+                f"{name} has shape {matrix.shape}: it must be ({len(bends)}, {len(bends)}), one "
+                "row and column for each curvature"
+            )
+        diagonal = matrix.diagonal()
+        if diagonal.min() < -1e-12 * np.abs(diagonal).max():
+            raise InputError(f"{name} has {diagonal.min()} on its diagonal: variances are needed")
+        totals.append(float(weights @ np.maximum(diagonal, 0.0)))
+    between, pair = totals
+    return 1 + math.sqrt(pair / between) if between > _NO_DIRECTION * pair else math.inf

@@ -1,0 +1,542 @@
+"""The law of the suboptimality gap near the optimum (Theorem 8, limit_law; Corollaries 9 and 10,
+oracle_policy and optimal_policy).
+
+In the eigenbasis of the curvatures Λ the deviation δ = Uᵀ(θ - θ*) follows, near the optimum, the
+linear recursion δ⁺ = (I - ηΛ)δ + ηξ with Cov ξ = Σ, and gap = ½ δᵀΛδ. Under the rates c/t (or
+c/(t + t₀)) the second moment of √T δ_T tends to the solution of a Lyapunov equation,
+
+    Γ_jk = c² Σ_jk / (cλ_j + cλ_k - 1),      T gap_T -> Σₖ wₖ χ²₁ in law,
+
+w the eigenvalues of ½ Λ^{1/2} Γ Λ^{1/2}. (Those of ½ΛΓ are the same numbers, since the two matrices
+are similar; those of ½Γ, or of ΛΓ made symmetric, are not.) The finite-T form of the same law takes
+the recursion's own second moment at T, and is what a run of T steps is compared with.
+
+Σ is Uᵀ Cov(ĝ) U at the optimum, for the algorithm's own B, G and baseline
+(:func:`gradient_covariance`). Σ ↦ Γ ↦ w is monotone: 1/(cλ_j + cλ_k - 1) is a Cauchy matrix, so a
+covariance that is larger, as matrices are, has larger weights, one by one. Corollary 10 rests on this,
+and so does the sign in Corollary 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..distributions import WeightedChi2
+from ..moments import Moments
+from ..validation import InputError, finite_array, integer, probabilities
+
+__all__ = [
+    "MixtureLaw",
+    "conditional_transform",
+    "finite_covariance",
+    "finite_law",
+    "finite_weights",
+    "limit_law",
+    "limit_weights",
+    "matrix_correlation",
+    "mean_gap",
+    "stationary_covariance",
+    "sup_distance",
+    "weight_derivatives",
+]
+
+Array = NDArray[np.float64]
+
+_ROUNDING = 1e-10
+"""How far, as a share of its largest eigenvalue, a matrix may be from symmetric and positive."""
+_ENTRIES = 1 << 20
+"""Of (steps, r, r) arrays, held at once."""
+_LEVELS = 1024
+_ROUNDS = 200
+
+
+def _curvatures(value: ArrayLike) -> Array:
+    array = finite_array("curvatures", value, 1)
+    if (array <= 0).any():
+        where = int(np.argmax(array <= 0))
+        raise InputError(
+            f"curvatures[{where}] is {array[where]:g}: curvatures are the positive eigenvalues of "
+            "minus the Hessian; leave flat directions out"
+        )
+    return array
+
+
+def _symmetric(name: str, value: ArrayLike, size: int) -> Array:
+    array = finite_array(name, value, 2)
+    if array.shape != (size, size):
+        raise InputError(
+            f"{name} has shape {array.shape}: one row and column per curvature, ({size}, {size}), "
+            "are needed"
+        )
+    off = float(np.abs(array - array.T).max())
+    if off > _ROUNDING * float(np.abs(array).max()):
+        raise InputError(f"{name} differs from its transpose by {off:.3g}: it must be symmetric")
+    return (array + array.T) / 2
+
+
+def _covariance(value: ArrayLike, size: int) -> Array:
+    array = _symmetric("covariance", value, size)
+    spread = np.linalg.eigvalsh(array)
+    if spread[0] < -_ROUNDING * np.abs(spread).max():
+        raise InputError(
+            f"covariance has the eigenvalue {spread[0]:.3g}: a covariance has none below 0"
+        )
+    return array
+
+
+def _rates(value: ArrayLike) -> Array:
+    array = finite_array("rates", value, 1)
+    if (array <= 0).any():
+        where = int(np.argmax(array <= 0))
+        raise InputError(f"rates[{where}] is {array[where]:g}: rates must be positive")
+    return array
+
+
+def _form(curvatures: Array, gamma: Array) -> Array:
+    """½ Λ^{1/2} Γ Λ^{1/2}."""
+    root = np.sqrt(curvatures)
+    return np.asarray(0.5 * root[:, None] * gamma * root)
+
+
+def _weights(curvatures: Array, gamma: Array) -> Array:
+    found = np.linalg.eigvalsh(_form(curvatures, gamma))
+    noise = 8 * len(found) * np.finfo(float).eps * np.abs(found[..., -1:])
+    return np.where(found > noise, found, 0.0)
+
+
+def _law(weights: Array) -> WeightedChi2:
+    if not weights.any():
+        raise InputError(
+            "all weights are 0: with no noise (and no displacement) the gap is 0, which is no "
+            "chi-square law"
+        )
+    return WeightedChi2(weights[weights > 0])
+
+
+def _lyapunov(curvatures: Array, covariance: Array, c: float) -> Array:
+    rate = float(finite_array("c", c, 0))
+    exponents = rate * curvatures
+    if not exponents.min() > 0.5:
+        raise InputError(
+            f"c is {rate:g}: c times the least curvature must be above 1/2, so c above "
+            f"{0.5 / curvatures.min():g}; below it the start is forgotten more slowly than 1/√T"
+        )
+    return np.asarray(rate**2 * covariance / (exponents[:, None] + exponents - 1))
+
+
+def stationary_covariance(curvatures: ArrayLike, covariance: ArrayLike, c: float) -> Array:
+    """Γ, the limit of T E δ_T δ_Tᵀ under the rates c/t, (r, r) (Theorem 8, limit_law).
+
+    Γ_jk = c² Σ_jk / (cλ_j + cλ_k - 1), the solution of (cΛ - ½I)Γ + Γ(cΛ - ½I) = c²Σ
+
+    Arguments:
+        curvatures: λ, the positive eigenvalues of -∇²J(θ*), (r,), in any order.
+        covariance: Σ = Uᵀ Cov(ĝ) U at θ*, in the same eigenbasis, (r, r).
+        c: of the rates c/t or c/(t + t₀); c λ_min above 1/2.
+
+    Raises:
+        InputError: a curvature that is not positive, a covariance that is not symmetric with
+            eigenvalues of at least 0 (to rounding), or c too small.
+
+    >>> stationary_covariance([1.0, 2.0], [[0.5, 0.2], [0.2, 0.6]], c=1.0).round(12).tolist()
+    [[0.5, 0.1], [0.1, 0.2]]
+    """
+    bends = _curvatures(curvatures)
+    return _lyapunov(bends, _covariance(covariance, len(bends)), c)
+
+
+def limit_weights(curvatures: ArrayLike, covariance: ArrayLike, c: float) -> Array:
+    """The weights w of the limit law of T gap_T, (r,), ascending (Theorem 8, limit_law).
+
+    w = eigenvalues of ½ Λ^{1/2} Γ Λ^{1/2}; their sum, the limit of T E gap_T, is
+    Σ_j c² λ_j Σ_jj / (2 (2cλ_j - 1))
+
+    Arguments and errors as for :func:`stationary_covariance`. Weights that are 0 to rounding are 0.
+
+    >>> limit_weights([1.0, 2.0], [[0.5, 0.0], [0.0, 0.6]], c=1.0).round(12).tolist()
+    [0.2, 0.25]
+    """
+    bends = _curvatures(curvatures)
+    return _weights(bends, stationary_covariance(bends, covariance, c))
+
+
+def limit_law(curvatures: ArrayLike, covariance: ArrayLike, c: float) -> WeightedChi2:
+    """The limit law of T gap_T under c/t, and of (T + t₀) gap_T under c/(t + t₀) (Theorem 8).
+
+    Arguments and errors as for :func:`stationary_covariance`; a covariance of 0 is refused too.
+    Directions without noise have no term.
+
+    >>> f"{limit_law([0.2, 0.5], [[0.4, 0.1], [0.1, 0.3]], c=5.0).mean():.4f}"
+    '1.4688'
+    """
+    return _law(limit_weights(curvatures, covariance, c))
+
+
+def finite_covariance(
+    curvatures: ArrayLike,
+    covariance: ArrayLike,
+    rates: ArrayLike,
+    displacement: ArrayLike | None = None,
+    steps: ArrayLike | None = None,
+) -> Array:
+    """Γ_T = E δ_T δ_Tᵀ of the linear recursion after T steps, for any schedule, (r, r).
+
+    Γ_t = (I - η_t Λ) Γ_{t-1} (I - η_t Λ) + η_t² Σ,   Γ₀ = δ₀ δ₀ᵀ
+
+    With δ₀ = 0 this is a covariance; else it holds the squared mean as well. The recursion acts entry
+    by entry, so that many steps are one product and one weighted sum.
+
+    Arguments:
+        curvatures, covariance: λ and Σ as for :func:`stationary_covariance`.
+        rates: η₁ to η_T, (T,), positive.
+        displacement: δ₀ = Uᵀ(θ₀ - θ*), (r,); 0 unless given.
+        steps: after how many steps, (n,), ascending whole numbers from 0 to T; T unless given.
+
+    Returns:
+        (r, r), or (n, r, r) where steps are given.
+
+    Raises:
+        InputError: any of these is not as said, or the recursion diverges beyond what a float holds.
+
+    >>> finite_covariance([1.0], [[1.0]], [0.5, 0.5], displacement=[2.0], steps=[0, 1, 2]).ravel()
+    array([4.    , 1.25  , 0.5625])
+    """
+    bends = _curvatures(curvatures)
+    noise = _covariance(covariance, len(bends))
+    schedule = _rates(rates)
+    total, size = len(schedule), len(bends)
+    gamma = np.zeros((size, size))
+    if displacement is not None:
+        start = finite_array("displacement", displacement, 1)
+        if len(start) != size:
+            raise InputError(
+                f"displacement has {len(start)} entries: it must have one per curvature ({size})"
+            )
+        gamma = np.outer(start, start)
+    wanted = finite_array("steps", total if steps is None else steps, 0 if steps is None else 1)
+    times = np.atleast_1d(wanted)
+    if (times != np.floor(times)).any() or times[0] < 0 or times[-1] > total:
+        raise InputError(f"steps is {wanted.tolist()}: whole numbers from 0 to {total} are allowed")
+    if (np.diff(times) < 0).any():
+        raise InputError(f"steps is {wanted.tolist()}: it must be ascending")
+    out = np.empty((len(times), size, size))
+    lot = max(1, _ENTRIES // size**2)
+    done = 0
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        for row, time in enumerate(times.astype(int).tolist()):
+            for begin in range(done, time, lot):
+                gamma = _advance(gamma, bends, noise, schedule[begin : min(begin + lot, time)])
+            done = time
+            out[row] = gamma
+    if not np.isfinite(out).all():
+        raise InputError(
+            f"the recursion diverges: rates reach {schedule.max():g}, and it is stable below "
+            f"2/λ_max = {2 / bends.max():g}"
+        )
+    return out if wanted.ndim else out[0]
+
+
+def _advance(gamma: Array, curvatures: Array, covariance: Array, rates: Array) -> Array:
+    """Γ after these steps: Πₛ fₛ Γ + Σₛ ηₛ² (Π_{u>s} f_u) Σ, f = (1 - ηλ_j)(1 - ηλ_k), by entry."""
+    shrink = 1 - rates[:, None] * curvatures
+    factors = shrink[:, :, None] * shrink[:, None, :]
+    # From the last step backwards, so that a factor of 0 divides nothing.
+    later = np.cumprod(factors[::-1], axis=0)[::-1]
+    kept = np.concatenate([later[1:], np.ones((1, *gamma.shape))])
+    return np.asarray(later[0] * gamma + np.einsum("t,tjk->jk", rates**2, kept) * covariance)
+
+
+def finite_weights(
+    curvatures: ArrayLike,
+    covariance: ArrayLike,
+    rates: ArrayLike,
+    displacement: ArrayLike | None = None,
+) -> Array:
+    """The weights of the law of gap_T after T steps, (r,), ascending: of gap_T, not of T gap_T.
+
+    eigenvalues of ½ Λ^{1/2} Γ_T Λ^{1/2}
+
+    Arguments and errors as for :func:`finite_covariance`.
+
+    >>> finite_weights([1.0], [[1.0]], [0.5, 0.5]).tolist()
+    [0.15625]
+    """
+    bends = _curvatures(curvatures)
+    return _weights(bends, finite_covariance(bends, covariance, rates, displacement))
+
+
+def finite_law(
+    curvatures: ArrayLike,
+    covariance: ArrayLike,
+    rates: ArrayLike,
+    displacement: ArrayLike | None = None,
+) -> WeightedChi2:
+    """The law of gap_T after T steps, to the order to which the limit law holds (Theorem 8).
+
+    A displacement enters through the second moment of δ_T: the mean is that of the linear recursion,
+    the shape is right once the start is forgotten, Π(1 - η_t λ) δ₀ small against δ_T.
+    What it leaves out is that curvature and noise change with θ: a run's own law differs from this one
+    by an amount that vanishes as T grows, and that enough replications see at any T.
+
+    Arguments and errors as for :func:`finite_covariance`; a law with no noise is refused too.
+
+    >>> law = finite_law([0.2, 0.5], [[0.4, 0.1], [0.1, 0.3]], 5.0 / (50 + np.arange(1, 4001)))
+    >>> f"{4050 * law.mean():.4f}"
+    '1.4565'
+    """
+    return _law(finite_weights(curvatures, covariance, rates, displacement))
+
+
+def mean_gap(
+    curvatures: ArrayLike,
+    covariance: ArrayLike,
+    rates: ArrayLike,
+    displacement: ArrayLike | None = None,
+    steps: ArrayLike | None = None,
+) -> Array:
+    """E gap_T of the linear recursion, ½ tr(Λ Γ_T): a number, or (n,) where steps are given.
+
+    It is exact where the return is quadratic and the noise the same everywhere. Arguments and errors
+    as for :func:`finite_covariance`.
+
+    >>> float(mean_gap([1.0], [[1.0]], [0.5, 0.5], displacement=[2.0]))
+    0.28125
+    """
+    bends = _curvatures(curvatures)
+    gamma = finite_covariance(bends, covariance, rates, displacement, steps)
+    return np.asarray(0.5 * np.diagonal(gamma, axis1=-2, axis2=-1) @ bends)
+
+
+def weight_derivatives(
+    curvatures: ArrayLike, covariance: ArrayLike, change: ArrayLike, c: float
+) -> Array:
+    """dw_k/dε of the weights for Σ + ε change at ε = 0, (r,) (Corollary 9, oracle_policy).
+
+    dw_k/dε = uₖᵀ ½ Λ^{1/2} Γ(change) Λ^{1/2} uₖ, uₖ the weight's eigenvector
+
+    grpo's covariance is the oracle's plus C/(B G(G-1)), C = Uᵀ E[σ²F + g gᵀ] U. So with
+    change = C/B this is what G(G-1) (w_k(grpo) - w_k(oracle)) tends to; since C is a covariance, it is
+    never negative. Equal weights part along the eigenvectors of the change, and are listed ascending.
+
+    Arguments:
+        curvatures, covariance, c: as for :func:`stationary_covariance`.
+        change: a symmetric matrix, (r, r), not necessarily with positive eigenvalues.
+
+    Raises:
+        InputError: as there, or a change that is not symmetric.
+
+    >>> weight_derivatives([1.0, 2.0], [[0.5, 0], [0, 0.6]], [[0.0, 0], [0, 1.0]], 1.0).round(12)
+    array([0.33333333, 0.        ])
+    """
+    bends = _curvatures(curvatures)
+    form = _form(bends, stationary_covariance(bends, covariance, c))
+    moved = _form(bends, _lyapunov(bends, _symmetric("change", change, len(bends)), c))
+    weights, axes = np.linalg.eigh(form)
+    apart = np.flatnonzero(np.diff(weights) > _ROUNDING * np.abs(weights).max()) + 1
+    return np.concatenate(
+        [np.linalg.eigvalsh(part.T @ moved @ part) for part in np.split(axes, apart, axis=1)]
+    )
+
+
+def matrix_correlation(moments: Moments, basis: ArrayLike) -> Array:
+    """E[Uᵀ s sᵀ U a | x] for every context, (X, r, r) (Corollary 10, optimal_policy).
+
+    Where it is 0 in every context, the matrix form of Assumption 2, no baseline b(x) has a smaller
+    weight than the oracle: Cov(ĝ_b) - Cov(ĝ_oracle) = E[(V - b)² F]/(B G) in the directions U. The
+    norm form, its trace alone, is not enough.
+
+    Arguments:
+        moments: with matrices, at the optimum.
+        basis: U, (d, r).
+
+    Raises:
+        InputError: moments that hold traces only, or a basis with another number of rows.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> sure = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> matrix_correlation(sure.moments(), [[1.0], [0.0]]).tolist()
+    [[[0.0]]]
+    """
+    if moments.matrices is None:
+        raise InputError("these moments hold traces only: this needs their matrices")
+    frame = finite_array("basis", basis, 2)
+    found = []
+    for record in moments.matrices():
+        if len(record.advantage) != len(frame):
+            raise InputError(
+                f"basis has {len(frame)} rows: it must have one per parameter "
+                f"({len(record.advantage)})"
+            )
+        found.append(frame.T @ record.advantage @ frame)
+    return np.stack(found)
+
+
+def conditional_transform(gaps: ArrayLike, weights: ArrayLike) -> Array:
+    """P(Qᵢ <= gapᵢ) with Qᵢ the law of run i's own weights, (n,) (Theorem 8, Assumption 8).
+
+    Where the noise depends on the endpoint of a run, the limit is a mixture; given the endpoints these
+    values are uniform on [0, 1].
+
+    Arguments:
+        gaps: (n,), T gap_T with limit weights, gap_T with finite ones.
+        weights: of each run given where it ended, (n, r), not negative, not all 0 in a row.
+
+    Raises:
+        InputError: shapes that do not match, or weights that are not as said.
+
+    >>> conditional_transform([1.0, 4.0], [[1.0], [4.0]]).round(6).tolist()
+    [0.682689, 0.682689]
+    """
+    points, rows = finite_array("gaps", gaps, 1), finite_array("weights", weights, 2)
+    if len(points) != len(rows):
+        raise InputError(f"gaps has {len(points)} entries and weights {len(rows)} rows")
+    if (rows < 0).any():
+        raise InputError(f"weights holds {rows.min():g}: weights must not be negative")
+    top = rows.max(axis=1)
+    if not top.all():
+        raise InputError(f"weights[{int(np.argmin(top))}] is 0 throughout: a law needs one above 0")
+    # The law scales with its largest weight: one law serves all rows with the same ratios.
+    ratios, group = np.unique(np.sort(rows / top[:, None], axis=1), axis=0, return_inverse=True)
+    out = np.empty(len(points))
+    for index, ratio in enumerate(ratios):
+        mine = group.ravel() == index
+        out[mine] = _law(ratio).cdf(points[mine] / top[mine])
+    return out
+
+
+class _Law(Protocol):
+    """What is asked of a law: that of SciPy's frozen continuous ones will do."""
+
+    def cdf(self, x: Any, /) -> Any: ...
+
+    def ppf(self, q: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureLaw:
+    """The law of T gap_T where the covariance depends on the endpoint (Theorem 8, Assumption 8).
+
+    P(Q <= x) = Σ_m p_m P(Q_m <= x)
+
+    Arguments:
+        laws: given each endpoint, (m,) of them.
+        probs: of the endpoints, (m,), sum to 1.
+
+    Raises:
+        InputError: no law, another number of probabilities, or ones that do not sum to 1.
+
+    >>> law = MixtureLaw([WeightedChi2([1.0]), WeightedChi2([4.0])], [0.5, 0.5])
+    >>> float(law.mean()), f"{law.cdf(law.ppf(0.3)):.12f}"
+    (2.5, '0.300000000000')
+    """
+
+    laws: Sequence[WeightedChi2]
+    probs: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "laws", tuple(self.laws))
+        object.__setattr__(self, "probs", probabilities("probs", self.probs, 1))
+        if len(self.laws) != len(self.probs):
+            raise InputError(
+                f"probs has {len(self.probs)} entries: one per law ({len(self.laws)}) is needed"
+            )
+
+    def _mean_of(self, values: list[Any]) -> Any:
+        return np.tensordot(self.probs, np.stack(values), axes=1)[()]
+
+    def cdf(self, x: ArrayLike) -> Any:
+        """P(Q <= x), of the shape of x."""
+        return self._mean_of([law.cdf(x) for law in self.laws])
+
+    def sf(self, x: ArrayLike) -> Any:
+        """P(Q > x), of the shape of x."""
+        return self._mean_of([law.sf(x) for law in self.laws])
+
+    def pdf(self, x: ArrayLike) -> Any:
+        """The density, of the shape of x."""
+        return self._mean_of([law.pdf(x) for law in self.laws])
+
+    def ppf(self, q: ArrayLike) -> Any:
+        """The x with P(Q <= x) = q, of the shape of q; NaN outside [0, 1]."""
+        levels = np.asarray(q, dtype=float)
+        ends = np.stack([np.asarray(law.ppf(levels)) for law in self.laws])
+        # The components' own quantiles bracket the mixture's.
+        out, top = np.array(ends.min(axis=0)), ends.max(axis=0)
+        inside = np.isfinite(out) & (out < top)
+        low, high, wanted = out[inside], top[inside], levels[inside]
+        for _ in range(_ROUNDS):
+            middle = low + (high - low) / 2
+            if not ((low < middle) & (middle < high)).any():
+                break
+            below = np.asarray(self.cdf(middle)) < wanted
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        out[inside] = high
+        return out[()]
+
+    def mean(self) -> float:
+        """E Q."""
+        return float(self._mean_of([law.mean() for law in self.laws]))
+
+    def var(self) -> float:
+        """E Var(Q_m) + Var E(Q_m)."""
+        centre = self.mean()
+        return float(self._mean_of([law.var() + (law.mean() - centre) ** 2 for law in self.laws]))
+
+    def rvs(self, size: int, random_state: int | np.random.Generator | None = None) -> Array:
+        """Independent draws, (size,)."""
+        generator = np.random.default_rng(random_state)
+        chosen = generator.choice(len(self.laws), integer("size", size, 0), p=self.probs)
+        out = np.empty(len(chosen))
+        for index, law in enumerate(self.laws):
+            mine = chosen == index
+            out[mine] = law.rvs(int(mine.sum()), generator)
+        return out
+
+
+def sup_distance(one: _Law, other: _Law, tolerance: float = 1e-5) -> float:
+    """sup_x |F(x) - H(x)| of two laws: what a Kolmogorov-Smirnov test sees of a rival.
+
+    On [a, b] no difference exceeds max(F(b) - H(a), H(b) - F(a)), since both rise; intervals between
+    quantiles are halved while that is more than the tolerance above the largest difference found.
+
+    Arguments:
+        one, other: with ``cdf`` and ``ppf``: :class:`WeightedChi2`, :class:`MixtureLaw`, SciPy's.
+        tolerance: from 1e-9 to 0.1.
+
+    Returns:
+        A difference that occurs; the supremum is at most the tolerance larger.
+
+    Raises:
+        InputError: the tolerance is not as said, or both laws jump at the same place.
+
+    >>> f"{sup_distance(WeightedChi2([1.0]), WeightedChi2([4.0])):.4f}"
+    '0.3227'
+    """
+    allowed = float(finite_array("tolerance", tolerance, 0))
+    if not 1e-9 <= allowed <= 0.1:
+        raise InputError(f"tolerance is {allowed:g}: from 1e-9 to 0.1 is allowed")
+    # Beyond the ends both laws have less than the tolerance left.
+    levels = np.clip(np.linspace(0, 1, _LEVELS), allowed / 4, 1 - allowed / 4)
+    points = np.unique(np.concatenate([one.ppf(levels), other.ppf(levels)]))
+    first, second = np.asarray(one.cdf(points)), np.asarray(other.cdf(points))
+    best = float(np.abs(first - second).max())
+    low = np.stack([points[:-1], first[:-1], second[:-1]])
+    high = np.stack([points[1:], first[1:], second[1:]])
+    for _ in range(_ROUNDS):
+        reach = np.maximum(high[1] - low[2], high[2] - low[1])
+        open_ = reach > best + allowed
+        if not open_.any():
+            return best
+        low, high = low[:, open_], high[:, open_]
+        places = low[0] + (high[0] - low[0]) / 2
+        if not ((low[0] < places) & (places < high[0])).all():
+            break
+        middle = np.stack([places, one.cdf(places), other.cdf(places)])
+        best = max(best, float(np.abs(middle[1] - middle[2]).max()))
+        low, high = np.concatenate([low, middle], axis=1), np.concatenate([middle, high], axis=1)
+    raise InputError("both laws jump at the same place: one of them must be continuous there")
