@@ -16,8 +16,7 @@ import numpy as np
 
 from ustat_pg.engines import Ball
 from ustat_pg.predictions import gradient_covariance, gradient_mse
-from ustat_pg.problems import Constants, LocationBandit, Neighbourhood, constants
-from ustat_pg.problems.bent_bandit import BentBandit
+from ustat_pg.problems import BentBandit, Constants, LocationBandit, Neighbourhood, constants
 
 from .problems import Suite
 
@@ -127,7 +126,7 @@ class Landscapes:
         """Generated ones."""
         for number in range(self.suite.generated):
             rng = np.random.default_rng([self.suite.seed, number, 11])
-            problem = bowl(float(rng.uniform(-0.3, 0.3)), float(rng.uniform(0.36, 0.44)))
+            problem = bowl(float(rng.uniform(-0.1, 0.1)), float(rng.uniform(0.38, 0.42)))
             yield Ground(f"bowl#{self.suite.seed}.{number}", "generated", problem)
 
     @cached_property

@@ -68,7 +68,7 @@ def _one_step(ground: Ground) -> Iterator[Check]:
     """From a point of Θ a single long step: the factor of the recursion."""
     landscape, radius, size = ground.landscape, 1.0, 8
     known = region(landscape, radius)
-    start = _start(ground, 0.4)
+    start = _start(ground, 0.3)
     gap = float(landscape.gap(start))
     rate = 1 / (2 * float(landscape.curvatures[0]))
     mse = gradient_mse(landscape.at(start).moments(), "grpo", size).mse
@@ -131,12 +131,12 @@ def _long_runs(ground: Ground, size: int = 2) -> Iterator[Check]:
 
 def _slope(ground: Ground) -> Iterator[Check]:
     """The gap of c/(t + t₀) against T + t₀, on logarithms."""
-    landscape, offset, times = ground.landscape, 40.0, (120, 440, 1720)
+    landscape, offset, times = ground.landscape, 40.0, (80, 280, 1080)
     schedule = Decay(2.0 / float(landscape.curvatures[0]), offset)
     training = Training(
-        landscape, 2, times[-1], schedule, start=_start(ground, 0.2), projection=ball(landscape, 1.0)
+        landscape, 2, times[-1], schedule, start=_start(ground, 0.1), projection=ball(landscape, 0.5)
     )
-    values = predicted_gap(ground, "grpo", 2, 1, schedule, 0.2)[list(times)]
+    values = predicted_gap(ground, "grpo", 2, 1, schedule, 0.1)[list(times)]
     points = tuple(mean_of(training, Gap(Estimator("grpo"), t)) for t in times)
     places = tuple(log(t + offset) for t in times)
     functional = LogSlope(places, points, tuple(float(v) for v in values))
@@ -144,7 +144,7 @@ def _slope(ground: Ground) -> Iterator[Check]:
         f"{ground.name} G=2: slope in T",
         ground.group,
         functional,
-        equal(-1.0, {SLOPE: -0.5}, digits=0.06),
+        equal(-1.0, {SLOPE: -0.5}, digits=0.08, relative_margin=0.25),
     )
 
 
