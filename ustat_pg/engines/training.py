@@ -376,17 +376,19 @@ def _expected(
 
     means = np.empty(len(quantities))
     for estimator, by_step in steps.items():
-        for step, columns in by_step.items():
-            runs = training.trajectory(estimator, (step,))
-            functions: list[Callable[[Array], Array]] = [
-                quantity.of
-                for quantity in (quantities[column] for column in columns)
-                if isinstance(quantity, (Gap, GapTransform))
-            ]
-            found = expectations(training.landscape, runs, functions, (step,))
-            for row, column in enumerate(columns):
-                most = training.range(quantities[column])[1]
-                # An expectation that the finest grid leaves uncertain is none: no verdict reads it.
-                sure = found.error[row, 0] <= _ENUMERATION_ERROR * most
-                means[column] = found.values[row, 0] if sure else np.nan
+        moments = sorted(by_step)
+        columns = [column for step in moments for column in by_step[step]]
+        asked = [quantities[column] for column in columns]
+        functions: list[Callable[[Array], Array]] = [
+            quantity.of for quantity in asked if isinstance(quantity, (Gap, GapTransform))
+        ]
+        # One backward pass serves all steps and functions.
+        runs = training.trajectory(estimator, (moments[-1],))
+        found = expectations(training.landscape, runs, functions, moments)
+        for row, column in enumerate(columns):
+            place = moments.index(quantities[column].step)
+            most = training.range(quantities[column])[1]
+            # An expectation that the finest grid leaves uncertain is none: no verdict reads it.
+            sure = found.error[row, place] <= _ENUMERATION_ERROR * most
+            means[column] = found.values[row, place] if sure else np.nan
     return means

@@ -49,8 +49,8 @@ ENTRIES_LIMIT = 2e8
 STEPS_LIMIT = 1e7
 """Distinct displacements at all grid points, which are kept."""
 
-WORK_LIMIT = 1e11
-"""Multiplications of all interpolations of one function over all steps."""
+WORK_LIMIT = 1e9
+"""Multiplications of all interpolations of one function over all steps: seconds of work."""
 
 _CHUNK_BYTES = 32_000_000
 _SPACING, _RATIO = 0.25, 1.5

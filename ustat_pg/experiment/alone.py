@@ -15,7 +15,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from ..checks import Evidence, allotted_alpha, decide
+from ..checks import allotted_alpha, decide
 from ..engines import MomentSums
 from ..validation import InputError, integer
 from .blocks import Block, Task, run_task, sums_of
@@ -31,7 +31,7 @@ from .plan import (
     why_not_exact,
 )
 from .results import CheckResult, Findings
-from .runner import decide_identity
+from .runner import decide_identity, enumerate_check
 
 __all__ = ["check_alone"]
 
@@ -93,8 +93,7 @@ def check_alone(
     statement, found = check.statement, dict[str, Findings]()
     if enumerated:
         known = {cell: (task.quantities, sums([task])) for cell, task in enumerated.items()}
-        evidence = Evidence.enumerated(check.functional.exact(known), statement)
-        found["exact"] = Findings(evidence, decide(statement, evidence, ()))
+        reason = enumerate_check(check, known, found)
     if drawn:
         of: dict[str, tuple[Sequence[AnyQuantity], MomentSums]] = {
             cell: (measured[cell][1], sums(blocks)) for cell, blocks in drawn.items()

@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from ..checks import Decision, Evidence, Interval, RivalVerdict, Verdict, decide
 from ..engines import MomentSums
+from ..engines.training import Training
 from .blocks import Task, sums_of
-from .claim import AnyQuantity, Check, Claim, Identity
+from .claim import AnyQuantity, Check, Claim, Identity, Sums
 from .plan import (
     Options,
     Plan,
@@ -64,14 +66,24 @@ def _decide(plan: Plan, work: Work, options: Options) -> ClaimResult:
         reason = why_not_exact(check.functional)
         found: dict[str, Findings] = {}
         if reason is None:
-            evidence = Evidence.enumerated(check.functional.exact(exact_sums), check.statement)
-            found["exact"] = Findings(evidence, decide(check.statement, evidence, ()))
+            reason = enumerate_check(check, exact_sums, found)
         if options.simulates:
             evidence = check.functional.evidence(simulated, plan.alpha)
             decision = decide(check.statement, evidence, plan.required[check.name])
             found["simulation"] = Findings(evidence, decision, plan.needed[check.name])
         results.append(CheckResult(check, found, reason, plan.required.get(check.name, ())))
     return ClaimResult.of(plan.claim, results, simulates=options.simulates)
+
+
+def enumerate_check(check: Check, sums: Sums, found: dict[str, Findings]) -> str | None:
+    """Add what is found without sampling; or say why there is nothing."""
+    assert not isinstance(check.functional, Identity)
+    value = check.functional.exact(sums)
+    if isnan(value) and any(isinstance(cell, Training) for cell in check.functional.cells):
+        return "backward induction did not settle on the finest grid that is feasible"
+    evidence = Evidence.enumerated(value, check.statement)
+    found["exact"] = Findings(evidence, decide(check.statement, evidence, ()))
+    return None
 
 
 def decide_identity(
