@@ -43,7 +43,12 @@ NARROW = 0.04
 
 
 def predicted_gap(
-    ground: Ground, baseline: str, group_size: int, batch_size: int, schedule: Schedule, start: float
+    ground: Ground,
+    baseline: str,
+    group_size: int,
+    batch_size: int,
+    schedule: Schedule,
+    start: float,
 ) -> np.ndarray:
     """½ tr(Λ Γₜ) for t = 0, 1, ...: the mean gap of the linearised runs, (T + 1,)."""
     landscape = ground.landscape
@@ -52,16 +57,12 @@ def predicted_gap(
     rates = schedule.rates(4096)
     away = np.zeros(len(curvatures))
     away[0] = start
-    gammas = finite_covariance(
-        curvatures, noise, rates, away, steps=np.arange(len(rates) + 1)
-    )
+    gammas = finite_covariance(curvatures, noise, rates, away, steps=np.arange(len(rates) + 1))
     return np.asarray(0.5 * np.einsum("j,tjj->t", curvatures, gammas))
 
 
 def _start(ground: Ground, distance: float) -> np.ndarray:
-    return np.asarray(
-        ground.landscape.maximiser + distance * ground.landscape.identifiable[:, 0]
-    )
+    return np.asarray(ground.landscape.maximiser + distance * ground.landscape.identifiable[:, 0])
 
 
 def _one_step(ground: Ground) -> Iterator[Check]:
@@ -134,7 +135,12 @@ def _slope(ground: Ground) -> Iterator[Check]:
     landscape, offset, times = ground.landscape, 40.0, (80, 280, 1080)
     schedule = Decay(2.0 / float(landscape.curvatures[0]), offset)
     training = Training(
-        landscape, 2, times[-1], schedule, start=_start(ground, 0.1), projection=ball(landscape, 0.5)
+        landscape,
+        2,
+        times[-1],
+        schedule,
+        start=_start(ground, 0.1),
+        projection=ball(landscape, 0.5),
     )
     values = predicted_gap(ground, "grpo", 2, 1, schedule, 0.1)[list(times)]
     points = tuple(mean_of(training, Gap(Estimator("grpo"), t)) for t in times)
@@ -173,9 +179,7 @@ def _under(
                 start=start,
                 projection=ball(landscape, radius),
             )
-            bounds = bound_curve(
-                gap, schedule.rates(300), pl=mu, smoothness=smooth, mse=most
-            )
+            bounds = bound_curve(gap, schedule.rates(300), pl=mu, smoothness=smooth, mse=most)
             expected = predicted_gap(ground, baseline, size, batch, schedule, radius / 3)
             for step in (1, 10, 100, 300):
                 yield Check(
@@ -224,7 +228,10 @@ def _curve(ground: Ground, radius: float) -> Iterator[Point]:
     start = _start(ground, radius / 3)
     gap = float(landscape.gap(start))
     steps = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-    for word, schedule in (("constant", Constant(rate)), ("decay", Decay(c, float(round(c / rate))))):
+    for word, schedule in (
+        ("constant", Constant(rate)),
+        ("decay", Decay(c, float(round(c / rate)))),
+    ):
         training = Training(
             landscape, 2, steps[-1], schedule, start=start, projection=ball(landscape, radius)
         )

@@ -46,9 +46,11 @@ BINS = 2048
 _BLOCK_WORK = 2**26
 """Outputs drawn in one block, about: a second's work."""
 
-_ENUMERATION_ERROR = 1e-6
-"""Of an expectation by backward induction, relative to the greatest value: two grids must agree to
-this."""
+_RELATIVE = 1e-5
+"""Error of an expectation by backward induction that is asked for, of its value."""
+
+_ABSOLUTE = 1e-6
+"""The same where the value is small, of the greatest value that there can be."""
 
 
 class Landscape(Protocol):
@@ -288,7 +290,7 @@ class Training:
 
     def rounding(self, quantity: Any) -> float:
         """What the enumerated value of a quantity may be off by."""
-        return _ENUMERATION_ERROR * self.range(quantity)[1]
+        return (_ABSOLUTE if isinstance(quantity, Gap) else _RELATIVE) * self.range(quantity)[1]
 
     def check_quantities(self, quantities: Sequence[Any]) -> None:
         """Refuse what is no quantity of a training run, and steps that it does not take."""
@@ -384,11 +386,11 @@ def _expected(
         ]
         # One backward pass serves all steps and functions.
         runs = training.trajectory(estimator, (moments[-1],))
-        found = expectations(training.landscape, runs, functions, moments)
+        found = expectations(training.landscape, runs, functions, moments, relative=_RELATIVE)
         for row, column in enumerate(columns):
             place = moments.index(quantities[column].step)
-            most = training.range(quantities[column])[1]
+            value, most = found.values[row, place], training.range(quantities[column])[1]
             # An expectation that the finest grid leaves uncertain is none: no verdict reads it.
-            sure = found.error[row, place] <= _ENUMERATION_ERROR * most
-            means[column] = found.values[row, place] if sure else np.nan
+            sure = found.error[row, place] <= max(_RELATIVE * abs(value), _ABSOLUTE * most)
+            means[column] = value if sure else np.nan
     return means
