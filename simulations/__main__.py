@@ -19,7 +19,7 @@ from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS
 from ustat_pg.validation import InputError, integer
 
-from . import STEMS, claim, curves
+from . import ON_RUNS, STEMS, claim, curves
 
 if TYPE_CHECKING:
     from ustat_pg.experiment import Options
@@ -213,7 +213,8 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
 def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
     words = ["python -m simulations verify"]
-    words += [] if tuple(stems) == STEMS else list(stems)
+    everything = [stem for stem in STEMS if not options.problem or stem not in ON_RUNS]
+    words += [] if list(stems) == everything else list(stems)
     words += [f"--size {options.size}", f"--engine {options.engine}", f"--seed {options.seed}"]
     words += [f"--problem {shlex.quote(options.problem)}"] if options.problem else []
     return " ".join(words)
@@ -225,6 +226,8 @@ def _check(options: argparse.Namespace) -> int:
 
     if options.stem not in STEMS:
         raise InputError(f"claim {options.stem!r} is unknown: choose of {', '.join(STEMS)}")
+    if options.stem in ON_RUNS and options.problem is not None:
+        raise InputError(f"{options.stem} does not take --problem: see its page")
     try:
         numbers = [int(word) for word in (options.replications or "").split(",") if word.strip()]
     except ValueError:
@@ -280,7 +283,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         unknown = [stem for stem in options.claims if stem not in STEMS]
         if unknown:
             raise InputError(f"claim {unknown[0]!r} is unknown: choose of {', '.join(STEMS)}")
-        stems = [stem for stem in STEMS if stem in options.claims or not options.claims]
+        if options.problem is not None:
+            runs = [stem for stem in options.claims if stem in ON_RUNS]
+            if runs:
+                raise InputError(
+                    f"{runs[0]} is about whole training runs on problems whose optimum is known: "
+                    "it does not take --problem (ustat-pg group-size does)"
+                )
+        known = [stem for stem in STEMS if options.problem is None or stem not in ON_RUNS]
+        stems = [stem for stem in known if stem in options.claims or not options.claims]
         try:
             return (_plan if options.command == "plan" else _verify)(options, stems)
         except KeyboardInterrupt:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,14 +26,13 @@ from ..distributions import WeightedChi2
 from ..problems import SoftmaxBandit
 from ..validation import InputError, integer
 from .base import Array, Estimator, InfeasibleError, MomentSums
-from .trajectory import Ball, Schedule, Theta, Trajectory, get_trajectory_engine
+from .trajectory import Ball, Landscape, Schedule, Theta, Trajectory, get_trajectory_engine
 
 __all__ = [
     "BINS",
     "ConditionalPit",
     "Gap",
     "GapTransform",
-    "Landscape",
     "Pit",
     "Training",
     "TrainingQuantity",
@@ -51,32 +50,6 @@ _RELATIVE = 1e-5
 
 _ABSOLUTE = 1e-6
 """The same where the value is small, of the greatest value that there can be."""
-
-
-class Landscape(Protocol):
-    """A problem with an interior optimum, as a training run needs it."""
-
-    @property
-    def d(self) -> int:
-        """The number of parameters."""
-
-    @property
-    def maximiser(self) -> Array:
-        """θ*, (d,)."""
-
-    @property
-    def maximum(self) -> float:
-        """J*."""
-
-    @property
-    def identifiable(self) -> Array:
-        """U, (d, r)."""
-
-    def at(self, theta: ArrayLike) -> SoftmaxBandit:
-        """The bandit at parameters (d,)."""
-
-    def gap(self, theta: ArrayLike) -> Array:
-        """J* - J(θ) for parameters (..., d): (...)."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import asinh, ceil, copysign, floor, isfinite, log, log10, sqrt
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -39,9 +39,9 @@ from ..problems import SoftmaxBandit
 from ..validation import InputError, finite_array, integer
 from .base import Array, Cell, Draws, InfeasibleError, Integers
 from .exact import minibatches, size
-from .trajectory import Ball, Box, Trajectory, starts
+from .trajectory import Ball, Box, Landscape, Trajectory, starts
 
-__all__ = ["Expectations", "Landscape", "check", "expectations"]
+__all__ = ["Expectations", "check", "expectations"]
 
 ENTRIES_LIMIT = 2e8
 """Outputs in all outcomes (choices of arms) at all grid points: what probabilities are made from."""
@@ -66,28 +66,6 @@ _ALONG = 1e-9
 _DIGITS = 250
 """Outcomes are enumerated at the uniform policy; their probabilities must not underflow there."""
 _12TH, _24TH, _120TH = 1 / 12, 1 / 24, 1 / 120
-
-
-class Landscape(Protocol):
-    """What is known of the return: a :class:`~ustat_pg.problems.LocationBandit` or its like."""
-
-    def at(self, theta: Array) -> SoftmaxBandit:
-        """The bandit at parameters (d,)."""
-
-    def gap(self, theta: Array) -> Array:
-        """J* - J(θ) for parameters (..., d): (...)."""
-
-    @property
-    def d(self) -> int:
-        """The number of parameters."""
-
-    @property
-    def maximiser(self) -> Array:
-        """θ*, (d,)."""
-
-    @property
-    def identifiable(self) -> Array:
-        """U, (d, r)."""
 
 
 @dataclass(frozen=True, eq=False)
