@@ -29,6 +29,7 @@ from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     covariance_parts,
+    finite_covariance,
     gradient_covariance,
     gradient_mse,
     mean_gap,
@@ -50,9 +51,9 @@ RIVALS = (PAPER, HALVED, INSIDE, ROOT, ONE)
 START = 0.1
 """Where runs begin, from the optimum."""
 
-REACH = 4.5
-"""Θ goes this many standard deviations of the noise under the first rate beyond the start: the
-projection is met once in 10⁵ runs, and a gap's range is small."""
+REACH = 4.0
+"""How many standard deviations of the noise, where it is largest, Θ goes beyond the start: the
+projection is met once in 10⁴ runs, and the range of a gap is small."""
 
 OWN_ERROR = 6.0
 """Of the linearised theory: this over t + t₀ of the gap; under a constant rate 1.5% of it."""
@@ -90,12 +91,19 @@ class Run:
         return self.budget // self.group_size
 
     @property
+    def length(self) -> int:
+        """Of the runs."""
+        return self.steps or self.step
+
+    @property
     def radius(self) -> float:
         """Of Θ."""
-        landscape = self.ground.landscape
-        basis, rate = landscape.identifiable, float(self.schedule.rates(1)[0])
+        landscape, basis = self.ground.landscape, self.ground.landscape.identifiable
         noise = gradient_covariance(self.moments, self.baseline, self.group_size, self.batch_size)
-        spread = rate * (basis.T @ noise @ basis).diagonal() / (2 * landscape.curvatures)
+        rates = self.schedule.rates(self.length)
+        spread = finite_covariance(
+            landscape.curvatures, basis.T @ noise @ basis, rates, steps=np.arange(self.length + 1)
+        )
         return round(self.start + REACH * float(np.sqrt(spread.max())), 2)
 
     @property
@@ -105,7 +113,7 @@ class Run:
         training = Training(
             landscape,
             self.group_size,
-            self.steps or self.step,
+            self.length,
             self.schedule,
             self.batch_size,
             self.design,
@@ -260,14 +268,14 @@ def _epochs(ground: Ground, smoke: bool) -> Iterator[Check]:
             yield replace(check, name=f"{check.name}, epochs")
 
 
-SMALL_C, LARGE_C = (Decay(10.0, 3.0), 200), (Decay(50.0, 22.0), 100)
+SMALL_C, LARGE_C = (Decay(26.5, 5.0), 60), (Decay(132.6, 60.0), 60)
 """For the crossing: schedule and steps."""
 
 
 def _crossing(ground: Ground) -> Iterator[Check]:
     """Two directions: the same pair of group sizes at a small and at a large c."""
     for (schedule, step), best, other in ((SMALL_C, 3, 8), (LARGE_C, 8, 3)):
-        run = Run(ground, 24, best, schedule, step, start=0.0)
+        run = Run(ground, 48, best, schedule, step, start=0.0)
         yield beats(run, replace(run, group_size=other))
 
 
@@ -339,9 +347,9 @@ def curves(suite: Suite) -> Iterator[Point]:
     again = [replace(run, design="epochs") for run in drawn]
     yield from _normalised("epochs", "i.i.d.", drawn, drawn)
     yield from _normalised("epochs", "epochs", again, drawn)
-    for word, (schedule, step) in (("c = 10", SMALL_C), ("c = 50", LARGE_C)):
+    for word, (schedule, step) in (("small c", SMALL_C), ("large c", LARGE_C)):
         runs = [
-            Run(grounds.crossing, 24, size, schedule, step, start=0.0)
+            Run(grounds.crossing, 48, size, schedule, step, start=0.0)
             for size in (2, 3, 4, 6, 8, 12)
         ]
         yield from _normalised("c", word, runs, runs)

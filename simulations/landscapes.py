@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+from sklearn.datasets import load_diabetes
 
 from ustat_pg.engines import Ball, Estimator, Quantity, SquaredProjection
 from ustat_pg.engines.base import direction
@@ -47,7 +48,7 @@ Landscape = LocationBandit | BentBandit
 
 @dataclass(frozen=True)
 class Ground:
-    """A problem with an interior optimum, its name and where it comes from: made-up or generated."""
+    """A problem with an interior optimum, its name and where it comes from: made-up, generated, real."""
 
     name: str
     group: str
@@ -213,8 +214,8 @@ def crossing() -> LocationBandit:
     """Two directions: a flat one in which prompts pull apart, a steep one of noise alone."""
     arms = np.array([-1.0, 0.0, 1.0])
     middle = 1.0 * (arms == 0)
-    rewards = np.stack([0.2 * middle + 0.2 * arms, 0.2 * middle - 0.2 * arms, 3 * middle])
-    return certain([[5.6, 0.0], [5.6, 0.0], [0.0, 4.0]], arms, 2.0, rewards)
+    rewards = np.stack([0.3 * middle + 0.3 * arms, 0.3 * middle - 0.3 * arms, 2 * middle])
+    return certain([[2.8, 0.0], [2.8, 0.0], [0.0, 4.0]], arms, 2.0, rewards)
 
 
 class Landscapes:
@@ -240,6 +241,18 @@ class Landscapes:
         """THEORY section 9, setting A: three prompts, two directions, noisy rewards."""
         problem = LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3])
         return Ground("slopes", "made-up", problem)
+
+    @cached_property
+    def diabetes(self) -> Ground:
+        """Real data: every 20th of 442 patients as a prompt, with the body mass index as its feature
+        and the progression of the disease as the arm to hit.
+        """
+        data = load_diabetes(scaled=False)
+        index = data.data[::20, data.feature_names.index("bmi")]
+        found = data.target[::20]
+        targets = 3 * (found - found.min()) / np.ptp(found) - 1.5
+        problem = LocationBandit.bump((index - index.mean()) / index.std(), targets)
+        return Ground("diabetes", "real", problem)
 
     @cached_property
     def steep(self) -> Ground:

@@ -279,7 +279,7 @@ def mixture(number: int | None = None, seed: int = 0) -> tuple[Ground, Training,
 
 def endpoint_weights(low: float, high: float) -> np.ndarray:
     """Equally likely weights: the second parameter hardly moves, so where it ends is where it began."""
-    logits = SPREAD * norm.ppf((np.arange(4000) + 0.5) / 4000)
+    logits = SPREAD * norm.ppf((np.arange(500) + 0.5) / 500)
     return np.asarray(low + (high - low) * expit(logits))
 
 
@@ -294,7 +294,7 @@ def _mixture(number: int | None, seed: int) -> Iterator[Check]:
         equal(0.0, scale=1.0, relative_margin=0.015, digits=LAW_ERROR),
     )
     weights = endpoint_weights(low, high)
-    levels = np.linspace(0, 1, 1001)[1:-1]
+    levels = np.linspace(0, 1, 501)[1:-1]
     mixed = chi2.cdf(weights.mean() * chi2.ppf(levels, 1)[:, None] / weights, 1).mean(axis=1)
     yield Check(
         f"{ground.name} G=2: distance from the law of the mean weight",
@@ -334,6 +334,7 @@ def _settings(suite: Suite) -> tuple[list[Setting], list[Setting]]:
     transforms += [one(ground, 2) for ground in flats]
     transforms += [two(ground) for ground in planes]
     laws = [one(ground, 2) for ground in (*pulls, *flats)] + [two(ground) for ground in planes]
+    laws.append(Setting(grounds.diabetes, 2, 16.0, 400.0, 1600))
     if suite.size != "smoke":
         laws += [
             Setting(grounds.slopes, 2, 12.0, 100.0, 2000, (0.2, -0.2)),
@@ -356,55 +357,67 @@ def claim(suite: Suite) -> Claim:
     return Claim(STEM, RIVALS, tuple(checks))
 
 
+LEVELS = np.arange(1, 64) / 64
+
+
 def curves(suite: Suite) -> Iterator[Point]:
-    """Shares of runs below quantiles of the predicted laws; the landscape with some runs."""
+    """Densities and quantiles of (T + t₀) gap, of the predicted law and of two rivals; a mixture."""
     grounds = Landscapes(suite)
     setting = Setting(grounds.steep, 2, 10.0, 80.0, 2000, (0.2, -0.2))
     weights = tuple(setting.weights.tolist())
-    levels = np.arange(1, 64) / 64
     time = setting.steps + setting.t0
     own = WeightedChi2(weights)
-    for level in levels:
+    for level in LEVELS:
         functional = LawShare(setting.training, Pit(GRPO, setting.steps, weights), float(level))
         at: dict[str, float | str] = {
             "level": float(level),
             "quantile": float(own.ppf(level)) * time,
         }
         yield Point("limit_law", "weighted chi-square", at, float(level), functional)
-    for name, wrong in (
-        (NORMAL, norm(own.mean(), own.var() ** 0.5)),
-        (ORACLE, WeightedChi2(setting.rivals[ORACLE])),
-    ):
-        for level in levels:
-            place = float(own.ppf(level))
-            at = {"level": float(level), "quantile": place * time}
-            yield Point("limit_law", name, at, float(wrong.cdf(place)))
+    laws = {
+        "weighted chi-square": own,
+        NORMAL: norm(own.mean(), own.var() ** 0.5),
+        ORACLE: WeightedChi2(setting.rivals[ORACLE]),
+    }
+    places = np.linspace(0, float(own.ppf(0.99)), 160)
+    for name, law in laws.items():
+        for place, density in zip(places, law.pdf(places), strict=True):
+            at = {"quantile": float(place) * time}
+            yield Point("limit_law", f"density: {name}", at, float(density) / time)
+        for level in LEVELS if law is not own else ():
+            at = {"level": float(level), "quantile": float(law.ppf(level)) * time}
+            yield Point("limit_law", name, at, float(level))
+    yield from _mixture_curves()
+
+
+def _mixture_curves() -> Iterator[Point]:
+    """Runs that end at different points of the ridge of maximisers, and the law of their gap."""
     ground, training, low, high = mixture()
+    landscape, basis = training.landscape, training.landscape.d - 1
+    weights = endpoint_weights(low, high)
+    mean = float(weights.mean())
     laws: dict[str, Pit | ConditionalPit] = {
-        "own weight": ConditionalPit(GRPO, 1000, training.landscape.d - 1, low, high),
-        "mean weight": Pit(GRPO, 1000, (float(endpoint_weights(low, high).mean()),)),
+        "own weight": ConditionalPit(GRPO, 1000, basis, low, high),
+        "mean weight": Pit(GRPO, 1000, (mean,)),
     }
     for series, pit in laws.items():
-        for level in levels:
-            at = {"problem": ground.name, "level": float(level)}
-            yield Point("mixture", series, at, float(level), LawShare(training, pit, float(level)))
-    yield from _landscape(grounds.tilted)
-
-
-def _landscape(ground: Ground) -> Iterator[Point]:
-    """The return over two parameters that act through one sum, and runs that end on its ridge."""
-    landscape = ground.landscape
-    side = np.linspace(-0.6, 0.6, 41)
-    for x in side:
-        for y, value in zip(
-            side, landscape.objective(np.stack([np.full(41, x), side], axis=-1)), strict=True
-        ):
-            yield Point("landscape", "return", {"x": float(x), "y": float(y)}, float(value))
-    steps = (0, *(round(2 ** (n / 2)) for n in range(4, 19)))
-    for run, start in enumerate(((-0.5, -0.4), (0.45, 0.3), (0.5, -0.4), (-0.45, 0.45))):
-        training = Training(landscape, 4, steps[-1], Decay(10.0, 40.0), start=start)
-        runs = training.trajectory(GRPO, steps)
-        path = get_trajectory_engine("cpu").run(runs, seed=run, replications=1)[0]
-        for step, (x, y) in zip(steps, path, strict=True):
-            at: dict[str, float | str] = {"run": run, "step": step, "x": float(x)}
-            yield Point("landscape", "run", at, float(y))
+        for level in LEVELS:
+            share = float(level)
+            if series == "mean weight":
+                share = float(chi2.cdf(mean * chi2.ppf(level, 1) / weights, 1).mean())
+            at: dict[str, float | str] = {"problem": ground.name, "level": float(level)}
+            yield Point("mixture", series, at, share, LawShare(training, pit, float(level)))
+    heights = np.linspace(-4, 4, 9)
+    for x in np.linspace(-1.2, 2.0, 41):
+        points = np.stack([np.full(len(heights), x), heights], axis=-1)
+        for y, value in zip(heights, landscape.objective(points), strict=True):
+            yield Point("mixture", "return", {"x": float(x), "y": float(y)}, float(value))
+    steps = (*range(64), *(round(2 ** (n / 4)) for n in range(24, 49)))
+    for run, start in enumerate(((-0.8, -3.0), (1.5, -1.0), (-0.8, 1.0), (1.5, 3.0))):
+        runs = Training(landscape, 2, steps[-1], Decay(20.0, 60.0), start=start)
+        path = get_trajectory_engine("cpu").run(
+            runs.trajectory(GRPO, steps), seed=run, replications=1
+        )[0]
+        for step, point in zip(steps, path, strict=True):
+            at = {"run": run, "step": step, "x": float(point[0]), "y": float(point[1])}
+            yield Point("mixture", "run", at, float(landscape.objective(point)))

@@ -247,11 +247,11 @@ class Training:
         own = np.eye(self.landscape.d) if theta_set.basis is None else theta_set.basis
         if not np.allclose(own @ (own.T @ basis), basis, rtol=0, atol=1e-9):
             return everywhere
-        radii = np.linspace(0, theta_set.radius, 513)
+        radii = np.linspace(0, theta_set.radius, 65)
         if rank == 1:
             points = np.concatenate([-radii, radii])[:, None]
         else:
-            angle = np.linspace(0, 2 * np.pi, 257)
+            angle = np.linspace(0, 2 * np.pi, 65)
             circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
             points = (radii[:, None, None] * circle).reshape(-1, 2)
         found = float(self.landscape.gap(theta_set.centre + points @ basis.T).max())
