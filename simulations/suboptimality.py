@@ -107,8 +107,8 @@ def _long_runs(ground: Ground, size: int = 2) -> Iterator[Check]:
     gap = float(landscape.gap(start))
     c = 1.5 / curvature
     for word, schedule, steps in (
-        ("constant", Constant(rate), 1024),
-        ("decay", Decay(c, float(round(c / rate))), 1536),
+        ("constant", Constant(rate), 512),
+        ("decay", Decay(c, float(round(c / rate))), 512),
     ):
         training = Training(
             landscape, size, steps, schedule, start=start, projection=ball(landscape, NARROW)
@@ -131,7 +131,7 @@ def _long_runs(ground: Ground, size: int = 2) -> Iterator[Check]:
 
 def _slope(ground: Ground) -> Iterator[Check]:
     """The gap of c/(t + t₀) against T + t₀, on logarithms."""
-    landscape, offset, times = ground.landscape, 40.0, (80, 280, 1080)
+    landscape, offset, times = ground.landscape, 40.0, (80, 280, 760)
     schedule = Decay(2.0 / float(landscape.curvatures[0]), offset)
     training = Training(
         landscape,

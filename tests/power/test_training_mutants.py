@@ -1,0 +1,121 @@
+"""Planted mutants behind the claims on whole training runs: each must be refuted by the decider, by
+backward induction and by simulation, or by the one of them that the wrong line does not touch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+import simulations.limit_law
+import simulations.suboptimality
+import ustat_pg.engines.trajectory_cpu
+from simulations import Suite
+from ustat_pg.checks import Verdict
+from ustat_pg.experiment import Claim, Options, Store, run_claims
+from ustat_pg.experiment import plan as planning
+
+from .test_mutants import Mutant, mutated
+
+LAW = "ustat_pg/predictions/limit_law.py"
+BOUND = "ustat_pg/predictions/suboptimality.py"
+BODIES = "ustat_pg/engines/trajectory_bodies.py"
+
+PLACES = {
+    LAW: [
+        (simulations.limit_law, "finite_weights"),
+        (simulations.limit_law, "limit_weights"),
+    ],
+    BOUND: [(simulations.suboptimality, "bound_curve")],
+    BODIES: [(ustat_pg.engines.trajectory_cpu, "bodies")],
+}
+
+TRANSFORM = "disagreement G=2 c=11.3 T=800: transform at 1/mean"
+DISTANCE = "disagreement G=2: distance to the limit against T"
+STEP = "bowl G=8: one step"
+FLOOR = "bowl G=2: constant rate, attained"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A mutant, and the check (of a claim) that meets it."""
+
+    mutant: Mutant
+    claim: object
+    check: str
+
+
+def planted(name: str, file: str, old: str, new: str, claim: object, check: str) -> Planted:
+    return Planted(Mutant(name, file, old, new), claim, check)
+
+
+LIMIT, LEMMA = simulations.limit_law, simulations.suboptimality
+
+MUTANTS = [
+    planted("missing 1/2", LAW, "0.5 * root[:, None]", "root[:, None]", LIMIT, TRANSFORM),
+    planted("rate not squared", LAW, "rates**2, kept", "rates, kept", LIMIT, TRANSFORM),
+    planted("shrunk once", LAW, "shrink[:, :, None] * shrink[:, None, :]",
+            "shrink[:, :, None] * np.ones_like(shrink)[:, None, :]", LIMIT, TRANSFORM),
+    planted("Hessian of the wrong sign", LAW, "1 - rates[:, None] * curvatures",
+            "1 + rates[:, None] * curvatures", LIMIT, TRANSFORM),
+    planted("root of Λ on one side only", LAW, "0.5 * root[:, None] * gamma * root",
+            "0.5 * root[:, None] * gamma", LIMIT, TRANSFORM),
+    planted("no -1 in the Lyapunov denominator", LAW, "exponents[:, None] + exponents - 1",
+            "exponents[:, None] + exponents", LIMIT, DISTANCE),
+    planted("c^2 dropped", LAW, "rate**2 * covariance", "covariance", LIMIT, DISTANCE),
+    planted("half the contraction", BOUND, "1 - 2 * low * steps", "1 - low * steps", LEMMA, STEP),
+    planted("noise term not halved", BOUND, "high * steps**2 * noise / 2",
+            "high * steps**2 * noise", LEMMA, FLOOR),
+]  # fmt: skip
+
+COMPILED = [
+    planted("schedule forgets t0", BODIES, "rates[t - 1] / (group * batch)",
+            "rates[0] * rates.size / (t + rates.size) / (group * batch)", LIMIT, TRANSFORM),
+    planted("constant step", BODIES, "rates[t - 1] / (group * batch)",
+            "rates[0] / (group * batch)", LIMIT, TRANSFORM),
+]  # fmt: skip
+
+
+def verdicts(claim, check, folder):
+    """By each kind of evidence, on that check alone."""
+    whole = claim.claim(Suite("smoke"))
+    kept = tuple(c for c in whole.checks if c.name.startswith(check))
+    assert kept
+    few = Claim(whole.stem, whole.rivals, kept)
+    result = run_claims([few], Options("smoke", workers=2), Store(folder)).claims[0]
+    return result.evidence("exact"), result.evidence("simulation")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """What is far from the truth shows in few runs."""
+    monkeypatch.setattr(planning, "BLOCK", 4_096)
+
+
+@pytest.mark.parametrize("check", [TRANSFORM, STEP, FLOOR])
+def test_the_true_program_is_confirmed(check, tmp_path):
+    claim = LIMIT if check == TRANSFORM else LEMMA
+    assert verdicts(claim, check, tmp_path) == (Verdict.CONFIRMED, Verdict.CONFIRMED)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("case", MUTANTS, ids=lambda case: case.mutant.name)
+def test_a_wrong_prediction_is_refuted(case, tmp_path, monkeypatch, small_blocks, record_property):
+    module = mutated(case.mutant)
+    record_property("mutant", case.mutant.name)
+    for place, name in PLACES[case.mutant.file]:
+        monkeypatch.setattr(place, name, getattr(module, name))
+    found = verdicts(case.claim, case.check, tmp_path)
+    assert found == (Verdict.REFUTED, Verdict.REFUTED)
+
+
+@pytest.mark.parametrize("case", COMPILED, ids=lambda case: case.mutant.name)
+def test_a_wrong_compiled_run_is_refuted(
+    case, tmp_path, monkeypatch, small_blocks, record_property
+):
+    record_property("mutant", case.mutant.name)
+    monkeypatch.setattr(ustat_pg.engines.trajectory_cpu, "bodies", mutated(case.mutant))
+    # Backward induction does not call the compiled body.
+    found = verdicts(case.claim, case.check, tmp_path)
+    assert found == (Verdict.CONFIRMED, Verdict.REFUTED)
