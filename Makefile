@@ -53,7 +53,7 @@ lint: .venv/dev  ## format, lint, types, import contracts
 
 benchmarks: .venv/dev  ## every benchmark, side by side with its peers; minutes, on a quiet machine
 	-$(PIP) --editable '.[benchmarks]'
-	for name in false_alarms mse_kernel ustatistics cost; do .venv/bin/python -m benchmarks.$$name || exit 1; done
+	for name in false_alarms mse_kernel ustatistics cost weighted_chi2 trajectories; do .venv/bin/python -m benchmarks.$$name || exit 1; done
 
 clean:
 	rm -rf .venv results build dist *.egg-info

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from . import minibatch, mse, optimality, oracle, ustatistic, verdicts
+from . import (
+    group_size,
+    limit_law,
+    minibatch,
+    mse,
+    optimal_policy,
+    optimality,
+    oracle,
+    oracle_policy,
+    suboptimality,
+    ustatistic,
+    verdicts,
+)
 from .picture import Picture
 
 __all__ = ["ALT", "PICTURES"]
 
 PICTURES: dict[str, Picture] = {
     picture.name: picture
-    for module in (verdicts, ustatistic, mse, minibatch, oracle, optimality)
+    for module in (
+        verdicts,
+        ustatistic,
+        mse,
+        minibatch,
+        oracle,
+        optimality,
+        suboptimality,
+        group_size,
+        limit_law,
+        oracle_policy,
+        optimal_policy,
+    )
     for picture in module.PICTURES
 }
 

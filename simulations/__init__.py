@@ -18,8 +18,8 @@ __all__ = ["ON_RUNS", "STEMS", "Suite", "claim", "curves"]
 STEMS = tuple(delivered())
 """The results that have an experiment, in the paper's order."""
 
-ON_RUNS = ("suboptimality", "group_size", "limit_law", "oracle_policy", "optimal_policy")
-"""Those on whole training runs: their problems have an interior optimum, so that one of the user's
+ON_RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")
+"""Those on whole training runs alone: their problems have an interior optimum, so that one of the user's
 own, which need not have one, does not take their place."""
 
 

@@ -288,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if runs:
                 raise InputError(
                     f"{runs[0]} is about whole training runs on problems whose optimum is known: "
-                    "it does not take --problem (ustat-pg group-size does)"
+                    "it does not take --problem"
                 )
         known = [stem for stem in STEMS if options.problem is None or stem not in ON_RUNS]
         stems = [stem for stem in known if stem in options.claims or not options.claims]

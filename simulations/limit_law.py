@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from math import exp, inf, log
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -375,7 +376,7 @@ def curves(suite: Suite) -> Iterator[Point]:
             "quantile": float(own.ppf(level)) * time,
         }
         yield Point("limit_law", "weighted chi-square", at, float(level), functional)
-    laws = {
+    laws: dict[str, Any] = {
         "weighted chi-square": own,
         NORMAL: norm(own.mean(), own.var() ** 0.5),
         ORACLE: WeightedChi2(setting.rivals[ORACLE]),
@@ -394,11 +395,11 @@ def curves(suite: Suite) -> Iterator[Point]:
 def _mixture_curves() -> Iterator[Point]:
     """Runs that end at different points of the ridge of maximisers, and the law of their gap."""
     ground, training, low, high = mixture()
-    landscape, basis = training.landscape, training.landscape.d - 1
+    landscape = training.landscape
     weights = endpoint_weights(low, high)
     mean = float(weights.mean())
     laws: dict[str, Pit | ConditionalPit] = {
-        "own weight": ConditionalPit(GRPO, 1000, basis, low, high),
+        "own weight": ConditionalPit(GRPO, 1000, landscape.d - 1, low, high),
         "mean weight": Pit(GRPO, 1000, (mean,)),
     }
     for series, pit in laws.items():
@@ -411,7 +412,7 @@ def _mixture_curves() -> Iterator[Point]:
     heights = np.linspace(-4, 4, 9)
     for x in np.linspace(-1.2, 2.0, 41):
         points = np.stack([np.full(len(heights), x), heights], axis=-1)
-        for y, value in zip(heights, landscape.objective(points), strict=True):
+        for y, value in zip(heights, landscape.maximum - landscape.gap(points), strict=True):
             yield Point("mixture", "return", {"x": float(x), "y": float(y)}, float(value))
     steps = (*range(64), *(round(2 ** (n / 4)) for n in range(24, 49)))
     for run, start in enumerate(((-0.8, -3.0), (1.5, -1.0), (-0.8, 1.0), (1.5, 3.0))):
@@ -421,4 +422,4 @@ def _mixture_curves() -> Iterator[Point]:
         )[0]
         for step, point in zip(steps, path, strict=True):
             at = {"run": run, "step": step, "x": float(point[0]), "y": float(point[1])}
-            yield Point("mixture", "run", at, float(landscape.objective(point)))
+            yield Point("mixture", "run", at, landscape.maximum - float(landscape.gap(point)))

@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from math import log, sqrt
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import Cell, Decay, Estimator, Gap, Training
@@ -104,7 +103,7 @@ def difference(
     size: int,
     batch: int = 1,
     weight: int = 0,
-    away: ArrayLike = 0.0,
+    away: float | np.ndarray = 0.0,
     times: float = 1,
 ) -> Linear:
     """``times`` w_k(grpo) - w_k(oracle) to first order, from gradients at the optimum + ``away``."""
@@ -240,7 +239,9 @@ def _ends(ground: Ground) -> Iterator[Check]:
     for end in ENDS:
         away = np.array([0.0, end])
         moments = landscape.at(landscape.maximiser + away).moments()
+        assert moments.matrices is not None
         (record,) = moments.matrices()
+        # σ²F along the direction that is identified, the first coordinate; G(G-1) = 2.
         second = float(moments.reward_variance[0] * record.fisher[0, 0]) / 2
         points.append(difference(ground, 2, away=away))
         values.append(float(limit_weights(landscape.curvatures, [[second]], scale(ground))[0]))

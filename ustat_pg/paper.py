@@ -74,6 +74,7 @@ RESULTS: dict[str, Result] = {
         assumptions="Bounded reward, L-smooth return, PL with μ, η < 2/L or c > 1/(2μ), Θ compact.",
         sharper="[reconstructed] from the one-step recursion, whose iterates are the tightest curve "
         "of that proof; attained where the return is quadratic.",
+        delivered=True,
     ),
     "group_size": Result(
         "Theorem 7",
@@ -81,6 +82,7 @@ RESULTS: dict[str, Result] = {
         assumptions="Of the bound: those of Lemma 6. c₁ > 0: with one prompt the best is G = K.",
         sharper="√(c₃/c₁) in the paper [reconstructed]. c₃ >= 2 c₁, so it is at least 1 + √2. "
         "Exactly universal for the bound and for one direction; else the gap's optimum depends on c.",
+        delivered=True,
     ),
     "limit_law": Result(
         "Theorem 8",
@@ -89,12 +91,14 @@ RESULTS: dict[str, Result] = {
         "concavity towards them, a limit of the noise covariance; c λ_min > 1/2 for the law alone.",
         sharper="A law at finite T, from the linear recursion; conditional on the endpoint where the "
         "covariance depends on it.",
+        delivered=True,
     ),
     "oracle_policy": Result(
         "Corollary 9",
         "Limit weights of grpo differ from the oracle's by O(1/G²).",
         assumptions="Those of Theorem 8; the covariance depends on θ through Uᵀθ alone.",
         sharper="By C/(B G(G-1)), and C is known.",
+        delivered=True,
     ),
     "optimal_policy": Result(
         "Corollary 10",
@@ -103,6 +107,7 @@ RESULTS: dict[str, Result] = {
         assumptions="Assumption 2 as a matrix: E[Uᵀ s sᵀ U a | x] = 0. The norm form is not enough.",
         sharper="A policy with logits linear in θ never satisfies it at an interior optimum: there "
         "E[Uᵀ s sᵀ U a] = -Λ, and a constant below V does better than the oracle.",
+        delivered=True,
     ),
     "normalised": Result("Lemma 11", "The normalised estimator tends to a U-statistic."),
     "practical_mse": Result("Theorem 12", "MSE of practical GRPO."),

@@ -47,7 +47,10 @@ def run(tmp_path_factory):
 
 
 def test_every_figure_is_drawn_with_its_title_and_what_is_seen(run, tmp_path, capsys):
-    owners = [name.split("_")[0] if name not in STEMS else name for name in NAMES[1:]]
+    owners = [
+        max((s for s in STEMS if name == s or name.startswith(f"{s}_")), key=len)
+        for name in NAMES[1:]
+    ]
     assert list(dict.fromkeys(owners)) == list(STEMS)
     assert main([str(run), "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
@@ -114,7 +117,8 @@ def test_a_run_of_one_claim_draws_its_own_and_says_what_is_missing(run, tmp_path
     (tmp_path / "verdicts.json").write_text(json.dumps(document))
     assert main([str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "No data in this run for: verdicts, ustatistic, mse, minibatch\n" in out
+    assert "No data in this run for: verdicts, ustatistic, mse, minibatch, suboptimality, "
+        "group_size, limit_law, limit_law_mixture, oracle_policy, optimal_policy\n" in out
     drawn = {file.stem for file in (tmp_path / "figures").iterdir()}
     assert drawn == {"oracle", "optimality_frontier", "optimality_map"}
     assert main([str(tmp_path), "mse"]) == 0

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from scipy.stats import binomtest
 
+from benchmarks.false_alarms import started
+from simulations.landscapes import bowl, plane
 from simulations.mse import rivals
 from simulations.problems import Suite, mse_of, two_valued
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
-from ustat_pg.engines import Cell, get_engine
-from ustat_pg.experiment import mean_of
+from ustat_pg.engines import Cell, Pit, get_engine
+from ustat_pg.engines.training import measure_training
+from ustat_pg.experiment import LawDistance, mean_of
 from ustat_pg.predictions import gradient_mse
 
 SEEDS = 2000
@@ -59,3 +62,33 @@ def test_at_the_planned_number_the_rival_is_missed_at_most_once_in_a_thousand():
     assert binomtest(missed, SEEDS, 1e-3, "greater").pvalue > 1e-3
     confirmed = sum(decision.verdict == Verdict.CONFIRMED for decision in found)
     assert confirmed >= 0.95 * SEEDS
+
+
+def law_verdicts(functional, alpha, replications, seeds):
+    """The decider's verdicts on a law, seed by seed."""
+    statement = equal(0.0, scale=1.0, relative_margin=1.0)
+    for seed in range(seeds):
+        block = measure_training(
+            "cpu", functional.cell, functional.quantities, seed=seed, replications=replications
+        )
+        sums = {functional.cell.name: (functional.quantities, block)}
+        yield decide(statement, functional.evidence(sums, alpha))
+
+
+@pytest.mark.parametrize("landscape", [bowl(), plane()], ids=["one direction", "two directions"])
+class TestLaws:
+    def test_false_alarms_stay_at_their_rate(self, landscape):
+        functional, _ = started(landscape)
+        alarms = sum(
+            decision.verdict == Verdict.REFUTED
+            for decision in law_verdicts(functional, 0.05, 200, 1000)
+        )
+        assert binomtest(alarms, 1000, 0.05, "greater").pvalue > 1e-3
+        # The band has no reserve, so that a smaller one would be seen.
+        assert binomtest(alarms, 1000, 0.02, "greater").pvalue < 1e-3
+
+    def test_weights_wrong_by_a_third_are_refuted_every_time(self, landscape):
+        functional, weights = started(landscape)
+        wrong = Pit(functional.pit.estimator, 0, tuple(1.33 * weight for weight in weights))
+        found = law_verdicts(LawDistance(functional.cell, wrong), 0.01, 4000, 50)
+        assert all(decision.verdict == Verdict.REFUTED for decision in found)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from simulations import STEMS, Suite, claim
+from simulations import ON_RUNS, STEMS, Suite, claim
 from ustat_pg.experiment import Identity, Options, Store, run_claims
 from ustat_pg.experiment.plan import panels as panels_of
 from ustat_pg.problems import SoftmaxBandit, random_problem, save_problem
@@ -38,11 +38,11 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, si
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_claim_has_made_up_generated_and_real_problems(stem):
-    assert {check.group for check in claim(stem, Suite("smoke")).checks} == {
-        "made-up",
-        "generated",
-        "real",
-    }
+    groups = {check.group for check in claim(stem, Suite("smoke")).checks}
+    # Of real data few have a return with a known interior optimum; see landscapes.diabetes.
+    assert groups - {"real"} == {"made-up", "generated"}
+    if stem not in ("oracle_policy", "optimal_policy"):
+        assert "real" in groups
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -95,7 +95,9 @@ def test_no_problem_of_a_users_own_refutes_a_true_result(name, tmp_path, monkeyp
     # Enumeration is what rounding would refute; simulation adds draws, not cases.
     suite = Suite("smoke", user=DEGENERATE[name])
     run = run_claims(
-        [claim(stem, suite) for stem in STEMS], Options("smoke", engine="exact"), Store(tmp_path)
+        [claim(stem, suite) for stem in STEMS if stem not in ON_RUNS],
+        Options("smoke", engine="exact"),
+        Store(tmp_path),
     )
     assert exit_code(run) in (0, 3), remarks(run)
     for result in run.claims:

@@ -1,0 +1,84 @@
+"""Theorem 7: the gap after training against G, at equal budgets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import style
+from .picture import Picture
+from .style import BLUE, GREEN, ORANGE, PINK, RED, Line
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["PICTURES", "draw"]
+
+PANELS = {
+    "universal": "one direction",
+    "epochs": "24 prompts, K = 24",
+    "c": "two directions, K = 48",
+}
+LOOKS = {
+    "universal": (
+        Line(BLUE, "o"),
+        Line(ORANGE, "s", (4, 1.5)),
+        Line(GREEN, "D", (1, 1), size=2.4),
+        Line(PINK, "^", (4, 1.2, 1, 1.2)),
+    ),
+    "epochs": (Line(BLUE, "o"), Line(RED, "v", (4, 1.5))),
+    "c": (Line(BLUE, "o"), Line(RED, "v", (4, 1.5))),
+}
+NAMES = {"epochs": "reshuffled epochs", "i.i.d.": "i.i.d. prompts"}
+
+
+def draw(frame: pd.DataFrame) -> Figure:
+    """One panel each for universality, epochs and c; the band is within 5% of the best."""
+    panels = [name for name in PANELS if (frame["panel"] == name).any()]
+    figure, axes = style.panels(len(panels), 2.5)
+    for letter, axis, panel in zip("abc", axes, panels, strict=False):
+        own = frame[frame["panel"] == panel]
+        lines = dict(zip(dict.fromkeys(own["series"]), LOOKS[panel], strict=False))
+        axis.axhspan(1.0, 1.05, color="0.9", lw=0, zorder=0)
+        style.series(axis, own, "group_size", lines)
+        style.log_axis(axis, "x", [2, 3, 4, 6, 8, 12])
+        axis.set_xlim(1.85, 13)
+        top = float(own["prediction"].max())
+        axis.set_ylim(min(0.95, 0.93 * float(own["prediction"].min())), 1.0 + 1.25 * (top - 1.0))
+        axis.set(xlabel="group size G", ylabel="")
+        axis.set_title(style.mark(letter) + PANELS[panel], loc="left")
+        _legend(axis, lines)
+    axes[0].set_ylabel("mean gap / least predicted")
+    return figure
+
+
+def _legend(axis: Axes, lines: dict[str, Line]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=look.colour,
+            ls=(0, look.dash or None),
+            label=NAMES.get(name, name),
+            **style.point(look),
+        )
+        for name, look in lines.items()
+    ]
+    axis.legend(handles=handles, loc="upper center", handlelength=2.8)
+
+
+PICTURES = (
+    Picture(
+        "group_size",
+        "The group size at a budget",
+        "Mean suboptimality gap after training against the group size at equal budgets, in three "
+        "panels: simulated points of several budgets, schedules and lengths fall on one curve, least "
+        "at 3 or 4; under reshuffled epochs the largest group is best; with two directions the "
+        "order of small and large groups depends on c.",
+        "group_size",
+        draw,
+    ),
+)

@@ -1,0 +1,120 @@
+"""Lemma 6: the mean gap against T and its bound, and how far the bound is above it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import style
+from .picture import Picture
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["PICTURES", "draw"]
+
+GAPS = {
+    "constant: gap": style.Line(style.BLUE, "o", None),
+    "decay: gap": style.Line(style.ORANGE, "s", None),
+}
+BOUNDS = {
+    "constant: bound": style.Line(style.BLUE, ""),
+    "decay: bound": style.Line(style.ORANGE, "", (4, 1.5)),
+}
+LEGEND = (
+    ("bound, constant rate", BOUNDS["constant: bound"]),
+    ("gap, constant rate", GAPS["constant: gap"]),
+    ("bound, $c/(t + t_0)$", BOUNDS["decay: bound"]),
+    ("gap, $c/(t + t_0)$", GAPS["decay: gap"]),
+)
+MEASURES = ("prediction", "estimate", "low", "high")
+TITLES = {"bowl": "a quadratic return", "slopes": "three prompts, binary rewards"}
+
+
+def draw(frame: pd.DataFrame) -> Figure:
+    """A column for each problem: gap and bound above, their ratio below."""
+    import matplotlib.pyplot as plt
+
+    problems = list(dict.fromkeys(frame["problem"]))
+    frame = frame.assign(**{name: 1000 * frame[name] for name in MEASURES})
+    figure, axes = plt.subplots(
+        2,
+        len(problems),
+        figsize=(style.PAGE if len(problems) > 1 else style.COLUMN, 3.5),
+        sharex="col",
+        squeeze=False,
+        height_ratios=[2.4, 1],
+    )
+    for (letter, problem), upper, lower in zip(
+        zip("abcdef", problems, strict=False), *axes, strict=True
+    ):
+        own = frame[frame["problem"] == problem]
+        bounds = own["series"].isin(list(BOUNDS))
+        style.series(upper, own[bounds], "step", BOUNDS)
+        style.series(upper, own[~bounds].assign(prediction=np.nan), "step", GAPS)
+        style.log_axis(lower, "x", [1, 10, 100, 1000])
+        style.log_axis(lower, "y", [1, 2, 5, 10, 20, 50])
+        _ratios(lower, own)
+        # What the linear theory predicts of the gap is not drawn: the bound holds without it.
+        style.decades(upper, own["prediction"].where(bounds, own["estimate"]))
+        upper.set(xlabel="", ylabel="")
+        lower.set_xlabel("steps T")
+        title = style.plain(TITLES.get(problem, str(problem)))
+        upper.set_title((style.mark(letter) if len(problems) > 1 else "") + title, loc="left")
+    # Ratios are compared between the problems, gaps are not.
+    top = max(axis.get_ylim()[1] for axis in axes[1])
+    for axis in axes[1]:
+        axis.set_ylim(0.85, top)
+    style.slope(axes[0, 0], -1, (0.42, 0.3))
+    axes[0, 0].set_ylabel("1000 × mean gap")
+    axes[1, 0].set_ylabel("bound / gap")
+    _legend(figure)
+    return figure
+
+
+def _ratios(axis: Axes, frame: pd.DataFrame) -> None:
+    """Bound over gap with its interval."""
+    axis.axhline(1, color=style.GREY, lw=0.6, zorder=1)
+    for (gap, look), bound in zip(GAPS.items(), BOUNDS, strict=True):
+        drawn = frame[(frame["series"] == gap) & frame["estimate"].notna()].set_index("step")
+        above = frame[frame["series"] == bound].set_index("step")["prediction"]
+        above = above.reindex(drawn.index)
+        ratio = above / drawn["estimate"]
+        # An interval that reaches 0 has no upper end here.
+        top = np.where(drawn["low"] > 0, above / drawn["low"].where(drawn["low"] > 0), ratio)
+        axis.vlines(drawn.index, above / drawn["high"], top, look.colour, lw=0.8, zorder=2.5)
+        axis.plot(drawn.index, ratio, ls="none", zorder=3, **style.point(look))
+
+
+def _legend(figure: Figure) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=look.colour,
+            ls="none" if look.dash is None else (0, look.dash or None),
+            label=text,
+            **style.point(look),
+        )
+        for text, look in LEGEND
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, handlelength=2.6)
+
+
+PICTURES = (
+    Picture(
+        "suboptimality",
+        "The mean gap and its bound",
+        "Mean suboptimality gap against the number of steps, on logarithmic axes: under a constant "
+        "rate it falls to a floor, under c/(t + t0) on like 1/T. On a quadratic return the bound "
+        "lies on the simulated points; on another problem it lies some times above them, and the "
+        "ratio of bound to gap below shows how many.",
+        "suboptimality",
+        draw,
+    ),
+)

@@ -1,0 +1,113 @@
+"""Blocks of training runs: plain data in and out, histograms with them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from simulations.landscapes import ball, triple
+from ustat_pg.engines import Cell as GradientCell
+from ustat_pg.engines import Constant, Estimator, Gap, MomentSums, Pit, SquaredError, Training
+from ustat_pg.engines.training import BINS, measure_training
+from ustat_pg.experiment.blocks import Block, run_task, sums_of
+
+LANDSCAPE = triple()
+CELL = Training(LANDSCAPE, 2, 12, Constant(0.3), projection=ball(LANDSCAPE, 0.5))
+GRPO = Estimator("grpo")
+QUANTITIES = (Gap(GRPO, 12), Pit(GRPO, 12, (0.01,)), Pit(Estimator("oracle"), 6, (0.01,)))
+
+
+def block(first=0, replications=200, seed=3, **more):
+    return Block(CELL, QUANTITIES, "cpu", seed, first, replications, **more)
+
+
+def test_a_result_is_plain_data_and_comes_back_whole():
+    task = block()
+    direct = measure_training("cpu", CELL, QUANTITIES, seed=3, replications=200)
+    stored = json.loads(json.dumps(run_task(task)))
+    found = sums_of(stored)
+    assert found.n == direct.n
+    assert np.array_equal(found.mean, direct.mean)
+    assert np.array_equal(found.products, direct.products)
+    assert list(found.counts) == [QUANTITIES[1].label, QUANTITIES[2].label]
+    for label, count in direct.counts.items():
+        assert np.array_equal(found.counts[label], count)
+        assert found.counts[label].dtype.kind == "i"
+
+
+def test_a_task_survives_the_way_to_another_process():
+    task = block()
+    sent = pickle.loads(pickle.dumps(task))
+    assert sent == task
+    assert sent.description == task.description
+    assert run_task(sent) == run_task(task)
+
+
+def test_histograms_merge_bin_by_bin_whatever_the_parts():
+    whole = sums_of(run_task(block()))
+    for cuts in ((0, 1, 200), (0, 64, 128, 200), (0, 199, 200)):
+        parts = [
+            sums_of(run_task(block(first, last - first)))
+            for first, last in pairwise(cuts)
+        ]
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = merged.merge(part)
+        assert merged.n == 200
+        assert list(merged.counts) == list(whole.counts)
+        for label, count in whole.counts.items():
+            assert np.array_equal(merged.counts[label], count)
+            assert count.sum() == 200
+            assert count.shape == (BINS,)
+        backwards = parts[-1]
+        for part in parts[-2::-1]:
+            backwards = backwards.merge(part)
+        for label, count in whole.counts.items():
+            assert np.array_equal(backwards.counts[label], count)
+
+
+def test_a_block_without_its_histogram_is_not_merged_with_one_that_has_it():
+    one = sums_of(run_task(block()))
+    with pytest.raises(KeyError):
+        one.merge(MomentSums(one.n, one.mean, one.products))
+
+
+def test_the_exact_block_has_no_replications_and_no_histogram():
+    task = Block(CELL, QUANTITIES[:1], "exact")
+    stored = run_task(task)
+    assert stored["n"] == 0
+    assert "counts" not in stored
+    assert sums_of(stored).counts == {}
+
+
+def test_gradient_blocks_hold_no_histogram():
+    task = Block(
+        GradientCell(LANDSCAPE.at(LANDSCAPE.maximiser), 2), (SquaredError(GRPO),), "cpu", 0, 0, 50
+    )
+    assert set(run_task(task)) == {"n", "mean", "products"}
+
+
+def test_everything_that_matters_is_in_the_description():
+    other = Training(LANDSCAPE, 2, 12, Constant(0.31), projection=ball(LANDSCAPE, 0.5))
+    tasks = [
+        block(),
+        block(first=200),
+        block(replications=100),
+        block(seed=4),
+        Block(CELL, QUANTITIES[:2], "cpu", 3, 0, 200),
+        Block(CELL, (*QUANTITIES[:2], Pit(GRPO, 12, (0.011,))), "cpu", 3, 0, 200),
+        Block(CELL, QUANTITIES, "reference", 3, 0, 200),
+        Block(other, QUANTITIES, "cpu", 3, 0, 200),
+    ]
+    assert len({json.dumps(task.description, sort_keys=True) for task in tasks}) == len(tasks)
+
+
+def test_longer_runs_weigh_more():
+    longer = Training(LANDSCAPE, 2, 24, Constant(0.3))
+    assert Block(longer, QUANTITIES, "cpu", 0, 0, 5000).weight == pytest.approx(
+        2 * Block(CELL, QUANTITIES, "cpu", 0, 0, 5000).weight
+    )
