@@ -223,6 +223,8 @@ class Landscapes:
 
     def __init__(self, suite: Suite) -> None:
         self.suite = suite
+        # Whole runs cost more than gradients: half as many problems of each kind.
+        self.generated = max(suite.generated // 2, 1)
 
     @cached_property
     def bowl(self) -> Ground:
@@ -231,7 +233,7 @@ class Landscapes:
 
     def bowls(self) -> Iterator[Ground]:
         """Generated ones."""
-        for number in range(self.suite.generated):
+        for number in range(self.generated):
             rng = np.random.default_rng([self.suite.seed, number, 11])
             problem = bowl(float(rng.uniform(-0.1, 0.1)), float(rng.uniform(0.38, 0.42)))
             yield Ground(f"bowl#{self.suite.seed}.{number}", "generated", problem)
@@ -267,7 +269,7 @@ class Landscapes:
 
     def disagreements(self) -> Iterator[Ground]:
         """Generated ones."""
-        for number in range(self.suite.generated):
+        for number in range(self.generated):
             rng = np.random.default_rng([self.suite.seed, number, 12])
             problem = disagreement(float(rng.uniform(0.17, 0.21)), float(rng.uniform(1.1, 1.3)))
             yield Ground(f"disagreement#{self.suite.seed}.{number}", "generated", problem)
@@ -279,7 +281,7 @@ class Landscapes:
 
     def tilteds(self) -> Iterator[Ground]:
         """Generated ones."""
-        for number in range(self.suite.generated):
+        for number in range(self.generated):
             rng = np.random.default_rng([self.suite.seed, number, 13])
             problem = tilted(float(rng.uniform(0.9, 1.2)), float(rng.uniform(0.17, 0.21)))
             yield Ground(f"tilted#{self.suite.seed}.{number}", "generated", problem)
@@ -291,7 +293,7 @@ class Landscapes:
 
     def planes(self) -> Iterator[Ground]:
         """Generated ones."""
-        for number in range(self.suite.generated):
+        for number in range(self.generated):
             rng = np.random.default_rng([self.suite.seed, number, 14])
             problem = plane(float(rng.uniform(0.28, 0.34)), float(rng.uniform(0.0, 1.5)))
             yield Ground(f"plane#{self.suite.seed}.{number}", "generated", problem)
@@ -305,7 +307,7 @@ class Landscapes:
         tilt, flat = 0.25 * (kind == "pair"), kind == "flat"
         name = {"one": "triple", "pair": "quarrel", "flat": "flat triple"}[kind]
         yield Ground(name, "made-up", triple(tilt, flat=flat))
-        for number in range(self.suite.generated):
+        for number in range(self.generated):
             rng = np.random.default_rng([self.suite.seed, number, number_of])
             tilt = float(rng.uniform(0.2, 0.3)) * (kind == "pair")
             problem = triple(tilt, float(rng.uniform(0.25, 0.45)), flat=flat)
@@ -314,7 +316,7 @@ class Landscapes:
     def mixtures(self) -> Iterator[Ground]:
         """Noise that depends on a parameter which is never identified: made-up, then generated."""
         yield Ground("mixture", "made-up", mixture_problem())
-        for number in range(self.suite.generated):
+        for number in range(self.generated):
             rng = np.random.default_rng([self.suite.seed, number, 24])
             problem = mixture_problem(
                 target=float(rng.uniform(-0.5, 0.5)), noise=float(rng.uniform(0.5, 0.7))
@@ -325,7 +327,7 @@ class Landscapes:
         """E[s sᵀ a] = 0 at the optimum: made-up, then generated."""
         name = "ordered" if dimensions == 1 else f"ordered, d = {dimensions}"
         yield Ground(name, "made-up", ordered_problem(dimensions))
-        for number in range(self.suite.generated):
+        for number in range(self.generated):
             rng = np.random.default_rng([self.suite.seed, number, 25, dimensions])
             bend = rng.uniform(0.8, 1.2, dimensions)
             problem = ordered_problem(dimensions, bend=bend, value=float(rng.uniform(0.45, 0.55)))
@@ -334,7 +336,7 @@ class Landscapes:
     def uneven(self) -> Iterator[Ground]:
         """E[‖s‖² a] = 0 but not E[s sᵀ a], and unequal curvatures: made-up, then generated."""
         yield Ground("uneven", "made-up", uneven())
-        for number in range(self.suite.generated):
+        for number in range(self.generated):
             rng = np.random.default_rng([self.suite.seed, number, 26])
             problem = uneven(float(rng.uniform(1.35, 1.45)), float(rng.uniform(2.5, 3.5)))
             yield Ground(f"uneven#{self.suite.seed}.{number}", "generated", problem)
@@ -350,7 +352,7 @@ class Landscapes:
         )
         copies = 12 if kind == "crowd" else 1
         yield Ground(kind, "made-up", tug(height, tilt, tau, copies))
-        for number in range(self.suite.generated):
+        for number in range(self.generated):
             rng = np.random.default_rng([self.suite.seed, number, number_of])
             problem = tug(
                 height * float(rng.uniform(0.95, 1.05)), tilt, tau * float(rng.uniform(0.97, 1.03)),

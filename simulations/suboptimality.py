@@ -66,7 +66,7 @@ def _start(ground: Ground, distance: float) -> np.ndarray:
 
 def _one_step(ground: Ground) -> Iterator[Check]:
     """From a point of Θ a single long step: the factor of the recursion."""
-    landscape, radius, size = ground.landscape, 1.0, 8
+    landscape, radius, size = ground.landscape, 0.6, 8
     known = region(landscape, radius)
     start = _start(ground, 0.3)
     gap = float(landscape.gap(start))
@@ -154,7 +154,11 @@ def _slope(ground: Ground) -> Iterator[Check]:
 
 
 def _under(
-    ground: Ground, radius: float, share: float, cases: tuple[tuple[int, int, str], ...]
+    ground: Ground,
+    radius: float,
+    share: float,
+    cases: tuple[tuple[int, int, str], ...],
+    steps: tuple[int, ...],
 ) -> Iterator[Check]:
     """The gap under the bound at every one of some steps, and its slack; rates up to share/L."""
     landscape = ground.landscape
@@ -179,7 +183,6 @@ def _under(
                 projection=ball(landscape, radius),
             )
             bounds = bound_curve(gap, schedule.rates(300), pl=mu, smoothness=smooth, mse=most)
-            steps = (1, 10, 100, 300)
             expected = predicted_gap(ground, baseline, size, batch, schedule, radius / 3, steps)
             for step, value in zip(steps, expected, strict=True):
                 yield Check(
@@ -204,9 +207,9 @@ def claim(suite: Suite) -> Claim:
     for ground in (grounds.bowl, *grounds.bowls()):
         checks += [*_one_step(ground), *_long_runs(ground), *_slope(ground)]
     few = 1 if suite.size == "smoke" else len(CASES)
-    checks += _under(grounds.bowl, 0.8, 0.2, CASES[:few])
-    checks += _under(grounds.slopes, 0.6, 0.05, BATCHES[:few])
-    checks += _under(grounds.diabetes, 0.6, 0.05, BATCHES[:1])
+    checks += _under(grounds.bowl, 0.8, 0.2, CASES[:few], (1, 10, 100, 300))
+    checks += _under(grounds.slopes, 0.6, 0.05, BATCHES[:few], (5, 30, 300))
+    checks += _under(grounds.diabetes, 0.6, 0.05, BATCHES[:1], (5, 30, 300))
     return Claim(STEM, RIVALS, tuple(checks))
 
 

@@ -60,9 +60,11 @@ def test_the_interval_asked_for_is_half_the_region_or_half_the_way_to_a_rival():
     assert wide.margin_for(["far"]) == pytest.approx(half)
     assert decide(wide, seen(1.95, 0.999 * half)).verdict == Verdict.CONFIRMED
     assert decide(wide, seen(1.95, 1.001 * half)).verdict == Verdict.INCONCLUSIVE
-    near = attained(2.0, 1.96, {"near": 1.92}, ratio=1.05)
-    assert near.margin_for(["near"]) == pytest.approx(0.02)
-    assert near.gap("near") == pytest.approx(0.04)
+    near = attained(2.0, 1.96, {"near": 1.9}, ratio=1.05)
+    assert near.margin_for(["near"]) == pytest.approx(0.03)
+    assert near.gap("near") == pytest.approx(0.06)
+    # Bounds within the ratio of each other say the same of many values.
+    assert not attained(2.0, 1.96, {"near": 1.92}, ratio=1.05).distinguishable("near")
 
 
 def test_a_larger_ratio_says_less():
@@ -75,5 +77,5 @@ def test_what_is_no_bound_is_refused():
     with pytest.raises(InputError, match="finite"):
         attained(2.0, float("nan"))
     for bound, ratio in ((-1.0, 1.05), (2.0, 0.9)):
-        with pytest.raises(ValueError, match="interval from"):
+        with pytest.raises(InputError, match="must be positive"):
             attained(bound, 1.0, ratio=ratio)

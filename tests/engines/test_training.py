@@ -119,7 +119,7 @@ def test_what_is_not_in_the_address_shares_its_draws(change):
 
 def test_quantities_have_names_of_their_own():
     quantities = [
-        *(Gap(GRPO, 3), Gap(GRPO, 4), Gap(ORACLE, 3), Gap(GRPO, 3, 2.0), Gap(GRPO, 3, -1.0)),
+        *(Gap(GRPO, 3), Gap(GRPO, 4), Gap(ORACLE, 3), Gap(GRPO, 3, 2.0), Gap(GRPO, 3, 0.5)),
         *(GapTransform(GRPO, 3, 1.0), GapTransform(GRPO, 4, 1.0), GapTransform(GRPO, 3, 2.0)),
         *(Pit(GRPO, 3, (1.0,)), Pit(GRPO, 3, (2.0,)), Pit(GRPO, 3, (1.0, 2.0))),
         *(ConditionalPit(GRPO, 3, 0, 1.0, 2.0), ConditionalPit(GRPO, 3, 1, 1.0, 2.0)),

@@ -50,10 +50,7 @@ def test_a_task_survives_the_way_to_another_process():
 def test_histograms_merge_bin_by_bin_whatever_the_parts():
     whole = sums_of(run_task(block()))
     for cuts in ((0, 1, 200), (0, 64, 128, 200), (0, 199, 200)):
-        parts = [
-            sums_of(run_task(block(first, last - first)))
-            for first, last in pairwise(cuts)
-        ]
+        parts = [sums_of(run_task(block(first, last - first))) for first, last in pairwise(cuts)]
         merged = parts[0]
         for part in parts[1:]:
             merged = merged.merge(part)

@@ -13,13 +13,18 @@ from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.engines import Constant, Estimator, Gap, GapTransform, MomentSums, Pit, Training
 from ustat_pg.engines.training import BINS
 from ustat_pg.experiment import (
+    Check,
+    Claim,
     LawDistance,
     LawExcess,
     LawShare,
     Linear,
     LogSlope,
+    Options,
     Ratio,
+    Store,
     mean_of,
+    run_claims,
 )
 from ustat_pg.experiment import claim as module
 from ustat_pg.experiment.claim import NO_NUMBER
@@ -344,3 +349,51 @@ def test_a_mean_of_gaps_is_as_wide_as_gaps_can_be():
     n = linear(1).needed(measured(), 0.02, 1e-3, 0.5)
     assert n == ceil(n)
     assert 2 < n < 100_000
+
+
+def test_an_excess_within_one_bin_is_inside_the_interval():
+    cell = Training(triple(), 2, 10, Constant(0.1))
+    pits = tuple(Pit(Estimator(name), 10, (0.003,)) for name in ("grpo", "oracle"))
+    rng = np.random.default_rng(0)
+    # Both laws lie in the first bin of the third, which sets the edges; their excess is ¼ there.
+    draws = np.stack([rng.random(100_000), np.sqrt(rng.random(100_000))], axis=1) / BINS
+    counts = {
+        pit.label: np.histogram(column, bins=BINS, range=(0, 1))[0]
+        for pit, column in zip(pits, draws.T, strict=True)
+    }
+    block = MomentSums.of(draws)
+    sums = {cell.name: (pits, MomentSums(block.n, block.mean, block.products, counts))}
+    assert LawExcess(cell, *pits).evidence(sums, 1e-3).interval.contains(0.25)
+
+
+def test_a_slope_goes_through_runs_of_unequal_length(tmp_path):
+    grpo, ground = Estimator("grpo"), triple()
+    cells = [
+        Training(ground, 2, steps, Constant(0.1), start=ground.maximiser + 0.3) for steps in (5, 10)
+    ]
+    points = tuple(mean_of(cell, Gap(grpo, cell.steps)) for cell in cells)
+    check = Check(
+        "slope",
+        "made-up",
+        LogSlope((0.0, 1.0), points, (0.01, 0.01)),
+        equal(0.0, scale=1.0, digits=1.0, relative_margin=1.0),
+    )
+    claim = Claim("limit_law", (), (check,))
+    run = run_claims([claim], Options("smoke"), Store(tmp_path))
+    assert run.claims[0].verdict == Verdict.CONFIRMED
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: Gap(Estimator("grpo"), 1, x), lambda x: GapTransform(Estimator("grpo"), 1, x)],
+)
+@pytest.mark.parametrize("value", [-1.0, 0.0, float("nan"), float("inf")])
+def test_a_scale_or_rate_that_is_not_positive_is_refused(make, value):
+    with pytest.raises(InputError, match="positive"):
+        make(value)
+
+
+def test_a_rival_within_the_predictions_own_error_cannot_be_told_apart():
+    statement = equal(1.0, {"near": 1.01, "far": 1.2}, digits=0.05)
+    assert not statement.distinguishable("near")
+    assert statement.distinguishable("far")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simulations import ON_RUNS, STEMS, Suite, claim
+from ustat_pg.engines import Training
 from ustat_pg.experiment import Identity, Options, Store, run_claims
 from ustat_pg.experiment.plan import panels as panels_of
 from ustat_pg.problems import SoftmaxBandit, random_problem, save_problem
@@ -53,6 +54,8 @@ def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
             for check in claim(stem, Suite("smoke", seed)).checks
             if check.group == group
             for cell in check.functional.cells
+            # At the optimum bends show in no gradient: the same cell whatever they are.
+            if stem != "optimal_policy" or isinstance(cell, Training)
         }
 
     assert cells(0, "made-up") == cells(1, "made-up")

@@ -87,7 +87,12 @@ class Statement:
         return self.rivals[rival].distance(self.prediction)
 
     def distinguishable(self, rival: str) -> bool:
-        """Whether the rival says anything else than the statement here."""
+        """Whether the rival says anything else than the statement here: not if it lies within the
+        prediction's own error.
+        """
+        between = isfinite(self.region.low) and isfinite(self.region.high)
+        if between and self.rivals[rival].meets(self.region):
+            return False
         return self.gap(rival) > self.tolerance
 
     def margin_for(self, rivals: Collection[str]) -> float:
@@ -176,7 +181,14 @@ def attained(
         prediction: the quantity's own value.
         rivals: other bounds by name.
         ratio: above 1.
+
+    Raises:
+        InputError: a bound that is not positive and finite, or a ratio of at most 1.
     """
+    if not 0 < bound < inf or not ratio > 1:
+        raise InputError(
+            f"bound is {bound} and ratio {ratio}: the bound must be positive, the ratio above 1"
+        )
 
     def between(value: float) -> Interval:
         return Interval(value / ratio, value + ROUNDING * abs(value))

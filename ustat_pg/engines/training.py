@@ -52,6 +52,11 @@ _ABSOLUTE = 1e-6
 """The same where the value is small, of the greatest value that there can be."""
 
 
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < np.inf:
+        raise InputError(f"{name} is {value!r}: it must be positive and finite")
+
+
 @dataclass(frozen=True)
 class Gap:
     """scale · (J* - J(θₜ)) of the runs of an estimator, at a step."""
@@ -59,6 +64,9 @@ class Gap:
     estimator: Estimator
     step: int
     scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive("scale", self.scale)
 
     @property
     def label(self) -> str:
@@ -78,6 +86,9 @@ class GapTransform:
     estimator: Estimator
     step: int
     rate: float
+
+    def __post_init__(self) -> None:
+        _positive("rate", self.rate)
 
     @property
     def label(self) -> str:

@@ -347,12 +347,14 @@ class LawExcess:
             np.cumsum(block.counts[pit.label]) / block.n for pit in (self.first, self.second)
         )
         excess = max(float((first - second).max()), 0.0)
+        # Within a bin the first law is below its right edge's value, the second above its left's.
+        between = max(float((first - np.append(0.0, second[:-1])).max()), 0.0)
         band = 2 * _band(block.n, alpha / 2)
-        interval = Interval(max(excess - band, 0.0), min(excess + band + 1 / BINS, 1.0))
+        interval = Interval(max(excess - band, 0.0), min(between + band, 1.0))
         return Evidence(excess, interval, sqrt(0.5 / block.n), block.n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        return _band_replications((margin - 1 / BINS) / 2, alpha / 2)
+        return _band_replications((margin - 2 / BINS) / 2, alpha / 2)
 
 
 @dataclass(frozen=True)

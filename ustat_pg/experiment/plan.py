@@ -17,7 +17,7 @@ from ..engines import Cell, InfeasibleError, exact, get_engine
 from ..engines.training import Training
 from ..validation import InputError, integer
 from .blocks import Block, IdentityBlock, Task, sums_of
-from .claim import AnyCell, AnyQuantity, Check, Claim, Functional, Identity
+from .claim import AnyCell, AnyQuantity, Check, Claim, Functional, Identity, LogSlope
 
 __all__ = [
     "BUDGETS",
@@ -124,9 +124,11 @@ def panels_of(functionals: Iterable[Functional]) -> dict[str, tuple[AnyCell, Pan
     for functional in functionals:
         if isinstance(functional, Identity):
             continue
-        for cell in functional.cells:
-            cells[cell.name] = cell
-            quantities.setdefault(cell.name, {}).update({q.label: q for q in functional.quantities})
+        # Each point of a slope is measured on its own cell: another's may take fewer steps.
+        for part in functional.points if isinstance(functional, LogSlope) else (functional,):
+            for cell in part.cells:
+                cells[cell.name] = cell
+                quantities.setdefault(cell.name, {}).update({q.label: q for q in part.quantities})
     return {
         name: (cells[name], tuple(by[label] for label in sorted(by)))
         for name, by in quantities.items()
