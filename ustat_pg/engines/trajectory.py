@@ -255,7 +255,7 @@ class Trajectory:
 
     Arguments:
         problem: its policy is an ArmLinearSoftmax. With bends it is the tangent to the bent policy
-            at the policy's own parameters, as :meth:`ustat_pg.problems.BentBandit.at` gives it.
+            at the policy's own parameters, as ``BentBandit.at`` gives it.
         group_size: G >= 1; 2 for grpo and norm-weighted.
         steps: T, 1 to 2²⁰.
         schedule: the rates η₁ to η_T.
