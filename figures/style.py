@@ -119,14 +119,17 @@ def theme() -> Iterator[None]:
 
 
 def panels(
-    count: int, height: float = 2.2, width: float | None = None
+    count: int, height: float = 2.2, width: float | None = None, rows: int = 1
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side: one column wide for one panel, two for more."""
+    """A figure with panels side by side, in rows: one column wide for one panel, two for more."""
     import matplotlib.pyplot as plt
 
     size = (width or (COLUMN if count == 1 else PAGE), height)
-    figure, axes = plt.subplots(1, count, figsize=size, squeeze=False)
-    return figure, list(axes[0])
+    columns = -(-count // rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
+    for spare in axes.flat[count:]:
+        spare.remove()
+    return figure, list(axes.flat[:count])
 
 
 def log_axis(axis: Axes, which: str, ticks: Iterable[float]) -> None:

@@ -63,7 +63,8 @@ def draw(document: dict[str, Any]) -> Figure | None:
     claims = [(claim, rows) for claim in document["claims"] if (rows := _rows(claim))]
     if not claims:
         return None
-    figure, axes = style.panels(len(claims), 3.9)
+    rows_of_panels = 1 if len(claims) <= 6 else 2
+    figure, axes = style.panels(len(claims), 3.9 + 2.4 * (rows_of_panels - 1), rows=rows_of_panels)
     for axis, (claim, rows) in zip(axes, claims, strict=True):
         axis.axvspan(-1, 1, color="0.9", lw=0)
         axis.axvline(0, color="0.5", lw=0.6)
@@ -105,8 +106,9 @@ PICTURES = (
         "verdicts",
         "Every simulated check",
         "One row for each simulated check, in half-widths of its interval about the prediction: a "
-        "confirmed check's estimate lies in the grey band, and the rivals that it was planned to "
-        "refute, drawn as crosses, lie outside it.",
+        "confirmed equality's estimate lies in the grey band or, where the prediction has an error of "
+        "its own, near it; below a bound it may lie anywhere; the rivals that the check was planned "
+        "to refute, drawn as crosses, lie outside.",
         None,
         draw,
     ),
