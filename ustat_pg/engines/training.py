@@ -23,10 +23,10 @@ from scipy.special import expit
 from scipy.stats import chi2
 
 from ..distributions import WeightedChi2
-from ..problems import SoftmaxBandit
+from ..problems import InteriorProblem, SoftmaxBandit
 from ..validation import InputError, integer
 from .base import Array, Estimator, InfeasibleError, MomentSums
-from .trajectory import Ball, Landscape, Schedule, Theta, Trajectory, get_trajectory_engine
+from .trajectory import Ball, Schedule, Theta, Trajectory, get_trajectory_engine
 
 __all__ = [
     "BINS",
@@ -175,7 +175,7 @@ class Training:
         InputError: as :class:`~ustat_pg.engines.trajectory.Trajectory`, whose arguments these are.
     """
 
-    landscape: Landscape
+    landscape: InteriorProblem
     group_size: int
     steps: int
     schedule: Schedule

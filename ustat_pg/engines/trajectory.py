@@ -51,7 +51,6 @@ __all__ = [
     "Box",
     "Constant",
     "Decay",
-    "Landscape",
     "Schedule",
     "Theta",
     "Trajectory",
@@ -450,32 +449,6 @@ def starts(trajectory: Trajectory, *, seed: int, first: int, replications: int) 
         words = rng.words(key, numbers, rng.step_slots(0, 0), d)
         theta += scale * ndtri((words + 0.5) * 2.0**-32)
     return theta if trajectory.projection is None else trajectory.projection.project(theta)
-
-
-class Landscape(Protocol):
-    """A problem with an interior optimum, as a training run needs it."""
-
-    @property
-    def d(self) -> int:
-        """The number of parameters."""
-
-    @property
-    def maximiser(self) -> Array:
-        """θ*, (d,)."""
-
-    @property
-    def maximum(self) -> float:
-        """J*."""
-
-    @property
-    def identifiable(self) -> Array:
-        """U, (d, r)."""
-
-    def at(self, theta: ArrayLike) -> SoftmaxBandit:
-        """The bandit at parameters (d,)."""
-
-    def gap(self, theta: ArrayLike) -> Array:
-        """J* - J(θ) for parameters (..., d): (...)."""
 
 
 class TrajectoryEngine(Protocol):

@@ -35,11 +35,11 @@ from scipy.sparse import csr_array
 
 from ..estimators import gradient
 from ..policies import ArmLinearSoftmax
-from ..problems import SoftmaxBandit
+from ..problems import InteriorProblem, SoftmaxBandit
 from ..validation import InputError, finite_array, integer
 from .base import Array, Cell, Draws, InfeasibleError, Integers
 from .exact import minibatches, size
-from .trajectory import Ball, Box, Landscape, Trajectory, starts
+from .trajectory import Ball, Box, Trajectory, starts
 
 __all__ = ["Expectations", "check", "expectations"]
 
@@ -91,7 +91,7 @@ class Expectations:
     converged: bool
 
 
-def check(landscape: Landscape, trajectory: Trajectory) -> None:
+def check(landscape: InteriorProblem, trajectory: Trajectory) -> None:
     """Raise where the expectations cannot be had.
 
     Arguments:
@@ -108,7 +108,7 @@ def check(landscape: Landscape, trajectory: Trajectory) -> None:
 
 
 def expectations(
-    landscape: Landscape,
+    landscape: InteriorProblem,
     trajectory: Trajectory,
     functions: Sequence[Callable[[Array], Array]],
     steps: Sequence[int],
@@ -219,7 +219,7 @@ class _Grid:
 class _Chain:
     """The Markov chain y with every outcome of its steps."""
 
-    def __init__(self, landscape: Landscape, trajectory: Trajectory) -> None:
+    def __init__(self, landscape: InteriorProblem, trajectory: Trajectory) -> None:
         self.landscape, self.trajectory = landscape, trajectory
         self.basis = np.asarray(landscape.identifiable)
         self._check_asked()

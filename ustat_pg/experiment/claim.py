@@ -261,24 +261,14 @@ class LogSlope:
 
 
 @dataclass(frozen=True)
-class LawDistance:
-    """sup |F - F₀|: the distance of the gap's law F from a predicted one F₀.
-
-    By the probability integral transform it is that of F₀(gap) from the uniform law. The interval is
-    that of Dvoretzky, Kiefer and Wolfowitz with Massart's constant, √(ln(2/α)/(2n)), at every n,
-    and a bin's width for what lies between the edges of the histogram. It has no exact value.
-    """
+class _Law:
+    """The law of a gap on one cell of whole runs. It has no exact value."""
 
     cell: Training
-    pit: Pit | ConditionalPit
 
     @property
     def cells(self) -> tuple[AnyCell, ...]:
         return (self.cell,)
-
-    @property
-    def quantities(self) -> tuple[AnyQuantity, ...]:
-        return (self.pit,)
 
     @property
     def rounding(self) -> float:
@@ -287,6 +277,22 @@ class LawDistance:
 
     def exact(self, sums: Sums) -> float:
         raise NotImplementedError("a distribution is compared by simulation")
+
+
+@dataclass(frozen=True)
+class LawDistance(_Law):
+    """sup |F - F₀|: the distance of the gap's law F from a predicted one F₀.
+
+    By the probability integral transform it is that of F₀(gap) from the uniform law. The interval is
+    that of Dvoretzky, Kiefer and Wolfowitz with Massart's constant, √(ln(2/α)/(2n)), at every n,
+    and a bin's width for what lies between the edges of the histogram. It has no exact value.
+    """
+
+    pit: Pit | ConditionalPit
+
+    @property
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        return (self.pit,)
 
     def _cumulative(self, sums: Sums) -> tuple[int, np.ndarray]:
         block = sums[self.cell.name][1]
@@ -304,7 +310,7 @@ class LawDistance:
 
 
 @dataclass(frozen=True)
-class LawExcess:
+class LawExcess(_Law):
     """sup (F₁ - F₂) of two gaps' laws: 0 if the second is everywhere the smaller cdf, that is if the
     first gap is stochastically the smaller one.
 
@@ -316,7 +322,6 @@ class LawExcess:
         InputError: transforms by two laws.
     """
 
-    cell: Training
     first: Pit
     second: Pit
 
@@ -325,20 +330,8 @@ class LawExcess:
             raise InputError("two laws are compared on the edges of one")
 
     @property
-    def cells(self) -> tuple[AnyCell, ...]:
-        return (self.cell,)
-
-    @property
     def quantities(self) -> tuple[AnyQuantity, ...]:
         return (self.first, self.second)
-
-    @property
-    def rounding(self) -> float:
-        """Of its value: the cdf's own error."""
-        return 1e-9
-
-    def exact(self, sums: Sums) -> float:
-        raise NotImplementedError("a distribution is compared by simulation")
 
     def evidence(self, sums: Sums, alpha: float) -> Evidence:
         """Each law in a one-sided band: √(ln(2/α)/(2n)) at half the rate."""
@@ -358,7 +351,7 @@ class LawExcess:
 
 
 @dataclass(frozen=True)
-class LawShare:
+class LawShare(_Law):
     """P(F₀(gap) <= level): the share of runs below a quantile of the predicted law, for figures.
 
     Arguments:
@@ -367,25 +360,12 @@ class LawShare:
         level: between 0 and 1; taken to the nearest edge of a bin.
     """
 
-    cell: Training
     pit: Pit | ConditionalPit
     level: float
 
     @property
-    def cells(self) -> tuple[AnyCell, ...]:
-        return (self.cell,)
-
-    @property
     def quantities(self) -> tuple[AnyQuantity, ...]:
         return (self.pit,)
-
-    @property
-    def rounding(self) -> float:
-        """Of its value: the cdf's own error."""
-        return 1e-9
-
-    def exact(self, sums: Sums) -> float:
-        raise NotImplementedError("a distribution is compared by simulation")
 
     def evidence(self, sums: Sums, alpha: float) -> Evidence:
         block = sums[self.cell.name][1]

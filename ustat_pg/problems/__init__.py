@@ -3,6 +3,7 @@
 from .bent_bandit import BentBandit, norm_only_problem, ordered_problem
 from .files import example_problem, load_problem, problem_from_mapping, save_problem
 from .generator import KINDS, random_problem
+from .interior import Certificate, InteriorProblem
 from .labelled import digits_problem, labelled_problem
 from .landscape import (
     AssumptionCheck,
@@ -15,7 +16,7 @@ from .landscape import (
     constants,
     escape_to_infinity,
 )
-from .location_bandit import Certificate, LocationBandit, mixture_problem
+from .location_bandit import LocationBandit, mixture_problem
 from .softmax_bandit import Outcomes, SoftmaxBandit
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Constants",
     "Enclosure",
     "Escape",
+    "InteriorProblem",
     "LocationBandit",
     "Neighbourhood",
     "Outcomes",

@@ -18,15 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize
 from scipy.special import logit, softmax
 
 from ..policies import ArmLinearSoftmax
 from ..validation import InputError, finite_array, frozen, integer, probabilities
-from .location_bandit import Certificate
+from .interior import InteriorProblem, positive, second_order
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = ["BentBandit", "norm_only_problem", "ordered_problem"]
@@ -35,31 +35,10 @@ Array = NDArray[np.float64]
 
 _CHUNK = 1 << 21
 """Parameters are taken in lots, so that the (lot, X, K, d) arrays stay below this many entries."""
-_STARTS = 24
-_PROBES = 4096
-_SINGULAR = 1e-8
-"""A curvature below this share of what it could be is none: the Hessian counts as singular."""
-_TERMS = 18
-"""Of the series of e^y - 1 - y on |y| <= 1: the next is below 1e-17 of the first."""
-
-
-def _positive(name: str, value: float) -> float:
-    number = float(finite_array(name, value, 0))
-    if number <= 0:
-        raise InputError(f"{name} is {number:g}: it must be positive")
-    return number
-
-
-def _second_order(y: Array) -> Array:
-    """e^y - 1 - y to full relative precision where |y| <= 1."""
-    total = np.ones_like(y)
-    for n in range(_TERMS, 2, -1):
-        total = 1 + total * y / n
-    return total * y * y / 2
 
 
 @dataclass(frozen=True, eq=False)
-class BentBandit:
+class BentBandit(InteriorProblem):
     """A contextual bandit whose logits are quadratic in θ, with an interior optimum.
 
     The compact set Θ is ‖Uᵀθ‖ <= radius in the identifiable directions U and ‖Nᵀθ‖ <= flat_radius
@@ -95,6 +74,10 @@ class BentBandit:
     radius: float = 3.0
     flat_radius: float = 100.0
 
+    _remedy: ClassVar[str] = "the arms that are rewarded bend more"
+    _draws_anew: ClassVar[bool] = False
+    _noise: ClassVar[float] = 1e-15
+
     def __post_init__(self) -> None:
         arrays = {
             "context_probs": probabilities("context_probs", self.context_probs, 1),
@@ -108,7 +91,7 @@ class BentBandit:
         for name, array in arrays.items():
             object.__setattr__(self, name, frozen(array))
         for name in ("radius", "flat_radius"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
         if self.bends.shape != self.features.shape:
             raise InputError(
                 f"bends has shape {self.bends.shape}: it must be that of the features, "
@@ -136,12 +119,6 @@ class BentBandit:
     def mean_rewards(self) -> Array:
         """r(x, k) = E[z | x, k], (X, K)."""
         return frozen((self.rewards * self.reward_probs).sum(axis=-1))
-
-    def _parameters(self, theta: ArrayLike) -> Array:
-        vector = finite_array("theta", theta)
-        if vector.ndim == 0 or vector.shape[-1] != self.d:
-            raise InputError(f"theta has shape {vector.shape}: its last axis must be d = {self.d}")
-        return vector
 
     def at(self, theta: ArrayLike) -> SoftmaxBandit:
         """The softmax bandit at parameters (d,): moments, outcomes, engines.
@@ -235,130 +212,12 @@ class BentBandit:
         rank = int((singular > singular[0] * max(rows.shape) * 1e-14).sum())
         return right[:rank].T, right[rank:].T
 
-    @cached_property
-    def _optimum(self) -> tuple[Array, Certificate, Array, Array]:
-        basis, _ = self._row_space
-        rank, radius = basis.shape[1], self.radius
-        rng = np.random.default_rng(0)
-
-        def value(point: Array) -> float:
-            return -float(self.objective(basis @ point))
-
-        def slope(point: Array) -> Array:
-            return -basis.T @ self.gradient(basis @ point)
-
-        def bend(point: Array) -> Array:
-            return -basis.T @ self.hessian(basis @ point) @ basis
-
-        def on_sphere(point: Array) -> tuple[float, Array]:
-            norm = np.linalg.norm(point)
-            unit = point / norm
-            along = slope(radius * unit)
-            return value(radius * unit), radius / norm * (along - (along @ unit) * unit)
-
-        probes = rng.normal(size=(_PROBES, rank))
-        units = probes / np.linalg.norm(probes, axis=1, keepdims=True)
-        probes = units * radius * rng.random((_PROBES, 1)) ** (1 / rank)
-        order = np.argsort(-self.objective(probes @ basis.T))
-        chosen = np.concatenate([order[: _STARTS // 3], np.arange(_STARTS - 1 - _STARTS // 3)])
-        found: list[tuple[float, Array]] = []
-        for start in (np.zeros(rank), *probes[chosen]):
-            point = optimize.minimize(
-                value, start, jac=slope, hess=bend, method="trust-exact", options={"gtol": 1e-9}
-            ).x
-            for _ in range(3):
-                curvature, off = np.linalg.eigvalsh(bend(point)), slope(point)
-                # A step of rounding noise would only take a maximiser of exactly 0 off it.
-                if curvature[0] < _SINGULAR * curvature[-1] or np.abs(off).max() < 1e-15:
-                    break
-                point = point - np.linalg.solve(bend(point), off)
-            inside = np.linalg.norm(point) < radius
-            flat_tail = np.linalg.norm(slope(point)) > 1e-8
-            same = any(np.linalg.norm(point - other) < 1e-6 * radius for _, other in found)
-            if inside and not flat_tail and not same:
-                found.append((-value(point), point))
-        found.sort(key=lambda pair: -pair[0])
-        heights = self.objective(radius * units @ basis.T)
-        edge = float(heights.max())
-        if rank > 1:
-            tops = (
-                optimize.minimize(on_sphere, unit, jac=True, method="BFGS").fun
-                for unit in units[np.argsort(-heights)[:4]]
-            )
-            edge = max(edge, *(-float(top) for top in tops))
-        if not found or found[0][0] <= edge:
-            inner = f"the best inside is {found[0][0]:.9g}" if found else "none was found inside"
-            raise InputError(
-                f"the problem has no interior optimum: on the boundary ‖Uᵀθ‖ = {radius:g} the "
-                f"return reaches {edge:.9g}, {inner}; enlarge the radius, or let the arms that are "
-                "rewarded bend more"
-            )
-        point = found[0][1]
-        curvatures, axes = np.linalg.eigh(bend(point))
-        scale = max(float(np.abs(curvatures).max()), self._steepest)
-        if curvatures[0] <= _SINGULAR * scale:
-            raise InputError(
-                f"the optimum is flat in a direction that the return depends on: the curvatures "
-                f"are {curvatures.tolist()}; they must be positive"
-            )
-        frame = basis @ axes
-        frame = frame * np.sign(frame[np.abs(frame).argmax(axis=0), np.arange(rank)])
-        certificate = Certificate(
-            gradient_norm=float(np.linalg.norm(slope(point))),
-            smallest_curvature=float(curvatures[0]),
-            distance_to_boundary=float(radius - np.linalg.norm(point)),
-            boundary_margin=found[0][0] - edge,
-            other_maxima=tuple(
-                (tuple((basis @ other).tolist()), float(height)) for height, other in found[1:]
-            ),
-            starts=_STARTS,
-        )
-        return frozen(basis @ point), certificate, frozen(curvatures), frozen(frame)
-
     @property
     def _steepest(self) -> float:
         """How large a curvature could be if no two arms cancelled: a scale for rounding noise."""
         features, bends = (np.ptp(array, axis=1) for array in (self.features, self.bends))
         lengths = (features**2).sum(axis=1) + bends.max(axis=1)
         return float(self.context_probs @ (lengths * np.ptp(self.mean_rewards, axis=1)))
-
-    @property
-    def certificate(self) -> Certificate:
-        """What speaks for the maximiser."""
-        return self._optimum[1]
-
-    @property
-    def maximiser(self) -> Array:
-        """θ*, (d,): the maximiser with no flat part."""
-        return self._optimum[0]
-
-    @cached_property
-    def maximum(self) -> float:
-        """J* = J(θ*)."""
-        return float(self.objective(self.maximiser))
-
-    @property
-    def curvatures(self) -> Array:
-        """Λ, (r,), ascending: -∇²J(θ*) = U Λ Uᵀ."""
-        return self._optimum[2]
-
-    @property
-    def identifiable(self) -> Array:
-        """U, (d, r): the eigenvectors of -∇²J(θ*) with a positive eigenvalue, orthonormal."""
-        return self._optimum[3]
-
-    @property
-    def flat(self) -> Array:
-        """N, (d, d - r): orthonormal directions in which the return is constant everywhere."""
-        return self._row_space[1]
-
-    def project(self, theta: ArrayLike) -> Array:
-        """The maximiser in Θ nearest to parameters (..., d): U Uᵀθ* + N clip(Nᵀθ), (..., d)."""
-        vector = self._parameters(theta)
-        along = vector @ self.flat
-        length = np.linalg.norm(along, axis=-1, keepdims=True)
-        along = along * np.minimum(1.0, self.flat_radius / np.maximum(length, self.flat_radius))
-        return self.maximiser + along @ self.flat.T
 
     def gap(self, theta: ArrayLike) -> Array:
         """J* - J(θ) for parameters (..., d): (...), to nearly full *relative* precision near Θ*.
@@ -390,7 +249,7 @@ class BentBandit:
         bent = away**2 @ np.einsum("xk,xkd->xd", weights, bends).T / 2
         near = np.abs(exponents).max(axis=-1) <= 1.0
         # Far steps take the plain difference below; 0 here keeps the series from overflowing.
-        excess = _second_order(np.where(near[..., None], exponents, 0.0))
+        excess = second_order(np.where(near[..., None], exponents, 0.0))
         mass = (probs * excess).sum(axis=-1)
         close = ((weights * excess).sum(axis=-1) - bent - along * mass) / (1 + mass)
         far = self._policy(self.maximiser + away)[1] - value - along

@@ -19,18 +19,19 @@ Assumption 8 in which the limit law is a mixture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize
 from scipy.fft import dct
 from scipy.special import softmax
 
 from ..policies import ArmLinearSoftmax
 from ..validation import InputError, finite_array, frozen, integer, probabilities
+from .interior import Certificate, InteriorProblem, positive, second_order
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = ["Certificate", "LocationBandit", "mixture_problem"]
@@ -39,55 +40,10 @@ Array = NDArray[np.float64]
 
 _CHUNK = 1 << 21
 """Parameters are taken in lots, so that the (lot, X, K) arrays stay below this many entries."""
-_STARTS = 24
-_PROBES = 4096
-_SINGULAR = 1e-8
-"""A curvature below this share of what it could be is none: the Hessian counts as singular."""
-_TERMS = 18
-"""Of the series of e^y - 1 - y on |y| <= 1: the next is below 1e-17 of the first."""
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What speaks for the maximiser that the search found.
-
-    The search is a trust-region method from several starts; :func:`check_assumptions` proves by
-    branch and bound that no other point of the compact set has a larger return.
-
-    Arguments:
-        gradient_norm: ‖∇J‖ at the maximiser.
-        smallest_curvature: the least eigenvalue of -∇²J in the identifiable directions.
-        distance_to_boundary: radius - ‖Uᵀθ*‖.
-        boundary_margin: J* less the largest return found on ‖Uᵀθ‖ = radius.
-        other_maxima: the other local maxima inside, each with its return, best first.
-        starts: from how many points the search began.
-    """
-
-    gradient_norm: float
-    smallest_curvature: float
-    distance_to_boundary: float
-    boundary_margin: float
-    other_maxima: tuple[tuple[tuple[float, ...], float], ...]
-    starts: int
-
-
-def _positive(name: str, value: float) -> float:
-    number = float(finite_array(name, value, 0))
-    if number <= 0:
-        raise InputError(f"{name} is {number:g}: it must be positive")
-    return number
-
-
-def _second_order(y: Array) -> Array:
-    """e^y - 1 - y to full relative precision where |y| <= 1."""
-    total = np.ones_like(y)
-    for n in range(_TERMS, 2, -1):
-        total = 1 + total * y / n
-    return total * y * y / 2
 
 
 @dataclass(frozen=True, eq=False)
-class LocationBandit:
+class LocationBandit(InteriorProblem):
     """A contextual bandit whose policy is a bump of probability at m = ⟨A(x), θ⟩ on a grid of arms.
 
     The compact set Θ is ‖Uᵀθ‖ <= radius in the identifiable directions U and ‖Nᵀθ‖ <= flat_radius
@@ -131,6 +87,10 @@ class LocationBandit:
     second_rewards: Array | None = None
     second_probs: Array | None = None
 
+    _remedy: ClassVar[str] = "the targets lie between the arms"
+    _draws_anew: ClassVar[bool] = True
+    _noise: ClassVar[float] = 0.0
+
     def __post_init__(self) -> None:
         arrays = {
             "context_probs": probabilities("context_probs", self.context_probs, 1),
@@ -147,7 +107,7 @@ class LocationBandit:
         for name, array in arrays.items():
             object.__setattr__(self, name, frozen(array))
         for name in ("tau", "radius", "flat_radius"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
         self._check_shapes(arrays)
         if self.second_mean is not None:
             off = np.abs(self.second_mean - self.mean_rewards)
@@ -242,9 +202,7 @@ class LocationBandit:
             matrix = np.eye(rows)
             if extra:
                 matrix = np.asarray(dct(np.eye(rows + extra), norm="ortho", axis=0))[:rows]
-        success = low + height * np.exp(
-            -((grid - places[:, None]) ** 2) / _positive("width", width)
-        )
+        success = low + height * np.exp(-((grid - places[:, None]) ** 2) / positive("width", width))
         chance = np.stack([success, 1 - success], axis=-1)
         return cls(
             np.full(len(phi), 1 / len(phi))
@@ -286,12 +244,6 @@ class LocationBandit:
         """A(x) with a 0 for the second action's parameter, (X, d)."""
         extra = self.d - self.directions.shape[1]
         return frozen(np.pad(self.directions, ((0, 0), (0, extra))))
-
-    def _parameters(self, theta: ArrayLike) -> Array:
-        vector = finite_array("theta", theta)
-        if vector.ndim == 0 or vector.shape[-1] != self.d:
-            raise InputError(f"theta has shape {vector.shape}: its last axis must be d = {self.d}")
-        return vector
 
     def at(self, theta: ArrayLike) -> SoftmaxBandit:
         """The softmax bandit at parameters (d,): moments, outcomes, engines.
@@ -386,144 +338,10 @@ class LocationBandit:
         rank = int((singular > singular[0] * max(rows.shape) * 1e-14).sum())
         return right[:rank].T, right[rank:].T
 
-    @cached_property
-    def _optimum(self) -> tuple[Array, Certificate, Array]:
-        basis, _ = self._row_space
-        rank, radius = basis.shape[1], self.radius
-        rng = np.random.default_rng(0)
-
-        def ball(count: int) -> Array:
-            points = rng.normal(size=(count, rank))
-            points /= np.linalg.norm(points, axis=1, keepdims=True)
-            return points * radius * rng.random((count, 1)) ** (1 / rank)
-
-        def value(point: Array) -> float:
-            return -float(self.objective(basis @ point))
-
-        def slope(point: Array) -> Array:
-            return -basis.T @ self.gradient(basis @ point)
-
-        def bend(point: Array) -> Array:
-            return -basis.T @ self.hessian(basis @ point) @ basis
-
-        probes = ball(_PROBES)
-        best = probes[np.argsort(-self.objective(probes @ basis.T))[: _STARTS // 3]]
-        starts = np.concatenate([np.zeros((1, rank)), best, ball(_STARTS - 1 - len(best))])
-        found: list[tuple[float, Array]] = []
-        for start in starts:
-            point = optimize.minimize(
-                value, start, jac=slope, hess=bend, method="trust-exact", options={"gtol": 1e-9}
-            ).x
-            for _ in range(3):
-                curvature = np.linalg.eigvalsh(bend(point))
-                if curvature[0] <= 0 or curvature[0] < _SINGULAR * curvature[-1]:
-                    break
-                point = point - np.linalg.solve(bend(point), slope(point))
-            inside = np.linalg.norm(point) < radius
-            flat_tail = np.linalg.norm(slope(point)) > 1e-8
-            same = any(np.linalg.norm(point - other) < 1e-6 * radius for _, other in found)
-            if inside and not flat_tail and not same:
-                found.append((-value(point), point))
-        found.sort(key=lambda pair: -pair[0])
-        edge = self._edge(value, slope, rng, rank)
-        if not found or found[0][0] <= edge:
-            inner = f"the best inside is {found[0][0]:.9g}" if found else "none was found inside"
-            raise InputError(
-                f"the problem has no interior optimum: on the boundary ‖Uᵀθ‖ = {radius:g} the "
-                f"return reaches {edge:.9g}, {inner}; enlarge the radius, or let the targets lie "
-                "between the arms"
-            )
-        point = found[0][1]
-        curvatures, axes = np.linalg.eigh(bend(point))
-        # Contexts whose returns cancel leave rounding noise, so the scale is that of one context.
+    @property
+    def _steepest(self) -> float:
         lengths = (self.paths**2).sum(axis=1) * np.ptp(self.mean_rewards, axis=1)
-        scale = max(
-            float(np.abs(curvatures).max()), float(self.context_probs @ lengths) / self.tau**2
-        )
-        if curvatures[0] <= _SINGULAR * scale:
-            raise InputError(
-                f"the optimum is flat in a direction that the return depends on: the curvatures "
-                f"are {curvatures.tolist()}; they must be positive"
-            )
-        frame = basis @ axes
-        frame = frame * np.sign(frame[np.abs(frame).argmax(axis=0), np.arange(rank)])
-        certificate = Certificate(
-            gradient_norm=float(np.linalg.norm(slope(point))),
-            smallest_curvature=float(curvatures[0]),
-            distance_to_boundary=float(radius - np.linalg.norm(point)),
-            boundary_margin=found[0][0] - edge,
-            other_maxima=tuple(
-                (tuple((basis @ other).tolist()), float(height)) for height, other in found[1:]
-            ),
-            starts=len(starts),
-        )
-        return frozen(basis @ point), certificate, frozen(np.column_stack([curvatures, frame.T]))
-
-    def _edge(
-        self,
-        value: Callable[[Array], float],
-        slope: Callable[[Array], Array],
-        rng: np.random.Generator,
-        rank: int,
-    ) -> float:
-        """The largest return found on the boundary of the ball."""
-        radius = self.radius
-        if rank == 1:
-            return -min(value(np.array([sign * radius])) for sign in (-1.0, 1.0))
-        basis, _ = self._row_space
-        points = rng.normal(size=(_PROBES, rank))
-        points /= np.linalg.norm(points, axis=1, keepdims=True)
-        heights = self.objective(radius * points @ basis.T)
-
-        def on_sphere(w: Array) -> tuple[float, Array]:
-            norm = np.linalg.norm(w)
-            unit = w / norm
-            gradient = slope(radius * unit)
-            return value(radius * unit), radius / norm * (gradient - (gradient @ unit) * unit)
-
-        best = points[np.argsort(-heights)[:4]]
-        return max(
-            float(heights.max()),
-            *(-optimize.minimize(on_sphere, w, jac=True, method="BFGS").fun for w in best),
-        )
-
-    @property
-    def certificate(self) -> Certificate:
-        """What speaks for the maximiser."""
-        return self._optimum[1]
-
-    @property
-    def maximiser(self) -> Array:
-        """θ*, (d,): the maximiser of least norm, with no flat part."""
-        return self._optimum[0]
-
-    @cached_property
-    def maximum(self) -> float:
-        """J* = J(θ*)."""
-        return float(self.objective(self.maximiser))
-
-    @property
-    def curvatures(self) -> Array:
-        """Λ, (r,), ascending: -∇²J(θ*) = U Λ Uᵀ."""
-        return self._optimum[2][:, 0]
-
-    @property
-    def identifiable(self) -> Array:
-        """U, (d, r): the eigenvectors of -∇²J(θ*) with a positive eigenvalue, orthonormal."""
-        return self._optimum[2][:, 1:].T
-
-    @property
-    def flat(self) -> Array:
-        """N, (d, d - r): orthonormal directions in which the return is constant everywhere."""
-        return self._row_space[1]
-
-    def project(self, theta: ArrayLike) -> Array:
-        """The maximiser in Θ nearest to parameters (..., d): U Uᵀθ* + N clip(Nᵀθ), (..., d)."""
-        vector = self._parameters(theta)
-        along = vector @ self.flat
-        length = np.linalg.norm(along, axis=-1, keepdims=True)
-        along = along * np.minimum(1.0, self.flat_radius / np.maximum(length, self.flat_radius))
-        return self.maximiser + along @ self.flat.T
+        return float(self.context_probs @ lengths) / self.tau**2
 
     def gap(self, theta: ArrayLike) -> Array:
         """J* - J(θ) for parameters (..., d): (...), to nearly full *relative* precision near Θ*.
@@ -556,7 +374,7 @@ class LocationBandit:
         exponents = steps[..., None] * tilt
         near = np.abs(exponents).max(axis=-1) <= 1.0
         # Far steps take the plain difference below; 0 here keeps the series from overflowing.
-        excess = _second_order(np.where(near[..., None], exponents, 0.0))
+        excess = second_order(np.where(near[..., None], exponents, 0.0))
         mass = (probs * excess).sum(axis=-1)
         weighted = (probs * (self.mean_rewards - value[:, None]) * excess).sum(axis=-1)
         close = (weighted - steps * slope * mass) / (1 + mass)

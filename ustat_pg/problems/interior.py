@@ -1,0 +1,302 @@
+"""Problems whose return has its maximum inside a compact set, and the search for it.
+
+The parameters split into identifiable directions U, which the return depends on, and flat ones N:
+
+    Θ = {θ : ‖Uᵀθ‖ <= radius, ‖Nᵀθ‖ <= flat_radius},     -∇²J(θ*) = U Λ Uᵀ,     Λ > 0.
+
+A trust-region method from several starts finds θ*; a problem is refused if the return is as large
+on the boundary, or flat at θ* in a direction that it depends on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize
+
+from ..validation import InputError, finite_array, frozen
+from .softmax_bandit import SoftmaxBandit
+
+__all__ = ["Certificate", "InteriorProblem"]
+
+Array = NDArray[np.float64]
+
+_STARTS = 24
+_PROBES = 4096
+_SINGULAR = 1e-8
+"""A curvature below this share of what it could be is none: the Hessian counts as singular."""
+_TERMS = 18
+"""Of the series of e^y - 1 - y on |y| <= 1: the next is below 1e-17 of the first."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What speaks for the maximiser that the search found.
+
+    The search is a trust-region method from several starts; :func:`check_assumptions` proves by
+    branch and bound that no other point of the compact set has a larger return.
+
+    Arguments:
+        gradient_norm: ‖∇J‖ at the maximiser.
+        smallest_curvature: the least eigenvalue of -∇²J in the identifiable directions.
+        distance_to_boundary: radius - ‖Uᵀθ*‖.
+        boundary_margin: J* less the largest return found on ‖Uᵀθ‖ = radius.
+        other_maxima: the other local maxima inside, each with its return, best first.
+        starts: from how many points the search began.
+    """
+
+    gradient_norm: float
+    smallest_curvature: float
+    distance_to_boundary: float
+    boundary_margin: float
+    other_maxima: tuple[tuple[tuple[float, ...], float], ...]
+    starts: int
+
+
+def positive(name: str, value: float) -> float:
+    """A finite number above 0."""
+    number = float(finite_array(name, value, 0))
+    if number <= 0:
+        raise InputError(f"{name} is {number:g}: it must be positive")
+    return number
+
+
+def second_order(y: Array) -> Array:
+    """e^y - 1 - y to full relative precision where |y| <= 1."""
+    total = np.ones_like(y)
+    for n in range(_TERMS, 2, -1):
+        total = 1 + total * y / n
+    return total * y * y / 2
+
+
+class InteriorProblem(ABC):
+    """A problem with an interior optimum: its return with two derivatives, and what follows.
+
+    A class of such problems gives the return, the directions that it depends on and the compact
+    set; the maximiser, the curvatures there and the nearest maximiser are found from them.
+    """
+
+    _remedy: ClassVar[str]
+    """What may give a problem an interior optimum that has none."""
+    # One rule for all problems would move last digits: of certificates by the draws, of θ* by the
+    # noise, and with θ* the addresses of all draws of runs at it.
+    _draws_anew: ClassVar[bool]
+    """Whether random starts and the boundary's points are drawn for themselves, or are the probes.
+
+    In one dimension the boundary is two points, which need no draws.
+    """
+    _noise: ClassVar[float]
+    """A gradient with all entries below this is rounding noise, and takes no further step."""
+
+    @property
+    @abstractmethod
+    def d(self) -> int:
+        """The number of parameters."""
+
+    @property
+    @abstractmethod
+    def radius(self) -> float:
+        """Of the compact set in the identifiable directions."""
+
+    @property
+    @abstractmethod
+    def flat_radius(self) -> float:
+        """Of the compact set in the flat directions."""
+
+    @abstractmethod
+    def at(self, theta: ArrayLike) -> SoftmaxBandit:
+        """The softmax bandit at parameters (d,): moments, outcomes, engines."""
+
+    @abstractmethod
+    def objective(self, theta: ArrayLike) -> Array:
+        """J(θ) for parameters (..., d): (...)."""
+
+    @abstractmethod
+    def gradient(self, theta: ArrayLike) -> Array:
+        """∇J(θ) for parameters (..., d): (..., d)."""
+
+    @abstractmethod
+    def hessian(self, theta: ArrayLike) -> Array:
+        """∇²J(θ) for parameters (..., d): (..., d, d)."""
+
+    @abstractmethod
+    def gap(self, theta: ArrayLike) -> Array:
+        """J* - J(θ) for parameters (..., d): (...), to nearly full *relative* precision near Θ*."""
+
+    @property
+    @abstractmethod
+    def _row_space(self) -> tuple[Array, Array]:
+        """Orthonormal bases of what the return depends on and of the rest, (d, r) and (d, d - r)."""
+
+    @property
+    @abstractmethod
+    def _steepest(self) -> float:
+        """How large a curvature could be if nothing cancelled: a scale for rounding noise."""
+
+    def _parameters(self, theta: ArrayLike) -> Array:
+        vector = finite_array("theta", theta)
+        if vector.ndim == 0 or vector.shape[-1] != self.d:
+            raise InputError(f"theta has shape {vector.shape}: its last axis must be d = {self.d}")
+        return vector
+
+    # The search minimises -J in the identifiable directions: a point is (r,).
+
+    def _value(self, point: Array) -> float:
+        return -float(self.objective(self._row_space[0] @ point))
+
+    def _slope(self, point: Array) -> Array:
+        basis = self._row_space[0]
+        return -basis.T @ self.gradient(basis @ point)
+
+    def _bend(self, point: Array) -> Array:
+        basis = self._row_space[0]
+        return -basis.T @ self.hessian(basis @ point) @ basis
+
+    def _points(self) -> tuple[Array, Array]:
+        """Where the search starts, and unit vectors to look for the boundary's maximum from."""
+        basis, _ = self._row_space
+        rank, rng = basis.shape[1], np.random.default_rng(0)
+
+        def sphere(count: int) -> Array:
+            points = rng.normal(size=(count, rank))
+            return np.asarray(points / np.linalg.norm(points, axis=1, keepdims=True))
+
+        def ball(units: Array) -> Array:
+            return np.asarray(units * self.radius * rng.random((len(units), 1)) ** (1 / rank))
+
+        units = sphere(_PROBES)
+        probes = ball(units)
+        best = probes[np.argsort(-self.objective(probes @ basis.T))[: _STARTS // 3]]
+        others = _STARTS - 1 - len(best)
+        if self._draws_anew:
+            scattered, units = ball(sphere(others)), sphere(_PROBES)
+        else:
+            scattered = probes[:others]
+        return np.concatenate([np.zeros((1, rank)), best, scattered]), units
+
+    def _maxima(self, starts: Array) -> list[tuple[float, Array]]:
+        """The local maxima inside that the search finds, with their returns, best first."""
+        found: list[tuple[float, Array]] = []
+        for start in starts:
+            point = optimize.minimize(
+                self._value,
+                start,
+                jac=self._slope,
+                hess=self._bend,
+                method="trust-exact",
+                options={"gtol": 1e-9},
+            ).x
+            for _ in range(3):
+                curvature, off = np.linalg.eigvalsh(self._bend(point)), self._slope(point)
+                if curvature[0] <= 0 or curvature[0] < _SINGULAR * curvature[-1]:
+                    break
+                # A step of rounding noise would only take a maximiser of exactly 0 off it.
+                if np.abs(off).max() < self._noise:
+                    break
+                point = point - np.linalg.solve(self._bend(point), off)
+            inside = np.linalg.norm(point) < self.radius
+            flat_tail = np.linalg.norm(self._slope(point)) > 1e-8
+            same = any(np.linalg.norm(point - other) < 1e-6 * self.radius for _, other in found)
+            if inside and not flat_tail and not same:
+                found.append((-self._value(point), point))
+        return sorted(found, key=lambda pair: -pair[0])
+
+    def _edge(self, units: Array) -> float:
+        """The largest return found on the boundary of the ball."""
+        basis, radius = self._row_space[0], self.radius
+        if basis.shape[1] == 1 and self._draws_anew:
+            return -min(self._value(np.array([sign * radius])) for sign in (-1.0, 1.0))
+        heights = self.objective(radius * units @ basis.T)
+        if basis.shape[1] == 1:
+            return float(heights.max())
+
+        def on_sphere(point: Array) -> tuple[float, Array]:
+            norm = np.linalg.norm(point)
+            unit = point / norm
+            along = self._slope(radius * unit)
+            return self._value(radius * unit), radius / norm * (along - (along @ unit) * unit)
+
+        best = units[np.argsort(-heights)[:4]]
+        return max(
+            float(heights.max()),
+            *(-float(optimize.minimize(on_sphere, w, jac=True, method="BFGS").fun) for w in best),
+        )
+
+    @cached_property
+    def _optimum(self) -> tuple[Array, Certificate, Array]:
+        """θ*, what speaks for it, and the curvatures beside the rows of Uᵀ, (r, 1 + d)."""
+        basis, radius = self._row_space[0], self.radius
+        starts, units = self._points()
+        found, edge = self._maxima(starts), self._edge(units)
+        if not found or found[0][0] <= edge:
+            inner = f"the best inside is {found[0][0]:.9g}" if found else "none was found inside"
+            raise InputError(
+                f"the problem has no interior optimum: on the boundary ‖Uᵀθ‖ = {radius:g} the "
+                f"return reaches {edge:.9g}, {inner}; enlarge the radius, or let {self._remedy}"
+            )
+        height, point = found[0]
+        curvatures, axes = np.linalg.eigh(self._bend(point))
+        # Contexts whose returns cancel leave rounding noise, so the scale is that of one context.
+        scale = max(float(np.abs(curvatures).max()), self._steepest)
+        if curvatures[0] <= _SINGULAR * scale:
+            raise InputError(
+                f"the optimum is flat in a direction that the return depends on: the curvatures "
+                f"are {curvatures.tolist()}; they must be positive"
+            )
+        frame = basis @ axes
+        largest = np.abs(frame).argmax(axis=0)
+        frame = frame * np.sign(frame[largest, np.arange(len(curvatures))])
+        certificate = Certificate(
+            gradient_norm=float(np.linalg.norm(self._slope(point))),
+            smallest_curvature=float(curvatures[0]),
+            distance_to_boundary=float(radius - np.linalg.norm(point)),
+            boundary_margin=height - edge,
+            other_maxima=tuple(
+                (tuple((basis @ other).tolist()), float(height)) for height, other in found[1:]
+            ),
+            starts=len(starts),
+        )
+        return frozen(basis @ point), certificate, frozen(np.column_stack([curvatures, frame.T]))
+
+    @property
+    def certificate(self) -> Certificate:
+        """What speaks for the maximiser."""
+        return self._optimum[1]
+
+    @property
+    def maximiser(self) -> Array:
+        """θ*, (d,): the maximiser of least norm, with no flat part."""
+        return self._optimum[0]
+
+    @cached_property
+    def maximum(self) -> float:
+        """J* = J(θ*)."""
+        return float(self.objective(self.maximiser))
+
+    @property
+    def curvatures(self) -> Array:
+        """Λ, (r,), ascending: -∇²J(θ*) = U Λ Uᵀ."""
+        return self._optimum[2][:, 0]
+
+    @property
+    def identifiable(self) -> Array:
+        """U, (d, r): the eigenvectors of -∇²J(θ*) with a positive eigenvalue, orthonormal."""
+        return self._optimum[2][:, 1:].T
+
+    @property
+    def flat(self) -> Array:
+        """N, (d, d - r): orthonormal directions in which the return is constant everywhere."""
+        return self._row_space[1]
+
+    def project(self, theta: ArrayLike) -> Array:
+        """The maximiser in Θ nearest to parameters (..., d): U Uᵀθ* + N clip(Nᵀθ), (..., d)."""
+        vector = self._parameters(theta)
+        along = vector @ self.flat
+        length = np.linalg.norm(along, axis=-1, keepdims=True)
+        along = along * np.minimum(1.0, self.flat_radius / np.maximum(length, self.flat_radius))
+        return self.maximiser + along @ self.flat.T
