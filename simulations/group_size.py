@@ -55,7 +55,7 @@ REACH = 4.0
 """How many standard deviations of the noise, where it is largest, Θ goes beyond the start: the
 projection is met once in 10⁴ runs, and the range of a gap is small."""
 
-OWN_ERROR = 6.0
+OWN_ERROR = 2.5
 """Of the linearised theory: this over t + t₀ of the gap; under a constant rate 1.5% of it."""
 
 

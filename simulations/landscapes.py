@@ -2,7 +2,8 @@
 
 Made up: a return that is exactly quadratic near its optimum, where Lemma 6 is attained; prompts that
 disagree, where the group size matters; one and two identifiable directions with and without flat
-ones for the limit law. Generated: the same kinds with numbers drawn from the seed.
+ones for the limit law. Generated: the same kinds with numbers drawn from
+the seed, in narrow ranges, since rates, steps and radii are made for them.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ RESULTS: dict[str, Result] = {
         "At a fixed budget the best group size is 1 + √(c₃/c₁), whatever the budget and T.",
         assumptions="Of the bound: those of Lemma 6. c₁ > 0: with one prompt the best is G = K.",
         sharper="√(c₃/c₁) in the paper [reconstructed]. c₃ >= 2 c₁, so it is at least 1 + √2. "
-        "Exactly universal for the bound and for one direction; else the gap's optimum depends on c.",
+        "Universal for the bound, and for the linearised gap in one direction; with several "
+        "curvatures the gap's optimum depends on c.",
         delivered=True,
     ),
     "limit_law": Result(
@@ -89,15 +90,15 @@ RESULTS: dict[str, Result] = {
         "T gap_T tends in law to Σ wₖ χ²₁, w the eigenvalues of ½ Λ^½ Γ Λ^½.",
         assumptions="Those of Lemma 6, Hessian of constant rank on the maximisers, weak strong "
         "concavity towards them, a limit of the noise covariance; c λ_min > 1/2 for the law alone.",
-        sharper="A law at finite T, from the linear recursion; conditional on the endpoint where the "
-        "covariance depends on it.",
+        sharper="A law at finite T that follows schedule and start, from the linear recursion: its error, "
+        "like the limit's, is of order 1/T. Conditional on the endpoint where the covariance depends on it.",
         delivered=True,
     ),
     "oracle_policy": Result(
         "Corollary 9",
         "Limit weights of grpo differ from the oracle's by O(1/G²).",
         assumptions="Those of Theorem 8; the covariance depends on θ through Uᵀθ alone.",
-        sharper="By C/(B G(G-1)), and C is known.",
+        sharper="By C/(B G(G-1)) to first order, exactly in one direction, and C is known.",
         delivered=True,
     ),
     "optimal_policy": Result(
@@ -105,8 +106,9 @@ RESULTS: dict[str, Result] = {
         "No baseline of the prompt alone has a stochastically smaller limit gap than the oracle, so "
         "none than grpo for large G.",
         assumptions="Assumption 2 as a matrix: E[Uᵀ s sᵀ U a | x] = 0. The norm form is not enough.",
-        sharper="A policy with logits linear in θ never satisfies it at an interior optimum: there "
-        "E[Uᵀ s sᵀ U a] = -Λ, and a constant below V does better than the oracle.",
+        sharper="A policy with logits linear in θ never satisfies it at an interior optimum: there the "
+        "mean of E[Uᵀ s sᵀ U a | x] over prompts is -Λ, and with one prompt a constant below V does "
+        "better than the oracle.",
         delivered=True,
     ),
     "normalised": Result("Lemma 11", "The normalised estimator tends to a U-statistic."),

@@ -121,11 +121,13 @@ def equal(
         rivals: values by name; those that are not finite are left out.
         scale: natural size of the quantity where the prediction may be 0.
         relative_margin: the half-width asked for, in units of scale, where no rival asks for less.
-        digits: half a unit of the last digit, where the prediction is a printed figure.
+        digits: the prediction's own error, and its rivals': half a unit of the last digit where it
+            is a printed figure.
     """
     _finite(prediction)
     size = abs(prediction) if scale is None else scale
-    points = {n: Interval(v, v) for n, v in (rivals or {}).items() if isfinite(v)}
+    # A rival made by the same approximation has the same error.
+    points = {n: Interval(v - digits, v + digits) for n, v in (rivals or {}).items() if isfinite(v)}
     slack = max(digits, ROUNDING * size)
     return Statement(
         prediction,

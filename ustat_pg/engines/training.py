@@ -112,6 +112,12 @@ class Pit:
     step: int
     weights: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        if not self.weights:
+            raise InputError("weights is empty: there must be at least one")
+        for weight in self.weights:
+            _positive("weight", weight)
+
     @property
     def label(self) -> str:
         return f"pit[{self.estimator.label},{self.step},{list(self.weights)!r}]"
@@ -139,6 +145,11 @@ class ConditionalPit:
     coordinate: int
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        integer("coordinate", self.coordinate, 0)
+        _positive("low", self.low)
+        _positive("high", self.high)
 
     @property
     def label(self) -> str:
@@ -187,6 +198,11 @@ class Training:
     _example: Trajectory = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.landscape, InteriorProblem):
+            raise InputError(
+                f"landscape is {self.landscape!r}: it must be a problem with an interior optimum, a "
+                "LocationBandit for example"
+            )
         # Refuses what no trajectory could run; vanilla fits every group size.
         example = self.trajectory(Estimator("vanilla"), (self.steps,))
         object.__setattr__(self, "_example", example)
@@ -274,7 +290,8 @@ class Training:
 
     def rounding(self, quantity: Any) -> float:
         """What the enumerated value of a quantity may be off by."""
-        return (_ABSOLUTE if isinstance(quantity, Gap) else _RELATIVE) * self.range(quantity)[1]
+        share = _ABSOLUTE if isinstance(quantity, Gap) else _RELATIVE
+        return float(share * self.range(quantity)[1])
 
     def check_quantities(self, quantities: Sequence[Any]) -> None:
         """Refuse what is no quantity of a training run, and steps that it does not take."""
@@ -285,6 +302,10 @@ class Training:
                 raise InputError(f"{quantity!r} is no quantity of a training run")
             if integer("step", quantity.step, 0) > self.steps:
                 raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
+            if isinstance(quantity, ConditionalPit) and quantity.coordinate >= self.landscape.d:
+                raise InputError(
+                    f"coordinate is {quantity.coordinate}: there are {self.landscape.d} parameters"
+                )
 
     def check_exact(self, quantities: Sequence[Any]) -> None:
         """Raise :class:`InfeasibleError` where backward induction cannot find a quantity's mean."""
@@ -373,8 +394,8 @@ def _expected(
         found = expectations(training.landscape, runs, functions, moments, relative=_RELATIVE)
         for row, column in enumerate(columns):
             place = moments.index(quantities[column].step)
-            value, most = found.values[row, place], training.range(quantities[column])[1]
+            value = found.values[row, place]
             # An expectation that the finest grid leaves uncertain is none: no verdict reads it.
-            sure = found.error[row, place] <= max(_RELATIVE * abs(value), _ABSOLUTE * most)
+            sure = found.error[row, place] <= training.rounding(quantities[column])
             means[column] = value if sure else np.nan
     return means

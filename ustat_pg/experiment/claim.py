@@ -334,7 +334,7 @@ class LawExcess(_Law):
         return (self.first, self.second)
 
     def evidence(self, sums: Sums, alpha: float) -> Evidence:
-        """Each law in a one-sided band: √(ln(2/α)/(2n)) at half the rate."""
+        """Each law in a band of its own, √(ln(4/α)/(2n)), at half the rate."""
         block = sums[self.cell.name][1]
         first, second = (
             np.cumsum(block.counts[pit.label]) / block.n for pit in (self.first, self.second)
