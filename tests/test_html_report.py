@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from simulations.__main__ import main
+from ustat_pg.experiment import curves
 from ustat_pg.experiment import plan as planning
 from ustat_pg.html_report import Figure, html_report
 from ustat_pg.validation import InputError
@@ -63,6 +64,7 @@ def folder(tmp_path_factory):
     words = ["verify", "ustatistic", "minibatch", "--size", "smoke", "--seed", "3"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "BLOCK", 2048)
+        patch.setattr(curves, "BLOCK", 2048)
         assert main([*words, "--out", str(folder)]) == 0
     assert main(["report", str(folder)]) == 0
     return folder

@@ -37,6 +37,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "BLOCK", 2048)
+        patch.setattr(curves_module, "BLOCK", 2048)
         words = ["verify", "minibatch", "--size", "smoke", "--out", str(folder)]
         assert simulations(words) == 0
         suite = Suite("smoke")

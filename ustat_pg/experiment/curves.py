@@ -14,9 +14,10 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..engines.training import Training
 from ..validation import InputError
-from .claim import LawShare, Linear, Ratio
-from .plan import Options, block_size, block_tasks, exact_task, panels_of, why_not_exact
+from .claim import AnyCell, LawShare, Linear, Ratio
+from .plan import BLOCK, Options, block_tasks, exact_task, panels_of, why_not_exact
 from .store import Store
 from .work import Work, environment
 
@@ -64,6 +65,11 @@ class Point:
             raise InputError(f"{self.figure}: prediction {self.prediction} is not finite")
 
 
+def _block(cell: AnyCell) -> int:
+    """Replications of one block of a point."""
+    return min(cell.block, BLOCK) if isinstance(cell, Training) else BLOCK
+
+
 def run_points(
     points: Sequence[Point], options: Options, store: Store, executor: Executor | None = None
 ) -> pd.DataFrame:
@@ -88,7 +94,7 @@ def run_points(
     asked = panels_of(p.functional for p in points if p.functional is not None and p.enumerate)
     exact = {name: task for name, panel in asked.items() if (task := exact_task(*panel)).quantities}
     blocks = {
-        name: block_tasks(cell, panel, options, BLOCKS[options.size] * block_size(cell))
+        name: block_tasks(cell, panel, options, BLOCKS[options.size] * _block(cell))
         for name, (cell, panel) in measured.items()
         if options.simulates
     }
