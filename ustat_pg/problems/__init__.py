@@ -18,6 +18,14 @@ from .landscape import (
 )
 from .location_bandit import LocationBandit, mixture_problem
 from .softmax_bandit import Outcomes, SoftmaxBandit
+from .tokens import (
+    TokenBandit,
+    TokenProblem,
+    bracket_matching,
+    digit_addition,
+    modular_sum,
+    sorting,
+)
 
 __all__ = [
     "KINDS",
@@ -33,17 +41,23 @@ __all__ = [
     "Neighbourhood",
     "Outcomes",
     "SoftmaxBandit",
+    "TokenBandit",
+    "TokenProblem",
+    "bracket_matching",
     "check_assumptions",
     "constants",
+    "digit_addition",
     "digits_problem",
     "escape_to_infinity",
     "example_problem",
     "labelled_problem",
     "load_problem",
     "mixture_problem",
+    "modular_sum",
     "norm_only_problem",
     "ordered_problem",
     "problem_from_mapping",
     "random_problem",
     "save_problem",
+    "sorting",
 ]

@@ -1,0 +1,132 @@
+"""Tables as a policy: the same answers as the policy they were made of, and refusals."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from ustat_pg.policies import ArmLinearSoftmax, TabulatedPolicy
+from ustat_pg.problems import SoftmaxBandit, random_problem
+from ustat_pg.validation import InputError
+
+X, K, D = 3, 4, 17
+GENERATOR = np.random.default_rng(5)
+LINEAR = ArmLinearSoftmax(GENERATOR.normal(size=(X, K, D)), GENERATOR.normal(size=D))
+LOGS = np.log(LINEAR.probs)
+SCORES = np.stack([LINEAR.scores(x) for x in range(X)])
+FLAT = SCORES.reshape(X * K, D)
+
+FORMS = {
+    "tables": TabulatedPolicy(LOGS, SCORES, LINEAR.theta, LINEAR),
+    "reduced": TabulatedPolicy(LOGS, SCORES).reduced(),
+    "gram": TabulatedPolicy.from_gram(LOGS, FLAT @ FLAT.T),
+}
+each = pytest.mark.parametrize("policy", FORMS.values(), ids=FORMS)
+
+
+@each
+def test_inner_products_are_those_of_the_scores(policy):
+    assert np.allclose(policy.probs, LINEAR.probs, rtol=1e-13)
+    assert np.allclose(policy.squared_norms, LINEAR.squared_norms, rtol=1e-12)
+    weights = np.random.default_rng(1).normal(size=(X, K))
+    found = policy.squared_combinations(weights)
+    assert np.allclose(found, LINEAR.squared_combinations(weights), rtol=1e-12)
+    for x in range(X):
+        for y in range(X):
+            assert np.allclose(policy.gram(x, y), LINEAR.gram(x, y), rtol=0, atol=1e-12)
+    possible = np.array([[True] * 4, [True, False, True, True], [False, True, False, False]])
+    assert np.allclose(policy.diameters(possible), LINEAR.diameters(possible), atol=1e-7)
+
+
+@each
+def test_moments_are_those_of_the_policy_whatever_the_coordinates(policy):
+    like = random_problem(0, "plain", contexts=X)
+    values = np.random.default_rng(2).normal(size=(X, K, 2))
+    law = np.full((X, K, 2), 0.5)
+    expected = SoftmaxBandit(LINEAR, like.context_probs, values, law).moments()
+    found = SoftmaxBandit(policy, like.context_probs, values, law).moments()
+    for name in ("value", "fisher_trace", "norm_advantage", "gradient_sq", "optimal_baseline"):
+        assert np.allclose(getattr(found, name), getattr(expected, name), rtol=1e-11), name
+    assert found.mean_gradient_sq == pytest.approx(expected.mean_gradient_sq, rel=1e-11)
+
+
+def test_tables_answer_in_the_policy_s_own_parameters():
+    policy = FORMS["tables"]
+    vector = np.random.default_rng(3).normal(size=D)
+    weights = np.random.default_rng(4).normal(size=(X, 2, K))
+    assert policy.d == D
+    assert np.allclose(policy.inner(vector), LINEAR.inner(vector), atol=1e-13)
+    for x in range(X):
+        assert np.allclose(policy.scores(x), LINEAR.scores(x), atol=1e-13)
+        assert np.allclose(policy.combine(x, weights[x]), LINEAR.combine(x, weights[x]), atol=1e-13)
+    chance = np.array([0.5, 0.2, 0.3])
+    found = policy.mean_combination(weights[:, 0], chance)
+    assert np.allclose(found, LINEAR.mean_combination(weights[:, 0], chance), atol=1e-13)
+
+
+def test_other_parameters_are_the_source_s():
+    policy = FORMS["tables"]
+    other = policy.with_theta(LINEAR.theta + 0.1)
+    assert np.array_equal(other.probs, LINEAR.with_theta(LINEAR.theta + 0.1).probs)
+    for name in ("reduced", "gram"):
+        with pytest.raises(InputError, match="holds at its own parameters only"):
+            FORMS[name].with_theta(FORMS[name].theta)
+
+
+def test_coordinates_are_as_many_as_directions():
+    """X K scores, of which each context's sum to 0 in the mean: X (K - 1) directions."""
+    assert FORMS["gram"].d == X * (K - 1)
+    assert FORMS["reduced"].d == X * K
+    assert TabulatedPolicy(LOGS, SCORES[..., :5] * 0).reduced().d == 5
+
+
+@each
+def test_scores_have_mean_zero(policy):
+    for x in range(X):
+        assert np.abs(policy.probs[x] @ policy.scores(x)).max() < 1e-14
+
+
+@each
+def test_restriction_and_copies(policy):
+    part = policy.restrict(np.array([2, 0]))
+    assert np.array_equal(part.probs, policy.probs[[2, 0]])
+    assert np.allclose(part.scores(0), policy.scores(2), rtol=0, atol=1e-15)
+    again = pickle.loads(pickle.dumps(policy))
+    assert np.array_equal(again.scores(1), policy.scores(1))
+
+
+def test_a_mean_that_is_rounding_is_taken_off_and_recorded():
+    off = SCORES + 1e-12
+    policy = TabulatedPolicy(LOGS, off)
+    assert np.allclose(policy.score_mean, 1e-12 * np.sqrt(D), rtol=1e-2)
+    assert np.abs(np.einsum("xk,xkd->xd", policy.probs, policy.all_scores)).max() < 1e-15
+
+
+def test_scores_of_zero_are_a_policy():
+    assert TabulatedPolicy.from_gram([[0.0]], [[0.0]]).gram(0, 0).tolist() == [[0.0]]
+    one = TabulatedPolicy([[0.0]], [[[1e-17]]])
+    assert one.squared_norms.tolist() == [[0.0]]
+    assert one.feature_norm == 1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TabulatedPolicy(LOGS[0], SCORES), "log_probs has shape"),
+        (lambda: TabulatedPolicy(LOGS, SCORES[:, :3]), "first two must be contexts and outputs"),
+        (lambda: TabulatedPolicy(LOGS, SCORES * np.nan), "scores holds nan"),
+        (lambda: TabulatedPolicy(LOGS + 0.01, SCORES), r"context 0 sum to 1\.01"),
+        (lambda: TabulatedPolicy(LOGS, SCORES + 1e-6), "have a mean"),
+        (lambda: TabulatedPolicy(LOGS, SCORES[:, ::-1]), r"E\[s \| x\] must be 0"),
+        (lambda: TabulatedPolicy(LOGS, SCORES, np.ones(3)), "theta has 3 entries and scores 17"),
+        (lambda: TabulatedPolicy.from_gram(LOGS, np.eye(3)), r"must be \(12, 12\)"),
+        (lambda: TabulatedPolicy.from_gram(LOGS, np.triu(np.ones((12, 12)))), "not symmetric"),
+        (lambda: TabulatedPolicy.from_gram(LOGS, -FLAT @ FLAT.T), "eigenvalue"),
+        (lambda: TabulatedPolicy.from_gram(LOGS, np.eye(12)), "have a mean"),
+    ],
+)
+def test_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()

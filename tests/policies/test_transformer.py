@@ -1,0 +1,460 @@
+"""The transformer against finite differences, backward loops, torch's own layer and its tables."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ustat_pg.policies import OutputSpace
+from ustat_pg.problems import bracket_matching, modular_sum
+from ustat_pg.validation import InputError
+
+torch = pytest.importorskip("torch")
+
+from ustat_pg.policies import transformer as module  # noqa: E402
+from ustat_pg.policies.transformer import (  # noqa: E402
+    ChunkWarning,
+    TransformerPolicy,
+    TransformerShape,
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+PROBLEM = bracket_matching(1, 3, end=True)
+"""Prompts of 0 to 3 tokens, outputs of 1 to 3, end token included."""
+
+
+def make(**options):
+    options = {"width": 4, "heads": 2, "seed": 3} | options
+    return TransformerPolicy.initial(PROBLEM.space, PROBLEM.prompts, **options)
+
+
+POLICIES = {
+    "ended": make(),
+    "deep": make(layers=2, heads=1),
+    "one-token": TransformerPolicy.initial(OutputSpace(3, 1), [(0,), (4, 1)], width=4, seed=1),
+    "fixed": TransformerPolicy.initial(OutputSpace(2, 3), [()], width=4, seed=2),
+    "chunks-of-two": make(chunk=2),
+}
+each = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+
+
+def backward_loop(policy, context):
+    """Log-probability and score of each output, one at a time, without padding or vmap."""
+    flat = torch.tensor(policy.theta.copy(), requires_grad=True)
+    state = policy.unflatten(flat)
+    logs, scores = [], []
+    for k in range(policy.space.count):
+        row = policy.space.outputs[k, : policy.space.lengths[k]].tolist()
+        sequence = [policy.network.begin, *policy.prompts[context], *row[:-1]]
+        out = torch.func.functional_call(policy.network, state, (torch.tensor([sequence]),))[0]
+        choices = torch.log_softmax(out[-len(row) :], dim=-1)
+        log = sum(choices[t, token] for t, token in enumerate(row))
+        logs.append(float(log.detach()))
+        scores.append(torch.autograd.grad(log, flat)[0].numpy())
+        flat.grad = None
+        state = policy.unflatten(flat)
+    return np.array(logs), np.array(scores)
+
+
+def dense(policy):
+    return np.stack([backward_loop(policy, x)[1] for x in range(len(policy.prompts))])
+
+
+@each
+def test_teacher_forcing_and_vmap_against_a_backward_loop(policy):
+    for x in range(len(policy.prompts)):
+        logs, scores = backward_loop(policy, x)
+        assert np.allclose(policy.logits[x], logs, rtol=0, atol=1e-12)
+        assert np.allclose(policy.scores(x), scores, rtol=0, atol=1e-12)
+    assert np.allclose(np.exp(policy.logits).sum(axis=1), 1, rtol=0, atol=1e-12)
+
+
+@each
+def test_scores_have_mean_zero(policy):
+    for x in range(len(policy.prompts)):
+        assert np.abs(policy.probs[x] @ policy.scores(x)).max() < 1e-13
+
+
+@each
+def test_products_agree_with_dense_scores(policy):
+    scores = dense(policy)
+    contexts, count = policy.probs.shape
+    generator = np.random.default_rng(0)
+    vector = generator.normal(size=policy.d)
+    assert np.allclose(policy.inner(vector), scores @ vector, rtol=0, atol=1e-11)
+    assert np.allclose(policy.squared_norms, (scores**2).sum(axis=2), rtol=1e-11, atol=1e-12)
+    for x in range(contexts):
+        for leading in ((), (2,), (3, 4)):
+            weights = generator.normal(size=(*leading, count))
+            assert np.allclose(policy.combine(x, weights), weights @ scores[x], atol=1e-11)
+        for y in range(contexts):
+            assert np.allclose(policy.gram(x, y), scores[x] @ scores[y].T, rtol=0, atol=1e-11)
+    weights = generator.normal(size=(contexts, count))
+    sums = np.einsum("xk,xkd->xd", weights, scores)
+    chance = generator.dirichlet(np.ones(contexts))
+    assert np.allclose(policy.mean_combination(weights, chance), chance @ sums, atol=1e-11)
+    assert np.allclose(policy.squared_combinations(weights), (sums**2).sum(axis=1), rtol=1e-11)
+    possible = np.arange(count) % 3 > 0 * np.ones((contexts, 1))
+    expected = [
+        max(np.linalg.norm(s - t) for s in own[w] for t in own[w])
+        for own, w in zip(scores, possible, strict=True)
+    ]
+    assert np.allclose(policy.diameters(possible), expected, atol=1e-6)
+
+
+def test_scores_against_finite_differences():
+    policy = POLICIES["ended"]
+    step = 1e-5
+    scores = np.stack([policy.scores(x) for x in range(4)])
+    for i in range(0, policy.d, 7):
+        shift = step * np.eye(policy.d)[i]
+        up, down = (policy.with_theta(policy.theta + s).logits for s in (shift, -shift))
+        assert np.allclose(scores[..., i], (up - down) / (2 * step), rtol=0, atol=1e-8)
+
+
+def test_the_gradient_of_the_return():
+    """Of J by finite differences, and by autograd of J written out."""
+    policy = POLICIES["ended"]
+    bandit = PROBLEM.at(policy)
+    gradient = bandit.gradient()
+    assert np.linalg.norm(gradient) > 1e-3
+    step = 1e-5
+    for i in range(0, policy.d, 11):
+        shift = step * np.eye(policy.d)[i]
+        slope = bandit.objective(policy.theta + shift) - bandit.objective(policy.theta - shift)
+        assert gradient[i] == pytest.approx(slope / (2 * step), abs=1e-9)
+    flat = torch.tensor(policy.theta.copy(), requires_grad=True)
+    outputs = torch.tensor(np.array(policy.space.outputs))
+    total = 0.0
+    for x in range(4):
+        logs = policy.log_prob(policy.unflatten(flat), policy.sequences(x, outputs), outputs)
+        total = total + PROBLEM.probs[x] * (logs.exp() * torch.tensor(PROBLEM.rewards[x])).sum()
+    (slope,) = torch.autograd.grad(total, flat)
+    assert np.allclose(gradient, slope.numpy(), rtol=0, atol=1e-14)
+    assert float(total.detach()) == pytest.approx(bandit.objective(), rel=1e-13)
+
+
+def test_moments_without_tables_are_those_of_the_tables():
+    policy = make(chunk=3)
+    lazy, table = PROBLEM.bandit(policy).moments(), PROBLEM.at(policy).moments()
+    for name in ("value", "fisher_trace", "norm_advantage", "norm_squared_advantage"):
+        assert np.allclose(getattr(lazy, name), getattr(table, name), rtol=1e-11, atol=1e-13), name
+    assert np.allclose(lazy.gradient_sq, table.gradient_sq, rtol=1e-10)
+    assert lazy.mean_gradient_sq == pytest.approx(table.mean_gradient_sq, rel=1e-10)
+
+
+def test_where_scores_do_not_fit_their_inner_products_do(monkeypatch):
+    policy = make(width=8)
+    total = 4 * policy.space.count
+    assert 3 * total < policy.d
+    paired = 24 * total**2
+    dense_table, short = policy.tabulated(), policy.tabulated(paired)
+    assert dense_table.d == policy.d
+    assert short.d < total
+    for x in range(4):
+        for y in range(4):
+            assert np.allclose(short.gram(x, y), dense_table.gram(x, y), rtol=0, atol=1e-10)
+    with pytest.raises(InputError, match=r"need \d+ MiB and their inner products"):
+        policy.tabulated(paired - 1)
+    with pytest.raises(InputError, match="inner products"):
+        PROBLEM.at(policy, memory=10)
+    names = {PROBLEM.at(policy, memory=m).digest for m in (2**28, paired)}
+    assert len(names) == 2
+
+
+def test_a_table_of_scores_that_does_not_fit_is_refused(monkeypatch):
+    monkeypatch.setattr(module, "GRAM_BYTES", 0)
+    policy = make(memory=8 * 307 * 15 - 1)
+    with pytest.raises(InputError, match="scores of 15 outputs in 307 parameters need"):
+        policy.scores(0)
+    assert make(memory=8 * 307 * 15).scores(0).shape == (15, 307)
+
+
+def test_gram_matrices_in_blocks_of_parameters():
+    policy = make(memory=8 * 4 * 15 * 37)
+    assert policy.default_chunk() < policy.space.count
+    scores = np.concatenate([backward_loop(policy, x)[1] for x in range(4)])
+    assert np.allclose(policy.gram_matrix(range(4)), scores @ scores.T, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("fits", [1, 3, 4])
+def test_the_chunk_halves_where_memory_runs_out(monkeypatch, fits):
+    policy = make(chunk=8)
+    expected = policy.squared_norms
+    policy = make(chunk=8)
+    original, sizes = TransformerPolicy._score_rows, []
+
+    def tight(self, context, rows, columns=None):
+        sizes.append(rows.stop - rows.start)
+        if sizes[-1] > fits:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+        return original(self, context, rows, columns)
+
+    monkeypatch.setattr(TransformerPolicy, "_score_rows", tight)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = policy.squared_norms
+    steps = {1: [(8, 4), (4, 2), (2, 1)], 3: [(8, 4), (4, 2)], 4: [(8, 4)]}[fits]
+    assert [str(one.message) for one in said] == [
+        f"out of memory with {old} outputs at once: going on with {new}" for old, new in steps
+    ]
+    assert all(one.category is ChunkWarning for one in said)
+    assert np.allclose(found, expected, rtol=1e-12)
+    assert policy.chunk == steps[-1][1]
+    assert sizes.count(8) == 1
+
+
+def test_a_network_that_does_not_fit_at_all_is_refused(monkeypatch):
+    def never(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(TransformerPolicy, "_score_rows", never)
+    with pytest.raises(InputError, match="one output of a network of 307 parameters"):
+        _ = make(chunk=1).squared_norms
+
+
+def test_other_errors_are_not_taken_for_want_of_memory(monkeypatch):
+    def wrong(*_, **__):
+        raise RuntimeError("size mismatch")
+
+    monkeypatch.setattr(TransformerPolicy, "_score_rows", wrong)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        _ = make().squared_norms
+
+
+@pytest.mark.parametrize("memory", [1, 60_000, 2**28])
+def test_the_memory_chosen_changes_no_number(memory):
+    policy, plain = make(memory=memory), make()
+    assert np.allclose(policy.squared_norms, plain.squared_norms, rtol=1e-12)
+    assert np.allclose(policy.logits, plain.logits, rtol=1e-13)
+    weights = np.random.default_rng(0).normal(size=15)
+    assert np.allclose(policy.combine(0, weights), plain.combine(0, weights), atol=1e-12)
+    assert (memory == 1) == (policy.default_chunk() == 1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no record of peak memory")
+def test_the_memory_chosen_is_kept():
+    """Scores of 256 outputs in 200,000 parameters are 393 MiB; 64 are allowed."""
+    code = (
+        "import re, numpy as np, torch\n"
+        "from ustat_pg.policies import OutputSpace, TransformerPolicy\n"
+        "torch.set_num_threads(1)\n"
+        "status = lambda: open('/proc/self/status').read()\n"
+        "peak = lambda: int(re.search(r'VmHWM:\\s*(\\d+)', status())[1]) / 2**10\n"
+        "make = lambda **o: TransformerPolicy.initial(OutputSpace(4, 4), [(1,)], **o)\n"
+        "def work(p): p.squared_norms, p.inner(p.theta), p.combine(0, p.probs), p.gram(0, 0)\n"
+        "work(make(width=4))\n"
+        "policy = make(width=128, memory=2**26)\n"
+        "before = peak(); work(policy); print(policy.d, peak() - before)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    d, grown = map(float, out.stdout.split())
+    assert d > 200_000
+    assert 10 < grown < 160
+
+
+def test_a_block_is_torch_s_own_layer():
+    """The same weights in ``nn.TransformerEncoderLayer`` give the same outputs."""
+    torch.manual_seed(0)
+    own = module._Block(8, 2).double()
+    theirs = torch.nn.TransformerEncoderLayer(
+        8, 2, 32, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    ).double()
+    pairs = {
+        "norm1": "norm1",
+        "norm2": "norm2",
+        "out": "self_attn.out_proj",
+        "up": "linear1",
+        "down": "linear2",
+    }
+    state = {
+        f"{new}.{kind}": own.state_dict()[f"{old}.{kind}"]
+        for old, new in pairs.items()
+        for kind in ("weight", "bias")
+    }
+    state |= {
+        f"self_attn.in_proj_{kind}": own.state_dict()[f"qkv.{kind}"] for kind in ("weight", "bias")
+    }
+    theirs.load_state_dict(state)
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    assert torch.allclose(own(x, later), theirs(x, src_mask=later), rtol=0, atol=1e-13)
+
+
+def test_no_token_sees_a_later_one():
+    policy = POLICIES["deep"]
+    tokens = torch.tensor([[0, 1, 0, 1], [0, 1, 1, 0]])
+    out = torch.func.functional_call(policy.network, policy.state, (tokens,))
+    assert torch.equal(out[0, :2], out[1, :2])
+    assert not torch.allclose(out[0, 2:], out[1, 2:])
+
+
+def test_the_prompt_and_the_prefix_matter():
+    policy = POLICIES["ended"]
+    assert np.abs(np.diff(policy.probs, axis=0)).max(axis=1).min() > 1e-4
+    assert len(np.unique(policy.logits.round(9))) > 15
+
+
+def test_single_precision_is_close_and_recorded():
+    plain, single = make(), make(precision="float32")
+    table = single.tabulated()
+    assert np.allclose(single.logits, plain.logits, rtol=0, atol=1e-5)
+    assert not np.array_equal(single.logits, plain.logits)
+    for x in range(4):
+        assert np.allclose(table.scores(x), plain.scores(x), rtol=0, atol=1e-4)
+        assert np.abs(table.probs[x] @ table.scores(x)).max() < 1e-14
+    assert 1e-10 < table.score_mean.max() < 1e-5
+    assert PROBLEM.at(single).digest != PROBLEM.at(plain).digest
+
+
+def test_stacked_parameters_are_many_networks_at_once():
+    """What a training engine needs: one call for the parameters of several runs."""
+    policy = make()
+    thetas = np.stack([policy.theta, 0.5 * policy.theta])
+    outputs = torch.tensor(np.array(policy.space.outputs))
+    found = torch.func.vmap(
+        lambda state: policy.log_prob(state, policy.sequences(1, outputs), outputs)
+    )(policy.unflatten(torch.tensor(thetas)))
+    for row, theta in zip(found, thetas, strict=True):
+        assert np.allclose(row.numpy(), policy.with_theta(theta).logits[1], rtol=0, atol=1e-12)
+
+
+def test_restriction_other_parameters_and_copies():
+    policy = make()
+    part = policy.restrict(np.array([3, 0]))
+    assert part.prompts == (policy.prompts[3], policy.prompts[0])
+    assert np.allclose(part.logits, policy.logits[[3, 0]], rtol=0, atol=1e-13)
+    other = policy.with_theta(policy.theta * 2)
+    assert not np.allclose(other.logits, policy.logits)
+    _ = policy.state, policy.gram(0, 0)
+    again = pickle.loads(pickle.dumps(policy))
+    assert np.array_equal(again.theta, policy.theta)
+    assert np.allclose(again.logits, policy.logits, rtol=0, atol=1e-13)
+    small = pickle.dumps(make(width=16))
+    fresh = make(width=16)
+    _ = fresh.state, fresh.logits, fresh.squared_norms, fresh.gram(0, 0)
+    assert len(pickle.dumps(fresh)) == len(small)
+    bandit = PROBLEM.at(policy)
+    assert bandit.restrict([3, 0]).digest == PROBLEM_PART.at(part).digest
+
+
+PROBLEM_PART = bracket_matching(1, 3, end=True, prompts=[PROBLEM.prompts[3], PROBLEM.prompts[0]])
+
+
+def test_the_seed_gives_the_parameters():
+    assert np.array_equal(make().theta, make().theta)
+    assert not np.array_equal(make(seed=4).theta, make().theta)
+
+
+@pytest.mark.parametrize(
+    ("width", "layers", "least", "most"), [(8, 1, 900, 1100), (144, 4, 9e5, 1.1e6)]
+)
+def test_sizes_from_a_thousand_to_a_million(width, layers, least, most):
+    policy = TransformerPolicy.initial(
+        OutputSpace(3, 3, end=True), [(0, 1), (2, 2)], width=width, layers=layers
+    )
+    assert least < policy.d < most
+    assert np.allclose(policy.probs.sum(axis=1), 1)
+    # Neither uniform nor sure of itself.
+    assert 0.001 < policy.probs.max() < 0.9
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: TransformerPolicy.initial(OutputSpace(2, 2), []), "set of prompts is empty"),
+        (lambda: TransformerPolicy.initial(OutputSpace(2, 2), [(-1,)]), "prompt token is -1"),
+        (lambda: make(width=5), "must be a multiple of heads, 2"),
+        (lambda: make(layers=0), "layers is 0"),
+        (lambda: make(precision="float16"), "precision is 'float16'"),
+        (lambda: make(device="cuda:99"), "device 'cuda:99' is not there"),
+        (lambda: make(device="abacus"), "device is 'abacus'"),
+        (lambda: make(device="meta"), "device is 'meta'"),
+        (lambda: make(memory=0), "memory is 0"),
+        (lambda: make(chunk=0), "chunk is 0"),
+        (lambda: make().with_theta(np.ones(3)), "theta has 3 entries: the network has 307"),
+        (lambda: make().with_theta(np.full(307, np.nan)), "theta holds nan"),
+        (lambda: make().with_theta(np.full(307, 1e200)).logits, "log-probabilities hold nan"),
+        (
+            lambda: TransformerPolicy(
+                OutputSpace(2, 2), ((0, 0),), TransformerShape(2, 2, 3), np.ones(9)
+            ),
+            "need 4 positions: the network has 3",
+        ),
+        (
+            lambda: TransformerPolicy(
+                OutputSpace(2, 2), ((5,),), TransformerShape(2, 2, 3), np.ones(9)
+            ),
+            "hold tokens up to 5: the network reads 0 to 1",
+        ),
+        (
+            lambda: TransformerPolicy(
+                OutputSpace(2, 2, True), ((1,),), TransformerShape(3, 2, 3), np.ones(9)
+            ),
+            "the network writes 2 tokens: outputs have 3",
+        ),
+        (
+            lambda: modular_sum(3, 2).at(
+                TransformerPolicy.initial(OutputSpace(3, 2), [(0,), (1,), (1,)], width=4)
+            ),
+            "the policy's prompts are",
+        ),
+    ],
+)
+def test_refused(build, message):
+    with pytest.raises(InputError, match=message):
+        build()
+
+
+def test_scores_that_are_not_finite_are_refused(monkeypatch):
+    """A log-probability may be finite where its slope is not."""
+    original = TransformerPolicy.log_prob
+
+    def steep(self, state, sequences, outputs):
+        bend = torch.sqrt(state["head.bias"] * 0).sum()
+        return original(self, state, sequences, outputs) + bend
+
+    monkeypatch.setattr(TransformerPolicy, "log_prob", steep)
+    policy = make()
+    assert np.isfinite(policy.logits).all()
+    for ask in (lambda: policy.scores(0), lambda: policy.squared_norms, lambda: policy.gram(0, 0)):
+        with pytest.raises(InputError, match="scores of context 0 are not finite"):
+            ask()
+
+
+def test_without_torch_it_says_so():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import ustat_pg.policies, ustat_pg.problems\n"
+        "from ustat_pg.validation import InputError\n"
+        "assert ustat_pg.problems.modular_sum(3, 2).rewards.shape == (3, 9)\n"
+        "try: ustat_pg.policies.TransformerPolicy\n"
+        "except InputError as error: print(error)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "TransformerPolicy needs torch: pip install 'ustat_pg[torch]'\n"
+
+
+def test_policies_and_problems_do_not_load_torch():
+    code = "import sys, ustat_pg.policies, ustat_pg.problems; print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"
+    import ustat_pg.policies as package
+
+    assert package.TransformerPolicy is TransformerPolicy
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = package.nothing

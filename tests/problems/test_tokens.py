@@ -1,0 +1,253 @@
+"""Token problems: verifiers against other ways to check, the bandit they make, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+
+from ustat_pg.policies import OutputSpace, PrefixSoftmax, TabularSoftmax
+from ustat_pg.problems import (
+    SoftmaxBandit,
+    TokenProblem,
+    bracket_matching,
+    digit_addition,
+    modular_sum,
+    sorting,
+)
+from ustat_pg.problems import tokens as module
+from ustat_pg.validation import InputError
+
+PROBLEMS = {
+    "modular": modular_sum(3, 2),
+    "modular-graded": modular_sum(5, 2, end=True, graded=True),
+    "addition": digit_addition(3, 1),
+    "addition-graded": digit_addition(2, 2, graded=True, prompts=[(0, 1, 1, 1), (1, 1, 0, 0)]),
+    "addition-ended": digit_addition(2, 1, end=True),
+    "brackets": bracket_matching(2, 3, end=True),
+    "brackets-graded": bracket_matching(1, 4, graded=True),
+    "sorting": sorting(3, 2),
+    "sorting-graded": sorting(2, 3, end=True, graded=True),
+}
+each = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+
+
+def answers(problem):
+    return [problem.space.content(k) for k in range(problem.space.count)]
+
+
+@each
+def test_rewards_are_the_verifier_s_and_every_prompt_can_be_solved(problem):
+    table = problem.rewards
+    assert table.shape == (problem.contexts, problem.space.count)
+    for x, prompt in enumerate(problem.prompts):
+        for k, answer in enumerate(answers(problem)):
+            assert table[x, k] == problem.verifier(prompt, answer)
+    assert (table.max(axis=1) == 1).all()
+    assert (table >= 0).all()
+    assert problem.optimum == pytest.approx(1, abs=1e-15)
+    assert np.ptp(table, axis=1).min() > 0
+
+
+def test_modular_sums():
+    problem = modular_sum(4, 3, prompts=[(1, 3), (2,)])
+    for x, prompt in enumerate(problem.prompts):
+        right = {y for y in itertools.product(range(4), repeat=3) if sum(y) % 4 == sum(prompt) % 4}
+        assert {a for a, z in zip(answers(problem), problem.rewards[x], strict=True) if z} == right
+    graded = modular_sum(6, 1, graded=True).rewards[2]
+    assert np.allclose(graded, [1 / 3, 2 / 3, 1, 2 / 3, 1 / 3, 0])
+    assert modular_sum(1, 2).rewards.tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_digit_addition(end):
+    problem = digit_addition(10, 1, end=end)
+    assert problem.contexts == 100
+    for x, (a, b) in enumerate(problem.prompts):
+        texts = ["".join(map(str, answer)) for answer in answers(problem)]
+        right = [text != "" and int(text) == a + b for text in texts]
+        assert problem.rewards[x].tolist() == right
+    graded = digit_addition(10, 1, end=end, graded=True)
+    assert problem.prompts[57] == (5, 7)
+    by_answer = dict(zip(answers(graded), graded.rewards[57], strict=True))
+    assert [by_answer[y] for y in [(1, 2), (0, 2), (1, 0), (2, 1)]] == [1.0, 0.5, 0.5, 0.0]
+    if end:
+        assert (by_answer[()], by_answer[(2,)], by_answer[(1,)]) == (0.0, 0.5, 0.0)
+
+
+def test_bracket_matching():
+    problem = bracket_matching(2, 3, end=True)
+    signs = "()[]"
+    for x, prompt in enumerate(problem.prompts):
+        for k, answer in enumerate(answers(problem)):
+            text = "".join(signs[t] for t in (*prompt, *answer))
+            while "()" in text or "[]" in text:
+                text = text.replace("()", "").replace("[]", "")
+            assert problem.rewards[x, k] == (text == "")
+    # All runs of opening brackets that three tokens can close.
+    assert problem.contexts == 1 + 2 + 4 + 8
+    graded = bracket_matching(1, 2, graded=True, prompts=[(0, 0)])
+    by_answer = dict(zip(answers(graded), graded.rewards[0], strict=True))
+    assert by_answer == {(0, 0): 0.0, (0, 1): 0.5, (1, 0): 0.5, (1, 1): 1.0}
+    assert bracket_matching(1, 3).prompts == ((0,), (0, 0, 0))
+
+
+def test_sorting():
+    problem = sorting(3, 3)
+    assert problem.contexts == 27
+    for x, prompt in enumerate(problem.prompts):
+        assert answers(problem)[problem.rewards[x].argmax()] == tuple(sorted(prompt))
+        assert problem.rewards[x].sum() == 1
+    graded = sorting(3, 3, graded=True, prompts=[(2, 1, 0)])
+    share = [np.mean([a == b for a, b in enumerate(answer)]) for answer in answers(graded)]
+    assert np.allclose(graded.rewards[0], share)
+    shorter = sorting(2, 3, end=True, prompts=[(1, 0)])
+    assert answers(shorter)[shorter.rewards[0].argmax()] == (0, 1)
+
+
+@each
+def test_the_gradient_is_that_of_the_return(problem):
+    for shared in (False, True):
+        policy = PrefixSoftmax.random(problem.space, problem.contexts, seed=3, shared=shared)
+        bandit = problem.at(policy)
+        assert bandit.objective() == pytest.approx(
+            float(problem.probs @ (policy.probs * problem.rewards).sum(axis=1)), rel=1e-13
+        )
+        assert 0 < problem.gap(bandit) < 1
+        step = 1e-5
+        chosen = range(0, bandit.d, max(1, bandit.d // 20))
+        for i in chosen:
+            shift = step * np.eye(bandit.d)[i]
+            slope = bandit.objective(policy.theta + shift) - bandit.objective(policy.theta - shift)
+            assert bandit.gradient()[i] == pytest.approx(slope / (2 * step), abs=1e-9)
+
+
+def test_one_token_is_a_tabular_bandit():
+    problem = modular_sum(4, 1, graded=True)
+    table = np.random.default_rng(0).normal(size=(4, 4))
+    found = problem.at(PrefixSoftmax(problem.space, table[:, None])).moments()
+    rewards = problem.rewards[:, :, None]
+    plain = SoftmaxBandit.tabular(problem.probs, table, rewards, np.ones_like(rewards)).moments()
+    for name in (
+        "value",
+        "reward_variance",
+        "fisher_trace",
+        "norm_advantage",
+        "norm_squared_advantage",
+        "gradient_sq",
+        "mean_gradient_sq",
+    ):
+        assert np.allclose(getattr(found, name), getattr(plain, name), rtol=1e-12), name
+    for one, two in zip(found.matrices(), plain.matrices(), strict=True):
+        assert np.allclose(one.squared_advantage, two.squared_advantage, atol=1e-15)
+
+
+def test_moments_from_their_definitions():
+    problem = PROBLEMS["brackets"]
+    policy = PrefixSoftmax.random(problem.space, problem.contexts, seed=9, shared=True)
+    moments = problem.at(policy).moments()
+    for x in range(problem.contexts):
+        p, s, z = policy.probs[x], policy.scores(x), problem.rewards[x]
+        value = p @ z
+        gradient = (p * z) @ s
+        assert moments.value[x] == pytest.approx(value, rel=1e-13)
+        assert moments.reward_variance[x] == pytest.approx(p @ (z - value) ** 2, rel=1e-12)
+        assert moments.fisher_trace[x] == pytest.approx(p @ (s**2).sum(axis=1), rel=1e-13)
+        assert moments.gradient_sq[x] == pytest.approx(gradient @ gradient, rel=1e-11)
+        optimal = p @ ((s**2).sum(axis=1) * z) / moments.fisher_trace[x]
+        assert moments.optimal_baseline[x] == pytest.approx(optimal, rel=1e-12)
+
+
+def test_the_digest_names_policy_and_problem():
+    problem = PROBLEMS["modular"]
+    policy = PrefixSoftmax.random(problem.space, 3, seed=0)
+    bandit = problem.at(policy)
+    assert problem.at(PrefixSoftmax.random(problem.space, 3, seed=0)).digest == bandit.digest
+    others = [
+        problem.at(PrefixSoftmax.random(problem.space, 3, seed=1)),
+        problem.at(PrefixSoftmax(problem.space, policy.tables[:1], 3)),
+        modular_sum(3, 2, prompts=[(1,), (0,), (2,)]).at(policy),
+        modular_sum(3, 2, probs=[0.5, 0.25, 0.25]).at(policy),
+        bandit.restrict([0, 1]),
+        bandit.with_theta(policy.theta + 1e-9),
+    ]
+    digests = {other.digest for other in others} | {bandit.digest}
+    assert len(digests) == 7
+
+
+def test_restriction_keeps_the_kind():
+    problem = PROBLEMS["modular"]
+    bandit = problem.at(PrefixSoftmax.random(problem.space, 3, seed=0))
+    part = bandit.restrict([2, 0])
+    assert type(part) is type(bandit)
+    assert np.array_equal(part.mean_rewards, problem.rewards[[2, 0]])
+    assert np.array_equal(part.policy.probs, bandit.policy.probs[[2, 0]])
+
+
+@each
+def test_problems_survive_pickling(problem):
+    again = pickle.loads(pickle.dumps(problem))
+    assert np.array_equal(again.rewards, problem.rewards)
+    policy = PrefixSoftmax.zeros(problem.space, problem.contexts)
+    bandit = problem.at(policy)
+    assert pickle.loads(pickle.dumps(bandit)).digest == bandit.digest
+
+
+def test_a_moment_matrix_that_does_not_fit_is_refused(monkeypatch):
+    problem = PROBLEMS["modular"]
+    bandit = problem.at(PrefixSoftmax.zeros(problem.space, 3))
+    assert len(list(bandit.moments().matrices())) == 3
+    monkeypatch.setattr(module, "_MATRIX_BYTES", 8 * bandit.d**2 - 1)
+    with pytest.raises(InputError, match="a moment matrix of 36 parameters needs"):
+        list(bandit.moments().matrices())
+
+
+def test_a_bandit_without_tokens_has_one_too():
+    """A policy that knows no tokens serves where its arms are as many as the outputs."""
+    problem = modular_sum(2, 1)
+    bandit = problem.at(TabularSoftmax(np.zeros((2, 2))))
+    assert bandit.objective() == 0.5
+    assert len(bandit.digest) == 16
+
+
+SPACE = OutputSpace(2, 2)
+
+
+def never(prompt, output):
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TokenProblem(SPACE, (), never), "set of prompts is empty"),
+        (lambda: modular_sum(3, 2, prompts=[]), "set of prompts is empty"),
+        (lambda: TokenProblem(SPACE, ((0, -1),), never), "prompt token is -1"),
+        (lambda: TokenProblem(SPACE, ((0.5,),), never), r"prompt token is 0\.5"),
+        (lambda: TokenProblem(SPACE, ((0,),), never, [0.5, 0.5]), "there are 1 prompts"),
+        (lambda: TokenProblem(SPACE, ((0,), (1,)), never, [0.5, 0.6]), "must sum to 1"),
+        (lambda: TokenProblem(SPACE, ((0,),), lambda x, y: np.nan).rewards, "rewards holds nan"),
+        (lambda: modular_sum(3, 2, prompts=[(3,)]), r"prompt \(3,\) holds 3: tokens are 0 to 2"),
+        (lambda: digit_addition(2, 2, prompts=[(1, 0)]), "has 2 tokens: 4 are needed"),
+        (lambda: digit_addition(1, 2), "base is 1"),
+        (lambda: sorting(3, 2, prompts=[(0,)]), "a prompt has 1 values"),
+        (lambda: modular_sum(20, 5), "make 3,200,000 outputs"),
+        (
+            lambda: PROBLEMS["modular"].at(PrefixSoftmax.zeros(OutputSpace(3, 2), 2)),
+            "the policy has 2 prompts and 9 outputs: the problem has 3 and 9",
+        ),
+        (
+            lambda: modular_sum(4, 2).at(PrefixSoftmax.zeros(OutputSpace(2, 4), 4)),
+            "the policy's space are OutputSpace",
+        ),
+        (
+            lambda: PROBLEMS["modular"].at(PrefixSoftmax.zeros(OutputSpace(3, 2), 3)).hessian(),
+            "Hessian of a token problem",
+        ),
+    ],
+)
+def test_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()

@@ -1,0 +1,263 @@
+"""Tables of probabilities and scores: what any policy with few enough outputs is at fixed parameters.
+
+Engines and moments read a policy through its probabilities and through inner products of its
+scores. A network, a program or a file that yields the two is a policy here, with no formula for its
+logits needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from ..validation import InputError, finite_array, frozen
+from .softmax import SoftmaxPolicy
+
+__all__ = ["TabulatedPolicy"]
+
+Array = NDArray[np.float64]
+
+_ROUNDING = 1e-10
+"""Mean score, against the longest, up to which it is taken for rounding in float64."""
+
+
+def largest_distances(gram: Array, possible: NDArray[np.bool_]) -> float:
+    """max ‖s_k - s_l‖ over possible arms (K,), from one context's ⟨s_k, s_l⟩ (K, K)."""
+    inside = gram[np.ix_(possible, possible)]
+    norms = np.diagonal(inside)
+    squares = norms[:, None] + norms - 2 * inside
+    return float(np.sqrt(max(squares.max(initial=0.0), 0.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class TabulatedPolicy(SoftmaxPolicy):
+    """A policy at fixed parameters, as tables of log-probabilities and scores.
+
+    Probabilities are made to sum to 1 and scores to have mean 0, E[s | x] = 0, exactly; what was
+    taken off the scores is kept as ``score_mean``, ‖E[s | x]‖ (X,).
+
+    Arguments:
+        log_probs: log π(k | x), (X, K).
+        all_scores: s(x, k), (X, K, d).
+        parameters: θ (d,) at which the tables hold; None where they have no parameters of their
+            own, as in :meth:`from_gram`.
+        source: the policy that the tables were made of; it serves other parameters.
+        origin: arrays that name the policy where the last bits of its tables depend on the
+            machine that made them; None to be named by the tables themselves.
+        tolerance: mean score, against the context's longest, that is still rounding.
+
+    Raises:
+        InputError: shapes that do not match, entries that are not finite, probabilities that do
+            not sum to 1, or scores whose mean is not 0.
+
+    >>> policy = TabulatedPolicy(np.log([[0.25, 0.75]]), [[[0.75], [-0.25]]])
+    >>> policy.probs, policy.squared_norms
+    (array([[0.25, 0.75]]), array([[0.5625, 0.0625]]))
+    """
+
+    log_probs: Array
+    all_scores: Array
+    parameters: Array | None = None
+    source: SoftmaxPolicy | None = None
+    origin: Mapping[str, Array] | None = None
+    tolerance: float = _ROUNDING
+    score_mean: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        logs = finite_array("log_probs", self.log_probs, 2)
+        scores = finite_array("scores", self.all_scores, 3)
+        if scores.shape[:2] != logs.shape:
+            raise InputError(
+                f"scores have shape {scores.shape}: the first two must be contexts and outputs, "
+                f"{logs.shape}"
+            )
+        total = logsumexp(logs, axis=1)
+        if np.abs(total).max() > self.tolerance:
+            x = int(np.abs(total).argmax())
+            raise InputError(
+                f"probabilities of context {x} sum to {float(np.exp(total[x]))!r}: they must sum "
+                f"to 1 within {self.tolerance:g}"
+            )
+        object.__setattr__(self, "log_probs", frozen(logs))
+        mean = np.einsum("xk,xkd->xd", self.probs, scores)
+        longest = np.sqrt(np.einsum("xkd,xkd->xk", scores, scores).max(axis=1))
+        # Where every score is rounding, so is their mean: there is nothing to compare it with.
+        share = np.linalg.norm(mean, axis=1) / np.maximum(longest, 1e-30)
+        if ((share > self.tolerance) & (longest > self.tolerance)).any():
+            x = int((share * (longest > self.tolerance)).argmax())
+            raise InputError(
+                f"scores of context {x} have a mean {share[x]:.3g} times the longest: E[s | x] "
+                f"must be 0 within {self.tolerance:g}; these are not the scores of these "
+                "probabilities"
+            )
+        scores = scores - mean[:, None, :]
+        object.__setattr__(self, "all_scores", frozen(scores))
+        object.__setattr__(self, "score_mean", frozen(np.linalg.norm(mean, axis=1)))
+        if self.parameters is not None:
+            own = finite_array("theta", self.parameters, 1)
+            if len(own) != scores.shape[2]:
+                raise InputError(
+                    f"theta has {len(own)} entries and scores {scores.shape[2]}: they must have "
+                    "the same number"
+                )
+            object.__setattr__(self, "parameters", own)
+
+    @classmethod
+    def from_gram(
+        cls,
+        log_probs: ArrayLike,
+        gram: ArrayLike,
+        origin: Mapping[str, Array] | None = None,
+        tolerance: float = _ROUNDING,
+    ) -> TabulatedPolicy:
+        """The policy in coordinates of the scores' span, where only ⟨s, s'⟩ is known.
+
+        Squared errors, distances and moments are functions of inner products, so that they are
+        those of the policy itself, however many parameters it has. A parameter vector has no
+        meaning here, and d is the number of directions in which the scores differ.
+
+        Arguments:
+            log_probs: (X, K).
+            gram: ⟨s(x, k), s(y, l)⟩, (X K, X K), contexts outermost.
+
+        Raises:
+            InputError: shapes that do not match, or a matrix that is not symmetric with
+                eigenvalues >= 0.
+
+        >>> gram = [[0.5625, -0.1875], [-0.1875, 0.0625]]
+        >>> TabulatedPolicy.from_gram(np.log([[0.25, 0.75]]), gram).gram(0, 0).round(12)
+        array([[ 0.5625, -0.1875],
+               [-0.1875,  0.0625]])
+        """
+        logs = finite_array("log_probs", log_probs, 2)
+        matrix = finite_array("gram", gram, 2)
+        if matrix.shape != (logs.size, logs.size):
+            raise InputError(
+                f"gram has shape {matrix.shape}: it must be ({logs.size}, {logs.size}), contexts "
+                "times outputs"
+            )
+        scale = max(float(np.diagonal(matrix).max()), 1e-300)
+        if np.abs(matrix - matrix.T).max() > tolerance * scale:
+            raise InputError("gram is not symmetric: it must hold inner products")
+        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+        if values[0] < -tolerance * max(values[-1], scale):
+            raise InputError(
+                f"gram has the eigenvalue {values[0]:.3g}: inner products have none below 0"
+            )
+        kept = values > len(values) * np.finfo(float).eps * max(values[-1], 0.0)
+        if not kept.any():
+            return cls(logs, np.zeros((*logs.shape, 1)), origin=origin, tolerance=tolerance)
+        span = vectors[:, kept] * np.sqrt(values[kept])
+        # An error of the Gram matrix is the square of one of the scores.
+        return cls(
+            logs,
+            span.reshape(*logs.shape, -1),
+            origin=origin,
+            tolerance=float(np.sqrt(tolerance)),
+        )
+
+    def reduced(self) -> TabulatedPolicy:
+        """The same policy with at most X K parameters: scores in coordinates of their own span.
+
+        All inner products are kept to rounding; see :meth:`from_gram` for what is lost.
+        """
+        contexts, arms, d = self.all_scores.shape
+        if contexts * arms >= d:
+            return self
+        triangle = np.asarray(np.linalg.qr(self.all_scores.reshape(-1, d).T, mode="r"))
+        origin = None if self.origin is None else {**self.origin, "reduced": np.ones(1)}
+        return TabulatedPolicy(
+            self.log_probs,
+            triangle.T.reshape(contexts, arms, -1),
+            origin=origin,
+            tolerance=self.tolerance,
+        )
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that name this policy: its tables, or those of what they were made of."""
+        if self.origin is not None:
+            return dict(self.origin)
+        own = {"log_probs": self.log_probs, "scores": self.all_scores}
+        return own if self.parameters is None else {**own, "theta": self.parameters}
+
+    @property
+    def logits(self) -> Array:
+        return self.log_probs
+
+    @property
+    def theta(self) -> Array:
+        if self.parameters is None:
+            return np.zeros(self.all_scores.shape[2])
+        return self.parameters
+
+    def with_theta(self, theta: Array) -> SoftmaxPolicy:
+        """The policy that the tables were made of, at other parameters.
+
+        Raises:
+            InputError: the tables have no source: they hold at their own parameters only.
+        """
+        if self.source is None:
+            raise InputError(
+                "a table of probabilities and scores holds at its own parameters only: ask the "
+                "policy that it was made of"
+            )
+        return self.source.with_theta(theta)
+
+    def restrict(self, contexts: NDArray[np.intp]) -> TabulatedPolicy:
+        source = None if self.source is None else self.source.restrict(contexts)
+        origin = self.origin
+        if origin is not None:
+            named = getattr(source, "arrays", None)
+            chosen = np.append(origin.get("contexts", []), [-1, *contexts])
+            origin = {**origin, "contexts": chosen} if named is None else named()
+        return TabulatedPolicy(
+            self.log_probs[contexts],
+            self.all_scores[contexts],
+            self.parameters,
+            source,
+            origin,
+            self.tolerance,
+        )
+
+    def combine(self, context: int, weights: Array) -> Array:
+        return weights @ self.all_scores[context]
+
+    def scores(self, context: int) -> Array:
+        return self.all_scores[context]
+
+    def inner(self, vector: Array) -> Array:
+        return self.all_scores @ vector
+
+    def gram(self, first: int, second: int) -> Array:
+        return self.all_scores[first] @ self.all_scores[second].T
+
+    def mean_combination(self, weights: Array, context_probs: Array) -> Array:
+        flat = self.all_scores.reshape(-1, self.all_scores.shape[2])
+        return (weights * context_probs[:, None]).ravel() @ flat
+
+    def squared_combinations(self, weights: Array) -> Array:
+        sums = (weights[:, None, :] @ self.all_scores)[:, 0]
+        return np.asarray((sums**2).sum(axis=1))
+
+    def diameters(self, possible: NDArray[np.bool_]) -> Array:
+        return np.array(
+            [largest_distances(self.gram(x, x), arms) for x, arms in enumerate(possible)]
+        )
+
+    @cached_property
+    def squared_norms(self) -> Array:
+        return np.einsum("xkd,xkd->xk", self.all_scores, self.all_scores)
+
+    @property
+    def d(self) -> int:
+        return self.all_scores.shape[2]
+
+    @property
+    def feature_norm(self) -> float:
+        """The longest score: a table does not say what its scores are differences of."""
+        return float(np.sqrt(self.squared_norms.max())) or 1.0

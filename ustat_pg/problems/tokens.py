@@ -1,0 +1,397 @@
+"""Token problems: a set of prompts, all outputs of a vocabulary, and a verifier as reward.
+
+The verifier sees a prompt and an output and returns its reward. A policy turns the problem into a
+softmax bandit whose arms are the outputs, so that every moment, engine and prediction serves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..moments import ContextMatrices
+from ..policies import OutputSpace, SoftmaxPolicy
+from ..validation import InputError, finite_array, frozen, integer, probabilities
+from .softmax_bandit import SoftmaxBandit
+
+__all__ = [
+    "TokenBandit",
+    "TokenProblem",
+    "bracket_matching",
+    "digit_addition",
+    "modular_sum",
+    "sorting",
+]
+
+Array = NDArray[np.float64]
+Tokens = tuple[int, ...]
+Verifier = Callable[[Tokens, Tokens], float]
+
+_MATRIX_BYTES = 2**29
+"""A (d, d) moment matrix larger than this is refused."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBandit(SoftmaxBandit):
+    """A softmax bandit whose arms are the outputs of a token policy; made by :meth:`TokenProblem.at`."""
+
+    def hessian(self) -> Array:
+        """Refused: log π is not linear in θ up to a term that all outputs share."""
+        raise InputError(
+            "the Hessian of a token problem is not an expectation of scores alone: difference "
+            "the gradient instead"
+        )
+
+    def _matrices(self) -> Iterator[ContextMatrices]:
+        if 8 * self.d**2 > _MATRIX_BYTES:
+            raise InputError(
+                f"a moment matrix of {self.d} parameters needs {8 * self.d**2 / 2**30:.1f} GiB: at "
+                f"most {_MATRIX_BYTES / 2**30:g} GiB is allowed; take a smaller policy"
+            )
+        return super()._matrices()
+
+    def restrict(self, contexts: Sequence[int], uniform: bool = False) -> TokenBandit:
+        """See :meth:`SoftmaxBandit.restrict`."""
+        part = super().restrict(contexts, uniform)
+        return TokenBandit(part.policy, part.context_probs, part.reward_values, part.reward_probs)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of what defines policy, prompts and rewards, not of probabilities computed."""
+        named = getattr(self.policy, "arrays", None)
+        own = {
+            "context_probs": self.context_probs,
+            **(self.arrays() if named is None else named()),
+            "reward_values": self.reward_values,
+        }
+        state = hashlib.sha256()
+        for name, array in own.items():
+            state.update(f"{name}{np.shape(array)}".encode())
+            state.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+        return state.hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenProblem:
+    """Prompts, the outputs that can answer them, and a verifier as reward.
+
+    Arguments:
+        space: the outputs.
+        prompts: each a sequence of tokens, numbers >= 0; those below v are the vocabulary's own.
+        verifier: (prompt, output without the end token) to the reward, a finite number.
+        probs: ρ, one per prompt; None for equal ones.
+        name: what results call it.
+
+    Raises:
+        InputError: no prompts, tokens that are not whole numbers >= 0, probabilities that do not
+            match, or a reward that is not finite.
+
+    >>> problem = TokenProblem(OutputSpace(3, 2), [(0,), (2,)], lambda x, y: float(sum(y) == x[0]))
+    >>> problem.rewards.sum(axis=1), problem.optimum
+    (array([1., 3.]), 1.0)
+    """
+
+    space: OutputSpace
+    prompts: tuple[Tokens, ...]
+    verifier: Verifier
+    probs: Array | None = None
+    name: str = "tokens"
+
+    def __post_init__(self) -> None:
+        prompts = tuple(
+            tuple(integer("prompt token", token, 0) for token in prompt) for prompt in self.prompts
+        )
+        if not prompts:
+            raise InputError("the set of prompts is empty: at least one is needed")
+        object.__setattr__(self, "prompts", prompts)
+        given = np.full(len(prompts), 1 / len(prompts)) if self.probs is None else self.probs
+        probs = probabilities("probs", given, 1)
+        if len(probs) != len(prompts):
+            raise InputError(f"probs has {len(probs)} entries: there are {len(prompts)} prompts")
+        object.__setattr__(self, "probs", frozen(probs))
+
+    @property
+    def contexts(self) -> int:
+        """X, the number of prompts."""
+        return len(self.prompts)
+
+    @property
+    def outputs(self) -> NDArray[np.int64]:
+        """All outputs, (K, l), padded with -1."""
+        return self.space.outputs
+
+    @cached_property
+    def rewards(self) -> Array:
+        """z(x, k): what the verifier says of each output, (X, K)."""
+        answers = [self.space.content(k) for k in range(self.space.count)]
+        table = np.array([[self.verifier(x, y) for y in answers] for x in self.prompts], float)
+        return finite_array("rewards", table, 2)
+
+    @property
+    def optimum(self) -> float:
+        """J*, the return of a policy that answers each prompt best: Σ_x ρ(x) max_k z(x, k)."""
+        return float(np.asarray(self.probs) @ self.rewards.max(axis=1))
+
+    def at(self, policy: SoftmaxPolicy, memory: int = 2**28) -> TokenBandit:
+        """The bandit of a policy at its parameters.
+
+        A policy that can put its scores in a table is asked to, so that engines read them there.
+
+        Arguments:
+            policy: over these prompts and outputs.
+            memory: bytes that such a table may take.
+
+        Raises:
+            InputError: other prompts or outputs than the problem's, or tables beyond the memory.
+        """
+        shape = (self.contexts, self.space.count)
+        if policy.logits.shape != shape:
+            raise InputError(
+                f"the policy has {policy.logits.shape[0]} prompts and {policy.logits.shape[1]} "
+                f"outputs: the problem has {shape[0]} and {shape[1]}"
+            )
+        for name in ("space", "prompts"):
+            theirs, own = getattr(policy, name, None), getattr(self, name)
+            if theirs is not None and theirs != own:
+                raise InputError(f"the policy's {name} are {theirs}: the problem's are {own}")
+        tabulate = getattr(policy, "tabulated", None)
+        return self.bandit(policy if tabulate is None else tabulate(memory))
+
+    def bandit(self, policy: SoftmaxPolicy) -> TokenBandit:
+        """As :meth:`at`, but with the policy as it is."""
+        rewards = self.rewards[:, :, None]
+        return TokenBandit(policy, np.asarray(self.probs), rewards, np.ones_like(rewards))
+
+    def gap(self, bandit: SoftmaxBandit) -> float:
+        """J* - J, to the best policy there is (which the policy's family need not hold)."""
+        return self.optimum - bandit.objective()
+
+
+# Verifiers are instances of classes, not closures: a problem must survive being pickled.
+
+
+@dataclass(frozen=True)
+class _ModularSum:
+    modulus: int
+    graded: bool
+
+    def __call__(self, prompt: Tokens, output: Tokens) -> float:
+        off = (sum(output) - sum(prompt)) % self.modulus
+        if not self.graded:
+            return float(off == 0)
+        return 1.0 - min(off, self.modulus - off) / max(self.modulus // 2, 1)
+
+
+def modular_sum(
+    modulus: int,
+    length: int,
+    *,
+    end: bool = False,
+    graded: bool = False,
+    prompts: Iterable[Sequence[int]] | None = None,
+    probs: ArrayLike | None = None,
+) -> TokenProblem:
+    """Outputs whose digits sum to the prompt's, modulo m.
+
+    Arguments:
+        modulus: m, also the vocabulary.
+        length: the most tokens in an output.
+        end: whether outputs may be shorter.
+        graded: 1 less the distance on the circle over its greatest, instead of right or wrong.
+        prompts: sequences of digits; None for each residue once.
+        probs: ρ, one per prompt; None for equal ones.
+
+    >>> modular_sum(3, 2).rewards.sum(axis=1)
+    array([3., 3., 3.])
+    """
+    size = integer("modulus", modulus)
+    chosen = ((r,) for r in range(size)) if prompts is None else prompts
+    verifier = _ModularSum(size, graded)
+    return _problem("modular-sum", OutputSpace(size, length, end), chosen, verifier, probs, size)
+
+
+@dataclass(frozen=True)
+class _DigitAddition:
+    base: int
+    digits: int
+    graded: bool
+
+    def _number(self, digits: Tokens) -> int:
+        value = 0
+        for digit in digits:
+            value = value * self.base + digit
+        return value
+
+    def __call__(self, prompt: Tokens, output: Tokens) -> float:
+        total = self._number(prompt[: self.digits]) + self._number(prompt[self.digits :])
+        if not self.graded:
+            return float(len(output) > 0 and self._number(output) == total)
+        places = [total // self.base**i % self.base for i in range(self.digits + 1)]
+        # Digits are compared from the last, as they are added.
+        right = sum(a == b for a, b in zip(places, reversed(output), strict=False))
+        return right / len(places)
+
+
+def digit_addition(
+    base: int,
+    digits: int,
+    *,
+    end: bool = False,
+    graded: bool = False,
+    prompts: Iterable[Sequence[int]] | None = None,
+    probs: ArrayLike | None = None,
+) -> TokenProblem:
+    """The sum of two numbers, digit by digit, the most significant first.
+
+    A prompt is the digits of one number and then those of the other; an output has one digit more.
+    With an end token an output may be shorter, and leading zeros are as right as none.
+
+    Arguments:
+        base: of the digits, also the vocabulary, at least 2.
+        digits: of each number.
+        end: whether outputs may be shorter.
+        graded: the share of the sum's digits that are right, instead of right or wrong.
+        prompts: sequences of 2 ``digits`` digits; None for all pairs of numbers.
+        probs: ρ, one per prompt; None for equal ones.
+
+    >>> problem = digit_addition(2, 1, prompts=[(1, 1)])
+    >>> problem.space.content(int(problem.rewards[0].argmax()))
+    (1, 0)
+    """
+    size, each = integer("base", base, 2), integer("digits", digits)
+    space = OutputSpace(size, each + 1, end)
+    chosen = product(range(size), repeat=2 * each) if prompts is None else prompts
+    verifier = _DigitAddition(size, each, graded)
+    return _problem("digit-addition", space, chosen, verifier, probs, size, 2 * each)
+
+
+@dataclass(frozen=True)
+class _BracketMatching:
+    graded: bool
+
+    def __call__(self, prompt: Tokens, output: Tokens) -> float:
+        open_ones: list[int] = []
+        wrong = 0
+        for token in (*prompt, *output):
+            if token % 2 == 0:
+                open_ones.append(token)
+            elif open_ones and open_ones[-1] == token - 1:
+                open_ones.pop()
+            else:
+                wrong += 1
+        wrong += len(open_ones)
+        if not self.graded:
+            return float(wrong == 0)
+        return 1.0 - wrong / max(len(prompt) + len(output), 1)
+
+
+def bracket_matching(
+    kinds: int,
+    length: int,
+    *,
+    end: bool = False,
+    graded: bool = False,
+    prompts: Iterable[Sequence[int]] | None = None,
+    probs: ArrayLike | None = None,
+) -> TokenProblem:
+    """Outputs that close all that the prompt opened: together they are balanced.
+
+    Token 2i opens a bracket of kind i and token 2i + 1 closes it.
+
+    Arguments:
+        kinds: of brackets; the vocabulary is twice that.
+        length: the most tokens in an output.
+        end: whether outputs may be shorter.
+        graded: the share of brackets with a partner, instead of balanced or not.
+        prompts: sequences of brackets; None for every run of opening ones that an output of full
+            length can close.
+        probs: ρ, one per prompt; None for equal ones.
+
+    >>> problem = bracket_matching(1, 2)
+    >>> problem.prompts, problem.rewards.argmax(axis=1)
+    (((), (0, 0)), array([1, 3]))
+    """
+    size, most = integer("kinds", kinds), integer("length", length)
+    space = OutputSpace(2 * size, most, end)
+    depths = range(most + 1) if end else range(most % 2, most + 1, 2)
+    openings = (
+        tuple(2 * kind for kind in chosen)
+        for depth in depths
+        for chosen in product(range(size), repeat=depth)
+    )
+    chosen = openings if prompts is None else prompts
+    return _problem("brackets", space, chosen, _BracketMatching(graded), probs, 2 * size)
+
+
+@dataclass(frozen=True)
+class _Sorting:
+    graded: bool
+
+    def __call__(self, prompt: Tokens, output: Tokens) -> float:
+        right = sorted(prompt)
+        if not self.graded:
+            return float(list(output) == right)
+        return sum(a == b for a, b in zip(right, output, strict=False)) / max(
+            len(right), len(output), 1
+        )
+
+
+def sorting(
+    values: int,
+    length: int,
+    *,
+    end: bool = False,
+    graded: bool = False,
+    prompts: Iterable[Sequence[int]] | None = None,
+    probs: ArrayLike | None = None,
+) -> TokenProblem:
+    """The prompt's tokens in ascending order.
+
+    Arguments:
+        values: v, the vocabulary.
+        length: of prompts, and the most tokens in an output.
+        end: whether outputs may be shorter.
+        graded: the share of places that are right, instead of right or wrong.
+        prompts: sequences of at most ``length`` values (exactly that many without an end token);
+            None for all sequences of that length.
+        probs: ρ, one per prompt; None for equal ones.
+
+    >>> problem = sorting(2, 2)
+    >>> problem.rewards.argmax(axis=1)
+    array([0, 1, 1, 3])
+    """
+    size, most = integer("values", values), integer("length", length)
+    space = OutputSpace(size, most, end)
+    chosen = list(product(range(size), repeat=most)) if prompts is None else list(prompts)
+    for prompt in chosen:
+        if len(prompt) > most or (len(prompt) < most and not end):
+            raise InputError(
+                f"a prompt has {len(prompt)} values: outputs of {most} tokens cannot hold it sorted"
+            )
+    return _problem("sorting", space, chosen, _Sorting(graded), probs, size)
+
+
+def _problem(
+    name: str,
+    space: OutputSpace,
+    prompts: Iterable[Sequence[int]],
+    verifier: Verifier,
+    probs: ArrayLike | None,
+    largest: int,
+    length: int | None = None,
+) -> TokenProblem:
+    """A problem whose prompts are written in the vocabulary, all of one length where that is given."""
+    law = None if probs is None else finite_array("probs", probs, 1)
+    problem = TokenProblem(space, tuple(map(tuple, prompts)), verifier, law, name)
+    for prompt in problem.prompts:
+        if max(prompt, default=0) >= largest:
+            raise InputError(f"prompt {prompt} holds {max(prompt)}: tokens are 0 to {largest - 1}")
+        if length is not None and len(prompt) != length:
+            raise InputError(f"prompt {prompt} has {len(prompt)} tokens: {length} are needed")
+    return problem
