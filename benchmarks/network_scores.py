@@ -12,8 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import cpu_count
-from platform import processor, python_version
+from os import getloadavg
 from statistics import median
 from time import perf_counter
 
@@ -22,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from tabulate import tabulate
 
+from benchmarks.ustatistics import machine
 from ustat_pg.policies import OutputSpace
 from ustat_pg.policies.transformer import TransformerPolicy
 from ustat_pg.problems import TokenProblem, modular_sum
@@ -143,11 +143,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scores, exact = (QUICK_SCORES, QUICK_MOMENTS) if options.quick else (SCORES, MOMENTS)
         rounds = 1 if options.quick else options.rounds
         print("# Scores and exact moments of a transformer\n")
-        print(f"`python -m benchmarks.network_scores --threads {options.threads}`\n")
         print(
-            f"{processor() or 'unknown processor'}, {cpu_count()} cores, {options.threads} "
-            f"thread(s); Python {python_version()}; numpy {np.__version__}; torch "
-            f"{torch.__version__}; float64; medians of {rounds} interleaved rounds\n"
+            f"`python -m benchmarks.network_scores --threads {options.threads} --rounds {rounds}`\n"
+        )
+        print(
+            f"{machine('numpy', 'torch')}; load {getloadavg()[0]:.1f} at the start; {options.threads} "
+            f"thread(s); float64; medians of {rounds} interleaved rounds\n"
         )
         rows = [compare(case, rounds, options.sample) for case in scores]
         head = ["parameters", "outputs", "loop, s", "vmap, s", "ratio", "range of rounds"]

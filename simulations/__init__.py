@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .problems import Suite
 
-__all__ = ["ON_RUNS", "STEMS", "Suite", "claim", "curves"]
+__all__ = ["KINDS", "ON_NETWORKS", "ON_RUNS", "STEMS", "Suite", "claim", "curves"]
 
 STEMS = tuple(delivered())
 """The results that have an experiment, in the paper's order."""
@@ -21,6 +21,20 @@ STEMS = tuple(delivered())
 ON_RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")
 """Those on whole training runs alone: their problems have an interior optimum, so that one of the user's
 own, which need not have one, does not take their place."""
+
+KINDS = ("bandit", "tokens", "transformer")
+"""Of problem: softmax bandits; token problems under a prefix softmax; the same under a transformer."""
+
+ON_NETWORKS = (
+    "ustatistic",
+    "mse",
+    "minibatch",
+    "oracle",
+    "optimality",
+    "suboptimality",
+    "group_size",
+)
+"""Those that are asked of tokens and transformers too; the others need a known interior optimum."""
 
 
 def claim(stem: str, suite: Suite) -> Claim:

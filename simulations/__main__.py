@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,15 @@ from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS
 from ustat_pg.validation import InputError, integer
 
-from . import ON_RUNS, STEMS, claim, curves
+from . import KINDS, ON_NETWORKS, ON_RUNS, STEMS, claim, curves
 
 if TYPE_CHECKING:
     from ustat_pg.experiment import Options
     from ustat_pg.experiment.executors import Cluster
 
     from .problems import Suite
+
+ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
 
 # Everything heavy is imported inside the commands: a usage message need not wait for it, and an
 # interruption meets the handler in main.
@@ -50,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("claims", nargs="*", metavar="CLAIM", help=f"of: {', '.join(STEMS)}")
         command.add_argument("--size", choices=("smoke", "quick", "full"), default="quick")
-        command.add_argument("--engine", choices=("cpu", "reference", "exact"), default="cpu")
+        _add_kind(command)
         command.add_argument("--seed", type=int, default=0)
         where = command.add_mutually_exclusive_group()
         where.add_argument("--workers", type=int, help="threads (default: all cores)")
@@ -73,6 +76,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_kind(command: Any) -> None:
+    command.add_argument("--engine", choices=ENGINES, default="cpu")
+    command.add_argument(
+        "--device", default="cpu", help="of the autograd engine: cpu, cuda or cuda:N"
+    )
+    command.add_argument(
+        "--on", choices=KINDS, default="bandit", help="the kind of problem (default: bandit)"
+    )
+
+
 def _add_check(commands: Any) -> None:
     command = commands.add_parser(
         "check",
@@ -83,7 +96,7 @@ def _add_check(commands: Any) -> None:
     command.add_argument("stem", metavar="CLAIM", help=f"of: {', '.join(STEMS)}")
     command.add_argument("name", metavar="NAME", help="of the check, as in the report")
     command.add_argument("--size", choices=("smoke", "quick", "full"), default="quick")
-    command.add_argument("--engine", choices=("cpu", "reference", "exact"), default="cpu")
+    _add_kind(command)
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--workers", type=int, help="threads (default: all cores)")
     command.add_argument(
@@ -104,13 +117,16 @@ def _suite(options: argparse.Namespace) -> Suite:
 
     user = None if options.problem is None else load_problem(options.problem)
     integer("seed", options.seed, 0)
-    return Suite(options.size, options.seed, user)
+    # What differentiates a network needs its parameters.
+    dense = options.engine == "autograd"
+    return Suite(options.size, options.seed, user, options.on, dense, options.device)
 
 
 def _folder(options: argparse.Namespace, suite: Suite) -> Path:
     if options.out is not None:
         return Path(options.out)
-    name = options.size if suite.user is None else f"problem-{suite.user.digest}"
+    kind = "" if options.on == "bandit" else f"-{options.on}"
+    name = options.size + kind if suite.user is None else f"problem-{suite.user.digest}"
     return Path("results") / name
 
 
@@ -170,7 +186,9 @@ def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
     workers = options.workers
     if workers is None:
         workers = (os.cpu_count() or 1) if cluster is None else max(cluster.threads(), 1)
-    return Options(options.size, options.engine, options.seed, workers, progress=True)
+    return Options(
+        options.size, options.engine, options.seed, workers, progress=True, device=options.device
+    )
 
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
@@ -199,23 +217,60 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     print(verdict_table(run))
     rivals = [rival for result in run.claims for rival in result.rivals]
     refuted = sum(rival.verdict.value == "REFUTED" for rival in rivals)
+    alone = sum(
+        rival.verdict.value == "NOT TESTED" and str(rival.simulation) == "REFUTED"
+        for rival in rivals
+    )
     confirmed = sum(result.verdict == Verdict.CONFIRMED for result in run.claims)
     apart = " and, apart from it, by simulation" if how.simulates else ""
+    apart += f", {alone} by simulation alone" if alone else ""
     print(
         f"\n{confirmed} of {len(run.claims)} results confirmed, {refuted} of {len(rivals)} wrong "
         f"formulas refuted by enumeration{apart}; {run.seconds:.0f} s."
     )
-    for line in remarks(run):
+    for line in (*remarks(run), *suite.skipped):
         print(f"- {line}")
     print(f"Report: {folder / 'report.md'}")
     return exit_code(run)
 
 
+def _known(options: argparse.Namespace) -> list[str]:
+    """The results that can be asked of the kind of problem."""
+    if options.on != "bandit":
+        # Without torch there are no training runs of networks.
+        torch = find_spec("torch") is not None
+        return [stem for stem in ON_NETWORKS if torch or stem != "suboptimality"]
+    return [stem for stem in STEMS if options.problem is None or stem not in ON_RUNS]
+
+
+def _check_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
+    """Refuse results that there are none of, or none on the kind of problem."""
+    for stem in stems:
+        if stem not in STEMS:
+            raise InputError(f"claim {stem!r} is unknown: choose of {', '.join(STEMS)}")
+        if options.problem is not None and stem in ON_RUNS:
+            raise InputError(
+                f"{stem} is about whole training runs on problems whose optimum is known: "
+                "it does not take --problem"
+            )
+        if stem in ON_NETWORKS and stem not in _known(options):
+            raise InputError(
+                f"{stem} on {options.on} trains networks, which needs torch: "
+                "pip install 'ustat_pg[torch]'"
+            )
+        if stem not in _known(options):
+            raise InputError(
+                f"{stem} needs a problem with an interior optimum: --on {options.on} takes "
+                f"{', '.join(_known(options))}"
+            )
+
+
 def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
     words = ["python -m simulations verify"]
-    everything = [stem for stem in STEMS if not options.problem or stem not in ON_RUNS]
-    words += [] if list(stems) == everything else list(stems)
+    words += [] if list(stems) == _known(options) else list(stems)
     words += [f"--size {options.size}", f"--engine {options.engine}", f"--seed {options.seed}"]
+    words += [] if options.on == "bandit" else [f"--on {options.on}"]
+    words += [] if options.device == "cpu" else [f"--device {shlex.quote(options.device)}"]
     words += [f"--problem {shlex.quote(options.problem)}"] if options.problem else []
     return " ".join(words)
 
@@ -224,10 +279,7 @@ def _check(options: argparse.Namespace) -> int:
     from ustat_pg.experiment.alone import check_alone
     from ustat_pg.report import check_table
 
-    if options.stem not in STEMS:
-        raise InputError(f"claim {options.stem!r} is unknown: choose of {', '.join(STEMS)}")
-    if options.stem in ON_RUNS and options.problem is not None:
-        raise InputError(f"{options.stem} does not take --problem: see its page")
+    _check_stems(options, [options.stem])
     try:
         numbers = [int(word) for word in (options.replications or "").split(",") if word.strip()]
     except ValueError:
@@ -280,18 +332,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _list()
         if options.command in ("check", "report"):
             return (_check if options.command == "check" else _report)(options)
-        unknown = [stem for stem in options.claims if stem not in STEMS]
-        if unknown:
-            raise InputError(f"claim {unknown[0]!r} is unknown: choose of {', '.join(STEMS)}")
-        if options.problem is not None:
-            runs = [stem for stem in options.claims if stem in ON_RUNS]
-            if runs:
-                raise InputError(
-                    f"{runs[0]} is about whole training runs on problems whose optimum is known: "
-                    "it does not take --problem"
-                )
-        known = [stem for stem in STEMS if options.problem is None or stem not in ON_RUNS]
-        stems = [stem for stem in known if stem in options.claims or not options.claims]
+        _check_stems(options, options.claims)
+        stems = [stem for stem in _known(options) if stem in options.claims or not options.claims]
         try:
             return (_plan if options.command == "plan" else _verify)(options, stems)
         except KeyboardInterrupt:

@@ -306,8 +306,16 @@ def _gradient(entry: Entry, budget: int, sizes: tuple[int, ...]) -> Iterator[Che
 def claim(suite: Suite) -> Claim:
     """The curve on training runs, and each rival's choice of a group size against the best."""
     if suite.user is not None:
-        entry = Entry("problem", "user", suite.user)
-        return Claim(STEM, RIVALS, tuple(_gradient(entry, 4, (2, 4))))
+        return Claim(STEM, RIVALS, tuple(_gradient(suite.given[0], 4, (2, 4))))
+    if suite.on != "bandit":
+        from .network_runs import GROUP_SIZE_RIVALS
+        from .network_runs import group_sizes as trained
+
+        own = [check for entry in suite.given for check in _gradient(entry, 4, (2, 4))]
+        if not suite.trains:
+            return Claim(STEM, (PAPER, HALVED), tuple(own))
+        named = (PAPER, HALVED, *GROUP_SIZE_RIVALS)
+        return Claim(STEM, named, (*own, *trained(suite)), GROUP_SIZE_RIVALS)
     grounds, smoke = Landscapes(suite), suite.size == "smoke"
     checks: list[Check] = []
     for ground in grounds.tugs("tug"):
@@ -333,6 +341,12 @@ def claim(suite: Suite) -> Claim:
 def curves(suite: Suite) -> Iterator[Point]:
     """The gap over its least value against G: budgets and schedules, epochs, two values of c."""
     if suite.user is not None:
+        return
+    if suite.on != "bandit":
+        from .network_runs import group_size_points
+
+        if suite.trains:
+            yield from group_size_points(suite)
         return
     grounds = Landscapes(suite)
     tug = next(grounds.tugs("tug"))

@@ -50,15 +50,15 @@ def rivals(m: Moments, group_size: int, batch_size: int, design: str) -> dict[st
 
 def _cells(suite: Suite) -> Iterator[tuple[Entry, int, int, str]]:
     """Problem, G, B, design."""
-    if suite.user is not None:
-        entry = Entry("problem", "user", suite.user)
-        contexts = suite.user.contexts
-        for batch in dict.fromkeys((1, 2)):
+    for entry in suite.given:
+        contexts = entry.problem.contexts
+        for batch in (1, 2):
             yield entry, 2, batch, "iid"
-        if suite.user.uniform and contexts > 1:
+        if entry.problem.uniform and contexts > 1:
             yield entry, 2, 2, "without-replacement"
             if contexts <= 64:
                 yield entry, 2, contexts, "fixed"
+    if suite.given:
         return
     yield suite.several, 2, 3, "iid"
     for design, batch in (("iid", 2), ("without-replacement", 2), ("fixed", 4)):
@@ -103,7 +103,7 @@ def claim(suite: Suite) -> Claim:
 
 def curves(suite: Suite) -> Iterator[Point]:
     """B times the MSE against B in the three designs, and what two rivals say of it."""
-    if suite.user is not None:
+    if suite.given:
         return
     entry, size = suite.digits_rows(16), 4
     problem, moments = entry.problem, entry.problem.moments()

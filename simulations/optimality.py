@@ -167,7 +167,7 @@ def _figures(entry: Entry) -> Iterator[Check]:
 
 
 def _checks(suite: Suite) -> Iterator[Check]:
-    if suite.user is not None:
+    if suite.given:
         for entry in suite.single_prompts:
             yield from _outside(entry, 4)
             yield from _thresholds(entry)
@@ -204,7 +204,12 @@ def claim(suite: Suite) -> Claim:
 
 def curves(suite: Suite) -> Iterator[Point]:
     """Where grpo beats no baseline, over (pass rate, G); and the map of Assumption 2."""
-    if suite.user is None:
+    if suite.on != "bandit":
+        from .network_runs import map_points
+
+        if suite.trains:
+            yield from map_points(suite)
+    elif suite.user is None:
         yield from _frontier()
         yield from _map()
 

@@ -98,9 +98,8 @@ def _slope(entry: Entry, batch_size: int) -> Check | None:
 
 def _entries(suite: Suite) -> Iterator[tuple[Entry, int]]:
     """Minibatch problems and their B."""
-    if suite.user is not None:
-        if suite.user.contexts > 1:
-            yield Entry("problem", "user", suite.user), 1
+    if suite.given:
+        yield from ((entry, 1) for entry in suite.given if entry.problem.contexts > 1)
         return
     yield spread("spread", "made-up", [[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]]), 1
     for entry in suite.spreads():
@@ -113,26 +112,45 @@ def _noisy() -> Entry:
     return Entry("noisy", "made-up", two_valued([0.25] * 4, [0.55, 0.5, 0.5, 0.45]))
 
 
+def _largest(entries: list[Entry], count: int = 2) -> list[Entry]:
+    """The entries of each group with the largest excess: there its order takes the fewest groups."""
+
+    def excess(entry: Entry) -> float:
+        ratio = oracle_ratio(entry.problem.moments(), LARGE)
+        return ratio if np.isfinite(ratio) else 0.0
+
+    chosen: list[Entry] = []
+    for group in dict.fromkeys(entry.group for entry in entries):
+        own = sorted((e for e in entries if e.group == group), key=excess)
+        chosen += own[-count:]
+    return chosen
+
+
 def claim(suite: Suite) -> Claim:
     """Ratios at small G everywhere; orders at one prompt and in minibatches."""
     singles = list(suite.single_prompts)
-    if suite.user is None:
+    if not suite.given:
         singles.append(_noisy())
     checks: list[Check | None] = []
     for entry in singles:
         checks += [_ratio(entry, size, 1) for size in suite.group_sizes[:2]]
     # The order is the same everywhere; it is measured where the excess is large.
     few = [suite.balanced, suite.coin, *suite.coins(), *suite.prompts(suite.digits, 1)]
-    checks += [_slope(entry, 1) for entry in (few if suite.user is None else singles)]
-    for entry, batch in _entries(suite):
-        checks += [_ratio(entry, 2, batch), _slope(entry, batch)]
+    batches = list(_entries(suite))
+    ordered = [entry for entry, _ in batches]
+    if suite.on != "bandit":
+        few, ordered = _largest(singles), _largest(ordered)
+    checks += [_slope(entry, 1) for entry in (singles if suite.user is not None else few)]
+    for entry, batch in batches:
+        checks.append(_ratio(entry, 2, batch))
+        checks += [_slope(entry, batch)] if entry in ordered else []
     return Claim(STEM, RIVALS, tuple(check for check in checks if check is not None))
 
 
 def curves(suite: Suite) -> Iterator[Point]:
     """The excess of the ratio over 1 against G: at one prompt, and in a minibatch of many."""
     shown = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
-    if suite.user is None:
+    if not suite.given:
         shown += [(suite.skewed, 1), (_noisy(), 1), *_entries(suite)]
     for entry, batch in shown:
         if entry.group not in ("made-up", "real", "user"):

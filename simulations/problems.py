@@ -19,7 +19,12 @@ from ustat_pg.problems import (
 )
 from ustat_pg.validation import InputError
 
+from . import KINDS, ON_NETWORKS, STEMS, networks
+
 __all__ = ["Entry", "Suite", "mse_of", "spread", "two_valued"]
+
+SHOWN = ("problem", "sums", "addition-trained")
+"""Of problems in place of the bandits, those that figures show."""
 
 GROUPS = ("made-up", "generated", "real", "user")
 
@@ -69,11 +74,58 @@ class Suite:
         size: smoke, quick or full: how many problems and group sizes.
         seed: of the generated problems.
         user: a problem of the user's own, which then stands alone.
+        on: the kind of problem: bandit, or tokens or transformer, which then stand alone.
+        dense: whether networks keep the scores of all their parameters.
+        device: on which networks are trained.
+
+    Raises:
+        InputError: an unknown kind, or a user's problem and a kind at once.
     """
 
     size: str = "quick"
     seed: int = 0
     user: SoftmaxBandit | None = None
+    on: str = "bandit"
+    dense: bool = False
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.on not in KINDS:
+            raise InputError(
+                f"kind of problem {self.on!r} is unknown: choose one of {', '.join(KINDS)}"
+            )
+        if self.user is not None and self.on != "bandit":
+            raise InputError(f"a problem of one's own takes the place of the {self.on} problems")
+
+    @cached_property
+    def given(self) -> tuple[Entry, ...]:
+        """Problems in place of the bandits: the user's own, or those of another kind."""
+        if self.user is not None:
+            return (Entry("problem", "user", self.user),)
+        if self.on == "bandit":
+            return ()
+        count = {"smoke": 1, "quick": 2, "full": 10}[self.size]
+        own = networks.bandits(self.on, count, self.seed, dense=self.dense)
+        return tuple(Entry(*each) for each in own)
+
+    @property
+    def trains(self) -> bool:
+        """Whether networks can be trained."""
+        return self.on != "bandit" and networks.has_torch()
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What is not asked of this kind of problem, and why."""
+        if self.on == "bandit":
+            return ()
+        rest = ", ".join(stem for stem in STEMS if stem not in ON_NETWORKS)
+        lines = [f"skipped on {self.on}: {rest}: they need an optimum within reach"]
+        if not self.trains:
+            lines.append(
+                f"skipped on {self.on}: whole training runs (suboptimality, and the half of "
+                "group_size that trains): they need torch, pip install 'ustat_pg[torch]'"
+            )
+        return tuple(lines)
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
@@ -83,7 +135,7 @@ class Suite:
     @property
     def curve_sizes(self) -> tuple[int, ...]:
         """The group sizes that figures show; few on a problem of the user's own, whose size is open."""
-        return (2, 4, 8, 16) if self.user is not None else (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+        return (2, 4, 8, 16) if self.given else (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
     @property
     def generated(self) -> int:
@@ -135,8 +187,8 @@ class Suite:
     @property
     def shown(self) -> tuple[tuple[Entry, int], ...]:
         """The problems that figures show, with their number of prompts in a minibatch."""
-        if self.user is not None:
-            return ((Entry("problem", "user", self.user), 1),)
+        if self.given:
+            return tuple((entry, 1) for entry in self.given if entry.name in SHOWN)
         return ((self.balanced, 1), (self.digits, 8))
 
     def digits_rows(self, count: int) -> Entry:
@@ -198,11 +250,20 @@ class Suite:
             for x in order[places]
         ]
 
+    @staticmethod
+    def _extremes(entry: Entry) -> Iterator[Entry]:
+        """The prompts with the lowest and the highest pass rate."""
+        value = entry.problem.moments().value
+        for x in dict.fromkeys((int(value.argmin()), int(value.argmax()))):
+            yield Entry(f"{entry.name}[{x}]", entry.group, entry.problem.restrict([x]))
+
     @cached_property
     def single_prompts(self) -> list[Entry]:
         """Problems of one prompt, for the results that condition on it."""
         if self.user is not None:
-            return self.prompts(Entry("problem", "user", self.user), 3)
+            return self.prompts(self.given[0], 3)
+        if self.given:
+            return [prompt for entry in self.given for prompt in self._extremes(entry)]
         few = 1 if self.size == "smoke" else 2
         entries = [self.skewed, self.balanced, self.coin]
         for entry in (self.several, self.features):

@@ -201,7 +201,11 @@ BATCHES = ((4, 2, "grpo"), (8, 4, "grpo"), (4, 4, "oracle"), (8, 1, "vanilla"))
 
 
 def claim(suite: Suite) -> Claim:
-    """The bound attained where it can be, and held everywhere else."""
+    """The bound attained where it can be, and held everywhere else; on networks, the path."""
+    if suite.on != "bandit":
+        from .network_runs import PATH_RIVALS, paths
+
+        return Claim(STEM, PATH_RIVALS, tuple(paths(suite)), PATH_RIVALS)
     grounds = Landscapes(suite)
     checks: list[Check] = []
     for ground in (grounds.bowl, *grounds.bowls()):
@@ -217,6 +221,11 @@ def curves(suite: Suite) -> Iterator[Point]:
     """The mean gap against T beside its bound, for two schedules: from the edge of a ball where the
     bound is nearly attained, and of one where it is not.
     """
+    if suite.on != "bandit":
+        from .network_runs import path_points
+
+        yield from path_points(suite)
+        return
     grounds = Landscapes(suite)
     yield from _curve(grounds.bowl, 0.08, 0.07, 0.01, 0.001)
     yield from _curve(grounds.slopes, 0.6, 0.5, 0.02, 0.02)

@@ -23,6 +23,11 @@ __all__ = [
     "CONTEXT_SLOT",
     "MOST_PROMPTS",
     "MOST_STEPS",
+    "MULTIPLIER_0",
+    "MULTIPLIER_1",
+    "ROUNDS",
+    "WEYL_0",
+    "WEYL_1",
     "cell_key",
     "philox",
     "step_slots",
@@ -30,11 +35,11 @@ __all__ = [
     "words",
 ]
 
-_MULTIPLIER_0 = 0xD2511F53
-_MULTIPLIER_1 = 0xCD9E8D57
-_WEYL_0 = 0x9E3779B9
-_WEYL_1 = 0xBB67AE85
-_ROUNDS = 10
+MULTIPLIER_0 = 0xD2511F53
+MULTIPLIER_1 = 0xCD9E8D57
+WEYL_0 = 0x9E3779B9
+WEYL_1 = 0xBB67AE85
+ROUNDS = 10
 _MASK = 0xFFFFFFFF
 
 CONTEXT_SLOT = 0xFFFFFFFF
@@ -60,17 +65,17 @@ def philox(counter: ArrayLike, key: ArrayLike) -> NDArray[np.uint32]:
     c0, c1, c2, c3 = np.moveaxis(np.asarray(counter, dtype=np.uint64), -1, 0)
     k0, k1 = np.moveaxis(np.asarray(key, dtype=np.uint64), -1, 0)
     mask, half = np.uint64(_MASK), np.uint64(32)
-    for _ in range(_ROUNDS):
-        product_0 = np.uint64(_MULTIPLIER_0) * c0
-        product_1 = np.uint64(_MULTIPLIER_1) * c2
+    for _ in range(ROUNDS):
+        product_0 = np.uint64(MULTIPLIER_0) * c0
+        product_1 = np.uint64(MULTIPLIER_1) * c2
         c0, c1, c2, c3 = (
             (product_1 >> half) ^ c1 ^ k0,
             product_1 & mask,
             (product_0 >> half) ^ c3 ^ k1,
             product_0 & mask,
         )
-        k0 = (k0 + np.uint64(_WEYL_0)) & mask
-        k1 = (k1 + np.uint64(_WEYL_1)) & mask
+        k0 = (k0 + np.uint64(WEYL_0)) & mask
+        k1 = (k1 + np.uint64(WEYL_1)) & mask
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 
 

@@ -1,8 +1,9 @@
 """Engines: what loops one replication's arithmetic over outcomes or over random draws.
 
 ``exact`` enumerates every outcome, ``reference`` is plain NumPy written to be read, ``cpu`` is the
-same compiled. All answer the same questions about the same cells. A cell is a gradient at fixed
-parameters (:class:`Cell`) or whole training runs (:class:`Training`).
+same compiled, ``cuda`` the same on a GPU, and ``autograd`` differentiates a network. All answer the
+same questions about the same cells. A cell is a gradient at fixed parameters (:class:`Cell`) or whole
+training runs (:class:`Training`, and :class:`~ustat_pg.engines.networks.NetworkTraining`).
 """
 
 from .base import (

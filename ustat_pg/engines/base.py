@@ -334,7 +334,7 @@ class Engine(Protocol):
         """Replications ``first`` to ``first + replications`` of the cell (all outcomes if exact)."""
 
 
-ENGINES = ("exact", "reference", "cpu")
+ENGINES = ("exact", "reference", "cpu", "cuda", "autograd")
 
 
 def get_engine(name: str) -> Engine:

@@ -15,7 +15,8 @@ from .base import (
     SquaredError,
     direction,
 )
-from .training import Training, TrainingQuantity
+from .networks import Probe
+from .training import Runs, TrainingQuantity
 
 __all__ = ["quantity_range", "quantity_rounding"]
 
@@ -24,13 +25,13 @@ _FEW_BITS = 1e-14
 
 
 def quantity_range(
-    cell: Cell | Training, quantity: Quantity | TrainingQuantity
+    cell: Cell | Runs, quantity: Quantity | TrainingQuantity | Probe
 ) -> tuple[float, float]:
     """The least and greatest value of a quantity in one replication, or numbers beyond them.
 
     A minibatch's gradient is a mean of its prompts', so that the bound of one prompt serves.
     """
-    if isinstance(cell, Training):
+    if isinstance(cell, Runs):
         return cell.range(quantity)
     assert isinstance(quantity, Quantity)
     problem = cell.problem
@@ -47,13 +48,13 @@ def quantity_range(
     return (-reach, reach) if isinstance(quantity, Projection) else (0.0, reach**2)
 
 
-def quantity_rounding(cell: Cell | Training, quantity: Quantity | TrainingQuantity) -> float:
+def quantity_rounding(cell: Cell | Runs, quantity: Quantity | TrainingQuantity | Probe) -> float:
     """What the enumerated mean of a quantity may be off by.
 
     A reward less a baseline is off by a few bits of the reward, which an error's square multiplies
     by the rewards' spread.
     """
-    if isinstance(cell, Training):
+    if isinstance(cell, Runs):
         return cell.rounding(quantity)
     policy = cell.problem.policy
     low, high = cell.problem.reward_range

@@ -4,7 +4,7 @@ A :class:`Training` is a cell as :class:`~ustat_pg.engines.Cell` is: a problem w
 size, and beside them a schedule and a number of steps. Estimators and steps belong to the
 quantities, so that baselines run on the same draws and differences between them are paired.
 
-``reference`` and ``cpu`` draw the runs. ``exact`` takes the expectation over every outcome of every
+``reference``, ``cpu`` and ``cuda`` draw the runs. ``exact`` takes the expectation over every outcome of every
 step, by backward induction; it knows smooth functions of the gap and no distribution.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,6 +35,7 @@ __all__ = [
     "Gap",
     "GapTransform",
     "Pit",
+    "Runs",
     "Training",
     "TrainingQuantity",
     "measure_training",
@@ -167,8 +169,67 @@ class ConditionalPit:
 TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit
 
 
+class Runs(ABC):
+    """A cell of whole training runs, as plans, blocks and verdicts see it."""
+
+    group_size: int
+    batch_size: int
+    steps: int
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The address of the draws, and a digest of what is not in it."""
+
+    @property
+    @abstractmethod
+    def block(self) -> int:
+        """The runs in a block."""
+
+    @property
+    def outputs(self) -> int:
+        """Drawn in one run: T B G."""
+        return self.steps * self.batch_size * self.group_size
+
+    def engine(self, asked: str) -> str:
+        """The engine that runs it where that one was asked for."""
+        return asked
+
+    def halved(self) -> Runs | None:
+        """The same runs with half as many at once; None where that is not to be had."""
+        return None
+
+    @abstractmethod
+    def range(self, quantity: Any) -> tuple[float, float]:
+        """Between which values a quantity can lie."""
+
+    @abstractmethod
+    def rounding(self, quantity: Any) -> float:
+        """What the enumerated value of a quantity may be off by."""
+
+    @abstractmethod
+    def check_quantities(self, quantities: Sequence[Any]) -> None:
+        """Refuse what cannot be asked of these runs."""
+
+    @abstractmethod
+    def check_exact(self, quantities: Sequence[Any]) -> None:
+        """Raise :class:`InfeasibleError` where a quantity's mean cannot be enumerated."""
+
+    @abstractmethod
+    def measure(
+        self,
+        engine: str,
+        quantities: Sequence[Any],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """Runs ``first`` to ``first + replications``, or all outcomes by the exact engine."""
+
+
 @dataclass(frozen=True, eq=False)
-class Training:
+class Training(Runs):
     """A cell of whole training runs. Equal if all that is asked is equal.
 
     Arguments:
@@ -248,11 +309,6 @@ class Training:
         return hash(self.name)
 
     @property
-    def outputs(self) -> int:
-        """Drawn in one run: T B G."""
-        return self.steps * self.batch_size * self.group_size
-
-    @property
     def block(self) -> int:
         """The runs in a block: a power of 2, about a second's work."""
         return int(2 ** np.clip(np.floor(np.log2(_BLOCK_WORK / self.outputs)), 8, 16))
@@ -320,6 +376,19 @@ class Training:
             runs = self.trajectory(quantity.estimator, (quantity.step,))
             trajectory_exact.check(self.landscape, runs)
 
+    def measure(
+        self,
+        engine: str,
+        quantities: Sequence[Any],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """See :func:`measure_training`."""
+        where = {"seed": seed, "first": first, "replications": replications}
+        return measure_training(engine, self, quantities, **where)
+
 
 def measure_training(
     engine: str,
@@ -333,7 +402,7 @@ def measure_training(
     """Replications ``first`` to ``first + replications`` of a cell of training runs.
 
     Arguments:
-        engine: reference, cpu, or exact, which takes every outcome and no seed.
+        engine: reference, cpu, cuda, or exact, which takes every outcome and no seed.
         training: the cell.
         quantities: what is measured.
 

@@ -62,7 +62,7 @@ __all__ = [
 TRAJECTORY_DESIGNS = ("iid", "epochs")
 """Prompts drawn independently from ρ; all prompts in a new random order again and again."""
 
-TRAJECTORY_ENGINES = ("reference", "cpu")
+TRAJECTORY_ENGINES = ("reference", "cpu", "cuda")
 
 _COMPILED = (
     "vanilla",

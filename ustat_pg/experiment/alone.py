@@ -24,6 +24,7 @@ from .plan import (
     Options,
     block_size,
     block_tasks,
+    engine_of,
     exact_task,
     identity_task,
     panels,
@@ -123,7 +124,8 @@ def _blocks(panel: tuple[Any, Any], options: Options, n: int) -> list[Block]:
     rest = n % block_size(panel[0])
     whole = block_tasks(*panel, options, n - rest)
     if rest:
-        whole.append(Block(*panel, options.engine, options.seed, n - rest, rest))
+        engine = engine_of(panel[0], options)
+        whole.append(Block(*panel, engine, options.seed, n - rest, rest, options.device))
     return whole
 
 

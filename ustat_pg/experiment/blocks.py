@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from threading import local
 from typing import Any
 
@@ -10,27 +12,31 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..engines import Cell, MomentSums, Quantity, get_engine
-from ..engines.training import Training, TrainingQuantity, measure_training
+from ..engines.networks import Probe
+from ..engines.training import Runs, TrainingQuantity
 from .identities import discrepancies
 
-__all__ = ["Block", "IdentityBlock", "Task", "run_task", "sums_of"]
+__all__ = ["Block", "IdentityBlock", "Task", "halved", "run_task", "sums_of"]
 
 
 @dataclass(frozen=True)
 class Block:
     """Some replications of a cell, or all its outcomes if the engine enumerates."""
 
-    cell: Cell | Training
-    quantities: tuple[Quantity | TrainingQuantity, ...]
+    cell: Cell | Runs
+    quantities: tuple[Quantity | TrainingQuantity | Probe, ...]
     engine: str
     seed: int = 0
     first: int = 0
     replications: int = 0
+    device: str = "cpu"
 
     @property
     def description(self) -> dict[str, Any]:
         """What is computed, as the store's key reads it."""
         return {
+            # Last digits depend on the device; the other engines have none to choose.
+            **({"device": self.device} if self.engine == "autograd" else {}),
             "kind": "block",
             "cell": self.cell.name,
             "quantities": [quantity.label for quantity in self.quantities],
@@ -43,7 +49,7 @@ class Block:
     @property
     def weight(self) -> float:
         """Roughly how much work it is, for the progress shown."""
-        if isinstance(self.cell, Training):
+        if isinstance(self.cell, Runs):
             return max(self.replications, 1024) * self.cell.outputs / 8
         return max(self.replications, 20_000) * self.cell.batch_size
 
@@ -79,10 +85,18 @@ class IdentityBlock:
 Task = Block | IdentityBlock
 
 
+def halved(task: Task) -> Block | None:
+    """The task with half as many runs at once; None where it has no chunk to halve."""
+    if not isinstance(task, Block) or not isinstance(task.cell, Runs):
+        return None
+    smaller = task.cell.halved()
+    return None if smaller is None else replace(task, cell=smaller)
+
+
 _THREAD = local()
 
 
-def _one_thread() -> None:
+def _one_thread(engine: str) -> None:
     """One thread in this thread's linear algebra, for good: equal sums in any process.
 
     Some libraries limit the thread that asks, some the process. Of these a limit that is lifted after
@@ -90,11 +104,16 @@ def _one_thread() -> None:
     """
     if not hasattr(_THREAD, "limit"):
         _THREAD.limit = threadpool_limits(1)
+    if engine == "autograd" and not hasattr(_THREAD, "torch") and find_spec("torch"):
+        # Torch, loaded after that limit, has threads of its own.
+        torch = import_module("torch")
+        torch.set_num_threads(1)
+        _THREAD.torch = torch
 
 
 def run_task(task: Task) -> dict[str, Any]:
     """Do the work; the result is made of numbers, lists and names."""
-    _one_thread()
+    _one_thread("" if isinstance(task, IdentityBlock) else task.engine)
     if isinstance(task, IdentityBlock):
         count, worst = discrepancies(
             task.cell,
@@ -105,10 +124,13 @@ def run_task(task: Task) -> dict[str, Any]:
         )
         return {"n": count, "worst": worst}
     where = {"seed": task.seed, "first": task.first, "replications": task.replications}
-    if isinstance(task.cell, Training):
-        sums = measure_training(task.engine, task.cell, task.quantities, **where)  # type: ignore[arg-type]
+    if isinstance(task.cell, Runs):
+        sums = task.cell.measure(task.engine, task.quantities, **where)
     else:
-        sums = get_engine(task.engine).measure(task.cell, task.quantities, **where)  # type: ignore[arg-type]
+        engine = get_engine(task.engine)
+        if task.engine == "autograd":
+            engine = type(engine)(device=task.device)  # type: ignore[call-arg]
+        sums = engine.measure(task.cell, task.quantities, **where)  # type: ignore[arg-type]
     counts = {label: count.tolist() for label, count in sums.counts.items()}
     return {
         "n": sums.n,

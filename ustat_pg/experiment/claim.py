@@ -18,7 +18,8 @@ from ..checks import Evidence, Interval, Statement, empirical_bernstein, replica
 from ..checks.intervals import half_width
 from ..engines import Cell, MomentSums, Quantity
 from ..engines.bounds import quantity_range, quantity_rounding
-from ..engines.training import BINS, ConditionalPit, Pit, Training, TrainingQuantity
+from ..engines.networks import Probe
+from ..engines.training import BINS, ConditionalPit, Pit, Runs, Training, TrainingQuantity
 from ..paper import RESULTS
 from ..validation import InputError
 
@@ -42,10 +43,10 @@ _FEW_BITS = 1e-14
 NO_NUMBER = 2**62
 """Replications needed where none would do."""
 
-AnyCell = Cell | Training
+AnyCell = Cell | Runs
 """Of gradients at fixed parameters, or of whole training runs."""
 
-AnyQuantity = Quantity | TrainingQuantity
+AnyQuantity = Quantity | TrainingQuantity | Probe
 
 Sums = Mapping[str, tuple[Sequence[AnyQuantity], MomentSums]]
 
@@ -452,6 +453,8 @@ class Claim:
         stem: of the result.
         rivals: names, in the order in which they are reported.
         checks: the design.
+        by_simulation: rivals whose checks nothing can enumerate, whole runs of a network for
+            example; with all of them here the claim is settled by simulation, and its row says so.
 
     Raises:
         InputError: names that occur twice, or a check with a rival that the claim does not list.
@@ -460,15 +463,17 @@ class Claim:
     stem: str
     rivals: tuple[str, ...]
     checks: tuple[Check, ...] = field(repr=False)
+    by_simulation: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [check.name for check in self.checks]
         if len(set(names)) != len(names):
             raise InputError(f"{self.stem}: two checks have the same name")
-        for check in self.checks:
-            unknown = set(check.statement.rivals) - set(self.rivals)
+        for listed in (self.by_simulation, *(check.statement.rivals for check in self.checks)):
+            unknown = set(listed) - set(self.rivals)
             if unknown:
                 raise InputError(f"{self.stem}: rivals {sorted(unknown)} are not listed")
+        for check in self.checks:
             if not isfinite(check.statement.prediction):
                 raise InputError(f"{self.stem}: {check.name} has no finite prediction")
 

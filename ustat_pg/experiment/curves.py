@@ -14,7 +14,10 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engines.training import Training
+from scipy.stats import t as student
+
+from ..checks import Evidence, Interval
+from ..engines.training import Runs
 from ..validation import InputError
 from .claim import AnyCell, LawShare, Linear, Ratio
 from .plan import BLOCK, Options, block_tasks, exact_task, panels_of, why_not_exact
@@ -30,6 +33,9 @@ CURVES_FILE = "curves.csv"
 
 ALPHA = 0.05
 """Intervals of figures are 95% ones, each for itself: they decide nothing."""
+
+FEW = 2_000
+"""Runs below which an interval that holds at every sample size would say nothing in a figure."""
 
 BLOCKS = {"smoke": 1, "quick": 2, "full": 64}
 """Blocks of every measured point, by size."""
@@ -67,7 +73,16 @@ class Point:
 
 def _block(cell: AnyCell) -> int:
     """Replications of one block of a point."""
-    return min(cell.block, BLOCK) if isinstance(cell, Training) else BLOCK
+    return min(cell.block, BLOCK) if isinstance(cell, Runs) else BLOCK
+
+
+def _interval(evidence: Evidence) -> Interval:
+    """A point's 95% interval: Student's where there are few runs, or no range is known."""
+    n, found = evidence.replications, evidence.interval
+    if (not 2 <= n < FEW and isfinite(found.half_width)) or not isfinite(evidence.estimate):
+        return found
+    half = float(student.ppf(1 - ALPHA / 2, n - 1)) * evidence.standard_error
+    return Interval(evidence.estimate - half, evidence.estimate + half)
 
 
 def run_points(
@@ -112,11 +127,12 @@ def run_points(
                 row["exact"] = point.functional.exact(known)
             if drawn:
                 evidence = point.functional.evidence(drawn, ALPHA)
+                interval = _interval(evidence)
                 row |= {
                     "estimate": evidence.estimate,
                     "standard_error": evidence.standard_error,
-                    "low": evidence.interval.low,
-                    "high": evidence.interval.high,
+                    "low": interval.low,
+                    "high": interval.high,
                     "replications": evidence.replications,
                 }
         rows.append(row)

@@ -13,14 +13,11 @@ from platform import node
 from threading import Lock
 from typing import Any
 
-import numba
-import numpy as np
-
 from .._version import __version__
 from ..problems import SoftmaxBandit
 from ..validation import InputError
 from .blocks import Task, run_task
-from .store import code_version
+from .store import code_version, computed_by
 
 __all__ = ["Post", "WrongVersion", "program", "run_parcel"]
 
@@ -65,10 +62,7 @@ def program() -> str:
 
     Of the processor it says nothing: kinds of processors may differ in a last digit.
     """
-    return (
-        f"ustat_pg {__version__} (code {code_version()}, NumPy {np.__version__}, "
-        f"numba {numba.__version__})"
-    )
+    return f"ustat_pg {__version__} (code {code_version()}, {computed_by()})"
 
 
 def run_parcel(data: bytes, problem: SoftmaxBandit | None, asked: str) -> dict[str, Any] | None:
@@ -118,7 +112,9 @@ class Post:
             task: it.
             whole: with its problem, however large.
         """
-        problem = task.cell.problem
+        problem = getattr(task.cell, "problem", None)
+        if not isinstance(problem, SoftmaxBandit):
+            return self.executor.submit(run_parcel, pickle.dumps(task), None, program())
         if problem.digest not in self._large:
             self._large[problem.digest] = len(pickle.dumps(problem)) > LARGE
         if not self._large[problem.digest]:

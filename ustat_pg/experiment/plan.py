@@ -14,7 +14,7 @@ from typing import Any
 
 from ..checks import allotted_alpha
 from ..engines import Cell, InfeasibleError, exact, get_engine
-from ..engines.training import Training
+from ..engines.training import Runs
 from ..validation import InputError, integer
 from .blocks import Block, IdentityBlock, Task, sums_of
 from .claim import AnyCell, AnyQuantity, Check, Claim, Functional, Identity, LogSlope
@@ -25,6 +25,7 @@ __all__ = [
     "Plan",
     "block_size",
     "block_tasks",
+    "engine_of",
     "exact_task",
     "first_wave",
     "identity_task",
@@ -58,10 +59,11 @@ class Options:
 
     Arguments:
         size: smoke, quick or full: sets the most replications of one check.
-        engine: cpu, reference, or exact for enumeration alone.
+        engine: cpu, cuda, reference or autograd; or exact for enumeration alone.
         seed: of every draw.
         workers: threads.
         progress: show progress where stderr is a terminal.
+        device: of the autograd engine: cpu, cuda or cuda:N.
     """
 
     size: str = "quick"
@@ -69,6 +71,7 @@ class Options:
     seed: int = 0
     workers: int = 1
     progress: bool = False
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if self.size not in BUDGETS:
@@ -89,7 +92,7 @@ class Options:
 
     def budget_of(self, cell: AnyCell) -> int:
         """The most replications of one check on a cell: fewer of whole training runs."""
-        if not isinstance(cell, Training):
+        if not isinstance(cell, Runs):
             return self.budget
         return max(cell.block, self.budget * RUN_WORK // cell.outputs)
 
@@ -142,7 +145,7 @@ def panels(claim: Claim) -> dict[str, tuple[AnyCell, Panel]]:
 
 def block_size(cell: AnyCell) -> int:
     """Replications in a block: some tenths of a second's work and more."""
-    return min(cell.block, BLOCK) if isinstance(cell, Training) else BLOCK
+    return min(cell.block, BLOCK) if isinstance(cell, Runs) else BLOCK
 
 
 def exact_task(cell: AnyCell, panel: Panel) -> Block:
@@ -153,16 +156,24 @@ def exact_task(cell: AnyCell, panel: Panel) -> Block:
 def pilot_task(cell: AnyCell, panel: Panel, options: Options) -> Block:
     """A cell's pilot, on replications that no verdict reads."""
     replications = PILOT if options.engine == "cpu" else PILOT // 8
-    if isinstance(cell, Training):
-        replications = max(256, min(replications, cell.block // 4))
-    return Block(cell, panel, options.engine, options.seed, PILOT_FIRST, replications)
+    if isinstance(cell, Runs):
+        # Where a block is a few runs, it is its own pilot's size.
+        replications = max(min(256, cell.block), min(replications, cell.block // 4))
+    engine = engine_of(cell, options)
+    return Block(cell, panel, engine, options.seed, PILOT_FIRST, replications, options.device)
+
+
+def engine_of(cell: AnyCell, options: Options) -> str:
+    """The engine that draws a cell."""
+    return cell.engine(options.engine) if isinstance(cell, Runs) else options.engine
 
 
 def block_tasks(cell: AnyCell, panel: Panel, options: Options, n: int) -> list[Block]:
     """The blocks of a cell's first n replications."""
-    size = block_size(cell)
+    size, engine = block_size(cell), engine_of(cell, options)
     return [
-        Block(cell, panel, options.engine, options.seed, first, size) for first in range(0, n, size)
+        Block(cell, panel, engine, options.seed, first, size, options.device)
+        for first in range(0, n, size)
     ]
 
 
@@ -180,7 +191,7 @@ def identity_task(functional: Identity, options: Options | None) -> IdentityBloc
 def why_not_enumerated(cell: AnyCell, quantities: Panel) -> str | None:
     """Why quantities on a cell cannot all be enumerated, or None."""
     try:
-        if isinstance(cell, Training):
+        if isinstance(cell, Runs):
             cell.check_exact(quantities)
         else:
             exact.ENGINE.check(cell, ())
@@ -279,6 +290,6 @@ def make_plan(claim: Claim, found: Callable[[Task], dict[str, Any]], options: Op
 
 def _cost(check: Check) -> int:
     return sum(
-        cell.outputs + 8 * cell.batch_size * (cell.steps if isinstance(cell, Training) else 1)
+        cell.outputs + 8 * cell.batch_size * (cell.steps if isinstance(cell, Runs) else 1)
         for cell in check.functional.cells
     )

@@ -185,7 +185,8 @@ class ClaimResult:
     @classmethod
     def of(cls, claim: Claim, checks: Sequence[CheckResult], *, simulates: bool) -> ClaimResult:
         """REFUTED if any evidence is; CONFIRMED if every check is confirmed by each kind of
-        evidence that is to be had, each kind is to be had at all, and no rival survived.
+        evidence that is to be had, each kind is to be had at all, and no rival survived. Of what
+        the claim leaves to simulation, simulation alone is heard.
         """
         kinds = KINDS if simulates else KINDS[:1]
         # On one's own problem a rival may have no check; the suite's problems leave none out.
@@ -193,11 +194,15 @@ class ClaimResult:
         if any(result.check.group == "made-up" for result in checks):
             open_ends.add(RivalVerdict.NOT_TESTED)
         rivals = tuple(_rival(name, checks, simulates) for name in claim.rivals)
+        if simulates and claim.rivals and set(claim.rivals) <= set(claim.by_simulation):
+            kinds = KINDS[1:]
         verdicts = {kind: cls._of_kind(checks, kind) for kind in kinds}
+        alone = set(claim.by_simulation) if simulates else set()
         if Verdict.REFUTED in verdicts.values():
             verdict = Verdict.REFUTED
         elif Verdict.INCONCLUSIVE in verdicts.values() or any(
-            rival.verdict in open_ends for rival in rivals
+            (rival.simulation if rival.name in alone else rival.verdict) in open_ends
+            for rival in rivals
         ):
             verdict = Verdict.INCONCLUSIVE
         else:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..checks import Decision, Evidence, Interval, RivalVerdict, Verdict, decide
 from ..engines import MomentSums
-from ..engines.training import Training
+from ..engines.training import Runs
 from .blocks import Task, sums_of
 from .claim import AnyQuantity, Check, Claim, Identity, Sums
 from .plan import (
@@ -79,7 +79,7 @@ def enumerate_check(check: Check, sums: Sums, found: dict[str, Findings]) -> str
     """Add what is found without sampling; or say why there is nothing."""
     assert not isinstance(check.functional, Identity)
     value = check.functional.exact(sums)
-    if isnan(value) and any(isinstance(cell, Training) for cell in check.functional.cells):
+    if isnan(value) and any(isinstance(cell, Runs) for cell in check.functional.cells):
         return "backward induction did not settle on the finest grid that is feasible"
     evidence = Evidence.enumerated(value, check.statement)
     found["exact"] = Findings(evidence, decide(check.statement, evidence, ()))

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from ..validation import InputError
 
-__all__ = ["Store", "StoreError", "code_version"]
+__all__ = ["Store", "StoreError", "code_version", "computed_by"]
 
 _MAKERS = ("policies", "problems", "engines", "experiment/blocks.py", "experiment/identities.py")
 _MAKER_FILES = ("rng.py", "estimators.py", "ustatistics.py", "moments.py", "validation.py")
@@ -29,15 +30,24 @@ class StoreError(InputError):
     """Results cannot be kept: the folder is read-only, the disk full."""
 
 
+def computed_by() -> str:
+    """The libraries whose versions may change a result's last digits."""
+    try:
+        torch = f", torch {version('torch')}"
+    except PackageNotFoundError:
+        torch = ""
+    return f"NumPy {np.__version__}, numba {numba.__version__}{torch}"
+
+
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """A hash of the source files that make results, and of NumPy's and numba's versions."""
+    """A hash of the source files that make results, and of the versions of what computes them."""
     root = Path(__file__).resolve().parent.parent
     files = [root / name for name in _MAKER_FILES]
     for maker in _MAKERS:
         path = root / maker
         files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    state = hashlib.sha256(f"numpy {np.__version__} numba {numba.__version__}".encode())
+    state = hashlib.sha256(computed_by().encode())
     for file in files:
         state.update(file.relative_to(root).as_posix().encode())
         state.update(file.read_bytes())

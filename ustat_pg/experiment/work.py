@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from functools import reduce
 from shutil import get_terminal_size
 from typing import Any
+from warnings import warn
 
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from ..engines import MomentSums
-from .blocks import Block, Task, run_task, sums_of
+from ..memory import ChunkWarning, out_of_memory
+from .blocks import Block, Task, halved, run_task, sums_of
 from .executors import Cluster, LostWorkers, loss
 from .parcels import Post
 from .plan import Options
@@ -54,7 +56,7 @@ class Work:
             key = self.store.key(task.description)
             if key in self.results or key in missing:
                 continue
-            stored = self.store.get(task.description)
+            stored = self._stored(task)
             if stored is None:
                 missing[key] = task
             else:
@@ -72,6 +74,15 @@ class Work:
             leave=False,
         ) as bar:
             self._drain(missing, bar)
+
+    def _stored(self, task: Task) -> dict[str, Any] | None:
+        """A task's result, or that of the smaller chunk which a run went on with."""
+        asked: Task | None = task
+        while asked is not None:
+            if (found := self.store.get(asked.description)) is not None:
+                return found
+            asked = halved(asked)
+        return None
 
     def _submit(self, task: Task, *, whole: bool = False) -> Future[Any]:
         if self.post is None:
@@ -95,8 +106,20 @@ class Work:
                     running[self._submit(task)] = (key, task)
                 done, _ = wait(running, timeout=LOOK, return_when=FIRST_COMPLETED)
                 for future in done:
-                    result = future.result()
                     key, task = running.pop(future)
+                    try:
+                        result = future.result()
+                    except (MemoryError, RuntimeError) as error:
+                        smaller = halved(task) if out_of_memory(error) else None
+                        if smaller is None:
+                            raise
+                        warn(
+                            f"out of memory: {smaller.cell.name} goes on with half as many runs at once",
+                            ChunkWarning,
+                            stacklevel=2,
+                        )
+                        queue.append((key, smaller))
+                        continue
                     if result is None:
                         running[self._submit(task, whole=True)] = (key, task)
                         continue

@@ -24,12 +24,19 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from ..memory import ChunkWarning, out_of_memory
 from ..validation import InputError, finite_array, frozen, integer
 from .softmax import SoftmaxPolicy
 from .tabulated import TabulatedPolicy, largest_distances
 from .tokens import GRAM_BYTES, PAD, OutputSpace, check_gram_size, check_scores_size
 
-__all__ = ["CausalTransformer", "ChunkWarning", "TransformerPolicy", "TransformerShape"]
+__all__ = [
+    "CausalTransformer",
+    "ChunkWarning",
+    "TransformerPolicy",
+    "TransformerShape",
+    "device_of",
+]
 
 Array = NDArray[np.float64]
 
@@ -51,8 +58,25 @@ _FEW = 8
 """Weightings for which a backward pass each is cheaper than all scores."""
 
 
-class ChunkWarning(RuntimeWarning):
-    """Memory ran out; the work goes on in smaller chunks."""
+def device_of(name: str) -> torch.device:
+    """The torch device of that name.
+
+    Raises:
+        InputError: it is neither cpu nor cuda nor cuda:N, or this machine does not have it.
+
+    >>> device_of("cpu")
+    device(type='cpu')
+    """
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise InputError(f"device is {name!r}: choose cpu, cuda or cuda:N")
+    there = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) >= there:
+        raise InputError(f"device {name!r} is not there: this machine has {there} CUDA devices")
+    return device
 
 
 @dataclass(frozen=True)
@@ -151,12 +175,6 @@ def _blank(shape: TransformerShape) -> CausalTransformer:
         return CausalTransformer(shape)
 
 
-def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    )
-
-
 @dataclass(eq=False)
 class TransformerPolicy(SoftmaxPolicy):
     """A causal transformer at fixed parameters, over some prompts and all outputs of a space.
@@ -201,7 +219,7 @@ class TransformerPolicy(SoftmaxPolicy):
             raise InputError(
                 f"precision is {self.precision!r}: choose one of {', '.join(PRECISIONS)}"
             )
-        self._check_device()
+        device_of(self.device)
         integer("memory", self.memory)
         if self.chunk is not None:
             integer("chunk", self.chunk)
@@ -228,19 +246,6 @@ class TransformerPolicy(SoftmaxPolicy):
                 f"theta has {len(own)} entries: the network has {self._ends[-1]} parameters"
             )
         self.parameters = own
-
-    def _check_device(self) -> None:
-        try:
-            device = torch.device(self.device)
-        except (RuntimeError, TypeError):
-            device = None
-        if device is None or device.type not in ("cpu", "cuda"):
-            raise InputError(f"device is {self.device!r}: choose cpu, cuda or cuda:N")
-        there = torch.cuda.device_count() if device.type == "cuda" else 1
-        if (device.index or 0) >= there:
-            raise InputError(
-                f"device {self.device!r} is not there: this machine has {there} CUDA devices"
-            )
 
     @classmethod
     def initial(
@@ -385,7 +390,7 @@ class TransformerPolicy(SoftmaxPolicy):
             try:
                 result = run(rows)
             except (MemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
+                if not out_of_memory(error):
                     raise
                 if size == 1:
                     raise InputError(

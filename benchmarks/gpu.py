@@ -1,0 +1,266 @@
+"""What runs on a GPU, against the CPU of the same machine: ``python -m benchmarks.gpu [--out FOLDER]``.
+
+The cuda engine against the cpu engine, which may use every core through threads, for grpo's squared
+error on one prompt and for whole trajectories; the sizes are those of ``mse_kernel`` and
+``trajectories``. Both also against a floor: a kernel that makes the words of the outputs and
+nothing else. Before anything is timed the engines must agree: the means of the same replications
+to 1e-10, and no more flipped draws than one in a million.
+
+Rounds are interleaved, times are the least, the first call of each, which compiles, is not counted.
+Without a device the rows are printed as open. Under numba's simulator (``--tiny``) everything runs
+but no time is reported: a simulator has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import config
+from numba import cuda as device
+from tabulate import tabulate
+from threadpoolctl import threadpool_limits
+
+from benchmarks import mse_kernel, trajectories
+from benchmarks.ustatistics import machine
+from ustat_pg import rng
+from ustat_pg.engines import MomentSums, cpu, cuda, cuda_bodies
+from ustat_pg.engines.trajectory import get_trajectory_engine
+from ustat_pg.engines.trajectory_cuda import flips
+from ustat_pg.validation import InputError
+
+AGREEMENT = 1e-10
+"""Relative difference of two means of the same replications: what other orders of adding leave."""
+
+MOST_FLIPS = 1e-6
+"""Diverged runs for each draw: far above what rounding flips, far below what an error does."""
+
+FEWEST = 1024
+"""Replications in a thread's share of the cpu engine's work."""
+
+HEADERS = (
+    "work",
+    "size",
+    "replications",
+    "cpu, s",
+    "cuda, s",
+    "cuda is",
+    "floor, s",
+    "cuda over floor",
+    "agreement",
+)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    squares: int = 2**24
+    """Replications of the squared error."""
+    runs: int = 2**17
+    steps: int = 1000
+    compared: int = 2**14
+    """Runs on which flips are counted."""
+    rounds: int = 5
+    threads: int = 1
+
+
+TINY = Effort(squares=70, runs=6, steps=4, compared=6, rounds=1)
+
+
+def in_threads(call: Callable[[int, int], Any], total: int, threads: int) -> list[Any]:
+    """``call(first, count)`` on shares of the replications, four or so to a thread, in order."""
+    share = max(FEWEST, -(-total // (4 * threads)))
+    firsts = range(0, total, share)
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda first: call(first, min(share, total - first)), firsts))
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """The time of one call."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def least(rounds: int, *calls: Callable[[], Any]) -> list[float]:
+    """The least time of each call, over interleaved rounds."""
+    for call in calls:
+        call()
+    return [
+        min(times)
+        for times in zip(*([seconds(call) for call in calls] for _ in range(rounds)), strict=True)
+    ]
+
+
+def floor(replications: int, slots: int, words: int) -> Any:
+    """The xor of so many words at each of so many slots of each replication, left on the device."""
+    key, most = device.to_device(rng.cell_key(0, "floor")), cuda.MOST_THREADS
+    out = device.device_array(replications, np.uint64)
+    for first in range(0, replications, most):
+        count = min(most, replications - first)
+        part = out[first : first + count]
+        cuda.launch(cuda_bodies.floor_kernel, count, first, count, key, slots, -(-words // 4), part)
+    device.synchronize()
+    return out
+
+
+def row(
+    work: str, size: str, replications: int, times: Sequence[float], agreement: str
+) -> list[str]:
+    """One line of the table; a simulator's times are not shown."""
+    if config.ENABLE_CUDASIM:
+        shown = ["simulated"] * 5
+    else:
+        ours, theirs, least_possible = times
+        shown = [f"{ours:.3g}", f"{theirs:.3g}", f"{ours / theirs:.2f}x as fast"]
+        shown += [f"{least_possible:.3g}", f"{theirs / least_possible:.1f}"]
+    return [work, size, f"{replications:,}", *shown, agreement]
+
+
+def squares_on_cpu(cell: Any, replications: int, threads: int) -> MomentSums:
+    """The cpu engine on every core."""
+
+    def share(first: int, count: int) -> MomentSums:
+        return cpu.ENGINE.measure(cell, [mse_kernel.QUANTITY], first=first, replications=count)
+
+    return reduce(MomentSums.merge, in_threads(share, replications, threads))
+
+
+def squared_error(case: mse_kernel.Case, effort: Effort) -> list[str]:
+    """The row of one size of grpo's squared error.
+
+    Raises:
+        SystemExit: the engines' means differ.
+    """
+    cell, total = case.cell, effort.squares
+
+    def on_device() -> MomentSums:
+        return cuda.ENGINE.measure(cell, [mse_kernel.QUANTITY], replications=total)
+
+    on_cpu = partial(squares_on_cpu, cell, total, effort.threads)
+    one, two = on_cpu(), on_device()
+    off = float(abs(two.mean[0] / one.mean[0] - 1))
+    size = f"K = {case.arms}, G = {case.group}"
+    # Written so that a NaN is refused as well.
+    if not off <= AGREEMENT:
+        raise SystemExit(f"squared error, {size}: the engines' means differ by {off:.3g}")
+    times = least(effort.rounds, on_cpu, on_device, partial(floor, total, 1, case.group))
+    return row("squared error", size, total, times, f"means differ by {off:.1e}")
+
+
+def paths_on_cpu(trajectory: Any, replications: int, threads: int) -> np.ndarray[Any, Any]:
+    """The cpu engine on every core."""
+    run = get_trajectory_engine("cpu").run
+    return np.concatenate(
+        in_threads(
+            lambda first, count: run(trajectory, first=first, replications=count),
+            replications,
+            threads,
+        )
+    )
+
+
+def paths(case: trajectories.Case, effort: Effort) -> list[str]:
+    """The row of one size of trajectories.
+
+    Raises:
+        SystemExit: more draws flip than rounding can explain.
+    """
+    trajectory = case.trajectory(effort.steps)
+    size = f"X = {case.contexts}, K = {case.arms}, d = {case.d}, G = {case.group}"
+    found = flips(trajectory, "cpu", "cuda", replications=effort.compared)
+    if not found.rate <= MOST_FLIPS:
+        raise SystemExit(
+            f"trajectories, {size}: {found.diverged} of {found.runs} runs take another path"
+        )
+    times = least(
+        effort.rounds,
+        partial(paths_on_cpu, trajectory, effort.runs, effort.threads),
+        partial(get_trajectory_engine("cuda").run, trajectory, replications=effort.runs),
+        partial(floor, effort.runs, effort.steps, 2 * case.group),
+    )
+    agreement = (
+        f"{found.diverged} of {found.runs:,} runs flipped in {found.draws:,} draws; "
+        f"the others differ by {found.apart:.1e}"
+    )
+    return row(f"trajectories, T = {effort.steps:,}", size, effort.runs, times, agreement)
+
+
+def cuda_rows(effort: Effort, tiny: bool) -> list[list[str]]:
+    """The rows of the cuda engine; open ones where there is no device."""
+    sizes = ((5, 4),) if tiny else mse_kernel.SIZES
+    squared = [mse_kernel.Case(arms, group) for arms, group in sizes]
+    trained = trajectories.CASES[:1] if tiny else trajectories.CASES
+    try:
+        cuda.require_device()
+    except InputError:
+        names = [("squared error", f"K = {c.arms}, G = {c.group}") for c in squared]
+        names += [
+            ("trajectories", f"X = {c.contexts}, K = {c.arms}, d = {c.d}, G = {c.group}")
+            for c in trained
+        ]
+        return [[*name, *["open"] * (len(HEADERS) - 2)] for name in names]
+    rows = [squared_error(case, effort) for case in squared]
+    return rows + [paths(case, effort) for case in trained]
+
+
+def where(threads: int) -> str:
+    """Device and machine, in words."""
+    try:
+        cuda.require_device()
+        name = cuda.device_name()
+    except InputError:
+        name = "none that numba can use, so the rows of the cuda engine stay open"
+    return f"Device: {name}.\n\n{machine('numpy', 'numba', 'torch')}; {threads} threads."
+
+
+def report(effort: Effort, tiny: bool) -> str:
+    """The page."""
+    how = (
+        f"`python -m benchmarks.gpu`. Least times of {effort.rounds} interleaved round(s). The cpu "
+        f"engine runs in {effort.threads} threads; the floor makes the words of the outputs on the "
+        "device and nothing else."
+    )
+    table = tabulate(cuda_rows(effort, tiny), HEADERS, tablefmt="github", disable_numparse=True)
+    parts = ["# On a GPU", where(effort.threads), how, "## The cuda engine", table]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the page, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to see that it runs")
+    parser.add_argument("--out", type=Path, help="a folder for gpu.md, made if it is not there")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args(arguments)
+    size = TINY if options.tiny else Effort()
+    effort = Effort(
+        size.squares,
+        size.runs,
+        size.steps,
+        size.compared,
+        options.rounds or size.rounds,
+        options.threads,
+    )
+    with threadpool_limits(1, user_api="blas"):
+        page = report(effort, options.tiny)
+    print(page, end="")
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "gpu.md").write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Token problems under a prefix softmax or a transformer, small enough to enumerate groups.
+
+A network at fixed parameters is a bandit whose arms are outputs, so that the claims on bandits run
+on these as they stand. Some policies are drawn, some improved by exact gradient steps up to a return:
+at the start a verifier's reward is rare, later the likely outputs are the right ones, and it is
+there that ‖s‖² and reward go apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import numpy as np
+
+from ustat_pg.policies import PrefixSoftmax, SoftmaxPolicy
+from ustat_pg.problems import (
+    TokenBandit,
+    TokenProblem,
+    bracket_matching,
+    digit_addition,
+    modular_sum,
+    sorting,
+)
+from ustat_pg.validation import InputError
+
+__all__ = ["bandits", "drawn", "drawn_task", "has_torch", "improved", "initial", "tasks"]
+
+WIDTH = 8
+"""Of the transformers whose groups are enumerated: some 900 parameters."""
+
+_STEP = 0.3
+"""Length of an exact gradient step in parameters."""
+
+_MOST_STEPS = 500
+
+
+def has_torch() -> bool:
+    """Whether transformers, and training runs of any network, can be had."""
+    return find_spec("torch") is not None
+
+
+def tasks() -> dict[str, TokenProblem]:
+    """Made-up problems of a few outputs each, by name."""
+    return {
+        "sums": modular_sum(2, 2, end=True),
+        "sorting": sorting(2, 2, graded=True, prompts=[(1, 0), (1, 1), (0, 0)]),
+        "addition": digit_addition(2, 1, end=True, prompts=[(0, 1), (1, 1), (1, 0)]),
+        "brackets": bracket_matching(1, 2, end=True, graded=True),
+    }
+
+
+def drawn_task(rng: np.random.Generator) -> TokenProblem:
+    """One of the four kinds of problem with prompts, grading and end token drawn."""
+    kind, graded, end = int(rng.integers(4)), bool(rng.integers(2)), bool(rng.integers(2))
+    if kind == 0:
+        lengths = rng.permutation([1, 2, 3])
+        prompts = [rng.integers(2, size=n).tolist() for n in lengths]
+        return modular_sum(2, 2, end=end, graded=graded, prompts=prompts)
+    if kind == 1:
+        chosen = rng.permutation(4)[:3]
+        return sorting(2, 2, graded=graded, prompts=[(int(n) // 2, int(n) % 2) for n in chosen])
+    if kind == 2:
+        chosen = rng.permutation(4)[:3]
+        rows = [(int(n) // 2, int(n) % 2) for n in chosen]
+        return digit_addition(2, 1, end=end, graded=graded, prompts=rows)
+    return bracket_matching(1, 2, end=end, graded=graded)
+
+
+def initial(on: str, problem: TokenProblem, seed: int, scale: float = 1.0) -> SoftmaxPolicy:
+    """A policy of random parameters for a kind of problem.
+
+    Raises:
+        InputError: the kind has no policies over tokens, or torch is not installed.
+    """
+    if on == "tokens":
+        return PrefixSoftmax.random(problem.space, problem.contexts, seed=seed, scale=scale)
+    if on != "transformer":
+        raise InputError(f"{on!r} has no policy over tokens: choose tokens or transformer")
+    if not has_torch():
+        raise InputError("transformers need torch: pip install 'ustat_pg[torch]'")
+    from ustat_pg.policies.transformer import TransformerPolicy
+
+    return TransformerPolicy.initial(problem.space, problem.prompts, width=WIDTH, seed=seed)
+
+
+def improved(problem: TokenProblem, policy: SoftmaxPolicy, value: float) -> SoftmaxPolicy:
+    """The policy after exact gradient steps of one length, until its return is at least a value.
+
+    Raises:
+        InputError: it is not reached.
+    """
+    for _ in range(_MOST_STEPS):
+        bandit = problem.bandit(policy)
+        if bandit.objective() >= value:
+            return policy
+        gradient = bandit.gradient()
+        theta = policy.theta + _STEP * gradient / np.linalg.norm(gradient)
+        # Few digits: the same parameters, and so the same draws, on machines whose last bits differ.
+        policy = policy.with_theta(theta.round(6))
+    raise InputError(f"a return of {value} is not reached in {_MOST_STEPS} steps")
+
+
+def _reduced(problem: TokenProblem, policy: SoftmaxPolicy, dense: bool) -> TokenBandit:
+    """The bandit, its scores in coordinates of their span unless they are to be differentiated."""
+    bandit = problem.at(policy)
+    shorten = getattr(bandit.policy, "reduced", None)
+    return bandit if dense or shorten is None else problem.bandit(shorten())
+
+
+def _one_token(on: str, rng: np.random.Generator) -> tuple[TokenProblem, SoftmaxPolicy]:
+    """One token, right or wrong, with pass rates from 1/4 to 3/4 but not near 1/2: grpo's second-order
+    part is more than 3/8 of its explicit bound, and the oracle's error is no rounding.
+    """
+    problem = modular_sum(2, 1, prompts=[(0,), (1,), (1, 1)])
+    while True:
+        policy = initial(on, problem, seed=int(rng.integers(2**31)), scale=0.7)
+        off = abs(problem.bandit(policy).moments().value - 0.5)
+        if ((off > 0.1) & (off < 0.25)).all():
+            return problem, policy
+
+
+def drawn(on: str, rng: np.random.Generator) -> tuple[TokenProblem, SoftmaxPolicy]:
+    """A drawn problem whose hardest prompt is rarely solved, but not too rarely to be seen."""
+    while True:
+        problem = drawn_task(rng)
+        policy = initial(on, problem, seed=int(rng.integers(2**31)))
+        if 0.1 < problem.bandit(policy).moments().value.min() < 0.35:
+            return problem, policy
+
+
+def bandits(
+    on: str, count: int, seed: int = 0, *, dense: bool = False
+) -> Iterator[tuple[str, str, TokenBandit]]:
+    """Name, group and problem of each, made-up ones first.
+
+    Arguments:
+        on: tokens or transformer.
+        count: generated problems of each kind.
+        seed: of these.
+        dense: whether scores keep all their parameters, as engines that differentiate need.
+    """
+    for number, (name, problem) in enumerate(tasks().items()):
+        policy = initial(on, problem, seed=20260301 + number)
+        yield name, "made-up", _reduced(problem, policy, dense)
+    for name, value in (("sums", 0.8), ("addition", 0.4)):
+        problem = tasks()[name]
+        policy = improved(problem, initial(on, problem, seed=20260311), value)
+        yield f"{name}-trained", "made-up", _reduced(problem, policy, dense)
+    yield "one-token", "made-up", _reduced(*_one_token(on, np.random.default_rng(20260312)), dense)
+    for number in range(count):
+        rng = np.random.default_rng([seed, number, 5])
+        one_token = _one_token(on, rng)
+        yield f"one-token#{seed}.{number}", "generated", _reduced(*one_token, dense)
+        problem, policy = drawn(on, rng)
+        name = f"{problem.name}#{seed}.{number}"
+        yield name, "generated", _reduced(problem, policy, dense)
+        for low, high in ((0.35, 0.45), (0.6, 0.8)):
+            aim = float(rng.uniform(low, high)) * problem.optimum
+            own = improved(problem, policy, aim)
+            if own is not policy:
+                yield f"{name} at {aim:.3f}", "generated", _reduced(problem, own, dense)

@@ -1,0 +1,372 @@
+"""The cuda engine against the cpu engine: the same integers, the same numbers, the same paths.
+
+Where there is a GPU it runs there; elsewhere numba's simulator runs the kernels thread by thread,
+in one process of its own, with compiled code off. All jobs go there together, in tiny sizes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda as numba_cuda
+
+from tests.agreement import test_engines as shared
+from tests.agreement import test_tokens as tokens
+from tests.agreement import test_trajectories as paths
+from ustat_pg.engines import (
+    Cell,
+    Distance,
+    Estimator,
+    Gap,
+    SquaredError,
+    Training,
+    cpu,
+    cuda,
+    get_engine,
+    reference,
+)
+from ustat_pg.engines import cuda_bodies as bodies
+from ustat_pg.engines.trajectory import (
+    Ball,
+    Box,
+    Constant,
+    Decay,
+    Trajectory,
+    get_trajectory_engine,
+)
+from ustat_pg.engines.trajectory_cuda import Flips, flips
+from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
+
+ROOT = Path(__file__).resolve().parents[2]
+FAR = shared.FAR
+REPLICATIONS = 5
+STEPS = 12
+TOLERANCE = 1e-12
+"""Relative, to the square of the greatest gradient that one output can make."""
+
+
+@dataclass
+class Job:
+    """One call, and what is set about the device before it."""
+
+    call: Any
+    most: int | None = None
+    """Replications at once; a device that holds no more than ``room`` runs out of memory."""
+    room: int | None = None
+    segment: int | None = None
+    tiles: int | None = None
+    warned: list[str] = field(default_factory=list)
+
+    def run(self) -> Any:
+        """What the call returns, and what it warned of."""
+        with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if self.most is not None:
+                patch.setattr(cuda, "MOST_THREADS", self.most)
+            if self.segment is not None:
+                patch.setattr(cuda, "_segment", lambda quantities: self.segment)
+            if self.tiles is not None:
+                patch.setattr(cuda, "_tiles", lambda quantities: self.tiles)
+            if self.room is not None:
+                patch.setattr(bodies.cuda, "device_array", partial(_small, self.room))
+            answer = self.call()
+        return answer, [str(warning.message) for warning in caught]
+
+
+_DEVICE_ARRAY = numba_cuda.device_array
+
+
+def _small(room: int, shape: Any, dtype: Any) -> Any:
+    """An array of a device that holds scratch of so many replications: only scratch has int32."""
+    if np.dtype(dtype) == np.int32 and shape[-1] > room:
+        raise RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
+    return _DEVICE_ARRAY(shape, dtype)
+
+
+def measure(engine, cell, quantities, replications=REPLICATIONS, first=FAR):
+    return get_engine(engine).measure(
+        cell, quantities, seed=3, first=first, replications=replications
+    )
+
+
+def train(engine, training, quantities):
+    return training.measure(engine, quantities, seed=3, first=FAR, replications=REPLICATIONS)
+
+
+def run(engine, trajectory, replications=4, first=FAR):
+    return get_trajectory_engine(engine).run(
+        trajectory, seed=4, first=first, replications=replications
+    )
+
+
+def corners():
+    """Problems where numbers are lost or outcomes have no probability."""
+    rewards, law = [[[1.0], [0.4], [0.7]]], np.ones((1, 3, 1))
+    yield SoftmaxBandit.linear([1.0], np.zeros((1, 3, 2)), [1.0, 1.0], rewards, law)
+    # The first arm's score is exactly 0, and often all others of a group drew it: 0/0.
+    offset, still = np.array([[2.0, 0.0, 0.0]]), np.array([[[0.0], [1.0], [-1.0]]])
+    yield SoftmaxBandit.linear([1.0], still, [0.0], rewards, law, offset)
+    for logits in ([0.0, -800.0, -800.0], [40.0, 0.0, 0.0], [16.0, 0.0, 0.5]):
+        yield SoftmaxBandit.tabular([1.0], [logits], rewards, law)
+    yield SoftmaxBandit.tabular(
+        [0.0, 0.5, 0.0, 0.5 - 1e-12, 1e-12, 0.0],
+        np.tile([0.0, -40.0, 25.0], (6, 1)) * np.arange(6)[:, None],
+        np.tile([[1.0, 0.0, 2.0]], (6, 3, 1)),
+        np.tile([[0.0, 1e-11, 1 - 1e-11], [0.5, 0.5, 0.0], [0.0, 1.0, 0.0]], (6, 1, 1)),
+    )
+
+
+def measured_cells():
+    """Every kind of problem in every design and size; token policies; corners; a large group."""
+    for kind in KINDS:
+        for cell in shared.cells(random_problem(1, kind), (1, 2, 5), (1, 3)):
+            yield f"{kind}/{cell.design}/G{cell.group_size}/B{cell.batch_size}", cell
+    for label in ("prefix", "prefix-shared", "sorting"):
+        problem = tokens.MAKERS[label]()
+        for cell in shared.cells(problem, (2, 5), (1, problem.contexts)):
+            yield f"{label}/{cell.design}/G{cell.group_size}/B{cell.batch_size}", cell
+    for number, problem in enumerate(corners()):
+        for batch in (1, 2):
+            yield f"corner {number}/B{batch}", Cell(problem, 4, batch)
+    for kind in ("plain", "shared-linear", "linear", "one-context"):
+        yield f"large group/{kind}", Cell(random_problem(2, kind), cuda._COMPARED + 6)
+
+
+def plain_quantities(size):
+    """What the body for one prompt takes."""
+    usable = [e for e in shared.ESTIMATORS if e.baseline != "norm-weighted"]
+    usable = [e for e in usable if size > 1 or e.baseline != "grpo"]
+    return [*map(SquaredError, usable), *(Distance(usable[0], e) for e in usable[1:])]
+
+
+def trajectories():
+    """Every baseline, design, projection and bend."""
+    for bent in (False, True):
+        for contexts, arms, d, values, group, batch, design in (
+            (1, 9, 2, 2, 2, 1, "iid"),
+            (3, 5, 3, 3, 5, 2, "iid"),
+            (4, 3, 2, 2, 3, 2, "epochs"),
+        ):
+            which = paths.problem(contexts, arms, d, values, uniform=design == "epochs")
+            for estimator in paths.BASELINES:
+                yield Trajectory(
+                    which,
+                    group,
+                    STEPS,
+                    Decay(3.0, 5.0),
+                    estimator,
+                    batch,
+                    design,
+                    start_scale=0.5,
+                    snapshots=(0, 1, 7, STEPS),
+                    projection=Ball(np.zeros(d), 2.0) if bent else None,
+                    bends=paths.bends_of(which) if bent else None,
+                )
+    which = paths.problem(3, 7, 3, 2)
+    span = np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2)[0]
+    for theta_set in (
+        Ball([0.1, 0.0, -0.2], 0.4),
+        Ball([0.1, 0.0, -0.2], 0.4, span),
+        Box([-0.1, -np.inf, 0.0], [0.3, 0.2, np.inf]),
+    ):
+        for bends in (None, paths.bends_of(which)):
+            yield Trajectory(
+                which, 3, STEPS, Constant(0.3), projection=theta_set, start_scale=1.0, bends=bends
+            )
+
+
+CHUNKED = Cell(random_problem(0, "plain"), 4, 2)
+PLAIN = Cell(random_problem(0, "plain"), 4)
+PATH = Trajectory(paths.problem(3, 5, 2, 2), 3, STEPS, Constant(0.5), snapshots=(0, 5, STEPS))
+
+
+def all_jobs():
+    """What the device is asked, by name."""
+    jobs = {}
+    for name, cell in measured_cells():
+        jobs["measure", name] = Job(
+            partial(measure, "cuda", cell, shared.quantities_for(cell.group_size))
+        )
+        jobs["draw", name] = Job(partial(cuda.draw, cell, seed=7, first=FAR, replications=7))
+        if cell.batch_size == 1:
+            quantities = plain_quantities(cell.group_size)
+            jobs["plain", name] = Job(partial(measure, "cuda", cell, quantities))
+    for number, trajectory in enumerate(trajectories()):
+        jobs["path", number] = Job(partial(run, "cuda", trajectory))
+    for name, options in CHUNKS.items():
+        quantities = shared.quantities_for(4)
+        jobs["chunks", name] = Job(partial(measure, "cuda", CHUNKED, quantities, 7), **options)
+        jobs["plain chunks", name] = Job(
+            partial(measure, "cuda", PLAIN, plain_quantities(4), 7), **options
+        )
+        jobs["path chunks", name] = Job(partial(run, "cuda", PATH, 7), **options)
+    jobs["flips", "cpu"] = Job(partial(flips, PATH, "reference", "cuda", replications=6))
+    jobs["training", "gap"] = Job(partial(train, "cuda", *training()))
+    return jobs
+
+
+CHUNKS: dict[str, dict[str, int]] = {
+    "one": {},
+    "of 3": {"most": 3},
+    "of 1": {"most": 1},
+    "halved": {"room": 2},
+    "segments": {"segment": 3},
+    "tiles": {"tiles": 2},
+}
+
+
+def training():
+    """A cell of whole runs and the gap at two steps."""
+    bump = LocationBandit.bump([1.0], [0.3], arms=np.linspace(-1.5, 1.5, 5))
+    cell = Training(bump, 3, 6, Constant(0.2), start=bump.maximiser + 0.3)
+    return cell, [Gap(Estimator(name), step) for name in ("grpo", "oracle") for step in (2, 6)]
+
+
+def serve(where: str) -> None:
+    """Do the jobs in a file; called in the simulator's process."""
+    file = Path(where)
+    jobs = pickle.loads(file.read_bytes())
+    file.write_bytes(pickle.dumps({name: job.run() for name, job in jobs.items()}))
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """What the device answered, by name."""
+    jobs = all_jobs()
+    if numba_cuda.is_available():
+        return {name: job.run() for name, job in jobs.items()}
+    file = tmp_path_factory.mktemp("cuda") / "jobs.pkl"
+    file.write_bytes(pickle.dumps(jobs))
+    code = f"from tests.agreement import test_cuda; test_cuda.serve({str(file)!r})"
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        check=True,
+        timeout=300,
+        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
+    )
+    return pickle.loads(file.read_bytes())
+
+
+def of_kind(answers, kind):
+    """The answers of one kind, which must have warned of nothing."""
+    found = {name[1]: answer for name, (answer, warned) in answers.items() if name[0] == kind}
+    assert found
+    assert all(not warned for name, (_, warned) in answers.items() if name[0] == kind)
+    return found
+
+
+def test_the_same_integers(answers):
+    found = of_kind(answers, "draw")
+    designs = set()
+    for name, cell in measured_cells():
+        designs.add(cell.design)
+        where, chosen = cpu.draw(cell, seed=7, first=FAR, replications=7)
+        assert np.array_equal(found[name][0], where), name
+        assert np.array_equal(found[name][1], chosen), name
+        plain = reference.draw(cell, seed=7, first=FAR, replications=7)
+        assert np.array_equal(plain.contexts, where)
+    assert designs == set(shared.DESIGNS)
+
+
+def compare(name, cell, quantities, found, tolerance=TOLERANCE):
+    expected = measure("cpu", cell, quantities, found.n)
+    scale = shared.scale_of(cell.problem) ** shared.powers(quantities)
+    off = np.abs(found.mean - expected.mean) / scale
+    assert off.max() < tolerance, (name, quantities[off.argmax()].label, off.max())
+    off = np.abs(found.products - expected.products) / np.outer(scale, scale) / found.n
+    assert off.max() < tolerance, (name, off.max())
+    assert np.array_equal(found.products, found.products.T)
+    return expected
+
+
+def test_the_same_numbers(answers):
+    found = of_kind(answers, "measure")
+    for name, cell in measured_cells():
+        quantities = shared.quantities_for(cell.group_size)
+        assert found[name].n == REPLICATIONS
+        compare(name, cell, quantities, found[name])
+
+
+def test_the_same_numbers_from_the_body_for_one_prompt(answers):
+    found = of_kind(answers, "plain")
+    seen = set()
+    for name, cell in measured_cells():
+        if name in found:
+            quantities = plain_quantities(cell.group_size)
+            compare(name, cell, quantities, found[name])
+            seen.add((cpu._is_plain(cell, quantities), cell.group_size > cuda._COMPARED))
+    assert seen == {(True, True), (True, False), (False, True), (False, False)}
+
+
+def test_the_same_digits_of_ordinary_numbers(answers):
+    """Relative to each number itself: quantities of a plain problem are far from cancelling."""
+    cell = PLAIN
+    found, expected = (
+        answers["plain chunks", "one"][0],
+        measure("cpu", cell, plain_quantities(4), 7),
+    )
+    assert found.mean == pytest.approx(expected.mean, rel=1e-12, abs=0)
+
+
+def test_the_same_paths(answers):
+    found = of_kind(answers, "path")
+    for number, trajectory in enumerate(trajectories()):
+        theta = run("cpu", trajectory)
+        off = np.abs(found[number] - theta) / np.maximum(np.abs(theta), 1.0)
+        assert off.max() < TOLERANCE, (number, trajectory.description, off.max())
+        assert np.abs(theta[:, -1] - theta[:, 0]).max() > 1e-3 or theta.shape[1] == 1
+
+
+@pytest.mark.parametrize("kind", ["chunks", "plain chunks", "path chunks"])
+def test_chunks_do_not_change_a_bit(answers, kind):
+    whole, _ = answers[kind, "one"]
+    for name in ("of 3", "of 1", "halved"):
+        part, warned = answers[kind, name]
+        if kind == "path chunks":
+            assert np.array_equal(part, whole)
+        else:
+            assert np.array_equal(part.mean, whole.mean)
+            assert np.array_equal(part.products, whole.products)
+        # Seven do not fit, nor do four: two at once.
+        halved = ["4", "2"] if name == "halved" else []
+        assert [w.split(":")[1].split()[0] for w in warned] == halved
+        assert all("the device ran out of memory" in w for w in warned)
+
+
+@pytest.mark.parametrize("name", ["segments", "tiles"])
+@pytest.mark.parametrize(
+    ("kind", "cell", "quantities"),
+    [("chunks", CHUNKED, shared.quantities_for(4)), ("plain chunks", PLAIN, plain_quantities(4))],
+    ids=["minibatch", "one prompt"],
+)
+def test_sums_are_those_of_the_values(answers, kind, cell, quantities, name):
+    found, warned = answers[kind, name]
+    assert not warned
+    assert found.n == 7
+    compare(name, cell, quantities, found)
+
+
+def test_no_run_flips(answers):
+    found = of_kind(answers, "flips")["cpu"]
+    assert isinstance(found, Flips)
+    assert (found.runs, found.draws, found.diverged) == (6, 6 * STEPS * 3, 0)
+    assert found.apart < TOLERANCE
+
+
+def test_training_runs_on_the_device(answers):
+    found = of_kind(answers, "training")["gap"]
+    expected = train("cpu", *training())
+    assert found.n == expected.n == REPLICATIONS
+    assert found.mean == pytest.approx(expected.mean, rel=1e-10)
+    assert len(np.unique(expected.mean)) == 4

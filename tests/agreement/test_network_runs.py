@@ -1,0 +1,484 @@
+"""Training runs in torch against the trajectory engines, and against arithmetic of their own here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from ustat_pg import rng
+from ustat_pg.engines import Constant, Decay, Estimator, Gap, network_runs
+from ustat_pg.engines.networks import NetworkTraining, train
+from ustat_pg.engines.trajectory import Trajectory, get_trajectory_engine
+from ustat_pg.policies import ArmLinearSoftmax, OutputSpace, PrefixSoftmax, TabularSoftmax
+from ustat_pg.policies.transformer import TransformerPolicy
+from ustat_pg.problems import SoftmaxBandit, TokenProblem, modular_sum, sorting
+
+FAR = 2**40 + 3
+BASELINES = [
+    Estimator("vanilla"),
+    Estimator("constant", constant=-0.4),
+    Estimator("group-mean"),
+    Estimator("grpo"),
+    Estimator("oracle"),
+    Estimator("norm-weighted"),
+    Estimator("minimum-variance"),
+]
+each_baseline = pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
+TOLERANCE = 1e-9
+SNAPSHOTS = (0, 1, 7, 20)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# Bandits: the very runs of the trajectory engines.
+
+
+def linear(seed=0, contexts=4, arms=5, d=3, values=3):
+    """Features, an offset, rewards of several values."""
+    generator = np.random.default_rng(seed)
+    return SoftmaxBandit.linear(
+        np.full(contexts, 1 / contexts),
+        generator.normal(size=(contexts, arms, d)),
+        generator.normal(size=d),
+        generator.normal(size=(contexts, arms, values)),
+        generator.dirichlet(np.ones(values), size=(contexts, arms)),
+        generator.normal(size=(contexts, arms)),
+    )
+
+
+def one_hot(policy):
+    """A tabular policy by features of context and arm, which the trajectory engines read."""
+    contexts, arms = policy.logits.shape
+    features = np.eye(contexts * arms).reshape(contexts, arms, -1)
+    return ArmLinearSoftmax(features, policy.theta)
+
+
+class Renamed(Trajectory):
+    """A trajectory on draws of another address."""
+
+    address = ""
+
+    @property
+    def name(self):
+        return self.address
+
+
+def reference(training, problem, estimator, snapshots, name="reference", **where):
+    """What a trajectory engine gives on the same draws."""
+    runs = Renamed(
+        problem,
+        training.group_size,
+        training.steps,
+        training.schedule,
+        estimator,
+        batch_size=training.batch_size,
+        design=training.design,
+        start_scale=training.start_scale,
+        snapshots=snapshots,
+    )
+    object.__setattr__(runs, "address", training.address)
+    return get_trajectory_engine(name).run(runs, **where)
+
+
+def off(training, problem, estimator, snapshots=SNAPSHOTS, **asked):
+    """How far the two engines' θ are apart."""
+    where = {"seed": 4, "first": FAR, "replications": 12} | asked
+    one = train(training, estimator, snapshots, **where)
+    two = reference(training, problem, estimator, snapshots, **where)
+    assert one.shape == two.shape == (where["replications"], len(snapshots), problem.d)
+    assert one.dtype == np.float64
+    assert np.abs(two[:, -1] - two[:, 0]).max() > 1e-2
+    return np.abs(one - two).max()
+
+
+CELLS = {
+    "plain": {},
+    "batch": {"batch_size": 2},
+    "batch beyond the prompts": {"batch_size": 7},
+    "epochs": {"design": "epochs"},
+    "epochs, batch": {"design": "epochs", "batch_size": 2, "schedule": Decay(3.0, 2.0)},
+    "decay, spread": {"schedule": Decay(3.0, 2.0), "start_scale": 0.3},
+    "group of two": {"group_size": 2, "start_scale": [0.0, 0.1, 0.5]},
+}
+each_cell = pytest.mark.parametrize("changed", CELLS.values(), ids=CELLS)
+
+
+def bandit_cell(problem, **changed):
+    asked = {"group_size": 5, "steps": 20, "schedule": Constant(0.4)} | changed
+    return NetworkTraining(problem, problem.policy, **asked)
+
+
+@each_baseline
+@each_cell
+def test_a_bandit_has_the_runs_of_its_trajectories(estimator, changed):
+    problem = linear()
+    training = bandit_cell(problem, **changed)
+    # The address is the trajectory's own: no name is put on.
+    own = Trajectory(
+        problem, training.group_size, 20, training.schedule, estimator,
+        batch_size=training.batch_size, design=training.design,
+    )  # fmt: skip
+    assert training.address == own.name
+    assert off(training, problem, estimator) < TOLERANCE
+
+
+def test_uneven_prompts_are_drawn_alike():
+    problem = replace(linear(), context_probs=np.array([0.1, 0.5, 0.15, 0.25]))
+    assert off(bandit_cell(problem, batch_size=3), problem, BASELINES[3]) < TOLERANCE
+
+
+@pytest.mark.parametrize("estimator", BASELINES[3:], ids=lambda e: e.label)
+def test_the_other_policies_of_bandits(estimator):
+    """Tabular, and linear in the context, against the same logits by features of the arm."""
+    like, generator = linear(), np.random.default_rng(1)
+    law = like.context_probs, like.reward_values, like.reward_probs
+    tabular = SoftmaxBandit(TabularSoftmax(generator.normal(size=(4, 5))), *law)
+    written = SoftmaxBandit(one_hot(tabular.policy), *law)
+    changed = {"batch_size": 2, "design": "epochs"}
+    assert off(bandit_cell(tabular, **changed), written, estimator) < TOLERANCE
+    features, weights = generator.normal(size=(4, 2)), generator.normal(size=(5, 2))
+    shared = SoftmaxBandit.shared_linear(law[0], features, weights, *law[1:])
+    kron = np.einsum("xm,kl->xklm", features, np.eye(5)).reshape(4, 5, -1)
+    written = SoftmaxBandit(ArmLinearSoftmax(kron, shared.policy.theta), *law)
+    assert off(bandit_cell(shared, **changed), written, estimator) < TOLERANCE
+
+
+@each_baseline
+def test_outputs_of_one_token_are_arms(estimator):
+    """A softmax per prefix of length 1 is a tabular bandit, each prompt's own table or one for all."""
+    problem = modular_sum(4, 1, graded=True)
+    for shared in (False, True):
+        policy = PrefixSoftmax.random(problem.space, 4, seed=2, shared=shared)
+        training = NetworkTraining(problem, policy, 3, 20, Constant(0.8), 2)
+        features = np.eye(16).reshape(4, 4, 16)
+        if shared:
+            features = features.reshape(4, 4, 4, 4).sum(axis=2)
+        rewards = problem.rewards[:, :, None]
+        written = SoftmaxBandit.linear(
+            problem.probs, features, policy.theta, rewards, np.ones_like(rewards)
+        )
+        assert off(training, written, estimator) < TOLERANCE
+
+
+# Token problems: a step in NumPy, from tables of scores and the verifier.
+
+
+def draw(policy, x, drawn):
+    """The output that words choose, token by token, by sums of probabilities of outputs."""
+    outputs, probs = policy.space.outputs, policy.probs[x]
+    left = np.ones(len(outputs), dtype=bool)
+    for t, word in enumerate(drawn[:-1]):
+        if left.sum() == 1:
+            break
+        here = [probs[left & (outputs[:, t] == a)].sum() for a in range(policy.space.symbols)]
+        ends = np.cumsum(here)
+        left &= outputs[:, t] == int((word * 2.0**-32 * ends[-1] >= ends).sum())
+    assert left.sum() == 1
+    return int(left.argmax())
+
+
+def weigh(estimator, z, norms, probs, rewards, all_norms):
+    """Advantages of one group, by the words of their definitions."""
+    size = len(z)
+    value = probs @ rewards
+    best = (probs * all_norms) @ rewards / (probs @ all_norms)
+    out = np.empty(size)
+    for i in range(size):
+        others = [j for j in range(size) if j != i]
+        baseline = {
+            "vanilla": 0.0,
+            "constant": estimator.constant,
+            "group-mean": np.mean(z),
+            "grpo": np.mean(z[others]),
+            "oracle": value,
+            "minimum-variance": best,
+            "norm-weighted": (norms[others] * z[others]).sum() / norms[others].sum(),
+        }[estimator.baseline]
+        out[i] = z[i] - baseline
+    return out
+
+
+def by_hand(training, estimator, number, seed, steps):
+    """θ after some steps of one run, (d,)."""
+    problem, policy = training.problem, training.policy
+    batch, group, width = training.batch_size, training.group_size, problem.space.length + 1
+    key = rng.cell_key(seed, training.address)
+    choice = rng.words(key, [number], rng.CONTEXT_SLOT, steps * batch)[0]
+    ends = rng.thresholds(problem.probs)
+    theta = policy.theta.copy()
+    for t in range(1, steps + 1):
+        policy = policy.with_theta(theta)
+        total = np.zeros(len(theta))
+        for b in range(batch):
+            x = int((choice[(t - 1) * batch + b] >= ends).sum())
+            drawn = rng.words(key, [number], rng.step_slots(t, b), group * width)[0]
+            chosen = [draw(policy, x, drawn[i * width : (i + 1) * width]) for i in range(group)]
+            z = np.array(
+                [problem.verifier(problem.prompts[x], problem.space.content(k)) for k in chosen]
+            )
+            scores = policy.scores(x)
+            norms = (scores**2).sum(axis=1)
+            advantage = weigh(
+                estimator, z, norms[chosen], policy.probs[x], problem.rewards[x], norms
+            )
+            for k, a in zip(chosen, advantage, strict=True):
+                total += a * scores[k] / (batch * group)
+        theta = theta + training.schedule.rates(training.steps)[t - 1] * total
+    return theta
+
+
+LONG = modular_sum(2, 3, end=True, graded=True, probs=[0.3, 0.7])
+FIXED = sorting(2, 2, graded=True, prompts=[(1, 0), (1, 1), (0, 0)])
+UNEVEN = TokenProblem(
+    OutputSpace(3, 2, end=True),
+    [(0,), (1, 2, 0), ()],
+    lambda x, y: (sum(y) + len(y) * len(x)) % 3 / 2,
+)
+
+
+def network(problem, **options):
+    return TransformerPolicy.initial(problem.space, problem.prompts, width=4, seed=6, **options)
+
+
+def prefix(problem, shared=False):
+    return PrefixSoftmax.random(problem.space, problem.contexts, seed=6, shared=shared)
+
+
+TOKENS = {
+    "prefix": (LONG, prefix(LONG), 2, 6),
+    "prefix, shared": (FIXED, prefix(FIXED, shared=True), 1, 4),
+    "transformer": (LONG, network(LONG), 2, 4),
+    "transformer, fixed length": (FIXED, network(FIXED), 3, 2),
+    "transformer, prompts of several lengths": (UNEVEN, network(UNEVEN), 2, 3),
+}
+each_problem = pytest.mark.parametrize("which", TOKENS.values(), ids=TOKENS)
+
+
+def token_cell(which, **changed):
+    problem, policy, batch, group = which
+    asked = {"schedule": Decay(4.0, 1.0), "batch_size": batch} | changed
+    return NetworkTraining(problem, policy, group, 3, **asked)
+
+
+def from_hand(training, estimator, runs=3, steps=2):
+    """How far θ is from the arithmetic above, and how far it went."""
+    theta = train(training, estimator, (0, steps), seed=5, first=FAR, replications=runs)
+    hand = [by_hand(training, estimator, FAR + r, 5, steps) for r in range(runs)]
+    moved = np.abs(theta[:, 1] - theta[:, 0]).max()
+    return np.abs(theta[:, 1] - hand).max(), moved
+
+
+@each_problem
+@each_baseline
+def test_steps_are_what_scores_and_verifier_make(which, estimator):
+    for by_table in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if estimator.baseline not in ("oracle", "minimum-variance"):
+                force(patch, by_table)
+            error, moved = from_hand(token_cell(which), estimator)
+        assert error < 1e-9
+        assert moved > 1e-2
+
+
+def force(patch, by_table):
+    """Take the one form or the other, whatever they cost."""
+    patch.setattr(
+        network_runs._Runs, "by_table", property(lambda self: by_table, lambda self, _: None),
+        raising=False,
+    )  # fmt: skip
+
+
+# Planted errors: each must be seen, in both kinds of problem.
+
+
+def group_for_both(patch):
+    """1/G for 1/(BG)."""
+    own = network_runs._Runs.slope
+    patch.setattr(
+        network_runs._Runs,
+        "slope",
+        lambda self, *a: own(self, *a) * self.training.batch_size,
+    )
+
+
+def next_prompts_baseline(patch):
+    """zᵢ less the baseline of the group beside."""
+    own = network_runs.advantages
+    patch.setattr(
+        network_runs,
+        "advantages",
+        lambda name, z, **known: z - (z - own(name, z, **known)).roll(1, dims=1),
+    )
+
+
+def shifted_words(patch):
+    """Every word of the outputs one place on."""
+    own = network_runs.words
+
+    def shifted(key, numbers, slots, count, first=0):
+        prompts = int(slots.max()) == rng.CONTEXT_SLOT
+        return own(key, numbers, slots, count, first if prompts else first + 1)
+
+    patch.setattr(network_runs, "words", shifted)
+
+
+def shifted_prompts(patch):
+    """Every word of the prompts one place on."""
+    own = network_runs.words
+
+    def shifted(key, numbers, slots, count, first=0):
+        prompts = int(slots.max()) == rng.CONTEXT_SLOT
+        return own(key, numbers, slots, count, first + 1 if prompts else first)
+
+    patch.setattr(network_runs, "words", shifted)
+
+
+def early_rate(patch):
+    """ηₜ₋₁ for ηₜ."""
+    own = Decay.rates
+    patch.setattr(Decay, "rates", lambda self, steps: np.roll(own(self, steps), 1))
+
+
+def upper_arm(patch):
+    """w 2⁻³² C_A <= C_a with the running sum one place on."""
+    own = network_runs._choose
+    patch.setattr(network_runs, "_choose", lambda ends, w: (own(ends, w) + 1) % ends.shape[-1])
+
+
+MUTANTS = [
+    group_for_both,
+    next_prompts_baseline,
+    shifted_words,
+    shifted_prompts,
+    upper_arm,
+]
+each_mutant = pytest.mark.parametrize("plant", MUTANTS, ids=lambda f: f.__name__)
+
+
+@each_mutant
+def test_a_planted_error_is_seen_on_a_bandit(plant, monkeypatch):
+    problem = linear()
+    training = bandit_cell(problem, batch_size=2)
+    assert off(training, problem, Estimator("grpo")) < TOLERANCE
+    plant(monkeypatch)
+    assert off(training, problem, Estimator("grpo")) > 1e-3
+
+
+@each_mutant
+def test_a_planted_error_is_seen_on_tokens(plant, monkeypatch):
+    training = token_cell(TOKENS["transformer"])
+    plant(monkeypatch)
+    assert from_hand(training, Estimator("grpo"))[0] > 1e-4
+
+
+def test_a_rate_of_the_step_before_is_seen(monkeypatch):
+    training = token_cell(TOKENS["prefix"])
+    own = train(training, Estimator("grpo"), (1,), replications=2)
+    early_rate(monkeypatch)
+    assert np.abs(train(training, Estimator("grpo"), (1,), replications=2) - own).max() > 1e-3
+
+
+# Chunks, order, offsets.
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_chunks_and_order_change_no_more_than_rounding(precision):
+    """At this size nothing at all; the limits are what sums in another order may do at others."""
+    limit = {"float64": 1e-13, "float32": 1e-5}[precision]
+    training = token_cell(TOKENS["transformer"], precision=precision, batch_size=3)
+    estimator, where = Estimator("grpo"), {"seed": 1, "first": FAR, "replications": 7}
+    whole = train(training, estimator, (1, 3), **where)
+    for chunk in (1, 2, 3):
+        parts = train(replace(training, chunk=chunk), estimator, (1, 3), **where)
+        assert np.abs(parts - whole).max() < limit
+    later = train(training, estimator, (1, 3), seed=1, first=FAR + 5, replications=2)
+    assert np.abs(later - whole[5:]).max() < limit
+    assert np.abs(whole[5] - whole[6]).max() > 1e-2
+    again = train(training, estimator, (1, 3), **where)
+    assert np.array_equal(again, whole)
+
+
+def test_single_precision_is_near_double():
+    which = TOKENS["transformer"]
+    double, single = (
+        train(token_cell(which, precision=name), Estimator("grpo"), (3,), replications=8)
+        for name in ("float64", "float32")
+    )
+    assert 0 < np.abs(double - single).max() < 1e-4
+
+
+def test_baselines_and_policies_share_their_draws():
+    """The address holds neither: with equal probabilities the first outputs are equal."""
+    address = {
+        token_cell(which, schedule=schedule, precision=precision, chunk=chunk).address
+        for which in ((LONG, prefix(LONG), 2, 4), TOKENS["transformer"])
+        for schedule in (Constant(0.1), Decay(2.0))
+        for precision, chunk in (("float64", None), ("float32", 2))
+    }
+    assert len(address) == 1
+
+
+# The truth.
+
+
+@pytest.mark.parametrize("kind", ["prefix", "transformer"])
+def test_a_step_is_the_gradient_in_the_mean(kind):
+    """E θ₁ - θ₀ = η ∇J for unbiased baselines, and (G - 1)/G of it for the group mean."""
+    problem, policy, batch, group = (
+        LONG,
+        {"prefix": prefix, "transformer": network}[kind](LONG),
+        2,
+        3,
+    )
+    rate, runs = 0.5, 3000
+    training = NetworkTraining(problem, policy, group, 1, Constant(rate), batch, block=1000)
+    gradient = problem.bandit(policy).gradient()
+    moves = {}
+    for name in ("grpo", "norm-weighted", "oracle", "group-mean"):
+        theta = train(training, Estimator(name), (0, 1), seed=8, replications=runs)
+        moves[name] = (theta[:, 1] - theta[:, 0]) / rate
+    for name in ("grpo", "norm-weighted", "oracle"):
+        mean, error = moves[name].mean(axis=0), moves[name].std(axis=0, ddof=1) / np.sqrt(runs)
+        assert (np.abs(mean - gradient) <= 5 * error + 1e-12).all()
+    # The factor, along g and paired: an error of grpo's would be a third of its length.
+    along = {name: move @ gradient / (gradient @ gradient) for name, move in moves.items()}
+    error = along["grpo"].std() / np.sqrt(runs)
+    assert abs(along["grpo"].mean() - 1) < 5 * error
+    assert abs(along["group-mean"].mean() - 2 / 3) < 5 * error
+    assert 5 * error < 1 / 3
+
+
+def test_a_transformer_learns():
+    problem = modular_sum(3, 2)
+    policy = TransformerPolicy.initial(problem.space, problem.prompts, width=8, seed=0)
+    training = NetworkTraining(
+        problem, policy, 32, 100, Constant(0.1), 3, "epochs", precision="float32", block=4
+    )
+    gaps = [Gap(Estimator(name), step) for name in ("grpo", "oracle") for step in (0, 100)]
+    mean = training.measure("autograd", gaps, seed=2, replications=4).mean
+    assert mean[0] == pytest.approx(problem.gap(problem.bandit(policy)), abs=1e-12)
+    assert mean[0] == mean[2] > 0.5
+    assert max(mean[1], mean[3]) < 0.1
+
+
+def test_training_up_the_hill_and_down(monkeypatch):
+    """The sign: with it turned, the same runs fall."""
+    training = token_cell(TOKENS["prefix"], schedule=Constant(2.0))
+    gap = [Gap(Estimator("oracle"), 0), Gap(Estimator("oracle"), 3)]
+    before, after = training.measure("autograd", gap, replications=32).mean
+    assert after < before - 0.02
+    own = network_runs._Runs.slope
+    monkeypatch.setattr(network_runs._Runs, "slope", lambda self, *a: -own(self, *a))
+    assert training.measure("autograd", gap, replications=32).mean[1] > before + 0.02

@@ -1,0 +1,150 @@
+"""The benchmark of GPUs, tiny: it runs in the simulator, refuses what is wrong, leaves rows open."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numba import config
+from numba import cuda as numba_cuda
+
+from benchmarks import gpu as benchmark
+from benchmarks import mse_kernel, trajectories
+from ustat_pg.engines import cpu
+from ustat_pg.engines.trajectory import get_trajectory_engine
+from ustat_pg.engines.trajectory_cuda import Flips
+
+ROOT = Path(__file__).resolve().parents[2]
+SQUARED = mse_kernel.Case(5, 4)
+PATHS = trajectories.CASES[0]
+
+
+def rows(page):
+    """The cells of the table."""
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+@pytest.mark.skipif(numba_cuda.is_available(), reason="a device is here")
+def test_in_the_simulator_it_runs_and_reports_no_times(tmp_path):
+    code = (
+        "import numpy as np; from benchmarks import gpu; from ustat_pg import rng;"
+        "found = gpu.floor(3, 2, 8).copy_to_host();"
+        "words = rng.words(rng.cell_key(0, 'floor'), np.arange(3)[:, None], [0, 1], 8);"
+        "assert (found == np.bitwise_xor.reduce(words.reshape(3, -1), axis=1)).all();"
+        f"raise SystemExit(gpu.main(['--tiny', '--out', {str(tmp_path / 'new')!r}]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        check=True,
+        timeout=200,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
+    )
+    assert (tmp_path / "new" / "gpu.md").read_text() == done.stdout
+    assert "Device: numba's CUDA simulator." in done.stdout
+    table = rows(done.stdout)
+    assert [line[0] for line in table] == ["squared error", "trajectories, T = 4"]
+    assert {cell for line in table for cell in line[3:8]} == {"simulated"}
+    assert table[0][8].startswith("means differ by")
+    assert table[1][8].startswith("0 of 6 runs flipped in 48 draws")
+
+
+def test_without_a_device_the_rows_are_open(monkeypatch, capsys):
+    monkeypatch.setattr(config, "ENABLE_CUDASIM", 0)
+    monkeypatch.setattr(numba_cuda, "is_available", lambda: False)
+    assert benchmark.main([]) == 0
+    out = capsys.readouterr().out
+    assert "Device: none that numba can use" in out
+    table = rows(out)
+    assert len(table) == len(mse_kernel.SIZES) + len(trajectories.CASES)
+    assert {cell for line in table for cell in line[2:]} == {"open"}
+
+
+class OnTheCpu:
+    """Stands in for the device: the cpu engine, of another seed where asked."""
+
+    def __init__(self, monkeypatch, seed=0, spoil=1.0):
+        def measure(cell, quantities, replications):
+            found = cpu.ENGINE.measure(cell, quantities, seed=seed, replications=replications)
+            return replace(found, mean=found.mean * spoil)
+
+        monkeypatch.setattr(benchmark.cuda, "ENGINE", SimpleNamespace(measure=measure))
+        monkeypatch.setattr(benchmark, "get_trajectory_engine", lambda name: TRAJECTORIES)
+        monkeypatch.setattr(benchmark, "floor", lambda *sizes: None)
+
+
+TRAJECTORIES = get_trajectory_engine("cpu")
+SMALL = benchmark.Effort(squares=5000, runs=2100, steps=5, compared=50, rounds=1, threads=2)
+
+
+def flipping(diverged):
+    """A count of flips in 10⁶ draws."""
+    return lambda *_, replications: Flips(replications, 10**6, diverged, 3e-16)
+
+
+def test_engines_that_agree_are_timed(monkeypatch):
+    OnTheCpu(monkeypatch)
+    monkeypatch.setattr(benchmark, "flips", flipping(1))
+    line = benchmark.squared_error(SQUARED, SMALL)
+    assert line[:3] == ["squared error", "K = 5, G = 4", "5,000"]
+    assert line[5].endswith("x as fast")
+    line = benchmark.paths(PATHS, SMALL)
+    assert line[8] == "1 of 50 runs flipped in 1,000,000 draws; the others differ by 3.0e-16"
+    assert [float(cell) > 0 for cell in (line[3], line[4])] == [True, True]
+
+
+@pytest.mark.parametrize("wrong", [{"seed": 1}, {"spoil": 1 + 1e-9}, {"spoil": np.nan}])
+def test_another_mean_is_refused(monkeypatch, wrong):
+    OnTheCpu(monkeypatch, **wrong)
+    with pytest.raises(SystemExit, match=r"squared error, K = 5, G = 4: the engines' means differ"):
+        benchmark.squared_error(SQUARED, SMALL)
+
+
+def test_many_flips_are_refused(monkeypatch):
+    OnTheCpu(monkeypatch)
+    monkeypatch.setattr(benchmark, "flips", flipping(2))
+    with pytest.raises(SystemExit, match=r"trajectories, X = 3.* 2 of 50 runs take another path"):
+        benchmark.paths(PATHS, SMALL)
+
+
+def test_a_ratio_is_the_cpus_time_over_the_devices(monkeypatch):
+    monkeypatch.setattr(config, "ENABLE_CUDASIM", 0)
+    assert benchmark.row("w", "s", 1000, (3.0, 0.5, 0.125), "a") == [
+        *("w", "s", "1,000", "3", "0.5", "6.00x as fast", "0.125", "4.0", "a")
+    ]
+    monkeypatch.setattr(config, "ENABLE_CUDASIM", 1)
+    assert benchmark.row("w", "s", 1000, (3.0, 0.5, 0.125), "a")[3:8] == ["simulated"] * 5
+
+
+def test_the_least_of_interleaved_rounds_counts(monkeypatch):
+    calls = []
+    times = iter([5.0, 1.0, 2.0, 3.0])
+    monkeypatch.setattr(benchmark, "seconds", lambda call: call() or next(times))
+    found = benchmark.least(2, lambda: calls.append("a"), lambda: calls.append("b"))
+    assert found == [2.0, 1.0]
+    assert "".join(calls) == "ababab"
+
+
+@pytest.mark.parametrize("total", [1, 1023, 5000, 9999])
+def test_shares_are_all_replications_once(total):
+    parts = benchmark.in_threads(lambda first, count: range(first, first + count), total, 2)
+    assert [i for part in parts for i in part] == list(range(total))
+
+
+def test_threads_do_not_change_the_cpu_engines_runs():
+    trajectory = PATHS.trajectory(4)
+    whole = TRAJECTORIES.run(trajectory, replications=2100)
+    assert np.array_equal(benchmark.paths_on_cpu(trajectory, 2100, 2), whole)
+    found = benchmark.squares_on_cpu(SQUARED.cell, 5000, 2)
+    assert found.n == 5000
+    alone = cpu.ENGINE.measure(SQUARED.cell, [mse_kernel.QUANTITY], replications=5000)
+    assert found.mean == pytest.approx(alone.mean, rel=1e-12)
