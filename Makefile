@@ -4,11 +4,17 @@ SIZE ?= quick
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: verify test lint figures report theory browser benchmarks clean
+.PHONY: verify networks test lint figures report theory browser benchmarks clean
 
 verify: .venv/core  ## run the main job, print the verdict table, write report and figures
 	@status=0; .venv/bin/python -m simulations verify --size $(SIZE) --out results/$(SIZE) || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE) || exit 2;; esac; exit $$status
+
+networks: .venv/torch  ## the claims on token problems, under a prefix softmax and under a transformer
+	@for kind in tokens transformer; do status=0; \
+	  .venv/bin/python -m simulations verify --on $$kind --size $(SIZE) --out results/$(SIZE)-$$kind || status=$$?; \
+	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-$$kind || exit 2;; esac; \
+	  test $$status = 0 || exit $$status; done
 
 figures: .venv/core  ## draw again from the stored results
 	.venv/bin/python -m figures results/$(SIZE)
@@ -46,14 +52,17 @@ lint: .venv/dev  ## format, lint, types, import contracts
 	$(PIP) --editable '.[theory]'
 	@touch $@
 
-.venv/dev: .venv/core
+.venv/torch: .venv/core
 	$(PIP) torch==2.13.0
+	@touch $@
+
+.venv/dev: .venv/torch
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
 benchmarks: .venv/dev  ## every benchmark, side by side with its peers; minutes, on a quiet machine
 	-$(PIP) --editable '.[benchmarks]'
-	for name in false_alarms mse_kernel ustatistics cost weighted_chi2 trajectories; do .venv/bin/python -m benchmarks.$$name || exit 1; done
+	for name in false_alarms mse_kernel ustatistics cost weighted_chi2 trajectories network_scores network_training gpu; do .venv/bin/python -m benchmarks.$$name || exit 1; done
 
 clean:
 	rm -rf .venv results build dist *.egg-info

@@ -6,6 +6,9 @@ error on one prompt and for whole trajectories; the sizes are those of ``mse_ker
 nothing else. Before anything is timed the engines must agree: the means of the same replications
 to 1e-10, and no more flipped draws than one in a million.
 
+The torch engine on the GPU against itself on the CPU, with all its threads: training 64 networks at
+once, squared errors by autograd, and the exact moments of a network.
+
 Rounds are interleaved, times are the least, the first call of each, which compiles, is not counted.
 Without a device the rows are printed as open. Under numba's simulator (``--tiny``) everything runs
 but no time is reported: a simulator has none.
@@ -19,21 +22,23 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numba import config
 from numba import cuda as device
 from tabulate import tabulate
 from threadpoolctl import threadpool_limits
 
-from benchmarks import mse_kernel, trajectories
+from benchmarks import mse_kernel, network_scores, network_training, trajectories
 from benchmarks.ustatistics import machine
 from ustat_pg import rng
-from ustat_pg.engines import MomentSums, cpu, cuda, cuda_bodies
+from ustat_pg.engines import Cell, Estimator, MomentSums, SquaredError, cpu, cuda, cuda_bodies
+from ustat_pg.engines.autograd import AutogradEngine
 from ustat_pg.engines.trajectory import get_trajectory_engine
 from ustat_pg.engines.trajectory_cuda import flips
 from ustat_pg.validation import InputError
@@ -60,6 +65,12 @@ HEADERS = (
 )
 
 
+TORCH_HEADERS = ("work", "size", "parameters", "cpu, s", "cuda, s", "cuda is", "agreement")
+
+TORCH_DIFFERENCE = 1e-8
+"""Relative difference of torch's results in float64 on the two devices, of runs without a flip."""
+
+
 @dataclass(frozen=True)
 class Effort:
     """How much is measured."""
@@ -70,11 +81,14 @@ class Effort:
     steps: int = 1000
     compared: int = 2**14
     """Runs on which flips are counted."""
+    networks: int = 64
+    """Trained at once."""
+    gradients: int = 2**12
     rounds: int = 5
     threads: int = 1
 
 
-TINY = Effort(squares=70, runs=6, steps=4, compared=6, rounds=1)
+TINY = Effort(squares=70, runs=6, steps=4, compared=6, networks=4, gradients=8, rounds=1)
 
 
 def in_threads(call: Callable[[int, int], Any], total: int, threads: int) -> list[Any]:
@@ -214,6 +228,82 @@ def cuda_rows(effort: Effort, tiny: bool) -> list[list[str]]:
     return rows + [paths(case, effort) for case in trained]
 
 
+@dataclass(frozen=True)
+class TorchWork:
+    """One thing that torch does on either device.
+
+    Arguments:
+        work, size: in words.
+        parameters: of the network.
+        on: the result on a device, rows of numbers.
+    """
+
+    work: str
+    size: str
+    parameters: int
+    on: Callable[[str], np.ndarray[Any, Any]]
+
+
+def torch_works(effort: Effort, tiny: bool) -> list[TorchWork]:
+    """Training many networks, a Monte Carlo of gradients, exact moments."""
+    works = []
+    cases = network_training.QUICK if tiny else network_training.CASES
+    for case in cases:
+        training = case.training(effort.networks)
+
+        def train(name: str, training: Any = training) -> np.ndarray[Any, Any]:
+            return network_training.at_once(replace(training, device=name), effort.networks, 0)
+
+        size = f"{effort.networks} runs, {training.steps} steps, {case.precision}"
+        works.append(TorchWork("training", size, training.d, train))
+    for scored in network_scores.QUICK_MOMENTS if tiny else network_scores.MOMENTS[:2]:
+        policy = scored.policy()
+
+        def moments(name: str, scored: Any = scored) -> np.ndarray[Any, Any]:
+            policy = replace(scored.policy(), device=name, _known={})
+            found = scored.problem().bandit(policy).moments()
+            return np.array([[found.fisher_trace[0], found.norm_squared_advantage[0]]])
+
+        size = f"{policy.space.count:,} outputs, float64"
+        works.append(TorchWork("exact moments", size, policy.d, moments))
+    drawn = (network_scores.QUICK_SCORES if tiny else network_scores.SCORES[:2])[-1]
+    bandit = drawn.problem().at(drawn.policy())
+
+    def gradients(name: str) -> np.ndarray[Any, Any]:
+        quantity = SquaredError(Estimator("grpo"))
+        engine = AutogradEngine(device=name)
+        found = engine.measure(Cell(bandit, 8), [quantity], replications=effort.gradients)
+        return found.mean[None]
+
+    size = f"{effort.gradients:,} gradients, G = 8, float64"
+    return [*works, TorchWork("squared error", size, bandit.d, gradients)]
+
+
+def compare(work: TorchWork, name: str, rounds: int) -> list[str]:
+    """One line: the CPU against the device; refused where their results differ by more than a flip."""
+    own, other = (work.on(where) for where in ("cpu", name))
+    apart = np.abs(own - other).max(axis=1) / np.abs(own).max()
+    flipped = int((apart > TORCH_DIFFERENCE).sum()) if "float32" not in work.size else 0
+    rest = apart[apart <= TORCH_DIFFERENCE] if "float32" not in work.size else apart
+    if flipped > len(apart) / 8 or not np.isfinite(apart).all():
+        raise SystemExit(
+            f"{work.work}, {work.size}: the devices differ in {flipped} of {len(apart)}"
+        )
+    times = least(rounds, lambda: work.on("cpu"), lambda: work.on(name))
+    shown = [f"{times[0]:.3g}", f"{times[1]:.3g}", f"{times[0] / times[1]:.2f}x as fast"]
+    said = f"{flipped} of {len(apart)} flipped; the others differ by {rest.max(initial=0.0):.1e}"
+    return [work.work, work.size, f"{work.parameters:,}", *shown, said]
+
+
+def torch_rows(effort: Effort, tiny: bool) -> list[list[str]]:
+    """The rows of torch; open ones where it sees no device."""
+    works = torch_works(effort, tiny)
+    if torch.cuda.is_available():
+        return [compare(work, "cuda", effort.rounds) for work in works]
+    open_ones = ["open"] * (len(TORCH_HEADERS) - 3)
+    return [[work.work, work.size, f"{work.parameters:,}", *open_ones] for work in works]
+
+
 def where(threads: int) -> str:
     """Device and machine, in words."""
     try:
@@ -233,6 +323,10 @@ def report(effort: Effort, tiny: bool) -> str:
     )
     table = tabulate(cuda_rows(effort, tiny), HEADERS, tablefmt="github", disable_numparse=True)
     parts = ["# On a GPU", where(effort.threads), how, "## The cuda engine", table]
+    table = tabulate(
+        torch_rows(effort, tiny), TORCH_HEADERS, tablefmt="github", disable_numparse=True
+    )
+    parts += ["## Torch", table]
     return "\n\n".join(parts) + "\n"
 
 
@@ -245,14 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args(arguments)
     size = TINY if options.tiny else Effort()
-    effort = Effort(
-        size.squares,
-        size.runs,
-        size.steps,
-        size.compared,
-        options.rounds or size.rounds,
-        options.threads,
-    )
+    effort = replace(size, rounds=options.rounds or size.rounds, threads=options.threads)
     with threadpool_limits(1, user_api="blas"):
         page = report(effort, options.tiny)
     print(page, end="")

@@ -1,4 +1,4 @@
-"""All figures by name, in the paper's order."""
+"""All figures by name, in the paper's order; those of networks last."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from . import (
     limit_law,
     minibatch,
     mse,
+    networks,
     optimal_policy,
     optimality,
     oracle,
@@ -33,6 +34,7 @@ PICTURES: dict[str, Picture] = {
         limit_law,
         oracle_policy,
         optimal_policy,
+        networks,
     )
     for picture in module.PICTURES
 }

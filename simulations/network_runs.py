@@ -25,8 +25,7 @@ from math import log
 import numpy as np
 
 from ustat_pg.checks import equal, positive
-from ustat_pg.engines import Constant, Estimator, Gap
-from ustat_pg.engines.networks import NetworkTraining
+from ustat_pg.engines import Constant, Estimator, Gap, NetworkTraining
 from ustat_pg.experiment import Check, Linear, LogSlope, Point, mean_of
 from ustat_pg.experiment.probes import Probe, pl_ratio
 from ustat_pg.policies import SoftmaxPolicy
@@ -290,19 +289,25 @@ def path_points(suite: Suite) -> Iterator[Point]:
 
 
 MAP_BASELINES = ("vanilla", "grpo", "minimum-variance", "norm-weighted")
+TRAINED = ("vanilla", "grpo", "oracle", "minimum-variance", "norm-weighted")
 
 
 def map_points(suite: Suite) -> Iterator[Point]:
-    """How far Assumption 2 fails along training: correlation, and errors over the oracle's."""
+    """How far Assumption 2 fails along training: correlation, and errors over the oracle's, at the
+    parameters that grpo comes to; and the return when each baseline trains, on the same draws.
+    """
     study, sweep = large(suite), SWEEPS[suite.on]
     steps = sweep.steps[-1]
-    training = study.runs(4, 64, steps, sweep.rate, 8)
+    training, trained = (study.runs(4, 64, steps, sweep.rate, block) for block in (8, 32))
     marks = sorted({0, *(int(n) for n in np.geomspace(steps / 60, steps, 9))})
     for step in marks:
         at: dict[str, float | str] = {"problem": study.name, "step": step}
-        for name in ("return", "correlation"):
-            probe = mean_of(training, Probe(GRPO, step, name))
-            yield Point(f"{suite.on}_map", name, {"panel": name, **at}, None, probe)
+        for baseline in TRAINED:
+            gap = Gap(Estimator(baseline), step)
+            reached = Linear(trained, ((gap, -1.0),), study.problem.optimum)
+            yield Point(f"{suite.on}_map", baseline, {"panel": "return", **at}, None, reached)
+        probe = mean_of(training, Probe(GRPO, step, "correlation"))
+        yield Point(f"{suite.on}_map", "grpo", {"panel": "correlation", **at}, None, probe)
         for baseline in MAP_BASELINES:
             size = 4 if baseline == "norm-weighted" else 8
             probe = mean_of(training, Probe(GRPO, step, "relative-mse", baseline, size))

@@ -29,6 +29,8 @@ extensions = [
 exclude_patterns = ["_ext", "_static", "_templates"]
 templates_path = ["_templates"]
 root_doc = "index"
+# The reference names what needs torch, installed or not.
+autodoc_mock_imports = [] if find_spec("torch") else ["torch"]
 nitpicky = True
 nitpick_ignore = [("py:data", "ustat_pg.problems.KINDS")]
 nitpick_ignore_regex = [("py:.*", r"(numpy|concurrent|collections|typing|pathlib)\..*")]

@@ -26,9 +26,10 @@ PATHS = trajectories.CASES[0]
 
 
 def rows(page):
-    """The cells of the table."""
+    """The cells of the tables, without their heads."""
     lines = [line for line in page.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in cells if row[0] != "work" and not row[0].startswith("--")]
 
 
 @pytest.mark.skipif(numba_cuda.is_available(), reason="a device is here")
@@ -52,8 +53,11 @@ def test_in_the_simulator_it_runs_and_reports_no_times(tmp_path):
     assert (tmp_path / "new" / "gpu.md").read_text() == done.stdout
     assert "Device: numba's CUDA simulator." in done.stdout
     table = rows(done.stdout)
+    torch_table = [line for line in table if len(line) == 7]
+    table = [line for line in table if len(line) == 9]
     assert [line[0] for line in table] == ["squared error", "trajectories, T = 4"]
     assert {cell for line in table for cell in line[3:8]} == {"simulated"}
+    assert {cell for line in torch_table for cell in line[3:]} == {"open"}
     assert table[0][8].startswith("means differ by")
     assert table[1][8].startswith("0 of 6 runs flipped in 48 draws")
 
@@ -64,9 +68,29 @@ def test_without_a_device_the_rows_are_open(monkeypatch, capsys):
     assert benchmark.main([]) == 0
     out = capsys.readouterr().out
     assert "Device: none that numba can use" in out
-    table = rows(out)
+    table = [line for line in rows(out) if len(line) == 9]
     assert len(table) == len(mse_kernel.SIZES) + len(trajectories.CASES)
     assert {cell for line in table for cell in line[2:]} == {"open"}
+
+
+def test_torchs_results_are_compared_before_they_are_timed():
+    (training, moments, squares) = benchmark.torch_works(benchmark.TINY, tiny=True)
+    assert [work.work for work in (training, moments, squares)] == [
+        *("training", "exact moments", "squared error")
+    ]
+    for work in (training, moments, squares):
+        line = benchmark.compare(work, "cpu", rounds=1)
+        assert line[-1].startswith("0 of ")
+        assert line[5].endswith("x as fast")
+
+
+@pytest.mark.parametrize("spoil", [1e-6, np.nan])
+def test_another_result_of_torch_is_refused(spoil):
+    work = benchmark.TorchWork(
+        "w", "float64", 1, lambda name: np.ones((8, 2)) + spoil * (name == "cuda")
+    )
+    with pytest.raises(SystemExit, match="the devices differ in"):
+        benchmark.compare(work, "cuda", rounds=1)
 
 
 class OnTheCpu:

@@ -3,12 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from simulations import STEMS, Suite, curves
 from simulations.problems import mse_of
+from ustat_pg.checks import Evidence, Interval
+from ustat_pg.checks.intervals import half_width
 from ustat_pg.engines import Cell, get_engine
 from ustat_pg.experiment import Options, Point, Store, load_curves, mean_of, run_points
-from ustat_pg.experiment.curves import CURVES_FILE
+from ustat_pg.experiment.curves import CURVES_FILE, _interval
 from ustat_pg.experiment.plan import BLOCK
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.validation import InputError
@@ -104,3 +107,56 @@ def test_the_map_has_the_correlation_that_it_says():
         correlation = covariance / np.sqrt(spread * value * (1 - value))
         assert value == pytest.approx(0.5)
         assert correlation == pytest.approx(point.at["correlation"], abs=1e-12)
+
+
+# Intervals of few runs.
+
+
+def evidence_of(values, width):
+    """Of a mean, as a functional on a cell gives it."""
+    n, mean, error = len(values), float(np.mean(values)), float(np.std(values, ddof=1))
+    half = width if np.isinf(width) else half_width(n, error**2, width, 0.05)
+    found = Interval(mean - half, mean + half)
+    return Evidence(mean, found, error / np.sqrt(n), n, 0.05)
+
+
+@pytest.mark.parametrize("n", [2, 8, 32, 1_999])
+def test_few_runs_have_students_interval(n):
+    values = np.random.default_rng(n).normal(size=n)
+    found = _interval(evidence_of(values, 10.0))
+    known = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((known.low, known.high), rel=1e-10)
+    # A normal one would be too short: by far at two runs, and seen at 32.
+    if n <= 32:
+        assert found.half_width > 1.02 * 1.96 * values.std(ddof=1) / np.sqrt(n)
+
+
+def test_many_runs_keep_the_interval_that_holds_at_every_size():
+    values = np.random.default_rng(0).random(2_000)
+    evidence = evidence_of(values, 1.0)
+    assert _interval(evidence) == evidence.interval
+
+
+def test_where_no_range_is_known_students_serves_at_every_size():
+    values = np.random.default_rng(0).normal(size=5_000)
+    evidence = evidence_of(values, np.inf)
+    found = _interval(evidence)
+    assert np.isfinite([found.low, found.high]).all()
+    assert found.half_width == pytest.approx(1.9604 * evidence.standard_error, rel=1e-4)
+
+
+def test_one_run_and_no_number_have_no_interval_made_up():
+    lone = Evidence(0.5, Interval(0.0, 1.0), 0.0, 1, 0.05)
+    assert _interval(lone) == lone.interval
+    nothing = Evidence(float("nan"), Interval(-np.inf, np.inf), np.inf, 50, 0.05)
+    assert _interval(nothing) == nothing.interval
+
+
+def test_students_interval_holds_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    draws = rng.normal(size=(4_000, 4))
+    held = 0
+    for values in draws:
+        found = _interval(evidence_of(values, 10.0))
+        held += found.low <= 0 <= found.high
+    assert abs(held / len(draws) - 0.95) < 4 * np.sqrt(0.95 * 0.05 / len(draws))

@@ -29,11 +29,15 @@ from figures.catalogue import ALT, PICTURES
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = list(PICTURES)
+NETWORKS = [name for name in NAMES if name.startswith(("tokens_", "transformer_"))]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run's folder: every curve from few replications, the verdicts of one small claim."""
+def run(tmp_path_factory, network_points):
+    """A run's folder: every curve from few replications, the verdicts of one small claim.
+
+    A real run has one kind of problem; points of networks are added to those of bandits.
+    """
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "BLOCK", 2048)
@@ -43,7 +47,7 @@ def run(tmp_path_factory):
         suite = Suite("smoke")
         points = [point for stem in STEMS for point in points_of(stem, suite)]
         frame = run_points(points, Options("smoke"), Store(folder / "blocks"))
-    frame.to_csv(folder / "curves.csv", index=False)
+    pd.concat([frame, network_points]).to_csv(folder / "curves.csv", index=False)
     return folder
 
 
@@ -51,8 +55,10 @@ def test_every_figure_is_drawn_with_its_title_and_what_is_seen(run, tmp_path, ca
     owners = [
         max((s for s in STEMS if name == s or name.startswith(f"{s}_")), key=len)
         for name in NAMES[1:]
+        if name not in NETWORKS
     ]
     assert list(dict.fromkeys(owners)) == list(STEMS)
+    assert NAMES[-6:] == NETWORKS
     assert main([str(run), "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "No data" not in out
@@ -120,7 +126,7 @@ def test_a_run_of_one_claim_draws_its_own_and_says_what_is_missing(run, tmp_path
     out = capsys.readouterr().out
     missing = (
         "verdicts, ustatistic, mse, minibatch, suboptimality, group_size, limit_law, "
-        "limit_law_mixture, oracle_policy, optimal_policy"
+        "limit_law_mixture, oracle_policy, optimal_policy, " + ", ".join(NETWORKS)
     )
     assert f"No data in this run for: {missing}\n" in out
     drawn = {file.stem for file in (tmp_path / "figures").iterdir()}

@@ -6,6 +6,8 @@ import pickle
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -458,3 +460,18 @@ def test_policies_and_problems_do_not_load_torch():
     assert package.TransformerPolicy is TransformerPolicy
     with pytest.raises(AttributeError, match="nothing"):
         _ = package.nothing
+
+
+def test_threads_do_not_disturb_one_another():
+    """functional_call puts parameters into its module: each thread has a module of its own."""
+    policies = [make(seed=seed) for seed in (1, 2)]
+    alone = [policy.logits for policy in policies]
+    for _ in range(5):
+        fresh = [replace(policy, _known={}) for policy in policies * 4]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(lambda policy: (policy.logits, policy.squared_norms), fresh))
+        for (logits, _), wanted in zip(together, alone * 4, strict=True):
+            assert np.array_equal(logits, wanted)
+    assert policies[0].network is policies[1].network
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: policies[0].network).result() is not policies[0].network

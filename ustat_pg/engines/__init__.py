@@ -3,7 +3,7 @@
 ``exact`` enumerates every outcome, ``reference`` is plain NumPy written to be read, ``cpu`` is the
 same compiled, ``cuda`` the same on a GPU, and ``autograd`` differentiates a network. All answer the
 same questions about the same cells. A cell is a gradient at fixed parameters (:class:`Cell`) or whole
-training runs (:class:`Training`, and :class:`~ustat_pg.engines.networks.NetworkTraining`).
+training runs (:class:`Training`, and :class:`NetworkTraining`).
 """
 
 from .base import (
@@ -20,6 +20,7 @@ from .base import (
     SquaredProjection,
     get_engine,
 )
+from .networks import NetworkTraining
 from .training import ConditionalPit, Gap, GapTransform, Pit, Training
 from .trajectory import Ball, Box, Constant, Decay
 
@@ -38,6 +39,7 @@ __all__ = [
     "GapTransform",
     "InfeasibleError",
     "MomentSums",
+    "NetworkTraining",
     "Pit",
     "Projection",
     "Quantity",

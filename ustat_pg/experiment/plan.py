@@ -155,7 +155,7 @@ def exact_task(cell: AnyCell, panel: Panel) -> Block:
 
 def pilot_task(cell: AnyCell, panel: Panel, options: Options) -> Block:
     """A cell's pilot, on replications that no verdict reads."""
-    replications = PILOT if options.engine == "cpu" else PILOT // 8
+    replications = PILOT // 8 if options.engine == "reference" else PILOT
     if isinstance(cell, Runs):
         # Where a block is a few runs, it is its own pilot's size.
         replications = max(min(256, cell.block), min(replications, cell.block // 4))

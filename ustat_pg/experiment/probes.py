@@ -77,6 +77,8 @@ class Probe:
             raise InputError(f"probe {self.name!r} is unknown: choose one of {', '.join(PROBES)}")
         if self.name.endswith("mse") != bool(self.baseline):
             raise InputError(f"a baseline is given with, and only with, an mse: {self.baseline!r}")
+        if self.baseline:
+            Estimator(self.baseline)  # refuses what would fail only after the runs
         integer("step", self.step, 0)
         integer("group size", self.group_size)
         integer("batch size", self.batch_size)

@@ -194,8 +194,10 @@ class ClaimResult:
         if any(result.check.group == "made-up" for result in checks):
             open_ends.add(RivalVerdict.NOT_TESTED)
         rivals = tuple(_rival(name, checks, simulates) for name in claim.rivals)
+        enumerated = any("exact" in result.found for result in checks)
         if simulates and claim.rivals and set(claim.rivals) <= set(claim.by_simulation):
-            kinds = KINDS[1:]
+            # What was enumerated all the same is heard.
+            kinds = KINDS if enumerated else KINDS[1:]
         verdicts = {kind: cls._of_kind(checks, kind) for kind in kinds}
         alone = set(claim.by_simulation) if simulates else set()
         if Verdict.REFUTED in verdicts.values():

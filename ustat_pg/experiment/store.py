@@ -22,8 +22,24 @@ from ..validation import InputError
 
 __all__ = ["Store", "StoreError", "code_version", "computed_by"]
 
-_MAKERS = ("policies", "problems", "engines", "experiment/blocks.py", "experiment/identities.py")
-_MAKER_FILES = ("rng.py", "estimators.py", "ustatistics.py", "moments.py", "validation.py")
+_MAKERS = (
+    "distributions",
+    "policies",
+    "problems",
+    "engines",
+    "predictions/mse.py",
+    "experiment/blocks.py",
+    "experiment/identities.py",
+    "experiment/probes.py",
+)
+_MAKER_FILES = (
+    "designs.py",
+    "rng.py",
+    "estimators.py",
+    "ustatistics.py",
+    "moments.py",
+    "validation.py",
+)
 
 
 class StoreError(InputError):

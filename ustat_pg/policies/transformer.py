@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,10 @@ class TransformerShape:
             [self.inputs, self.choices, self.positions, self.width, self.layers, self.heads],
             dtype=np.float64,
         )
+
+
+_THREAD = local()
+"""The blank modules of each thread, by shape."""
 
 
 class _Block(nn.Module):
@@ -287,10 +292,17 @@ class TransformerPolicy(SoftmaxPolicy):
 
     # What the network is made of.
 
-    @cached_property
+    @property
     def network(self) -> CausalTransformer:
-        """The module, to be called with :attr:`state`."""
-        return _blank(self.shape)
+        """The module, to be called with :attr:`state`: this thread's own, since
+        ``functional_call`` puts the parameters into it while it runs.
+        """
+        if not hasattr(_THREAD, "modules"):
+            _THREAD.modules = {}
+        modules: dict[TransformerShape, CausalTransformer] = _THREAD.modules
+        if self.shape not in modules:
+            modules[self.shape] = _blank(self.shape)
+        return modules[self.shape]
 
     @cached_property
     def _sizes(self) -> dict[str, torch.Size]:
@@ -301,7 +313,7 @@ class TransformerPolicy(SoftmaxPolicy):
         return np.cumsum([0, *(size.numel() for size in self._sizes.values())])
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """Parameters (..., d) by name, as :meth:`torch.func.functional_call` takes them."""
+        """Parameters (..., d) by name, as ``torch.func.functional_call`` takes them."""
         pieces = flat.split([size.numel() for size in self._sizes.values()], dim=-1)
         return {
             name: piece.reshape(*flat.shape[:-1], *size)

@@ -57,7 +57,7 @@ class TokenBandit(SoftmaxBandit):
         return super()._matrices()
 
     def restrict(self, contexts: Sequence[int], uniform: bool = False) -> TokenBandit:
-        """See :meth:`SoftmaxBandit.restrict`."""
+        """The problem on some of its contexts only, a token problem still."""
         part = super().restrict(contexts, uniform)
         return TokenBandit(part.policy, part.context_probs, part.reward_values, part.reward_probs)
 

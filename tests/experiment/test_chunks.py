@@ -1,0 +1,489 @@
+"""Out of memory: the work goes on with half as many runs at once, says so, and remembers it."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import warnings
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ustat_pg.checks import Verdict, equal
+from ustat_pg.engines import (
+    Cell,
+    Constant,
+    Estimator,
+    Gap,
+    InfeasibleError,
+    MomentSums,
+    SquaredError,
+)
+from ustat_pg.engines.networks import NetworkTraining, OutOfMemory
+from ustat_pg.engines.training import Runs
+from ustat_pg.experiment import Check, Claim, Options, Store, mean_of, run_claims
+from ustat_pg.experiment import blocks as blocks_module
+from ustat_pg.experiment import plan as planning
+from ustat_pg.experiment import store as store_module
+from ustat_pg.experiment.blocks import Block, halved, run_task, sums_of
+from ustat_pg.experiment.plan import block_size, block_tasks, engine_of, exact_task, pilot_task
+from ustat_pg.experiment.store import computed_by
+from ustat_pg.experiment.work import Work, environment
+from ustat_pg.memory import ChunkWarning
+from ustat_pg.policies import PrefixSoftmax
+from ustat_pg.problems import TokenProblem, modular_sum, random_problem
+
+GRPO = Estimator("grpo")
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
+
+PROBLEM = modular_sum(2, 2, end=True)
+POLICY = PrefixSoftmax.random(PROBLEM.space, PROBLEM.contexts, seed=1)
+QUANTITIES = (Gap(GRPO, 3), Gap(GRPO, 1))
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names that of a device."""
+
+
+ERRORS = {
+    "numpy": MemoryError("Unable to allocate"),
+    "ours": OutOfMemory(8),
+    "a device": OutOfMemoryError("CUDA out of memory"),
+    "torch": RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Hungry(Runs):
+    """Runs whose values are their numbers, and which may not be more than some at once."""
+
+    error: Exception
+    most: int
+    chunk: int = 8
+    block: int = 16
+    group_size: int = 2
+    batch_size: int = 1
+    steps: int = 4
+    tried: list = field(default_factory=list)
+
+    @property
+    def name(self):
+        return f"hungry/{self.chunk}"
+
+    def halved(self):
+        return replace(self, chunk=self.chunk // 2) if self.chunk > 1 else None
+
+    def range(self, quantity):
+        return 0.0, 1.0
+
+    def rounding(self, quantity):
+        return 0.0
+
+    def check_quantities(self, quantities):
+        pass
+
+    def check_exact(self, quantities):
+        raise InfeasibleError("runs are simulated")
+
+    def measure(self, engine, quantities, *, seed=0, first=0, replications=0):
+        self.tried.append((self.chunk, first))
+        if self.chunk > self.most:
+            raise self.error
+        numbers = np.arange(first, first + replications, dtype=float)
+        # Unlike the real runs, these show in the last digits how many there were at once.
+        return MomentSums.of(np.column_stack([numbers / 1024, numbers * 0 + self.chunk]))
+
+
+def work_on(tasks, store, executor=None, workers=1):
+    """The tasks' results."""
+    options = Options("smoke", workers=workers)
+    with environment(options, executor) as pool:
+        work = Work(store, options, pool)
+        work.run(tasks, "test")
+        return [work[task] for task in tasks]
+
+
+def tasks_of(cell, n=32):
+    return block_tasks(cell, QUANTITIES, Options("smoke"), n)
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+def test_half_as_many_at_once_and_a_warning_each_time(error, tmp_path):
+    cell = Hungry(error, most=2)
+    with pytest.warns(ChunkWarning, match=r"out of memory: hungry/\d goes on with half") as said:
+        first, second = work_on(tasks_of(cell), Store(tmp_path))
+    # Two blocks, from 8 to 4 and from 4 to 2.
+    assert sorted(str(w.message).split()[3] for w in said) == ["hungry/2"] * 2 + ["hungry/4"] * 2
+    assert {w.category for w in said} == {ChunkWarning}
+    assert [first["mean"], second["mean"]] == [[7.5 / 1024, 2.0], [23.5 / 1024, 2.0]]
+    assert sorted(cell.tried) == [(2, 0), (2, 16), (4, 0), (4, 16), (8, 0), (8, 16)]
+
+
+def test_results_are_kept_under_the_chunk_that_made_them_and_found_again(tmp_path):
+    store, cell = Store(tmp_path), Hungry(MemoryError(), most=2)
+    with pytest.warns(ChunkWarning):
+        found = work_on(tasks_of(cell), store)
+    for task in tasks_of(cell):
+        assert store.get(task.description) is None
+        assert store.get(halved(task).description) is None
+        smallest = halved(halved(task))
+        assert store.get(smallest.description) is not None
+        assert store.get(halved(smallest).description) is None
+    again = replace(cell, error=AssertionError("tried again"), tried=[])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert work_on(tasks_of(again), Store(tmp_path)) == found
+    assert again.tried == []
+    # A block that is not there is tried as it is asked for.
+    more = replace(again, error=MemoryError())
+    with pytest.warns(ChunkWarning):
+        work_on(tasks_of(more, 48), Store(tmp_path))
+    assert more.tried == [(8, 32), (4, 32), (2, 32)]
+
+
+def test_a_result_of_the_chunk_asked_for_goes_before_that_of_a_smaller_one(tmp_path):
+    store = Store(tmp_path)
+    with pytest.warns(ChunkWarning):
+        work_on(tasks_of(Hungry(MemoryError(), most=4), 16), store)
+    (task,) = tasks_of(Hungry(MemoryError(), most=8), 16)
+    store.put(task.description, run_task(task))
+    (found,) = work_on([task], store)
+    assert found["mean"][1] == 8.0
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+def test_one_run_that_does_not_fit_is_an_error(error, tmp_path):
+    cell = Hungry(error, most=0)
+    with pytest.warns(ChunkWarning), pytest.raises(type(error)):
+        work_on(tasks_of(cell, 16), Store(tmp_path))
+    assert cell.tried == [(8, 0), (4, 0), (2, 0), (1, 0)]
+    assert not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), ValueError("wrong")])
+def test_an_error_that_is_not_memory_is_raised_at_once(error, tmp_path):
+    cell = Hungry(error, most=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(type(error), match=str(error)):
+            work_on(tasks_of(cell, 16), Store(tmp_path))
+    assert cell.tried == [(8, 0)]
+
+
+def test_a_gradients_block_has_no_chunk(tmp_path, monkeypatch):
+    def full(name):
+        raise MemoryError("full")
+
+    task = Block(Cell(random_problem(0), 2), (SquaredError(GRPO),), "cpu", 0, 0, 10)
+    assert halved(task) is None
+    monkeypatch.setattr(blocks_module, "get_engine", full)
+    with pytest.raises(MemoryError, match="full"):
+        work_on([task], Store(tmp_path))
+
+
+def test_finished_blocks_are_kept_where_a_later_one_does_not_fit(tmp_path):
+    @dataclass(frozen=True, eq=False)
+    class Later(Hungry):
+        def measure(self, *arguments, first=0, **where):
+            if first >= 16:
+                raise MemoryError
+            return super().measure(*arguments, first=first, **where)
+
+    cell = Later(MemoryError(), most=8, chunk=1)
+    with pytest.raises(MemoryError):
+        work_on(tasks_of(cell), Store(tmp_path))
+    assert Store(tmp_path).get(tasks_of(cell)[0].description) is not None
+
+
+# Whole runs of networks.
+
+
+def training(**changed):
+    asked = {"block": 8, "chunk": 8, "batch_size": 2} | changed
+    return NetworkTraining(PROBLEM, POLICY, 3, 3, Constant(0.5), **asked)
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """Memory for two runs at once."""
+    from ustat_pg.engines import network_runs
+
+    own, counts = network_runs.run, []
+
+    def run(cell, estimator, snapshots, seed, first, replications):
+        counts.append(replications)
+        if replications > 2:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return own(cell, estimator, snapshots, seed, first, replications)
+
+    monkeypatch.setattr(network_runs, "run", run)
+    return counts
+
+
+@needs_torch
+def test_the_runs_of_a_network_go_on_and_are_the_same(tmp_path, small_memory, monkeypatch):
+    tasks = tasks_of(training(), 16)
+    with pytest.warns(ChunkWarning, match="half as many runs"):
+        found = work_on(tasks, Store(tmp_path))
+    assert sorted(set(small_memory)) == [2, 4, 8]
+    asked = len(small_memory)
+    assert work_on(tasks, Store(tmp_path)) == found
+    assert len(small_memory) == asked, "a rerun runs nothing"
+    monkeypatch.undo()
+    for task, result in zip(tasks, found, strict=True):
+        whole = sums_of(run_task(task))
+        assert sums_of(result).n == whole.n == 8
+        assert sums_of(result).mean == pytest.approx(whole.mean, rel=1e-12)
+        assert sums_of(result).products == pytest.approx(whole.products, rel=1e-9)
+    # Not those of other runs: another seed is seen at that tolerance.
+    other = sums_of(run_task(replace(tasks[0], seed=1)))
+    assert other.mean != pytest.approx(sums_of(found[0]).mean, rel=1e-6)
+
+
+def small_claim():
+    gap = mean_of(training(), Gap(GRPO, 3))
+    start = PROBLEM.gap(PROBLEM.bandit(POLICY))
+    check = Check("gap", "made-up", gap, equal(0.8 * start, {"nothing learned": 3.0}, digits=0.3))
+    return Claim("suboptimality", ("nothing learned",), (check,), ("nothing learned",))
+
+
+@needs_torch
+def test_a_claim_is_settled_in_smaller_chunks(tmp_path, small_memory, monkeypatch):
+    monkeypatch.setitem(planning.BUDGETS, "smoke", 64)
+    with pytest.warns(ChunkWarning):
+        (disturbed,) = run_claims([small_claim()], Options("smoke"), Store(tmp_path)).claims
+    again = run_claims([small_claim()], Options("smoke"), Store(tmp_path)).claims[0]
+    assert again.to_dict() == disturbed.to_dict()
+    monkeypatch.undo()
+    monkeypatch.setitem(planning.BUDGETS, "smoke", 64)
+    (whole,) = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "whole")).claims
+    assert whole.verdict == disturbed.verdict != Verdict.REFUTED
+    estimates = [
+        result.checks[0].found["simulation"].evidence.estimate for result in (disturbed, whole)
+    ]
+    assert estimates[0] == pytest.approx(estimates[1], rel=1e-12)
+
+
+# Devices, threads, engines and pilots.
+
+
+def test_the_chunk_is_part_of_the_blocks_key(tmp_path):
+    store, (task,) = Store(tmp_path), tasks_of(training(), 8)
+    keys, smaller = [], task
+    while smaller is not None:
+        keys.append(store.key(smaller.description))
+        smaller = halved(smaller)
+    assert len(set(keys)) == 4
+
+
+def test_the_device_is_part_of_an_autograd_blocks_key_and_of_no_other():
+    bandit, quantities = Cell(random_problem(0), 2), (SquaredError(GRPO),)
+    for engine in ("cpu", "cuda", "reference", "autograd"):
+        said = [
+            Block(bandit, quantities, engine, device=device).description
+            for device in ("cpu", "cuda")
+        ]
+        assert (said[0] != said[1]) == (engine == "autograd")
+        assert ("device" in said[0]) == (engine == "autograd")
+
+
+@needs_torch
+def test_the_device_reaches_the_engine(monkeypatch):
+    from ustat_pg.engines import autograd
+
+    asked = []
+
+    class Spy(type(autograd.ENGINE)):
+        def __init__(self, device="cpu"):
+            asked.append(device)
+            super().__init__(device="cpu")
+
+    monkeypatch.setattr(autograd, "ENGINE", Spy())
+    task = Block(Cell(PROBLEM.at(POLICY), 2), (SquaredError(GRPO),), "autograd", 0, 0, 4, "cuda:1")
+    run_task(task)
+    assert asked == ["cpu", "cuda:1"]
+
+
+@needs_torch
+def test_one_thread_in_torch_wherever_a_network_is_trained():
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        if hasattr(blocks_module._THREAD, "torch"):
+            del blocks_module._THREAD.torch
+        seen = []
+
+        class Looking(Hungry):
+            def measure(self, *arguments, **where):
+                seen.append(torch.get_num_threads())
+                return super().measure(*arguments, **where)
+
+        cell = Looking(MemoryError(), most=8)
+        run_task(Block(cell, QUANTITIES, "autograd", 0, 0, 4))
+        assert seen == [1]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_networks_are_run_by_autograd_whatever_was_asked_for():
+    cell, gradients = training(), Cell(random_problem(0), 2)
+    for engine in ("cpu", "reference", "cuda"):
+        options = Options("smoke", engine, seed=5, device="cuda:1")
+        assert engine_of(cell, options) == "autograd"
+        assert engine_of(gradients, options) == engine
+        blocks = [
+            pilot_task(cell, QUANTITIES, options),
+            *block_tasks(cell, QUANTITIES, options, 20),
+        ]
+        assert {task.engine for task in blocks} == {"autograd"}
+        assert {task.device for task in blocks} == {"cuda:1"}
+        assert {task.seed for task in blocks} == {5}
+
+
+@pytest.mark.parametrize(
+    ("block", "size", "pilot"), [(8, 8, 8), (256, 256, 256), (2048, 2048, 512)]
+)
+def test_a_block_of_few_runs_is_its_own_pilots_size(block, size, pilot):
+    cell = training(block=block)
+    task = pilot_task(cell, QUANTITIES, Options("smoke"))
+    assert block_size(cell) == size
+    assert task.replications == pilot
+    # No verdict reads a pilot's runs.
+    assert task.first >= 2**62
+    tasks = block_tasks(cell, QUANTITIES, Options("smoke"), 3 * size)
+    assert [(task.first, task.replications) for task in tasks] == [
+        (0, size), (size, size), (2 * size, size)
+    ]  # fmt: skip
+
+
+def test_whole_runs_of_networks_have_no_exact_task():
+    assert exact_task(training(), QUANTITIES).quantities == ()
+
+
+def test_the_budget_counts_outputs():
+    options = Options("smoke")
+    assert options.budget_of(training()) == 6_000_000 * 256 // (3 * 2 * 3)
+    assert options.budget_of(Cell(random_problem(0), 2)) == 6_000_000
+    # One block at least.
+    long = replace(training(), steps=2**20, batch_size=2**10)
+    assert options.budget_of(long) == long.block
+
+
+def test_the_store_knows_the_version_of_torch(monkeypatch):
+    own = store_module.code_version.__wrapped__() if find_spec("torch") else ""
+    if own:
+        assert computed_by().endswith(f", torch {version('torch')}")
+
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(store_module, "version", missing)
+    assert "torch" not in computed_by()
+    assert store_module.code_version.__wrapped__() != own
+
+
+NOT_IN_RESULTS = {
+    "memory.py",  # whether an error says that memory ran out
+    "_version.py",
+    "predictions/group_size.py",  # not called by probes
+    "predictions/limit_law.py",
+    "predictions/suboptimality.py",
+}
+
+
+def imported(file):
+    """The library's files that a file imports, functions' own imports too."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or not node.level:
+            continue
+        place = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+        yield place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        yield from (place / f"{name.name}.py" for name in node.names)
+
+
+def test_every_file_that_makes_a_result_is_in_the_key():
+    root = Path(store_module.__file__).parent.parent
+    found, ahead = set(), [root / "experiment/blocks.py", root / "experiment/probes.py"]
+    ahead += (root / "engines").glob("*.py")  # imported by name
+    while ahead:
+        file = ahead.pop()
+        if file in found or not file.is_file():
+            continue
+        found.add(file)
+        ahead += imported(file)
+    names = {file.relative_to(root).as_posix() for file in found}
+    assert {"engines/network_runs.py", "engines/autograd.py", "policies/transformer.py"} <= names
+    kept = (*store_module._MAKERS, *store_module._MAKER_FILES)
+    # A package's __init__ computes nothing.
+    left_out = {
+        name
+        for name in names
+        if not any(name == place or name.startswith(f"{place}/") for place in kept)
+        and not name.endswith("__init__.py")
+    }
+    assert left_out <= NOT_IN_RESULTS, left_out - NOT_IN_RESULTS
+
+
+def test_the_predictions_left_out_of_the_key_are_not_called_by_probes():
+    source = Path(store_module.__file__).with_name("probes.py").read_text(encoding="utf-8")
+    (line,) = (line for line in source.splitlines() if "..predictions" in line)
+    assert line == "from ..predictions import gradient_mse"
+
+
+# Parcels.
+
+
+class Posted(Executor):
+    """Runs at once what was pickled, and pickles what comes back, errors too."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def submit(self, function, *arguments):
+        sent = pickle.dumps((function, arguments))
+        self.sizes.append(len(sent))
+        function, arguments = pickle.loads(sent)
+        future = Future()
+        try:
+            future.set_result(pickle.loads(pickle.dumps(function(*arguments))))
+        except Exception as error:
+            future.set_exception(pickle.loads(pickle.dumps(error)))
+        return future
+
+
+@needs_torch
+def test_a_networks_runs_are_the_same_in_another_process(tmp_path):
+    tasks = tasks_of(training(), 16)
+    here = work_on(tasks, Store(tmp_path / "here"))
+    assert work_on(tasks, Store(tmp_path / "there"), Posted()) == here
+
+
+@needs_torch
+def test_memory_that_runs_out_in_another_process_halves_the_chunk_too(tmp_path, small_memory):
+    tasks = tasks_of(training(), 8)
+    with pytest.warns(ChunkWarning):
+        (there,) = work_on(tasks, Store(tmp_path), Posted())
+    assert there["n"] == 8
+    assert small_memory == [8, 4, 2, 2, 2, 2]
+
+
+def test_a_problem_that_is_no_bandit_goes_whole(tmp_path, monkeypatch):
+    from ustat_pg.experiment import parcels
+
+    monkeypatch.setattr(parcels, "LARGE", 0)
+    posted, task = Posted(), tasks_of(training(), 8)[0]
+    assert isinstance(task.cell.problem, TokenProblem)
+    future = parcels.Post(posted).submit(replace(task, engine="cpu"))
+    # It arrived, and was refused there for its engine.
+    with pytest.raises(ValueError, match="engine 'cpu' cannot train networks"):
+        future.result()
+    light = Posted()
+    bandit = Block(Cell(random_problem(0), 2), (SquaredError(GRPO),), "cpu", 0, 0, 4)
+    assert parcels.Post(light).submit(bandit).result() is None, "the worker has no such bandit"

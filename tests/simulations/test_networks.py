@@ -1,0 +1,247 @@
+"""Token problems of the suite: what is drawn and improved, and that it is the same every time."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from simulations import networks
+from simulations.networks import bandits, drawn, drawn_task, improved, initial, tasks
+from simulations.problems import Suite
+from ustat_pg.policies import PrefixSoftmax, TabulatedPolicy
+from ustat_pg.problems import TokenBandit, modular_sum
+from ustat_pg.validation import InputError
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+def likely_reward(bandit, x):
+    """The mean reward of a prompt, output by output."""
+    return float(bandit.policy.probs[x] @ bandit.mean_rewards[x])
+
+
+# Problems.
+
+
+def test_tasks_reward_what_their_names_say():
+    found = tasks()
+    rewards = {
+        name: {
+            (prompt, output): problem.rewards[x, k]
+            for x, prompt in enumerate(problem.prompts)
+            for k, output in enumerate(map(tuple, problem.outputs))
+        }
+        for name, problem in found.items()
+    }
+    # Token 2 ends an output, and places after it hold -1.
+    for (prompt, output), value in rewards["sums"].items():
+        total = sum(token for token in output if token in (0, 1))
+        assert value == float((total - sum(prompt)) % 2 == 0)
+    for (prompt, output), value in rewards["addition"].items():
+        digits = "".join(str(token) for token in output if token in (0, 1))
+        assert value == float(digits != "" and int(digits or "0", 2) == sum(prompt))
+    assert rewards["sorting"][(1, 0), (0, 1)] == 1.0
+    assert rewards["sorting"][(1, 0), (1, 0)] < 1.0
+    assert rewards["sorting"][(1, 1), (1, 1)] == 1.0
+    assert {problem.space.end for problem in found.values()} == {True, False}
+    for problem in found.values():
+        assert problem.rewards.min() == 0.0
+        assert (problem.rewards.max(axis=1) == 1.0).all()
+
+
+def test_drawn_tasks_are_of_every_kind_with_and_without_grading_and_end():
+    seen = set()
+    for seed in range(120):
+        problem = drawn_task(generator(seed))
+        graded = bool(np.setdiff1d(problem.rewards, [0.0, 1.0]).size)
+        seen.add((problem.name, graded, problem.space.end))
+        assert len(set(problem.prompts)) == len(problem.prompts) >= 2
+        assert problem.space.count <= 10
+    assert {name for name, _, _ in seen} == {
+        "modular-sum", "sorting", "digit-addition", "brackets"
+    }  # fmt: skip
+    assert {graded for _, graded, _ in seen} == {True, False}
+    assert {end for _, _, end in seen} == {True, False}
+
+
+def test_a_drawn_problems_hardest_prompt_is_seldom_solved():
+    for seed in range(12):
+        problem, policy = drawn("tokens", generator(seed))
+        bandit = problem.at(policy)
+        values = [likely_reward(bandit, x) for x in range(problem.contexts)]
+        assert 0.1 < min(values) < 0.35
+
+
+# Policies.
+
+
+def test_initial_policies_follow_their_seed():
+    problem = tasks()["sums"]
+    one, again, other = (initial("tokens", problem, seed) for seed in (1, 1, 2))
+    assert isinstance(one, PrefixSoftmax)
+    assert np.array_equal(one.theta, again.theta)
+    assert not np.array_equal(one.theta, other.theta)
+    flat = initial("tokens", problem, 1, scale=0.1)
+    assert np.abs(flat.theta).max() == pytest.approx(0.1 * np.abs(one.theta).max())
+
+
+@needs_torch
+def test_transformers_follow_their_seed_and_are_small():
+    problem = tasks()["sums"]
+    one, again, other = (initial("transformer", problem, seed) for seed in (1, 1, 2))
+    assert np.array_equal(one.theta, again.theta)
+    assert not np.array_equal(one.theta, other.theta)
+    assert 500 < one.d < 1500
+
+
+def test_bandits_have_no_policy_over_tokens():
+    with pytest.raises(InputError, match="'bandit' has no policy over tokens"):
+        initial("bandit", tasks()["sums"], 0)
+
+
+def test_without_torch_a_transformer_is_refused_with_the_command(monkeypatch):
+    monkeypatch.setattr(networks, "find_spec", lambda name: None)
+    with pytest.raises(
+        InputError, match=r"transformers need torch: pip install 'ustat_pg\[torch\]'"
+    ):
+        initial("transformer", tasks()["sums"], 0)
+    assert initial("tokens", tasks()["sums"], 0).d > 0
+
+
+@pytest.mark.parametrize("on", ["tokens", pytest.param("transformer", marks=needs_torch)])
+def test_a_policy_is_improved_up_to_a_return_and_not_far_beyond(on):
+    problem = tasks()["sums"]
+    policy = initial(on, problem, 20260311)
+    start = problem.bandit(policy).objective()
+    better = improved(problem, policy, 0.7)
+    reached = problem.bandit(better).objective()
+    assert start < 0.6 < 0.7 <= reached < 0.9
+    assert np.array_equal(better.theta, better.theta.round(6))
+    # Along the gradient: the first step is 0.3 long.
+    first = improved(problem, policy, np.nextafter(start, 1))
+    gradient = problem.bandit(policy).gradient()
+    step = first.theta - policy.theta
+    assert np.linalg.norm(step) == pytest.approx(0.3, abs=1e-4)
+    assert step @ gradient == pytest.approx(0.3 * np.linalg.norm(gradient), rel=1e-4)
+
+
+def test_a_policy_that_is_good_enough_is_left_as_it_is():
+    problem = tasks()["sums"]
+    policy = initial("tokens", problem, 0)
+    assert improved(problem, policy, 0.0) is policy
+
+
+def test_a_return_that_is_not_reached_is_an_error(monkeypatch):
+    monkeypatch.setattr(networks, "_MOST_STEPS", 20)
+    problem = tasks()["sums"]
+    with pytest.raises(InputError, match="is not reached in 20 steps"):
+        improved(problem, initial("tokens", problem, 0), 1.0)
+
+
+# The problems that claims run on.
+
+
+def same(one, other):
+    return (
+        one.digest == other.digest
+        and np.array_equal(one.policy.probs, other.policy.probs)
+        and np.array_equal(one.mean_rewards, other.mean_rewards)
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_list_is_a_function_of_the_seed(seed):
+    first, again, other = (list(bandits("tokens", 2, s)) for s in (seed, seed, seed + 1))
+    assert len(first) == len(again)
+    for (name, group, bandit), (name2, group2, bandit2) in zip(first, again, strict=True):
+        assert (name, group) == (name2, group2)
+        assert same(bandit, bandit2)
+    assert len({name for name, _, _ in first}) == len(first)
+    fixed = [
+        {name: b.digest for name, group, b in found if group == "made-up"}
+        for found in (first, other)
+    ]
+    assert fixed[0] == fixed[1]
+    generated = [
+        {b.digest for _, group, b in found if group == "generated"} for found in (first, other)
+    ]
+    assert not generated[0] & generated[1]
+    groups = [group for _, group, _ in first]
+    assert groups == sorted(groups, key=["made-up", "generated"].index), "made-up ones come first"
+
+
+def test_more_problems_begin_with_the_same_ones():
+    few, many = list(bandits("tokens", 1, 3)), list(bandits("tokens", 3, 3))
+    assert [name for name, _, _ in many[: len(few)]] == [name for name, _, _ in few]
+    assert len(many) > len(few) + 3
+
+
+@needs_torch
+def test_the_list_of_transformers_too():
+    first, again = (list(islice(bandits("transformer", 1, 0), 5)) for _ in range(2))
+    assert first[-1][0] == "sums-trained"
+    for (name, group, bandit), (name2, group2, bandit2) in zip(first, again, strict=True):
+        assert (name, group) == (name2, group2)
+        assert same(bandit, bandit2)
+    for _, _, bandit in first:
+        assert bandit.d <= bandit.policy.probs.size
+
+
+def test_passes_of_the_one_token_problem_are_off_a_half():
+    for name, _, bandit in bandits("tokens", 2, 1):
+        if not name.startswith("one-token"):
+            continue
+        assert bandit.policy.probs.shape[1] == 2
+        for x in range(bandit.contexts):
+            assert 0.1 < abs(likely_reward(bandit, x) - 0.5) < 0.25
+
+
+def test_what_is_trained_is_trained():
+    by = {name: bandit for name, _, bandit in bandits("tokens", 2, 0)}
+    assert by["sums-trained"].objective() >= 0.8 > by["sums"].objective()
+    assert by["addition-trained"].objective() >= 0.4
+    trained = [name for name in by if " at " in name]
+    assert trained
+    for name in trained:
+        start, _, value = name.partition(" at ")
+        assert by[name].objective() >= float(value) - 1e-3 > by[start].objective() - 1e-3
+
+
+@needs_torch
+def test_dense_bandits_keep_their_parameters_and_the_same_moments():
+    found = [list(islice(bandits("transformer", 0, dense=dense), 4)) for dense in (False, True)]
+    for (name, _, short), (name2, _, dense) in zip(*found, strict=True):
+        assert name == name2
+        assert isinstance(short, TokenBandit)
+        assert isinstance(dense, TokenBandit)
+        assert isinstance(short.policy, TabulatedPolicy)
+        assert dense.d > 500 > 30 > short.d
+        one, other = short.moments(), dense.moments()
+        for what in ("value", "fisher_trace", "gradient_sq", "norm_advantage"):
+            assert getattr(one, what) == pytest.approx(getattr(other, what), rel=1e-8, abs=1e-12)
+        # Draws of the one are draws of the other; names say which is which.
+        assert np.array_equal(short.policy.probs, dense.policy.probs)
+        assert short.digest != dense.digest
+
+
+@pytest.mark.parametrize("size", ["smoke", "quick"])
+def test_suites_take_their_problems_from_here(size):
+    suite = Suite(size, 3, on="tokens")
+    count = {"smoke": 1, "quick": 2}[size]
+    names = [entry.name for entry in suite.given]
+    assert names == [name for name, _, _ in bandits("tokens", count, 3)]
+    assert {entry.group for entry in suite.given} == {"made-up", "generated"}
+
+
+def test_a_prompt_with_one_answer_is_seen_to_be_another_problem():
+    # The guard of `same`: two problems that differ in a reward alone.
+    one, other = modular_sum(2, 1, prompts=[(0,)]), modular_sum(2, 1, prompts=[(1,)])
+    policy = PrefixSoftmax.zeros(one.space, 1)
+    assert not same(one.bandit(policy), other.bandit(policy))

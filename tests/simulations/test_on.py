@@ -1,0 +1,400 @@
+"""``--on`` and ``--device``: kinds of problems, what is refused and skipped, and going without torch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import simulations.__main__ as command
+from simulations import KINDS, ON_NETWORKS, ON_RUNS, STEMS, Suite, claim, curves, networks
+from simulations.__main__ import main
+from ustat_pg.checks import RivalVerdict, Verdict
+from ustat_pg.engines.training import Runs
+from ustat_pg.experiment import Identity, Options, Store, run_claims
+from ustat_pg.problems import example_problem, random_problem
+from ustat_pg.validation import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
+ON = ["tokens", pytest.param("transformer", marks=needs_torch)]
+
+GRADIENTS = ("ustatistic", "mse", "minibatch", "oracle", "optimality")
+"""The claims that need no run."""
+
+BLOCK_TORCH = """
+from importlib.machinery import PathFinder
+own = PathFinder.find_spec
+def find(name, path=None, target=None):
+    return None if name.partition('.')[0] == 'torch' else own(name, path, target)
+PathFinder.find_spec = find
+"""
+"""As on a machine without it: find_spec says None, and an import fails."""
+
+
+@lru_cache
+def suite_of(on: str, seed: int) -> Suite:
+    """A small one; transformers take seconds to improve."""
+    return Suite("smoke", seed, on=on)
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def run_of(arguments: list[str], before: str = "") -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, after some statements."""
+    return python(
+        f"{before}import sys; from simulations.__main__ import main; sys.exit(main({arguments!r}))"
+    )
+
+
+# The suite.
+
+
+def test_the_kinds_and_what_each_is_asked():
+    assert KINDS == ("bandit", "tokens", "transformer")
+    assert set(GRADIENTS) | {"suboptimality", "group_size"} == set(ON_NETWORKS) <= set(STEMS)
+    assert [stem for stem in STEMS if stem in ON_NETWORKS] == list(ON_NETWORKS)
+    assert "group_size" not in ON_RUNS
+
+
+def test_a_suite_of_bandits_is_given_none():
+    assert Suite().given == ()
+    assert Suite().skipped == ()
+    assert not Suite().trains
+
+
+def test_what_a_suite_refuses():
+    with pytest.raises(InputError, match="'atari' is unknown: choose one of bandit, tokens"):
+        Suite(on="atari")
+    with pytest.raises(InputError, match="takes the place of the tokens problems"):
+        Suite(on="tokens", user=random_problem(0))
+
+
+def test_the_users_own_problem_stands_alone():
+    suite = Suite(user=random_problem(0))
+    assert [(entry.name, entry.group) for entry in suite.given] == [("problem", "user")]
+
+
+@pytest.mark.parametrize("on", ON)
+@pytest.mark.parametrize("seed", range(4))
+def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(on, seed):
+    suite = suite_of(on, seed)
+    for stem in GRADIENTS:
+        built = claim(stem, suite)
+        assert {check.group for check in built.checks} == {"made-up", "generated"}
+        for rival, group in itertools.product(built.rivals, ("made-up", "generated")):
+            heard = [
+                check
+                for check in built.checks
+                if check.group == group
+                and (
+                    (
+                        isinstance(check.functional, Identity)
+                        and rival in dict(check.functional.rivals)
+                    )
+                    or (rival in check.statement.rivals and check.statement.distinguishable(rival))
+                )
+            ]
+            assert heard, (stem, rival, group)
+
+
+@pytest.mark.parametrize("stem", GRADIENTS)
+def test_the_rivals_are_those_of_the_bandits(stem):
+    assert claim(stem, Suite("smoke", on="tokens")).rivals == claim(stem, Suite("smoke")).rivals
+
+
+@pytest.mark.parametrize("stem", GRADIENTS)
+def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
+    def cells(seed: int, group: str) -> list[str]:
+        return [
+            cell.name
+            for check in claim(stem, Suite("smoke", seed, on="tokens")).checks
+            if check.group == group
+            for cell in check.functional.cells
+        ]
+
+    assert cells(0, "made-up") == cells(0, "made-up") == cells(1, "made-up")
+    assert cells(0, "generated") == cells(0, "generated")
+    assert not set(cells(0, "generated")) & set(cells(1, "generated"))
+
+
+def test_figures_show_some_of_the_problems():
+    suite = Suite("smoke", on="tokens")
+    names = {entry.name for entry, _ in suite.shown}
+    assert names == {"sums", "addition-trained"}
+    for stem in ("mse", "ustatistic"):
+        points = curves(stem, suite)
+        assert points
+        shown = {str(point.at["problem"]).partition("[")[0] for point in points}
+        assert shown <= names
+
+
+def test_one_prompt_is_the_hardest_or_the_easiest():
+    suite = Suite("smoke", on="tokens")
+    by = {entry.name: entry for entry in suite.single_prompts}
+    for entry in suite.given:
+        values = entry.problem.moments().value
+        own = [by[name] for name in by if name.startswith(f"{entry.name}[")]
+        found = sorted(float(part.problem.moments().value[0]) for part in own)
+        assert found == pytest.approx(sorted({values.min(), values.max()}))
+        assert {part.group for part in own} == {entry.group}
+
+
+# Without torch.
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+    """The process without torch, as far as it asks."""
+    for module in (command, networks):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+
+
+def test_without_torch_transformers_are_refused_with_the_command(no_torch, capsys, tmp_path):
+    for words in (["verify"], ["verify", "mse"], ["plan", "mse"]):
+        asked = [*words, "--on", "transformer", "--size", "smoke", "--out", str(tmp_path)]
+        assert main(asked) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
+        assert "pip install 'ustat_pg[torch]'" in said.err
+
+
+def test_without_torch_runs_of_networks_are_refused_with_the_command(no_torch, capsys):
+    assert main(["verify", "suboptimality", "--on", "tokens"]) == 2
+    said = capsys.readouterr().err
+    assert "suboptimality on tokens trains networks, which needs torch" in said
+    assert "pip install 'ustat_pg[torch]'" in said
+
+
+def test_without_torch_the_gradients_claims_are_left(no_torch):
+    suite = Suite("smoke", on="tokens")
+    assert not suite.trains
+    assert command._known(command._parser().parse_args(["verify", "--on", "tokens"])) == [
+        *GRADIENTS, "group_size"
+    ]  # fmt: skip
+    lines = suite.skipped
+    assert len(lines) == 2
+    assert lines[0].startswith("skipped on tokens: limit_law, oracle_policy, optimal_policy: ")
+    assert "suboptimality" in lines[1]
+    assert "group_size" in lines[1]
+    assert "pip install 'ustat_pg[torch]'" in lines[1]
+    for stem in (*GRADIENTS, "group_size"):
+        built = claim(stem, suite)
+        assert built.checks
+        assert built.by_simulation == ()
+        cells = [cell for check in built.checks for cell in check.functional.cells]
+        assert not any(isinstance(cell, Runs) for cell in cells)
+        for point in curves(stem, suite):
+            parts = () if point.functional is None else point.functional.cells
+            assert not any(isinstance(cell, Runs) for cell in parts)
+        # A rival that is listed is still heard.
+        for rival in built.rivals:
+            assert any(
+                rival in check.statement.rivals
+                or (
+                    isinstance(check.functional, Identity)
+                    and rival in dict(check.functional.rivals)
+                )
+                for check in built.checks
+            )
+
+
+@needs_torch
+def test_with_torch_they_are_all_there():
+    suite = Suite("smoke", on="tokens")
+    assert suite.trains
+    (line,) = suite.skipped
+    assert "limit_law, oracle_policy, optimal_policy" in line
+    built = claim("group_size", suite)
+    assert any(isinstance(cell, Runs) for check in built.checks for cell in check.functional.cells)
+    assert command._known(command._parser().parse_args(["verify", "--on", "tokens"])) == list(
+        ON_NETWORKS
+    )
+
+
+def test_a_run_without_torch_says_what_it_skipped(tmp_path):
+    words = ["verify", "--on", "tokens", "--size", "smoke", "--engine", "exact"]
+    done = run_of([*words, "--out", str(tmp_path)], BLOCK_TORCH)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "6 of 6 results confirmed" in done.stdout
+    skipped = [line for line in done.stdout.splitlines() if line.startswith("- skipped")]
+    assert len(skipped) == 2
+    assert "limit_law" in skipped[0]
+    assert "pip install 'ustat_pg[torch]'" in skipped[1]
+    refused = run_of([*words[:2], "transformer", *words[3:], "--out", str(tmp_path)], BLOCK_TORCH)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "pip install 'ustat_pg[torch]'" in refused.stderr
+
+
+def test_importing_and_asking_loads_no_torch():
+    done = python(
+        "import sys, simulations, simulations.problems, simulations.networks\n"
+        "import simulations.network_runs, ustat_pg.experiment.probes\n"
+        "from simulations import Suite, STEMS, ON_NETWORKS, claim\n"
+        "for stem in ON_NETWORKS: claim(stem, Suite('smoke', on='tokens'))\n"
+        "for stem in STEMS: __import__(f'simulations.{stem}')\n"
+        "print([n for n in sys.modules if n.partition('.')[0] == 'torch'])"
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+# The command.
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["verify", "limit_law", "--on", "tokens"], "limit_law needs a problem with an interior"),
+        (
+            ["check", "limit_law", "x", "--on", "tokens"],
+            "limit_law needs a problem with an interior",
+        ),
+        (["verify", "nothing", "--on", "tokens"], "claim 'nothing' is unknown"),
+        (["check", "mse", "nothing", "--on", "tokens"], "check of mse 'nothing' is unknown"),
+        (["verify", "mse", "--on", "tokens", "--seed", "-1"], "seed is -1"),
+    ],
+)
+def test_what_is_refused_is_one_line_and_exit_2(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert message in said.err
+
+
+def test_the_refusal_lists_what_there_is(capsys):
+    assert main(["verify", "limit_law", "--on", "tokens"]) == 2
+    said = capsys.readouterr().err
+    assert all(stem in said for stem in GRADIENTS)
+    assert "oracle_policy" not in said
+
+
+def test_a_kind_that_is_none_is_a_usage_error(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["verify", "--on", "atari"])
+    assert stopped.value.code == 2
+    assert "invalid choice: 'atari'" in capsys.readouterr().err
+
+
+def test_a_problem_of_ones_own_and_a_kind_exclude_each_other(tmp_path, capsys):
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(example_problem()))
+    assert main(["verify", "mse", "--on", "tokens", "--problem", str(path)]) == 2
+    assert "takes the place of the tokens problems" in capsys.readouterr().err
+
+
+@needs_torch
+@pytest.mark.parametrize("device", ["cuda:99", "tpu"])
+def test_a_device_that_is_not_there_is_one_line_and_exit_2(device, tmp_path, capsys):
+    words = ["verify", "suboptimality", "--on", "tokens", "--size", "smoke", "--device", device]
+    assert main([*words, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert device in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_folders_and_commands_name_the_kind(monkeypatch):
+    def words(*arguments):
+        options = command._parser().parse_args(["verify", "--size", "smoke", *arguments])
+        return options, Suite("smoke", on=options.on)
+
+    options, suite = words("--on", "tokens", "--device", "cuda:1")
+    assert command._folder(options, suite) == Path("results/smoke-tokens")
+    said = command._command(options, list(ON_NETWORKS))
+    # All that there is to verify goes without saying.
+    assert ("optimality" in said) == (find_spec("torch") is None)
+    assert said.endswith("--size smoke --engine cpu --seed 0 --on tokens --device cuda:1")
+    # The command, run again, is the same run.
+    again = command._parser().parse_args(said.split()[3:])
+    assert (again.on, again.device, again.size) == ("tokens", "cuda:1", "smoke")
+    options, suite = words()
+    assert command._folder(options, suite) == Path("results/smoke")
+    assert "--on" not in command._command(options, STEMS)
+    assert "--device" not in command._command(options, STEMS)
+
+
+def test_the_engine_that_differentiates_gets_all_parameters():
+    for engine, dense in (("cpu", False), ("autograd", True)):
+        words = ["verify", "--on", "tokens", "--engine", engine, "--device", "cuda:1"]
+        suite = command._suite(command._parser().parse_args(words))
+        assert (suite.on, suite.dense, suite.device) == ("tokens", dense, "cuda:1")
+
+
+# Enumeration settles the gradients' claims, and a wrong prediction does not pass.
+
+
+@pytest.mark.parametrize("on", ON)
+def test_every_rival_is_refuted_by_enumeration(on, tmp_path):
+    built = [claim(stem, suite_of(on, 0)) for stem in GRADIENTS]
+    for result in run_claims(built, Options("smoke", "exact"), Store(tmp_path)).claims:
+        assert result.verdict == Verdict.CONFIRMED
+        for rival in result.rivals:
+            assert rival.exact == RivalVerdict.REFUTED
+            assert {by["exact"] for by in rival.groups.values()} == {RivalVerdict.REFUTED}
+
+
+# Interruptions.
+
+SMALL = """
+import simulations.network_runs as runs, ustat_pg.experiment.plan as plan
+runs.PATH, runs.LONG, plan.BLOCK = 10, 30, 32
+plan.BUDGETS["smoke"] = 1
+import simulations.suboptimality as module
+module.curves = lambda suite: ()
+"""
+"""Short runs in a few small blocks, without the figure's: some dozens in all."""
+
+
+def claims_in(text: str) -> str:
+    return json.dumps(json.loads(text)["claims"])
+
+
+@needs_torch
+def test_an_interrupted_run_on_tokens_resumes_to_the_same_bytes(tmp_path):
+    words = ["verify", "suboptimality", "--on", "tokens", "--size", "smoke", "--workers", "2"]
+    words.append("--json")
+    whole = run_of([*words, "--out", str(tmp_path / "whole")], SMALL)
+    assert whole.returncode in (0, 3), whole.stderr
+    blocks = len(list((tmp_path / "whole" / "blocks").glob("*.json")))
+    assert blocks > 20
+    folder, kept = tmp_path / "stopped", 0
+    asked = [*words, "--out", str(folder)]
+    code = f"{SMALL}import sys; from simulations.__main__ import main; sys.exit(main({asked!r}))"
+    for kill, left in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if len(list((folder / "blocks").glob("*.json"))) >= kept + blocks // 4:
+                break
+            time.sleep(0.002)
+        os.kill(process.pid, kill)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == left, error
+        if left == 130:
+            assert error == "simulations: interrupted; finished blocks are kept\n"
+        kept = len(list((folder / "blocks").glob("*.json")))
+        assert 0 < kept < blocks
+    done = run_of(asked, SMALL)
+    assert done.returncode == whole.returncode
+    assert claims_in(done.stdout) == claims_in(whole.stdout)
+    assert not list((folder / "blocks").glob("*.damaged"))
