@@ -1,6 +1,7 @@
 # Everything lives in .venv; a fresh machine needs Python 3.11+ with venv, and make.
 PYTHON ?= python3
 SIZE ?= quick
+KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -11,7 +12,7 @@ verify: .venv/core  ## run the main job, print the verdict table, write report a
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE) || exit 2;; esac; exit $$status
 
 networks: .venv/torch  ## the claims on token problems, under a prefix softmax and under a transformer
-	@for kind in tokens transformer; do status=0; \
+	@for kind in $(KINDS); do status=0; \
 	  .venv/bin/python -m simulations verify --on $$kind --size $(SIZE) --out results/$(SIZE)-$$kind || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-$$kind || exit 2;; esac; \
 	  test $$status = 0 || exit $$status; done

@@ -107,8 +107,9 @@ def _ratios(axis: Axes, frame: pd.DataFrame) -> None:
     third = frame["estimate"] / 3
     low = float(frame["low"].where(frame["low"] > third, third).min()) / 1.1
     high = min(_top(frame), 3 * float(frame["estimate"].max())) * 1.15
-    steps = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if high / low < 15 else (1.0, 2.0, 5.0)
-    steps = steps if high / low < 300 else (1.0,)
+    steps: tuple[float, ...] = (1.0, 2.0, 5.0) if high / low < 300 else (1.0,)
+    if high / low < 15:
+        steps = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
     ticks = [step * 10.0**k for k in range(-9, 4) for step in steps]
     style.log_axis(axis, "y", [tick for tick in ticks if low <= tick <= high])
     axis.set_ylim(low, high)

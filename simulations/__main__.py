@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from .problems import Suite
 
+TRAINED = ("suboptimality", "group_size", "optimality")
+"""Results whose checks or figures train networks, where there are any."""
+
 ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
 
 # Everything heavy is imported inside the commands: a usage message need not wait for it, and an
@@ -119,7 +122,8 @@ def _suite(options: argparse.Namespace) -> Suite:
     integer("seed", options.seed, 0)
     # What differentiates a network needs its parameters.
     dense = options.engine == "autograd"
-    return Suite(options.size, options.seed, user, options.on, dense, options.device)
+    simulates = options.engine != "exact"
+    return Suite(options.size, options.seed, user, options.on, dense, options.device, simulates)
 
 
 def _folder(options: argparse.Namespace, suite: Suite) -> Path:
@@ -237,9 +241,9 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
 def _known(options: argparse.Namespace) -> list[str]:
     """The results that can be asked of the kind of problem."""
     if options.on != "bandit":
-        # Without torch there are no training runs of networks.
-        torch = find_spec("torch") is not None
-        return [stem for stem in ON_NETWORKS if torch or stem != "suboptimality"]
+        # Without torch, and by enumeration alone, there are no training runs of networks.
+        trains = find_spec("torch") is not None and options.engine != "exact"
+        return [stem for stem in ON_NETWORKS if trains or stem != "suboptimality"]
     return [stem for stem in STEMS if options.problem is None or stem not in ON_RUNS]
 
 
@@ -255,14 +259,30 @@ def _check_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
             )
         if stem in ON_NETWORKS and stem not in _known(options):
             raise InputError(
-                f"{stem} on {options.on} trains networks, which needs torch: "
-                "pip install 'ustat_pg[torch]'"
+                f"{stem} on {options.on} trains networks, which needs torch (pip install "
+                "'ustat_pg[torch]') and an engine that simulates"
             )
         if stem not in _known(options):
             raise InputError(
                 f"{stem} needs a problem with an interior optimum: --on {options.on} takes "
                 f"{', '.join(_known(options))}"
             )
+
+
+def _check_device(options: argparse.Namespace, stems: Sequence[str]) -> None:
+    """Refuse a device that nothing would run on, or that is not there."""
+    if options.device == "cpu":
+        return
+    if options.engine != "autograd" and not (options.on != "bandit" and set(stems) & set(TRAINED)):
+        raise InputError(
+            f"--device {options.device}: only --engine autograd and the training runs of networks "
+            f"({', '.join(TRAINED)} on tokens or transformer) have one to choose"
+        )
+    if find_spec("torch") is None:
+        raise InputError("--device needs torch: pip install 'ustat_pg[torch]'")
+    from ustat_pg.policies.transformer import device_of
+
+    device_of(options.device)
 
 
 def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
@@ -280,6 +300,7 @@ def _check(options: argparse.Namespace) -> int:
     from ustat_pg.report import check_table
 
     _check_stems(options, [options.stem])
+    _check_device(options, [options.stem])
     try:
         numbers = [int(word) for word in (options.replications or "").split(",") if word.strip()]
     except ValueError:
@@ -334,6 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return (_check if options.command == "check" else _report)(options)
         _check_stems(options, options.claims)
         stems = [stem for stem in _known(options) if stem in options.claims or not options.claims]
+        _check_device(options, stems)
         try:
             return (_plan if options.command == "plan" else _verify)(options, stems)
         except KeyboardInterrupt:

@@ -1,16 +1,16 @@
-"""Training runs of networks: what the policy-level results say where nothing is quadratic.
+"""Training runs of networks: what can be asked of them where nothing is quadratic.
 
-No result gives the gap of a network in closed form, and its optimum is at infinity, so that the
-Polyak-Łojasiewicz inequality fails. What is checked, on prefix policies and on transformers alike:
+Lemma 6 assumes a PL constant and Theorem 8 an optimum within reach; no network has either, since its
+optimum is at infinity. What is checked, on prefix policies and on transformers alike:
 
-- grpo is unbiased: under small constant steps its mean gap is that of exact gradient ascent, which
-  reads score tables and draws nothing; group-mean goes the same way (G-1)/G times as fast;
-- no PL constant holds along the path: from the step where ‖∇J‖²/(2 gap) is largest the gap falls more
-  slowly than that constant says;
-- at a budget, one prompt a step (B = 1) loses to the group sizes that c₁, c₂, c₃ recommend.
+- one training step of any length, G = 2 and one prompt: the mean gap after it is a sum over all prompts and
+  pairs of outputs, whose scores are read in tables. Neither the step of group-mean, nor that of the
+  group's sum, nor a step without noise (exact ascent) leaves that gap;
+- a few long steps at a budget: one prompt a step (B = 1) loses to four outputs a prompt, which c₁, c₂ and
+  c₃ recommend.
 
-The rest is measured and decides nothing: trained return against G at several budgets and steps, and
-how far Assumption 2 fails along training.
+The rest is measured and decides nothing: the gap and ‖∇J‖²/(2 gap) along small constant steps, trained
+return against G at several budgets and steps, and how far Assumption 2 fails along training.
 
 Cost: seconds for prefix policies, a minute or two for transformers.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import log
 
 import numpy as np
@@ -29,36 +29,38 @@ from ustat_pg.engines import Constant, Estimator, Gap, NetworkTraining
 from ustat_pg.experiment import Check, Linear, LogSlope, Point, mean_of
 from ustat_pg.experiment.probes import Probe, pl_ratio
 from ustat_pg.policies import SoftmaxPolicy
-from ustat_pg.predictions import mse_constants, optimal_group_size
+from ustat_pg.predictions import gradient_mse, mse_constants, optimal_group_size
 from ustat_pg.predictions.group_size import MseConstants
 from ustat_pg.problems import TokenBandit, TokenProblem, digit_addition
 
-from .networks import initial, tasks
+from .networks import Drawn, initial, tasks, until
 from .problems import Suite
 
-__all__ = ["GROUP_SIZE_RIVALS", "PATH_RIVALS", "Study", "group_sizes", "map_points", "paths"]
+__all__ = ["GROUP_SIZE_RIVALS", "STEP_RIVALS", "Study", "group_sizes", "map_points", "one_step"]
 
 GRPO, GROUP_MEAN = Estimator("grpo"), Estimator("group-mean")
 
 SUM = "the group's sum for its mean"
 SHRUNK = "full-mean baseline: (G-1)/G of the step"
-PL = "a PL constant all along"
-PATH_RIVALS = (SUM, SHRUNK, PL)
+FREE = "a step without noise"
+STEP_RIVALS = (SUM, SHRUNK, FREE)
 
-LARGEST = "B = 1 is best"
-SAME = "the group size makes no difference"
-GROUP_SIZE_RIVALS = (LARGEST, SAME)
+LARGEST = "B = 1 is as good as any"
+GROUP_SIZE_RIVALS = (LARGEST,)
 
-OWN_ERROR = 0.02
-"""Of exact ascent as a prediction of the mean gap, of the gap at the start: noise curves the path."""
-
-EFFECT = 0.1
+EFFECT = 0.07
 """A share of the gap that is looked for when two group sizes are compared."""
 
-PATH, LONG = 100, 300
-"""Steps in which half of the gap would be gained at the first one's pace; and those after which PL is
-looked at.
+LEAST, MORE_NOISE = 0.05, 1.5
+"""Of a study at its start: pass rate of the hardest prompt; noise of one prompt a step, over that of
+several.
 """
+
+BUDGET, SMALL = 16, 4
+"""K, and the group size against G = K."""
+
+PATH, LONG = 100, 300
+"""Steps in which half of the gap would be gained at the first one's pace; and those of figures."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Study:
             Constant(rate),
             budget // group_size,
             device=self.device,
-            chunk=min(block, 64),
+            chunk=min(block, 256),
             block=block,
         )
 
@@ -129,36 +131,61 @@ class Study:
         """‖∇J‖²/(2 gap) along the path, (LONG + 1,)."""
         return np.array([pl_ratio(bandit) for bandit in self.path])
 
-    @cached_property
-    def peak(self) -> int:
-        """The step at which it is largest."""
-        return int(self.pl.argmax())
+    def after_one_step(self, rate: float, pace: float = 1.0) -> float:
+        """The mean gap after one step of grpo at G = 2, B = 1, enumerated.
 
-    def under_pl(self, step: int) -> float:
-        """The gap at a step, if from the peak on the PL ratio there held."""
-        shrink = 1 - 2 * self.pl[self.peak] * self.rate
-        return float(self.gaps[self.peak] * shrink ** (step - self.peak))
+        ĝ = ½ (s - s')(z - z') at a prompt x and two outputs, times ``pace``.
+        """
+        bandit = self.problem.bandit(self.policy)
+        table, mean = bandit.policy.probs, 0.0
+        for x, share in enumerate(bandit.context_probs):
+            scores, rewards = bandit.policy.scores(x), bandit.mean_rewards[x]
+            for i in range(len(rewards)):
+                for j in range(i, len(rewards)):
+                    chance = share * table[x, i] * table[x, j] * (1 + (i < j))
+                    step = (scores[i] - scores[j]) * (rewards[i] - rewards[j]) / 2
+                    mean += chance * self._gap(self.policy.theta + rate * pace * step)
+        return float(mean)
+
+    def without_noise(self, rate: float) -> float:
+        """The gap after one step of exact ascent."""
+        gradient = self.problem.bandit(self.policy).gradient()
+        return self._gap(self.policy.theta + rate * gradient)
+
+    def _gap(self, theta: np.ndarray) -> float:
+        return self.problem.gap(self.problem.bandit(self.policy.with_theta(theta)))
 
 
-def _unlearned(on: str, rng: np.random.Generator) -> tuple[TokenProblem, SoftmaxPolicy]:
-    """Addition of digits under a policy that is mostly wrong."""
+def _unlearned(on: str, rng: np.random.Generator) -> Drawn:
+    """Addition of digits under a policy that is mostly wrong, has a gradient at every prompt, and whose
+    moments say that one prompt a step has half as much noise again as four outputs a prompt.
+    """
     problem = tasks()["addition"]
-    while True:
-        policy = initial(on, problem, seed=int(rng.integers(2**31)))
-        if 0.75 < problem.gap(problem.bandit(policy)) < 0.95:
-            return problem, policy
+
+    def draw() -> Drawn:
+        return problem, initial(on, problem, seed=int(rng.integers(2**31)))
+
+    def holds(bandit: TokenBandit) -> bool:
+        gap, moments = problem.gap(bandit), bandit.moments()
+        few, many = (gradient_mse(moments, "grpo", g, BUDGET // g).mse for g in (SMALL, BUDGET))
+        return bool(0.75 < gap < 0.95 and moments.value.min() > LEAST and many > MORE_NOISE * few)
+
+    return until(draw, holds)
 
 
-def studies(suite: Suite) -> Iterator[Study]:
+@lru_cache(maxsize=4)
+def studies(suite: Suite) -> tuple[Study, ...]:
     """Addition of digits under a policy of random parameters, made up and generated."""
     seeds = [("made-up", "addition", [20260321])]
     seeds += [
         ("generated", f"addition#{suite.seed}.{number}", [suite.seed, number, 6])
         for number in range(suite.generated)
     ]
+    out = []
     for group, name, seed in seeds:
         problem, policy = _unlearned(suite.on, np.random.default_rng(seed))
-        yield Study.of(name, group, problem, policy, suite.device)
+        out.append(Study.of(name, group, problem, policy, suite.device))
+    return tuple(out)
 
 
 def large(suite: Suite) -> Study:
@@ -168,36 +195,24 @@ def large(suite: Suite) -> Study:
     return Study.of("addition in base 4", "made-up", problem, policy, suite.device)
 
 
-def paths(suite: Suite) -> Iterator[Check]:
-    """Small constant steps: the mean gap on exact ascent's path, and no PL constant along it."""
-    size, budget, block = 2, 32, 256
+def one_step(suite: Suite) -> Iterator[Check]:
+    """A single long step, against the sum over all its outcomes."""
+    size = 2
     for study in studies(suite):
-        training = study.runs(size, budget, PATH, study.rate, block)
-        own = OWN_ERROR * float(study.gaps[0])
-        exact = {
-            pace: study.problem.gap(study.ascent(study.rate * pace, PATH)[-1])
-            for pace in (1.0, (size - 1) / size, float(size))
-        }
-        at = f"{study.name} G={size} B={budget // size}"
-        for estimator, pace, wrong in (
-            (GRPO, 1.0, {SHRUNK: (size - 1) / size, SUM: float(size)}),
-            (GROUP_MEAN, (size - 1) / size, {SUM: 1.0}),
+        # Long enough for curvature to count as much as the slope does.
+        rate = 20 * study.rate
+        training = study.runs(size, size, 1, rate, 4096)
+        exact = {pace: study.after_one_step(rate, pace) for pace in (1.0, 1 / size, float(size))}
+        free = study.without_noise(rate)
+        for estimator, own, rivals in (
+            (GRPO, 1.0, {SHRUNK: exact[1 / size], SUM: exact[float(size)], FREE: free}),
+            (GROUP_MEAN, 1 / size, {SUM: exact[1.0]}),
         ):
-            rivals = {name: exact[other] for name, other in wrong.items()}
             yield Check(
-                f"{at}: {estimator.label} on the path of exact ascent, T={PATH}",
+                f"{study.name} G={size} B=1: one step of {rate:.3g}, {estimator.label}",
                 study.group,
-                mean_of(training, Gap(estimator, PATH)),
-                equal(exact[pace], rivals, digits=own),
-            )
-        excess = float(study.gaps[LONG]) - study.under_pl(LONG)
-        if excess > 2 * own:
-            runs = study.runs(size, budget, LONG, study.rate, block)
-            yield Check(
-                f"{at}: gap at T={LONG} above what PL from step {study.peak} on allows",
-                study.group,
-                Linear(runs, ((Gap(GRPO, LONG), 1.0),), -study.under_pl(LONG)),
-                positive(excess, [PL], scale=float(study.gaps[LONG])),
+                mean_of(training, Gap(estimator, 1)),
+                equal(exact[own], rivals),
             )
 
 
@@ -218,17 +233,21 @@ SWEEPS = {
 
 
 def group_sizes(suite: Suite) -> Iterator[Check]:
-    """One prompt a step against the recommended group size, in a few long steps."""
-    budget, size, steps = 16, 4, 10
+    """One prompt a step against four outputs a prompt, in a few long steps.
+
+    What stands as predicted is the least effect that is looked for: none is known in closed form.
+    """
+    budget, size, steps = BUDGET, SMALL, 10
     for study in studies(suite):
         # Three times the rate at which so few steps would gain half of the gap.
         rate = 3 * study.rate * PATH / steps
         best, worst = (
-            mean_of(study.runs(g, budget, steps, rate, 256), Gap(GRPO, steps))
+            mean_of(study.runs(g, budget, steps, rate, 512), Gap(GRPO, steps))
             for g in (size, budget)
         )
         yield Check(
-            f"{study.name} K={budget} T={steps}: gap at G={budget} over that at G={size}",
+            f"{study.name} K={budget} T={steps}: gap at G={budget} over that at G={size}, by some "
+            f"{EFFECT:.0%}",
             study.group,
             LogSlope((0.0, 1.0), (best, worst), (0.4, 0.4 * (1 + EFFECT))),
             positive(log(1 + EFFECT), GROUP_SIZE_RIVALS, scale=1.0),
@@ -239,7 +258,9 @@ STAGES = ("initial", "middle", "final")
 
 
 def stages(study: Study, rate: float, steps: int) -> dict[str, MseConstants]:
-    """c₁, c₂ and c₃ at the start, half-way and the end of exact ascent at the sweep's rate."""
+    """c₁, c₂ and c₃ at the start, half-way and the end of exact ascent at the sweep's rate and for as
+    long as its longest runs.
+    """
     path = study.ascent(rate, steps)
     places = dict(zip(STAGES, (0, steps // 2, steps), strict=True))
     return {name: mse_constants(path[place].moments()) for name, place in places.items()}
@@ -256,7 +277,7 @@ def group_size_points(suite: Suite) -> Iterator[Point]:
                 at |= {"group_size": size, "budget": budget, "step": step}
                 gap = Linear(training, ((Gap(GRPO, step), -1.0),), study.problem.optimum)
                 yield Point(f"{suite.on}_group_size", f"K = {budget}, T = {step}", at, None, gap)
-    for name, constants in stages(study, sweep.rate, sweep.steps[0]).items():
+    for name, constants in stages(study, sweep.rate, sweep.steps[-1]).items():
         best = optimal_group_size(constants)
         least = _curve(constants, best)
         for size in np.geomspace(2, sweep.sizes[-1], 40):
@@ -274,16 +295,19 @@ def _curve(known: MseConstants, size: float) -> float:
 
 def path_points(suite: Suite) -> Iterator[Point]:
     """The gap and the PL ratio along small constant steps, beside those of exact ascent."""
-    study = next(studies(suite))
+    study = studies(suite)[0]
     training = study.runs(4, 32, LONG, study.rate, 32)
     few = study.runs(4, 32, LONG, study.rate, 8)
+    peak = int(study.pl.argmax())
     for step in range(0, LONG + 1, 20):
         at: dict[str, float | str] = {"problem": study.name, "step": step}
         gap = mean_of(training, Gap(GRPO, step))
         yield Point(f"{suite.on}_path", "gap", {"panel": "gap", **at}, float(study.gaps[step]), gap)
-        if step >= study.peak:
-            bound = {"panel": "gap", **at}
-            yield Point(f"{suite.on}_path", "PL", bound, study.under_pl(step))
+        if step >= peak:
+            # What the gap would be, had the ratio stayed at its peak.
+            shrink = max(1 - 2 * study.pl[peak] * study.rate, 0.0)
+            kept = float(study.gaps[peak] * shrink ** (step - peak))
+            yield Point(f"{suite.on}_path", "PL", {"panel": "gap", **at}, kept)
         probe = mean_of(few, Probe(GRPO, step, "pl"))
         yield Point(f"{suite.on}_path", "pl", {"panel": "pl", **at}, float(study.pl[step]), probe)
 

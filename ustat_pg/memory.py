@@ -5,6 +5,9 @@ from __future__ import annotations
 __all__ = ["ChunkWarning", "out_of_memory"]
 
 
+_TEXTS = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
 class ChunkWarning(RuntimeWarning):
     """Memory ran out; the work goes on in smaller chunks."""
 
@@ -19,4 +22,4 @@ def out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)

@@ -6,6 +6,7 @@ import platform
 from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from os import cpu_count
 from typing import Any
 
@@ -140,6 +141,7 @@ def document(
             "paper": PAPER,
             "size": options.size,
             "engine": options.engine,
+            "device": options.device,
             "seed": options.seed,
             "workers": options.workers,
             "family_alpha": FAMILY_ALPHA,
@@ -157,6 +159,7 @@ def document(
                     name: version(name)
                     for name in ("numpy", "scipy", "numba", "llvmlite", "pandas", "scikit-learn")
                 },
+                **({"torch": version("torch")} if find_spec("torch") else {}),
             },
             "set_aside": list(run.set_aside),
         },

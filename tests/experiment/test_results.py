@@ -60,6 +60,11 @@ def test_enumeration_alone_settles_no_runs():
     assert result.verdict == Verdict.INCONCLUSIVE
 
 
+def test_enumeration_alone_settles_what_it_reached():
+    reached = found(check("reached", RUNS), exact=TRUE)
+    assert settled((RUNS,), reached, simulates=False).verdict == Verdict.CONFIRMED
+
+
 @pytest.mark.parametrize("by_simulation", [(), (RUNS,)])
 def test_a_run_that_is_off_is_refuted(by_simulation):
     off = found(check("runs", RUNS), simulation=FAR)

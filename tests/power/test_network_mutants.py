@@ -36,7 +36,6 @@ FEW = (
 PLANTED = [
     mutant for mutant in MUTANTS if mutant.file != BODIES and "optimality" not in mutant.stems
 ]
-COMPILED = [mutant for mutant in MUTANTS if mutant.name == "compiled: group mean for grpo"]
 
 
 def suite_on(on: str) -> Suite:
@@ -91,18 +90,6 @@ def test_a_wrong_program_is_refuted(
         assert result.evidence("simulation") == Verdict.REFUTED, result.claim.stem
 
 
-@pytest.mark.parametrize("mutant", COMPILED, ids=lambda mutant: mutant.name)
-def test_a_wrong_compiled_body_is_refuted(
-    mutant, tmp_path, monkeypatch, quick_blocks, record_property
-):
-    record_property("mutant", f"{mutant.name} on tokens")
-    for place, name in PLACES[BODIES]:
-        monkeypatch.setattr(place, name, mutated(mutant))
-    for result in results(("mse",), "tokens", "cpu", tmp_path):
-        assert result.evidence("exact") == Verdict.CONFIRMED
-        assert result.evidence("simulation") == Verdict.REFUTED
-
-
 # Whole training runs.
 
 RUNS = "ustat_pg/engines/network_runs.py"
@@ -120,24 +107,27 @@ TRAINED = [
            "np.ones(last - first, dtype=int)[:, None, None]"),
 ]  # fmt: skip
 
-SEEN_ON_TRANSFORMERS = ("divided by B only", "group mean for grpo", "rate times G")
+SEEN_ON_TRANSFORMERS = ("group mean for grpo",)
 
 
 @pytest.fixture
 def short_runs(monkeypatch):
     """Fewer and longer steps, smaller blocks."""
-    monkeypatch.setattr(network_runs, "PATH", 10)
-    monkeypatch.setattr(network_runs, "LONG", 30)
+    monkeypatch.setattr(network_runs, "PATH", 20)
+    monkeypatch.setattr(network_runs, "LONG", 60)
     monkeypatch.setattr(planning, "BLOCK", 64)
 
 
 def path_result(on, folder, names=("grpo on the path",)):
     """Of the made-up problem's checks on the path of exact ascent."""
-    checks = tuple(
-        check
-        for check in network_runs.paths(Suite("smoke", on=on))
-        if check.group == "made-up" and any(name in check.name for name in names)
-    )
+    if on == "transformer":
+        # What is asked of them ends with the path, and its steps take a while.
+        network_runs.LONG = network_runs.PATH + 1
+    found = network_runs.paths(Suite("smoke", on=on))
+    # Made-up problems come first; the others' paths are not wanted.
+    made_up = (check for check in found if any(name in check.name for name in names))
+    checks = tuple(islice(made_up, len(names)))
+    assert {check.group for check in checks} == {"made-up"}
     assert len(checks) == len(names)
     few = Claim("suboptimality", network_runs.PATH_RIVALS, checks, network_runs.PATH_RIVALS)
     return run_claims([few], Options("smoke"), Store(folder)).claims[0]

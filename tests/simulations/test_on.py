@@ -336,6 +336,19 @@ def test_the_engine_that_differentiates_gets_all_parameters():
         assert (suite.on, suite.dense, suite.device) == ("tokens", dense, "cuda:1")
 
 
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_suite_asks_for_its_kind_seed_and_parameters(dense, monkeypatch):
+    asked = []
+
+    def bandits(*arguments, **words):
+        asked.append((*arguments, words))
+        return iter(())
+
+    monkeypatch.setattr(networks, "bandits", bandits)
+    assert Suite("quick", 7, on="transformer", dense=dense).given == ()
+    assert asked == [("transformer", 2, 7, {"dense": dense})]
+
+
 # Enumeration settles the gradients' claims, and a wrong prediction does not pass.
 
 

@@ -8,7 +8,7 @@ same blocks, store and intervals as any other, while engines know no prediction.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 
 import numpy as np
 
@@ -55,7 +55,8 @@ class Probe:
         estimator: of the runs.
         step: at which the policy is looked at.
         name: return J, gradient ‖∇J‖², pl (:func:`pl_ratio`), correlation (:func:`correlation`),
-            mse of a baseline at that policy, or relative-mse, over that of the oracle.
+            mse of a baseline at that policy, or relative-mse, over that of the oracle (NaN where
+            the oracle has no error).
         baseline, group_size, batch_size: of the mse.
 
     Raises:
@@ -78,9 +79,11 @@ class Probe:
         if self.name.endswith("mse") != bool(self.baseline):
             raise InputError(f"a baseline is given with, and only with, an mse: {self.baseline!r}")
         if self.baseline:
-            Estimator(self.baseline)  # refuses what would fail only after the runs
+            # What would fail only after the runs is refused before them.
+            Estimator(self.baseline)
+        leaves_out = self.baseline in ("grpo", "norm-weighted")
         integer("step", self.step, 0)
-        integer("group size", self.group_size)
+        integer("group size", self.group_size, 2 if leaves_out else 1)
         integer("batch size", self.batch_size)
 
     @property
@@ -117,4 +120,4 @@ class Probe:
         if self.name == "mse":
             return value
         oracle = gradient_mse(moments, "oracle", *sizes).mse
-        return value / oracle if oracle > 0 else 1.0
+        return value / oracle if oracle > 0 else nan

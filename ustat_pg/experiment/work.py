@@ -97,12 +97,16 @@ class Work:
     def _drain(self, missing: dict[str, Task], bar: Any) -> None:
         queue = list(missing.items())[::-1]
         running: dict[Any, tuple[str, Task]] = {}
+        too_large: set[str] = set()
         try:
             while queue or running:
                 # A short queue in the executor: an interruption waits for few blocks.
                 most = 2 * self._threads()
                 while queue and len(running) < most:
                     key, task = queue.pop()
+                    # Where one block of a cell did not fit, the next would not either.
+                    while task.cell.name in too_large and (less := halved(task)) is not None:
+                        task = less
                     running[self._submit(task)] = (key, task)
                 done, _ = wait(running, timeout=LOOK, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -118,6 +122,7 @@ class Work:
                             ChunkWarning,
                             stacklevel=2,
                         )
+                        too_large.add(task.cell.name)
                         queue.append((key, smaller))
                         continue
                     if result is None:

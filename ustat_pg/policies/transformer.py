@@ -76,7 +76,8 @@ def device_of(name: str) -> torch.device:
         raise InputError(f"device is {name!r}: choose cpu, cuda or cuda:N")
     there = torch.cuda.device_count() if device.type == "cuda" else 1
     if (device.index or 0) >= there:
-        raise InputError(f"device {name!r} is not there: this machine has {there} CUDA devices")
+        count = torch.cuda.device_count()
+        raise InputError(f"device {name!r} is not there: this machine has {count} CUDA devices")
     return device
 
 
@@ -165,6 +166,7 @@ class CausalTransformer(nn.Module):
         self.head = nn.Linear(shape.width, shape.choices)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Logits after each of the tokens (..., n): (..., n, choices)."""
         n = tokens.shape[-1]
         x = self.tokens(tokens) + self.places.weight[:n]
         later = torch.ones(n, n, dtype=torch.bool, device=tokens.device).triu(1)

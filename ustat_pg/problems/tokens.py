@@ -104,8 +104,11 @@ class TokenProblem:
     name: str = "tokens"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.space, OutputSpace):
+            raise InputError(f"space is {self.space!r}: it must be an OutputSpace")
         prompts = tuple(
-            tuple(integer("prompt token", token, 0) for token in prompt) for prompt in self.prompts
+            tuple(integer("prompt token", token, 0) for token in prompt)
+            for prompt in _rows(self.prompts)
         )
         if not prompts:
             raise InputError("the set of prompts is empty: at least one is needed")
@@ -130,7 +133,13 @@ class TokenProblem:
     def rewards(self) -> Array:
         """z(x, k): what the verifier says of each output, (X, K)."""
         answers = [self.space.content(k) for k in range(self.space.count)]
-        table = np.array([[self.verifier(x, y) for y in answers] for x in self.prompts], float)
+        found = [[self.verifier(x, y) for y in answers] for x in self.prompts]
+        try:
+            table = np.array(found, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"the verifier returned {found[0][0]!r}: it must return a number for every output"
+            ) from None
         return finite_array("rewards", table, 2)
 
     @property
@@ -171,6 +180,16 @@ class TokenProblem:
     def gap(self, bandit: SoftmaxBandit) -> float:
         """J* - J, to the best policy there is (which the policy's family need not hold)."""
         return self.optimum - bandit.objective()
+
+
+def _rows(prompts: Iterable[Sequence[int]]) -> tuple[Tokens, ...]:
+    """Prompts as tuples."""
+    try:
+        return tuple(tuple(prompt) for prompt in prompts)
+    except TypeError:
+        raise InputError(
+            f"prompts are {prompts!r}: they must be sequences of tokens, [(1,), (2,)] for example"
+        ) from None
 
 
 # Verifiers are instances of classes, not closures: a problem must survive being pickled.
@@ -368,7 +387,7 @@ def sorting(
     """
     size, most = integer("values", values), integer("length", length)
     space = OutputSpace(size, most, end)
-    chosen = list(product(range(size), repeat=most)) if prompts is None else list(prompts)
+    chosen = list(product(range(size), repeat=most)) if prompts is None else _rows(prompts)
     for prompt in chosen:
         if len(prompt) > most or (len(prompt) < most and not end):
             raise InputError(
@@ -388,7 +407,7 @@ def _problem(
 ) -> TokenProblem:
     """A problem whose prompts are written in the vocabulary, all of one length where that is given."""
     law = None if probs is None else finite_array("probs", probs, 1)
-    problem = TokenProblem(space, tuple(map(tuple, prompts)), verifier, law, name)
+    problem = TokenProblem(space, _rows(prompts), verifier, law, name)
     for prompt in problem.prompts:
         if max(prompt, default=0) >= largest:
             raise InputError(f"prompt {prompt} holds {max(prompt)}: tokens are 0 to {largest - 1}")
