@@ -263,11 +263,13 @@ class Suite:
 
     @staticmethod
     def _extremes(entry: Entry) -> Iterator[Entry]:
-        """The prompts with the lowest and the highest pass rate, of those neither sure nor hopeless:
-        events of less than 1 in 20 take more groups than any size has.
+        """The prompts with the lowest and the highest mean reward, of those neither sure nor hopeless:
+        events of less than 1 in 10, and answers that are hardly ever another, take more groups than any
+        size has.
         """
         value = entry.problem.moments().value
-        open_ones = np.flatnonzero((value > 0.05) & (value < 0.95))
+        likeliest = entry.problem.policy.probs.max(axis=1)
+        open_ones = np.flatnonzero((value > 0.1) & (value < 0.9) & (likeliest < 0.9))
         if len(open_ones):
             ends = (open_ones[value[open_ones].argmin()], open_ones[value[open_ones].argmax()])
             for x in dict.fromkeys(map(int, ends)):

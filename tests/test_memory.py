@@ -29,6 +29,10 @@ class OutOfMemoryError(RuntimeError):
         OutOfMemory(8),
         OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError(ALLOCATOR),
+        RuntimeError(
+            "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"
+        ),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -42,6 +46,10 @@ def test_memory_is_told(error):
         RuntimeError("shapes do not match"),
         RuntimeError(),
         ValueError("DefaultCPUAllocator"),
+        ValueError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
         OSError(28, "No space left on device"),
         KeyboardInterrupt(),
         RecursionError("maximum recursion depth exceeded"),

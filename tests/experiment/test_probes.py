@@ -184,8 +184,11 @@ def test_where_nothing_varies():
     assert correlation(sure) == 0.0
     assert Probe(GRPO, 0, "return").of(sure) == 1.0
     assert Probe(GRPO, 0, "gradient").of(sure) == 0.0
-    assert Probe(GRPO, 0, "relative-mse", "oracle", 2).of(sure) == 1.0
-    assert Probe(GRPO, 0, "relative-mse", "minimum-variance", 2).of(sure) == 1.0
+    # An error over none is no number: it must not look like the oracle's own.
+    for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
+        assert isnan(Probe(GRPO, 0, "relative-mse", baseline, 2).of(sure))
+    assert Probe(GRPO, 0, "mse", "oracle", 2).of(sure) == 0.0
+    assert Probe(GRPO, 0, "mse", "vanilla", 2).of(sure) > 0.1
 
 
 # Names.
@@ -238,6 +241,12 @@ def test_rewards_below_zero_have_a_return_below_zero():
         ((1, "return", "grpo"), "a baseline is given with, and only with, an mse: 'grpo'"),
         ((-1, "return"), "step is -1"),
         ((1, "mse", "grpo", 0), "group size is 0"),
+        ((1, "mse", "grpo"), "group size is 1"),
+        ((1, "mse", "grpo", 1), "group size is 1"),
+        ((1, "mse", "norm-weighted", 1), "group size is 1"),
+        ((1, "relative-mse", "grpo", 1, 8), "group size is 1"),
+        ((1, "relative-mse", "norm-weighted", 1, 8), "group size is 1"),
+        ((1, "mse", "oracle", 0), "group size is 0"),
         ((1, "mse", "grpo", 2, 0), "batch size is 0"),
         ((1.5, "return"), "step"),
     ],
@@ -245,6 +254,13 @@ def test_rewards_below_zero_have_a_return_below_zero():
 def test_what_does_not_fit_is_refused(words, message):
     with pytest.raises(InputError, match=message):
         Probe(GRPO, *words)
+
+
+@pytest.mark.parametrize("baseline", ["vanilla", "oracle", "minimum-variance"])
+def test_one_output_is_enough_for_a_baseline_of_the_prompt(problem, baseline):
+    expected = by_hand(problem, baseline, 1, 2)
+    found = Probe(GRPO, 1, "mse", baseline, 1, 2).of(problem)
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("baseline", ["gpro", "constant", "critic"])

@@ -4,6 +4,8 @@ decider on a token problem under a prefix softmax and under a transformer.
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from importlib.util import find_spec
 from itertools import islice
 
@@ -90,7 +92,7 @@ def test_a_wrong_program_is_refuted(
         assert result.evidence("simulation") == Verdict.REFUTED, result.claim.stem
 
 
-# Whole training runs.
+# Training runs.
 
 RUNS = "ustat_pg/engines/network_runs.py"
 
@@ -103,92 +105,106 @@ TRAINED = [
     Mutant("rate times G", RUNS, "float(rate) * slope",
            "float(rate) * training.group_size * slope"),
     Mutant("descent", RUNS, "self.theta + float(rate) * slope", "self.theta - float(rate) * slope"),
-    Mutant("the same draws at every step", RUNS, "np.arange(first, last)[:, None, None]",
-           "np.ones(last - first, dtype=int)[:, None, None]"),
+    Mutant("no step", RUNS, "self.theta + float(rate) * slope", "self.theta"),
+    Mutant("without noise", RUNS, "slope = self.slope(t, contexts.long(), own)",
+           "slope = torch.tensor(training.at(self.theta[0].detach().numpy()).gradient())"),
+    Mutant("the rewards of other outputs", RUNS, "(contexts, outputs, drawn[..., -1])",
+           "(contexts, outputs.roll(1, 0), drawn[..., -1])"),
+    Mutant("one prompt for all", RUNS, "self.slope(t, contexts.long(), own)",
+           "self.slope(t, torch.zeros_like(contexts).long(), own)"),
 ]  # fmt: skip
 
-SEEN_ON_TRANSFORMERS = ("group mean for grpo",)
+SEEN_ON_TRANSFORMERS = ("group mean for grpo", "divided by B only", "without noise")
 
 
-@pytest.fixture
-def short_runs(monkeypatch):
-    """Fewer and longer steps, smaller blocks."""
-    monkeypatch.setattr(network_runs, "PATH", 20)
-    monkeypatch.setattr(network_runs, "LONG", 60)
-    monkeypatch.setattr(planning, "BLOCK", 64)
-
-
-def path_result(on, folder, names=("grpo on the path",)):
-    """Of the made-up problem's checks on the path of exact ascent."""
-    if on == "transformer":
-        # What is asked of them ends with the path, and its steps take a while.
-        network_runs.LONG = network_runs.PATH + 1
-    found = network_runs.paths(Suite("smoke", on=on))
-    # Made-up problems come first; the others' paths are not wanted.
-    made_up = (check for check in found if any(name in check.name for name in names))
-    checks = tuple(islice(made_up, len(names)))
+def step_result(on, folder, engine="cpu"):
+    """Of the made-up problem's checks on one step."""
+    found = network_runs.one_step(Suite("smoke", on=on))
+    # Made-up problems come first; the others are not wanted.
+    checks = tuple(islice(found, 2))
     assert {check.group for check in checks} == {"made-up"}
-    assert len(checks) == len(names)
-    few = Claim("suboptimality", network_runs.PATH_RIVALS, checks, network_runs.PATH_RIVALS)
-    return run_claims([few], Options("smoke"), Store(folder)).claims[0]
+    rivals = network_runs.STEP_RIVALS
+    few = Claim("suboptimality", rivals, checks, rivals)
+    return run_claims([few], Options("smoke", engine), Store(folder)).claims[0]
 
 
 @needs_torch
 @pytest.mark.parametrize("on", ON)
-def test_true_runs_are_on_the_path_and_their_rivals_are_refuted(on, tmp_path, short_runs):
-    names = ("grpo on the path", "group-mean on the path", "above what PL")
-    result = path_result(on, tmp_path, names if on == "tokens" else names[:1])
+def test_true_steps_are_confirmed_and_their_rivals_refuted(on, tmp_path):
+    result = step_result(on, tmp_path)
     assert result.evidence("exact") is None
-    assert result.evidence("simulation") == Verdict.CONFIRMED
-    refuted = {rival.name for rival in result.rivals if rival.simulation == RivalVerdict.REFUTED}
-    asked = {name for check in result.checks for name in check.check.statement.rivals}
-    assert refuted == asked
-    if on == "tokens":
-        assert asked == set(network_runs.PATH_RIVALS)
-        assert result.verdict == Verdict.CONFIRMED
+    assert result.evidence("simulation") == result.verdict == Verdict.CONFIRMED
+    assert {rival.name for rival in result.rivals} == set(network_runs.STEP_RIVALS)
+    assert {rival.simulation for rival in result.rivals} == {RivalVerdict.REFUTED}
 
 
 @needs_torch
 @pytest.mark.parametrize("on", ON)
 @pytest.mark.parametrize("mutant", TRAINED, ids=lambda mutant: mutant.name)
-def test_wrong_runs_are_refuted(mutant, on, tmp_path, monkeypatch, short_runs, record_property):
+def test_wrong_steps_are_refuted(mutant, on, tmp_path, monkeypatch, record_property):
     if on == "transformer" and mutant.name not in SEEN_ON_TRANSFORMERS:
         pytest.skip("planted under a prefix softmax")
     import ustat_pg.engines.network_runs as engine
 
     record_property("mutant", f"{mutant.name} on {on}")
     monkeypatch.setattr(engine, "run", mutated(mutant).run)
-    assert path_result(on, tmp_path).evidence("simulation") == Verdict.REFUTED
+    assert step_result(on, tmp_path).evidence("simulation") == Verdict.REFUTED
 
 
 @needs_torch
-def test_a_wrong_path_is_refuted(tmp_path, monkeypatch, short_runs, record_property):
-    """A prediction of the mean gap at half the rate: as if group-mean's were grpo's."""
-    record_property("mutant", "ascent at half the rate")
-    own = network_runs.Study.ascent
-    monkeypatch.setattr(
-        network_runs.Study, "ascent", lambda self, rate, steps: own(self, rate / 2, steps)
-    )
-    assert path_result("tokens", tmp_path).evidence("simulation") == Verdict.REFUTED
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("pairs once", "(1 + (i < j))", "1"),
+        ("half the step", "rate * pace * step", "rate * pace * step / 2"),
+        ("scores of another prompt", "policy.scores(x)", "policy.scores(0)"),
+    ],
+)
+def test_a_wrong_enumeration_is_refuted(name, old, new, tmp_path, monkeypatch, record_property):
+    record_property("mutant", f"one step: {name}")
+    source = textwrap.dedent(inspect.getsource(network_runs.Study.after_one_step))
+    assert source.count(old) == 1
+    names = dict(vars(network_runs))
+    exec(source.replace(old, new), names)
+    monkeypatch.setattr(network_runs.Study, "after_one_step", names["after_one_step"])
+    assert step_result("tokens", tmp_path).evidence("simulation") == Verdict.REFUTED
+
+
+def sizes_result(folder):
+    """Of the made-up problem's check on group sizes."""
+    check = next(iter(network_runs.group_sizes(Suite("smoke", on="tokens"))))
+    assert check.group == "made-up"
+    rivals = network_runs.GROUP_SIZE_RIVALS
+    few = Claim("group_size", rivals, (check,), rivals)
+    return run_claims([few], Options("smoke"), Store(folder)).claims[0]
 
 
 @needs_torch
+def test_true_runs_of_two_group_sizes_differ(tmp_path):
+    result = sizes_result(tmp_path)
+    assert result.verdict == Verdict.CONFIRMED
+    (rival,) = result.rivals
+    assert rival.simulation == RivalVerdict.REFUTED
+
+
+@needs_torch
+@pytest.mark.parametrize(("best", "worst"), [(4, 4), (16, 4)], ids=["alike", "exchanged"])
 def test_the_group_sizes_claim_does_not_take_equal_runs_for_different(
-    tmp_path, monkeypatch, record_property
+    best, worst, tmp_path, monkeypatch, record_property
 ):
-    """Were the large group's runs those of the small one, no more gap would be seen there."""
-    record_property("mutant", "the group size makes no difference")
+    """Were the large group's runs those of the small one, no more gap would be seen there; were they
+    exchanged, less.
+    """
+    record_property("mutant", f"group sizes {best} and {worst} for 4 and 16")
     own = network_runs.Study.runs
 
-    def alike(self, group_size, budget, steps, rate, block):
-        return own(self, 4, budget, steps, rate + 1e-9 * group_size, block)
+    def planted(self, group_size, budget, steps, rate, block):
+        size = {4: best, 16: worst}[group_size]
+        return own(self, size, budget, steps, rate + 1e-9 * group_size, block)
 
-    monkeypatch.setattr(network_runs.Study, "runs", alike)
-    monkeypatch.setattr(planning, "BLOCK", 64)
-    monkeypatch.setitem(planning.BUDGETS, "smoke", 1_000)
-    check = next(iter(network_runs.group_sizes(Suite("smoke", on="tokens"))))
-    few = Claim(
-        "group_size", network_runs.GROUP_SIZE_RIVALS, (check,), network_runs.GROUP_SIZE_RIVALS
-    )
-    result = run_claims([few], Options("smoke"), Store(tmp_path)).claims[0]
-    assert result.verdict != Verdict.CONFIRMED
+    monkeypatch.setattr(network_runs.Study, "runs", planted)
+    result = sizes_result(tmp_path)
+    if best == worst:
+        assert result.verdict != Verdict.CONFIRMED
+    else:
+        assert result.verdict == Verdict.REFUTED

@@ -219,6 +219,23 @@ def never(prompt, output):
     return 0.0
 
 
+def answering(value):
+    """A problem whose verifier says the same of every output."""
+    return TokenProblem(SPACE, ((0,),), lambda prompt, output: value)
+
+
+def sometimes(prompt, output):
+    """No number for one output, which is not the first."""
+    return "right" if output == (1, 1) else 0.0
+
+
+def test_numbers_of_other_kinds_are_rewards():
+    for value in (True, 1, np.float32(1), np.int64(1), np.array(1.0)):
+        assert answering(value).rewards.tolist() == [[1.0] * 4]
+    rows = (prompt for prompt in ([0], np.array([1])))
+    assert TokenProblem(SPACE, rows, never).prompts == ((0,), (1,))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -229,6 +246,31 @@ def never(prompt, output):
         (lambda: TokenProblem(SPACE, ((0,),), never, [0.5, 0.5]), "there are 1 prompts"),
         (lambda: TokenProblem(SPACE, ((0,), (1,)), never, [0.5, 0.6]), "must sum to 1"),
         (lambda: TokenProblem(SPACE, ((0,),), lambda x, y: np.nan).rewards, "rewards holds nan"),
+        (
+            lambda: TokenProblem((2, 2), ((0,),), never),
+            r"space is \(2, 2\): it must be an OutputSpace",
+        ),
+        (
+            lambda: TokenProblem(SPACE, (0, 1), never),
+            r"prompts are \(0, 1\): they must be sequences",
+        ),
+        (lambda: TokenProblem(SPACE, 3, never), "prompts are 3: they must be sequences of tokens"),
+        (lambda: TokenProblem(SPACE, ("ab",), never), "prompt token is 'a'"),
+        (lambda: TokenProblem(SPACE, None, never), "prompts are None: they must be sequences"),
+        (
+            lambda: modular_sum(3, 2, prompts=[1, 2]),
+            r"prompts are \[1, 2\]: they must be sequences",
+        ),
+        (lambda: digit_addition(2, 1, prompts=[1]), r"prompts are \[1\]: they must be sequences"),
+        (lambda: bracket_matching(1, 2, prompts=[0]), r"prompts are \[0\]: they must be sequences"),
+        (lambda: sorting(2, 2, prompts=[1, 0]), r"prompts are \[1, 0\]: they must be sequences"),
+        (lambda: sorting(2, 2, prompts=5), "prompts are 5: they must be sequences"),
+        (lambda: answering(None).rewards, "the verifier returned None|rewards holds nan"),
+        (lambda: answering("right").rewards, "the verifier returned 'right': it must return"),
+        (lambda: answering([0.0, 1.0]).rewards, "the verifier returned|rewards has shape"),
+        (lambda: answering(1j).rewards, "the verifier returned 1j: it must return a number"),
+        (lambda: TokenProblem(SPACE, ((0,),), sometimes).rewards, "it must return a number"),
+        (lambda: answering(np.inf).rewards, "rewards holds inf"),
         (lambda: modular_sum(3, 2, prompts=[(3,)]), r"prompt \(3,\) holds 3: tokens are 0 to 2"),
         (lambda: digit_addition(2, 2, prompts=[(1, 0)]), "has 2 tokens: 4 are needed"),
         (lambda: digit_addition(1, 2), "base is 1"),

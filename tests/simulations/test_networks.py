@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simulations import networks
-from simulations.networks import bandits, drawn, drawn_task, improved, initial, tasks
+from simulations.networks import bandits, drawn, drawn_task, improved, initial, tasks, until
 from simulations.problems import Suite
 from ustat_pg.policies import PrefixSoftmax, TabulatedPolicy
 from ustat_pg.problems import TokenBandit, modular_sum
@@ -207,11 +207,79 @@ def test_what_is_trained_is_trained():
     by = {name: bandit for name, _, bandit in bandits("tokens", 2, 0)}
     assert by["sums-trained"].objective() >= 0.8 > by["sums"].objective()
     assert by["addition-trained"].objective() >= 0.4
-    trained = [name for name in by if " at " in name]
-    assert trained
-    for name in trained:
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_drawn_problem_is_followed_by_what_its_policy_is_improved_to(seed):
+    climbs = {}
+    for name, _, bandit in bandits("tokens", 2, seed):
         start, _, value = name.partition(" at ")
-        assert by[name].objective() >= float(value) - 1e-3 > by[start].objective() - 1e-3
+        if value:
+            # The name says the return itself.
+            assert bandit.objective() == pytest.approx(float(value), abs=5.001e-4)
+            climbs.setdefault(start, []).append(bandit)
+    assert len(climbs) == 2
+    for path in climbs.values():
+        assert 2 <= len(path) <= 3
+        first, last = path[0], path[-1]
+        # The first is as it was drawn; in the end no prompt's reward is rare any more.
+        assert 0.1 < min(likely_reward(first, x) for x in range(first.contexts)) < 0.35
+        best = float(last.context_probs @ last.mean_rewards.max(axis=1))
+        returns = [bandit.objective() for bandit in path]
+        assert returns == sorted(set(returns))
+        assert returns[-1] >= 0.6 * best
+        for bandit in path:
+            assert np.array_equal(bandit.mean_rewards, first.mean_rewards)
+            assert np.array_equal(bandit.context_probs, first.context_probs)
+
+
+def test_a_problem_that_is_not_learned_is_drawn_again(monkeypatch):
+    own, refused = networks.improved, []
+
+    def improve(problem, policy, value):
+        if len(refused) < 2:
+            refused.append(policy)
+            raise InputError("not reached")
+        return own(problem, policy, value)
+
+    monkeypatch.setattr(networks, "improved", improve)
+    path = networks._climbs("tokens", generator(1))
+    assert len(refused) == 2
+    assert len({policy.theta.tobytes() for policy in refused}) == 2
+    assert all(policy is not start for start in refused for _, policy in path)
+    monkeypatch.setattr(networks, "_MOST_TRIES", 3)
+    monkeypatch.setattr(networks, "drawn", lambda on, rng: path[0])
+    refused.clear()
+
+    def never(problem, policy, value):
+        refused.append(policy)
+        raise InputError("not reached")
+
+    monkeypatch.setattr(networks, "improved", never)
+    with pytest.raises(InputError, match="no policy that learns among 3: take another seed"):
+        networks._climbs("tokens", generator(1))
+    assert len(refused) == 3
+
+
+def test_until_takes_the_first_of_which_the_property_holds(monkeypatch):
+    problem, count = tasks()["sums"], []
+
+    def draw():
+        count.append(initial("tokens", problem, seed=len(count)))
+        return problem, count[-1]
+
+    # A property of the bandit that the policy makes of the problem.
+    found, policy = until(draw, lambda bandit: bandit.objective() > 0.6)
+    assert found is problem
+    assert policy is count[-1]
+    returns = [problem.bandit(own).objective() for own in count]
+    assert len(count) > 1
+    assert max(returns[:-1]) <= 0.6 < returns[-1]
+    monkeypatch.setattr(networks, "_MOST_TRIES", 7)
+    count.clear()
+    with pytest.raises(InputError, match="no problem of the kind wanted among 7: take another"):
+        until(draw, lambda bandit: False)
+    assert len(count) == 7
 
 
 @needs_torch

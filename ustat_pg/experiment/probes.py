@@ -8,7 +8,7 @@ same blocks, store and intervals as any other, while engines know no prediction.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, nan
+from math import inf
 
 import numpy as np
 
@@ -55,8 +55,8 @@ class Probe:
         estimator: of the runs.
         step: at which the policy is looked at.
         name: return J, gradient ‖∇J‖², pl (:func:`pl_ratio`), correlation (:func:`correlation`),
-            mse of a baseline at that policy, or relative-mse, over that of the oracle (NaN where
-            the oracle has no error).
+            mse of a baseline at that policy, or relative-mse, over that of the oracle: infinite
+            where only the oracle has no error, and 1 where neither has one (a saturated policy).
         baseline, group_size, batch_size: of the mse.
 
     Raises:
@@ -120,4 +120,6 @@ class Probe:
         if self.name == "mse":
             return value
         oracle = gradient_mse(moments, "oracle", *sizes).mse
-        return value / oracle if oracle > 0 else nan
+        if oracle > 0:
+            return value / oracle
+        return inf if value > 0 else 1.0

@@ -117,11 +117,13 @@ class Work:
                         smaller = halved(task) if out_of_memory(error) else None
                         if smaller is None:
                             raise
-                        warn(
-                            f"out of memory: {smaller.cell.name} goes on with half as many runs at once",
-                            ChunkWarning,
-                            stacklevel=2,
-                        )
+                        if task.cell.name not in too_large:
+                            warn(
+                                f"out of memory: {smaller.cell.name} goes on with half as many runs "
+                                "at once",
+                                ChunkWarning,
+                                stacklevel=2,
+                            )
                         too_large.add(task.cell.name)
                         queue.append((key, smaller))
                         continue
