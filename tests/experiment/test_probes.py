@@ -184,9 +184,11 @@ def test_where_nothing_varies():
     assert correlation(sure) == 0.0
     assert Probe(GRPO, 0, "return").of(sure) == 1.0
     assert Probe(GRPO, 0, "gradient").of(sure) == 0.0
-    # An error over none is no number: it must not look like the oracle's own.
+    # An error over none must not look like the oracle's own; none over none is equal to it.
     for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
-        assert isnan(Probe(GRPO, 0, "relative-mse", baseline, 2).of(sure))
+        own = Probe(GRPO, 0, "mse", baseline, 2).of(sure)
+        relative = Probe(GRPO, 0, "relative-mse", baseline, 2).of(sure)
+        assert relative == (inf if own > 0 else 1.0)
     assert Probe(GRPO, 0, "mse", "oracle", 2).of(sure) == 0.0
     assert Probe(GRPO, 0, "mse", "vanilla", 2).of(sure) > 0.1
 
