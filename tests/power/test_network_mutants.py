@@ -35,6 +35,17 @@ FEW = (
 )
 """Those that are planted under a transformer too, whose tables are read by the same code."""
 
+
+def pairs(mutants, on_transformers):
+    """Every mutant under a prefix softmax, and some under a transformer."""
+    return [
+        pytest.param(on, mutant, id=f"{on}-{mutant.name}", marks=marks)
+        for on, marks in (("tokens", ()), ("transformer", needs_torch))
+        for mutant in mutants
+        if on == "tokens" or mutant.name in on_transformers
+    ]
+
+
 PLANTED = [
     mutant for mutant in MUTANTS if mutant.file != BODIES and "optimality" not in mutant.stems
 ]
@@ -75,13 +86,10 @@ def test_the_true_program_is_not_refuted(on, tmp_path, quick_blocks):
         assert result.evidence("simulation") != Verdict.REFUTED
 
 
-@pytest.mark.parametrize("on", ON)
-@pytest.mark.parametrize("mutant", PLANTED, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(("on", "mutant"), pairs(PLANTED, FEW))
 def test_a_wrong_program_is_refuted(
     mutant, on, tmp_path, monkeypatch, quick_blocks, record_property
 ):
-    if on == "transformer" and mutant.name not in FEW:
-        pytest.skip("planted under a prefix softmax")
     module = mutated(mutant)
     record_property("mutant", f"{mutant.name} on {on}")
     for place, name in PLACES[mutant.file]:
@@ -139,11 +147,8 @@ def test_true_steps_are_confirmed_and_their_rivals_refuted(on, tmp_path):
 
 
 @needs_torch
-@pytest.mark.parametrize("on", ON)
-@pytest.mark.parametrize("mutant", TRAINED, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(("on", "mutant"), pairs(TRAINED, SEEN_ON_TRANSFORMERS))
 def test_wrong_steps_are_refuted(mutant, on, tmp_path, monkeypatch, record_property):
-    if on == "transformer" and mutant.name not in SEEN_ON_TRANSFORMERS:
-        pytest.skip("planted under a prefix softmax")
     import ustat_pg.engines.network_runs as engine
 
     record_property("mutant", f"{mutant.name} on {on}")

@@ -56,6 +56,21 @@ def check_scores_size(outputs: int, parameters: int, limit: int = GRAM_BYTES) ->
         )
 
 
+def score_diameters(policy: SoftmaxPolicy, possible: NDArray[np.bool_]) -> Array:
+    """The greatest distance of two scores of possible outputs (X, K), or a bound: (X,).
+
+    Where all pairs do not fit in memory it is twice the longest score.
+    """
+    out = np.zeros(len(possible))
+    for x, arms in enumerate(possible):
+        if 8 * len(arms) ** 2 > GRAM_BYTES:
+            longest = np.sqrt(policy.squared_norms[x][arms].max(initial=0.0))
+            out[x] = 2 * longest * (arms.sum() > 1)
+        else:
+            out[x] = largest_distances(policy.gram(x, x), arms)
+    return out
+
+
 @dataclass(frozen=True)
 class OutputSpace:
     """All outputs of a vocabulary: of one length, or up to a length with an end token.
@@ -357,18 +372,8 @@ class PrefixSoftmax(SoftmaxPolicy):
         )
 
     def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        """The greatest distance of two scores of possible outputs (X, K), or a bound: (X,).
-
-        Where all pairs do not fit in memory it is twice the longest score.
-        """
-        out = np.zeros(len(possible))
-        for x, arms in enumerate(possible):
-            if 8 * self.space.count**2 > GRAM_BYTES:
-                longest = np.sqrt(self.squared_norms[x][arms].max(initial=0.0))
-                out[x] = 2 * longest * (arms.sum() > 1)
-            else:
-                out[x] = largest_distances(self.gram(x, x), arms)
-        return out
+        """See :func:`score_diameters`."""
+        return score_diameters(self, possible)
 
     @cached_property
     def squared_norms(self) -> Array:

@@ -28,8 +28,15 @@ from torch.nn import functional
 from ..memory import ChunkWarning, out_of_memory
 from ..validation import InputError, finite_array, frozen, integer
 from .softmax import SoftmaxPolicy
-from .tabulated import TabulatedPolicy, largest_distances
-from .tokens import GRAM_BYTES, PAD, OutputSpace, check_gram_size, check_scores_size
+from .tabulated import TabulatedPolicy
+from .tokens import (
+    GRAM_BYTES,
+    PAD,
+    OutputSpace,
+    check_gram_size,
+    check_scores_size,
+    score_diameters,
+)
 
 __all__ = [
     "CausalTransformer",
@@ -636,18 +643,8 @@ class TransformerPolicy(SoftmaxPolicy):
         return np.array([float(total @ total) for total in sums])
 
     def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        """The greatest distance of two scores of possible outputs (X, K), or a bound: (X,).
-
-        Where all pairs do not fit in memory it is twice the longest score.
-        """
-        out = np.zeros(len(possible))
-        for x, arms in enumerate(possible):
-            if 8 * self.space.count**2 > GRAM_BYTES:
-                longest = np.sqrt(self.squared_norms[x][arms].max(initial=0.0))
-                out[x] = 2 * longest * (arms.sum() > 1)
-            else:
-                out[x] = largest_distances(self.gram(x, x), arms)
-        return out
+        """See :func:`score_diameters`."""
+        return score_diameters(self, possible)
 
     @cached_property
     def squared_norms(self) -> Array:
