@@ -679,3 +679,18 @@ def test_wrong_optima_are_found_out(name, record_property):
     module = mutated(*OPTIMA[name])
     with pytest.raises(AssertionError):
         optima(module)
+
+
+def test_constants_are_as_good_as_the_moments_they_are_made_of():
+    moments = EXAMPLE.moments()
+    whole = EXAMPLE.context_probs @ EXAMPLE.zero_signal_share(8)
+    by_moments = group_size_advice(moments, 64, zero_signal=EXAMPLE.zero_signal_share)
+    by_constants = group_size_advice(
+        mse_constants(moments),
+        64,
+        zero_signal=lambda size: EXAMPLE.context_probs @ EXAMPLE.zero_signal_share(size),
+    )
+    assert by_constants == by_moments
+    assert by_constants.table[2].zero_signal_share == pytest.approx(whole)
+    with pytest.raises(InputError, match=r"one per context \(0\)"):
+        group_size_advice(mse_constants(moments), 64, zero_signal=EXAMPLE.zero_signal_share)

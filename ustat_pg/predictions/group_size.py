@@ -339,7 +339,7 @@ def _stationary(constants: MseConstants, between: float, fixed: float) -> float:
 
 
 def group_size_advice(
-    moments: Moments,
+    moments: Moments | MseConstants,
     budget: float,
     *,
     prompt_cost: float = 0.0,
@@ -359,14 +359,16 @@ def group_size_advice(
     is one prompt with the whole budget, and there is no G*.
 
     Arguments:
-        moments: of the problem, at the current parameters.
+        moments: of the problem, at the current parameters; or the constants made of them, where
+            those were estimated.
         budget: K, a whole number of at least 2; with costs C, a positive number.
         prompt_cost: q, of a prompt besides its outputs.
         output_cost: r, of an output; 1 where only a prompt's cost is given.
         population: N, where prompts are drawn without replacement from N; the moments are those of
             all N, of which ρ(x) is the share that looks like x.
         zero_signal: given G, the share of groups with equal rewards, in each context (X,) or in
-            all, such as :meth:`ustat_pg.problems.SoftmaxBandit.zero_signal_share`.
+            all, such as :meth:`ustat_pg.problems.SoftmaxBandit.zero_signal_share`; in all where
+            constants are given.
 
     Raises:
         InputError: any of these is not as said, or the budget does not pay for one group of two.
@@ -378,7 +380,7 @@ def group_size_advice(
     >>> round(advice.g_star_exact, 4)
     3.6903
     """
-    constants = mse_constants(moments)
+    constants = moments if isinstance(moments, MseConstants) else mse_constants(moments)
     costly = output_cost is not None or prompt_cost != 0
     if population is not None:
         integer("population", population)
@@ -518,17 +520,20 @@ def _last(holds: Callable[[int], bool], start: int, end: int) -> int:
 
 
 def _share(
-    moments: Moments, zero_signal: Callable[[int], ArrayLike] | None, size: int
+    moments: Moments | MseConstants, zero_signal: Callable[[int], ArrayLike] | None, size: int
 ) -> float | None:
     if zero_signal is None:
         return None
     share = finite_array("zero_signal", zero_signal(size))
-    if share.ndim and share.shape != moments.context_probs.shape:
+    if not share.ndim:
+        return float(share)
+    probs = np.empty(0) if isinstance(moments, MseConstants) else moments.context_probs
+    if share.shape != probs.shape:
         raise InputError(
             f"zero_signal has shape {share.shape}: one number, or one per context "
-            f"({len(moments)}), is needed"
+            f"({len(probs)}), is needed"
         )
-    return float(moments.context_probs @ share if share.ndim else share)
+    return float(probs @ share)
 
 
 def covariance_parts(
