@@ -1,0 +1,312 @@
+"""Brute force against enumeration and the pool, on a language model whose outputs can be listed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from ustat_pg.llm import estimates  # noqa: E402
+from ustat_pg.llm.brute_force import BASELINES, brute_force, group_gradients  # noqa: E402
+from ustat_pg.llm.scored import ScoredPool  # noqa: E402
+from ustat_pg.validation import InputError  # noqa: E402
+
+END = 1
+PROMPTS = ((2, 3, 2), (3, 0))
+OUTPUTS = [(END,), *[(a, b) for a in (0, 2, 3) for b in range(4)]]
+"""All completions of four symbols, cut after two tokens."""
+
+SINGLE = 1e-6
+"""Qwen2 computes norms and rotations in single precision, whatever the type of its weights."""
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Random, in double precision, with a few parameters frozen."""
+    torch.set_num_threads(1)
+    config = transformers.Qwen2Config(
+        vocab_size=4,
+        hidden_size=8,
+        intermediate_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=16,
+        initializer_range=0.5,
+        tie_word_embeddings=True,
+        pad_token_id=None,
+        eos_token_id=END,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        made = transformers.Qwen2ForCausalLM(config).double().eval()
+    made.model.norm.weight.requires_grad_(False)
+    return made
+
+
+class Listed:
+    """Every completion of every prompt: probability, score, reward, length, token proxy."""
+
+    def __init__(self, model):
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        shape = (len(PROMPTS), len(OUTPUTS))
+        self.probs, self.proxy = np.zeros(shape), np.zeros(shape)
+        self.lengths = np.tile([float(len(y)) for y in OUTPUTS], (len(PROMPTS), 1))
+        scores = []
+        for x, prompt in enumerate(PROMPTS):
+            for k, output in enumerate(OUTPUTS):
+                total, proxy, context = 0.0, 0.0, list(prompt)
+                for token in output:
+                    # One token at a time, without padding or a batch.
+                    law = model(input_ids=torch.tensor([context])).logits[0, -1].log_softmax(-1)
+                    total = total + law[token]
+                    p = law.detach().exp()
+                    proxy += float(1 - 2 * p[token] + (p**2).sum())
+                    context.append(token)
+                parts = torch.autograd.grad(total, parameters)
+                scores.append(torch.cat([part.reshape(-1) for part in parts]).numpy())
+                self.probs[x, k], self.proxy[x, k] = math.exp(float(total.detach())), proxy
+        self.scores = np.reshape(scores, (*shape, -1))
+        rng = np.random.default_rng(0)
+        self.rewards = rng.integers(0, 2, shape) + 0.5 * (self.lengths == 2)
+
+    @property
+    def norms(self):
+        return (self.scores**2).sum(axis=2)
+
+    @property
+    def values(self):
+        return (self.probs * self.rewards).sum(axis=1)
+
+    @property
+    def optimal(self):
+        weights = self.probs * self.norms
+        return (weights * self.rewards).sum(axis=1) / weights.sum(axis=1)
+
+    def choose(self, x, count, rng):
+        return rng.choice(len(OUTPUTS), count, p=self.probs[x] / self.probs[x].sum())
+
+    def draw(self, x, count, seed):
+        arms = self.choose(x, count, np.random.default_rng([seed, 17]))
+        return [OUTPUTS[k] for k in arms], self.rewards[x, arms]
+
+    def advantages(self, name, x, arms):
+        """By the definition, output by output."""
+        z = self.rewards[x, arms]
+        if name in ("vanilla", "oracle", "minimum-variance"):
+            own = {"vanilla": 0.0, "oracle": self.values[x], "minimum-variance": self.optimal[x]}
+            return z - own[name]
+        source = {
+            "grpo": np.ones_like(self.lengths),
+            "norm-weighted": self.norms,
+            "length-weighted": self.lengths,
+            "token-weighted": self.proxy,
+        }[name]
+        out = []
+        for i in range(len(arms)):
+            others = np.delete(np.arange(len(arms)), i)
+            weight = source[x, arms[others]]
+            out.append(z[i] - weight @ z[others] / weight.sum())
+        return np.array(out)
+
+    def mse(self, name, x, group_size):
+        """E‖ĝ - g‖² over all groups."""
+        gradient = (self.probs[x] * self.rewards[x]) @ self.scores[x]
+        total = 0.0
+        for group in itertools.product(range(len(OUTPUTS)), repeat=group_size):
+            arms = np.array(group)
+            found = self.advantages(name, x, arms) @ self.scores[x, arms] / group_size
+            total += self.probs[x, arms].prod() * ((found - gradient) ** 2).sum()
+        return total
+
+
+@pytest.fixture(scope="module")
+def listed(model):
+    return Listed(model)
+
+
+def test_the_list_is_complete_and_its_scores_have_mean_zero(listed):
+    assert listed.probs.sum(axis=1) == pytest.approx([1, 1], rel=SINGLE)
+    mean = np.einsum("xk,xkd->xd", listed.probs, listed.scores)
+    assert np.abs(mean).max() < SINGLE * np.abs(listed.scores).max()
+    # Neither a sure policy nor an even one.
+    assert 0.2 < listed.probs.max() < 0.9
+
+
+@pytest.fixture(scope="module")
+def found(model, listed):
+    return brute_force(
+        model,
+        PROMPTS,
+        listed.draw,
+        group_sizes=[2, 3],
+        baselines=BASELINES,
+        replications=120,
+        values=listed.values,
+        optimal=listed.optimal,
+        seed=5,
+    )
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("group_size", [2, 3])
+def test_brute_force_agrees_with_enumeration(found, listed, name, group_size):
+    i, j = found.baselines.index(name), found.group_sizes.index(group_size)
+    for x in range(len(PROMPTS)):
+        exact = listed.mse(name, x, group_size)
+        assert abs(found.mse[i, j, x] - exact) < 4.5 * found.se[i, j, x]
+        assert found.se[i, j, x] < 0.4 * exact
+
+
+def test_the_errors_tell_baselines_and_group_sizes_apart(listed):
+    """What the agreement above would not see: a formula whose value another one shares."""
+    values = [listed.mse(name, 0, size) for name in BASELINES for size in (2, 3)]
+    gaps = np.abs(np.subtract.outer(values, values)) / max(values)
+    # At G = 2 all leave-one-out means are the one other reward.
+    assert (gaps < 1e-9).sum() == len(values) + 4 * 3
+
+
+def test_the_pool_agrees_with_enumeration_and_brute_force(found, listed):
+    """A pool of the model's own rollouts, many prompts being copies of the two."""
+    rng = np.random.default_rng(1)
+    copies, rollouts = 150, 8
+    for x in range(len(PROMPTS)):
+        arms = np.stack([listed.choose(x, rollouts, rng) for _ in range(copies)])
+        pool = ScoredPool.from_scores(
+            listed.rewards[x, arms],
+            listed.scores[x, arms],
+            lengths=listed.lengths[x, arms],
+            token_proxy=listed.proxy[x, arms],
+            folds=np.arange(copies) // 3,
+        )
+        frame = estimates.curves(pool, [2, 3], estimates.BASELINES, minimum_variance="jackknife")
+        for row in frame.itertuples():
+            exact = listed.mse(row.baseline, x, row.group_size)
+            assert abs(row.mse - exact) < 4.5 * row.se + 0.02 * exact * row.biased, row
+            place = found.baselines.index(row.baseline), found.group_sizes.index(row.group_size), x
+            error = math.hypot(row.se, found.se[place])
+            assert abs(row.mse - found.mse[place]) < 4.5 * error + 0.02 * exact * row.biased
+
+
+def test_hooks_find_the_scores_of_the_list(model, listed):
+    scores = pytest.importorskip("ustat_pg.llm.scores")
+    rng = np.random.default_rng(2)
+    for x, prompt in enumerate(PROMPTS):
+        arms = rng.permutation(len(OUTPUTS))[:6]
+        own = scores.Scores(model).of(prompt, [OUTPUTS[k] for k in arms])
+        expected = listed.scores[x, arms] @ listed.scores[x, arms].T
+        assert np.allclose(own.gram, expected, rtol=SINGLE, atol=SINGLE * expected.max())
+        assert np.allclose(own.token_proxy, listed.proxy[x, arms], rtol=SINGLE)
+
+
+def test_gradients_do_not_depend_on_batches(model, listed):
+    one, two = (
+        brute_force(
+            model,
+            PROMPTS[:1],
+            listed.draw,
+            group_sizes=[5],
+            baselines=["vanilla", "token-weighted"],
+            replications=4,
+            batch=batch,
+        )
+        for batch in (64, 2)
+    )
+    assert np.allclose(one.mse, two.mse, rtol=SINGLE)
+
+
+def test_draws_are_fresh_for_every_group_size_and_shared_by_baselines(model, listed):
+    asked = []
+
+    def draw(x, count, seed):
+        asked.append((x, count, seed))
+        return listed.draw(x, count, seed)
+
+    result = brute_force(
+        model, PROMPTS, draw, group_sizes=[2, 3], baselines=["grpo", "vanilla"], replications=4
+    )
+    assert [(x, count) for x, count, _ in asked] == [(0, 8), (1, 8), (0, 12), (1, 12)]
+    assert len({seed for _, _, seed in asked}) == 4
+    assert result.rollouts.tolist() == [16, 24]
+    assert (result.gradient_seconds > 0).all()
+    again = brute_force(
+        model, PROMPTS, draw, group_sizes=[2, 3], baselines=["grpo", "vanilla"], replications=4
+    )
+    assert np.array_equal(result.mse, again.mse)
+    frame = result.frame()
+    assert frame.shape == (4, 6)
+    assert frame.mse[0] == result.mse[0, 0].mean()
+
+
+def test_variance_and_error_are_those_of_the_gradients_themselves(model, listed):
+    """Against all gradients held at once, from the list's own scores."""
+    result = brute_force(
+        model, PROMPTS[:1], listed.draw, group_sizes=[2], baselines=["grpo"], replications=6
+    )
+    seed = int(np.random.SeedSequence([0, 0, 2]).generate_state(1)[0])
+    arms = listed.choose(0, 12, np.random.default_rng([seed, 17])).reshape(6, 2)
+    gradients = np.array([listed.advantages("grpo", 0, a) @ listed.scores[0, a] / 2 for a in arms])
+    assert result.mse[0, 0, 0] == pytest.approx(gradients.var(axis=0, ddof=1).sum(), rel=SINGLE)
+    pairs = ((gradients[::2] - gradients[1::2]) ** 2).sum(axis=1) / 2
+    assert result.se[0, 0, 0] == pytest.approx(pairs.std(ddof=1) / math.sqrt(3), rel=SINGLE)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"baselines": ["critic"]}, "'critic' is unknown"),
+        ({"baselines": []}, "no baselines are given"),
+        ({"baselines": "grpo"}, "give a list of names"),
+        ({"group_sizes": []}, "at least one prompt and one group size"),
+        ({"group_sizes": [1]}, "leave-one-out needs at least 2"),
+        ({"replications": 5}, "must be even"),
+        ({"replications": 2}, "at least 4"),
+        ({"baselines": ["oracle"]}, "values are given with, and only with"),
+        ({"values": [0.5, 0.5]}, "values are given with, and only with"),
+        ({"baselines": ["oracle"], "values": [0.5]}, "there are 2 prompts"),
+        ({"prompt_ids": [(), (1,)]}, "a prompt is empty"),
+        ({"draw": lambda x, n, seed: ([(2,)] * n, np.ones(n - 1))}, "there must be 8 of each"),
+        ({"draw": lambda x, n, seed: ([()] * n, np.ones(n))}, "is empty: it must have a token"),
+        ({"draw": lambda x, n, seed: ([(2,)] * n, np.full(n, np.nan))}, "must be finite"),
+    ],
+)
+def test_bad_input_is_refused(model, listed, change, message):
+    given = {"prompt_ids": PROMPTS, "draw": listed.draw, "group_sizes": [2]}
+    given |= {"baselines": ["grpo"], "replications": 4}
+    given |= change
+    with pytest.raises(InputError, match=message):
+        brute_force(model, given.pop("prompt_ids"), given.pop("draw"), **given)
+
+
+def test_models_that_train_or_have_nothing_to_train_are_refused(listed):
+    asked = {"group_sizes": [2], "baselines": ["grpo"]}
+    with pytest.raises(InputError, match="in training mode"):
+        brute_force(torch.nn.Linear(2, 2), PROMPTS, listed.draw, **asked)
+    frozen = torch.nn.Linear(2, 2).eval().requires_grad_(False)
+    with pytest.raises(InputError, match="no parameter of the model requires"):
+        brute_force(frozen, PROMPTS, listed.draw, **asked)
+
+
+def test_gradients_of_given_groups(model, listed):
+    arms = listed.choose(1, 12, np.random.default_rng(3))
+    names = ["rloo", *(name for name in BASELINES if name != "grpo")]
+    given = [OUTPUTS[k] for k in arms], listed.rewards[1, arms]
+    known = {"oracle": listed.values[1], "minimum-variance": listed.optimal[1]}
+    found = group_gradients(model, PROMPTS[1], *given, 4, names, known, batch=3)
+    assert found.shape[:2] == (3, len(names))
+    for group, gradients in zip(arms.reshape(3, 4), found.numpy(), strict=True):
+        for name, gradient in zip(["grpo", *names[1:]], gradients, strict=True):
+            expected = listed.advantages(name, 1, group) @ listed.scores[1, group] / 4
+            assert np.abs(gradient - expected).max() < SINGLE * np.abs(listed.scores[1]).max()
+    with pytest.raises(InputError, match="12 completions do not make groups of 5"):
+        group_gradients(model, PROMPTS[1], *given, 5, ["grpo"])
+    with pytest.raises(InputError, match=r"these baselines need \['oracle'\]"):
+        group_gradients(model, PROMPTS[1], *given, 4, ["oracle"])
+    with pytest.raises(InputError, match="11 rewards are given"):
+        group_gradients(model, PROMPTS[1], given[0], given[1][1:], 4, ["grpo"])

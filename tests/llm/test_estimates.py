@@ -1,0 +1,709 @@
+"""Pool estimators against enumeration: their means over all pools, their intervals, their refusals."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from ustat_pg.engines import Cell, Estimator, SquaredError, get_engine
+from ustat_pg.llm import estimates
+from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.policies import OutputSpace, PrefixSoftmax
+from ustat_pg.predictions import gradient_mse, mse_constants, optimal_group_size
+from ustat_pg.problems import SoftmaxBandit, modular_sum
+from ustat_pg.validation import InputError
+
+LENGTHS = np.array([1.0, 3.0, 2.0])
+
+
+def bandit():
+    """Two contexts, three arms, rewards random given the arm and not binary."""
+    return SoftmaxBandit.linear(
+        [0.4, 0.6],
+        [[[1.0, 0.2], [-0.5, 1.0], [0.3, -2.0]], [[0.1, 1.0], [2.0, -0.3], [-1.0, 0.4]]],
+        [0.7, -0.4],
+        [[[1.0], [0.3], [-0.5]], [[0.2], [1.5], [0.9]]],
+        [[[1.0], [1.0], [1.0]], [[1.0], [1.0], [1.0]]],
+    )
+
+
+def scores_of(problem, context):
+    return problem.policy.scores(context)
+
+
+def ordered_pools(problem, context, rollouts=4):
+    """Every ordered pool of one context: arms (n, N) and probabilities (n,)."""
+    probs = problem.policy.probs[context]
+    arms = np.array(list(itertools.product(range(len(probs)), repeat=rollouts)))
+    return arms, probs[arms].prod(axis=1)
+
+
+def pool_of(problem, contexts, arms, folds=None, names=None):
+    """The scored pool of given arms (P, N) of contexts (P,)."""
+    contexts = np.asarray(contexts)
+    scores = np.stack([scores_of(problem, x)[a] for x, a in zip(contexts, arms, strict=True)])
+    rewards = problem.mean_rewards[contexts[:, None], arms]
+    return ScoredPool.from_scores(
+        rewards, scores, lengths=LENGTHS[arms % 3], folds=folds, prompts=names
+    )
+
+
+def expectation(problem, context, statistic, rollouts=4):
+    """The exact mean of a statistic (pool to (P,)) over all ordered pools of a context."""
+    arms, probs = ordered_pools(problem, context, rollouts)
+    return float(probs @ statistic(pool_of(problem, np.full(len(arms), context), arms)))
+
+
+def truth(problem, name, context):
+    moments = problem.moments()
+    return {
+        "value": moments.value,
+        "value_sq": moments.value**2,
+        "reward_variance": moments.reward_variance,
+        "fisher_trace": moments.fisher_trace,
+        "norm_reward": moments.norm_reward,
+        "norm_squared_reward": moments.norm_squared_reward,
+        "norm_advantage": moments.norm_advantage,
+        "norm_squared_advantage": moments.norm_squared_advantage,
+        "variance_trace": moments.reward_variance * moments.fisher_trace,
+        "value_sq_trace": moments.value**2 * moments.fisher_trace,
+        "gradient_sq": moments.gradient_sq,
+    }[name][context]
+
+
+NAMES = tuple(estimates.PromptMoments.__dataclass_fields__)[:-1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("context", [0, 1])
+@pytest.mark.parametrize("rollouts", [4, 5])
+def test_every_moment_is_unbiased_over_all_ordered_pools(name, context, rollouts):
+    problem = bandit()
+    mean = expectation(
+        problem, context, lambda pool: getattr(estimates.prompt_moments(pool), name), rollouts
+    )
+    assert mean == pytest.approx(truth(problem, name, context), rel=1e-12, abs=1e-13)
+
+
+def v_statistic(pool):
+    weights = pool.rewards / pool.rollouts
+    return np.einsum("pi,pij,pj->p", weights, pool.gram, weights)
+
+
+def centred_by_all(pool):
+    """‖g‖² with the mean of all rewards taken off, which is not independent of the two."""
+    centred = pool.rewards - pool.rewards.mean(axis=1, keepdims=True)
+    whole = np.einsum("pi,pij,pj->p", centred, pool.gram, centred)
+    own = (pool.squared_norms * centred**2).sum(axis=1)
+    return (whole - own) / (pool.rollouts * (pool.rollouts - 1))
+
+
+def tau_plug_in(pool):
+    centred = pool.rewards - pool.rewards.mean(axis=1, keepdims=True)
+    return (pool.squared_norms * centred**2).mean(axis=1)
+
+
+def tau_leave_one_out(pool):
+    """a² by the mean of the others: σ²/(N-1) too large."""
+    return (pool.squared_norms * estimates.leave_one_out(pool.rewards) ** 2).mean(axis=1)
+
+
+def phi_plug_in(pool):
+    return pool.rewards.var(axis=1, ddof=1) * pool.squared_norms.mean(axis=1)
+
+
+def square_of_mean(pool):
+    return pool.rewards.mean(axis=1) ** 2
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("gradient_sq", v_statistic),
+        ("gradient_sq", centred_by_all),
+        ("norm_squared_advantage", tau_plug_in),
+        ("norm_squared_advantage", tau_leave_one_out),
+        ("variance_trace", phi_plug_in),
+        ("value_sq", square_of_mean),
+        ("gradient_sq", lambda pool: estimates.prompt_moments(pool).pool_gradient_sq),
+    ],
+)
+def test_the_same_test_refuses_biased_versions(name, wrong):
+    problem = bandit()
+    for context in (0, 1):
+        right = truth(problem, name, context)
+        assert abs(expectation(problem, context, wrong) - right) > 1e-3 * abs(right)
+
+
+def exact_mse(problem, context, estimator, group_size):
+    one = problem.restrict([context])
+    return float(
+        get_engine("exact").measure(Cell(one, group_size), [SquaredError(estimator)]).mean[0]
+    )
+
+
+@pytest.mark.parametrize("group_size", [2, 3, 5])
+@pytest.mark.parametrize("name", ["vanilla", "grpo", "oracle", "constant"])
+def test_curves_are_unbiased_at_group_sizes_below_and_above_the_pool(name, group_size):
+    problem, number = bandit(), 0.7 if name == "constant" else None
+    for context in (0, 1):
+
+        def errors(pool):
+            moments = estimates.prompt_moments(pool)
+            found = estimates._errors(pool, moments, [name], [group_size], number, "split", 1, 0)
+            return found[0, 0]
+
+        exact = exact_mse(problem, context, Estimator(name, constant=number), group_size)
+        assert expectation(problem, context, errors) == pytest.approx(exact, rel=1e-12)
+
+
+def test_the_paper_s_square_of_the_group_size_is_refused():
+    problem = bandit()
+
+    def wrong(pool):
+        found = estimates.prompt_moments(pool)
+        single = found.norm_squared_advantage - found.gradient_sq
+        return single / 3 + (found.variance_trace + found.gradient_sq) / 9
+
+    exact = exact_mse(problem, 0, Estimator("grpo"), 3)
+    assert abs(expectation(problem, 0, wrong) - exact) > 0.01 * exact
+
+
+def length_weighted(rewards, draws):
+    lengths = LENGTHS[draws.arms]
+    out = np.empty_like(rewards)
+    for i in range(rewards.shape[-1]):
+        others = np.delete(np.arange(rewards.shape[-1]), i)
+        weight = lengths[..., others]
+        out[..., i] = rewards[..., i] - (weight * rewards[..., others]).sum(-1) / weight.sum(-1)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator"),
+    [
+        ("vanilla", Estimator("vanilla")),
+        ("grpo", Estimator("grpo")),
+        ("norm-weighted", Estimator("norm-weighted")),
+        ("length-weighted", Estimator("by length", function=length_weighted)),
+    ],
+)
+def test_random_groups_are_unbiased_for_the_error_of_baselines_that_read_the_group(name, estimator):
+    problem, sizes = bandit(), [2, 3, 4]
+    for context in (0, 1):
+        total = np.zeros(len(sizes))
+        # Each pool alone and under one name, so that all have the same permutations.
+        for arms, probability in zip(*ordered_pools(problem, context), strict=True):
+            pool = pool_of(problem, [context], arms[None])
+            total += (
+                probability * estimates.group_errors(pool, [name], sizes, permutations=2)[0, :, 0]
+            )
+        exact = [exact_mse(problem, context, estimator, size) for size in sizes]
+        assert total == pytest.approx(exact, rel=1e-11)
+
+
+def test_token_weights_are_those_of_the_pool():
+    problem = bandit()
+    arms, _ = ordered_pools(problem, 0)
+    pool = pool_of(problem, np.zeros(len(arms), int), arms)
+    # Without a proxy of its own a pool of scores has squared norms there.
+    found = estimates.group_errors(pool, ["norm-weighted", "token-weighted"], [3])
+    assert np.array_equal(found[0], found[1])
+
+
+def test_random_groups_depend_on_seed_and_name_only():
+    problem = bandit()
+    rng = np.random.default_rng(0)
+    pool = pool_of(problem, [0, 1, 1, 0], rng.integers(0, 3, (4, 9)))
+    whole = estimates.group_errors(pool, ["norm-weighted"], [2, 4], seed=5)
+    part = estimates.group_errors(pool.select_prompts([2, 0]), ["norm-weighted"], [4], seed=5)
+    assert np.allclose(part[:, 0], whole[:, 1][:, [2, 0]], rtol=1e-12)
+    other = estimates.group_errors(pool, ["norm-weighted"], [2, 4], seed=6)
+    assert not np.allclose(other, whole)
+
+
+def test_chunks_of_prompts_change_nothing(monkeypatch):
+    rng = np.random.default_rng(0)
+    pool = pool_of(bandit(), [0, 1, 1, 0, 1], rng.integers(0, 3, (5, 9)))
+    whole = estimates.group_errors(pool, ["grpo", "norm-weighted"], [2, 4])
+    monkeypatch.setattr(estimates, "_ENTRIES", 170)
+    chunked = estimates.group_errors(pool, ["grpo", "norm-weighted"], [2, 4])
+    assert np.allclose(chunked, whole, rtol=1e-12)
+
+
+def two_arms():
+    """Two contexts of two arms, small enough that pools of three prompts can be listed."""
+    return SoftmaxBandit.linear(
+        [0.4, 0.6],
+        [[[1.0, 0.2], [-0.5, 1.0]], [[0.1, 1.0], [2.0, -0.3]]],
+        [0.7, -0.4],
+        [[[1.0], [0.3]], [[0.2], [1.5]]],
+        [[[1.0], [1.0]], [[1.0], [1.0]]],
+    )
+
+
+def sets_of_prompts(problem, prompts, rollouts=4):
+    """Every choice of prompts and multisets of outcomes, with its probability."""
+    atoms = []
+    for x, chance in enumerate(problem.context_probs):
+        p = problem.policy.probs[x]
+        for first in range(rollouts + 1):
+            arms = np.array([0] * first + [1] * (rollouts - first))
+            law = math.comb(rollouts, first) * p[0] ** first * p[1] ** (rollouts - first)
+            atoms.append((x, arms, chance * law))
+    for chosen in itertools.product(atoms, repeat=prompts):
+        yield (
+            [x for x, _, _ in chosen],
+            np.stack([arms for _, arms, _ in chosen]),
+            math.prod(p for _, _, p in chosen),
+        )
+
+
+def kept_diagonal(pool):
+    """‖g‖² with pairs of a prompt and itself."""
+    return pool.fold_gram.sum() / pool.size**2
+
+
+def kept_within_folds(pool):
+    """‖g‖² over pairs of folds, with the folds' own products kept but counted as pairs."""
+    return pool.fold_gram.sum() / (pool.size * (pool.size - 1))
+
+
+def test_constants_are_unbiased_over_all_sets_of_prompts():
+    problem = two_arms()
+    total, wrong = np.zeros(5), np.zeros(2)
+    for contexts, arms, probability in sets_of_prompts(problem, 3):
+        pool = pool_of(problem, contexts, arms, folds=[0, 0, 1])
+        found = estimates.constants(pool)
+        moments = estimates.prompt_moments(pool)
+        iid = estimates.curves(pool, [3], ["grpo"], design="iid", batch_size=2).mse[0]
+        total += probability * np.array([found.c1, found.c2, found.c3, found.vanilla, iid])
+        spread = moments.gradient_sq.mean()
+        wrong += probability * (spread - np.array([kept_diagonal(pool), kept_within_folds(pool)]))
+    right = mse_constants(problem.moments())
+    mse = gradient_mse(problem.moments(), "grpo", 3, 2).mse
+    assert total == pytest.approx([right.c1, right.c2, right.c3, right.vanilla, mse], rel=1e-11)
+    assert (np.abs(wrong - right.c1) > 0.01 * right.c1).all()
+
+
+def test_the_best_constant_is_bracketed_and_the_jackknife_takes_bias_off():
+    problem = bandit()
+    moments = problem.moments()
+    for context in (0, 1):
+        right = float(moments.centred(moments.optimal_baseline)[context])
+        plug_in, jackknife, split = (
+            expectation(problem, context, lambda p, m=m: estimates._at_best_constant(p, m), 5)
+            for m in ("plug-in", "jackknife", "split")
+        )
+        assert plug_in < right < split
+        assert abs(jackknife - right) < 0.4 * abs(plug_in - right)
+
+
+def test_the_jackknifed_best_constant_is_what_deleting_rollouts_gives():
+    rng = np.random.default_rng(2)
+    pool = pool_of(bandit(), [0, 1], rng.integers(0, 3, (2, 7)))
+    whole = estimates._at_best_constant(pool, "plug-in")
+    without = [
+        estimates._at_best_constant(pool.select_rollouts(np.delete(range(7), k)), "plug-in")
+        for k in range(7)
+    ]
+    slow = 7 * whole - 6 * np.mean(without, axis=0)
+    assert estimates._at_best_constant(pool, "jackknife") == pytest.approx(slow, rel=1e-12)
+
+
+def sampled(problem, prompts, rollouts, folds, seed):
+    """A pool of prompts and rollouts drawn at random."""
+    rng = np.random.default_rng([seed, 99])
+    contexts = rng.choice(problem.contexts, prompts, p=problem.context_probs)
+    arms = np.empty((prompts, rollouts), dtype=int)
+    for x in range(problem.contexts):
+        own = contexts == x
+        law = problem.policy.probs[x]
+        arms[own] = rng.choice(len(law), (own.sum(), rollouts), p=law / law.sum())
+    labels = np.arange(prompts) * folds // prompts
+    return pool_of(problem, contexts, arms, folds=labels)
+
+
+def token_problem():
+    problem = modular_sum(3, 2, probs=[0.2, 0.3, 0.5])
+    return problem.at(
+        PrefixSoftmax.random(OutputSpace(3, 2), contexts=3, seed=4, scale=0.8, shared=True)
+    )
+
+
+def test_token_sequences_are_estimated_within_error():
+    problem = token_problem()
+    pool = sampled(problem, 3000, 6, 100, seed=1)
+    moments = problem.moments()
+    right = mse_constants(moments)
+    found = estimates.constants(pool)
+    for name in found.NAMES:
+        assert abs(getattr(found, name) - getattr(right, name)) < 4.5 * found.se(name), name
+        assert 0 < found.se(name) < max(getattr(right, name), right.c1)
+    frame = estimates.curves(pool, [2, 16], design="iid", batch_size=3, minimum_variance="split")
+    for row in frame[frame.baseline != "minimum-variance"].itertuples():
+        exact = gradient_mse(moments, row.baseline, row.group_size, 3).mse
+        assert abs(row.mse - exact) < 4.5 * row.se, row
+    drawn = estimates.curves(pool, [3], ["norm-weighted"], design="iid")
+    exact = get_engine("exact").measure(
+        Cell(problem, 3), [SquaredError(Estimator("norm-weighted"))]
+    )
+    assert abs(drawn.mse[0] - exact.mean[0]) < 4.5 * drawn.se[0]
+    shares = estimates.zero_signal(pool, [2, 4])
+    for row in shares.itertuples():
+        exact = problem.context_probs @ problem.zero_signal_share(row.group_size)
+        assert abs(row.share - exact) < 4.5 * row.se
+
+
+def test_intervals_cover():
+    """95% intervals of 250 pools: fewer than 90% or more than 99.2% has a chance below 1e-3."""
+    problem = token_problem()
+    moments = problem.moments()
+    right = mse_constants(moments)
+    g_star = optimal_group_size(right)
+    spread = float(moments.context_probs @ (moments.norm_squared_reward - moments.gradient_sq)) / 4
+    grpo = gradient_mse(moments, "grpo", 4).mse - right.c1
+    oracle = gradient_mse(moments, "oracle", 4).mse - right.c1
+    names = ("c1", "c3", "g_star", "curve", "difference", "ratio", "share", "iid")
+    hits = dict.fromkeys(names, 0)
+    share = float(problem.context_probs @ problem.zero_signal_share(3))
+    pools = 250
+    for seed in range(pools):
+        pool = sampled(problem, 150, 6, 15, seed=1000 + seed)
+        found = estimates.constants(pool)
+        curve = estimates.curves(pool, [4], ["grpo"])
+        iid = estimates.curves(pool, [4], ["grpo"], design="iid")
+        pair = estimates.ordering(pool, 4, ["vanilla", "grpo"])
+        ratio = estimates.oracle_ratio(pool, [4], permutations=1)
+        zero = estimates.zero_signal(pool, [3])
+        low, high = found.g_star_interval()
+        for name, inside in {
+            "c1": found.interval("c1")[0] <= right.c1 <= found.interval("c1")[1],
+            "c3": found.interval("c3")[0] <= right.c3 <= found.interval("c3")[1],
+            "g_star": low <= g_star <= high,
+            "curve": curve.low[0] <= grpo <= curve.high[0],
+            "iid": iid.low[0] <= grpo + right.c1 <= iid.high[0],
+            "difference": pair.low[0] <= spread - grpo <= pair.high[0],
+            "ratio": ratio.low[0] <= grpo / oracle <= ratio.high[0],
+            "share": zero.low[0] <= share <= zero.high[0],
+        }.items():
+            hits[name] += inside
+    assert min(hits.values()) >= 0.90 * pools, hits
+    assert max(hits.values()) <= 0.992 * pools, hits
+
+
+def test_unequal_folds_give_the_error_of_single_prompts_for_a_mean():
+    """The variance of a mean is found, on average, whatever the folds."""
+    problem = token_problem()
+    variances = {1: [], 2: []}
+    for seed in range(150):
+        pool = sampled(problem, 60, 5, 60, seed=5000 + seed)
+        uneven = np.repeat(np.arange(12), [1, 9, 3, 7, 5, 5, 2, 8, 4, 6, 5, 5])
+        for place, folds in enumerate((pool.folds, uneven), start=1):
+            own = estimates._folded(folds, estimates.prompt_moments(pool).value[:, None])
+            variances[place].append(own.covariance[0, 0])
+    one, two = (np.array(variances[place]) for place in (1, 2))
+    error = (two - one).std(ddof=1) / math.sqrt(len(one))
+    assert abs((two - one).mean()) < 4 * error
+    assert error < 0.1 * one.mean()
+
+
+def test_where_each_design_scales():
+    pool = sampled(token_problem(), 40, 6, 8, seed=3)
+    prompt = estimates.curves(pool, [4], ["oracle"])
+    fixed = estimates.curves(pool, [4], ["oracle"], design="fixed")
+    one, ten = (
+        estimates.curves(pool, [4], ["oracle"], design="iid", batch_size=b) for b in (1, 10)
+    )
+    for name in ("mse", "low", "high", "se"):
+        assert fixed[name][0] == pytest.approx(prompt[name][0] / 40)
+        assert ten[name][0] == pytest.approx(one[name][0] / 10)
+    c1 = estimates.constants(pool).c1
+    assert one.mse[0] == pytest.approx(prompt.mse[0] + c1)
+
+
+def large_norms_without_reward():
+    """THEORY's plainest counter-example: V = .8, b* = .128, so the oracle is worse than nothing."""
+    return SoftmaxBandit.tabular(
+        [1.0],
+        [np.log([0.8, 0.1, 0.05, 0.05])],
+        [[[1.0], [0.0], [0.0], [0.0]]],
+        [[[1.0], [1.0], [1.0], [1.0]]],
+    )
+
+
+def even_arms():
+    """Four even arms, one rewarded: Assumption 2 holds, and grpo wins above G = 5."""
+    return SoftmaxBandit.tabular(
+        [1.0],
+        [np.zeros(4)],
+        [[[1.0], [1.0], [1.0], [0.0]]],
+        [[[1.0], [1.0], [1.0], [1.0]]],
+    )
+
+
+def test_the_paper_s_reading_fails_where_theory_says_so():
+    pool = sampled(large_norms_without_reward(), 400, 16, 40, seed=2)
+    frame = estimates.ordering(pool, 16, ["vanilla", "grpo", "oracle", "norm-weighted"])
+    read = frame.set_index(["first", "second"])
+    assert read.loc[("vanilla", "oracle"), "larger"] == "oracle"
+    assert read.loc[("vanilla", "oracle"), "reading"] == "fails"
+    assert read.loc[("vanilla", "grpo"), "reading"] == "fails"
+    assert read.loc[("grpo", "oracle"), "reading"] == "holds"
+    assert read.loc[("grpo", "norm-weighted"), "larger"] == "grpo"
+    assert read.loc[("grpo", "norm-weighted"), "reading"] == "none"
+    table = estimates.summary(pool).set_index("name")
+    assert table.loc["correlation", "high"] < 0
+    assert table.loc["best_less_value", "high"] < 0
+    assert table.loc["optimal_baseline", "value"] < 0.3
+    exact = gradient_mse(large_norms_without_reward().moments(), "grpo", 16).mse
+    curve = estimates.curves(pool, [16], ["grpo"])
+    assert abs(curve.mse[0] - exact) < 4.5 * curve.se[0]
+
+
+def test_the_paper_s_reading_holds_where_theory_says_so():
+    pool = sampled(even_arms(), 400, 16, 40, seed=2)
+    frame = estimates.ordering(pool, 16)
+    assert frame.reading.tolist() == ["holds"] * 3
+    table = estimates.summary(pool).set_index("name")
+    assert table.loc["oracle_beats_vanilla", "value"] > 0.9
+    # Norms are all equal up to rounding, so there is no correlation to speak of.
+    assert (
+        np.isnan(table.loc["correlation", "value"]) or abs(table.loc["correlation", "value"]) < 1e-3
+    )
+
+
+def test_ratio_of_grpo_to_oracle():
+    problem = token_problem()
+    pool = sampled(problem, 2000, 8, 50, seed=6)
+    frame = estimates.oracle_ratio(pool, [2, 4, 64], permutations=4)
+    moments, right = problem.moments(), mse_constants(problem.moments())
+    for row in frame.itertuples():
+        exact = 1 + right.c3 / ((row.group_size - 1) * right.c2)
+        assert row.low <= exact <= row.high
+        assert row.sample_price == row.group_size / (row.group_size - 1)
+        if row.group_size <= 8:
+            assert row.measured_low <= exact <= row.measured_high
+        else:
+            assert math.isnan(row.measured)
+    iid = estimates.oracle_ratio(pool, [4], design="iid", permutations=1)
+    exact = gradient_mse(moments, "grpo", 4).mse / gradient_mse(moments, "oracle", 4).mse
+    assert iid.low[0] <= exact <= iid.high[0]
+
+
+def constants_of(c1, c3, se1, se3, folds=50, c2=1.0):
+    covariance = np.diag([se1**2, 0.01, se3**2, 0.01])
+    return estimates.ConstantsEstimate(c1, c2, c3, 2.0, covariance, folds, 500)
+
+
+def test_group_size_star_and_its_interval():
+    sure = constants_of(0.01, 1.0, 0.001, 0.05)
+    assert sure.g_star_exact == pytest.approx(11)
+    assert sure.g_star_paper == pytest.approx(10)
+    low, high = sure.g_star_interval()
+    assert 9 < low < 11 < high < 13
+    assert sure.g_star_interval("paper") == pytest.approx((low - 1, high - 1))
+    assert not sure.unbounded
+    # Ends of Fieller's interval are where the test of c3 = r c1 just does not reject.
+    for end in (low, high):
+        ratio = (end - 1) ** 2
+        error = math.sqrt(0.05**2 + ratio**2 * 0.001**2)
+        assert abs(1.0 - ratio * 0.01) / error == pytest.approx(estimates._quantile(50), rel=1e-9)
+
+
+def test_where_c1_may_be_nothing_the_group_size_has_no_upper_limit():
+    vague = constants_of(0.01, 1.0, 0.008, 0.05)
+    low, high = vague.g_star_interval()
+    assert vague.unbounded
+    assert high == math.inf
+    assert 1 < low < vague.g_star_exact
+    negative = constants_of(-0.002, 1.0, 0.004, 0.05)
+    assert negative.g_star_exact is None
+    assert negative.g_star_paper is None
+    assert negative.clipped == ("c1",)
+    assert negative.predictions().c1 == 0
+    low, high = negative.g_star_interval()
+    assert high == math.inf
+    assert low > 5
+    assert negative.flat_interval()[1] == math.inf
+    absurd = constants_of(-0.1, 1.0, 0.004, 0.05)
+    assert absurd.g_star_interval() == (1.0, math.inf)
+    with pytest.raises(InputError, match="choose exact or paper"):
+        absurd.g_star_interval("both")
+
+
+@pytest.mark.parametrize(("c1", "c3"), [(0.01, 1.0), (0.2, 0.4), (0.0, 1.0), (0.01, 0.0)])
+def test_the_flat_interval_ends_where_the_error_is_five_per_cent_above_the_least(c1, c3):
+    found = constants_of(c1, c3, 0.001, 0.05)
+    known = found.predictions()
+    low, high = found.flat_interval()
+    least = known.least_mse(1.0)
+    for end in (low, high):
+        if math.isfinite(end) and end > 1:
+            assert known.mse(end, 1 / end) == pytest.approx(1.05 * least, rel=1e-9)
+    assert (high == math.inf) == (c1 == 0)
+    assert low == 1 or c3 > 0
+
+
+def test_one_fold_gives_estimates_without_errors():
+    pool = sampled(token_problem(), 5, 6, 1, seed=1)
+    found = estimates.constants(pool)
+    assert math.isnan(found.se("c1"))
+    assert found.interval("c1") == (-math.inf, math.inf)
+    assert found.unbounded
+    assert found.g_star_interval() == (1.0, math.inf)
+    curve = estimates.curves(pool, [4], ["grpo"])
+    assert np.isfinite(curve.mse[0])
+    assert (curve.low[0], curve.high[0]) == (-math.inf, math.inf)
+    assert math.isnan(curve.se[0])
+    assert estimates.ordering(pool, 4).larger.tolist() == ["open"] * 3
+    assert len(found.frame()) == 6
+
+
+def test_one_prompt_has_curves_but_no_spread_between_prompts():
+    pool = sampled(token_problem(), 1, 6, 1, seed=1)
+    assert np.isfinite(estimates.curves(pool, [2, 64]).mse).all()
+    with pytest.raises(InputError, match="there is 1 prompt"):
+        estimates.constants(pool)
+    with pytest.raises(InputError, match="there is 1 prompt"):
+        estimates.curves(pool, [4], ["grpo"], design="iid")
+
+
+def test_two_prompts_have_constants_but_no_error_of_the_first():
+    found = estimates.constants(sampled(token_problem(), 2, 6, 2, seed=1))
+    assert math.isfinite(found.c1)
+    assert math.isnan(found.se("c1"))
+    assert math.isfinite(found.se("c2"))
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 1e6 + 0.1])
+def test_equal_rewards_teach_nothing(level):
+    rng = np.random.default_rng(0)
+    pool = ScoredPool.from_scores(np.full((6, 8), level), rng.normal(size=(6, 8, 3)))
+    found = estimates.constants(pool)
+    assert (found.c1, found.c2, found.c3) == (0, 0, 0)
+    assert found.g_star_exact is None
+    assert found.g_star_interval() == (1.0, math.inf)
+    assert found.flat_interval() == (1.0, math.inf)
+    frame = estimates.curves(pool, [2, 8], ["grpo", "oracle", "minimum-variance"])
+    # b* is a ratio whose numerator and denominator round apart.
+    assert np.abs(frame.mse).max() <= 1e-12 * max(level, 1.0) ** 2
+    assert not frame[frame.baseline != "minimum-variance"].mse.any()
+    weighted = estimates.curves(pool, [2, 8], ["norm-weighted"])
+    assert np.abs(weighted.mse).max() <= 1e-12 * max(level, 1.0) ** 2
+    assert (estimates.curves(pool, [2], ["vanilla"]).mse > 0).all() == (level > 0)
+    assert estimates.zero_signal(pool, [2, 50]).share.tolist() == [1.0, 1.0]
+    assert np.isnan(estimates.oracle_ratio(pool, [4]).predicted).all()
+    assert estimates.ordering(pool, 4, ["grpo", "oracle"]).larger.tolist() == ["tie"]
+    assert not estimates.prompt_table(pool).oracle_beats_vanilla.any() or level > 0
+    table = estimates.summary(pool).set_index("name")
+    assert np.isnan(table.loc["correlation", "value"])
+    assert table.loc["pass_rate", "value"] == level
+
+
+def test_scores_that_are_all_zero():
+    rng = np.random.default_rng(0)
+    pool = ScoredPool.from_scores(rng.integers(0, 2, (6, 8)).astype(float), np.zeros((6, 8, 3)))
+    frame = estimates.curves(
+        pool, [2, 8], estimates.BASELINES, minimum_variance="split", design="iid"
+    )
+    assert not frame[["mse", "se", "low", "high"]].to_numpy().any()
+    found = estimates.constants(pool)
+    assert (found.c1, found.c3, found.g_star_paper) == (0, 0, None)
+    table = estimates.prompt_table(pool)
+    assert np.array_equal(table.optimal_baseline, table.value)
+    assert np.isnan(estimates.summary(pool).set_index("name").loc["correlation", "value"])
+
+
+def test_shares_of_groups_without_signal():
+    rewards = [[1.0, 1.0, 0.0, 0.0, 0.0], [1.0] * 5]
+    frame = estimates.zero_signal(rewards, [1, 2, 3, 5, 6])
+    pairs = (1 / 10 + 3 / 10 + 1) / 2
+    assert frame.share.tolist() == pytest.approx(
+        [1, pairs, (1 / 10 + 1) / 2, 1 / 2, (0.4**6 + 0.6**6 + 1) / 2]
+    )
+    assert frame.biased.tolist() == [False] * 4 + [True]
+    pool = ScoredPool.from_scores(rewards, np.ones((2, 5, 1)))
+    assert estimates.zero_signal(pool, [2]).equals(estimates.zero_signal(rewards, [2]))
+    for bad, message in (
+        ({"rewards": pool, "folds": [0, 1]}, "folds of its own"),
+        ({"rewards": rewards, "folds": [0]}, "one whole number a prompt"),
+    ):
+        with pytest.raises(InputError, match=message):
+            estimates.zero_signal(group_sizes=[2], **bad)
+
+
+def test_large_pools_of_many_rewards_have_finite_shares():
+    rng = np.random.default_rng(0)
+    frame = estimates.zero_signal(rng.integers(0, 2, (3, 400)), [2, 200, 400])
+    assert np.isfinite(frame.share).all()
+    assert frame.share[0] == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"group_sizes": [1]}, "leave-one-out needs at least 2"),
+        ({"group_sizes": []}, "no group sizes"),
+        ({"group_sizes": [2.5]}, "must be a whole number"),
+        ({"group_sizes": [2], "baselines": ["critic"]}, "'critic' is unknown"),
+        ({"group_sizes": [2], "baselines": []}, "no baselines"),
+        ({"group_sizes": [2], "baselines": "grpo"}, "give a list of names"),
+        ({"group_sizes": [7], "baselines": ["norm-weighted"]}, "which has 6 rollouts a prompt"),
+        ({"group_sizes": [1], "baselines": ["length-weighted"]}, "leave-one-out needs at least 2"),
+        ({"group_sizes": [2], "baselines": ["constant"]}, "with, and only with"),
+        ({"group_sizes": [2], "constant": 0.5}, "with, and only with"),
+        ({"group_sizes": [2], "design": "batch"}, "design 'batch' is unknown"),
+        ({"group_sizes": [2], "batch_size": 2}, "takes none"),
+        ({"group_sizes": [2], "minimum_variance": "exact"}, "minimum_variance is 'exact'"),
+    ],
+)
+def test_bad_questions_are_refused(arguments, message):
+    pool = sampled(token_problem(), 4, 6, 4, seed=0)
+    with pytest.raises(InputError, match=message):
+        estimates.curves(pool, **arguments)
+
+
+def test_other_bad_questions_are_refused():
+    pool = sampled(token_problem(), 4, 6, 4, seed=0)
+    with pytest.raises(InputError, match="at least two different"):
+        estimates.ordering(pool, 4, ["grpo", "rloo"])
+    with pytest.raises(InputError, match="leave-one-out needs at least 2"):
+        estimates.oracle_ratio(pool, [1])
+    with pytest.raises(InputError, match="'oracle' is not one of"):
+        estimates.group_errors(pool, ["oracle"], [2])
+    with pytest.raises(InputError, match="at least one baseline"):
+        estimates.group_errors(pool, [], [2])
+    with pytest.raises(InputError, match="holds no inner products between prompts"):
+        estimates.constants(pool.select_rollouts(range(5)))
+    with pytest.raises(InputError, match="constant 'c4' is unknown"):
+        estimates.constants(pool).se("c4")
+
+
+@pytest.mark.parametrize("folds", [[0, 0, 1, 1, 2, 2, 3, 3], [0, 1, 1, 1, 2, 2, 3, 3]])
+def test_what_the_jackknife_deletes_is_what_a_pool_without_that_fold_says(folds):
+    rng = np.random.default_rng(4)
+    problem = bandit()
+    pool = pool_of(problem, rng.integers(0, 2, 8), rng.integers(0, 3, (8, 6)), folds=folds)
+    columns = pool.rewards.mean(axis=1)[:, None]
+    found = estimates._with_mean_gradient(pool, estimates.prompt_moments(pool), columns)
+    assert found.full[1] == estimates.constants(pool).c1
+    for fold in range(4):
+        rest = pool.select_prompts(np.flatnonzero(pool.folds != fold).tolist())
+        expected = [rest.rewards.mean(), estimates.constants(rest).c1]
+        assert found.without[fold] == pytest.approx(expected, rel=1e-11)
+    if found.sizes.min() == found.sizes.max():
+        centred = found.without - found.without.mean(axis=0)
+        assert np.allclose(found.covariance, centred.T @ centred * 3 / 4, rtol=1e-12)
+
+
+def test_deleting_single_prompts_gives_the_textbook_error_of_a_mean():
+    values = np.random.default_rng(0).normal(size=(20, 1))
+    found = estimates._folded(np.arange(20), values)
+    assert found.se[0] == pytest.approx(values.std(ddof=1) / math.sqrt(20), rel=1e-12)
+    assert found.quantile == pytest.approx(2.093, abs=1e-3)
+    low, high = found.interval()
+    assert high - low == pytest.approx(2 * found.quantile * found.se)

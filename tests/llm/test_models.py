@@ -1,0 +1,221 @@
+"""Loading models: folders, adapters, tokens, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from ustat_pg.llm.tasks import Prompt
+from ustat_pg.validation import InputError
+
+from .conftest import CHARACTERS, TEMPLATE, character_tokenizer
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from ustat_pg.llm.models import (  # noqa: E402
+    check_lengths,
+    end_tokens,
+    load_model,
+    tokenise,
+    weights_digest,
+)
+
+
+def changed(folder, tmp_path, **tokenizer):
+    """A copy of a model folder with another tokenizer."""
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (copy / name).unlink(missing_ok=True)
+    made = character_tokenizer(**{"chat_template": None} | tokenizer)
+    return copy, made
+
+
+def test_a_folder_is_loaded_ready_for_scores(tiny, tiny_folder):
+    assert not tiny.model.training
+    assert tiny.context == 256
+    assert (tiny.name, tiny.source, tiny.device) == (str(tiny_folder), str(tiny_folder), "cpu")
+    assert tiny.model.dtype == torch.float32
+    assert all(p.requires_grad for p in tiny.model.parameters())
+    assert end_tokens(tiny) == (1,)
+
+
+def test_the_character_tokenizer_survives_its_folder(tiny):
+    """AutoTokenizer is known to put another tokenizer in the place of one for this architecture."""
+    ids = tiny.tokenizer(CHARACTERS)["input_ids"]
+    assert ids == list(range(2, 2 + len(CHARACTERS)))
+    assert tiny.tokenizer.decode(ids) == CHARACTERS
+    assert (tiny.tokenizer.pad_token_id, tiny.tokenizer.eos_token_id) == (0, 1)
+
+
+def test_dtype(tiny_folder):
+    assert load_model(tiny_folder, dtype="bfloat16").model.dtype == torch.bfloat16
+    assert load_model(tiny_folder, dtype=torch.float64).model.dtype == torch.float64
+
+
+def test_prompts_become_tokens(tiny):
+    text = "12 + 3 =\n"
+    assert tiny.tokenizer.decode(tokenise(tiny, Prompt("a", text))) == text
+    messages = [{"role": "user", "content": "hi there"}]
+    assert tiny.tokenizer.decode(tokenise(tiny, Prompt("a", messages))) == "u>hi there\na>"
+    assert tiny.tokenizer.chat_template == TEMPLATE
+
+
+def test_what_the_tokenizer_does_not_know_is_refused(tiny):
+    with pytest.raises(InputError, match=r"prompt 'p3' has characters .* know: × é"):
+        tokenise(tiny, Prompt("p3", "3 × 4 é"))
+
+
+def test_messages_without_a_template_are_refused(tiny_folder, tmp_path):
+    copy, made = changed(tiny_folder, tmp_path)
+    made.save_pretrained(copy)
+    model = load_model(copy)
+    with pytest.raises(InputError, match=r"'p3' is a list of messages .* no chat template"):
+        tokenise(model, Prompt("p3", [{"role": "user", "content": "x"}]))
+
+
+def test_a_template_that_refuses_is_told(tiny_folder, tmp_path):
+    template = "{{ raise_exception('roles must alternate') }}"
+    copy, made = changed(tiny_folder, tmp_path, chat_template=template)
+    made.save_pretrained(copy)
+    with pytest.raises(InputError, match=r"refuses prompt 'p3': roles must alternate"):
+        tokenise(load_model(copy), Prompt("p3", [{"role": "user", "content": "x"}]))
+
+
+def test_no_pad_token_is_refused_and_can_be_named(tiny_folder, tmp_path):
+    copy, made = changed(tiny_folder, tmp_path)
+    made.pad_token = None
+    made.save_pretrained(copy)
+    with pytest.raises(InputError, match=r"no pad token: .* pad_token='<eos>'"):
+        load_model(copy)
+    assert load_model(copy, pad_token="<eos>").tokenizer.pad_token_id == 1
+    with pytest.raises(InputError, match="pad_token is '<none>'"):
+        load_model(copy, pad_token="<none>")
+    made.add_special_tokens({"pad_token": "<new>"})
+    made.save_pretrained(copy)
+    with pytest.raises(InputError, match=r"the pad token '<new>' .* the model knows 98 tokens"):
+        load_model(copy)
+
+
+def test_lengths(tiny):
+    check_lengths(tiny, "p3", 200, 56)
+    with pytest.raises(InputError, match=r"'p3' has 200 tokens.* 57 more than .*, 256:"):
+        check_lengths(tiny, "p3", 200, 57)
+
+
+def test_a_fresh_adapter_is_the_only_part_trained(tiny_folder, tiny, tmp_path):
+    pytest.importorskip("peft")
+    model = load_model(tiny_folder, lora=2)
+    trained = {n for n, p in model.model.named_parameters() if p.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    assert len(trained) == 2 * 7 * 2
+    assert not model.model.training
+    ids = torch.tensor([[3, 4, 5]])
+    # A fresh adapter changes nothing.
+    assert torch.equal(model.model(ids).logits, tiny.model(ids).logits)
+    assert weights_digest(model.model) == weights_digest(load_model(tiny_folder, lora=2).model)
+    with torch.no_grad():
+        for name, parameter in model.model.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.1)
+    model.model.save_pretrained(tmp_path)
+    back = load_model(tiny_folder, lora=tmp_path)
+    assert torch.equal(back.model(ids).logits, model.model(ids).logits)
+    assert trained == {n for n, p in back.model.named_parameters() if p.requires_grad}
+    assert (model.source, back.source) == ("", "")
+    with pytest.raises(InputError, match=r"adapter_config.json"):
+        load_model(tiny_folder, lora=str(tmp_path / "none"))
+    with pytest.raises(InputError, match="lora is 0"):
+        load_model(tiny_folder, lora=0)
+
+
+def test_the_digest_tells_weights_apart(tiny_folder, tiny):
+    other = load_model(tiny_folder)
+    assert weights_digest(other.model) == weights_digest(tiny.model)
+    with torch.no_grad():
+        other.model.model.norm.weight[3] += 1e-6
+    assert weights_digest(other.model) != weights_digest(tiny.model)
+
+
+def test_models_that_are_none_are_refused(tiny_folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad").mkdir()
+    shutil.copytree(tiny_folder, tmp_path / "bad", dirs_exist_ok=True)
+    (tmp_path / "bad" / "config.json").write_text("{}")
+    for name, options, said in (
+        (tmp_path / "none", {}, "there is no model folder"),
+        (tmp_path / "empty", {}, "has no config.json"),
+        (tmp_path / "bad", {}, "cannot be loaded"),
+        (tiny_folder, {"device": "abacus"}, "device is 'abacus'"),
+        (tiny_folder, {"dtype": "int8"}, "dtype is 'int8'"),
+        (tiny_folder, {"dtype": "float"}, None),
+        (tiny_folder, {"dtype": "real"}, "dtype is 'real'"),
+    ):
+        if said is None:
+            assert load_model(name, **options).model.dtype == torch.float32
+            continue
+        with pytest.raises(InputError, match=said):
+            load_model(name, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(tiny_folder):
+    with pytest.raises(InputError, match="device is 'cuda'"):
+        load_model(tiny_folder, device="cuda")
+
+
+def test_out_of_memory_is_told(tiny_folder, monkeypatch):
+    def fail(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
+    with pytest.raises(InputError, match=r"memory ran out while .* smaller dtype"):
+        load_model(tiny_folder)
+
+
+OFFLINE = """
+    import time
+    time.sleep = lambda seconds: None  # the hub's client waits between its attempts
+    from ustat_pg.llm.models import load_model
+    from ustat_pg.llm.tasks import load_task
+    from ustat_pg.validation import InputError
+
+    for load, name in (
+        (load_model, "somebody/some-model"), (load_task, "gsm8k"), (load_task, "math")
+    ):
+        try:
+            load(name)
+        except InputError as error:
+            print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}],
+    ids=["offline", "unreachable"],
+)
+def test_a_hub_that_cannot_be_reached_names_the_local_way(tmp_path, environment):
+    pytest.importorskip("datasets")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(OFFLINE)],
+        env=os.environ | {"HF_HOME": str(tmp_path)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = done.stdout.splitlines()
+    assert len(said) == 3, done.stderr
+    assert "'somebody/some-model' cannot be had from the hub" in said[0]
+    assert "local folder" in said[0]
+    assert "'openai/gsm8k' cannot be had from the hub" in said[1]
+    assert "'HuggingFaceH4/MATH-500' cannot be had from the hub" in said[2]
+    assert all("local path" in line for line in said[1:])

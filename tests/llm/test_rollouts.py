@@ -1,0 +1,713 @@
+"""Rollouts: drawn from the model itself, stored, resumed, read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+import types
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from ustat_pg.llm.tasks import Prompt, Task
+from ustat_pg.memory import ChunkWarning
+from ustat_pg.validation import InputError
+
+from .conftest import save_tiny
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from ustat_pg.llm import generation  # noqa: E402
+from ustat_pg.llm.models import LanguageModel, load_model  # noqa: E402
+from ustat_pg.llm.rollouts import (  # noqa: E402
+    VerifierWarning,
+    load_rewards,
+    load_rollouts,
+    sample,
+)
+
+
+def even(prompts, completions, **columns):
+    """1 where the number of characters is even."""
+    return [float(len(completion) % 2 == 0) for completion in completions]
+
+
+def task_of(texts=("1+1=", "2 + 3 =", "7"), verifier=even, length=6, **columns):
+    prompts = tuple(Prompt(f"p{i}", text, dict(columns)) for i, text in enumerate(texts))
+    return Task("sums", prompts, verifier, length)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Sixteen tokens, so that the end-of-text token is often drawn."""
+    folder = save_tiny(
+        tmp_path_factory.mktemp("small"),
+        characters="0123456789+= -",
+        hidden_size=8,
+        seed=3,
+        std=0.6,
+    )
+    return load_model(folder)
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """The rows that were drawn: (prompt's id, which completion)."""
+    seen = []
+    real = generation._generate
+
+    def counted(language_model, part, length, seed):
+        seen.extend((name, i) for name, _, i in part)
+        return real(language_model, part, length, seed)
+
+    monkeypatch.setattr(generation, "_generate", counted)
+    return seen
+
+
+def probabilities(model, ids):
+    """The model's next-token distribution after some tokens."""
+    with torch.no_grad():
+        logits = model.model(torch.tensor([ids])).logits[0, -1].double()
+    return torch.softmax(logits, dim=-1).numpy()
+
+
+def chi_square(counts, expected):
+    """The p-value of counts against probabilities, rare cells pooled."""
+    counts, expected = np.asarray(counts, float), np.asarray(expected) * np.sum(counts)
+    rare = expected < 10
+    if rare.any():
+        counts = np.append(counts[~rare], counts[rare].sum())
+        expected = np.append(expected[~rare], expected[rare].sum())
+    return scipy.stats.chisquare(counts, expected).pvalue
+
+
+@pytest.fixture(scope="module")
+def many(small):
+    """Twenty thousand completions of one prompt."""
+    return sample(small, task_of(["1+1="], length=3), 20_000, seed=11, batch=5000)[0]
+
+
+def test_first_tokens_have_the_models_probabilities(small, many):
+    expected = probabilities(small, many.prompt_ids)
+    counts = np.bincount([ids[0] for ids in many.completion_ids], minlength=len(expected))
+    assert chi_square(counts, expected) > 1e-3
+    # What a setting left on would do is seen at this size.
+    likeliest = np.where(expected >= np.sort(expected)[8], expected, 0)
+    for wrong in (expected ** (1 / 0.8), expected**0.8, likeliest):
+        changed = wrong / wrong.sum()
+        assert chi_square(counts, np.maximum(changed, 1e-12)) < 1e-6
+
+
+def test_later_tokens_have_them_too(small, many):
+    """Given the most frequent beginnings, two tokens long."""
+    beginnings = [ids[:2] for ids in many.completion_ids if len(ids) == 3]
+    found, counts = np.unique(beginnings, axis=0, return_counts=True)
+    for start in found[np.argsort(counts)[-3:]].tolist():
+        expected = probabilities(small, [*many.prompt_ids, *start])
+        third = [ids[2] for ids in many.completion_ids if len(ids) == 3 and [*ids[:2]] == start]
+        counts3 = np.bincount(third, minlength=len(expected))
+        assert counts3.sum() > 300
+        assert chi_square(counts3, expected) > 1e-3
+
+
+def test_tokens_are_the_inverse_distribution_function(tiny):
+    """Token by token without a cache, one completion at a time."""
+    task = task_of(["ab = ", "x"], length=5)
+    drawn = sample(tiny, task, 16, seed=2)
+    for rollout in drawn:
+        draws = generation.uniforms(2, rollout.prompt.id, range(16), 5)
+        for ids, us in zip(rollout.completion_ids, draws, strict=True):
+            context = list(rollout.prompt_ids)
+            for token, u in zip(ids, us, strict=False):
+                sums = np.cumsum(probabilities(tiny, context))
+                assert token == np.searchsorted(sums, u * sums[-1], side="right")
+                context.append(token)
+
+
+def test_completions_end_with_the_end_of_text_token(small, many):
+    end, lengths = 1, np.array([len(ids) for ids in many.completion_ids])
+    assert {1, 2, 3} == set(lengths)
+    for ids in many.completion_ids:
+        assert end not in ids[:-1]
+        assert len(ids) == 3 or ids[-1] == end
+    # The pad token is drawn like any other and is not taken for padding.
+    assert any(0 in ids[:-1] for ids in many.completion_ids)
+    assert any(ids[-1] == 0 for ids in many.completion_ids)
+    assert len(many.texts) == 20_000
+    first = next(i for i, ids in enumerate(many.completion_ids) if len(ids) == 3 and min(ids) > 1)
+    assert small.tokenizer.decode(many.completion_ids[first]) == many.texts[first]
+
+
+def pools(rollouts):
+    return {r.prompt.id: (r.prompt_ids, r.completion_ids, r.rewards.tolist()) for r in rollouts}
+
+
+def test_order_batches_and_number_change_nothing(small):
+    task = task_of()
+    whole = sample(small, task, 8, seed=1)
+    for batch in (1, 3, 8, 16):
+        assert pools(sample(small, task, 8, seed=1, batch=batch)) == pools(whole)
+    backwards = dataclasses.replace(task, prompts=task.prompts[::-1])
+    assert [r.prompt.id for r in sample(small, backwards, 8, seed=1)] == ["p2", "p1", "p0"]
+    assert pools(sample(small, backwards, 8, seed=1)) == pools(whole)
+    fewer = sample(small, task, 5, seed=1)
+    assert all(f.completion_ids == w.completion_ids[:5] for f, w in zip(fewer, whole, strict=True))
+    assert pools(sample(small, task, 8, seed=2)) != pools(whole)
+    assert len({ids for r in whole for ids in r.completion_ids}) > 15
+
+
+@pytest.mark.parametrize("kind", ["GPT2", "Llama", "Qwen3"])
+def test_other_architectures_with_padding(small, kind):
+    """Left padding, caches and positions: a prompt alone gives what it gives beside a longer one."""
+    sizes = {"vocab_size": 16, "max_position_embeddings": 64}
+    config = {
+        "GPT2": lambda: transformers.GPT2Config(
+            vocab_size=16, n_positions=64, n_embd=8, n_layer=2, n_head=2, initializer_range=0.5
+        ),
+        "Llama": lambda: transformers.LlamaConfig(
+            **sizes,
+            hidden_size=8,
+            intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            initializer_range=0.5,
+        ),
+        "Qwen3": lambda: transformers.Qwen3Config(
+            **sizes,
+            hidden_size=8,
+            intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=4,
+            initializer_range=0.5,
+        ),
+    }[kind]()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    language_model = LanguageModel(model, small.tokenizer, kind, "cpu", 64)
+    task = task_of(["1", "11 + 22 + 33 ="], length=5)
+    together = sample(language_model, task, 6)
+    assert pools(sample(language_model, task, 6, batch=6)) == pools(together)
+    check = together[0]
+    draws = generation.uniforms(0, "p0", range(6), 5)
+    for ids, us in zip(check.completion_ids, draws, strict=True):
+        sums = np.cumsum(probabilities(language_model, list(check.prompt_ids)))
+        assert ids[0] == np.searchsorted(sums, us[0] * sums[-1], side="right")
+
+
+LEAKS = {
+    "do_sample": True,
+    "temperature": 0.1,
+    "top_k": 1,
+    "top_p": 0.2,
+    "repetition_penalty": 5.0,
+    "no_repeat_ngram_size": 1,
+    "min_new_tokens": 6,
+    "suppress_tokens": [3, 4, 5],
+    "num_beams": 2,
+    "num_return_sequences": 2,
+    "forced_eos_token_id": 2,
+}
+
+
+@pytest.mark.parametrize("lora", [None, 2])
+def test_the_models_own_generation_settings_do_not_come_in(small, lora, monkeypatch):
+    if lora:
+        pytest.importorskip("peft")
+    wanted = pools(sample(small, task_of(), 6))
+    model = load_model(small.source, lora=lora)
+    base = model.model.get_base_model() if lora else model.model
+    settings = transformers.GenerationConfig(eos_token_id=1, pad_token_id=0, **LEAKS)
+    base.generation_config = settings
+    assert pools(sample(model, task_of(), 6)) == wanted
+    assert base.generation_config is settings
+    # The guard is what keeps them out.
+    base.generation_config = transformers.GenerationConfig(
+        eos_token_id=1, pad_token_id=0, repetition_penalty=5.0, suppress_tokens=[3, 4, 5]
+    )
+    assert pools(sample(model, task_of(), 6)) == wanted
+    monkeypatch.setattr(generation, "_plain_generation", lambda model: torch.no_grad())
+    assert pools(sample(model, task_of(), 6)) != wanted
+
+
+def test_a_model_in_training_is_put_back(small):
+    model = load_model(small.source)
+    for layer in model.model.modules():
+        if hasattr(layer, "attention_dropout"):
+            layer.attention_dropout = 0.5
+    model.model.train()
+    assert pools(sample(model, task_of(), 4)) == pools(sample(small, task_of(), 4))
+    assert model.model.training
+
+
+def test_further_end_tokens_of_the_model_end_a_completion(small):
+    model = load_model(small.source)
+    model.model.generation_config.eos_token_id = [1, 5]
+    for rollout in sample(model, task_of(), 30):
+        assert all(not {1, 5} & set(ids[:-1]) for ids in rollout.completion_ids)
+        assert any(ids[-1] == 5 for ids in rollout.completion_ids)
+
+
+def test_a_pad_token_that_is_the_end_of_text_token_too(small):
+    """Then padding cannot be told from tokens by looking at them."""
+    model = load_model(small.source, pad_token="<eos>")
+    assert model.tokenizer.pad_token_id == model.tokenizer.eos_token_id
+    assert pools(sample(model, task_of(), 8)) == pools(sample(small, task_of(), 8))
+
+
+def test_nothing_is_computed_behind_the_last_end(small):
+    steps = []
+    hook = small.model.register_forward_hook(lambda *arguments: steps.append(1))
+    try:
+        drawn = sample(small, task_of(["1"], length=250), 4)
+    finally:
+        hook.remove()
+    assert len(steps) == max(len(ids) for ids in drawn[0].completion_ids) < 250
+
+
+def test_bfloat16_weights_are_sampled_too(small):
+    drawn = sample(load_model(small.source, dtype="bfloat16"), task_of(), 4)
+    assert [len(r.completion_ids) for r in drawn] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("most", [3, 1])
+def test_where_memory_runs_out_fewer_are_taken(small, monkeypatch, most):
+    real = generation._generate
+
+    def limited(language_model, part, length, seed):
+        if len(part) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(language_model, part, length, seed)
+
+    wanted = pools(sample(small, task_of(), 5))
+    monkeypatch.setattr(generation, "_generate", limited)
+    with pytest.warns(ChunkWarning) as caught:
+        assert pools(sample(small, task_of(), 5)) == wanted
+    said = [str(warning.message).split("; ")[0] for warning in caught]
+    expected = [15, 7, 3][: 2 if most == 3 else 3]
+    assert said == [f"memory ran out at {n} completions at a time" for n in expected]
+    monkeypatch.setattr(generation, "_generate", lambda *a: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(InputError, match="one completion of prompt 'p0'"):
+        sample(small, task_of(), 5, batch=1)
+
+
+def test_other_errors_of_the_model_are_not_hidden(small, monkeypatch):
+    monkeypatch.setattr(generation, "_generate", lambda *a: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        sample(small, task_of(), 5)
+
+
+def test_what_cannot_be_sampled_is_refused(small):
+    long = task_of(["1", "1+" * 130])
+    for options, task, said in (
+        ({"rollouts": 3}, task_of(), "rollouts is 3: .* at least 4"),
+        ({"rollouts": 4.0}, task_of(), "rollouts is 4.0"),
+        ({"batch": 0}, task_of(), "batch is 0"),
+        ({"backend": "sglang"}, task_of(), "backend is 'sglang'"),
+        ({}, long, "prompt 'p1' has 260 tokens"),
+        ({}, task_of(["x"]), "prompt 'p0' has characters"),
+    ):
+        with pytest.raises(InputError, match=said):
+            sample(small, task, **options)
+
+
+def test_a_store_serves_again_without_sampling(small, tmp_path, rows):
+    store = tmp_path / "deep" / "pool.jsonl"
+    first = sample(small, task_of(answer=2), 5, store=store)
+    assert len(rows) == 15
+    written = store.read_bytes()
+    again = sample(small, task_of(answer=2), 5, store=store)
+    assert len(rows) == 15
+    assert pools(again) == pools(first)
+    assert [r.texts for r in again] == [r.texts for r in first]
+    assert store.read_bytes() == written
+    header = json.loads(written.splitlines()[0])
+    assert header["config"]["rollouts"] == 5
+    assert header["versions"]["torch"] == torch.__version__
+    loaded = load_rollouts(store)
+    assert pools(loaded) == pools(first)
+    assert loaded[0].prompt == first[0].prompt
+    more = sample(small, task_of(["1+1=", "2 + 3 =", "7", "8"], answer=2), 5, store=store)
+    assert len(rows) == 20
+    assert pools(more)["p0"] == pools(first)["p0"]
+
+
+class Killed(Exception):
+    """Stands for whatever ends a run."""
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+@pytest.mark.parametrize("torn", [None, 1, 40])
+def test_an_interrupted_pool_goes_on(small, tmp_path, rows, after, torn):
+    texts = ["1+1=", "2 + 3 =", "7", "3-3=", "12"]
+    whole = pools(sample(small, task_of(texts), 4, batch=4))
+    rows.clear()
+    store = tmp_path / "pool.jsonl"
+
+    def kill(done, total):
+        assert total == 5
+        if done == after:
+            raise Killed
+
+    with pytest.raises(Killed):
+        sample(small, task_of(texts), 4, store=store, batch=4, progress=kill)
+    assert {name for name, _ in rows} == {f"p{i}" for i in range(after)}
+    kept = after
+    if torn is not None:
+        data = store.read_bytes()
+        store.write_bytes(data[:-torn])
+        kept -= 1
+    rows.clear()
+    assert pools(sample(small, task_of(texts), 4, store=store, batch=4)) == whole
+    assert {name for name, _ in rows} == {f"p{i}" for i in range(kept, 5)}
+    assert pools(load_rollouts(store)) == whole
+
+
+def test_a_store_torn_in_its_header_begins_anew(small, tmp_path):
+    store = tmp_path / "pool.jsonl"
+    store.write_bytes(b'{"format": "ustat')
+    assert len(sample(small, task_of(), 4, store=store)) == 3
+    assert len(load_rollouts(store)) == 3
+
+
+def test_a_store_of_another_configuration_is_refused(small, tmp_path):
+    store = tmp_path / "pool.jsonl"
+    sample(small, task_of(), 4, store=store)
+    before = store.read_bytes()
+    other = load_model(small.source)
+    with torch.no_grad():
+        other.model.model.norm.weight += 0.1
+    for model, task, options, said in (
+        (small, task_of(), {"rollouts": 5}, "rollouts = 4, and now rollouts is 5"),
+        (small, task_of(), {"seed": 1}, "seed = 0, and now seed is 1"),
+        (small, task_of(length=7), {}, "max_new_tokens = 6"),
+        (other, task_of(), {}, "weights = "),
+        (small, task_of(["2+2="]), {}, "another prompt 'p0'"),
+        (small, task_of(verifier=lambda **k: [1] * 4), {}, "verifier = "),
+        (small, dataclasses.replace(task_of(), name="other"), {}, "task = 'sums'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            sample(model, task, **{"rollouts": 4, "store": store} | options)
+    assert store.read_bytes() == before
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text('{"prompt": "x"}\n')
+    with pytest.raises(InputError, match="is no store"):
+        sample(small, task_of(), 4, store=mine)
+    assert mine.read_text() == '{"prompt": "x"}\n'
+    store.write_bytes(before.replace(b'"prompt_ids"', b'"prompt_ides"'))
+    with pytest.raises(InputError, match=r"line 2, is damaged .*prompt_ids"):
+        sample(small, task_of(), 4, store=store)
+    store.write_bytes(before[:400] + b"\x00\n" + before[400:])
+    with pytest.raises(InputError, match="is not JSON"):
+        sample(small, task_of(), 4, store=store)
+
+
+def test_two_runs_cannot_write_one_store(small, tmp_path):
+    pytest.importorskip("fcntl")
+    store = tmp_path / "pool.jsonl"
+
+    def second(done, total):
+        if done == 1:
+            with pytest.raises(InputError, match="being written by another run"):
+                sample(small, task_of(), 4, store=store)
+
+    assert len(sample(small, task_of(), 4, store=store, progress=second)) == 3
+    assert len(sample(small, task_of(), 4, store=store)) == 3
+
+
+def test_a_verifier_that_raises_costs_its_prompt_only(small, tmp_path, rows):
+    store = tmp_path / "pool.jsonl"
+    broken = {"p1", "p2"}
+
+    def picky(prompts, completions, name, **columns):
+        if name[0] in broken:
+            raise KeyError(name[0])
+        return even(prompts, completions)
+
+    prompts = tuple(dataclasses.replace(p, columns={"name": p.id}) for p in task_of().prompts)
+    task = Task("sums", prompts, picky, 6)
+    with pytest.warns(VerifierWarning, match=r"raised at 2 of 3 prompts.*pool.jsonl.*'p1'.*'p2'"):
+        first = sample(small, task, 4, store=store)
+    assert [r.prompt.id for r in first] == ["p0"]
+    assert set(first.failed) == broken
+    assert "KeyError" in first.failed["p1"]
+    assert "KeyError at prompt 'p2'" in json.loads(store.read_text().splitlines()[3])["error"]
+    with pytest.warns(VerifierWarning, match="at 2 of 3"):
+        assert [r.prompt.id for r in load_rollouts(store, small, task)] == ["p0"]
+    ids, rewards = load_rewards(store)
+    assert (ids, rewards.shape) == (("p0",), (1, 4))
+    # Mended, they are verified again and not drawn again; the store keeps it.
+    broken.remove("p1")
+    with pytest.warns(VerifierWarning, match="at 1 of 3"):
+        assert [r.prompt.id for r in sample(small, task, 4, store=store)] == ["p0", "p1"]
+    broken.clear()
+    last = sample(small, task, 4, store=store)
+    assert last.failed == {}
+    assert len(rows) == 12
+    assert pools(load_rollouts(store)) == pools(last) == pools(sample(small, task, 4))
+
+
+def test_rewards_that_are_no_numbers_end_the_run_and_keep_the_completions(small, tmp_path, rows):
+    store = tmp_path / "pool.jsonl"
+    given = [["1", 0, 0, 0]]
+
+    def verifier(**columns):
+        return given[0]
+
+    with pytest.raises(InputError, match=r"'1' as reward 0 of prompt 'p0'"):
+        sample(small, task_of(verifier=verifier), 4, store=store)
+    given[0] = [1, 0, 0, 0]
+    assert len(sample(small, task_of(verifier=verifier), 4, store=store)) == 3
+    assert len(rows) == 12 + 8
+
+
+class FakeVllm(types.ModuleType):
+    """What is used of vLLM's interface."""
+
+    def __init__(self, drop_end=False, short=False):
+        super().__init__("vllm")
+        self.made, self.asked = [], []
+        outer = self
+
+        class SamplingParams:
+            def __init__(self, **settings):
+                self.__dict__.update(settings)
+
+        class LLM:
+            def __init__(self, **settings):
+                outer.made.append(settings)
+
+            def generate(self, prompts, sampling_params, use_tqdm):
+                outer.asked.append((prompts, sampling_params))
+                return [self.answer(s) for s in sampling_params]
+
+            def answer(self, settings):
+                outputs = []
+                for i in range(settings.n - short):
+                    ids = [5, 6, 7] if i % 2 else ([4] if drop_end else [4, 1])
+                    reason = "length" if i % 2 else "stop"
+                    outputs.append(
+                        types.SimpleNamespace(token_ids=ids, finish_reason=reason, stop_reason=None)
+                    )
+                return types.SimpleNamespace(outputs=outputs)
+
+        self.LLM, self.SamplingParams = LLM, SamplingParams
+
+
+@pytest.mark.parametrize("drop_end", [False, True])
+def test_vllm_is_asked_for_the_models_own_distribution(small, monkeypatch, tmp_path, drop_end):
+    fake = FakeVllm(drop_end)
+    monkeypatch.setitem(sys.modules, "vllm", fake)
+    store = tmp_path / "pool.jsonl"
+    options = {"vllm_options": {"gpu_memory_utilization": 0.5}, "store": store}
+    drawn = sample(small, task_of(length=3), 4, batch=8, backend="vllm", **options)
+    assert drawn[0].completion_ids == ((4, 1), (5, 6, 7), (4, 1), (5, 6, 7))
+    assert drawn[0].texts == ("2", "345", "2", "345")
+    assert len(fake.made) == 1
+    assert fake.made[0]["model"] == small.source
+    assert fake.made[0]["generation_config"] == "vllm"
+    assert fake.made[0]["gpu_memory_utilization"] == 0.5
+    assert [len(prompts) for prompts, _ in fake.asked] == [2, 1]
+    assert fake.asked[0][0][0] == {"prompt_token_ids": list(drawn[0].prompt_ids)}
+    settings = fake.asked[0][1]
+    for name, value in {
+        "n": 4,
+        "temperature": 1,
+        "top_p": 1,
+        "top_k": -1,
+        "min_p": 0,
+        "repetition_penalty": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "max_tokens": 3,
+        "min_tokens": 0,
+        "stop_token_ids": [1],
+    }.items():
+        assert getattr(settings[0], name) == value
+    assert settings[0].seed != settings[1].seed
+    assert pools(sample(small, task_of(length=3), 4, backend="vllm", **options)) == pools(drawn)
+    assert len(fake.made) == 1
+    with pytest.raises(InputError, match="backend = 'vllm', and now backend is 'transformers'"):
+        sample(small, task_of(length=3), 4, store=store)
+
+
+def test_vllm_is_refused_where_it_cannot_serve(small, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(InputError, match="not installed"):
+        sample(small, task_of(), 4, backend="vllm")
+    monkeypatch.setitem(sys.modules, "vllm", FakeVllm(short=True))
+    with pytest.raises(InputError, match="3 completions of prompt 'p0': it was asked for 4"):
+        sample(small, task_of(), 4, backend="vllm")
+    with pytest.raises(InputError, match="merge and save"):
+        sample(dataclasses.replace(small, source=""), task_of(), 4, backend="vllm")
+
+
+def write(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_users_file_of_texts(small, tmp_path):
+    row = {"prompt": "1+1=", "completions": ["2", "3", "", "22"], "rewards": [1, 0, 0, 0.5]}
+    path = write(tmp_path / "r.jsonl", row, {**row, "finished": [True, False, True, False]})
+    first, second = load_rollouts(path, small)
+    assert first.prompt == Prompt("0", "1+1=")
+    assert first.completion_ids == ((4, 1), (5, 1), (1,), (4, 4, 1))
+    assert second.completion_ids == ((4, 1), (5,), (1,), (4, 4))
+    assert first.rewards.tolist() == [1, 0, 0, 0.5]
+    assert first.texts == ("2", "3", "", "22")
+    assert small.tokenizer.decode(first.prompt_ids) == "1+1="
+
+
+def test_a_users_file_of_tokens_rewarded_by_the_task(small, tmp_path):
+    def exact(prompts, completions, answer, **columns):
+        return [float(c == a) for c, a in zip(completions, answer, strict=True)]
+
+    tokens = [[4, 1], [5, 1], [4, 4], [1]]
+    path = write(
+        tmp_path / "r.jsonl",
+        {"prompt": "1+1=", "completion_ids": tokens, "answer": "22", "id": "own"},
+        {"completion_ids": tokens, "id": "p0"},
+    )
+    own, known = load_rollouts(path, small, task_of(verifier=exact, answer="2"))
+    assert own.completion_ids == known.completion_ids == ((4, 1), (5, 1), (4, 4), (1,))
+    assert own.texts == ("2", "3", "22", "")
+    assert (own.rewards.tolist(), known.rewards.tolist()) == ([0, 0, 1, 0], [1, 0, 0, 0])
+    assert known.prompt.text == "1+1="
+
+
+GOOD = {"prompt": "1+1=", "completions": ["2"] * 4, "rewards": [1, 0, 0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"completions": ["2"] * 3, "rewards": [1] * 3}, "'0' .* has 3 rollouts: .* at least 4"),
+        ({"rewards": [1, 0, 0]}, "3 rewards for 4 completions of prompt '0'"),
+        ({"rewards": [1, 0, 0, "1"]}, "'1' as reward 3 of prompt '0'"),
+        ({"rewards": [1, 0, 0, math.nan]}, "nan as reward 3 of prompt '0'"),
+        ({"rewards": [1, 0, 0, None]}, "None as reward 3"),
+        ({"rewards": None}, "has no rewards: give them in the file, or a task"),
+        ({"prompt": None}, "is None"),
+        ({"completions": None}, "neither completions nor completion_ids"),
+        ({"completions": "2222"}, "not a list of texts"),
+        ({"completions": [1] * 4}, "not a list of texts"),
+        ({"completion_ids": [[1.5]] * 4}, "not lists of whole numbers"),
+        ({"completion_ids": [[4]] * 3}, "4 completions and 3 completion_ids"),
+        ({"completion_ids": [[4]] * 3 + [[16]]}, "the token 16: .* tokens 0 to 15"),
+        ({"completion_ids": [[4]] * 3 + [[]]}, "a completion without tokens"),
+        ({"finished": [True]}, "must be true or false for each"),
+        ({"prompt_ids": "1"}, "prompt_ids that are not"),
+        ({"completions": ["1" * 300] * 4}, "prompt '0' has 4 tokens"),
+    ],
+)
+def test_users_files_that_are_none_are_refused(small, tmp_path, change, said):
+    path = write(tmp_path / "r.jsonl", GOOD | change)
+    with pytest.raises(InputError, match=said):
+        load_rollouts(path, small)
+
+
+def test_further_refusals_of_files(small, tmp_path):
+    path = tmp_path / "r.jsonl"
+    with pytest.raises(InputError, match="cannot be read"):
+        load_rollouts(path, small)
+    path.write_text("")
+    with pytest.raises(InputError, match="is empty"):
+        load_rollouts(path, small)
+    path.write_text('{"prompt": "1"\n')
+    with pytest.raises(InputError, match="line 1, is not JSON"):
+        load_rollouts(path, small)
+    write(path, GOOD)
+    with pytest.raises(InputError, match="give the model that drew them"):
+        load_rollouts(path)
+    write(path, {**GOOD, "id": 3}, {**GOOD, "id": "3"})
+    with pytest.raises(InputError, match=r"line 2: a prompt with the id '3' stood before"):
+        load_rollouts(path, small)
+    write(path, {"completions": ["2"] * 4})
+    with pytest.raises(InputError, match="has no prompt"):
+        load_rollouts(path, small)
+    other = load_model(small.source)
+    with torch.no_grad():
+        other.model.model.norm.weight += 0.1
+    store = tmp_path / "pool.jsonl"
+    sample(small, task_of(), 4, store=store)
+    with pytest.raises(InputError, match="has other weights"):
+        load_rollouts(store, other)
+
+
+def test_a_raising_verifier_of_a_users_file_is_counted(small, tmp_path):
+    def picky(prompts, completions, **columns):
+        if prompts[0] == "2":
+            raise ValueError("no two")
+        return even(prompts, completions)
+
+    rows = [{"prompt": text, "completions": ["2"] * 4} for text in ("1", "2", "3")]
+    path = write(tmp_path / "r.jsonl", *rows)
+    with pytest.warns(VerifierWarning, match="at 1 of 3 prompts.*'1': no two"):
+        loaded = load_rollouts(path, small, task_of(verifier=picky))
+    assert [r.prompt.id for r in loaded] == ["0", "2"]
+    assert list(loaded.failed) == ["1"]
+
+
+def test_rewards_alone(small, tmp_path):
+    lists = [[1, 0, 1, 1], [0, 0, 0, True]]
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"rewards": lists, "ids": ["a", "b"]}))
+    ids, rewards = load_rewards(path)
+    assert ids == ("a", "b")
+    assert rewards.tolist() == lists
+    one = write(tmp_path / "one.jsonl", {"rewards": lists})
+    assert load_rewards(one)[0] == ("0", "1")
+    each = write(tmp_path / "each.jsonl", *({"rewards": row} for row in lists))
+    assert load_rewards(each)[1].tolist() == lists
+    mine = write(tmp_path / "mine.jsonl", {**GOOD, "id": "x"}, {**GOOD, "id": "y"})
+    assert load_rewards(mine)[0] == ("x", "y")
+    store = tmp_path / "pool.jsonl"
+    pool = sample(small, task_of(), 4, store=store)
+    ids, rewards = load_rewards(store)
+    assert ids == ("p0", "p1", "p2")
+    assert np.array_equal(rewards, [r.rewards for r in pool])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"rewards": [[1, 0, 1]]}', "'0' .* has 3 rollouts"),
+        ('{"rewards": [[1, 0, 1, 0], [1, 0, 1, 0, 1]]}', "prompt '1' .* 5 rewards and prompt '0'"),
+        ('{"rewards": [[1, 0, 1, NaN]]}', "nan as reward 3 of prompt '0'"),
+        ('{"rewards": [[1, 0, 1, "0"]]}', "'0' as reward 3"),
+        ('{"rewards": [1, 0, 1, 0]}', "gave 1 for prompt '0'"),
+        ('{"rewards": []}', "has no rewards"),
+        ('{"rewards": [[1, 0, 1, 0]], "ids": []}', "one id for each"),
+        ('{"rewards": [[1,0,1,0],[1,0,1,0]], "ids": ["a", "a"]}', "'a' stood before"),
+        ("[]", "must be an object"),
+        ("{", "cannot be read as JSON"),
+    ],
+)
+def test_rewards_that_are_none_are_refused(tmp_path, text, said):
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        load_rewards(path)
+
+
+def test_lines_without_rewards_are_refused(tmp_path):
+    path = write(tmp_path / "r.jsonl", {"rewards": [1, 0, 1, 0]}, {"prompt": "x"})
+    with pytest.raises(InputError, match=r"line 2, has no rewards: it has \['prompt'\]"):
+        load_rewards(path)
+
+
+def test_uniforms_are_addressed():
+    one = generation.uniforms(3, "p", range(6), 4)
+    assert one.shape == (6, 4)
+    assert ((one >= 0) & (one < 1)).all()
+    assert np.array_equal(generation.uniforms(3, "p", [4, 1], 2), one[[4, 1], :2])
+    assert not np.array_equal(generation.uniforms(3, "q", range(6), 4), one)
+    big = generation.uniforms(0, "p", range(2000), 10).ravel()
+    assert scipy.stats.kstest(big, "uniform").pvalue > 1e-3

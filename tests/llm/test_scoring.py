@@ -1,0 +1,336 @@
+"""A pool is scored once: folds are found again, and never mistaken for those of another pool."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+
+from ustat_pg.llm import scoring
+from ustat_pg.llm.models import LanguageModel
+from ustat_pg.llm.rollouts import Rollouts
+from ustat_pg.llm.scored import ScoredPool, leave_one_out
+from ustat_pg.llm.scores import Scores
+from ustat_pg.llm.scoring import score_pool
+from ustat_pg.llm.tasks import Prompt
+from ustat_pg.memory import ChunkWarning
+from ustat_pg.validation import InputError
+
+N = 5
+
+
+def pool_of(prompts, *, count=N, seed=0):
+    """Rollouts that nobody sampled: random tokens and rewards."""
+    generator = np.random.default_rng(seed)
+
+    def tokens(low, high):
+        return tuple(generator.integers(2, 60, generator.integers(low, high)).tolist())
+
+    return [
+        Rollouts(
+            prompt=Prompt(f"prompt {x}", "text"),
+            prompt_ids=tokens(2, 6),
+            completion_ids=tuple(tokens(1, 6) for _ in range(count)),
+            texts=("",) * count,
+            rewards=generator.integers(0, 2, count).astype(float),
+        )
+        for x in range(prompts)
+    ]
+
+
+@pytest.fixture
+def scored_prompts(monkeypatch):
+    """Counts the prompts that are scored, by their tokens."""
+    calls, original = [], Scores.of
+
+    def counted(self, prompt_ids, completion_ids, weights=None):
+        calls.append(tuple(prompt_ids))
+        return original(self, prompt_ids, completion_ids, weights)
+
+    monkeypatch.setattr(Scores, "of", counted)
+    return calls
+
+
+def another(tiny, **changes):
+    """A copy of the model, free to be changed."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(tiny.model.config)
+    model.load_state_dict(tiny.model.state_dict())
+    return replace(tiny, model=model.eval(), **changes)
+
+
+def same(one, other):
+    for name in ("rewards", "gram", "lengths", "token_proxy", "folds", "fold_gram"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert one.prompts == other.prompts
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_the_pool_is_what_differentiation_gives(tiny, tmp_path, on_disk):
+    """Every Gram matrix, and the folds' inner products from gradients held at full length."""
+    pools = pool_of(7)
+    found = score_pool(tiny, pools, folds=3, out=tmp_path if on_disk else None)
+    loop = Scores(tiny.model, method="loop")
+    sums = torch.zeros(3, loop.d, dtype=torch.float64)
+    for x, (rollouts, fold) in enumerate(zip(pools, [0, 0, 0, 1, 1, 2, 2], strict=True)):
+        weights = [
+            z - np.delete(rollouts.rewards, i).mean() for i, z in enumerate(rollouts.rewards)
+        ]
+        one = loop.of(rollouts.prompt_ids, rollouts.completion_ids, weights)
+        sums[fold] += one.gradient.double()
+        assert np.allclose(found.gram[x], one.gram, rtol=0, atol=1e-5 * one.gram.max())
+        assert np.allclose(found.token_proxy[x], one.token_proxy, rtol=1e-5)
+        assert found.lengths[x].tolist() == [len(c) for c in rollouts.completion_ids]
+    expected = (sums @ sums.T).numpy()
+    assert np.allclose(found.fold_gram, expected, rtol=0, atol=1e-5 * expected.max())
+    assert found.folds.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert found.prompts == tuple(r.prompt.id for r in pools)
+    assert found.config["folds"] == 3
+    assert found.config["scored_parameters"] == loop.d
+    assert isinstance(found, ScoredPool)
+
+
+def test_the_weights_of_a_prompts_gradient():
+    assert np.allclose(leave_one_out(np.array([1.0, 0, 0, 1])), [2 / 3, -2 / 3, -2 / 3, 2 / 3])
+
+
+def test_reading_in_small_blocks_changes_nothing(tiny, tmp_path):
+    pools = pool_of(4)
+    whole = score_pool(tiny, pools, folds=4, out=tmp_path)
+    folds = [scoring._Fold(*(np.zeros(1),) * 3, path) for path in sorted(tmp_path.iterdir())]
+    d = folds[0].size()
+    assert d == whole.config["scored_parameters"]
+    one, many = scoring._between(folds, 10**9), scoring._between(folds, 32 * 4 * 100)
+    assert np.allclose(one, many, rtol=1e-12)
+    assert np.allclose(np.sort(np.diag(one)), np.sort(np.diag(whole.fold_gram)), rtol=1e-12)
+
+
+def test_the_pool_survives_a_file(tiny, tmp_path):
+    found = score_pool(tiny, pool_of(2), config={"task": "none", "seed": 3})
+    again = ScoredPool.load(found.save(tmp_path / "pool.npz"))
+    same(found, again)
+    assert again.config == found.config
+    assert (again.config["task"], again.config["seed"]) == ("none", 3)
+
+
+# Going on after an interruption.
+
+
+def test_finished_folds_are_not_scored_again(tiny, tmp_path, scored_prompts):
+    pools = pool_of(6)
+    first = score_pool(tiny, pools, folds=3, out=tmp_path)
+    assert len(scored_prompts) == 6
+    assert len(list(tmp_path.iterdir())) == 3
+    same(first, score_pool(tiny, pools, folds=3, out=tmp_path))
+    assert len(scored_prompts) == 6
+    same(first, score_pool(tiny, pools, folds=3))
+    assert len(scored_prompts) == 12
+
+
+def test_an_interrupted_scoring_goes_on(tiny, tmp_path, monkeypatch, scored_prompts):
+    pools = pool_of(6)
+    whole = score_pool(tiny, pools, folds=3)
+    scored_prompts.clear()
+    counted = Scores.of
+
+    def interrupted(self, *arguments):
+        if len(scored_prompts) == 3:
+            raise KeyboardInterrupt
+        return counted(self, *arguments)
+
+    monkeypatch.setattr(Scores, "of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        score_pool(tiny, pools, folds=3, out=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(Scores, "of", counted)
+    scored_prompts.clear()
+    same(whole, score_pool(tiny, pools, folds=3, out=tmp_path))
+    assert scored_prompts == [r.prompt_ids for r in pools[2:]]
+
+
+def test_a_fold_that_cannot_be_written_whole_is_not_there(tiny, tmp_path, monkeypatch):
+    def torn(file, **arrays):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(scoring.np, "savez", torn)
+    with pytest.raises(InputError, match="cannot be kept: No space left on device"):
+        score_pool(tiny, pool_of(2), out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a fold", "cut"])
+def test_a_damaged_fold_is_scored_again(tiny, tmp_path, scored_prompts, damage):
+    pools = pool_of(4)
+    whole = score_pool(tiny, pools, folds=2, out=tmp_path)
+    file = sorted(tmp_path.iterdir())[0]
+    file.write_bytes(file.read_bytes()[:-1000] if damage == "cut" else damage)
+    scored_prompts.clear()
+    same(whole, score_pool(tiny, pools, folds=2, out=tmp_path))
+    assert len(scored_prompts) == 2
+
+
+def changed_weight(tiny, pools):
+    model = another(tiny)
+    model.model.model.norm.weight.data[3] += 1e-6
+    return model, pools, {}
+
+
+def changed_reward(tiny, pools):
+    rewards = pools[0].rewards.copy()
+    rewards[0] = 1 - rewards[0]
+    return tiny, [replace(pools[0], rewards=rewards), *pools[1:]], {}
+
+
+def changed_completion(tiny, pools):
+    rows = pools[0].completion_ids
+    return tiny, [replace(pools[0], completion_ids=((7, 8), *rows[1:])), *pools[1:]], {}
+
+
+def changed_parameters(tiny, pools):
+    return tiny, pools, {"parameters": ["*mlp*"]}
+
+
+def changed_method(tiny, pools):
+    return tiny, pools, {"method": "loop"}
+
+
+@pytest.mark.parametrize(
+    ("change", "folds"),
+    [
+        (changed_weight, 2),
+        (changed_parameters, 2),
+        (changed_method, 2),
+        (changed_reward, 1),
+        (changed_completion, 1),
+    ],
+)
+def test_folds_of_other_scores_are_not_mixed_up(tiny, tmp_path, scored_prompts, change, folds):
+    pools = pool_of(4)
+    first = score_pool(tiny, pools, folds=2, out=tmp_path)
+    model, others, options = change(tiny, pools)
+    scored_prompts.clear()
+    found = score_pool(model, others, folds=2, out=tmp_path, **options)
+    assert len(scored_prompts) == 2 * folds
+    same(found, score_pool(model, others, folds=2, **options))
+    # What was there stays, and serves as before.
+    scored_prompts.clear()
+    same(first, score_pool(tiny, pools, folds=2, out=tmp_path))
+    assert scored_prompts == []
+
+
+def test_folds_made_by_other_code_are_not_found(tiny, tmp_path, monkeypatch, scored_prompts):
+    pools = pool_of(2)
+    score_pool(tiny, pools, out=tmp_path)
+    monkeypatch.setattr(scoring, "_code", lambda: "another")
+    score_pool(tiny, pools, out=tmp_path)
+    assert len(scored_prompts) == 4
+
+
+def test_progress_counts_prompts(tiny, tmp_path):
+    pools, said = pool_of(5), []
+    score_pool(tiny, pools, folds=2, out=tmp_path, progress=lambda *pair: said.append(pair))
+    assert said == [(k, 5) for k in (1, 2, 3, 4, 5)]
+    said.clear()
+    score_pool(tiny, pools, folds=2, out=tmp_path, progress=lambda *pair: said.append(pair))
+    assert said == [(3, 5), (5, 5)]
+
+
+# How many folds.
+
+
+def test_folds_are_fewer_where_their_sums_do_not_fit(tiny, tmp_path):
+    pools, each = pool_of(12), 4 * Scores(tiny.model).d
+    with pytest.warns(ChunkWarning, match="9 folds of prompts instead of 12: .* raise disk="):
+        found = score_pool(tiny, pools, out=tmp_path, disk=9 * each)
+    assert found.config["folds"] == len(found.fold_gram) == 9
+    with pytest.raises(InputError, match=r"sums of gradients of 8 folds take .* raise disk="):
+        score_pool(tiny, pools, out=tmp_path, disk=8 * each - 1)
+    with pytest.raises(InputError, match=r"raise memory= \(of which half may hold sums\)"):
+        score_pool(tiny, pools, memory=14 * each)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(score_pool(tiny, pools, out=tmp_path, disk=12 * each).fold_gram) == 12
+        # With fewer prompts than 8, as many folds as prompts are enough.
+        assert len(score_pool(tiny, pools[:3], out=tmp_path, disk=3 * each).fold_gram) == 3
+
+
+def test_sums_in_memory_are_taken_from_the_flag(tiny, monkeypatch):
+    allowed = []
+    original = Scores.of
+
+    def seen(self, *arguments):
+        allowed.append(self.memory)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Scores, "of", seen)
+    each = 4 * Scores(tiny.model).d
+    score_pool(tiny, pool_of(4), memory=10**8)
+    assert set(allowed) == {10**8 - 4 * each}
+
+
+def test_one_prompt_and_equal_rewards(tiny):
+    (rollouts,) = pool_of(1)
+    found = score_pool(tiny, [replace(rollouts, rewards=np.ones(N))])
+    assert found.fold_gram.tolist() == [[0.0]]
+    assert (np.diag(found.gram[0]) > 0).all()
+
+
+# Bad input.
+
+
+def cut(rollouts, count):
+    return replace(
+        rollouts,
+        completion_ids=rollouts.completion_ids[:count],
+        texts=rollouts.texts[:count],
+        rewards=rollouts.rewards[:count],
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda p: [], "there are no rollouts"),
+        (lambda p: [p[0], cut(p[1], 3)], "prompt 'prompt 1' has 3 rollouts: at least 4"),
+        (lambda p: [p[0], cut(p[1], 4)], "prompt 'prompt 1' has 4 rollouts and 'prompt 0' 5"),
+        (lambda p: [p[0], p[0]], "prompt 'prompt 0' occurs twice"),
+        (
+            lambda p: [p[0], replace(p[1], rewards=np.full(N, np.nan))],
+            "prompt 'prompt 1' has rewards",
+        ),
+        (lambda p: [p[0], replace(p[1], rewards=np.ones(4))], "prompt 'prompt 1' has rewards"),
+        (
+            lambda p: [p[0], replace(p[1], prompt_ids=(5,) * 300)],
+            "prompt 'prompt 1' and its longest completion have 30. tokens: .* context is 256",
+        ),
+        (
+            lambda p: [p[0], replace(p[1], prompt_ids=(10**6,))],
+            "prompt 'prompt 1': token 1000000 is not one of the model's",
+        ),
+    ],
+)
+def test_bad_rollouts_are_refused_and_named(tiny, spoil, message):
+    with pytest.raises(InputError, match=message):
+        score_pool(tiny, spoil(pool_of(2)))
+
+
+def test_bad_options_are_refused(tiny, tmp_path):
+    with pytest.raises(InputError, match="folds is 0"):
+        score_pool(tiny, pool_of(2), folds=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="folds cannot be kept here"):
+        score_pool(tiny, pool_of(2), out=tmp_path / "file")
+    training = another(tiny)
+    training.model.train()
+    assert isinstance(training, LanguageModel)
+    with pytest.raises(InputError, match="training mode"):
+        score_pool(training, pool_of(2))

@@ -1,0 +1,515 @@
+"""Sweeps: what is planned, made, continued, reported; and what a dry run foresees."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.llm.conftest import save_tiny
+from ustat_pg.validation import InputError
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from ustat_pg.llm import paper_runs, sweep  # noqa: E402
+from ustat_pg.llm.models import load_model  # noqa: E402
+from ustat_pg.llm.sweep import (  # noqa: E402
+    Run,
+    Sweep,
+    accuracy,
+    dry_run,
+    expected_memory,
+    figure5,
+    results,
+    table2,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
+]
+
+VERIFIER = '''
+import os
+
+def digit_first(completions, **columns):
+    """1 where the answer begins with a digit; ends the process at the call that is named."""
+    left = os.environ.get("DIGIT_FIRST_CALLS")
+    if left is not None:
+        os.environ["DIGIT_FIRST_CALLS"] = str(int(left) - 1)
+        if int(left) <= 0:
+            raise SystemExit(9)
+    return [float(text[:1].isdigit()) for text in completions]
+'''
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a model of few symbols, prompts to train on and to test on, and a verifier."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("sweep")
+    save_tiny(folder / "model", characters="0123456789+=")
+    for name, first, count in (("train", 1, 6), ("test", 7, 3)):
+        lines = [json.dumps({"prompt": f"{i}+{i}="}) for i in range(first, first + count)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "first_digit_verifier.py").write_text(VERIFIER)
+    return folder
+
+
+@pytest.fixture
+def grid(place, monkeypatch):
+    """A small sweep over that folder."""
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    return Sweep(
+        str(place / "model"),
+        str(place / "train.jsonl"),
+        group_sizes=(2, 4),
+        budgets=(8,),
+        steps=4,
+        learning_rate=0.3,
+        evaluation=str(place / "test.jsonl"),
+        verifier="first_digit_verifier:digit_first",
+        checkpoints=(2, 200),
+        samples=5,
+        max_new_tokens=3,
+        micro_batch=4,
+    )
+
+
+def made(run, out):
+    """Make a run here, in this process."""
+    folder = out / run.key
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(run.text())
+    sweep.make(folder / "run.json")
+    return folder
+
+
+def without_times(folder, name):
+    records = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    return [{k: v for k, v in record.items() if "seconds" not in k} for record in records]
+
+
+def test_plan_is_the_grid(grid):
+    plan = replace(grid, seeds=(0, 3), trainers=("rloo", "vanilla")).plan()
+    points = [(run.trainer, run.budget, run.group_size, run.seed) for run in plan]
+    assert points[:4] == [
+        ("rloo", 8, 2, 0),
+        ("rloo", 8, 2, 3),
+        ("rloo", 8, 4, 0),
+        ("rloo", 8, 4, 3),
+    ]
+    assert len({run.key for run in plan}) == len(plan) == 8
+    assert plan[0].evaluated_at() == (0, 2, 4)
+    assert all(run.budget == run.group_size * run.training(3).prompts for run in plan)
+
+
+def test_a_run_is_read_back(grid, tmp_path):
+    run = replace(grid, options={"epsilon": 0.1}, launch=("--main_process_port", "0")).plan()[0]
+    (tmp_path / "run.json").write_text(run.text())
+    again = Run.read(tmp_path / "run.json")
+    assert again == run
+    assert again.key == run.key != grid.plan()[0].key
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(InputError, match="not the configuration of a run"):
+        Run.read(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"group_sizes": (4, 3)}, "group size 3 does not divide .* choose one of 2, 4, 8"),
+        ({"group_sizes": ()}, "at least one"),
+        ({"seeds": (1, 1)}, "none twice"),
+        ({"trainers": ("ppo",)}, "choose one of"),
+        ({"held_out": 3}, "one of the two"),
+        ({"evaluation": None}, "one of the two"),
+        ({"samples": 0}, "samples is 0"),
+        ({"checkpoints": (-1,)}, "step is -1"),
+    ],
+)
+def test_a_plan_refuses(grid, changes, message):
+    with pytest.raises(InputError, match=message):
+        replace(grid, **changes).plan()
+
+
+def test_nothing_runs_where_prompts_are_too_few_or_shared(grid, place, tmp_path):
+    few = replace(grid, group_sizes=(2,), budgets=(16,))
+    with pytest.raises(InputError, match=r"needs 8 prompts .* there are 6: choose one of 4, 8, 16"):
+        few.run(tmp_path / "few")
+    shared = replace(grid, evaluation=str(place / "train.jsonl"))
+    with pytest.raises(InputError, match=r"6 prompts of .* must not be trained on"):
+        shared.run(tmp_path / "shared")
+    greedy = replace(grid, evaluation=None, held_out=6)
+    with pytest.raises(InputError, match="some must be left"):
+        greedy.run(tmp_path / "held")
+    assert not any((tmp_path / name).exists() for name in ("few", "shared", "held"))
+
+
+def test_held_out_prompts_are_the_last(grid):
+    train, held = replace(grid, evaluation=None, held_out=2).plan()[0].tasks()
+    assert [prompt.text for prompt in held.prompts] == ["5+5=", "6+6="]
+    assert [prompt.text for prompt in train.prompts] == ["1+1=", "2+2=", "3+3=", "4+4="]
+
+
+def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monkeypatch):
+    """With checkpoints: the same records as without the interruption; without: from the start."""
+    run = replace(grid, save_every=2).plan()[0]
+    whole = made(run, tmp_path / "whole")
+    # Evaluation before training 3 calls, two steps of 4 groups, evaluation 3, one group of step 3.
+    monkeypatch.setenv("DIGIT_FIRST_CALLS", "15")
+    with pytest.raises(SystemExit):
+        made(run, tmp_path / "cut")
+    monkeypatch.delenv("DIGIT_FIRST_CALLS")
+    cut = tmp_path / "cut" / run.key
+    assert (cut / "checkpoints" / "checkpoint-2").is_dir()
+    incomplete = results(tmp_path / "cut")
+    assert set(incomplete["status"]) == {"incomplete"}
+    assert incomplete["step"].tolist() == [0, 2]
+    made(run, tmp_path / "cut")
+    status = json.loads((cut / "status.json").read_text())
+    assert (status["status"], status["continued_from"], status["attempts"]) == ("finished", 2, 2)
+    for name in ("evaluations.jsonl", "training.jsonl"):
+        assert without_times(cut, name) == without_times(whole, name)
+    assert [record["step"] for record in without_times(cut, "evaluations.jsonl")] == [0, 2, 4]
+    assert not (cut / "checkpoints").exists()
+
+    again = replace(run, save_every=0)
+    monkeypatch.setenv("DIGIT_FIRST_CALLS", "15")
+    with pytest.raises(SystemExit):
+        made(again, tmp_path / "cut")
+    monkeypatch.delenv("DIGIT_FIRST_CALLS")
+    folder = made(again, tmp_path / "cut")
+    status = json.loads((folder / "status.json").read_text())
+    assert status["continued_from"] is None
+    for name in ("evaluations.jsonl", "training.jsonl"):
+        assert without_times(folder, name) == without_times(whole, name)
+
+
+def test_a_small_sweep_from_end_to_end(grid, tmp_path):
+    """One run made here, the other in a process of its own; then nothing is left to do."""
+    said = []
+    made(grid.plan()[0], tmp_path)
+    outcomes = grid.run(tmp_path, workers=2, say=said.append)
+    assert [outcome.status for outcome in outcomes] == ["skipped", "finished"], said
+    assert len(said) == 2
+    begun = time.monotonic()
+    assert [outcome.status for outcome in grid.run(tmp_path)] == ["skipped", "skipped"]
+    assert time.monotonic() - begun < 3
+    frame = results(tmp_path)
+    assert frame[["G", "step"]].values.tolist() == [[2, 0], [2, 2], [2, 4], [4, 0], [4, 2], [4, 4]]
+    assert frame["final"].tolist() == [False, False, True] * 2
+    assert set(frame["status"]) == {"finished"}
+    assert set(frame["n"]) == {3}
+    assert (frame["step_factor"] == 1).all()
+    assert frame["accuracy"].between(0, 1).all()
+    # Runs of one seed begin with the same model and the same draws.
+    assert frame["accuracy"][0] == frame["accuracy"][3]
+    trained = frame[frame["step"] > 0]
+    assert trained["zero_signal"].between(0, 1).all()
+    assert (trained["seconds"] > 0).all()
+    drawn = figure5(frame)
+    assert drawn[["step", "G"]].values.tolist() == [[2, 2], [2, 4], [4, 2], [4, 4]]
+    assert drawn.groupby("step")["best"].any().all()
+    final = table2(frame)
+    assert final["paper"].notna().sum() == 18
+    assert final[final["trainer"] == "rloo"]["runs"].tolist() == [1, 1]
+
+
+def test_a_failed_run_is_told_and_the_others_go_on(grid, tmp_path, monkeypatch):
+    """The first process fails, the second ends well; a second call makes the first alone."""
+    script = (
+        "import sys, json, pathlib\n"
+        "folder = pathlib.Path(sys.argv[1]).parent\n"
+        "run = json.loads((folder / 'run.json').read_text())\n"
+        "if run['group_size'] == 2 and not (folder / 'mended').exists():\n"
+        "    print('\\n'.join(f'line {i}' for i in range(100)))\n"
+        "    raise RuntimeError('no such luck')\n"
+        "(folder / 'status.json').write_text(json.dumps({'status': 'finished', 'seconds': 1}))\n"
+    )
+    monkeypatch.setattr(Run, "command", lambda run, path: [sys.executable, "-c", script, str(path)])
+    said = []
+    outcomes = grid.run(tmp_path, say=said.append)
+    assert [outcome.status for outcome in outcomes] == ["failed", "finished"]
+    message = outcomes[0].message
+    assert "exit code 1" in message
+    assert "no such luck" in message
+    assert "line 99" in message
+    assert "line 20" not in message
+    assert message in said
+    frame = results(tmp_path)
+    assert frame.set_index("G")["status"].to_dict() == {2: "failed", 4: "finished"}
+    assert "no such luck" in frame.set_index("G")["message"][2]
+    assert frame["accuracy"].isna().all()
+    (tmp_path / grid.plan()[0].key / "mended").touch()
+    assert [o.status for o in grid.run(tmp_path)] == ["finished", "skipped"]
+
+
+def test_a_process_that_claims_nothing_has_failed(grid, tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "command", lambda run, path: [sys.executable, "-c", ""])
+    assert {outcome.status for outcome in grid.run(tmp_path)} == {"failed"}
+
+
+def test_an_interruption_ends_what_runs(grid, tmp_path, monkeypatch):
+    """The processes are ended, and the runs are not taken for failed."""
+    script = (
+        "import os, sys, time, pathlib\n"
+        "pathlib.Path(sys.argv[1]).with_name('pid').write_text(str(os.getpid()))\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(Run, "command", lambda run, path: [sys.executable, "-c", script, str(path)])
+    pid = tmp_path / grid.plan()[0].key / "pid"
+
+    def interrupt():
+        while not (pid.exists() and pid.read_text()):
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        grid.run(tmp_path)
+    assert time.monotonic() - begun < 20
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+    assert set(results(tmp_path)["status"]) == {"incomplete"}
+    assert not (tmp_path / grid.plan()[1].key).exists()
+
+
+def test_two_processes_do_not_make_one_run(grid, tmp_path, capsys):
+    fcntl = pytest.importorskip("fcntl")
+    run = grid.plan()[0]
+    folder = tmp_path / run.key
+    folder.mkdir()
+    (folder / "run.json").write_text(run.text())
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert sweep.main([str(folder / "run.json")]) == 75
+    assert "another process" in capsys.readouterr().err
+    assert not (folder / "status.json").exists()
+
+
+def test_the_command_of_one_run(grid, capsys, tmp_path):
+    run = grid.plan()[0]
+    assert run.command(tmp_path / "run.json")[1:3] == ["-m", "ustat_pg.llm.sweep"]
+    two = replace(run, processes=2, launch=("--main_process_port", "29511"))
+    command = two.command(tmp_path / "run.json")
+    assert command[1:3] == ["-m", "torch.distributed.run"]
+    assert command[command.index("--nproc-per-node") + 1] == "2"
+    command = replace(two, device="cuda").command(tmp_path / "run.json")
+    assert command[1:3] == ["-m", "accelerate.commands.launch"]
+    assert command[command.index("--num_processes") + 1] == "2"
+    assert {"--multi_gpu", "--main_process_port"} <= set(command)
+    for launch in (("--config_file", "zero2.yaml"), ("--use_deepspeed", "--zero_stage", "2")):
+        own = replace(two, device="cuda", launch=launch).command(tmp_path / "run.json")
+        assert "--multi_gpu" not in own
+        assert launch[0] in own
+    assert sweep.main([]) == 2
+    assert "usage" in capsys.readouterr().err
+    assert sweep.main([str(tmp_path / "none.json")]) == 2
+    assert "not the configuration" in capsys.readouterr().err
+
+
+def test_accuracy_is_the_mean_reward(grid, place):
+    """Against the model's own probabilities: sampled, the share of digits; greedy, the best token."""
+    _, held = grid.plan()[0].tasks()
+    tiny = load_model(str(place / "model"))
+    digits = [tiny.tokenizer(str(digit))["input_ids"][0] for digit in range(10)]
+    exact, best = [], []
+    for prompt in held.prompts:
+        ids = torch.tensor([tiny.tokenizer(prompt.text)["input_ids"]])
+        with torch.no_grad():
+            law = torch.softmax(tiny.model(ids).logits[0, -1].double(), dim=0)
+        exact.append(float(law[digits].sum()))
+        best.append(float(int(law.argmax()) in digits))
+    tiny.model.train()
+    state = torch.random.get_rng_state()
+    found = accuracy(tiny, held, samples=400, batch=600)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert tiny.model.training
+    error = math.sqrt(np.mean([p * (1 - p) for p in exact]) / (400 * len(exact)))
+    assert found.accuracy == pytest.approx(np.mean(exact), abs=4 * error)
+    assert found.prompts == 3
+    assert accuracy(tiny, held, samples=400, batch=100).accuracy == found.accuracy
+    assert accuracy(tiny, held, samples=400, seed=1).accuracy != found.accuracy
+    assert accuracy(tiny, held, greedy=True, batch=2).accuracy == np.mean(best)
+
+
+def test_accuracy_counts_a_verifier_that_raises(grid, place):
+    _, held = grid.plan()[0].tasks()
+    tiny = load_model(str(place / "model"))
+
+    def picky(prompts, completions, **columns):
+        if prompts[0] == "8+8=":
+            raise ValueError("eight")
+        return [1.0] * len(completions)
+
+    found = accuracy(tiny, replace(held, verifier=picky))
+    assert (found.accuracy, found.prompts) == (1, 2)
+    assert "eight" in found.failures[0]
+
+
+def test_results_of_several_seeds(grid, tmp_path):
+    """Means, t intervals and the best group size, on written records."""
+    accuracies = {2: (0.5, 0.7), 4: (0.8, 0.9)}
+    for run in replace(grid, seeds=(0, 1)).plan():
+        folder = tmp_path / run.key
+        folder.mkdir()
+        (folder / "run.json").write_text(run.text())
+        (folder / "status.json").write_text('{"status": "finished", "step_factor": 1.0}')
+        record = {"step": 4, "accuracy": accuracies[run.group_size][run.seed], "seconds": 1}
+        # A torn line, as a run that was killed leaves it.
+        (folder / "evaluations.jsonl").write_text(json.dumps(record) + '\n{"step": 9, "acc')
+    drawn = figure5(results(tmp_path)).set_index("G")
+    assert drawn["accuracy"].to_dict() == pytest.approx({2: 0.6, 4: 0.85})
+    assert drawn["best"].to_dict() == {2: False, 4: True}
+    # t(0.975, 1) = 12.706; the standard error of (.5, .7) is .1.
+    assert drawn["high"][2] - 0.6 == pytest.approx(1.2706, abs=1e-4)
+    assert table2(results(tmp_path)).iloc[0]["runs"] == 2
+    with pytest.raises(InputError, match="holds no runs"):
+        results(tmp_path / "nothing")
+
+
+def test_the_papers_table():
+    table = paper_runs.table_2()
+    assert len(table) == 18
+    best = table.loc[table.groupby("budget")["accuracy"].idxmax()]
+    assert best["group_size"].tolist() == [64, 64, 128]
+    # What NOT_STATED says of the test set: multiples of 1/5000 apart.
+    apart = (table["accuracy"] - table["accuracy"][0]) * 5000
+    np.testing.assert_allclose(apart, apart.round(), atol=1e-6)
+
+
+PARAMETERS = {
+    "Qwen/Qwen2.5-0.5B": 494_032_768,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen2.5-Math-7B": 7_615_616_512,
+}
+
+
+@pytest.mark.parametrize("which", ["gsm8k", "math"])
+def test_dry_run_of_the_papers_runs(which, place, monkeypatch):
+    """All configurations of the grid, without the hub; the parameter counts are the published ones."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    from transformers import Qwen2Config
+
+    data = {
+        "task": str(place / "train.jsonl"),
+        "evaluation": str(place / "test.jsonl"),
+        "verifier": "first_digit_verifier:digit_first",
+    }
+    monkeypatch.syspath_prepend(str(place))
+    grid = paper_runs.gsm8k_sweep(**data) if which == "gsm8k" else paper_runs.math_sweep(**data)
+    plan = grid.plan()
+    assert len(plan) == {"gsm8k": 30, "math": 18}[which]
+    run = plan[0]
+    config = Qwen2Config(**paper_runs.SHAPES[run.model])
+    found = dry_run(run, config=config)
+    assert found.parameters == PARAMETERS[run.model]
+    # Six prompts cannot make up a step of 256.
+    assert any("choose one of" in problem for problem in found.problems)
+    text = str(found)
+    for wanted in (f"{found.parameters:,}", "micro-batches", "GB", "vLLM's share", "problem:"):
+        assert wanted in text
+    last = dry_run(plan[-1], config=config).memory
+    share = 8 if which == "math" else 1
+    fixed = (last.parameters, last.gradients, last.optimizer, last.casts)
+    each = (4, 4 / share, 8 / share, 2)
+    assert fixed == pytest.approx([size * found.parameters for size in each], abs=16)
+    assert last.device == pytest.approx(last.peak / (0.8 if which == "math" else 0.7), abs=1)
+
+
+def test_dry_run_of_a_local_model(grid, place, monkeypatch):
+    run = grid.plan()[0]
+    found = dry_run(run)
+    assert found.problems == ()
+    assert found.prompts == (6, 3)
+    assert found.prompt_tokens == 4
+    model = load_model(str(place / "model")).model
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert f"{found.parameters:,}" in str(found)
+    assert "assumed" not in str(found)
+    long = dry_run(replace(run, max_new_tokens=300))
+    assert any("context of 256" in problem for problem in long.problems)
+    factor = str(dry_run(replace(run, trainer="dr-grpo")))
+    assert f"{1 / (2 * 3):.6g}" in factor
+    with pytest.raises(InputError, match="no_such"):
+        dry_run(replace(run, options={"no_such": 1}))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="cannot be had"):
+        dry_run(replace(run, model="nobody/no-such-model"))
+
+
+def measured_activations(model, run, length):
+    """Bytes that autograd keeps of one micro-batch's forward pass, parameters not counted."""
+    kept = {}
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    ids = torch.randint(2, 100, (run.micro_batch, length))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model.model(input_ids=ids, use_cache=False).last_hidden_state.sum()
+    assert loss.requires_grad
+    return sum(size for size, _ in kept.values())
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (8, 2)])
+def test_expected_activations_are_those_that_autograd_keeps(heads, grid):
+    """Within a tenth, on a model whose layers outweigh the rest."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=128, hidden_size=64, intermediate_size=192, num_hidden_layers=4,
+        num_attention_heads=heads[0], num_key_value_heads=heads[1],
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config)
+    run = grid.plan()[0]
+    measured = measured_activations(model, run, 64)
+    expected = expected_memory(
+        run, config, sum(p.numel() for p in model.parameters()),
+        prompt_tokens=32, max_new_tokens=32,
+    ).activations  # fmt: skip
+    assert 0.9 < measured / expected < 1.1
+
+
+def test_memory_by_its_parts(grid):
+    from transformers import Qwen2Config
+
+    config = Qwen2Config(**paper_runs.SHAPES["Qwen/Qwen2.5-1.5B-Instruct"])
+    count = PARAMETERS["Qwen/Qwen2.5-1.5B-Instruct"]
+    run = replace(grid.plan()[0], budget=1024, group_size=8)
+
+    def memory(shards=1, **changes):
+        return expected_memory(
+            replace(run, **changes), config, count, prompt_tokens=512, max_new_tokens=512,
+            shards=shards,
+        )  # fmt: skip
+
+    plain = memory()
+    assert (plain.parameters, plain.gradients, plain.optimizer) == (4 * count, 4 * count, 0)
+    assert memory(optimizer="adamw").optimizer == 8 * count
+    assert memory(shards=4).parameters == 4 * count
+    assert memory(shards=4).gradients == count
+    assert memory(dtype="bfloat16").parameters == 2 * count
+    assert memory(bf16=True).casts == 2 * count
+    assert memory(checkpointing=True).activations < plain.activations / 10
+    # 28 layers x keys and values of 2 x 128 x 4 bytes, for 1024 tokens of 1024 completions.
+    cache = 1024 * (28 * 2 * 2 * 128 * 4 * 1024 + 3 * 4 * 151936)
+    assert plain.generation == cache
+    assert memory(processes=4).generation == cache / 4
+    assert memory(vllm={"mode": "colocate"}).generation == 0
+    assert plain.peak == 8 * count + max(cache, plain.activations + plain.logits)

@@ -1,0 +1,414 @@
+"""A step of TRL's trainers is the gradient that the table in `trainers` says, at the same completions."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.llm.conftest import save_tiny
+from ustat_pg import estimators
+from ustat_pg.llm.tasks import Prompt, Task
+from ustat_pg.validation import InputError
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from ustat_pg.llm.models import load_model  # noqa: E402
+from ustat_pg.llm.trainers import (  # noqa: E402
+    TRAINERS,
+    Training,
+    allowed_group_sizes,
+    build_trainer,
+    refuse_group_size,
+    reward_function,
+    training_set,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
+]
+
+LONGEST = 6
+WEIGHTED = ("norm-weighted", "length-weighted", "token-weighted")
+
+
+def letters(*, completions, **columns):
+    """Between 0 and 1, and seldom equal within a group."""
+    return [sum(c in "0123456" for c in text) / LONGEST + 0.3 for text in completions]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A model of 18 symbols, so that the end token is sampled often and lengths differ."""
+    torch.set_num_threads(1)
+    folder = save_tiny(tmp_path_factory.mktemp("models") / "few", characters="0123456789+=abcd")
+    return load_model(str(folder))
+
+
+@pytest.fixture(scope="module")
+def task():
+    prompts = tuple(Prompt(f"q{i}", f"{i}+{i + 1}=" * (1 + i % 2), {}) for i in range(8))
+    return Task("sums", prompts, letters, LONGEST)
+
+
+def fresh(language_model):
+    """A copy that may be trained."""
+    return type(language_model)(
+        copy.deepcopy(language_model.model),
+        language_model.tokenizer,
+        language_model.name,
+        language_model.device,
+        language_model.context,
+    )
+
+
+def flat(model):
+    return torch.cat([parameter.detach().double().flatten() for parameter in model.parameters()])
+
+
+def scores_alone(model, prompt, completion):
+    """∇ log π(completion | prompt), by plain autograd, and Σ_t |e_y - π|²."""
+    ids = torch.tensor([[*prompt, *completion]])
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    log_all = torch.log_softmax(logits, dim=-1)
+    own = log_all.gather(1, torch.tensor(completion)[:, None]).sum()
+    score = torch.autograd.grad(own, list(model.parameters()))
+    chosen = torch.nn.functional.one_hot(torch.tensor(completion), logits.shape[1])
+    proxy = (chosen - log_all.detach().exp()).square().sum()
+    return torch.cat([part.flatten() for part in score]), float(proxy)
+
+
+def one_step(small, task, tmp_path, name, *, group_size=4, micro_batch=16, **settings):
+    """The parameters' change in one step, over the rate; and what the completions' scores say.
+
+    Returns:
+        (d,) change, (K, d) scores, (B, G) rewards, weights of each kind (B, G).
+    """
+    trained = fresh(small)
+    trained.model.double()
+    reference = copy.deepcopy(trained.model)
+    rate = 0.5
+    training = Training(
+        group_size, 16, 1, rate, trainer=name, max_new_tokens=LONGEST,
+        micro_batch=micro_batch, **settings,
+    )  # fmt: skip
+    seen = {}
+    trainer = build_trainer(training, trained, task, tmp_path)
+    inner = trainer._calculate_rewards
+
+    def watch(inputs, prompts, completions, completion_ids):
+        seen["rewards"] = inner(inputs, prompts, completions, completion_ids)
+        seen["ids"] = [list(ids) for ids in completion_ids]
+        seen["prompts"] = [small.tokenizer(text)["input_ids"] for text in prompts]
+        return seen["rewards"]
+
+    trainer._calculate_rewards = watch
+    before = flat(trained.model)
+    trainer.train()
+    change = (flat(trained.model) - before) / rate
+    pairs = [
+        scores_alone(reference, prompt, ids)
+        for prompt, ids in zip(seen["prompts"], seen["ids"], strict=True)
+    ]
+    scores = torch.stack([score for score, _ in pairs]).double()
+    shape = (-1, group_size)
+    weights = {
+        "norm-weighted": scores.square().sum(1).reshape(shape),
+        "length-weighted": torch.tensor([float(len(ids)) for ids in seen["ids"]]).reshape(shape),
+        "token-weighted": torch.tensor([proxy for _, proxy in pairs]).reshape(shape),
+    }
+    return change, scores, seen["rewards"][:, 0].double().reshape(shape), weights, trainer
+
+
+def gradient(scores, advantages):
+    return (scores * advantages.reshape(-1, 1)).mean(0)
+
+
+def cosine(a, b):
+    return float(a @ b / (a.norm() * b.norm()))
+
+
+@pytest.mark.parametrize("micro_batch", [16, 4])
+@pytest.mark.parametrize("name", ["rloo", "grpo-corrected"])
+def test_a_step_is_the_gradient_of_the_theory(small, task, tmp_path, name, micro_batch):
+    change, scores, rewards, weights, _ = one_step(
+        small, task, tmp_path, name, micro_batch=micro_batch
+    )
+    wanted = gradient(scores, estimators.grpo(rewards))
+    assert len(set(weights["length-weighted"].flatten().tolist())) > 1
+    assert cosine(change, wanted) > 1 - 1e-6
+    assert float(change.norm() / wanted.norm()) == pytest.approx(1, abs=1e-4)
+    # Another estimator is told apart at this precision.
+    assert cosine(change, gradient(scores, rewards)) < 1 - 1e-3
+
+
+@pytest.mark.parametrize("micro_batch", [16, 4])
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weighted_baselines(small, task, tmp_path, name, micro_batch):
+    if name == "norm-weighted":
+        pytest.importorskip("ustat_pg.llm.scores")
+    change, scores, rewards, weights, trainer = one_step(
+        small, task, tmp_path, name, micro_batch=micro_batch
+    )
+    advantages = estimators.norm_weighted(rewards, squared_norms=weights[name].double())
+    wanted = gradient(scores, advantages)
+    assert cosine(change, wanted) > 1 - 1e-6
+    assert float(change.norm() / wanted.norm()) == pytest.approx(1, abs=1e-4)
+    others = [
+        gradient(scores, estimators.norm_weighted(rewards, squared_norms=weights[other].double()))
+        for other in WEIGHTED
+        if other != name
+    ]
+    for other in [*others, gradient(scores, estimators.grpo(rewards))]:
+        assert float((change - other).norm() / other.norm()) > 1e-3
+    logged = np.array(trainer._logs["advantages"])
+    np.testing.assert_allclose(logged, advantages.flatten(), rtol=1e-5, atol=1e-6)
+
+
+def test_vanilla(small, task, tmp_path):
+    change, scores, rewards, _, _ = one_step(small, task, tmp_path, "vanilla", micro_batch=8)
+    wanted = gradient(scores, estimators.vanilla(rewards))
+    assert cosine(change, wanted) > 1 - 1e-6
+    assert float(change.norm() / wanted.norm()) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("group_size", [2, 8])
+def test_dr_grpo_has_the_factor_that_is_named(small, task, tmp_path, group_size):
+    change, scores, rewards, _, _ = one_step(
+        small, task, tmp_path, "dr-grpo", group_size=group_size, micro_batch=8
+    )
+    wanted = gradient(scores, estimators.grpo(rewards))
+    factor = Training(
+        group_size, 16, 1, 0.1, trainer="dr-grpo", max_new_tokens=LONGEST
+    ).step_factor()
+    assert factor == (group_size - 1) / (group_size * LONGEST)
+    assert cosine(change, wanted) > 1 - 1e-6
+    assert float(change.norm() / wanted.norm()) == pytest.approx(factor, rel=1e-4)
+
+
+def test_stock_grpo_has_another_direction(small, task, tmp_path):
+    change, scores, rewards, _, _ = one_step(small, task, tmp_path, "grpo-stock")
+    assert cosine(change, gradient(scores, estimators.grpo(rewards))) < 1 - 1e-3
+    assert Training(4, 16, 1, 0.1, trainer="grpo-stock").step_factor() is None
+
+
+def test_a_penalty_is_a_deviation_and_changes_the_step(small, task, tmp_path):
+    """TRL's own default of beta is 0.05; at the first step policy and reference agree, at the
+    second they do not.
+    """
+    plain, penalised = [], []
+    for options, found in (({}, plain), ({"beta": 0.05}, penalised)):
+        training = Training(4, 16, 2, 0.5, max_new_tokens=LONGEST, micro_batch=16, options=options)
+        assert training.deviations() == options
+        assert training.step_factor() == (None if options else 1.0)
+        trained = fresh(small)
+        trainer = build_trainer(training, trained, task, tmp_path)
+        trainer.train()
+        found.append(flat(trained.model))
+    difference = (plain[0] - penalised[0]).norm() / (plain[0] - flat(small.model)).norm()
+    assert float(difference) > 1e-3
+
+
+def test_a_step_with_rewards_that_are_missing(small, task, tmp_path):
+    """A prompt whose verifier raises does not move the policy, and is counted."""
+
+    def picky(*, prompts, completions, **columns):
+        if prompts[0].startswith("3"):
+            raise RuntimeError("no verdict on three")
+        return letters(completions=completions)
+
+    broken = Task("picky", task.prompts[2:4], picky, LONGEST)
+    for name in ("rloo", "length-weighted"):
+        trained = fresh(small)
+        rewards = reward_function(broken)
+        training = Training(4, 8, 1, 0.5, trainer=name, max_new_tokens=LONGEST, micro_batch=8)
+        trainer = build_trainer(training, trained, broken, tmp_path, rewards=rewards)
+        trainer.train()
+        assert len(rewards.failures) == 1
+        assert "q3" in rewards.failures[0]
+        assert trainer.state.log_history[0]["verifier_failures"] == 1
+        logged = np.array(trainer._logs["advantages"]).reshape(2, 4)
+        assert sorted(np.abs(logged).sum(1) == 0) == [False, True]
+
+
+def test_an_optimizer_of_the_users_own(small, task, tmp_path):
+    trained = fresh(small)
+    training = Training(4, 16, 1, 0.5, max_new_tokens=LONGEST, optimizer="adamw")
+    assert training.deviations() == {"optim": "adamw_torch"}
+    mine = torch.optim.SGD(trained.model.parameters(), lr=0.0)
+    before = flat(trained.model)
+    build_trainer(training, trained, task, tmp_path, optimizers=(mine, None)).train()
+    assert torch.equal(before, flat(trained.model))
+    build_trainer(training, trained, task, tmp_path).train()
+    assert not torch.equal(before, flat(trained.model))
+
+
+def test_group_sizes_that_the_budget_holds():
+    assert allowed_group_sizes(12) == (2, 3, 4, 6, 12)
+    assert allowed_group_sizes(12, prompts=3) == (4, 6, 12)
+    refuse_group_size(6, 12, 2)
+    with pytest.raises(InputError, match=r"does not divide .* choose one of 2, 3, 4, 6, 12"):
+        refuse_group_size(5, 12)
+    with pytest.raises(InputError, match="at least 2: choose one of 2, 3, 4, 6, 12"):
+        refuse_group_size(1, 12)
+    with pytest.raises(InputError, match=r"needs 6 prompts .* there are 3: choose one of 4, 6, 12"):
+        refuse_group_size(2, 12, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"group_size": 5}, "does not divide"),
+        ({"micro_batch": 5}, "choose a micro-batch of 1, 2, 4, 8, 16"),
+        ({"micro_batch": 2, "processes": 3}, "number of processes must divide"),
+        ({"trainer": "ppo"}, "choose one of rloo, vanilla"),
+        ({"steps": 0}, "steps is 0"),
+        ({"learning_rate": float("nan")}, "positive number"),
+        ({"device": "tpu"}, "cpu or cuda"),
+        ({"options": {"seed": 3}}, "seed"),
+        ({"trainer": "vanilla", "options": {"beta": 0.1}}, "beta would not enter"),
+    ],
+)
+def test_what_is_refused_before_anything_runs(settings, message):
+    given = {"group_size": 4, "budget": 16, "steps": 1, "learning_rate": 0.1} | settings
+    with pytest.raises(InputError, match=message):
+        Training(**given)
+
+
+def test_an_argument_that_trl_refuses(tmp_path):
+    training = Training(4, 16, 1, 0.1, options={"no_such_argument": 1})
+    with pytest.raises(InputError, match="no_such_argument"):
+        training.configuration(tmp_path)
+
+
+def test_too_few_prompts_are_refused_before_training(small, task, tmp_path):
+    with pytest.raises(InputError, match="needs 16 prompts"):
+        build_trainer(Training(2, 32, 1, 0.1), small, task, tmp_path)
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_configurations(tmp_path, name):
+    """What TRL holds in the end is what was asked, several processes and vLLM included."""
+    training = Training(
+        8, 64, 5, 0.01, trainer=name, micro_batch=4, processes=2, vllm={"mode": "colocate"},
+        save_every=2,
+    )  # fmt: skip
+    made = training.configuration(tmp_path)
+    assert made.gradient_accumulation_steps == made.steps_per_generation == 8
+    assert (made.use_vllm, made.vllm_mode) == (True, "colocate")
+    assert (made.save_strategy, made.save_steps) == ("steps", 2)
+    assert (made.beta, made.temperature, made.top_p, made.top_k) == (0, 1, 1, 0)
+    assert (made.max_grad_norm, made.weight_decay, made.num_iterations) == (0, 0, 1)
+    if name in ("dr-grpo", "grpo-corrected"):
+        assert made.vllm_importance_sampling_correction is False
+        assert made.scale_rewards == "none"
+
+
+TWO_PROCESSES = """
+import copy, json, sys
+from pathlib import Path
+
+import torch
+from accelerate.utils import gather_object
+
+from tests.llm import test_trainers as shared
+from ustat_pg import estimators
+from ustat_pg.llm.models import load_model
+from ustat_pg.llm.tasks import Prompt, Task
+from ustat_pg.llm.trainers import Training, build_trainer
+
+torch.set_num_threads(1)
+folder, out = map(Path, sys.argv[1:])
+small = load_model(str(folder))
+prompts = tuple(Prompt(f"q{i}", f"{i}+{i}=") for i in range(3))
+task = Task("sums", prompts, shared.letters, shared.LONGEST)
+worst = {}
+for name in ("rloo", "norm-weighted", "length-weighted", "token-weighted", "grpo-corrected"):
+    trained = shared.fresh(small)
+    trained.model.double()
+    reference = copy.deepcopy(trained.model)
+    training = Training(
+        8, 16, 1, 0.5, trainer=name, max_new_tokens=shared.LONGEST, micro_batch=4, processes=2
+    )
+    seen = {}
+    trainer = build_trainer(training, trained, task, out.parent / name)
+    inner = trainer._calculate_rewards
+    def watch(inputs, prompts, completions, completion_ids):
+        seen["rewards"] = inner(inputs, prompts, completions, completion_ids)
+        seen["ids"] = gather_object([list(ids) for ids in completion_ids])
+        seen["prompts"] = gather_object([small.tokenizer(text)["input_ids"] for text in prompts])
+        return seen["rewards"]
+    trainer._calculate_rewards = watch
+    before = shared.flat(trained.model)
+    trainer.train()
+    change = (shared.flat(trained.model) - before) / 0.5
+    pairs = [
+        shared.scores_alone(reference, prompt, ids)
+        for prompt, ids in zip(seen["prompts"], seen["ids"], strict=True)
+    ]
+    scores = torch.stack([score for score, _ in pairs]).double()
+    rewards = seen["rewards"][:, 0].double().reshape(-1, 8)
+    weights = {
+        "norm-weighted": scores.square().sum(1),
+        "length-weighted": torch.tensor([float(len(ids)) for ids in seen["ids"]]).double(),
+        "token-weighted": torch.tensor([proxy for _, proxy in pairs]).double(),
+    }
+    if name in weights:
+        own = weights[name].reshape(-1, 8)
+        advantages = estimators.norm_weighted(rewards, squared_norms=own)
+    else:
+        advantages = estimators.grpo(rewards)
+    wanted = shared.gradient(scores, advantages)
+    worst[name] = float((change - wanted).norm() / wanted.norm())
+    worst[name + " completions"] = len(seen["ids"])
+if trainer.accelerator.is_main_process:
+    out.write_text(json.dumps(worst))
+"""
+
+
+@pytest.mark.slow
+def test_a_step_of_two_processes(small, tmp_path):
+    """A group that lies on two processes is one group still, and the step the same gradient."""
+    script, out = tmp_path / "two.py", tmp_path / "worst.json"
+    script.write_text(TWO_PROCESSES)
+    root = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone",
+            "--nproc-per-node", "2", str(script), small.name, str(out),
+        ],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": root},
+        capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    worst = json.loads(out.read_text())
+    assert len(worst) == 10
+    for name, value in worst.items():
+        assert value == 16 if name.endswith("completions") else value < 1e-4, worst
+
+
+def test_another_number_of_processes_is_refused(small, task, tmp_path):
+    training = Training(4, 16, 1, 0.1, micro_batch=4, processes=2)
+    with pytest.raises(InputError, match=r"for 2 process\(es\) and this is one of 1"):
+        build_trainer(training, small, task, tmp_path)
+
+
+def test_prompts_come_in_an_order_of_the_seed(task):
+    """B distinct prompts a step, the same of every group size; the remainder of an epoch left out."""
+    training = Training(4, 12, 5, 0.1, seed=3, micro_batch=4)
+    rows = training_set(task, training)["prompt_id"]
+    steps = np.reshape(rows, (5, 3))
+    assert all(len(set(step)) == 3 for step in steps)
+    # Eight prompts make two steps of three; the third is of the next permutation.
+    assert len({*steps[0], *steps[1]}) == 6
+    assert rows == training_set(task, training)["prompt_id"]
+    assert rows != training_set(task, Training(4, 12, 5, 0.1, seed=4, micro_batch=4))["prompt_id"]
+    wider = training_set(task, Training(2, 12, 1, 0.1, seed=3, micro_batch=4))["prompt_id"]
+    assert wider == rows[:6]

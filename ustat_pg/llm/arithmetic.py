@@ -1,0 +1,233 @@
+"""The paper's synthetic integer arithmetic: five categories, drawn uniformly.
+
+The paper (section 5.1) names the categories and the number of problems, 500; the sizes of the numbers
+and the words of the prompts are ours:
+
+================ ===================== =========================================
+category         problem               numbers
+================ ===================== =========================================
+``two-step``     a ± b ± c             from 1 to ``largest`` (99)
+``three-step``   a ± b ± c ± d         the same
+``multiply``     a * b                 from 2 to ``largest`` and from 2 to 9
+``divide``       a / b                 without remainder, b from 2 to 9, quotient from 2 to ``largest``
+``parentheses``  a ± (b ± c)           as the first
+================ ===================== =========================================
+
+A problem is a function of the seed and its position, so that 500 problems begin with the same 50.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from ..rng import cell_key, words
+from ..validation import InputError, integer
+from .tasks import Prompt, Task, Text
+
+__all__ = ["CATEGORIES", "Problem", "arithmetic_task", "draw_problems", "last_integer", "problem"]
+
+CATEGORIES = ("two-step", "three-step", "multiply", "divide", "parentheses")
+
+INSTRUCTION = "Solve the arithmetic problem. End with the answer, an integer."
+
+_NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?|(?<=[\w.])\d[\d,]*(?:\.\d+)?")
+
+_EXAMPLES = 2**32 - 1
+"""The slot from which worked examples are drawn; attempts at questions are slots below it."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An expression, its value, and the steps that lead there."""
+
+    category: str
+    expression: str
+    answer: int
+    steps: tuple[str, ...]
+
+
+def problem(draws: Sequence[int], largest: int = 99, category: str | None = None) -> Problem:
+    """The problem that eight random words of 32 bits stand for.
+
+    Arguments:
+        draws: whole numbers below 2³², (8,): the category, four numbers, three signs.
+        largest: the largest number of a sum, 2 or more.
+        category: one of :data:`CATEGORIES`; drawn uniformly where not given.
+
+    >>> problem([0, 2**31, 2**30, 0, 0, 2**31, 0, 0]).expression
+    '50 - 25 + 1'
+    """
+
+    def choice(word: int, low: int, high: int) -> int:
+        return low + (int(word) * (high - low + 1) >> 32)
+
+    if category is None:
+        category = CATEGORIES[choice(draws[0], 0, len(CATEGORIES) - 1)]
+    if category in ("multiply", "divide"):
+        large, small = choice(draws[1], 2, largest), choice(draws[2], 2, 9)
+        if category == "multiply":
+            expression, answer = f"{large} * {small}", large * small
+        else:
+            expression, answer = f"{large * small} / {small}", large
+        return Problem(category, expression, answer, (f"{expression} = {answer}",))
+    numbers = [choice(word, 1, largest) for word in draws[1:5]]
+    signs = [1 - 2 * choice(word, 0, 1) for word in draws[5:8]]
+    if category == "parentheses":
+        first, second, third = numbers[:3]
+        inner = f"{second} {_sign(signs[1])} {third}"
+        within = second + signs[1] * third
+        answer = first + signs[0] * within
+        shown = f"({within})" if within < 0 else str(within)
+        last = f"{first} {_sign(signs[0])} {shown} = {answer}"
+        return Problem(
+            category,
+            f"{first} {_sign(signs[0])} ({inner})",
+            answer,
+            (f"{inner} = {within}", last),
+        )
+    terms = 3 if category == "two-step" else 4
+    expression, value, steps = str(numbers[0]), numbers[0], []
+    for number, sign in zip(numbers[1:terms], signs, strict=False):
+        steps.append(f"{value} {_sign(sign)} {number} = {value + sign * number}")
+        expression += f" {_sign(sign)} {number}"
+        value += sign * number
+    return Problem(category, expression, value, tuple(steps))
+
+
+def _sign(sign: int) -> str:
+    return "+" if sign > 0 else "-"
+
+
+def draw_problems(count: int = 500, *, seed: int = 0, largest: int = 99) -> list[Problem]:
+    """Problems drawn independently, each category with probability 1/5.
+
+    >>> [p.expression for p in draw_problems(3)] == [p.expression for p in draw_problems(500)[:3]]
+    True
+    """
+    key = cell_key(seed, "arithmetic")
+    rows = words(key, range(integer("problems", count)), 0, 8)
+    return [problem(row.tolist(), integer("largest", largest, 2)) for row in rows]
+
+
+def worked_examples(
+    count: int, questions: Sequence[Problem], *, seed: int = 0, largest: int = 99
+) -> list[Problem]:
+    """Examples for the prompt, the categories in turn, none of them among the questions.
+
+    Raises:
+        InputError: numbers so small that every problem is a question.
+    """
+    key = cell_key(seed, "arithmetic")
+    taken = {question.expression for question in questions}
+    chosen: list[Problem] = []
+    for row in words(key, range(1000 * max(count, 1)), _EXAMPLES, 8):
+        if len(chosen) == count:
+            break
+        category = CATEGORIES[len(chosen) % len(CATEGORIES)]
+        example = problem(row.tolist(), largest, category)
+        if example.expression not in taken:
+            chosen.append(example)
+            taken.add(example.expression)
+    if len(chosen) < count:
+        raise InputError(
+            f"examples is {count}: with numbers up to {largest} there are not so many problems "
+            "that are not among the questions"
+        )
+    return chosen
+
+
+def arithmetic_task(
+    *,
+    problems: int = 500,
+    seed: int = 0,
+    examples: int = 0,
+    largest: int = 99,
+    chat: bool = False,
+    max_new_tokens: int = 128,
+) -> Task:
+    """The paper's synthetic arithmetic as a task.
+
+    The questions depend on the seed and not on the examples, so that zero-shot and in-context
+    prompts ask the same.
+
+    Arguments:
+        problems: how many.
+        seed: the seed of questions and examples.
+        examples: worked examples in the prompt, the same in every prompt and none of the questions.
+        largest: the largest number of a sum.
+        chat: prompts as messages for an instruct model; else plain text.
+        max_new_tokens: the longest completion.
+
+    Raises:
+        InputError: no problems, or more examples than there are problems left.
+
+    >>> print(arithmetic_task(examples=1).prompts[0].text)  # doctest: +ELLIPSIS
+    Solve the arithmetic problem. End with the answer, an integer.
+    <BLANKLINE>
+    Problem: ...
+    Answer: ...
+    <BLANKLINE>
+    Problem: ...
+    Answer:
+    """
+    questions = draw_problems(problems, seed=seed, largest=largest)
+    shown = worked_examples(integer("examples", examples, 0), questions, seed=seed, largest=largest)
+    prompts = []
+    for i, question in enumerate(questions):
+        prompts.append(
+            Prompt(
+                f"arithmetic/{seed}/{i}",
+                _text(question, shown, chat),
+                {"answer": question.answer, "category": question.category},
+            )
+        )
+    return Task("arithmetic", tuple(prompts), right_answer, max_new_tokens)
+
+
+def _text(question: Problem, examples: Sequence[Problem], chat: bool) -> Text:
+    """The prompt: instruction, worked examples, question."""
+    blocks = [INSTRUCTION]
+    blocks += [
+        f"Problem: {example.expression}\nAnswer: {', '.join(example.steps)}. "
+        f"The answer is {example.answer}."
+        for example in examples
+    ]
+    if chat:
+        return [
+            {"role": "user", "content": "\n\n".join([*blocks, f"Problem: {question.expression}"])}
+        ]
+    return "\n\n".join([*blocks, f"Problem: {question.expression}\nAnswer:"])
+
+
+def last_integer(text: str) -> int | None:
+    """The last number of a text, if it is whole; what follows a further ``Problem:`` is not read.
+
+    A sign counts where no letter or digit stands before it, so that ``12-5`` ends with 5. Commas
+    between digits are skipped; 7.0 is 7, and 7.5 is no integer.
+
+    >>> [last_integer(t) for t in ("12-5", "x = -1,204.", "7.0", "7.5", "none", "4\\nProblem: 9")]
+    [5, -1204, 7, None, None, 4]
+    """
+    found = _NUMBER.findall(text.partition("Problem:")[0])
+    if not found:
+        return None
+    value = Decimal(found[-1].replace(",", "").replace("−", "-"))
+    return int(value) if value == value.to_integral_value() else None
+
+
+def right_answer(
+    prompts: Sequence[Any], completions: Sequence[Any], answer: Sequence[int], **columns: Any
+) -> list[float]:
+    """1 where the completion's :func:`last_integer` is the answer, else 0.
+
+    >>> right_answer(["1 + 1"] * 2, ["1 + 1 = 2", [{"role": "assistant", "content": "3"}]], [2, 2])
+    [1.0, 0.0]
+    """
+    return [
+        float(last_integer(c if isinstance(c, str) else c[-1]["content"]) == a)
+        for c, a in zip(completions, answer, strict=True)
+    ]

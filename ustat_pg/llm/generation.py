@@ -1,0 +1,293 @@
+"""Drawing completions from a model itself: temperature 1, nothing cut off, no penalties.
+
+:func:`transformers_draw` chooses each token as the inverse of the distribution function at an addressed
+uniform, see :mod:`ustat_pg.rng`: a draw is a function of (seed, prompt, completion, position). So order,
+batches and interruptions change nothing but the rounding of the model's logits, and two models share
+draws. :func:`vllm_draw` asks vLLM for the same distribution by its own random numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..memory import ChunkWarning, out_of_memory
+from ..rng import cell_key, words
+from ..validation import InputError
+from .models import LanguageModel, end_tokens
+
+__all__ = ["stripped", "transformers_draw", "uniforms", "vllm_draw"]
+
+
+def stripped(ids: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
+    """Tokens up to the first that ends the completion, that one included.
+
+    What stands behind it is padding; the pad token itself can be drawn like any other, so that it is
+    no sign of the end.
+
+    >>> stripped([5, 0, 1, 0, 0], [1])
+    (5, 0, 1)
+    """
+    for position, token in enumerate(ids):
+        if token in ends:
+            return tuple(ids[: position + 1])
+    return tuple(ids)
+
+
+def uniforms(
+    seed: int, prompt: str, completions: Sequence[int], length: int
+) -> NDArray[np.float64]:
+    """The uniforms in [0, 1) that choose the tokens of completions, 53 bits each.
+
+    Arguments:
+        seed: the seed.
+        prompt: the prompt's id.
+        completions: which of its completions, (n,).
+        length: the most tokens of a completion.
+
+    Returns:
+        (n, length). Completion i is the same whatever n, and its beginning whatever the length.
+    """
+    bits = words(cell_key(seed, f"rollouts\x00{prompt}"), completions, 0, 2 * length)
+    high, low = bits[:, 0::2].astype(np.uint64), bits[:, 1::2].astype(np.uint64)
+    return ((high >> np.uint64(5)) * 2.0**26 + (low >> np.uint64(6))) * 2.0**-53
+
+
+def _inverse_cdf(draws: NDArray[np.float64], prompt_tokens: int) -> Callable[[Any, Any], Any]:
+    """A logits processor that leaves one token: the inverse of the distribution function at a uniform.
+
+    Greedy choice of what it leaves is then an exact draw from the softmax of the raw logits.
+    """
+
+    def process(input_ids: Any, scores: Any) -> Any:
+        import torch
+
+        # MPS has no float64; elsewhere it keeps the sums of a large vocabulary exact.
+        exact = torch.float32 if scores.device.type == "mps" else torch.float64
+        sums = torch.softmax(scores.to(exact), dim=-1).cumsum(dim=-1)
+        step = torch.as_tensor(draws[:, input_ids.shape[1] - prompt_tokens], dtype=exact)
+        # Times the last sum: rounding must not put a uniform behind the last token.
+        level = step.to(scores.device)[:, None] * sums[:, -1:]
+        chosen = torch.searchsorted(sums, level, right=True).clamp_(max=scores.shape[-1] - 1)
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
+
+    return process
+
+
+def transformers_draw(
+    language_model: LanguageModel,
+    prompts: Sequence[tuple[str, tuple[int, ...]]],
+    rollouts: int,
+    length: int,
+    seed: int,
+    batch: int,
+    options: dict[str, Any],
+) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Draw completions of each prompt in turn, through ``generate``; several prompts share a call.
+
+    Arguments:
+        language_model: the model.
+        prompts: ids and tokens.
+        rollouts: completions of each prompt.
+        length: the most tokens of a completion.
+        seed: the seed of the draws.
+        batch: completions at a time; halved, with a warning, where memory runs out.
+        options: not read.
+
+    Returns:
+        an iterator over prompts: the tokens of each completion.
+
+    Raises:
+        InputError: memory ran out at a single completion.
+    """
+    at_once = max(1, batch // rollouts)
+    for start in range(0, len(prompts), at_once):
+        group = prompts[start : start + at_once]
+        rows = [(name, ids, i) for name, ids in group for i in range(rollouts)]
+        drawn: list[tuple[int, ...]] = []
+        while len(drawn) < len(rows):
+            try:
+                part = rows[len(drawn) : len(drawn) + batch]
+                drawn += _generate(language_model, part, length, seed)
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                if batch == 1:
+                    raise InputError(
+                        f"memory ran out while one completion of prompt {part[0][0]!r} was drawn: "
+                        "take a smaller model or dtype, a shorter max_new_tokens or another device"
+                    ) from error
+                smaller = max(1, min(batch, len(part)) // 2)
+                warnings.warn(
+                    f"memory ran out at {len(part)} completions at a time; going on with {smaller}",
+                    ChunkWarning,
+                    stacklevel=3,
+                )
+                batch = smaller
+                _empty_cache(language_model)
+        for position in range(len(group)):
+            yield tuple(drawn[position * rollouts : (position + 1) * rollouts])
+
+
+def _empty_cache(language_model: LanguageModel) -> None:
+    """Give back what torch holds of a device's memory after it ran out."""
+    if language_model.device.startswith("cuda"):
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+def _generate(
+    language_model: LanguageModel,
+    rows: Sequence[tuple[str, tuple[int, ...], int]],
+    length: int,
+    seed: int,
+) -> list[tuple[int, ...]]:
+    """One completion for each row (prompt's id, its tokens, which completion), by one ``generate``."""
+    import torch
+    from transformers import GenerationConfig
+
+    model, ends = language_model.model, end_tokens(language_model)
+    pad = language_model.tokenizer.pad_token_id
+    width = max(len(ids) for _, ids, _ in rows)
+    input_ids = torch.tensor([[pad] * (width - len(ids)) + list(ids) for _, ids, _ in rows])
+    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for _, ids, _ in rows])
+    numbers: dict[str, list[int]] = {}
+    for name, _, i in rows:
+        numbers.setdefault(name, []).append(i)
+    draws = np.concatenate([uniforms(seed, name, i, length) for name, i in numbers.items()])
+    with _plain_generation(model):
+        out = model.generate(
+            input_ids.to(language_model.device),
+            attention_mask=mask.to(language_model.device),
+            generation_config=GenerationConfig(
+                max_new_tokens=length,
+                do_sample=False,
+                eos_token_id=list(ends) or None,
+                pad_token_id=pad,
+                use_cache=True,
+            ),
+            logits_processor=[_inverse_cdf(draws, width)],
+        )
+    return [stripped(row, ends) for row in out[:, width:].tolist()]
+
+
+@contextlib.contextmanager
+def _plain_generation(model: Any) -> Iterator[None]:
+    """The model in eval mode and without generation settings of its own.
+
+    ``generate`` fills what a given configuration leaves open from the model's, so that a stored
+    temperature, top-k or repetition penalty would change the distribution.
+    """
+    from transformers import GenerationConfig
+
+    # Of an adapter, the base model inside is the owner.
+    owners = [module for module in model.modules() if "generation_config" in vars(module)]
+    stored = [(owner, owner.generation_config) for owner in owners]
+    training = model.training
+    model.eval()
+    for owner in owners:
+        owner.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        for owner, settings in stored:
+            owner.generation_config = settings
+        model.train(training)
+
+
+def vllm_draw(
+    language_model: LanguageModel,
+    prompts: Sequence[tuple[str, tuple[int, ...]]],
+    rollouts: int,
+    length: int,
+    seed: int,
+    batch: int,
+    options: dict[str, Any],
+) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Draw completions of each prompt in turn, through vLLM, by its own random numbers.
+
+    Arguments:
+        language_model, prompts, rollouts, length, seed, batch: as for :func:`transformers_draw`.
+        options: further arguments of ``vllm.LLM``.
+
+    Returns:
+        an iterator over prompts: the tokens of each completion.
+
+    Raises:
+        InputError: vLLM is not installed, or the model is in no folder that it could load.
+    """
+    try:
+        import vllm
+    except ImportError as error:
+        raise InputError(
+            'backend is "vllm", which is not installed here: install vllm, or take '
+            'backend="transformers"'
+        ) from error
+    if not language_model.source:
+        raise InputError(
+            f"backend is vllm, and {language_model.name} has an adapter or weights that are in no "
+            'folder: merge and save them, or take backend="transformers"'
+        )
+    if not prompts:
+        return
+    ends = end_tokens(language_model)
+    settings = {
+        "model": language_model.source,
+        "tokenizer": language_model.source,
+        "dtype": str(language_model.model.dtype).removeprefix("torch."),
+        "seed": seed,
+        # The model's own temperature and penalties must not come in.
+        "generation_config": "vllm",
+    }
+    engine = vllm.LLM(**{**settings, **options})
+    at_once = max(1, batch // rollouts)
+    for start in range(0, len(prompts), at_once):
+        group = prompts[start : start + at_once]
+        outputs = engine.generate(
+            [{"prompt_token_ids": list(ids)} for _, ids in group],
+            sampling_params=[
+                vllm.SamplingParams(
+                    n=rollouts,
+                    temperature=1.0,
+                    top_p=1.0,
+                    top_k=-1,
+                    min_p=0.0,
+                    repetition_penalty=1.0,
+                    presence_penalty=0.0,
+                    frequency_penalty=0.0,
+                    max_tokens=length,
+                    min_tokens=0,
+                    seed=int(cell_key(seed, f"rollouts\x00{name}")[0]),
+                    stop_token_ids=list(ends),
+                    detokenize=False,
+                )
+                for name, _ in group
+            ],
+            use_tqdm=False,
+        )
+        for (name, _), output in zip(group, outputs, strict=True):
+            drawn = tuple(
+                stripped(_with_end(o, language_model.tokenizer.eos_token_id), ends)
+                for o in output.outputs
+            )
+            if len(drawn) != rollouts:
+                raise InputError(
+                    f"vLLM gave {len(drawn)} completions of prompt {name!r}: it was asked for "
+                    f"{rollouts}"
+                )
+            yield drawn
+
+
+def _with_end(output: Any, end: int | None) -> list[int]:
+    """A vLLM completion's tokens; where it stopped, the token that stopped it is the last."""
+    ids = list(output.token_ids)
+    stop = output.stop_reason if isinstance(output.stop_reason, int) else end
+    if output.finish_reason == "stop" and stop is not None and ids[-1:] != [stop]:
+        ids.append(stop)
+    return ids

@@ -1,0 +1,335 @@
+"""Hugging Face causal language models: from the hub, a local folder, or shipped with the library.
+
+What a score needs is settled here: the model is in eval mode (dropout would make a score random), the
+tokenizer pads, and a prompt with its completion fits the context.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..memory import out_of_memory
+from ..validation import InputError, integer
+from .tasks import Prompt
+
+__all__ = [
+    "LanguageModel",
+    "check_lengths",
+    "end_tokens",
+    "load_model",
+    "tokenise",
+    "weights_digest",
+]
+
+UNBOUNDED = 2**31
+"""The context of a model that states none."""
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A causal language model in eval mode with its tokenizer.
+
+    Attributes:
+        model: the torch module.
+        tokenizer: its tokenizer, with a pad token.
+        name: what the user called it.
+        device: where it is, as torch writes it.
+        context: the most tokens that prompt and completion may have together.
+        source: the folder or hub id that the weights came from; empty where they were changed
+            after loading (an adapter), so that no other program could load the same.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    device: str
+    context: int
+    source: str = ""
+
+
+def load_model(
+    name: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: Any = None,
+    lora: str | Path | int | None = None,
+    pad_token: str | None = None,
+) -> LanguageModel:
+    """Load a model and its tokenizer.
+
+    Arguments:
+        name: a hub id, a local folder in Hugging Face format, or ``embedded:NAME``.
+        device: as torch names it: ``cpu``, ``cuda``, ``cuda:1``.
+        dtype: of the weights, for instance ``"float32"`` or ``torch.bfloat16``; the stored one where
+            not given.
+        lora: the folder of a peft adapter, or the rank of a fresh one on all linear layers. Then
+            only the adapter has ``requires_grad``.
+        pad_token: the token that pads, for a tokenizer that has none.
+
+    Raises:
+        InputError: the model cannot be had (offline: the message names the local way), has no pad
+            token, its device or dtype is unknown, or memory ran out.
+    """
+    torch = _torch()
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    name = str(name)
+    source = _source(name)
+    place = _device(torch, device)
+    options = {} if dtype is None else {"dtype": _dtype(torch, dtype)}
+    tokenizer = _had(name, source, AutoTokenizer.from_pretrained)
+    _pad(name, tokenizer, pad_token)
+    try:
+        model = _had(name, source, AutoModelForCausalLM.from_pretrained, **options)
+        if lora is not None:
+            model, source = _adapted(torch, model, lora), ""
+        _pad_has_row(name, model, tokenizer)
+        model = model.to(place).eval()
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        raise InputError(
+            f"memory ran out while {name} was loaded on {device}: take a smaller dtype "
+            '(dtype="bfloat16"), a smaller model or another device'
+        ) from error
+    return LanguageModel(model, tokenizer, name, str(place), _context(model, tokenizer), source)
+
+
+def _torch() -> Any:
+    """Torch, if it and transformers are there."""
+    try:
+        import torch
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"language models need torch and transformers ({error}): install ustat_pg[llm]"
+        ) from error
+    return torch
+
+
+def _source(name: str) -> str:
+    """The folder or hub id that a name stands for."""
+    if name.startswith("embedded:"):
+        from . import embedded
+
+        return str(embedded.folder(name.removeprefix("embedded:")))
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InputError(
+                f"the model folder {name} has no config.json: it must be in Hugging Face format, "
+                "as save_pretrained writes it"
+            )
+        return str(path)
+    if path.is_file() or name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        raise InputError(
+            f"there is no model folder {name}: a model is a local folder, a hub id like "
+            "Qwen/Qwen2.5-0.5B, or embedded:NAME"
+        )
+    return name
+
+
+def _had(name: str, source: str, load: Callable[..., Any], **options: Any) -> Any:
+    """What a ``from_pretrained`` returns, its many errors told as one."""
+    try:
+        return load(source, **options)
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if Path(source).is_dir():
+            raise InputError(f"the model {name} cannot be loaded: {reason}") from error
+        raise InputError(
+            f"the model {name!r} cannot be had from the hub ({reason}). Without a network give a "
+            "local folder instead, for instance one made by "
+            f"`hf download {source} --local-dir FOLDER` where there is one, or a model that ships "
+            "with the library, embedded:NAME"
+        ) from error
+
+
+def _device(torch: Any, device: str) -> Any:
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except Exception as error:
+        raise InputError(
+            f"the device is {device!r}: it must be one that torch has here, like cpu or cuda "
+            f"({str(error).strip().partition(chr(10))[0]})"
+        ) from error
+    return place
+
+
+def _dtype(torch: Any, dtype: Any) -> Any:
+    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+        raise InputError(
+            f"dtype is {dtype!r}: it must be a floating type of torch, like float32 or bfloat16"
+        )
+    return kind
+
+
+def _pad(name: str, tokenizer: Any, pad_token: str | None) -> None:
+    """See to it that a tokenizer pads; which token is the user's word, never a guess."""
+    if pad_token is not None:
+        if pad_token not in tokenizer.get_vocab():
+            raise InputError(
+                f"pad_token is {pad_token!r}: it must be one of the {len(tokenizer)} tokens of {name}"
+            )
+        tokenizer.pad_token = pad_token
+    if tokenizer.pad_token_id is None:
+        end = tokenizer.eos_token
+        raise InputError(
+            f"the tokenizer of {name} has no pad token: name one of its tokens by pad_token="
+            + (f"{end!r} (its end-of-text token) or another" if end else "...")
+        )
+
+
+def _pad_has_row(name: str, model: Any, tokenizer: Any) -> None:
+    """Refuse a pad token that was added to the tokenizer and not to the model."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    if tokenizer.pad_token_id >= rows:
+        raise InputError(
+            f"the pad token {tokenizer.pad_token!r} of {name} is number {tokenizer.pad_token_id}, "
+            f"and the model knows {rows} tokens: name one of those by pad_token="
+        )
+
+
+def _adapted(torch: Any, model: Any, lora: str | Path | int) -> Any:
+    """The model with a peft adapter, the only part that is trained."""
+    try:
+        import peft
+    except ImportError as error:
+        raise InputError("lora needs the package peft: install ustat_pg[llm]") from error
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # Words between peft and transformers that no user can act on.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
+        if isinstance(lora, (str, Path)):
+            return _stored_adapter(peft, model, Path(lora))
+        settings = peft.LoraConfig(
+            r=integer("lora", lora),
+            lora_alpha=2 * lora,
+            lora_dropout=0.0,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
+        torch.manual_seed(0)
+        return peft.get_peft_model(model, settings)
+
+
+def _stored_adapter(peft: Any, model: Any, folder: Path) -> Any:
+    """The model with an adapter from a folder."""
+    if not (folder / "adapter_config.json").is_file():
+        raise InputError(
+            f"lora is {str(folder)!r}: it must be the folder of a peft adapter, with "
+            "adapter_config.json, or the rank of a fresh one"
+        )
+    try:
+        return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        raise InputError(f"the adapter {folder} does not fit the model: {error}") from error
+
+
+def _context(model: Any, tokenizer: Any) -> int:
+    """The context that the configuration states, else the tokenizer's, else unbounded."""
+    stated = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if stated is None:
+        stated = tokenizer.model_max_length
+    return min(int(stated), UNBOUNDED)
+
+
+def end_tokens(language_model: LanguageModel) -> tuple[int, ...]:
+    """The tokens that end a completion: the tokenizer's and those of the model's generation settings."""
+    tokens = {language_model.tokenizer.eos_token_id}
+    settings = getattr(language_model.model, "generation_config", None)
+    stated = getattr(settings, "eos_token_id", None)
+    tokens.update(stated if isinstance(stated, (list, tuple)) else [stated])
+    return tuple(sorted(int(token) for token in tokens if token is not None))
+
+
+def tokenise(language_model: LanguageModel, prompt: Prompt) -> tuple[int, ...]:
+    """The tokens of a prompt; messages are rendered by the tokenizer's chat template.
+
+    Raises:
+        InputError: messages without a chat template, or characters that the tokenizer drops; the
+            prompt is named.
+    """
+    tokenizer, name = language_model.tokenizer, language_model.name
+    text, special = prompt.text, True
+    if not isinstance(text, str):
+        if not getattr(tokenizer, "chat_template", None):
+            raise InputError(
+                f"prompt {prompt.id!r} is a list of messages and the tokenizer of {name} has no "
+                "chat template: give plain text prompts (chat=no), or an instruct model"
+            )
+        try:
+            text = tokenizer.apply_chat_template(text, add_generation_prompt=True, tokenize=False)
+        except Exception as error:
+            raise InputError(
+                f"the chat template of {name} refuses prompt {prompt.id!r}: {error}"
+            ) from error
+        # The template writes the special tokens itself.
+        special = False
+    ids = tuple(tokenizer(text, add_special_tokens=special)["input_ids"])
+    _all_known(language_model, prompt.id, text, ids)
+    if not ids:
+        raise InputError(f"prompt {prompt.id!r} has no tokens in the tokenizer of {name}")
+    return ids
+
+
+def _all_known(language_model: LanguageModel, prompt: str, text: str, ids: tuple[int, ...]) -> None:
+    """Refuse a text of which the tokenizer drops characters: a small vocabulary does so silently."""
+
+    def characters(string: str) -> set[str]:
+        plain = unicodedata.normalize("NFKC", string).casefold()
+        return {character for character in plain if not character.isspace()}
+
+    decoded = language_model.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    lost = characters(text) - characters(decoded)
+    if lost:
+        raise InputError(
+            f"prompt {prompt!r} has characters that the tokenizer of {language_model.name} does not "
+            f"know: {' '.join(sorted(lost)[:20])}"
+        )
+
+
+def check_lengths(
+    language_model: LanguageModel, prompt: str, prompt_tokens: int, completion_tokens: int
+) -> None:
+    """Refuse a prompt that with its completion is longer than the model's context.
+
+    Raises:
+        InputError: it is; the prompt is named.
+    """
+    if prompt_tokens + completion_tokens > language_model.context:
+        raise InputError(
+            f"prompt {prompt!r} has {prompt_tokens} tokens, with a completion of "
+            f"{completion_tokens} more than the context of {language_model.name}, "
+            f"{language_model.context}: shorten the prompt or max_new_tokens"
+        )
+
+
+def weights_digest(model: Any) -> str:
+    """A digest of all weights and their names, that tells two models apart.
+
+    Arguments:
+        model: a torch module.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    import torch
+
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

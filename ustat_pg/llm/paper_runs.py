@@ -1,0 +1,208 @@
+"""The paper's training experiments: its own numbers as data, and its runs as sweeps.
+
+The paper (arXiv 2603.01162, section 5.2) states models, data, budgets, group sizes, the number of
+runs and the checkpoints. It does not state the optimizer, the learning rate, the number of steps,
+the greatest completion length or how the tested answers are drawn: :data:`NOT_STATED` lists what is
+chosen here instead, and a result of these sweeps is to be read with that. No run of this size has
+been made with this code: the configurations are tested by a dry run, which loads all but the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from .sweep import Sweep
+
+__all__ = [
+    "CHECKPOINTS",
+    "FIGURE_5",
+    "GROUP_SIZES",
+    "NOT_STATED",
+    "SHAPES",
+    "TABLE_2",
+    "gsm8k_sweep",
+    "math_sweep",
+    "table_2",
+]
+
+CHECKPOINTS = (200, 300, 400, 600, 800)
+"""Training steps at which Figure 5 shows the accuracy, before the final one."""
+
+GROUP_SIZES = (4, 8, 16, 32, 64, 128)
+"""Figure 5's and Table 2's group sizes."""
+
+_MATH = "DigitalLearningGmbH/MATH-lighteval"
+
+_TABLE_2 = {
+    1024: (0.7677, 0.7491, 0.7753, 0.7627, 0.7817, 0.7743),
+    2048: (0.7703, 0.7679, 0.7697, 0.7793, 0.7819, 0.7665),
+    4096: (0.7691, 0.7713, 0.7701, 0.7673, 0.7703, 0.7757),
+}
+
+TABLE_2: Mapping[tuple[int, int], float] = MappingProxyType(
+    {
+        (budget, size): accuracy
+        for budget, row in _TABLE_2.items()
+        for size, accuracy in zip(GROUP_SIZES, row, strict=True)
+    }
+)
+"""Final test accuracy on MATH of Qwen2.5-Math-7B by (budget, group size), one run each."""
+
+FIGURE_5: Mapping[str, Any] = MappingProxyType(
+    {
+        "model": "Qwen/Qwen2.5-1.5B-Instruct",
+        "data": "GSM8K",
+        "budget": 1024,
+        "group_sizes": GROUP_SIZES,
+        "checkpoints": CHECKPOINTS,
+        "seeds": 5,
+        "findings": (
+            "accuracy rises with the group size and then falls, except at step 200",
+            "the best group size is the same at all checkpoints but one",
+            "it is smaller than that of Table 2 at the same budget",
+            "most differences between group sizes are not significant",
+        ),
+    }
+)
+"""What is stated of Figure 5. Its accuracies are drawn and not printed, so none stand here."""
+
+NOT_STATED: Mapping[str, str] = MappingProxyType(
+    {
+        "trainer": "rloo, whose step is the gradient of the theory",
+        "optimizer": "AdamW, as in TRL's default, without clipping of the gradient and without decay",
+        "learning rate": "1e-6, constant",
+        "steps": "1000",
+        "completion length": "at most 512 tokens on GSM8K, 1024 on MATH",
+        "test answers": "greedy",
+        "prompt": "the question as a chat message with an instruction on how to answer",
+        "test set of MATH": (
+            "all 5,000 problems: the accuracies of Table 2 differ by multiples of 1/5000"
+        ),
+    }
+)
+"""What the paper leaves open, and what the sweeps of this module take."""
+
+SHAPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "Qwen/Qwen2.5-0.5B": {
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 14,
+            "num_key_value_heads": 2,
+            "vocab_size": 151936,
+            "max_position_embeddings": 32768,
+            "tie_word_embeddings": True,
+        },
+        "Qwen/Qwen2.5-1.5B-Instruct": {
+            "hidden_size": 1536,
+            "intermediate_size": 8960,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 2,
+            "vocab_size": 151936,
+            "max_position_embeddings": 32768,
+            "tie_word_embeddings": True,
+        },
+        "Qwen/Qwen2.5-Math-7B": {
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "vocab_size": 152064,
+            "max_position_embeddings": 4096,
+            "tie_word_embeddings": False,
+        },
+    }
+)
+"""Shapes of the paper's models, values of ``transformers.Qwen2Config``: for a dry run without the hub."""
+
+
+def table_2() -> pd.DataFrame:
+    """Table 2 as a tidy frame: budget, group_size, accuracy.
+
+    >>> table_2().loc[4].to_dict()
+    {'budget': 1024.0, 'group_size': 64.0, 'accuracy': 0.7817}
+    """
+    return pd.DataFrame(
+        [
+            {"budget": budget, "group_size": size, "accuracy": accuracy}
+            for (budget, size), accuracy in TABLE_2.items()
+        ]
+    )
+
+
+def gsm8k_sweep(**changes: Any) -> Sweep:
+    """Figure 5's runs: six group sizes, five seeds, a budget of 1024.
+
+    Arguments:
+        changes: fields of :class:`ustat_pg.llm.sweep.Sweep` to set otherwise.
+
+    >>> len(gsm8k_sweep().plan())
+    30
+    """
+    return _sweep(
+        {
+            "model": FIGURE_5["model"],
+            "task": "gsm8k:split=train",
+            "evaluation": "gsm8k:split=test",
+            "budgets": (1024,),
+            "seeds": tuple(range(5)),
+            "max_new_tokens": 512,
+            "processes": 4,
+        }
+        | changes
+    )
+
+
+def math_sweep(**changes: Any) -> Sweep:
+    """Table 2's runs: six group sizes at three budgets, one run each.
+
+    Arguments:
+        changes: fields of :class:`ustat_pg.llm.sweep.Sweep` to set otherwise, such as ``task`` for
+            another source of the problems.
+
+    >>> sorted({run.budget for run in math_sweep().plan()})
+    [1024, 2048, 4096]
+    """
+    return _sweep(
+        {
+            "model": "Qwen/Qwen2.5-Math-7B",
+            "task": f"math:source={_MATH},split=train",
+            "evaluation": f"math:source={_MATH},split=test",
+            "budgets": tuple(_TABLE_2),
+            "seeds": (0,),
+            "max_new_tokens": 1024,
+            "processes": 8,
+            # Whole in float32 for every process, gradients and moments would take four times as much.
+            "launch": ("--use_deepspeed", "--zero_stage", "2"),
+            "vllm": {"mode": "colocate", "gpu_memory_utilization": 0.2},
+        }
+        | changes
+    )
+
+
+def _sweep(settings: dict[str, Any]) -> Sweep:
+    from .sweep import Sweep
+
+    common: dict[str, Any] = {
+        "group_sizes": GROUP_SIZES,
+        "steps": 1000,
+        "learning_rate": 1e-6,
+        "checkpoints": CHECKPOINTS,
+        "optimizer": "adamw",
+        "greedy": True,
+        "device": "cuda",
+        "bf16": True,
+        "checkpointing": True,
+        "micro_batch": 8,
+        "save_every": 100,
+        "vllm": {"mode": "colocate", "gpu_memory_utilization": 0.3},
+    }
+    return Sweep(**(common | settings))

@@ -1,0 +1,104 @@
+"""From a model and a task to a scored pool: sample, reward, score, each part kept as it is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..validation import InputError
+from .scored import ScoredPool
+
+if TYPE_CHECKING:
+    from .models import LanguageModel
+    from .rollouts import Rollouts
+    from .tasks import Task
+
+__all__ = ["Progress", "collect", "score"]
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, the prompts done and all prompts."""
+
+
+def collect(
+    language_model: LanguageModel,
+    task: Task,
+    rollouts: int = 64,
+    *,
+    seed: int = 0,
+    out: Path | None = None,
+    file: Path | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> list[Rollouts]:
+    """Rollouts of every prompt of a task: a file's, or sampled.
+
+    Arguments:
+        language_model: what samples, or wrote the file.
+        task: prompts and verifier.
+        rollouts: N, of each prompt.
+        seed: of the draws.
+        out: a folder, in which ``rollouts.jsonl`` grows; an interrupted call goes on there.
+        file: a user's own rollouts, see :func:`~ustat_pg.llm.rollouts.load_rollouts`.
+        progress: called after each prompt.
+        options: batch, backend, vllm_options of :func:`~ustat_pg.llm.rollouts.sample`.
+
+    Raises:
+        InputError: as these functions say, or a verifier that raised at every prompt.
+    """
+    from .rollouts import load_rollouts, sample
+
+    if file is not None:
+        return list(load_rollouts(file, language_model, task))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    found = sample(
+        language_model,
+        task,
+        rollouts,
+        seed=seed,
+        store=None if out is None else out / "rollouts.jsonl",
+        progress=None if progress is None else lambda done, of: progress("sampled", done, of),
+        **options,
+    )
+    if not found:
+        raise InputError(
+            f"the verifier raised at every prompt: {next(iter(found.failed.values()))}"
+        )
+    return list(found)
+
+
+def score(
+    language_model: LanguageModel,
+    pools: Sequence[Rollouts],
+    *,
+    out: Path | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> ScoredPool:
+    """Score a pool; in a folder it leaves ``scored.npz`` and finished parts, from which a rerun goes on.
+
+    Arguments:
+        language_model: whose scores.
+        pools: rollouts of each prompt.
+        out: the folder.
+        progress: called after each prompt.
+        options: parameters, memory, method, autocast_bf16, folds, config of
+            :func:`~ustat_pg.llm.scoring.score_pool`.
+
+    Raises:
+        InputError: as that function says.
+    """
+    from .scoring import score_pool
+
+    parts = None if out is None else out / "folds"
+    pool = score_pool(
+        language_model,
+        pools,
+        out=parts,
+        progress=None if progress is None else lambda done, of: progress("scored", done, of),
+        **options,
+    )
+    if out is not None:
+        pool.save(out / "scored.npz")
+    return pool

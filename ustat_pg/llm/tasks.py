@@ -1,0 +1,677 @@
+"""Tasks: prompts, and the verifier that rewards completions of them.
+
+A verifier has the signature of TRL's reward functions: it is called with keyword arguments
+``prompts``, ``completions``, ``completion_ids`` where they are known, and every column of the prompt
+as a list with one entry for each completion, and returns one number for each. So one function serves
+here and in a TRL trainer.
+
+======================== ==========================================================
+:func:`load_task` takes  what
+======================== ==========================================================
+``arithmetic``           the paper's synthetic arithmetic, :mod:`ustat_pg.llm.arithmetic`
+``gsm8k``, ``math``      grade-school and competition mathematics through ``datasets``
+a ``.jsonl`` file        your own prompts, with a verifier named ``module:function``
+``embedded:NAME``        the task of a model that ships with the library
+======================== ==========================================================
+
+``datasets`` and ``math-verify`` are imported where they are used: the rest needs NumPy only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+import numbers
+import operator
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..memory import out_of_memory
+from ..validation import InputError, frozen, integer
+
+__all__ = [
+    "Prompt",
+    "Task",
+    "Text",
+    "Verifier",
+    "VerifierError",
+    "check_rewards",
+    "gsm8k",
+    "jsonl_task",
+    "load_task",
+    "load_verifier",
+    "math_answer",
+    "mathematics",
+]
+
+Text = str | list[dict[str, str]]
+"""Plain text, or chat messages that the tokenizer's chat template renders."""
+
+Verifier = Callable[..., Sequence[float]]
+
+RESERVED = ("prompt", "prompts", "completion", "completions", "completion_ids")
+"""Names that a verifier is called with, so that no column may have them."""
+
+INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
+
+
+class VerifierError(InputError):
+    """A verifier raised an error; the message names the prompt. Other prompts are not concerned."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A question: an id that is unique in its task, the text, and columns for the verifier.
+
+    Raises:
+        InputError: the id is not text, the text is neither a string nor a list of messages with
+            ``role`` and ``content``, or a column has a name that a verifier is called with.
+    """
+
+    id: str
+    text: Text
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id:
+            raise InputError(f"the id of a prompt is {self.id!r}: it must be a non-empty string")
+        if isinstance(self.text, str):
+            if not self.text:
+                raise InputError(f"prompt {self.id!r} is empty: it must hold text or messages")
+        elif (
+            not isinstance(self.text, list)
+            or not self.text
+            or not all(
+                isinstance(message, Mapping)
+                and isinstance(message.get("role"), str)
+                and isinstance(message.get("content"), str)
+                for message in self.text
+            )
+        ):
+            raise InputError(
+                f"prompt {self.id!r} is {_short(self.text)}: it must be a string, or a non-empty "
+                "list of messages like {'role': 'user', 'content': '...'}"
+            )
+        taken = [name for name in self.columns if name in RESERVED]
+        if taken:
+            raise InputError(
+                f"prompt {self.id!r} has a column named {taken[0]!r}: the names {RESERVED} are "
+                "those that a verifier is called with"
+            )
+
+
+@dataclass(frozen=True)
+class Task:
+    """Prompts, their verifier, and how many tokens an answer may have.
+
+    Raises:
+        InputError: no prompts, two prompts with one id, or an answer of no tokens.
+
+    >>> def last_word(prompts, completions, answer, **columns):
+    ...     return [float(c.split()[-1] == a) for c, a in zip(completions, answer)]
+    >>> task = Task("sums", (Prompt("0", "1 + 1 =", {"answer": "2"}),), last_word, 8)
+    >>> task.rewards(task.prompts[0], ["that is 2", "it is 3"]).tolist()
+    [1.0, 0.0]
+    """
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    verifier: Verifier
+    max_new_tokens: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompts", tuple(self.prompts))
+        integer("max_new_tokens", self.max_new_tokens)
+        if not self.prompts:
+            raise InputError(f"task {self.name!r} has no prompts: it must have at least one")
+        if not callable(self.verifier):
+            raise InputError(
+                f"the verifier of task {self.name!r} is {self.verifier!r}: it must be a function"
+            )
+        seen: set[str] = set()
+        for prompt in self.prompts:
+            if prompt.id in seen:
+                raise InputError(
+                    f"two prompts of task {self.name!r} have the id {prompt.id!r}: "
+                    "ids must be unique"
+                )
+            seen.add(prompt.id)
+
+    def rewards(
+        self,
+        prompt: Prompt,
+        texts: Sequence[str],
+        completion_ids: Sequence[Sequence[int]] | None = None,
+    ) -> NDArray[np.float64]:
+        """The verifier's rewards of completions of one prompt.
+
+        A prompt of messages gets its completions as messages too, as in TRL. A verifier without
+        ``**columns`` is given what it asks for and no more.
+
+        Arguments:
+            prompt: one of the task's prompts.
+            texts: N completions.
+            completion_ids: their tokens, where known.
+
+        Returns:
+            finite numbers, (N,).
+
+        Raises:
+            VerifierError: the verifier raised an error.
+            InputError: it returned something else than N finite numbers.
+        """
+        count = len(texts)
+        arguments: dict[str, list[Any]] = {
+            "prompts": [prompt.text] * count,
+            "completions": (
+                list(texts)
+                if isinstance(prompt.text, str)
+                else [[{"role": "assistant", "content": text}] for text in texts]
+            ),
+            **{name: [value] * count for name, value in prompt.columns.items()},
+        }
+        if completion_ids is not None:
+            arguments["completion_ids"] = [list(ids) for ids in completion_ids]
+        try:
+            result = self.verifier(**_accepted(self.verifier, arguments))
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            raise VerifierError(
+                f"the verifier of task {self.name!r} raised {type(error).__name__} at prompt "
+                f"{prompt.id!r}: {error}"
+            ) from error
+        return check_rewards(f"the verifier of task {self.name!r}", prompt.id, result, count)
+
+
+def _accepted(function: Verifier, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that a function takes: all of them if it has ``**columns``."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return arguments
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return arguments
+    names = {parameter.name for parameter in parameters}
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> NDArray[np.float64]:
+    """Rewards as finite numbers, (N,).
+
+    Arguments:
+        source: who gave them, for the message.
+        prompt: the id of the prompt.
+        rewards: a list, tuple, array or tensor of numbers; ``True`` is 1.
+        count: how many there must be; ``None`` for any number.
+
+    Raises:
+        InputError: not a list, another number of rewards, or one that is no finite number: text
+            that looks like a number is not a number.
+
+    >>> check_rewards("the file", "p7", [1, 0.5, True], 3).tolist()
+    [1.0, 0.5, 1.0]
+    >>> check_rewards("the file", "p7", [1, "0.5"], 2)
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: the file gave '0.5' as reward 1 of prompt 'p7': ...
+    """
+    if isinstance(rewards, (str, bytes, Mapping)) or not hasattr(rewards, "__len__"):
+        raise InputError(
+            f"{source} gave {_short(rewards)} for prompt {prompt!r}: it must give a list of numbers"
+        )
+    if count is not None and len(rewards) != count:
+        raise InputError(
+            f"{source} gave {len(rewards)} rewards for {count} completions of prompt {prompt!r}: "
+            "it must give one for each"
+        )
+    values = np.empty(len(rewards))
+    for i, reward in enumerate(rewards):
+        number = reward
+        if not isinstance(number, numbers.Real) and hasattr(number, "item"):
+            number = number.item() if getattr(number, "size", None) != 0 else None
+        if not isinstance(number, numbers.Real) or not math.isfinite(number):
+            raise InputError(
+                f"{source} gave {_short(reward)} as reward {i} of prompt {prompt!r}: "
+                "a reward must be a finite number"
+            )
+        values[i] = number
+    return frozen(values)
+
+
+def _short(value: Any, most: int = 60) -> str:
+    """The value as Python writes it, cut."""
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def load_verifier(name: str | Verifier) -> Verifier:
+    """The function named ``module:function``; a module may also be the path of a ``.py`` file.
+
+    A module is looked for where Python looks, then in the current folder.
+
+    Raises:
+        InputError: the name has another form, the module cannot be imported, or it has no such
+            function.
+
+    >>> load_verifier("math:fsum").__name__
+    'fsum'
+    """
+    if callable(name):
+        return name
+    module_name, colon, path = str(name).rpartition(":")
+    if not colon or not module_name or not path:
+        raise InputError(
+            f"the verifier is {name!r}: it must be named as module:function, for instance "
+            "my_rewards:exact_answer or rewards.py:exact_answer"
+        )
+    try:
+        module = _module(module_name)
+    except Exception as error:
+        raise InputError(
+            f"the verifier {name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        function = operator.attrgetter(path)(module)
+    except AttributeError:
+        raise InputError(
+            f"the verifier {name!r} does not exist: {module_name} has no {path!r}"
+        ) from None
+    if not callable(function):
+        raise InputError(
+            f"the verifier {name!r} is a {type(function).__name__}: it must be a function"
+        )
+    return function
+
+
+def _module(name: str) -> Any:
+    """A module by name or by the path of its file."""
+    if name.endswith(".py"):
+        path = Path(name)
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {name}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
+    # A command started through its script does not have the current folder on its path.
+    sys.path.insert(0, os.getcwd())
+    try:
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file with their line numbers, from 1; empty lines are skipped."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, line {number}, is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise InputError(
+                f"{path}, line {number}, is {_short(row)}: every line must be a JSON object"
+            )
+        yield number, row
+
+
+def jsonl_task(
+    path: str | Path,
+    verifier: str | Verifier,
+    *,
+    max_new_tokens: int = 256,
+    limit: int | None = None,
+) -> Task:
+    """A task of your own: a JSONL file of prompts and a verifier.
+
+    Arguments:
+        path: one object a line: ``prompt`` (text, or a list of messages), perhaps ``id``, and
+            columns that the verifier reads.
+        verifier: ``module:function``, ``file.py:function`` or a function, with the signature of
+            TRL's reward functions.
+        max_new_tokens: the longest completion.
+        limit: take this many prompts, the first ones.
+
+    Raises:
+        InputError: the file cannot be read, a line is no object with a prompt, or the verifier
+            cannot be found.
+    """
+    path = Path(path)
+    function = load_verifier(verifier)
+    prompts: list[Prompt] = []
+    for number, row in _json_lines(path):
+        if limit is not None and len(prompts) == integer("limit", limit):
+            break
+        if "prompt" not in row:
+            raise InputError(
+                f"{path}, line {number}, has no prompt: it has {sorted(row)}; every line must be "
+                'an object like {"prompt": "...", "answer": "..."}'
+            )
+        columns = {name: value for name, value in row.items() if name not in ("prompt", "id")}
+        try:
+            prompts.append(Prompt(_id(row.get("id"), len(prompts)), row["prompt"], columns))
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from None
+    return Task(path.stem, tuple(prompts), function, max_new_tokens)
+
+
+def _id(value: Any, position: int) -> str:
+    """A prompt's id: its own where it has one, else its position."""
+    if value is None:
+        return str(position)
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise InputError(f"the id of a prompt is {value!r}: it must be text or a whole number")
+    return str(value)
+
+
+def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, Any]]:
+    """The rows of a data set: on the hub, or a local file or folder.
+
+    Raises:
+        InputError: it cannot be had; the message names the local ways.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise InputError(
+            f"{source} needs the package datasets: install ustat_pg[llm], or use a .jsonl file"
+        ) from error
+    path = Path(source).expanduser()
+    suffix = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+    local = path.exists()
+    try:
+        if path.is_file():
+            if path.suffix not in suffix:
+                raise InputError(
+                    f"{path} is no data file that is known: it must end in {', '.join(suffix)}"
+                )
+            data = datasets.load_dataset(suffix[path.suffix], data_files=str(path), split="train")
+        elif (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
+            data = datasets.load_from_disk(str(path))
+            if isinstance(data, datasets.DatasetDict):
+                if split not in data:
+                    raise InputError(f"{path} has no split {split!r}: it has {sorted(data)}")
+                data = data[split]
+        elif local:
+            data = datasets.load_dataset(str(path), split=split)
+        else:
+            data = datasets.load_dataset(str(source), config, split=split)
+    except InputError:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if local:
+            raise InputError(f"the data set {path} cannot be read: {reason}") from error
+        raise InputError(
+            f"the data set {str(source)!r} cannot be had from the hub ({reason}). Without a "
+            "network give a local path instead: a .jsonl, .json, .parquet or .csv file, a folder "
+            "written by save_to_disk, or a copy of the repository made by "
+            f"`hf download --repo-type dataset {source} --local-dir FOLDER`"
+        ) from error
+    return [dict(row) for row in data]
+
+
+def _questions(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    question: str,
+    gold: Callable[[Mapping[str, Any]], str | None],
+    chat: bool,
+    limit: int | None,
+) -> tuple[Prompt, ...]:
+    """The prompts of a mathematics data set, with the right answer in the column ``gold``."""
+    prompts = []
+    for i, row in enumerate(rows[: None if limit is None else integer("limit", limit)]):
+        if not isinstance(row.get(question), str):
+            raise InputError(
+                f"row {i} of {name} has no text in the column {question!r}: it has {sorted(row)}"
+            )
+        answer = gold(row)
+        if answer is None:
+            raise InputError(
+                f"row {i} of {name} has no answer that can be read: its columns are {sorted(row)}"
+            )
+        content = f"{row[question].strip()}\n{INSTRUCTION}"
+        text: Text = [{"role": "user", "content": content}] if chat else f"{content}\nAnswer:"
+        prompts.append(Prompt(f"{name}/{i}", text, {"gold": answer}))
+    return tuple(prompts)
+
+
+def gsm8k(
+    source: str | Path = "openai/gsm8k",
+    split: str = "test",
+    *,
+    chat: bool = True,
+    limit: int | None = None,
+    max_new_tokens: int = 512,
+) -> Task:
+    """GSM8K (Cobbe et al. 2021): the answer stands after ``####``; checked by math-verify.
+
+    Arguments:
+        source: a hub id; a local .jsonl, .json, .parquet or .csv file with columns ``question`` and
+            ``answer``; a folder written by ``save_to_disk``; or a copy of the hub's repository.
+        split: the split to take, of what has splits.
+        chat: prompts as messages for an instruct model; else plain text.
+        limit: take this many prompts, the first ones.
+        max_new_tokens: the longest completion.
+
+    Raises:
+        InputError: the data cannot be had or read.
+    """
+
+    def gold(row: Mapping[str, Any]) -> str | None:
+        _, mark, answer = str(row.get("answer", "")).rpartition("####")
+        return answer.strip().replace(",", "") or None if mark else None
+
+    rows = _rows(source, "main", split)
+    prompts = _questions(f"gsm8k/{split}", rows, "question", gold, chat, limit)
+    return Task(f"gsm8k/{split}", prompts, math_answer, max_new_tokens)
+
+
+def mathematics(
+    source: str | Path = "HuggingFaceH4/MATH-500",
+    split: str = "test",
+    *,
+    chat: bool = True,
+    limit: int | None = None,
+    max_new_tokens: int = 1024,
+) -> Task:
+    r"""MATH (Hendrycks et al. 2021): the answer is the last ``\boxed{}``; checked by math-verify.
+
+    Arguments:
+        source: as for :func:`gsm8k`, with columns ``problem`` and ``answer`` or ``solution``.
+        split, chat, limit, max_new_tokens: as for :func:`gsm8k`.
+
+    Raises:
+        InputError: the data cannot be had or read.
+    """
+
+    def gold(row: Mapping[str, Any]) -> str | None:
+        answer = row.get("answer")
+        return str(answer) if answer not in (None, "") else _boxed(str(row.get("solution", "")))
+
+    prompts = _questions(f"math/{split}", _rows(source, None, split), "problem", gold, chat, limit)
+    return Task(f"math/{split}", prompts, math_answer, max_new_tokens)
+
+
+def _boxed(text: str) -> str | None:
+    r"""What stands in the last ``\boxed{}`` of a solution, braces balanced.
+
+    >>> _boxed(r"so \boxed{1} or rather \boxed{\frac{1}{2}}.")
+    '\\frac{1}{2}'
+    """
+    _, mark, rest = text.rpartition("\\boxed{")
+    depth = 1
+    for i, character in enumerate(rest if mark else ""):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return rest[:i]
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed_gold(gold: str, timeout: int | None) -> tuple[Any, ...]:
+    from math_verify import parse
+
+    return tuple(parse(f"\\boxed{{{gold}}}", parsing_timeout=timeout))
+
+
+def math_answer(
+    prompts: Sequence[Any], completions: Sequence[Any], gold: Sequence[str], **columns: Any
+) -> list[float]:
+    r"""1 where math-verify finds the completion's answer equal to the right one, else 0.
+
+    math-verify limits its time by a signal, which works in the main thread only; in another thread
+    it runs without a limit.
+
+    Arguments:
+        prompts: not read.
+        completions: texts, or lists of messages of which the last counts.
+        gold: the right answers, in LaTeX.
+
+    Raises:
+        ValueError: a right answer that math-verify cannot read.
+    """
+    try:
+        from math_verify import parse, verify
+    except ImportError as error:
+        raise InputError(
+            "this task needs the package math-verify: install ustat_pg[llm]"
+        ) from error
+    timeout = 5 if threading.current_thread() is threading.main_thread() else None
+    rewards = []
+    for completion, answer in zip(completions, gold, strict=True):
+        text = completion if isinstance(completion, str) else completion[-1]["content"]
+        right = _parsed_gold(answer, timeout)
+        if not right:
+            raise ValueError(f"math-verify cannot read the right answer {answer!r}")
+        given = parse(text, parsing_timeout=timeout)
+        rewards.append(float(verify(list(right), given, timeout_seconds=timeout)))
+    return rewards
+
+
+def load_task(
+    spec: str,
+    *,
+    verifier: str | Verifier | None = None,
+    max_new_tokens: int | None = None,
+    limit: int | None = None,
+) -> Task:
+    """The task that a command names.
+
+    Arguments:
+        spec: a name with options, as ``arithmetic:seed=1,examples=4``, ``gsm8k:split=train``,
+            ``math:source=FOLDER,chat=no`` or ``embedded:NAME``; or the path of a ``.jsonl`` file.
+        verifier: ``module:function``, for a ``.jsonl`` file only.
+        max_new_tokens: the longest completion, where it is not the task's own.
+        limit: take this many prompts, the first ones.
+
+    Raises:
+        InputError: an unknown task or option, or what the task itself refuses.
+
+    >>> load_task("arithmetic:problems=2,seed=1").prompts[1].id
+    'arithmetic/1/1'
+    """
+    more: dict[str, Any] = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
+    if spec.endswith(".jsonl"):
+        if verifier is None:
+            raise InputError(
+                f"the prompts {spec} have no verifier: name one as module:function "
+                "(--verifier my_rewards:exact_answer)"
+            )
+        return jsonl_task(spec, verifier, limit=limit, **more)
+    name, _, rest = spec.partition(":")
+    if verifier is not None:
+        raise InputError(
+            f"a verifier is given for the task {name!r}, which has its own: it goes with a "
+            ".jsonl file of prompts"
+        )
+    if name == "embedded":
+        from . import embedded
+
+        model, _, rest = rest.partition(":")
+        return _shortened(embedded.task(model, **_options(name, rest, embedded.task)), limit, more)
+    if name == "arithmetic":
+        from .arithmetic import arithmetic_task
+
+        options = _options(name, rest, arithmetic_task)
+        return _shortened(arithmetic_task(**options), limit, more)
+    if name in ("gsm8k", "math"):
+        function = {"gsm8k": gsm8k, "math": mathematics}[name]
+        return function(**{"limit": limit, **more, **_options(name, rest, function)})
+    raise InputError(
+        f"the task is {spec!r}: it must be arithmetic, gsm8k, math, embedded:NAME or the path of "
+        "a .jsonl file"
+    )
+
+
+def _shortened(task: Task, limit: int | None, more: Mapping[str, int]) -> Task:
+    """A task's first prompts, with another length of answers where asked."""
+    prompts = task.prompts[: None if limit is None else integer("limit", limit)]
+    length = more.get("max_new_tokens", task.max_new_tokens)
+    return Task(task.name, prompts, task.verifier, length)
+
+
+def _options(task: str, text: str, function: Callable[..., Task]) -> dict[str, Any]:
+    """Options ``key=value,...`` as the arguments of a function, by the type of its defaults.
+
+    >>> _options("gsm8k", "split=train,limit=5,chat=no", gsm8k)
+    {'split': 'train', 'limit': 5, 'chat': False}
+    """
+    parameters = inspect.signature(function).parameters
+    defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+    options: dict[str, Any] = {}
+    for item in filter(None, text.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or key not in defaults:
+            raise InputError(
+                f"the task {task!r} has no option {item!r}: options are "
+                + ", ".join(f"{name}=..." for name in defaults)
+            )
+        default = defaults[key]
+        if isinstance(default, bool):
+            if value not in ("yes", "no"):
+                raise InputError(f"{key} of the task {task!r} is {value!r}: it must be yes or no")
+            options[key] = value == "yes"
+        elif isinstance(default, str):
+            options[key] = value
+        else:
+            try:
+                options[key] = int(value)
+            except ValueError:
+                raise InputError(
+                    f"{key} of the task {task!r} is {value!r}: it must be a whole number"
+                ) from None
+    return options
