@@ -5,7 +5,7 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: verify networks test lint figures report theory browser benchmarks clean
+.PHONY: verify networks llm test lint figures report theory browser benchmarks clean
 
 verify: .venv/core  ## run the main job, print the verdict table, write report and figures
 	@status=0; .venv/bin/python -m simulations verify --size $(SIZE) --out results/$(SIZE) || status=$$?; \
@@ -16,6 +16,10 @@ networks: .venv/torch  ## the claims on token problems, under a prefix softmax a
 	  .venv/bin/python -m simulations verify --on $$kind --size $(SIZE) --out results/$(SIZE)-$$kind || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-$$kind || exit 2;; esac; \
 	  test $$status = 0 || exit $$status; done
+
+llm: .venv/llm  ## the claims on the language models that ship with the library
+	@status=0; .venv/bin/python -m simulations verify --on language-model --size $(SIZE) --out results/$(SIZE)-language-model || status=$$?; \
+	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-language-model || exit 2;; esac; exit $$status
 
 figures: .venv/core  ## draw again from the stored results
 	.venv/bin/python -m figures results/$(SIZE)
@@ -49,7 +53,11 @@ lint: .venv/dev  ## format, lint, types, import contracts
 	$(PIP) --editable '.[figures]'
 	@touch $@
 
-.venv/theory: .venv/core
+.venv/llm: .venv/torch
+	$(PIP) --editable '.[llm]'
+	@touch $@
+
+.venv/theory: .venv/llm
 	$(PIP) --editable '.[theory]'
 	@touch $@
 
@@ -57,13 +65,13 @@ lint: .venv/dev  ## format, lint, types, import contracts
 	$(PIP) torch==2.13.0
 	@touch $@
 
-.venv/dev: .venv/torch
+.venv/dev: .venv/llm
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
 benchmarks: .venv/dev  ## every benchmark, side by side with its peers; minutes, on a quiet machine
 	-$(PIP) --editable '.[benchmarks]'
-	for name in false_alarms mse_kernel ustatistics cost weighted_chi2 trajectories network_scores network_training gpu; do .venv/bin/python -m benchmarks.$$name || exit 1; done
+	for name in false_alarms mse_kernel ustatistics cost weighted_chi2 trajectories network_scores network_training llm_scores llm_pool gpu; do .venv/bin/python -m benchmarks.$$name || exit 1; done
 
 clean:
 	rm -rf .venv results build dist *.egg-info

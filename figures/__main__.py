@@ -36,7 +36,8 @@ def paint(folder: Path, out: Path, names: Sequence[str] = ()) -> tuple[list[Path
     unknown = [name for name in names if name not in PICTURES]
     if unknown:
         raise InputError(f"figure {unknown[0]!r} is unknown: choose of {', '.join(PICTURES)}")
-    document, curves = data.verdicts(folder), data.curves(folder)
+    document = data.verdicts(folder)
+    curves = _joined([data.curves(folder), data.sweep(folder)])
     import matplotlib
     import matplotlib.pyplot as plt
 
@@ -64,12 +65,22 @@ def paint(folder: Path, out: Path, names: Sequence[str] = ()) -> tuple[list[Path
     return files, missing
 
 
+def _joined(parts: Sequence[pd.DataFrame | None]) -> pd.DataFrame | None:
+    """The rows of all parts that there are."""
+    import pandas as pd
+
+    known = [part for part in parts if part is not None]
+    return pd.concat(known, ignore_index=True) if known else None
+
+
 def _points(curves: pd.DataFrame | None, picture: Picture) -> pd.DataFrame | None:
     """The rows of a figure; None where there are none."""
     if curves is None:
         return None
     # An error of zero (one arm, equal rewards) has no place on a logarithmic axis.
-    own = curves[(curves["figure"] == picture.source) & ~(curves["prediction"] <= 0)]
+    own = curves[curves["figure"] == picture.source]
+    if "prediction" in own:
+        own = own[~(own["prediction"] <= 0)]
     return own.reset_index(drop=True) if len(own) else None
 
 

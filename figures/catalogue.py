@@ -1,9 +1,11 @@
-"""All figures by name, in the paper's order; those of networks last."""
+"""All figures by name, in the paper's order; then those of networks and of language models."""
 
 from __future__ import annotations
 
 from . import (
+    gradient_mse_lm,
     group_size,
+    group_size_lm,
     limit_law,
     minibatch,
     mse,
@@ -35,6 +37,8 @@ PICTURES: dict[str, Picture] = {
         oracle_policy,
         optimal_policy,
         networks,
+        gradient_mse_lm,
+        group_size_lm,
     )
     for picture in module.PICTURES
 }

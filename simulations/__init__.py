@@ -13,17 +13,31 @@ if TYPE_CHECKING:
 
     from .problems import Suite
 
-__all__ = ["KINDS", "ON_NETWORKS", "ON_RUNS", "STEMS", "Suite", "claim", "curves"]
+__all__ = [
+    "KINDS",
+    "ON_LANGUAGE_MODELS",
+    "ON_NETWORKS",
+    "ON_RUNS",
+    "STEMS",
+    "Suite",
+    "claim",
+    "curves",
+]
 
-STEMS = tuple(delivered())
-"""The results that have an experiment, in the paper's order."""
+ON_LANGUAGE_MODELS = ("gradient_mse_lm", "group_size_lm")
+"""The results on language models, which have a kind of their own."""
+
+STEMS = tuple(stem for stem in delivered() if stem not in ON_LANGUAGE_MODELS)
+"""The other results that have an experiment, in the paper's order."""
 
 ON_RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")
 """Those on whole training runs alone: their problems have an interior optimum, so that one of the user's
 own, which need not have one, does not take their place."""
 
-KINDS = ("bandit", "tokens", "transformer")
-"""Of problem: softmax bandits; token problems under a prefix softmax; the same under a transformer."""
+KINDS = ("bandit", "tokens", "transformer", "language-model")
+"""Of problem: softmax bandits; token problems under a prefix softmax; the same under a transformer; the
+language models that ship with the library.
+"""
 
 ON_NETWORKS = (
     "ustatistic",

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS
 from ustat_pg.validation import InputError, integer
 
-from . import KINDS, ON_NETWORKS, ON_RUNS, STEMS, claim, curves
+from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim, curves
 
 if TYPE_CHECKING:
     from ustat_pg.experiment import Options
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 TRAINED = ("suboptimality", "group_size", "optimality")
 """Results whose checks or figures train networks, where there are any."""
+
+ALL = (*STEMS, *ON_LANGUAGE_MODELS)
 
 ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
 
@@ -54,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
             epilog="Exit codes: 0 every claim confirmed, 1 a claim refuted, 2 usage or input, "
             "3 inconclusive, 130 interrupted.",
         )
-        command.add_argument("claims", nargs="*", metavar="CLAIM", help=f"of: {', '.join(STEMS)}")
+        command.add_argument("claims", nargs="*", metavar="CLAIM", help=f"of: {', '.join(ALL)}")
         command.add_argument("--size", choices=("smoke", "quick", "full"), default="quick")
         _add_kind(command)
         command.add_argument("--seed", type=int, default=0)
@@ -96,7 +99,7 @@ def _add_check(commands: Any) -> None:
         description="Draw the replications of one check again; nothing is stored or read.",
         epilog="Exit codes: 0 confirmed, 1 refuted, 2 usage or input, 3 inconclusive.",
     )
-    command.add_argument("stem", metavar="CLAIM", help=f"of: {', '.join(STEMS)}")
+    command.add_argument("stem", metavar="CLAIM", help=f"of: {', '.join(ALL)}")
     command.add_argument("name", metavar="NAME", help="of the check, as in the report")
     command.add_argument("--size", choices=("smoke", "quick", "full"), default="quick")
     _add_kind(command)
@@ -123,11 +126,12 @@ def _suite(options: argparse.Namespace) -> Suite:
     # What differentiates a network needs its parameters.
     dense = options.engine == "autograd"
     simulates = options.engine != "exact"
-    return Suite(options.size, options.seed, user, options.on, dense, options.device, simulates)
+    suite = Suite(options.size, options.seed, user, options.on, dense, options.device, simulates)
+    return replace(suite, folder=_folder(options, suite) / "pools")
 
 
 def _folder(options: argparse.Namespace, suite: Suite) -> Path:
-    if options.out is not None:
+    if getattr(options, "out", None) is not None:
         return Path(options.out)
     kind = "" if options.on == "bandit" else f"-{options.on}"
     name = options.size + kind if suite.user is None else f"problem-{suite.user.digest}"
@@ -240,6 +244,8 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
 def _known(options: argparse.Namespace) -> list[str]:
     """The results that can be asked of the kind of problem."""
+    if options.on == "language-model":
+        return list(ON_LANGUAGE_MODELS)
     if options.on != "bandit":
         # Without torch, and by enumeration alone, there are no training runs of networks.
         trains = find_spec("torch") is not None and options.engine != "exact"
@@ -249,13 +255,21 @@ def _known(options: argparse.Namespace) -> list[str]:
 
 def _check_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
     """Refuse results that there are none of, or none on the kind of problem."""
+    if options.on == "language-model":
+        _check_language_models(options)
     for stem in stems:
-        if stem not in STEMS:
-            raise InputError(f"claim {stem!r} is unknown: choose of {', '.join(STEMS)}")
+        if stem not in ALL:
+            raise InputError(f"claim {stem!r} is unknown: choose of {', '.join(ALL)}")
         if options.problem is not None and stem in ON_RUNS:
             raise InputError(
                 f"{stem} is about whole training runs on problems whose optimum is known: "
                 "it does not take --problem"
+            )
+        if stem in ON_LANGUAGE_MODELS and stem not in _known(options):
+            raise InputError(f"{stem} is about language models: --on language-model")
+        if options.on == "language-model" and stem not in _known(options):
+            raise InputError(
+                f"--on language-model takes {', '.join(ON_LANGUAGE_MODELS)}, not {stem}"
             )
         if stem in ON_NETWORKS and stem not in _known(options):
             raise InputError(
@@ -267,6 +281,18 @@ def _check_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
                 f"{stem} needs a problem with an interior optimum: --on {options.on} takes "
                 f"{', '.join(_known(options))}"
             )
+
+
+def _check_language_models(options: argparse.Namespace) -> None:
+    """Refuse what language models cannot do, or a machine without the libraries."""
+    if options.problem is not None:
+        raise InputError("--on language-model takes no --problem: see ustat-pg llm mse")
+    if options.engine == "exact":
+        raise InputError(
+            "--on language-model: the completions of a language model cannot be listed"
+        )
+    if not all(find_spec(name) for name in ("torch", "transformers")):
+        raise InputError("--on language-model needs pip install 'ustat_pg[llm]'")
 
 
 def _check_device(options: argparse.Namespace, stems: Sequence[str]) -> None:

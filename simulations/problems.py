@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from ustat_pg.problems import (
 from ustat_pg.validation import InputError
 
 from . import KINDS, ON_NETWORKS, STEMS, networks
+
+if TYPE_CHECKING:
+    from .language_models import Study
 
 __all__ = ["Entry", "Suite", "mse_of", "spread", "two_valued"]
 
@@ -78,6 +82,7 @@ class Suite:
         dense: whether networks keep the scores of all their parameters.
         device: on which networks are trained.
         simulates: whether there is anything but enumeration, which has no training runs of networks.
+        folder: where the pools of language models are kept; nowhere unless given.
 
     Raises:
         InputError: an unknown kind, or a user's problem and a kind at once.
@@ -90,6 +95,7 @@ class Suite:
     dense: bool = False
     device: str = "cpu"
     simulates: bool = True
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         if self.on not in KINDS:
@@ -104,7 +110,7 @@ class Suite:
         """Problems in place of the bandits: the user's own, or those of another kind."""
         if self.user is not None:
             return (Entry("problem", "user", self.user),)
-        if self.on == "bandit":
+        if self.on in ("bandit", "language-model"):
             return ()
         count = {"smoke": 1, "quick": 2, "full": 10}[self.size]
         own = networks.bandits(self.on, count, self.seed, dense=self.dense)
@@ -113,13 +119,20 @@ class Suite:
     @property
     def trains(self) -> bool:
         """Whether networks can be trained."""
-        return self.on != "bandit" and self.simulates and networks.has_torch()
+        return self.on in ("tokens", "transformer") and self.simulates and networks.has_torch()
 
     @property
     def skipped(self) -> tuple[str, ...]:
         """What is not asked of this kind of problem, and why."""
         if self.on == "bandit":
             return ()
+        if self.on == "language-model":
+            return (
+                "intervals on language models are those of nearly normal means: no bound on a "
+                "network's scores is known",
+                "nothing is enumerated on language models, and training is not judged: see "
+                "ustat-pg llm sweep",
+            )
         rest = ", ".join(stem for stem in STEMS if stem not in ON_NETWORKS)
         lines = [f"skipped on {self.on}: {rest}: they need an optimum within reach"]
         if self.trains:
@@ -137,6 +150,12 @@ class Suite:
         else:
             lines.append(f"skipped on {self.on}: training runs, which nothing enumerates")
         return tuple(lines)
+
+    def study(self, member: str) -> Study:
+        """What a pool of a language model's rollouts predicts."""
+        from .language_models import study
+
+        return study(member, self.size, self.seed, self.folder)
 
     @property
     def group_sizes(self) -> tuple[int, ...]:

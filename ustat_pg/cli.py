@@ -1,4 +1,4 @@
-"""The command ``ustat-pg``: predictions and advice for a problem in a file."""
+"""The command ``ustat-pg``: predictions and advice, for a problem in a file or for a language model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .validation import InputError
 if TYPE_CHECKING:
     from .predictions import GroupSizeAdvice, GroupSizeRow
 
-__all__ = ["guarded", "main"]
+__all__ = ["guarded", "main", "say_advice"]
 
 _ROWS = {
     "mse": "MSE of the minibatch gradient",
@@ -40,8 +40,10 @@ _FAR = 1.25
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .llm.arguments import add_arguments
+
     parser = argparse.ArgumentParser(
-        prog="ustat-pg", description="Exact predictions for GRPO's policy gradient."
+        prog="ustat-pg", description="Predictions and advice for GRPO's policy gradient."
     )
     parser.add_argument("--version", action="version", version=f"ustat-pg {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -74,9 +76,11 @@ def _parser() -> argparse.ArgumentParser:
         "group-size",
         help="the group size with the least error at a budget, and what others cost",
         description="The group size that gives grpo's gradient the least MSE at a budget of "
-        "outputs per step, those that are nearly as good, and what others cost.",
+        "outputs per step, those that are nearly as good, and what others cost: for a problem in a "
+        "file, or for a language model and its prompts (--model, --prompts), a scored pool "
+        "(--scored), or as much as rewards alone say (--rollouts).",
     )
-    advice.add_argument("problem", metavar="PROBLEM", help="a .json or .npz file")
+    advice.add_argument("problem", metavar="PROBLEM", nargs="?", help="a .json or .npz file")
     advice.add_argument(
         "--budget",
         type=_quantity,
@@ -100,8 +104,47 @@ def _parser() -> argparse.ArgumentParser:
         help="prompts are drawn without replacement from N (default: independently)",
     )
     advice.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    add_arguments(advice.add_argument_group("for a language model"))
+    _add_llm(commands)
     commands.add_parser("example", help="print a problem file to start from")
     return parser
+
+
+def _add_llm(commands: Any) -> None:
+    """The commands on language models alone."""
+    from .llm.arguments import add_arguments, mse_arguments, sweep_arguments
+
+    llm = commands.add_parser(
+        "llm",
+        help="language models: gradient errors at every group size, training sweeps",
+        description="Language models: gradient errors at every group size from one pool of rollouts, "
+        "and training sweeps through TRL. Needs pip install 'ustat_pg[llm]'.",
+    )
+    parts = llm.add_subparsers(dest="part", required=True, metavar="COMMAND")
+    mse = parts.add_parser(
+        "mse",
+        help="Figure 4 for a model: every baseline's MSE at every G",
+        description="The gradient MSE of every baseline at every group size, with 95% intervals, from "
+        "one scored pool of rollouts. Killed at any moment, the same command with --out continues.",
+    )
+    add_arguments(mse)
+    mse_arguments(mse)
+    sweep = parts.add_parser(
+        "sweep",
+        help="Figure 5 and Table 2: training runs over a grid of group sizes",
+        description="Training runs through TRL at a constant number of outputs a step, one process "
+        "for each; finished runs are kept, failed ones reported.",
+    )
+    sweep_arguments(sweep)
+
+
+def _llm(options: argparse.Namespace) -> int:
+    from .llm import commands
+
+    if options.part == "sweep":
+        return commands.sweep(options)
+    commands.mse(options)
+    return 0
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -146,12 +189,27 @@ def _quantity(text: str) -> int | float:
     return int(number) if number.is_integer() else number
 
 
-def _group_size(options: argparse.Namespace) -> None:
-    from tabulate import tabulate
+_LANGUAGE_MODEL = ("model", "prompts", "rollouts", "scored")
+"""Options of group-size any of which says that it is about a language model."""
 
+
+def _group_size(options: argparse.Namespace) -> None:
     from .predictions import group_size_advice
     from .problems import load_problem
 
+    given = [f"--{name}" for name in _LANGUAGE_MODEL if getattr(options, name) is not None]
+    if options.problem is not None and given:
+        raise InputError(f"a problem in a file and {given[0]}: name one of the two")
+    if given:
+        from .llm.commands import group_size_of_pool
+
+        group_size_of_pool(options, say_advice)
+        return
+    if options.problem is None:
+        raise InputError(
+            "whose group size: name a problem in a file, or a language model (--model M --prompts P), "
+            "a scored pool (--scored FILE) or rewards (--rollouts FILE)"
+        )
     problem = load_problem(options.problem)
     advice = group_size_advice(
         problem.moments(),
@@ -161,7 +219,22 @@ def _group_size(options: argparse.Namespace) -> None:
         population=options.population,
         zero_signal=problem.zero_signal_share,
     )
-    if options.json:
+    say_advice(advice, as_json=options.json)
+
+
+def say_advice(
+    advice: GroupSizeAdvice, *, as_json: bool = False, more: dict[str, Any] | None = None
+) -> None:
+    """Print an advice, as a table with a sentence or as one JSON object.
+
+    Arguments:
+        advice: it.
+        as_json: which of the two.
+        more: what else the object holds.
+    """
+    from tabulate import tabulate
+
+    if as_json:
         keys = ("group_size", "mse", "ratio_to_best", "zero_signal_share")
         found = {
             "g_star_paper": advice.g_star_paper,
@@ -169,6 +242,7 @@ def _group_size(options: argparse.Namespace) -> None:
             "g_best": advice.g_best,
             "g_interval": advice.g_interval,
             "table": [{key: getattr(row, key) for key in keys} for row in advice.table],
+            **(more or {}),
         }
         print(json.dumps(found, allow_nan=False))
         return
@@ -298,6 +372,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps(example_problem(), indent=1))
         elif options.command == "group-size":
             _group_size(options)
+        elif options.command == "llm":
+            return _llm(options)
         else:
             _predict(options)
         return 0

@@ -114,8 +114,19 @@ RESULTS: dict[str, Result] = {
     "normalised": Result("Lemma 11", "The normalised estimator tends to a U-statistic."),
     "practical_mse": Result("Theorem 12", "MSE of practical GRPO."),
     "arcsine": Result("Proposition 13", "Normalised GRPO maximises an arcsine objective."),
-    "gradient_mse_lm": Result("Figure 4", "Gradient MSE on language models."),
-    "group_size_lm": Result("Figure 5", "The optimal group size on language models."),
+    "gradient_mse_lm": Result(
+        "Figure 4",
+        "On language models grpo's gradient MSE tends to the oracle's, and all fall with G.",
+        sharper="One pool of rollouts gives every baseline's error at every G. Vanilla above grpo "
+        "above the oracle is no law: each model's moments predict the order.",
+        delivered=True,
+    ),
+    "group_size_lm": Result(
+        "Figure 5",
+        "The optimal group size of a language model, from c₁, c₂ and c₃ of a pool of rollouts.",
+        assumptions="Of the noise, not of accuracy after training.",
+        delivered=True,
+    ),
 }
 """Every result by stem, in the paper's order."""
 

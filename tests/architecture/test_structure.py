@@ -39,6 +39,14 @@ def test_every_rival_of_the_theory_is_listed():
     }  # fmt: skip
 
 
+def test_the_rivals_of_language_models_are_listed():
+    from simulations import ON_LANGUAGE_MODELS
+
+    modules = [import_module(f"simulations.{stem}") for stem in ON_LANGUAGE_MODELS]
+    # Without a suite: its pools would be drawn and scored.
+    assert [len(module.RIVALS) for module in modules] == [7, 3]
+
+
 def test_importing_the_library_loads_nothing_heavy():
     code = (
         "import sys, ustat_pg;"

@@ -1,6 +1,8 @@
-"""Points of networks' figures as a run leaves them, with values that tests can recognise."""
+"""Points of networks' and language models' figures as a run leaves them, with values to recognise."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -56,3 +58,59 @@ def network_points() -> pd.DataFrame:
     """Points of the pictures of prefix policies and of transformers."""
     points = pd.DataFrame([row for on in ("tokens", "transformer") for row in _points(on)])
     return points.assign(exact=float("nan"))
+
+
+@pytest.fixture(scope="session")
+def language_model_points() -> pd.DataFrame:
+    """Points of the pictures of language models as a run leaves them."""
+    baselines = ("vanilla", "grpo", "oracle", "minimum-variance", "norm-weighted")
+    rows: list[dict[str, object]] = []
+    for place, panel in enumerate(("base", "strong", "in-context", "short")):
+        for rank, name in enumerate((*baselines, "length-weighted", "token-weighted")):
+            for size in (2, 4, 8, 16):
+                value = (100.0 + 40 * rank + 7 * place) / size
+                row = {"figure": "gradient_mse_lm", "series": name, "panel": panel}
+                row |= {"group_size": size, "prediction": value}
+                row |= {"pool_low": 0.8 * value, "pool_high": 1.25 * value}
+                if rank < 3 and size in (2, 8):
+                    row |= _measured(1.1 * value, 0.3 * value)
+                rows.append(row)
+        for size in (2, 3, 4, 6, 8, 12, 16, 32, 64, 128):
+            value = 1.0 + 0.04 * (abs(size - 3) + place / 10)
+            row = {"figure": "group_size_lm", "series": panel, "panel": "noise"}
+            row |= {"group_size": size, "prediction": value}
+            if size in (2, 8):
+                row |= _measured(1.05 * value + 0.01 * place, 0.2)
+            rows.append(row)
+    return pd.DataFrame(rows).assign(exact=float("nan"))
+
+
+@pytest.fixture(scope="session")
+def sweep_tables() -> dict[str, pd.DataFrame]:
+    """The tables of a training sweep, by file: two trainers, budgets and checkpoints."""
+    rows = [
+        {"trainer": trainer, "K": budget, "step": step, "G": size, "accuracy": value,
+         "low": value - 0.03, "high": value + 0.04, "runs": 3, "best": size == 4, "paper": False}
+        for rank, trainer in enumerate(("norm-weighted", "rloo"))
+        for budget in (32, 64) for step in (20, 40) for size in (2, 4, 8)
+        for value in [0.4 + budget / 1000 + step / 500 - 0.02 * abs(size - 4) + 0.01 * rank]
+    ]  # fmt: skip
+    along = pd.DataFrame(rows)
+    last = along[along["step"] == 40][["trainer", "K", "G", "accuracy", "low", "high", "runs"]]
+    paper = pd.DataFrame(
+        [
+            {"K": budget, "G": size, "paper": 0.75 + place / 1000 + budget / 1e6, "runs": 0}
+            for budget in (1024, 2048, 4096)
+            for place, size in enumerate((4, 8, 16, 32, 64, 128))
+        ]
+    ).assign(trainer="paper alone")
+    return {"figure5": along, "table2": pd.concat([last, paper], ignore_index=True)}
+
+
+@pytest.fixture
+def sweep_folder(tmp_path: Path, sweep_tables: dict[str, pd.DataFrame]) -> Path:
+    """A run's folder with these tables and nothing else."""
+    (tmp_path / "sweep").mkdir()
+    for name, table in sweep_tables.items():
+        table.to_csv(tmp_path / "sweep" / f"{name}.csv", index=False)
+    return tmp_path

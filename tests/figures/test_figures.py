@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simulations import STEMS, Suite
+from simulations import ON_LANGUAGE_MODELS, STEMS, Suite
 from simulations import curves as points_of
 from simulations.__main__ import main as simulations
 from ustat_pg.experiment import Options, Store, run_points
@@ -30,13 +30,15 @@ from figures.catalogue import ALT, PICTURES
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = list(PICTURES)
 NETWORKS = [name for name in NAMES if name.startswith(("tokens_", "transformer_"))]
+LANGUAGE_MODELS = [name for name in NAMES if name.startswith(ON_LANGUAGE_MODELS)]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, network_points):
+def run(tmp_path_factory, network_points, language_model_points, sweep_tables):
     """A run's folder: every curve from few replications, the verdicts of one small claim.
 
-    A real run has one kind of problem; points of networks are added to those of bandits.
+    A real run has one kind of problem; points of networks and of language models, and the tables of
+    a training sweep, are added to those of bandits.
     """
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
@@ -47,18 +49,23 @@ def run(tmp_path_factory, network_points):
         suite = Suite("smoke")
         points = [point for stem in STEMS for point in points_of(stem, suite)]
         frame = run_points(points, Options("smoke"), Store(folder / "blocks"))
-    pd.concat([frame, network_points]).to_csv(folder / "curves.csv", index=False)
+    added = [network_points, language_model_points]
+    pd.concat([frame, *added]).to_csv(folder / "curves.csv", index=False)
+    (folder / "sweep").mkdir()
+    for name, table in sweep_tables.items():
+        table.to_csv(folder / "sweep" / f"{name}.csv", index=False)
     return folder
 
 
 def test_every_figure_is_drawn_with_its_title_and_what_is_seen(run, tmp_path, capsys):
+    stems = [*STEMS, *ON_LANGUAGE_MODELS]
     owners = [
-        max((s for s in STEMS if name == s or name.startswith(f"{s}_")), key=len)
+        max((s for s in stems if name == s or name.startswith(f"{s}_")), key=len)
         for name in NAMES[1:]
         if name not in NETWORKS
     ]
-    assert list(dict.fromkeys(owners)) == list(STEMS)
-    assert NAMES[-6:] == NETWORKS
+    assert list(dict.fromkeys(owners)) == stems
+    assert NAMES[-9:] == [*NETWORKS, *LANGUAGE_MODELS]
     assert main([str(run), "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "No data" not in out
@@ -103,6 +110,11 @@ def test_other_data_give_another_drawing(run, tmp_path):
         for check in document["claims"][0]["checks"]:
             check["simulation"]["estimate"] *= factor
         (tmp_path / folder / "verdicts.json").write_text(json.dumps(document))
+        (tmp_path / folder / "sweep").mkdir()
+        for path in (run / "sweep").iterdir():
+            table = pd.read_csv(path)
+            table = table.assign(accuracy=table["accuracy"] * factor)
+            table.to_csv(tmp_path / folder / "sweep" / path.name, index=False)
         paint(tmp_path / folder, tmp_path / folder)
     for name in NAMES:
         svgs = [(tmp_path / folder / f"{name}.svg").read_bytes() for folder in ("a", "b")]
@@ -126,7 +138,8 @@ def test_a_run_of_one_claim_draws_its_own_and_says_what_is_missing(run, tmp_path
     out = capsys.readouterr().out
     missing = (
         "verdicts, ustatistic, mse, minibatch, suboptimality, group_size, limit_law, "
-        "limit_law_mixture, oracle_policy, optimal_policy, " + ", ".join(NETWORKS)
+        "limit_law_mixture, oracle_policy, optimal_policy, "
+        + ", ".join([*NETWORKS, *LANGUAGE_MODELS])
     )
     assert f"No data in this run for: {missing}\n" in out
     drawn = {file.stem for file in (tmp_path / "figures").iterdir()}

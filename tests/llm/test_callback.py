@@ -15,7 +15,12 @@ from ustat_pg.validation import InputError
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from ustat_pg.llm.callback import GroupSignalCallback, group_signal  # noqa: E402
+from ustat_pg.llm import rollouts as rollouts_module  # noqa: E402
+from ustat_pg.llm.callback import (  # noqa: E402
+    GroupSignalCallback,
+    MonitorWarning,
+    group_signal,
+)
 from ustat_pg.llm.models import LanguageModel, load_model  # noqa: E402
 from ustat_pg.llm.trainers import Training, build_trainer, reward_function  # noqa: E402
 
@@ -157,8 +162,80 @@ def test_what_is_refused(small, task, tmp_path):
     callback.watched(digit_first)
     with pytest.raises(InputError, match="already"):
         callback.watched(digit_first)
-    unwatched = GroupSignalCallback()
-    training = Training(2, 4, 1, 0.5, max_new_tokens=LONGEST, micro_batch=4)
-    trainer = build_trainer(training, small, task, tmp_path, callbacks=[unwatched])
-    with pytest.raises(InputError, match="no reward function is watched"):
+
+
+def test_an_unwatched_reward_function_is_told_once(small, task, tmp_path):
+    training = Training(2, 4, 2, 0.5, max_new_tokens=LONGEST, micro_batch=4)
+    model = LanguageModel(copy.deepcopy(small.model), small.tokenizer, "m", "cpu", small.context)
+    trainer = build_trainer(training, model, task, tmp_path, callbacks=[GroupSignalCallback()])
+    with pytest.warns(MonitorWarning, match="no reward function is watched") as caught:
         trainer.train()
+    assert len(told(caught)) == 1
+    assert len(records(trainer)) == 2
+
+
+def told(caught):
+    return [w for w in caught if issubclass(w.category, MonitorWarning)]
+
+
+def text_rewards(*, completions, **columns):
+    return ["good"] * len(completions)
+
+
+@pytest.mark.parametrize("trouble", ["memory", "text", "logits", "bug"])
+def test_the_monitor_never_ends_the_training(small, task, tmp_path, monkeypatch, trouble):
+    """Two samples fail, one warning says so, and the run is what it is without a monitor."""
+    alone, _ = train(small, task, tmp_path, steps=2)
+    options, said, drawn = {"task": task}, "", []
+    real = rollouts_module.sample
+
+    def sampled(model, *arguments, **more):
+        drawn.append(1)
+        if trouble == "bug":
+            raise KeyError("layout")
+        if trouble == "logits":
+            with torch.no_grad():
+                kept = model.model.model.norm.weight.clone()
+                model.model.model.norm.weight.fill_(math.nan)
+            try:
+                return real(model, *arguments, **more)
+            finally:
+                with torch.no_grad():
+                    model.model.model.norm.weight.copy_(kept)
+        return real(model, *arguments, **more)
+
+    monkeypatch.setattr(rollouts_module, "sample", sampled)
+    if trouble == "memory":
+        options["scores"], said = {"memory": 10_000}, "memory is 10000 bytes"
+    elif trouble == "text":
+        options["task"] = Task("texts", task.prompts, text_rewards, LONGEST)
+        said = "'good' as reward 0"
+    else:
+        said = {"logits": "are not finite", "bug": "KeyError: 'layout'"}[trouble]
+    watching = GroupSignalCallback(every=1, prompts=2, rollouts=4, **options)
+    with pytest.warns(MonitorWarning, match=said) as caught:
+        run, _ = train(small, task, tmp_path, callback=watching, steps=2)
+    assert len(told(caught)) == 1
+    assert len(drawn) == (0 if trouble == "memory" else 3)
+    assert torch.equal(parameters(run), parameters(alone))
+    for record in records(run):
+        assert "signal/zero_share" in record
+        assert "moments/c2" not in record
+
+
+def test_rewards_that_are_no_numbers_are_left_to_the_trainer():
+    callback = GroupSignalCallback()
+    watched = callback.watched(lambda **columns: [1, "good", None, 0])
+    callback.group_size, callback._training = 2, True
+    with pytest.warns(MonitorWarning, match="'good', no number"):
+        assert watched() == [1, "good", None, 0]
+    assert callback._waiting["signal/mean_reward"] == 0.5
+    callback.group_size = 3
+    with pytest.warns(MonitorWarning, match="whole groups of 3"):
+        assert len(watched()) == 4
+
+
+def test_the_monitor_holds_few_sums(small, task):
+    """Eight folds at the most: their sums are in memory beside the training."""
+    assert GroupSignalCallback().scores == {"folds": 8}
+    assert GroupSignalCallback(scores={"folds": 4, "memory": 10**9}).scores["folds"] == 4

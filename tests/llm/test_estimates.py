@@ -598,10 +598,28 @@ def test_equal_rewards_teach_nothing(level):
     assert estimates.zero_signal(pool, [2, 50]).share.tolist() == [1.0, 1.0]
     assert np.isnan(estimates.oracle_ratio(pool, [4]).predicted).all()
     assert estimates.ordering(pool, 4, ["grpo", "oracle"]).larger.tolist() == ["tie"]
-    assert not estimates.prompt_table(pool).oracle_beats_vanilla.any() or level > 0
+    # Equal rewards say nothing of which baseline is better.
+    assert estimates.prompt_table(pool).oracle_beats_vanilla.isna().all()
+    assert estimates.ordering(pool, 4, ["grpo", "oracle"]).reading.tolist() == ["tie"]
     table = estimates.summary(pool).set_index("name")
+    assert table.loc["mixed", "value"] == 0
+    assert np.isnan(table.loc["oracle_beats_vanilla", "value"])
     assert np.isnan(table.loc["correlation", "value"])
     assert table.loc["pass_rate", "value"] == level
+
+
+def test_which_baseline_wins_is_not_read_from_equal_rewards():
+    """V = .97 and b* = .03: vanilla wins, and pools of N that are all right say nothing of it."""
+    sure = [[[1.0], [1.0]]]
+    bandit = SoftmaxBandit.tabular([1.0], [np.log([0.97, 0.03])], [[[1.0], [0.0]]], sure)
+    moments = bandit.moments()
+    for rollouts in (8, 64):
+        table = estimates.summary(sampled(bandit, 500, rollouts, 50, seed=3)).set_index("name")
+        known = table.loc["mixed"]
+        assert known["low"] < 1 - 0.97**rollouts - 0.03**rollouts < known["high"]
+        assert table.loc["oracle_beats_vanilla", "value"] < 0.2
+        best = table.loc["optimal_baseline"]
+        assert best["low"] < moments.optimal_baseline[0] < best["high"]
 
 
 def test_scores_that_are_all_zero():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ustat_pg.llm.tasks import Prompt, Task
+from ustat_pg.llm.tasks import Prompt, Task, load_verifier
 from ustat_pg.memory import ChunkWarning
 from ustat_pg.validation import InputError
 
@@ -22,6 +23,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from ustat_pg.llm import generation  # noqa: E402
+from ustat_pg.llm import rollouts as rollouts_module  # noqa: E402
 from ustat_pg.llm.models import LanguageModel, load_model  # noqa: E402
 from ustat_pg.llm.rollouts import (  # noqa: E402
     VerifierWarning,
@@ -419,6 +421,134 @@ def test_two_runs_cannot_write_one_store(small, tmp_path):
 
     assert len(sample(small, task_of(), 4, store=store, progress=second)) == 3
     assert len(sample(small, task_of(), 4, store=store)) == 3
+
+
+FOREIGN = (
+    b"all my notes, on one line",
+    b"first line\nlast line without a newline",
+    b'{"prompt": "x"}\n{"prompt": "y"}',
+    b'{"format": "ustat_pg rollouts 2", "config": {}}\n{"id": "torn',
+    b"\n\n",
+)
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_files_of_others_are_left_as_they_are(small, tmp_path, foreign):
+    file = tmp_path / "mine.txt"
+    file.write_bytes(foreign)
+    with pytest.raises(InputError, match="is no store of rollouts"):
+        sample(small, task_of(), 4, store=file)
+    assert file.read_bytes() == foreign
+
+
+VERIFIER = """
+def reward(prompts, completions, answer, **columns):
+    return [float(len(c) % 2 == {parity}) for c in completions]
+"""
+
+
+def from_file(file, **columns):
+    return task_of(verifier=load_verifier(f"{file}:reward"), **columns)
+
+
+def test_a_changed_verifier_verifies_again(small, tmp_path, rows):
+    file, store = tmp_path / "rewards.py", tmp_path / "pool.jsonl"
+    file.write_text(VERIFIER.format(parity=0))
+    first = sample(small, from_file(file, answer="2"), 4, store=store)
+    assert json.loads(store.read_text().splitlines()[0])["config"]["verifier"] == f"{file}:reward"
+    file.write_text(VERIFIER.format(parity=1))
+    second = sample(small, from_file(file, answer="2"), 4, store=store)
+    assert [r.rewards.tolist() for r in second] == [(1 - r.rewards).tolist() for r in first]
+    assert pools(load_rollouts(store)) == pools(second)
+    written = store.read_bytes()
+    assert pools(sample(small, from_file(file, answer="2"), 4, store=store)) == pools(second)
+    assert store.read_bytes() == written
+    assert len(rows) == 12
+    # One that raises leaves nothing of what it gave before.
+    file.write_text("def reward(**columns):\n    raise ValueError('broken')\n")
+    with pytest.warns(VerifierWarning, match="at 3 of 3"):
+        assert sample(small, from_file(file, answer="2"), 4, store=store) == []
+    with pytest.raises(InputError, match="has no rewards"):
+        load_rollouts(store)
+    # The same name in another folder is another verifier.
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "rewards.py"
+    other.write_text(VERIFIER.format(parity=0))
+    with pytest.raises(InputError, match="verifier = "):
+        sample(small, from_file(other, answer="2"), 4, store=store)
+    assert len(rows) == 12
+
+
+def shortest(prompts, completions, most, **columns):
+    return [float(len(c) <= m) for c, m in zip(completions, most, strict=True)]
+
+
+def test_changed_columns_verify_again(small, tmp_path, rows):
+    store = tmp_path / "pool.jsonl"
+    sample(small, task_of(verifier=shortest, most=0), 4, store=store)
+    task = task_of(verifier=shortest, most=9)
+    found = sample(small, task, 4, store=store)
+    assert [r.rewards.tolist() for r in found] == [[1.0] * 4] * 3
+    loaded = load_rollouts(store)
+    assert pools(loaded) == pools(found)
+    assert [r.prompt.columns for r in loaded] == [{"most": 9}] * 3
+    assert len(rows) == 12
+    # One prompt's gold answer alone: only it is verified.
+    prompts = (dataclasses.replace(task.prompts[0], columns={"most": 0}), *task.prompts[1:])
+    before = len(store.read_text().splitlines())
+    sample(small, dataclasses.replace(task, prompts=prompts), 4, store=store)
+    assert len(store.read_text().splitlines()) == before + 1
+
+
+def test_a_store_without_digests_is_verified_again(small, tmp_path, rows):
+    store = tmp_path / "pool.jsonl"
+    wanted = pools(sample(small, task_of(), 4, store=store))
+    lines = [json.loads(line) for line in store.read_text().splitlines()]
+    for line in lines[1:]:
+        del line["verified"]
+        line["rewards"] = [0.25] * 4
+    write(store, *lines)
+    assert pools(sample(small, task_of(), 4, store=store)) == wanted
+    assert len(rows) == 12
+
+
+def test_a_verifiers_name_and_source_are_found_through_wrappers():
+    class Judge:
+        def __call__(self, **columns):
+            return []
+
+    source = rollouts_module._source_digest(even)
+    wrapped = functools.wraps(even)(lambda **columns: even(**columns))
+    assert rollouts_module._source_digest(wrapped) == source
+    assert rollouts_module._source_digest(Judge()) == source
+    assert rollouts_module._function_name(Judge()).endswith("Judge")
+    half, third = (functools.partial(even, share=share) for share in (2, 3))
+    assert rollouts_module._function_name(half).endswith(":even")
+    digests = {rollouts_module._source_digest(f) for f in (even, half, third, len)}
+    assert len(digests) == 4
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_finite_are_refused(small, value):
+    model = load_model(small.source)
+    letter = small.tokenizer("7", add_special_tokens=False)["input_ids"][0]
+    head = model.model.get_input_embeddings().weight
+    with torch.no_grad():
+        head[letter] = value
+    with pytest.raises(InputError, match="token 1 of a completion of prompt 'p0' are not finite"):
+        sample(model, task_of(["1+1="]), 4)
+
+
+def test_logits_behind_the_end_of_a_completion_do_not_matter(small):
+    """A finished completion waits for the others, and nothing is drawn for it."""
+    ends, draws = [1], np.full((2, 4), 0.5)
+    process = generation._inverse_cdf(draws, 2, ["a", "b"], ends)
+    scores = torch.zeros(2, 5)
+    scores[0] = math.nan
+    finished, going = torch.tensor([[3, 3, 1], [3, 3, 2]]), torch.tensor([[3, 1, 4], [3, 3, 2]])
+    assert process(finished, scores)[1].argmax() == 2
+    with pytest.raises(InputError, match="token 2 of a completion of prompt 'a'"):
+        process(going, scores)
 
 
 def test_a_verifier_that_raises_costs_its_prompt_only(small, tmp_path, rows):

@@ -579,6 +579,37 @@ def test_layers_of_other_models_are_known(layer):
     assert max(differences(found, loop).values()) < 1e-12
 
 
+class Ignored(Functional):
+    """A linear layer that is called for nothing."""
+
+    def forward(self, x):
+        self.inner(x)
+        return x * 1
+
+
+@pytest.fixture
+def nan_where_unset():
+    """Torch's uninitialised arrays hold NaN meanwhile, and not by chance zero."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+def test_a_layer_without_effect_has_zero_scores(nan_where_unset):
+    model = with_norm(Ignored)
+    assert bool(torch.empty(3).isnan().all())
+    expected = Scores(model, parameters=["*layers*", "*embed*", "lm_head*"]).of(PROMPT, COMPLETIONS)
+    held = Scores(model)
+    # As after running out of memory: the scores of all are held, two completions at a time.
+    held._most = 2
+    for scores in (Scores(model), held, Scores(model, method="loop")):
+        found = scores.of(PROMPT, COMPLETIONS, WEIGHTS)
+        assert off(found.gram, expected.gram) < 1e-12
+        assert bool(found.gradient.isfinite().all())
+    assert held.of(PROMPT, COMPLETIONS, WEIGHTS).passes == 3
+
+
 def test_an_embedding_that_changes_itself_is_refused():
     model = built("Qwen2")
     model.model.embed_tokens.scale_grad_by_freq = True

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +35,7 @@ from ustat_pg.llm.sweep import (  # noqa: E402
     results,
     table2,
 )
+from ustat_pg.llm.tasks import INSTRUCTION  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
@@ -161,10 +165,46 @@ def test_held_out_prompts_are_the_last(grid):
     assert [prompt.text for prompt in train.prompts] == ["1+1=", "2+2=", "3+3=", "4+4="]
 
 
+def test_held_out_texts_are_not_trained_on(grid, place, tmp_path):
+    """A small model's task draws questions with repetition; the repeated ones are left out."""
+    run = replace(
+        grid, model="embedded:base", task="embedded:base", evaluation=None, held_out=200,
+        verifier=None, max_new_tokens=None,
+    ).plan()[0]  # fmt: skip
+    train, held = run.tasks()
+    texts = {prompt.text for prompt in held.prompts}
+    assert len(held.prompts) == 200
+    assert not texts & {prompt.text for prompt in train.prompts}
+    whole = sweep.load_task("embedded:base").prompts
+    dropped = sum(prompt.text in texts for prompt in whole[:300])
+    assert dropped > 0
+    assert len(train.prompts) == 300 - dropped
+    found = dry_run(run)
+    assert found.prompts == (300 - dropped, 200, dropped)
+    assert f"{dropped} of their texts left out" in str(found)
+    (tmp_path / "same.jsonl").write_text(2 * '{"prompt": "1+1="}\n')
+    same = replace(run, task=str(tmp_path / "same.jsonl"), held_out=1, verifier=grid.verifier)
+    with pytest.raises(InputError, match="all other prompts"):
+        same.tasks()
+
+
 def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monkeypatch):
     """With checkpoints: the same records as without the interruption; without: from the start."""
+    monkeypatch.setattr(sweep, "_BEAT", 0.0)
+    beats, write = [], sweep._write_status
+
+    def noted(folder, status):
+        beats.append(status)
+        write(folder, status)
+
+    monkeypatch.setattr(sweep, "_write_status", noted)
     run = replace(grid, save_every=2).plan()[0]
     whole = made(run, tmp_path / "whole")
+    # At the beginning, after each of four steps, where training ends, and as finished.
+    times = [status["seconds"] for status in beats]
+    assert [status["status"] for status in beats] == ["running"] * 6 + ["finished"]
+    assert times == sorted(times)
+    assert times[1] > times[0] == 0
     # Evaluation before training 3 calls, two steps of 4 groups, evaluation 3, one group of step 3.
     monkeypatch.setenv("DIGIT_FIRST_CALLS", "15")
     with pytest.raises(SystemExit):
@@ -175,9 +215,14 @@ def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monk
     incomplete = results(tmp_path / "cut")
     assert set(incomplete["status"]) == {"incomplete"}
     assert incomplete["step"].tolist() == [0, 2]
+    status = json.loads((cut / "status.json").read_text())
+    assert 0 < status["seconds"] < 600
+    # As if the first attempt had taken long.
+    (cut / "status.json").write_text(json.dumps(status | {"seconds": 1000.0}))
     made(run, tmp_path / "cut")
     status = json.loads((cut / "status.json").read_text())
     assert (status["status"], status["continued_from"], status["attempts"]) == ("finished", 2, 2)
+    assert 1000 < status["seconds"] < 1600
     for name in ("evaluations.jsonl", "training.jsonl"):
         assert without_times(cut, name) == without_times(whole, name)
     assert [record["step"] for record in without_times(cut, "evaluations.jsonl")] == [0, 2, 4]
@@ -227,6 +272,7 @@ def test_a_small_sweep_from_end_to_end(grid, tmp_path):
 
 def test_a_failed_run_is_told_and_the_others_go_on(grid, tmp_path, monkeypatch):
     """The first process fails, the second ends well; a second call makes the first alone."""
+    read = sweep.inputs(grid.plan()[0], *grid.plan()[0].tasks())
     script = (
         "import sys, json, pathlib\n"
         "folder = pathlib.Path(sys.argv[1]).parent\n"
@@ -234,7 +280,8 @@ def test_a_failed_run_is_told_and_the_others_go_on(grid, tmp_path, monkeypatch):
         "if run['group_size'] == 2 and not (folder / 'mended').exists():\n"
         "    print('\\n'.join(f'line {i}' for i in range(100)))\n"
         "    raise RuntimeError('no such luck')\n"
-        "(folder / 'status.json').write_text(json.dumps({'status': 'finished', 'seconds': 1}))\n"
+        f"status = {{'status': 'finished', 'seconds': 1, 'inputs': {read}}}\n"
+        "(folder / 'status.json').write_text(json.dumps(status))\n"
     )
     monkeypatch.setattr(Run, "command", lambda run, path: [sys.executable, "-c", script, str(path)])
     said = []
@@ -252,6 +299,135 @@ def test_a_failed_run_is_told_and_the_others_go_on(grid, tmp_path, monkeypatch):
     assert frame["accuracy"].isna().all()
     (tmp_path / grid.plan()[0].key / "mended").touch()
     assert [o.status for o in grid.run(tmp_path)] == ["finished", "skipped"]
+
+
+@pytest.fixture
+def changing(grid, tmp_path, monkeypatch):
+    """The sweep with a model, prompts and a verifier of its own, that a test may change."""
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        target = tmp_path / "model" / name
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes((Path(grid.model) / name).read_bytes())
+    (tmp_path / "train.jsonl").write_bytes(Path(grid.task).read_bytes())
+    (tmp_path / "own.py").write_text(VERIFIER)
+    return replace(
+        grid,
+        model=str(tmp_path / "model"),
+        task=str(tmp_path / "train.jsonl"),
+        verifier=f"{tmp_path / 'own.py'}:digit_first",
+        group_sizes=(2,),
+    )
+
+
+def change_weights(folder):
+    path = folder / "model" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def change_prompts(folder):
+    """A column, such as a right answer; the texts stay."""
+    path = folder / "train.jsonl"
+    path.write_text(path.read_text().replace('"1+1="', '"1+1=", "answer": "3"'))
+
+
+def change_verifier(folder):
+    (folder / "own.py").write_text(VERIFIER.replace("float(", "0.5 * float("))
+
+
+CHANGES = {"weights": change_weights, "prompts": change_prompts, "verifier": change_verifier}
+
+
+@pytest.mark.parametrize("what", [*CHANGES, "record"])
+def test_a_finished_run_of_other_inputs_is_neither_skipped_nor_lost(
+    what, changing, tmp_path, monkeypatch
+):
+    run = changing.plan()[0]
+    read = sweep.inputs(run, *run.tasks())
+    folder = tmp_path / "out" / run.key
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(run.text())
+    status = folder / "status.json"
+    status.write_text(json.dumps({"status": "finished", "seconds": 1, "inputs": read}))
+    assert [outcome.status for outcome in changing.run(tmp_path / "out")] == ["skipped"]
+    if what == "record":
+        # As it was written before there were digests.
+        status.write_text('{"status": "finished", "seconds": 1}')
+    else:
+        CHANGES[what](tmp_path)
+    before = status.read_text()
+    wanted = "weights, .*prompts, .*verifier, " if what == "record" else f"other {what}, or none"
+    with pytest.raises(InputError, match=wanted) as refused:
+        changing.run(tmp_path / "out")
+    assert run.key in str(refused.value)
+    others = [name for name in CHANGES if what not in (name, "record")]
+    assert not any(f"other {name}" in str(refused.value) for name in others)
+    assert status.read_text() == before
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_an_unfinished_run_of_other_inputs_begins_anew(what, changing, tmp_path, monkeypatch):
+    """Its checkpoint is of another model or reward, and is not continued."""
+    run = changing.plan()[0]
+    folder = tmp_path / "out" / run.key
+    checkpoint = folder / "checkpoints" / "checkpoint-2" / "trainer_state.json"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    read = sweep.inputs(run, *run.tasks())
+    (folder / "status.json").write_text(json.dumps({"status": "running", "inputs": read}))
+    monkeypatch.setattr(Run, "command", lambda run, path: [sys.executable, "-c", ""])
+    said = []
+    changing.run(tmp_path / "out", say=said.append)
+    assert checkpoint.exists()
+    assert "anew" not in " ".join(said)
+    CHANGES[what](tmp_path)
+    fcntl = pytest.importorskip("fcntl")
+    with (folder / "lock").open("w") as file:
+        # Another process is making it.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        changing.run(tmp_path / "out", say=said.append)
+    assert checkpoint.exists()
+    status = {"status": "running", "inputs": read}
+    (folder / "status.json").write_text(json.dumps(status))
+    changing.run(tmp_path / "out", say=said.append)
+    assert f"begun anew, other {what} than before" in " ".join(said)
+    assert not checkpoint.exists()
+
+
+def test_a_process_does_not_continue_a_run_of_other_inputs(changing, tmp_path):
+    """By hand too; of several processes none may clear what the others read."""
+    run = changing.plan()[0]
+    status = {"status": "running", "seconds": 5.0, "attempts": 3, "inputs": {"weights": "old"}}
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    two = replace(run, processes=2)
+    (tmp_path / "run.json").write_text(two.text())
+    with pytest.raises(InputError, match="begun with other weights, prompts, verifier"):
+        sweep.make(tmp_path / "run.json")
+    assert json.loads((tmp_path / "status.json").read_text()) == status
+    (tmp_path / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "checkpoint-2" / "trainer_state.json").touch()
+    (tmp_path / "run.json").write_text(replace(run, steps=1).text())
+    sweep.make(tmp_path / "run.json")
+    found = json.loads((tmp_path / "status.json").read_text())
+    assert (found["continued_from"], found["attempts"], found["dropped_prompts"]) == (None, 1, 0)
+    assert found["inputs"] == sweep.inputs(run, *run.tasks())
+
+
+def test_digests_of_what_ships_and_what_has_no_file(grid):
+    run = grid.plan()[0]
+    task, held = run.tasks()
+    embedded = [
+        sweep.inputs(replace(run, model=f"embedded:{name}"), task, held)["weights"]
+        for name in ("base", "strong", "in-context")
+    ]
+    assert embedded[0] != embedded[1] == embedded[2]
+    hub = replace(run, model="nobody/no-such-model")
+    assert sweep.inputs(hub, task, held)["weights"] == "not here"
+    assert sweep._source(len) == "builtins.len"
+    assert (
+        sweep._source(partial(task.verifier, extra=1)) == sweep._source(task.verifier) == VERIFIER
+    )
 
 
 def test_a_process_that_claims_nothing_has_failed(grid, tmp_path, monkeypatch):
@@ -360,7 +536,7 @@ def test_accuracy_counts_a_verifier_that_raises(grid, place):
 
 def test_results_of_several_seeds(grid, tmp_path):
     """Means, t intervals and the best group size, on written records."""
-    accuracies = {2: (0.5, 0.7), 4: (0.8, 0.9)}
+    accuracies = {2: (0.58, 0.62), 4: (0.8, 0.9)}
     for run in replace(grid, seeds=(0, 1)).plan():
         folder = tmp_path / run.key
         folder.mkdir()
@@ -372,11 +548,82 @@ def test_results_of_several_seeds(grid, tmp_path):
     drawn = figure5(results(tmp_path)).set_index("G")
     assert drawn["accuracy"].to_dict() == pytest.approx({2: 0.6, 4: 0.85})
     assert drawn["best"].to_dict() == {2: False, 4: True}
-    # t(0.975, 1) = 12.706; the standard error of (.5, .7) is .1.
-    assert drawn["high"][2] - 0.6 == pytest.approx(1.2706, abs=1e-4)
+    # t(0.975, 1) = 12.706; the standard error of (.58, .62) is .02.
+    assert drawn["high"][2] - 0.6 == pytest.approx(0.25412, abs=1e-4)
     assert table2(results(tmp_path)).iloc[0]["runs"] == 2
     with pytest.raises(InputError, match="holds no runs"):
         results(tmp_path / "nothing")
+
+
+def recorded(run, out, accuracies, rewards_seen=None, read=None):
+    """A finished run's folder with these accuracies by step."""
+    folder = out / run.key
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(run.text())
+    status = {"status": "finished", "seconds": 1, "step_factor": 1.0, "inputs": read}
+    (folder / "status.json").write_text(json.dumps(status))
+    lines = [{"step": step, "accuracy": value} for step, value in accuracies.items()]
+    (folder / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if rewards_seen is not None:
+        record = {"step": 1, "rewards_seen": rewards_seen}
+        (folder / "training.jsonl").write_text(json.dumps(record) + "\n")
+
+
+def test_other_settings_are_not_other_seeds(grid, tmp_path):
+    """Two learning rates, two lengths of training and two digests in one folder are refused."""
+    for run in replace(grid, seeds=(0, 1)).plan():
+        recorded(run, tmp_path, {2: 0.5, 4: 0.6}, read={"weights": "a"})
+    assert results(tmp_path)["settings"].nunique() == 1
+    assert table2(results(tmp_path)).iloc[0]["runs"] == 2
+    for run in replace(grid, seeds=(2,), learning_rate=0.1, threads=2).plan():
+        recorded(run, tmp_path, {2: 0.1, 4: 0.2}, read={"weights": "a"})
+    for run in replace(grid, seeds=(3,)).plan():
+        recorded(run, tmp_path, {2: 0.1, 4: 0.2}, read={"weights": "b"})
+    frame = results(tmp_path)
+    assert frame["settings"].nunique() == 3
+    assert set(frame["threads"]) == {"1", "2"}
+    for table in (table2, figure5):
+        with pytest.raises(InputError, match="3 settings") as refused:
+            table(frame)
+        for told in ("learning_rate (", "0.1", "threads (", "weights ("):
+            assert told in str(refused.value)
+        assert "optimizer" not in str(refused.value)
+        for value, part in frame.groupby("settings"):
+            assert value in str(refused.value)
+            assert table(part)["runs"].max() == part["seed"].nunique()
+    with pytest.raises(InputError, match=r"learning_rate 0\.1, not 0\.3; threads 2, not 1"):
+        grid.run(tmp_path)
+
+
+def test_intervals_stay_where_rewards_are(grid, tmp_path):
+    """Between 0 and 1, and between -1 and 1 for rewards of these."""
+    for run in replace(grid, group_sizes=(2,), seeds=(0, 1)).plan():
+        recorded(run, tmp_path / "one", {4: 0.9 + 0.1 * run.seed})
+        recorded(run, tmp_path / "signed", {4: -0.5 * run.seed}, rewards_seen=[-1.0, 1.0])
+    one = figure5(results(tmp_path / "one")).iloc[0]
+    assert (one["low"], one["high"]) == (pytest.approx(0.95 - 12.7062 * 0.05), 1)
+    signed = figure5(results(tmp_path / "signed")).iloc[0]
+    assert (signed["low"], signed["high"]) == (-1, 1)
+
+
+def test_shares_solved_follow_the_rewards(grid, tmp_path, monkeypatch):
+    """Of rewards -1 and 0 a group of zeros is solved, and a mixed one is not unsolved."""
+    (tmp_path / "signed.py").write_text(
+        "def digit(completions, **columns):\n"
+        "    return [float(text[:1].isdigit()) - 1 for text in completions]\n"
+    )
+    run = replace(grid, verifier=f"{tmp_path / 'signed.py'}:digit", learning_rate=1e-6).plan()[0]
+    folder = made(run, tmp_path)
+    records = without_times(folder, "training.jsonl")
+    assert records[-1]["rewards_seen"] == [-1, 0]
+    known = [record for record in records if record["rewards_seen"] == [-1, 0]]
+    for record in known:
+        solved = record["signal/solved_never"], record["signal/solved_always"]
+        assert sum(solved) == pytest.approx(record["signal/zero_share"])
+    assert any(record["signal/solved_always"] for record in known)
+    assert any(record["signal/solved_never"] < 1 for record in known)
+    frame = results(tmp_path)
+    assert (frame["least"].unique(), frame["most"].unique()) == ([-1], [0])
 
 
 def test_the_papers_table():
@@ -396,31 +643,60 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("which", ["gsm8k", "math"])
-def test_dry_run_of_the_papers_runs(which, place, monkeypatch):
-    """All configurations of the grid, without the hub; the parameter counts are the published ones."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory):
+    """Local copies of the paper's data sets and models, in the hub's form; models without weights."""
     from transformers import Qwen2Config
 
-    data = {
-        "task": str(place / "train.jsonl"),
-        "evaluation": str(place / "test.jsonl"),
-        "verifier": "first_digit_verifier:digit_first",
+    from tests.llm.conftest import character_tokenizer
+
+    folder = tmp_path_factory.mktemp("copies")
+    rows = {
+        "gsm8k": lambda i: {"question": f"What is {i} + {i}?", "answer": f"Add.\n#### {2 * i}"},
+        "math": lambda i: {"problem": f"Find ${i}x$.", "solution": rf"It is $\boxed{{{i}x}}$."},
     }
-    monkeypatch.syspath_prepend(str(place))
-    grid = paper_runs.gsm8k_sweep(**data) if which == "gsm8k" else paper_runs.math_sweep(**data)
+    for name, row in rows.items():
+        (folder / name).mkdir()
+        for split, numbers in (("train", range(1030)), ("test", range(1030, 1040))):
+            lines = "".join(json.dumps(row(number)) + "\n" for number in numbers)
+            (folder / name / f"{split}.jsonl").write_text(lines)
+    tokenizer = character_tokenizer()
+    for name in ("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-Math-7B"):
+        Qwen2Config(**paper_runs.SHAPES[name]).save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("which", ["gsm8k", "math"])
+def test_dry_run_of_the_papers_runs(which, copies, monkeypatch, tmp_path):
+    """Configuration, tokenizer and data as the loaders read them; parameter counts as published."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    preset = {"gsm8k": paper_runs.gsm8k_sweep, "math": paper_runs.math_sweep}[which]
+    paper = preset().model
+    grid = preset(
+        model=str(copies / paper),
+        task=f"{which}:source={copies / which},split=train",
+        evaluation=f"{which}:source={copies / which},split=test",
+    )
     plan = grid.plan()
     assert len(plan) == {"gsm8k": 30, "math": 18}[which]
-    run = plan[0]
-    config = Qwen2Config(**paper_runs.SHAPES[run.model])
-    found = dry_run(run, config=config)
-    assert found.parameters == PARAMETERS[run.model]
-    # Six prompts cannot make up a step of 256.
-    assert any("choose one of" in problem for problem in found.problems)
+    widest = max(plan, key=lambda run: run.budget // run.group_size)
+    assert widest.budget // widest.group_size == {"gsm8k": 256, "math": 1024}[which]
+    found = dry_run(widest)
+    assert found.notes == ()
+    # What this machine lacks, and nothing else.
+    assert all("GPU(s)" in problem or "vLLM" in problem for problem in found.problems)
+    assert found.prompts == (1030, 10, 0)
+    assert found.parameters == PARAMETERS[paper]
+    # A character is a token; the longest question is one of the test's.
+    question = {"gsm8k": "What is 1029 + 1029?", "math": "Find $1029x$."}[which]
+    assert found.prompt_tokens == len(f"u>{question}\n{INSTRUCTION}\na>")
     text = str(found)
-    for wanted in (f"{found.parameters:,}", "micro-batches", "GB", "vLLM's share", "problem:"):
+    for wanted in (f"{found.parameters:,}", "1,030 prompts, 10 held out", "GB", "vLLM's share"):
         assert wanted in text
-    last = dry_run(plan[-1], config=config).memory
+    last = found.memory
     share = 8 if which == "math" else 1
     fixed = (last.parameters, last.gradients, last.optimizer, last.casts)
     each = (4, 4 / share, 8 / share, 2)
@@ -428,11 +704,28 @@ def test_dry_run_of_the_papers_runs(which, place, monkeypatch):
     assert last.device == pytest.approx(last.peak / (0.8 if which == "math" else 0.7), abs=1)
 
 
+def test_dry_run_without_the_hub(place, monkeypatch):
+    """What cannot be had is a problem of the report; the paper's shapes are known."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.syspath_prepend(str(place))
+    found = dry_run(
+        paper_runs.gsm8k_sweep(
+            task=str(place / "train.jsonl"),
+            evaluation=str(place / "test.jsonl"),
+            verifier="first_digit_verifier:digit_first",
+        ).plan()[0]
+    )
+    assert found.parameters == PARAMETERS["Qwen/Qwen2.5-1.5B-Instruct"]
+    for wanted in ("known shape is taken", "tokenizer of .* cannot be had", "choose one of"):
+        # Six prompts cannot make up a step of 256.
+        assert any(re.search(wanted, problem) for problem in found.problems)
+
+
 def test_dry_run_of_a_local_model(grid, place, monkeypatch):
     run = grid.plan()[0]
     found = dry_run(run)
     assert found.problems == ()
-    assert found.prompts == (6, 3)
+    assert found.prompts == (6, 3, 0)
     assert found.prompt_tokens == 4
     model = load_model(str(place / "model")).model
     assert found.parameters == sum(p.numel() for p in model.parameters())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations import STEMS, Suite
+from simulations import ON_LANGUAGE_MODELS, STEMS, Suite
 from simulations.__main__ import main
 from ustat_pg.experiment import Options, load_results
 from ustat_pg.experiment import plan as planning
@@ -195,7 +195,7 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
 def test_list_and_plan(tmp_path, capsys):
     assert main(["list"]) == 0
     text = capsys.readouterr().out
-    assert text.count("verified") == len(STEMS)
+    assert text.count("verified") == len(STEMS) + len(ON_LANGUAGE_MODELS)
     assert main(["plan", "mse", "--size", "smoke", "--out", str(tmp_path)]) == 0
     assert "alpha a check" in capsys.readouterr().out
     assert main(["plan", "mse", "--size", "smoke", "--out", str(tmp_path), "--json"]) == 0

@@ -21,7 +21,7 @@ import pytest
 from simulations import STEMS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("index", *STEMS, "networks")
+PAGES = ("index", *STEMS, "networks", "language_models")
 LARGEST = 1_500_000
 NAMESPACES = "http://www.w3.org/"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -78,19 +79,33 @@ def resolve(
 ) -> nodes.Element | None:
     """Link a name that a docstring uses as Python would find it: imported, or passed on by a package.
 
-    What two modules define is not guessed, and stays the warning that it is.
+    Of what two modules define it is the one that the docstring's module has; else it is not guessed,
+    and stays the warning that it is.
     """
     if node.get("refdomain") != "py":
         return None
-    last = node["reftarget"].rpartition(".")[2]
+    before, _, last = node["reftarget"].rpartition(".")
     objects = env.get_domain("py").objects
     homes = [n for n, entry in objects.items() if n.endswith(f".{last}") and not entry.aliased]
+    if len(homes) > 1:
+        thing = held(before or node.get("py:module") or "", last)
+        homes = [
+            n for n in homes if thing is not None and held(n.rpartition(".")[0], last) is thing
+        ]
     if len(homes) != 1:
         return None
     entry = objects[homes[0]]
     return make_refnode(
         app.builder, node["refdoc"], entry.docname, entry.node_id, contnode, homes[0]
     )
+
+
+def held(module: str, name: str) -> Any:
+    """What a module calls by a name; None where it has none, or is no module."""
+    try:
+        return getattr(import_module(module), name, None)
+    except (ImportError, ValueError):
+        return None
 
 
 def plain(line: str) -> str:

@@ -16,7 +16,7 @@ from .base import (
     direction,
 )
 from .networks import Probe
-from .training import Runs, TrainingQuantity
+from .training import Labelled, Runs, TrainingQuantity
 
 __all__ = ["quantity_range", "quantity_rounding"]
 
@@ -25,7 +25,7 @@ _FEW_BITS = 1e-14
 
 
 def quantity_range(
-    cell: Cell | Runs, quantity: Quantity | TrainingQuantity | Probe
+    cell: Cell | Runs, quantity: Quantity | TrainingQuantity | Probe | Labelled
 ) -> tuple[float, float]:
     """The least and greatest value of a quantity in one replication, or numbers beyond them.
 
@@ -48,7 +48,9 @@ def quantity_range(
     return (-reach, reach) if isinstance(quantity, Projection) else (0.0, reach**2)
 
 
-def quantity_rounding(cell: Cell | Runs, quantity: Quantity | TrainingQuantity | Probe) -> float:
+def quantity_rounding(
+    cell: Cell | Runs, quantity: Quantity | TrainingQuantity | Probe | Labelled
+) -> float:
     """What the enumerated mean of a quantity may be off by.
 
     A reward less a baseline is off by a few bits of the reward, which an error's square multiplies

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,6 +34,7 @@ __all__ = [
     "ConditionalPit",
     "Gap",
     "GapTransform",
+    "Labelled",
     "Pit",
     "Runs",
     "Training",
@@ -167,6 +168,14 @@ class ConditionalPit:
 
 
 TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit
+
+
+class Labelled(Protocol):
+    """A quantity of runs that are defined elsewhere, a language model's for example."""
+
+    @property
+    def label(self) -> str:
+        """Its name in blocks and stored results."""
 
 
 class Runs(ABC):

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from ..engines import Cell, MomentSums, Quantity, get_engine
 from ..engines.networks import Probe
-from ..engines.training import Runs, TrainingQuantity
+from ..engines.training import Labelled, Runs, TrainingQuantity
 from .identities import discrepancies
 
 __all__ = ["Block", "IdentityBlock", "Task", "halved", "run_task", "sums_of"]
@@ -24,7 +24,7 @@ class Block:
     """Some replications of a cell, or all its outcomes if the engine enumerates."""
 
     cell: Cell | Runs
-    quantities: tuple[Quantity | TrainingQuantity | Probe, ...]
+    quantities: tuple[Quantity | TrainingQuantity | Probe | Labelled, ...]
     engine: str
     seed: int = 0
     first: int = 0

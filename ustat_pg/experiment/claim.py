@@ -19,7 +19,15 @@ from ..checks.intervals import half_width
 from ..engines import Cell, MomentSums, Quantity
 from ..engines.bounds import quantity_range, quantity_rounding
 from ..engines.networks import Probe
-from ..engines.training import BINS, ConditionalPit, Pit, Runs, Training, TrainingQuantity
+from ..engines.training import (
+    BINS,
+    ConditionalPit,
+    Labelled,
+    Pit,
+    Runs,
+    Training,
+    TrainingQuantity,
+)
 from ..paper import RESULTS
 from ..validation import InputError
 
@@ -46,7 +54,7 @@ NO_NUMBER = 2**62
 AnyCell = Cell | Runs
 """Of gradients at fixed parameters, or of whole training runs."""
 
-AnyQuantity = Quantity | TrainingQuantity | Probe
+AnyQuantity = Quantity | TrainingQuantity | Probe | Labelled
 
 Sums = Mapping[str, tuple[Sequence[AnyQuantity], MomentSums]]
 

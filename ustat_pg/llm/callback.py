@@ -21,6 +21,9 @@ Every so many steps, of a small pool of rollouts that the current policy writes 
 ``mse_oracle``
 ===================================== ======================================================
 
+The monitor never ends a training: what it cannot do, for want of memory or because a verifier or the
+model's logits are broken, it says once, as a :class:`MonitorWarning`, and leaves out.
+
 A group without signal is no error, and "loss is 0" no sign of one: grpo's advantages sum to 0.
 
     >>> signal = GroupSignalCallback()                              # doctest: +SKIP
@@ -34,7 +37,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -52,7 +55,11 @@ except ImportError as error:
         f"the callback needs transformers ({error}): install ustat_pg[llm]"
     ) from error
 
-__all__ = ["GroupSignalCallback", "group_signal"]
+__all__ = ["GroupSignalCallback", "MonitorWarning", "group_signal"]
+
+
+class MonitorWarning(RuntimeWarning):
+    """Something could not be monitored; the training goes on without it."""
 
 
 def group_signal(
@@ -112,7 +119,9 @@ class GroupSignalCallback(TrainerCallback):
         seed: of the sample.
         batch: completions drawn at a time.
         bounds: the least and the greatest reward possible, for the shares never and always solved.
-        scores: arguments of :func:`ustat_pg.llm.scoring.score_pool`, such as ``parameters``.
+        scores: arguments of :func:`ustat_pg.llm.scoring.score_pool`, such as ``parameters``. Unless
+            told otherwise ``folds`` is 8, since their sums are held in memory, which is allowed as
+            much as that function takes for a model of this size.
 
     Raises:
         InputError: ``every`` without a task, or numbers out of range.
@@ -143,11 +152,18 @@ class GroupSignalCallback(TrainerCallback):
         self.seed = integer("seed", seed, 0)
         self.batch = integer("batch", batch)
         self.bounds = bounds
-        self.scores = dict(scores or {})
+        self.scores = {"folds": 8, **(scores or {})}
         self.group_size: int | None = None
         self._watching = False
         self._training = False
         self._waiting: dict[str, float] = {}
+        self._said: set[str] = set()
+
+    def _warn(self, what: str, why: object) -> None:
+        """Say what is left out, once."""
+        if what not in self._said:
+            self._said.add(what)
+            warnings.warn(f"{what}: {why}; the training goes on", MonitorWarning, stacklevel=4)
 
     def watched(self, reward: Callable[..., Any]) -> Callable[..., Any]:
         """The reward function, its rewards looked at as they come; give this one to the trainer.
@@ -165,15 +181,30 @@ class GroupSignalCallback(TrainerCallback):
         @wraps(reward)
         def watching(*args: Any, **kwargs: Any) -> Any:
             found = reward(*args, **kwargs)
-            values = [math.nan if value is None else float(value) for value in found]
             # During evaluation groups have another size and no step is made of them.
             if self.group_size is not None and self._training:
-                for name, value in self._signal(values).items():
+                try:
+                    signal = self._signal(self._numbers(found))
+                except InputError as error:
+                    self._warn("a step's rewards are not counted", error)
+                    return found
+                for name, value in signal.items():
                     if math.isfinite(value):
                         self._note(f"signal/{name}", value, kwargs.get("log_metric"))
             return found
 
         return watching
+
+    def _numbers(self, found: Iterable[Any]) -> list[float]:
+        """Rewards, NaN where none was given; what is no number is left to the trainer to refuse."""
+        values = []
+        for value in found:
+            try:
+                values.append(math.nan if value is None else float(value))
+            except (TypeError, ValueError):
+                self._warn("a reward is taken as missing", f"it is {value!r:.80}, no number")
+                values.append(math.nan)
+        return values
 
     def _signal(self, values: Sequence[float]) -> dict[str, float]:
         from accelerate.utils import gather_object
@@ -193,14 +224,17 @@ class GroupSignalCallback(TrainerCallback):
         """Learn the group size, and see that rewards are watched."""
         size = getattr(args, "num_generations", None)
         if size is None:
-            raise InputError(
+            self._warn(
+                "nothing is monitored",
                 "the trainer's arguments have no num_generations: this callback is for TRL's "
-                "GRPOTrainer and RLOOTrainer"
+                "GRPOTrainer and RLOOTrainer",
             )
+            return
         if not self._watching:
-            raise InputError(
+            self._warn(
+                "rewards are not counted",
                 "no reward function is watched: give the trainer callback.watched(reward) in "
-                "place of reward"
+                "place of reward",
             )
         self.group_size = int(size)
         self._training = True
@@ -213,7 +247,7 @@ class GroupSignalCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Score a sample, where it is time."""
-        if self.every and state.global_step % self.every == 0:
+        if self._training and self.every and state.global_step % self.every == 0:
             self._sample(kwargs)
 
     def on_log(
@@ -235,11 +269,22 @@ class GroupSignalCallback(TrainerCallback):
         if not PartialState().is_main_process:
             return
         assert self.group_size is not None
-        for name, value in self.moments(
-            given["model"], given["processing_class"], self.group_size
-        ).items():
+        try:
+            found = self.moments(given["model"], given["processing_class"], self.group_size)
+        # Whatever it is: hours of training are worth more than a record of them.
+        except Exception as error:
+            self._warn(
+                "no sample is scored at a step", f"{type(error).__name__}: {error}".rstrip(".")
+            )
+            return
+        for name, value in found.items():
             if math.isfinite(value):
                 self._waiting[f"moments/{name}"] = value
+
+    def _room(self) -> dict[str, Any]:
+        """What the scores need of memory depends on."""
+        needed = ("parameters", "memory", "method", "folds", "out", "disk")
+        return {name: self.scores[name] for name in needed if name in self.scores}
 
     def moments(self, model: Any, tokenizer: Any, group_size: int) -> dict[str, float]:
         """Constants, best group size and predicted MSE of the current policy from a small pool.
@@ -248,13 +293,17 @@ class GroupSignalCallback(TrainerCallback):
             model: the policy; its mode, training or not, is kept.
             tokenizer: its tokenizer.
             group_size: G of the predicted MSE.
+
+        Raises:
+            InputError: no task, too little memory, or what sampling and scoring refuse. Within a
+                training it becomes a :class:`MonitorWarning`.
         """
         import torch
         from accelerate.utils import extract_model_from_parallel
 
         from .estimates import constants, curves
         from .rollouts import sample
-        from .scoring import score_pool
+        from .scoring import check_memory, score_pool
 
         if self.task is None:
             raise InputError("there is no task to sample from: give one to the callback")
@@ -270,6 +319,8 @@ class GroupSignalCallback(TrainerCallback):
             with torch.random.fork_rng(devices), torch.enable_grad(), warnings.catch_warnings():
                 # Of verifiers that raise: their prompts are left out, the run's own log counts them.
                 warnings.simplefilter("ignore")
+                # Before the sample is paid for.
+                check_memory(language_model, len(self.task.prompts), **self._room())
                 pools = sample(
                     language_model, self.task, self.rollouts, seed=self.seed, batch=self.batch
                 )

@@ -14,7 +14,8 @@ over random groups of the pool (an incomplete U-statistic: unbiased, for groups 
 Prompts are compared through folds. With ĝ_x the gradient estimate of all rollouts of prompt x,
 Σ_{x≠y} ⟨ĝ_x, ĝ_y⟩ / (P(P-1)) is unbiased for ‖g‖²; the pairs x = y are taken out by their norms.
 Errors are those of a jackknife that deletes a fold (Busing, Meijer and van der Leeden 1999 for folds
-of unequal size), prompts being a sample in random order; they hold the noise of rollouts and of
+of unequal size). They ask for folds that prompts were dealt to at random, as score_pool does by a
+permutation with a fixed seed, whatever the order of a file; they hold the noise of rollouts and of
 random groups too, since both are drawn anew for each prompt.
 """
 
@@ -228,7 +229,10 @@ def group_errors(
 
     Each permutation of a prompt's rollouts is cut into ⌊N/G⌋ groups, which are i.i.d. rollouts of the
     policy, so the mean of ‖ĝ‖² = 1/G² Σ_ij A_i A_j K_ij over them is unbiased: an incomplete
-    U-statistic of order G. All baselines and group sizes share the permutations.
+    U-statistic of order G. All baselines and group sizes share the permutations. What is taken off is
+    ‖g‖² from pairs of the pool whose rewards are centred as the baseline centres them, by the others
+    of the pool: unbiased for any centre that looks at neither of the pair, and with nearly the noise
+    that ‖ĝ‖² has, so that it cancels.
 
     Arguments:
         pool: of N rollouts.
@@ -291,7 +295,26 @@ def group_errors(
                 stack = np.stack([_group_advantages(name, z, own) for name in names], axis=-1)
                 squares = (stack * (blocks @ stack)).sum(axis=2).mean(axis=1) / size**2
                 total[:, place, part] += squares.T
-    return total / rounds - prompt_moments(pool).gradient_sq
+    return (
+        total / rounds
+        - np.stack([_pair_gradient_sq(pool, name, sources) for name in names])[:, None]
+    )
+
+
+def _pair_gradient_sq(pool: ScoredPool, name: str, sources: dict[str, Array]) -> Array:
+    """‖g‖² of each prompt from pairs i ≠ j, centred by the baseline of the others, (P,)."""
+    if name == "grpo":
+        return prompt_moments(pool).gradient_sq
+    z, count = pool.rewards, pool.rollouts
+    total = np.zeros(pool.size)
+    for i in range(count):
+        rest = np.delete(np.arange(count), i)
+        centre: Array | float = 0.0
+        if name in WEIGHTED:
+            # Of rest each j has the weighted mean of those that are neither i nor j.
+            centre = _leave_out_ratio(sources[name][:, rest], z[:, rest])
+        total += (pool.gram[:, i, rest] * (z[:, [i]] - centre) * (z[:, rest] - centre)).sum(axis=1)
+    return total / (count * (count - 1))
 
 
 @dataclass(frozen=True)
@@ -705,7 +728,7 @@ def ordering(
         a row for each pair: first, second, difference (of the mean errors given the prompt, first
         less second), low, high, se, larger (the name, tie or open), paper (what the paper's
         reading vanilla > grpo > oracle says is larger; none where it says nothing) and reading
-        (holds, fails, open or none).
+        (holds, fails, tie, open or none).
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> ordering(pool, 4)[["first", "second", "larger", "paper"]].values.tolist()[0]
@@ -731,7 +754,9 @@ def ordering(
         paper = reading = "none"
         if first in _PAPER and second in _PAPER:
             paper = min(first, second, key=_PAPER.index)
-            reading = "open" if larger == "open" else "holds" if larger == paper else "fails"
+            reading = "holds" if larger == paper else "fails"
+            if larger in ("open", "tie"):
+                reading = larger
         rows.append(
             (
                 first,
@@ -886,8 +911,9 @@ def prompt_table(pool: ScoredPool) -> pd.DataFrame:
     """A row for each prompt: its moments, b*, corr(‖s‖², z), and whether oracle beats vanilla.
 
     b* = E[‖s‖² z]/E‖s‖² is a ratio (biased by order 1/N; V where all scores are 0), the correlation is
-    NaN where rewards or norms are all equal, and the last column is the sign of an unbiased estimate of
-    the difference, not a proof.
+    NaN where rewards or norms are all equal. Whether the oracle beats vanilla is the sign of an unbiased
+    estimate of the difference, 1 or 0 and not a proof; it is NaN where all rewards are equal, which
+    says nothing of it.
     """
     found = prompt_moments(pool)
     norms = pool.squared_norms
@@ -913,7 +939,11 @@ def prompt_table(pool: ScoredPool) -> pd.DataFrame:
             "variance_trace": found.variance_trace,
             "optimal_baseline": best,
             "correlation": correlation,
-            "oracle_beats_vanilla": gain > _TIE * np.abs(found.norm_squared_reward),
+            "oracle_beats_vanilla": np.where(
+                np.ptp(pool.rewards, axis=1) > 0,
+                gain > _TIE * np.abs(found.norm_squared_reward),
+                np.nan,
+            ),
         }
     )
 
@@ -922,9 +952,10 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
     """What the pool says in a few numbers, with 95% intervals.
 
     pass_rate E V; reward_variance E σ²; fisher_trace E tr F; gradient_sq E‖g(X)‖²; correlation of ‖s‖²
-    and z within prompts, E cov / √(E var E var); optimal_baseline, the mean b*(x); best_less_value,
-    E[‖s‖² a]/E tr F = mean b* weighted by tr F less that of V (0 under Assumption 2);
-    oracle_beats_vanilla, the share of prompts.
+    and z within prompts, E cov / √(E var E var); optimal_baseline, E[‖s‖² z]/E tr F, the best constant of
+    all prompts; best_less_value, E[‖s‖² a]/E tr F, that less the value so weighted (0 under
+    Assumption 2); mixed, the share of prompts whose rewards are not all equal; oracle_beats_vanilla, its
+    share of the mixed prompts by :func:`prompt_table`, drawn towards a half by sampling errors.
 
     Returns:
         a row for each: name, value, low, high, se, biased.
@@ -938,20 +969,25 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
             found.reward_variance,
             found.fisher_trace,
             found.gradient_sq,
-            table["optimal_baseline"],
-            table["oracle_beats_vanilla"].astype(float),
+            found.norm_reward,
+            table["oracle_beats_vanilla"].fillna(0.0),
+            table["oracle_beats_vanilla"].notna().astype(float),
             found.norm_advantage,
             (apart**2).sum(axis=1) / (count - 1),
         ]
     )
 
     def quantities(means: Array) -> Array:
-        value, variance, trace, gradient, best, share, product, spread = np.moveaxis(means, -1, 0)
+        parts = np.moveaxis(means, -1, 0)
+        value, variance, trace, gradient, reward, better, mixed, product, spread = parts
         width = np.sqrt(np.maximum(spread * variance, 0.0))
         wide, moving = width > 0, trace > 0
         correlation = np.where(wide, product / np.where(wide, width, 1.0), np.nan)
-        gap = np.where(moving, product / np.where(moving, trace, 1.0), 0.0)
-        return np.stack([value, variance, trace, gradient, correlation, best, gap, share], axis=-1)
+        below = np.where(moving, trace, 1.0)
+        best, gap = np.where(moving, reward / below, value), np.where(moving, product / below, 0.0)
+        share = np.where(mixed > 0, better / np.where(mixed > 0, mixed, 1.0), np.nan)
+        columns = [value, variance, trace, gradient, correlation, best, gap, mixed, share]
+        return np.stack(columns, axis=-1)
 
     known = _folded(pool.folds, columns).apply(quantities)
     low, high = known.interval()
@@ -963,6 +999,7 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
         "correlation": True,
         "optimal_baseline": True,
         "best_less_value": True,
+        "mixed": False,
         "oracle_beats_vanilla": True,
     }
     return pd.DataFrame(

@@ -58,10 +58,13 @@ def uniforms(
     return ((high >> np.uint64(5)) * 2.0**26 + (low >> np.uint64(6))) * 2.0**-53
 
 
-def _inverse_cdf(draws: NDArray[np.float64], prompt_tokens: int) -> Callable[[Any, Any], Any]:
+def _inverse_cdf(
+    draws: NDArray[np.float64], prompt_tokens: int, names: Sequence[str], ends: Sequence[int]
+) -> Callable[[Any, Any], Any]:
     """A logits processor that leaves one token: the inverse of the distribution function at a uniform.
 
     Greedy choice of what it leaves is then an exact draw from the softmax of the raw logits.
+    ``names`` are the prompts' of the rows, for messages.
     """
 
     def process(input_ids: Any, scores: Any) -> Any:
@@ -70,6 +73,17 @@ def _inverse_cdf(draws: NDArray[np.float64], prompt_tokens: int) -> Callable[[An
         # MPS has no float64; elsewhere it keeps the sums of a large vocabulary exact.
         exact = torch.float32 if scores.device.type == "mps" else torch.float64
         sums = torch.softmax(scores.to(exact), dim=-1).cumsum(dim=-1)
+        broken = ~torch.isfinite(sums[:, -1])
+        if broken.any():
+            for row in broken.nonzero().flatten().tolist():
+                drawn = input_ids[row, prompt_tokens:].tolist()
+                # What stands behind the end of a completion is thrown away.
+                if not set(ends).intersection(drawn):
+                    raise InputError(
+                        f"the model's logits for token {len(drawn) + 1} of a completion of prompt "
+                        f"{names[row]!r} are not finite: nothing can be drawn from them; look at "
+                        "its weights, or take a wider dtype"
+                    )
         step = torch.as_tensor(draws[:, input_ids.shape[1] - prompt_tokens], dtype=exact)
         # Times the last sum: rounding must not put a uniform behind the last token.
         level = step.to(scores.device)[:, None] * sums[:, -1:]
@@ -103,7 +117,7 @@ def transformers_draw(
         an iterator over prompts: the tokens of each completion.
 
     Raises:
-        InputError: memory ran out at a single completion.
+        InputError: memory ran out at a single completion, or logits are NaN or infinite.
     """
     at_once = max(1, batch // rollouts)
     for start in range(0, len(prompts), at_once):
@@ -172,7 +186,7 @@ def _generate(
                 pad_token_id=pad,
                 use_cache=True,
             ),
-            logits_processor=[_inverse_cdf(draws, width)],
+            logits_processor=[_inverse_cdf(draws, width, [name for name, _, _ in rows], ends)],
         )
     return [stripped(row, ends) for row in out[:, width:].tolist()]
 

@@ -6,10 +6,11 @@ tokenizer pads, and a prompt with its completion fits the context.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import unicodedata
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,8 @@ def _source(name: str) -> str:
 def _had(name: str, source: str, load: Callable[..., Any], **options: Any) -> Any:
     """What a ``from_pretrained`` returns, its many errors told as one."""
     try:
-        return load(source, **options)
+        with _quiet(Path(source).is_dir()):
+            return load(source, **options)
     except Exception as error:
         if out_of_memory(error):
             raise
@@ -151,6 +153,21 @@ def _had(name: str, source: str, load: Callable[..., Any], **options: Any) -> An
             f"`hf download {source} --local-dir FOLDER` where there is one, or a model that ships "
             "with the library, embedded:NAME"
         ) from error
+
+
+@contextlib.contextmanager
+def _quiet(wanted: bool) -> Iterator[None]:
+    """No progress bars of transformers: a local folder is read in moments."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    if wanted:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _device(torch: Any, device: str) -> Any:

@@ -4,7 +4,8 @@ The paper (arXiv 2603.01162, section 5.2) states models, data, budgets, group si
 runs and the checkpoints. It does not state the optimizer, the learning rate, the number of steps,
 the greatest completion length or how the tested answers are drawn: :data:`NOT_STATED` lists what is
 chosen here instead, and a result of these sweeps is to be read with that. No run of this size has
-been made with this code: the configurations are tested by a dry run, which loads all but the weights.
+been made with this code: the configurations are tested by a dry run, which loads all but the weights,
+on small local files in the form of the data sets.
 """
 
 from __future__ import annotations

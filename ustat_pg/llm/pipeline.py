@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +16,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "collect", "score"]
 
+_ROOM = ("parameters", "memory", "method", "folds", "disk")
+"""Options of a scoring that its need of memory depends on."""
+
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the prompts done and all prompts."""
 
 
 def collect(
     language_model: LanguageModel,
-    task: Task,
+    task: Task | None,
     rollouts: int = 64,
     *,
     seed: int = 0,
     out: Path | None = None,
     file: Path | None = None,
+    scoring: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Rollouts]:
@@ -35,10 +39,12 @@ def collect(
 
     Arguments:
         language_model: what samples, or wrote the file.
-        task: prompts and verifier.
+        task: prompts and verifier; None where a file has its own prompts and rewards.
         rollouts: N, of each prompt.
         seed: of the draws.
         out: a folder, in which ``rollouts.jsonl`` grows; an interrupted call goes on there.
+        scoring: the options of the :func:`score` that follows, so that too little memory or disk
+            for it is refused before hours of sampling; None where none follows.
         file: a user's own rollouts, see :func:`~ustat_pg.llm.rollouts.load_rollouts`.
         progress: called after each prompt.
         options: batch, backend, vllm_options of :func:`~ustat_pg.llm.rollouts.sample`.
@@ -50,6 +56,13 @@ def collect(
 
     if file is not None:
         return list(load_rollouts(file, language_model, task))
+    if task is None:
+        raise InputError("there is neither a task to sample nor a file of rollouts")
+    if scoring is not None:
+        from .scoring import check_memory
+
+        known = {name: scoring[name] for name in _ROOM if name in scoring}
+        check_memory(language_model, len(task.prompts), out=out, **known)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     found = sample(
@@ -76,14 +89,18 @@ def score(
     progress: Progress | None = None,
     **options: Any,
 ) -> ScoredPool:
-    """Score a pool; in a folder it leaves ``scored.npz`` and finished parts, from which a rerun goes on.
+    """Score a pool; in a folder it leaves ``scored.npz``.
+
+    Finished parts, from which an interrupted call goes on, are in ``folds`` until then and deleted
+    after. A call with the same rollouts, weights and options reads ``scored.npz`` again; where any of
+    these or the code differ, all is scored anew.
 
     Arguments:
         language_model: whose scores.
         pools: rollouts of each prompt.
         out: the folder.
         progress: called after each prompt.
-        options: parameters, memory, method, autocast_bf16, folds, config of
+        options: parameters, memory, method, autocast_bf16, folds, disk, config of
             :func:`~ustat_pg.llm.scoring.score_pool`.
 
     Raises:
@@ -92,13 +109,11 @@ def score(
     from .scoring import score_pool
 
     parts = None if out is None else out / "folds"
-    pool = score_pool(
+    return score_pool(
         language_model,
         pools,
         out=parts,
+        saved=None if out is None else out / "scored.npz",
         progress=None if progress is None else lambda done, of: progress("scored", done, of),
         **options,
     )
-    if out is not None:
-        pool.save(out / "scored.npz")
-    return pool

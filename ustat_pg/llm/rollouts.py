@@ -6,14 +6,19 @@ the gradient's. How it is drawn is :mod:`ustat_pg.llm.generation`.
 
 A store is a JSONL file: a header with the configuration, then one line for each finished prompt,
 written and synced as a whole. A line torn by an interruption is dropped, finished prompts are never
-sampled again, and another configuration is refused.
+sampled again, and another configuration is refused. With a prompt's rewards goes a digest of its text
+and columns and of the verifier's file: where it is another, the kept completions are verified again.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import inspect
 import json
 import os
 import platform
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +53,9 @@ FEWEST_ROLLOUTS = 4
 """The unbiased moments of a pool take four different completions of a prompt."""
 
 FORMAT = "ustat_pg rollouts 1"
+
+_START = json.dumps({"format": FORMAT}).encode()[:-1] + b", "
+"""How every store of this format begins, and nothing else."""
 
 
 class VerifierWarning(RuntimeWarning):
@@ -84,13 +92,17 @@ class RolloutsList(list[Rollouts]):
 
 @dataclass
 class _Entry:
-    """What a store knows of a prompt; rewards are missing where the verifier raised."""
+    """What a store knows of a prompt; rewards are missing where the verifier raised.
+
+    ``verified`` is a digest of what the rewards depend on besides the completions.
+    """
 
     prompt: Prompt
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
     rewards: NDArray[np.float64] | None = None
+    verified: str | None = None
 
     def rollouts(self) -> Rollouts:
         assert self.rewards is not None
@@ -113,7 +125,8 @@ def sample(
 
     A verifier that raises costs its prompt only: the completions are kept, a
     :class:`VerifierWarning` names the prompts, and the next run with the same store verifies them
-    again without sampling.
+    again without sampling. So it does where a prompt's text or columns, or the file that the verifier
+    is defined in, have changed since; other modules that the verifier imports are not looked at.
 
     Arguments:
         language_model: see :func:`ustat_pg.llm.models.load_model`.
@@ -154,6 +167,7 @@ def sample(
         "end_tokens": list(end_tokens(language_model)),
         "backend": backend,
     }
+    source = _source_digest(task.verifier)
     with _Store(store, config, language_model.name) as kept:
         for prompt in task.prompts:
             entry = kept.entries.get(prompt.id)
@@ -180,6 +194,7 @@ def sample(
         for prompt, completions in zip(missing, draws, strict=True):
             texts = _decoded(language_model, completions)
             entry = _Entry(prompt, ids[prompt.id], completions, texts)
+            entry.verified = _verified(prompt, source)
             _verify(task, entry, result.failed, kept)
             done += 1
             if progress is not None:
@@ -187,8 +202,10 @@ def sample(
         fresh = {prompt.id for prompt in missing}
         for prompt in task.prompts:
             entry = kept.entries[prompt.id]
-            if entry.rewards is None and prompt.id not in fresh:
-                entry.prompt = prompt
+            now = _verified(prompt, source)
+            if prompt.id not in fresh and (entry.rewards is None or entry.verified != now):
+                # The old rewards must not outlive a verifier that raises now.
+                entry.prompt, entry.rewards, entry.verified = prompt, None, now
                 _verify(task, entry, result.failed, kept)
             if entry.rewards is not None:
                 result.append(entry.rollouts())
@@ -227,9 +244,55 @@ def _report(failed: dict[str, str], prompts: int, where: str = "") -> None:
 
 
 def _function_name(function: Any) -> str:
-    """A function's module and name."""
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{getattr(function, '__module__', '')}:{name}"
+    """A function's module and name; of a module loaded from a file by its path, this path."""
+    inner = _defined(function)
+    module, name = getattr(inner, "__module__", ""), getattr(inner, "__qualname__", "")
+    known = vars(sys.modules[module]) if module in sys.modules else {}
+    spaces = getattr(inner, "__globals__", None)
+    # Two files of one name, or a file named like a module, are told apart by their paths only.
+    if spaces is not None and spaces is not known and "__file__" in spaces:
+        module = str(Path(spaces["__file__"]).resolve())
+    return f"{module}:{name}"
+
+
+def _defined(function: Any) -> Any:
+    """The function or class whose source says what a callable does."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif hasattr(function, "__func__"):
+            function = function.__func__
+        else:
+            return function if hasattr(function, "__qualname__") else type(function)
+
+
+def _source_digest(function: Any) -> str:
+    """A hash of the file that a function is defined in; of its name where there is no such file."""
+    inner = _defined(function)
+    try:
+        source = Path(inspect.getsourcefile(inner) or "").read_bytes()
+    except (OSError, TypeError):
+        try:
+            source = inspect.getsource(inner).encode()
+        except (OSError, TypeError):
+            source = _function_name(function).encode()
+    while isinstance(function, functools.partial):
+        given = json.dumps([function.args, function.keywords], default=_type_name)
+        source, function = source + given.encode(), function.func
+    return hashlib.blake2b(source, digest_size=16).hexdigest()
+
+
+def _type_name(value: Any) -> str:
+    return type(value).__qualname__
+
+
+def _verified(prompt: Prompt, source: str) -> str:
+    """A hash of what a prompt's rewards depend on besides its completions."""
+    known = [prompt.text, sorted(prompt.columns.items(), key=lambda item: item[0]), source]
+    text = json.dumps(known, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _decoded(
@@ -295,7 +358,10 @@ class _Store:
         if self._file is None:
             return
         verdict: dict[str, Any] = {
-            "rewards": None if entry.rewards is None else entry.rewards.tolist()
+            "prompt": entry.prompt.text,
+            "columns": entry.prompt.columns,
+            "verified": entry.verified,
+            "rewards": None if entry.rewards is None else entry.rewards.tolist(),
         }
         if error is not None:
             verdict["error"] = error
@@ -305,8 +371,6 @@ class _Store:
         self._line(
             {
                 "id": entry.prompt.id,
-                "prompt": entry.prompt.text,
-                "columns": entry.prompt.columns,
                 "prompt_ids": entry.prompt_ids,
                 "completion_ids": entry.completion_ids,
                 "completions": entry.texts,
@@ -346,13 +410,27 @@ def _versions() -> dict[str, str]:
 
 
 def _drop_torn_line(path: Path) -> bool:
-    """Cut what stands behind the last newline; whether a whole line is left."""
+    """Cut what stands behind the last newline of a store; whether a whole line is left.
+
+    Raises:
+        InputError: the file does not begin as a store does; nothing is cut then.
+    """
     with path.open("r+b") as file:
         data = file.read()
+        # A store torn in its first bytes is all that may be shorter than these.
+        if not data.startswith(_START) and not _START.startswith(data):
+            raise _no_store(path)
         end = data.rfind(b"\n") + 1
         if end < len(data):
             file.truncate(end)
     return end > 0
+
+
+def _no_store(path: Path) -> InputError:
+    return InputError(
+        f"{path} is no store of rollouts of this library (its first line has no format "
+        f"{FORMAT!r}): it is left as it is; name another store"
+    )
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -390,10 +468,7 @@ def _read_store(path: Path) -> tuple[dict[str, Any], dict[str, _Entry]]:
     for place, row in _lines(path):
         if not header:
             if row.get("format") != FORMAT:
-                raise InputError(
-                    f"{path} is no store of rollouts of this library (its first line has no "
-                    f"format {FORMAT!r}): it is left as it is; name another store"
-                )
+                raise _no_store(path)
             header = row
             continue
         try:
@@ -406,10 +481,15 @@ def _read_store(path: Path) -> tuple[dict[str, Any], dict[str, _Entry]]:
                     tuple(row["completions"]),
                 )
             entry = entries[name]
+            if "columns" in row:
+                entry.prompt = Prompt(name, row["prompt"], row["columns"])
         except (KeyError, TypeError) as error:
             raise InputError(f"{place}, is damaged ({error!r} is missing)") from error
-        if rewards is not None:
-            entry.rewards = check_rewards(place, name, rewards, len(entry.texts))
+        entry.verified = row.get("verified")
+        # A later line without rewards takes back what an earlier one gave.
+        entry.rewards = (
+            None if rewards is None else check_rewards(place, name, rewards, len(entry.texts))
+        )
     return header, entries
 
 
@@ -431,6 +511,7 @@ def load_rollouts(
         language_model: the model that drew them; needed where tokens or texts are missing, and then
             a store of another model is refused.
         task: its verifier rewards what has no rewards; prompts with the same id take its columns.
+            Rewards that are in the file are taken as they are.
 
     Returns:
         the rollouts in the order of the file, without those whose verifier raised (a

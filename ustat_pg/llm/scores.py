@@ -66,7 +66,7 @@ class PromptScores:
 
     Attributes:
         gram: ⟨s_i, s_j⟩, (N, N).
-        gradient: (1/N) Σ_i w_i s_i, (d,) in the order of :attr:`Scores.names`, on the model's
+        gradient: (1/N) Σ_i w_i s_i, (d,) in the order of ``Scores.names``, on the model's
             device; None where no weights were given.
         token_proxy: Σ_t (1 - 2 π_t + Σ_v π_v²) over the completion's tokens, (N,).
         lengths: sampled tokens, (N,).
@@ -138,7 +138,7 @@ class Scores:
         if method not in ("hooks", "loop"):
             raise InputError(f"method is {method!r}: it must be 'hooks' or 'loop'")
         self.model = model
-        self.memory = integer("memory", memory)
+        self.memory = self._allowed = integer("memory", memory)
         self.method = method
         self.autocast_bf16 = bool(autocast_bf16)
         self._refuse_training()
@@ -163,6 +163,17 @@ class Scores:
     def d(self) -> int:
         """How many parameters a score has."""
         return sum(self.sizes)
+
+    def allow(self, memory: int, left: int) -> None:
+        """Allow ``memory`` bytes, of which ``left`` are for scores; messages name both."""
+        self._allowed, self.memory = memory, left
+
+    @property
+    def _memory_said(self) -> str:
+        """The memory that was asked for, and what its owner took off since."""
+        taken = self._allowed - self.memory
+        less = f", {taken} of them for sums of gradients" if taken else ""
+        return f"memory is {self._allowed} bytes{less}"
 
     @property
     def _bytes_each(self) -> int:
@@ -290,7 +301,7 @@ class Scores:
         held = (self.memory - each * (1 if weights is None else 2)) // each
         if held < 1:
             raise InputError(
-                f"memory is {self.memory} bytes: the scores of {self.d} parameters take at least "
+                f"{self._memory_said}: the scores of {self.d} parameters take at least "
                 f"{each * (2 if weights is None else 3)}"
             )
         self._block = block = min(held, count, self._most or count)
@@ -362,7 +373,8 @@ class Scores:
         proxy, passes = np.zeros(count), 0
         w = None if weights is None else torch.tensor(weights, device=self.device).to(self.dtype)
         targets = None if gradient is None else gradient.split(self.sizes)
-        table = torch.empty(count, self.d, dtype=self.dtype, device=self.device) if rows else None
+        # Zero where no gradient arrives.
+        table = torch.zeros(count, self.d, dtype=self.dtype, device=self.device) if rows else None
         columns = None if table is None else table.split(self.sizes, dim=1)
         kept: dict[int, _Uses] = {}
         parts_of = [slice(k, min(k + block, count)) for k in range(0, count, block)]
@@ -446,7 +458,7 @@ class Scores:
             apart = 0 if rows_bytes is None or count == 1 else min(each, rows_bytes)
             least = fixed + each + apart
             raise InputError(
-                f"memory is {self.memory} bytes: completions of {longest} tokens after a prompt of "
+                f"{self._memory_said}: completions of {longest} tokens after a prompt of "
                 f"{length} take {least} at least; raise memory=, or take method='loop'"
             )
         self._block = block = min(fit, count, most)

@@ -1,10 +1,15 @@
 """Scoring a pool: every prompt's Gram matrix, and the inner products of folds of prompts.
 
-Prompts are taken in folds of consecutive ones. A finished fold is one file: its Gram matrices, and
-the sum of its prompts' gradients, as long as the model has parameters. The file's name is a hash of
-all that it depends on: the model's weights and the parameters chosen, the fold's rollouts, the code
-and the versions of what computed it. So an interrupted scoring goes on where it stopped, and results
-of other weights or other rollouts are never taken for these.
+Prompts are dealt to folds by a permutation with a fixed seed: files are often sorted, by kind or by
+difficulty, and folds of neighbours would make standard errors depend on that. Results are in the order
+of the prompts all the same.
+
+A finished fold is one file: its Gram matrices, and the sum of its prompts' gradients, as long as the
+model has parameters. The file's name is a hash of all that it depends on: the model's weights and the
+parameters chosen, the fold's rollouts, the code and the versions of what computed it. So an interrupted
+scoring goes on where it stopped, and results of other weights or other rollouts are never taken for
+these. Once the pool itself is saved these files are deleted, and a later call finds the pool by the same
+hash.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +40,7 @@ from .rollouts import Rollouts
 from .scored import LEAST_ROLLOUTS, ScoredPool, leave_one_out
 from .scores import MEMORY, Scores
 
-__all__ = ["DISK", "LEAST_FOLDS", "score_pool"]
+__all__ = ["DISK", "LEAST_FOLDS", "check_memory", "score_pool"]
 
 Array = NDArray[np.float64]
 
@@ -48,18 +53,93 @@ DISK = 2**36
 _SHARE = 2
 """Sums that are held in memory may take one part in so many of it."""
 
+_VECTORS = 6
+"""Numbers of memory for each parameter unless told otherwise: two are sums, the rest activations."""
+
+_SEED = 20_260_101
+"""Of the permutation that deals prompts to folds."""
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What a scoring may take: bytes of memory, its folds, and the bytes of one sum of gradients."""
+
+    memory: int
+    folds: int
+    sum_bytes: int
+    held: int
+
+    @property
+    def left(self) -> int:
+        """Memory besides the sums that are held in it."""
+        return self.memory - self.held * self.sum_bytes
+
+
+def check_memory(
+    language_model: LanguageModel,
+    prompts: int,
+    *,
+    parameters: str | Sequence[str] = "all",
+    memory: int | None = None,
+    method: str = "hooks",
+    folds: int = 50,
+    out: str | os.PathLike[str] | None = None,
+    disk: int = DISK,
+) -> None:
+    """Refuse, before anything is sampled, what :func:`score_pool` would refuse for want of room.
+
+    What completions take beside the sums of gradients depends on their lengths and is not known yet.
+
+    Arguments:
+        language_model: the model.
+        prompts: how many.
+        parameters, memory, method, folds, out, disk: as for :func:`score_pool`.
+
+    Raises:
+        InputError: ``memory`` or ``disk`` is too small for any completions.
+    """
+    with warnings.catch_warnings():
+        # Of fewer folds; the scoring itself says so.
+        warnings.simplefilter("ignore", ChunkWarning)
+        scores = Scores(
+            language_model.model, parameters=parameters, memory=memory or MEMORY, method=method
+        )
+        _room(scores, integer("prompts", prompts), memory, folds, out is not None, disk)
+
+
+def _room(
+    scores: Scores, prompts: int, memory: int | None, folds: int, on_disk: bool, disk: int
+) -> _Room:
+    """Memory and folds of a scoring; one sum is held where the others are in files."""
+    sum_bytes = scores.d * torch.finfo(scores.dtype).bits // 8
+    wanted = min(integer("folds", folds), prompts)
+    if memory is None:
+        least = 1 if on_disk else min(LEAST_FOLDS, wanted)
+        memory = max(MEMORY, _VECTORS * sum_bytes, _SHARE * least * sum_bytes)
+    integer("memory", memory)
+    number = _folds(wanted, sum_bytes, disk if on_disk else memory // _SHARE, on_disk)
+    room = _Room(memory, number, sum_bytes, 1 if on_disk else number)
+    # One gradient at least is made beside what is held.
+    if room.left <= sum_bytes:
+        raise InputError(
+            f"memory is {memory} bytes: sums of gradients of {scores.d} parameters take "
+            f"{(room.held + 1) * sum_bytes}, and completions come on top; raise memory="
+        )
+    return room
+
 
 def score_pool(
     language_model: LanguageModel,
     pools: Iterable[Rollouts],
     *,
     parameters: str | Sequence[str] = "all",
-    memory: int = MEMORY,
+    memory: int | None = None,
     method: str = "hooks",
     autocast_bf16: bool = False,
     folds: int = 50,
     out: str | os.PathLike[str] | None = None,
     disk: int = DISK,
+    saved: str | os.PathLike[str] | None = None,
     config: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> ScoredPool:
@@ -68,12 +148,18 @@ def score_pool(
     Arguments:
         language_model: the model, in eval mode.
         pools: the rollouts of each prompt, N >= 4 of every one.
-        parameters, memory, method, autocast_bf16: as for :class:`~ustat_pg.llm.scores.Scores`.
+        parameters, method, autocast_bf16: as for :class:`~ustat_pg.llm.scores.Scores`.
+        memory: bytes to hold besides the model, sums of gradients included. Unless told otherwise 2
+            GiB, or, where that is more, 6 times a sum's bytes (4 for each parameter in float32),
+            and without ``out`` twice those of as many sums as are held at least (8, or fewer folds).
         folds: of prompts, for standard errors; fewer, but at least 8, where the sums of gradients
             of so many would not fit into ``disk`` (without ``out``: into half the memory), with a
             warning.
         out: a folder for finished folds, which a later call with the same arguments finds again.
         disk: bytes that the folds' sums may take there.
+        saved: a file (.npz) for the pool. The folds' files are deleted once it is written, and a
+            call with the same arguments, rollouts, weights and code reads it instead of scoring; a
+            pool of others is scored anew and takes its place.
         config: what else is to be known of the pool: task, seed.
         progress: called with the number of prompts that are done, and of all.
 
@@ -86,17 +172,13 @@ def score_pool(
     scores = Scores(
         language_model.model,
         parameters=parameters,
-        memory=memory,
+        memory=MEMORY if memory is None else memory,
         method=method,
         autocast_bf16=autocast_bf16,
     )
-    sum_bytes = scores.d * torch.finfo(scores.dtype).bits // 8
-    room = disk if out is not None else memory // _SHARE
-    number = _folds(integer("folds", folds), len(prompts), sum_bytes, room, out is not None)
-    scores.memory -= sum_bytes * (1 if out is not None else number)
-    labels = np.repeat(
-        np.arange(number), [len(part) for part in np.array_split(np.arange(len(prompts)), number)]
-    )
+    room = _room(scores, len(prompts), memory, folds, out is not None, disk)
+    scores.allow(room.memory, room.left)
+    labels = _dealt(len(prompts), room.folds)
     made_of = {
         "model": language_model.name,
         "weights": weights_digest(language_model.model),
@@ -108,11 +190,25 @@ def score_pool(
         "versions": _versions(),
         "code": _code(),
     }
+    parts = [np.flatnonzero(labels == fold) for fold in range(room.folds)]
+    split = [[prompts[i] for i in index] for index in parts]
+    asked = {
+        **(config or {}),
+        **made_of,
+        "parameters": [parameters] if isinstance(parameters, str) else list(parameters),
+        "scored_parameters": scores.d,
+        "folds": room.folds,
+        "made_of": _hash(json.dumps([_made_from(made_of, part) for part in split])),
+    }
     store = None if out is None else _Store(Path(out), made_of)
+    if saved is not None and (known := _known(Path(saved), prompts, asked)) is not None:
+        _say(progress, len(prompts), 0, len(prompts))
+        if store is not None:
+            store.delete(split)
+        return known
     found: list[_Fold] = []
     done = 0
-    for fold in range(number):
-        part = [prompts[i] for i in np.flatnonzero(labels == fold)]
+    for part in split:
         ready = store.get(part) if store is not None else None
         if ready is None:
             ready = _score(scores, part, partial(_say, progress, len(prompts), done))
@@ -121,22 +217,43 @@ def score_pool(
         done += len(part)
         _say(progress, len(prompts), 0, done)
         found.append(ready)
-    return ScoredPool(
+    back = np.argsort(np.concatenate(parts))
+    pool = ScoredPool(
         prompts=tuple(rollouts.prompt.id for rollouts in prompts),
         rewards=np.stack([rollouts.rewards for rollouts in prompts]),
-        gram=np.concatenate([fold.gram for fold in found]),
-        lengths=np.concatenate([fold.lengths for fold in found]),
-        token_proxy=np.concatenate([fold.token_proxy for fold in found]),
+        gram=np.concatenate([fold.gram for fold in found])[back],
+        lengths=np.concatenate([fold.lengths for fold in found])[back],
+        token_proxy=np.concatenate([fold.token_proxy for fold in found])[back],
         folds=labels,
-        fold_gram=_between(found, memory),
-        config={
-            **(config or {}),
-            **made_of,
-            "parameters": [parameters] if isinstance(parameters, str) else list(parameters),
-            "scored_parameters": scores.d,
-            "folds": number,
-        },
+        fold_gram=_between(found, room.memory),
+        config=asked,
     )
+    if saved is not None:
+        pool.save(saved)
+        if store is not None:
+            store.delete(split)
+    return pool
+
+
+def _dealt(prompts: int, folds: int) -> NDArray[np.int64]:
+    """The fold of each prompt, (P,): sizes differ by one at most."""
+    labels = np.empty(prompts, dtype=np.int64)
+    order = np.random.default_rng(_SEED).permutation(prompts)
+    for fold, index in enumerate(np.array_split(order, folds)):
+        labels[index] = fold
+    return labels
+
+
+def _known(path: Path, prompts: Sequence[Rollouts], config: Mapping[str, Any]) -> ScoredPool | None:
+    """The pool of an earlier call, if it was made of the same; a damaged file is as good as none."""
+    try:
+        pool = ScoredPool.load(path)
+    except InputError:
+        return None
+    same = pool.config.get("made_of") == config["made_of"]
+    if not same or pool.prompts != tuple(rollouts.prompt.id for rollouts in prompts):
+        return None
+    return replace(pool, config=config)
 
 
 def _checked(pools: list[Rollouts], language_model: LanguageModel) -> list[Rollouts]:
@@ -172,24 +289,27 @@ def _checked(pools: list[Rollouts], language_model: LanguageModel) -> list[Rollo
     return pools
 
 
-def _folds(wanted: int, prompts: int, sum_bytes: int, room: int, on_disk: bool) -> int:
+def _folds(number: int, sum_bytes: int, room: int, on_disk: bool) -> int:
     """As many folds as are asked for, and fit."""
-    number = min(wanted, prompts)
     fit = room // sum_bytes
     if fit >= number:
         return number
     least = min(LEAST_FOLDS, number)
-    where = "disk=" if on_disk else "memory= (of which half may hold sums), or give out="
+    allowed = (
+        f"disk is {room} bytes"
+        if on_disk
+        else f"memory is {room * _SHARE} bytes, of which one half may hold sums of gradients"
+    )
+    where = "disk=" if on_disk else "memory=, or give a folder for them, out="
     if fit < least:
         raise InputError(
-            f"sums of gradients of {least} folds take {least * sum_bytes} bytes, and {room} are "
-            f"allowed: raise {where}"
+            f"{allowed}: sums of gradients of {least} folds take {least * sum_bytes}; raise {where}"
         )
     warnings.warn(
         f"{fit} folds of prompts instead of {number}: sums of gradients take {sum_bytes} bytes each, "
-        f"and {room} are allowed; to have more, raise {where}",
+        f"and {allowed}; to have more, raise {where}",
         ChunkWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
     return int(fit)
 
@@ -244,19 +364,19 @@ class _Store:
 
     def __init__(self, folder: Path, made_of: Mapping[str, Any]) -> None:
         self.folder = folder
-        self._made_of = json.dumps(made_of, sort_keys=True)
+        self._made_of = dict(made_of)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder}: folds cannot be kept here: {error.strerror}") from None
 
     def _path(self, prompts: Sequence[Rollouts]) -> Path:
-        rollouts = [
-            [r.prompt.id, list(r.prompt_ids), [list(c) for c in r.completion_ids], list(r.rewards)]
-            for r in prompts
-        ]
-        text = json.dumps([self._made_of, rollouts], default=_plain)
-        return self.folder / f"fold-{_hash(text)}.npz"
+        return self.folder / f"fold-{_made_from(self._made_of, prompts)}.npz"
+
+    def delete(self, folds: Sequence[Sequence[Rollouts]]) -> None:
+        """Take away the files of these folds, and no others."""
+        for prompts in folds:
+            self._path(prompts).unlink(missing_ok=True)
 
     def get(self, prompts: Sequence[Rollouts]) -> _Fold | None:
         """The finished fold, or None; a damaged file is as good as none."""
@@ -326,6 +446,15 @@ def _header(file: Any) -> tuple[int, np.dtype]:
     np.lib.format.read_magic(file)
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     return shape[0], dtype
+
+
+def _made_from(made_of: Mapping[str, Any], prompts: Sequence[Rollouts]) -> str:
+    """A hash of all that the results of some prompts depend on."""
+    rollouts = [
+        [r.prompt.id, list(r.prompt_ids), [list(c) for c in r.completion_ids], list(r.rewards)]
+        for r in prompts
+    ]
+    return _hash(json.dumps([json.dumps(made_of, sort_keys=True), rollouts], default=_plain))
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,8 @@ A sweep is data; a run is one point of its grid, one process, and one folder nam
 run's configuration::
 
     OUT/<key>/run.json            the configuration
-    OUT/<key>/status.json         running, finished or failed; seconds, versions, what went wrong
+    OUT/<key>/status.json         running, finished or failed; seconds, versions, what went wrong,
+                                  digests of weights, prompts and verifier
     OUT/<key>/evaluations.jsonl   accuracy on the held-out prompts at the checkpoints
     OUT/<key>/training.jsonl      what each step's rewards were
     OUT/<key>/log.txt             what the process said
@@ -14,12 +15,19 @@ run's configuration::
 last checkpoint where ``save_every`` is set, else from the start. A run that fails is reported with
 the last lines of its log, and the others go on.
 
+A name stays while what it names changes: a model's folder, a file of prompts, a verifier. So digests
+of them stand in ``status.json``. A finished run of other weights, prompts or verifier is neither
+skipped nor written over: the sweep is refused, and what differs is named. An unfinished one begins
+anew. One folder holds one sweep's settings: runs that differ in more than trainer, budget, group
+size and seed are never averaged.
+
 ``python -m ustat_pg.llm.sweep OUT/<key>/run.json`` is one run by hand.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -31,8 +39,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial, wraps
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
@@ -59,12 +68,23 @@ __all__ = [
     "dry_run",
     "expected_memory",
     "figure5",
+    "inputs",
     "results",
     "table2",
 ]
 
 _TAIL = 20
 """Lines of a failed run's log that are reported."""
+
+_GRID = ("trainer", "budget", "group_size", "seed")
+"""Fields of a run that a sweep's grid runs over."""
+
+_INPUTS = ("weights", "prompts", "verifier")
+"""What a run reads besides its configuration."""
+
+
+def _short_hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -168,9 +188,18 @@ class Run:
     def tasks(self) -> tuple[Task, Task]:
         """The prompts to train on, and those held out.
 
+        A prompt to train on whose text is also that of a held-out one is left out.
+
         Raises:
-            InputError: a task cannot be had; too few prompts for a step of this group size.
+            InputError: a task cannot be had; too few prompts for a step of this group size; no
+                prompt is left to train on; prompts of ``evaluation`` are among those of ``task``.
         """
+        task, held, _ = self._split()
+        return task, held
+
+    def _split(self) -> tuple[Task, Task, int]:
+        """The two tasks, and how many prompts were left out of the first."""
+        dropped = 0
         task = load_task(self.task, verifier=self.verifier, max_new_tokens=self.max_new_tokens)
         if self.evaluation is None:
             if not 0 < self.held_out < len(task.prompts):
@@ -180,9 +209,17 @@ class Run:
                 )
             # The same prompts for every seed: the last ones of the task.
             cut = len(task.prompts) - self.held_out
-            parts = task.prompts[:cut], task.prompts[cut:]
+            tested = task.prompts[cut:]
+            texts = {repr(prompt.text) for prompt in tested}
+            kept = tuple(prompt for prompt in task.prompts[:cut] if repr(prompt.text) not in texts)
+            dropped = cut - len(kept)
+            if not kept:
+                raise InputError(
+                    f"held_out is {self.held_out} and all other prompts of {self.task} have the text "
+                    "of one of these: some must be left to train on"
+                )
             task, held = (
-                Task(task.name, part, task.verifier, task.max_new_tokens) for part in parts
+                Task(task.name, part, task.verifier, task.max_new_tokens) for part in (kept, tested)
             )
         else:
             verifier = self.verifier if self.evaluation.endswith(".jsonl") else None
@@ -196,7 +233,22 @@ class Run:
                     "held-out prompts must not be trained on"
                 )
         refuse_group_size(self.group_size, self.budget, len(task.prompts))
-        return task, held
+        return task, held, dropped
+
+    @property
+    def settings(self) -> str:
+        """A hash of the configuration without what a sweep's grid runs over.
+
+        >>> run = Run("m", "t", 2, 4, 500, 0.1, held_out=1, micro_batch=4)
+        >>> run.settings == replace(run, group_size=4, seed=1, trainer="vanilla").settings
+        True
+        >>> run.settings == replace(run, learning_rate=0.2).settings
+        False
+        """
+        return _short_hash(self._constants())
+
+    def _constants(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name not in _GRID}
 
     def command(self, path: Path) -> list[str]:
         """The process of this run."""
@@ -243,7 +295,8 @@ class Sweep:
         trainers: of :data:`ustat_pg.llm.trainers.TRAINERS`.
         seeds: of training; runs of one seed see the prompts in the same order.
         evaluation: the task of the held-out prompts; or
-        held_out: how many of the task's own prompts, the last ones, are held out.
+        held_out: how many of the task's own prompts, the last ones, are held out; others of the
+            same text are not trained on.
         checkpoints: steps that are evaluated, besides 0 and the last.
         samples: sampled answers to each held-out prompt, at temperature 1.
         greedy: greedy answers, in place of sampled ones.
@@ -328,7 +381,8 @@ class Sweep:
         """Make the runs that are not finished.
 
         Arguments:
-            out: a folder; that of a former sweep is continued, of the same grid or another.
+            out: a folder; that of a former sweep is continued, of the same grid or another, where
+                all else is the same.
             workers: how many runs go on at a time.
             say: is told of each run that ends, such as ``print``.
 
@@ -337,24 +391,26 @@ class Sweep:
 
         Raises:
             InputError: before anything runs: as for :meth:`plan`; a task that cannot be had; fewer
-                prompts than a step needs.
+                prompts than a step needs; the folder holds results of other settings, weights,
+                prompts or another verifier, and the message names what differs.
         """
         workers = integer("workers", workers)
         plan = self.plan()
-        loaded: set[tuple[int, int]] = set()
+        task, held = plan[0].tasks()
+        total = len(task.prompts)
         for run in plan:
             # Only group size and budget matter to what a task is checked for.
-            if (run.group_size, run.budget) not in loaded:
-                run.tasks()
-                loaded.add((run.group_size, run.budget))
+            refuse_group_size(run.group_size, run.budget, total)
         folder = Path(out)
+        read = inputs(plan[0], task, held)
+        _refuse_others(folder, plan, read)
         folder.mkdir(parents=True, exist_ok=True)
         tell = say or (lambda line: None)
         processes: set[subprocess.Popen[bytes]] = set()
         stop = threading.Event()
 
         def one(number: int, run: Run) -> Outcome:
-            outcome = _supervised(run, folder / run.key, processes, stop)
+            outcome = _supervised(run, folder / run.key, read, tell, processes, stop)
             tell(f"[{number}/{len(plan)}] {_name(run)}: {outcome.status}, {outcome.seconds:.0f} s")
             if outcome.message:
                 tell(outcome.message)
@@ -373,18 +429,147 @@ class Sweep:
                 raise
 
 
+def inputs(run: Run, task: Task, held: Task) -> dict[str, str]:
+    """Digests of what a run reads besides its configuration.
+
+    Of the weights: all files of the model's folder; of a model of the hub its commit in the local
+    cache, as far as it is there. Of the prompts: ids, texts, columns and the greatest completion
+    length, of both tasks. Of the verifiers: the files of their functions; of one without a file its
+    name.
+
+    Arguments:
+        run: whose model it is.
+        task: what is trained on.
+        held: the held-out prompts.
+    """
+    prompts = [
+        [part.max_new_tokens, [[each.id, each.text, each.columns] for each in part.prompts]]
+        for part in (task, held)
+    ]
+    return {
+        "weights": _weights(run.model),
+        "prompts": _short_hash(prompts),
+        "verifier": _short_hash([_source(part.verifier) for part in (task, held)]),
+    }
+
+
+_NOT_HERE = "not here"
+
+
+def _weights(model: str) -> str:
+    """A digest of a model's files; of one of the hub, the commit."""
+    if model.startswith("embedded:"):
+        from . import embedded
+
+        folder = embedded.folder(model.removeprefix("embedded:"))
+    else:
+        folder = Path(model).expanduser()
+    if not folder.is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        try:
+            found = try_to_load_from_cache(model, "config.json")
+        except ValueError:
+            found = None
+        return f"commit {Path(found).parent.name}" if isinstance(found, str) else _NOT_HERE
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        with path.open("rb") as file:
+            own = hashlib.file_digest(file, "blake2b").hexdigest()
+        digest.update(f"{path.name} {own}\n".encode())
+    return digest.hexdigest()
+
+
+def _source(verifier: Any) -> str:
+    """The file of a function as it is now, which need not be what was imported; else its name."""
+    function = inspect.unwrap(verifier)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    code = getattr(function, "__code__", None)
+    try:
+        # A module that was loaded by its file's path is not among Python's modules.
+        file = code.co_filename if code else inspect.getfile(type(function))
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, TypeError, UnicodeDecodeError):
+        return (
+            f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
+        )
+
+
+def _different(status: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """Which of weights, prompts and verifier are others than a status tells of, or are not told."""
+    told = status.get("inputs")
+    told = told if isinstance(told, dict) else {}
+    return [name for name in _INPUTS if told.get(name) != now[name]]
+
+
+def _refuse_others(folder: Path, plan: Sequence[Run], now: Mapping[str, str]) -> None:
+    """Refuse a folder whose results could not stand in one table with those of a plan."""
+    found: dict[str, list[str]] = {}
+    mine, keys = plan[0]._constants(), {run.key for run in plan}
+    for path in sorted(folder.glob("*/run.json")):
+        other, status = Run.read(path), _status(path.parent)
+        trained = any(record["step"] > 0 for record in _lines(path.parent / "evaluations.jsonl"))
+        theirs = other._constants()
+        changed = [
+            f"{name} {theirs[name]!r}, not {mine[name]!r}"
+            for name in mine
+            # As JSON: a tuple is a list once it is written.
+            if _short_hash(theirs[name]) != _short_hash(mine[name])
+        ]
+        finished = status.get("status") == "finished"
+        # An unfinished run of the plan begins anew where it must.
+        if finished or (trained and path.parent.name not in keys):
+            changed += [f"other {name}, or none on record" for name in _different(status, now)]
+            if changed:
+                found.setdefault("; ".join(changed), []).append(path.parent.name)
+    if found:
+        told = "\n".join(
+            f"  {len(names)} with {what} ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
+            for what, names in found.items()
+        )
+        raise InputError(
+            f"{folder} holds runs that are not of this sweep:\n{told}\n"
+            "Name another folder, or remove these: one table is of one sweep"
+        )
+
+
+def _settle(folder: Path, now: Mapping[str, str]) -> list[str]:
+    """Clear what an earlier attempt left, where its weights, prompts or verifier were others.
+
+    A run that was finished begins anew too: the time of the former is not of this one.
+    """
+    status = _status(folder)
+    changed = _different(status, now) if status else []
+    if changed or status.get("status") == "finished":
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        (folder / "status.json").unlink()
+    return changed
+
+
 def _name(run: Run) -> str:
     return f"{run.trainer} K={run.budget} G={run.group_size} seed={run.seed} ({run.key})"
 
 
 def _supervised(
-    run: Run, folder: Path, processes: set[subprocess.Popen[bytes]], stop: threading.Event
+    run: Run,
+    folder: Path,
+    read: Mapping[str, str],
+    tell: Callable[[str], None],
+    processes: set[subprocess.Popen[bytes]],
+    stop: threading.Event,
 ) -> Outcome:
     """One run in a process of its own; a failure is an outcome, not an error."""
     folder.mkdir(parents=True, exist_ok=True)
     status = _status(folder)
     if status.get("status") == "finished":
         return Outcome(run, "skipped", float(status.get("seconds", math.nan)))
+    changed: list[str] = []
+    # A process that makes this run now keeps its checkpoints; the new one will find it busy.
+    with suppress(BlockingIOError), _locked(folder / "lock", main=True):
+        changed = _settle(folder, read)
+    if changed:
+        tell(f"{_name(run)}: begun anew, other {', '.join(changed)} than before or none on record")
     _write(folder / "run.json", run.text())
     started = time.monotonic()
     environment = os.environ | {
@@ -654,10 +839,20 @@ def _make(run: Run, folder: Path, main: bool) -> None:
 
     torch.set_num_threads(run.threads)
     started = time.monotonic()
-    task, held = run.tasks()
+    task, held, dropped = run._split()
     training = run.training(task.max_new_tokens)
-    checkpoint, step = _last_checkpoint(folder / "checkpoints")
+    read = inputs(run, task, held)
+    if run.processes == 1:
+        _settle(folder, read)
+    elif _different(before := _status(folder), read) and before:
+        # One process must not clear what another reads; Sweep.run clears before any begins.
+        raise InputError(
+            f"{folder} was begun with other {', '.join(_different(before, read))}, or none on "
+            "record: remove it, or make the run through the sweep"
+        )
     before = _status(folder)
+    checkpoint, step = _last_checkpoint(folder / "checkpoints")
+    spent = 0.0 if before.get("status") == "finished" else float(before.get("seconds", 0.0))
     state: dict[str, Any] = {
         "status": "running",
         "continued_from": step if checkpoint is not None else None,
@@ -665,11 +860,19 @@ def _make(run: Run, folder: Path, main: bool) -> None:
         "step_factor": training.step_factor(),
         "deviations": {name: str(value) for name, value in training.deviations().items()},
         "versions": _versions(),
+        "dropped_prompts": dropped,
+        "inputs": read,
     }
     seconds = 0.0
+    seen: list[float] = []
+
+    def total() -> float:
+        return spent + time.monotonic() - started
+
     if main:
-        _write_status(folder, state)
-        _keep(folder / "training.jsonl", lambda record: record["step"] <= step)
+        _write_status(folder, state | {"seconds": spent})
+        trained = _keep(folder / "training.jsonl", lambda record: record["step"] <= step)
+        seen.extend(trained[-1].get("rewards_seen", ()) if trained else ())
         done = _keep(
             folder / "evaluations.jsonl",
             lambda record: checkpoint is not None and record["step"] <= step,
@@ -682,26 +885,81 @@ def _make(run: Run, folder: Path, main: bool) -> None:
         dtype=run.dtype,
         pad_token=run.pad_token,
     )
-    signal = GroupSignalCallback()
-    recorder = _recorder(run, language_model, held, folder, seconds, step, checkpoint is None)
+    if read["weights"] == _NOT_HERE:  # a model of the hub has come only now
+        state["inputs"] = read | {"weights": _weights(run.model)}
+
+    def beat() -> None:
+        _write_status(folder, state | {"seconds": total()})
+
+    signal = GroupSignalCallback(bounds=_bounds(seen))
+    recorder = _recorder(
+        run, language_model, held, folder, seconds, step, checkpoint is None, seen, beat
+    )
     trainer = build_trainer(
         training,
         language_model,
         task,
         folder / "checkpoints",
         callbacks=[signal, recorder],
-        rewards=signal.watched(reward_function(task)),
+        rewards=signal.watched(_looking(signal, seen, reward_function(task))),
     )
     if sharded(trainer):
         raise InputError(
             "evaluations draw from the model as it trains, whole on every process: without FSDP and "
             "ZeRO stage 3; stage 2 will do"
         )
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    finally:
+        if main:
+            beat()
     if main:
-        total = float(before.get("seconds", 0.0)) + time.monotonic() - started
-        _write_status(folder, state | {"status": "finished", "seconds": total})
+        _write_status(folder, state | {"status": "finished", "seconds": total()})
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+_BEAT = 1.0
+"""Seconds between two notes of a run's time, the most that is lost of a process that is killed."""
+
+
+def _bounds(seen: Sequence[float] = ()) -> tuple[float, float]:
+    """The least and the greatest reward, as far as those that were seen tell.
+
+    0 and 1 while none lies beyond; then the least and the greatest that were seen, or 1 for the
+    greatest where all were equal. So they are right for rewards of 0 and 1, of -1 and 1, and for
+    others once both ends were seen.
+
+    >>> _bounds(), _bounds((0.0, 0.5)), _bounds((-1.0, -1.0)), _bounds((-1.0, 0.0))
+    ((0.0, 1.0), (0.0, 1.0), (-1.0, 1.0), (-1.0, 0.0))
+    """
+    if not seen or (min(seen) >= 0 and max(seen) <= 1):
+        return 0.0, 1.0
+    if min(seen) == max(seen):
+        return min(0.0, *seen), max(1.0, *seen)
+    return float(min(seen)), float(max(seen))
+
+
+def _looking(signal: Any, seen: list[float], reward: Callable[..., Any]) -> Callable[..., Any]:
+    """The reward function; the callback's bounds follow the rewards before it looks at any.
+
+    Arguments:
+        signal: the callback, whose bounds are set.
+        seen: the least and the greatest reward so far, or nothing; kept up.
+        reward: a reward function of TRL.
+    """
+
+    @wraps(reward)
+    def looking(*args: Any, **kwargs: Any) -> Any:
+        from accelerate.utils import gather_object
+
+        found = reward(*args, **kwargs)
+        known = [value for value in gather_object(list(found)) if value is not None]
+        if known:
+            seen[:] = min([*seen, *known]), max([*seen, *known])
+        signal.bounds = _bounds(seen)
+        return found
+
+    return looking
 
 
 def _recorder(
@@ -712,6 +970,8 @@ def _recorder(
     seconds: float,
     first: int,
     fresh: bool,
+    seen: Sequence[float],
+    beat: Callable[[], None],
 ) -> Any:
     """A callback that evaluates at the checkpoints and writes each step's record."""
     from accelerate import PartialState
@@ -721,7 +981,7 @@ def _recorder(
     class Recorder(TrainerCallback):
         def __init__(self) -> None:
             self.spent = seconds
-            self.since = time.monotonic()
+            self.since = self.beaten = time.monotonic()
 
         def evaluate(self, step: int) -> None:
             self.spent += time.monotonic() - self.since
@@ -763,6 +1023,9 @@ def _recorder(
             step = state.global_step
             if step in run.evaluated_at() and step > first:
                 self.evaluate(step)
+            if state.is_world_process_zero and time.monotonic() - self.beaten >= _BEAT:
+                beat()
+                self.beaten = time.monotonic()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if not state.is_world_process_zero or "loss" not in (logs or {}):
@@ -773,6 +1036,7 @@ def _recorder(
                 if name.startswith("signal/") or name in ("loss", "grad_norm", "reward")
             }
             record["length"] = (logs or {}).get("completions/mean_length")
+            record["rewards_seen"] = list(seen)
             _append(folder / "training.jsonl", {"step": state.global_step, **record})
 
     return Recorder()
@@ -892,7 +1156,8 @@ class DryRun:
         run: the run.
         parameters: of the model, tied ones once.
         memory: expected, of one process.
-        prompts: to train on, and held out; None where the data could not be had.
+        prompts: to train on, held out, and left out of the first since their text is held out;
+            None where the data could not be had.
         prompt_tokens: of the longest prompt; assumed where ``notes`` says so.
         notes: what was assumed or is not plain.
         problems: why the run would not start here.
@@ -901,7 +1166,7 @@ class DryRun:
     run: Run
     parameters: int
     memory: Memory
-    prompts: tuple[int, int] | None
+    prompts: tuple[int, int, int] | None
     prompt_tokens: int
     notes: tuple[str, ...]
     problems: tuple[str, ...]
@@ -928,8 +1193,9 @@ class DryRun:
             ),
             (
                 "data",
-                f"{self.prompts[0]:,} prompts, {self.prompts[1]:,} held out; the longest has "
-                f"{self.prompt_tokens} tokens"
+                f"{self.prompts[0]:,} prompts, {self.prompts[1]:,} held out"
+                + (f", {self.prompts[2]:,} of their texts left out" if self.prompts[2] else "")
+                + f"; the longest has {self.prompt_tokens} tokens"
                 if self.prompts
                 else "not to be had here",
             ),
@@ -1000,9 +1266,9 @@ def dry_run(
     empty.tie_weights()
     parameters = sum(parameter.numel() for parameter in empty.parameters())
 
-    tasks = None
+    tasks: tuple[Task, Task, int] | None = None
     try:
-        tasks = run.tasks()
+        tasks = run._split()
     except InputError as error:
         problems.append(str(error))
     longest = tasks[0].max_new_tokens if tasks else run.max_new_tokens
@@ -1028,7 +1294,7 @@ def dry_run(
             try:
                 prompt_tokens = max(
                     len(tokenise(known, prompt))
-                    for task in tasks
+                    for task in tasks[:2]
                     for prompt in task.prompts[:longest_of]
                 )
             except InputError as error:
@@ -1070,7 +1336,7 @@ def dry_run(
         replace(run, max_new_tokens=longest),
         parameters,
         memory,
-        None if tasks is None else (len(tasks[0].prompts), len(tasks[1].prompts)),
+        None if tasks is None else (len(tasks[0].prompts), len(tasks[1].prompts), tasks[2]),
         prompt_tokens,
         tuple(notes),
         tuple(problems),
@@ -1088,15 +1354,27 @@ def results(out: str | Path) -> pd.DataFrame:
     run's last step), accuracy with se, n, samples and greedy, zero_signal (the mean share of groups
     whose rewards are all equal, over the steps so far), seconds (of training so far), status
     (finished, failed, or incomplete), step_factor (step over the theory's, None where it is no
-    multiple), message, key. A run without evaluations has one row without accuracy.
+    multiple), message, key, least and most (of the rewards seen; 0 and 1 where none lies beyond)
+    and settings: a hash of all else, that is of the configuration without trainer, K, G and seed,
+    and of weights, prompts and verifier. Where a folder holds more than one, what they differ in
+    are further columns, and :func:`table2` and :func:`figure5` want the rows of one. A run without
+    evaluations has one row without accuracy.
 
     Raises:
         InputError: the folder holds no run.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
+    constants: dict[str, dict[str, Any]] = {}
     for path in sorted(Path(out).glob("*/run.json")):
         run, folder = Run.read(path), path.parent
         status = _status(folder)
+        read = status.get("inputs")
+        # Written as text, for a cell of a table.
+        whole = {
+            name: json.dumps(value, sort_keys=True) for name, value in run._constants().items()
+        }
+        whole |= {name: str((read or {}).get(name)) for name in _INPUTS}
+        settings = _short_hash(whole)
         told = status.get("status", "incomplete")
         common = {
             "model": run.model,
@@ -1112,13 +1390,16 @@ def results(out: str | Path) -> pd.DataFrame:
             "step_factor": status.get("step_factor"),
             "message": status.get("message", ""),
             "key": run.key,
+            "settings": settings,
         }
-        shares = {
-            record["step"]: record.get("signal/zero_share")
-            for record in _lines(folder / "training.jsonl")
-        }
+        steps = _lines(folder / "training.jsonl")
+        least, most = _bounds(steps[-1].get("rewards_seen", ()) if steps else ())
+        common |= {"least": least, "most": most}
+        shares = {record["step"]: record.get("signal/zero_share") for record in steps}
         # The last record of a step counts, should a run have been killed between the two files.
         found = {record["step"]: record for record in _lines(folder / "evaluations.jsonl")}
+        if found:
+            constants[settings] = whole
         for step in sorted(found) or [None]:
             record = found.get(step, {}) if step is not None else {}
             until = [
@@ -1144,25 +1425,50 @@ def results(out: str | Path) -> pd.DataFrame:
     if not rows:
         raise InputError(f"{out} holds no runs: it must be a folder that a sweep has written")
     frame = pd.DataFrame(rows)
+    for name in next(iter(constants.values()), {}):
+        told = {settings: whole[name] for settings, whole in constants.items()}
+        if name not in frame and len(set(told.values())) > 1:
+            frame[name] = frame["settings"].map(told)
     order = ["trainer", "K", "G", "seed", "step"]
     return frame.sort_values(order, kind="stable").reset_index(drop=True)
 
 
-def _joined(values: pd.Series) -> dict[str, float]:
-    """Mean over runs with its 95% t interval; none of one run."""
-    found = values.to_numpy(dtype=float)
+def _refuse_mixed(frame: pd.DataFrame) -> None:
+    """Refuse runs of more than one setting, whose mean is of nothing; say what they differ in."""
+    if frame["settings"].nunique() < 2:
+        return
+    first = frame.drop_duplicates("settings").set_index("settings")
+    known = [entry.name for entry in fields(Run) if entry.name not in _GRID]
+    differing = [
+        f"{name} ({', '.join(map(str, first[name].unique()))})"
+        for name in (*known, *_INPUTS)
+        if name in first and first[name].nunique(dropna=False) > 1
+    ]
+    raise InputError(
+        f"the runs have {len(first)} settings ({', '.join(first.index)}), which differ in "
+        f"{'; '.join(differing)}: they are no runs of one experiment; give those of one, "
+        f'such as frame[frame["settings"] == "{first.index[0]}"], or keep each in its own folder'
+    )
+
+
+def _joined(part: pd.DataFrame) -> dict[str, float]:
+    """Mean over runs with its 95% t interval, within the rewards' range; none of one run."""
+    found = part["accuracy"].to_numpy(dtype=float)
     found = found[np.isfinite(found)]
     mean = float(found.mean()) if found.size else math.nan
     half = math.nan
     if found.size > 1:
         half = float(student.ppf(0.975, found.size - 1) * found.std(ddof=1) / math.sqrt(found.size))
-    return {"accuracy": mean, "low": mean - half, "high": mean + half, "runs": float(found.size)}
+    low = high = math.nan
+    if math.isfinite(half):
+        low = max(mean - half, min(part["least"].min(), *found))
+        high = min(mean + half, max(part["most"].max(), *found))
+    return {"accuracy": mean, "low": low, "high": high, "runs": float(found.size)}
 
 
 def _by(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     rows = [
-        dict(zip(names, key if isinstance(key, tuple) else (key,), strict=True))
-        | _joined(part["accuracy"])
+        dict(zip(names, key if isinstance(key, tuple) else (key,), strict=True)) | _joined(part)
         for key, part in frame.groupby(names, sort=True)
     ]
     return pd.DataFrame(rows, columns=[*names, "accuracy", "low", "high", "runs"])
@@ -1176,10 +1482,15 @@ def table2(frame: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         one row for each trainer, budget K and group size G: the mean over finished runs, its 95%
-        interval (none of one run), how many runs, and ``paper``. Entries of the paper's table that
-        no run answers stand with the trainer ``paper alone``.
+        interval (none of one run; cut at the least and the greatest reward), how many runs, and
+        ``paper``. Entries of the paper's table that no run answers stand with the trainer
+        ``paper alone``.
+
+    Raises:
+        InputError: finished runs of more than one setting; the message names what differs.
     """
     final = frame[frame["final"] & (frame["status"] == "finished")]
+    _refuse_mixed(final)
     found = _by(final, ["trainer", "K", "G"])
     paper = paper_runs.table_2().rename(
         columns={"budget": "K", "group_size": "G", "accuracy": "paper"}
@@ -1198,11 +1509,17 @@ def figure5(frame: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         one row for each trainer, K, step and G: the mean over runs that got there, its 95%
-        interval, how many runs, and whether it is the best group size of its step (``best``); and
-        ``paper``, whether Figure 5 has a point there. The figure's accuracies are not printed in
-        the paper; what is stated of them is :data:`ustat_pg.llm.paper_runs.FIGURE_5`.
+        interval, cut at the least and the greatest reward, how many runs, and whether it is the
+        best group size of its step (``best``); and ``paper``, whether Figure 5 has a point there.
+        The figure's accuracies are not printed in the paper; what is stated of them is
+        :data:`ustat_pg.llm.paper_runs.FIGURE_5`.
+
+    Raises:
+        InputError: runs of more than one setting; the message names what differs.
     """
-    found = _by(frame[frame["step"] > 0], ["trainer", "K", "step", "G"])
+    trained = frame[frame["step"] > 0]
+    _refuse_mixed(trained)
+    found = _by(trained, ["trainer", "K", "step", "G"])
     best = found.groupby(["trainer", "K", "step"])["accuracy"].transform("max")
     found["best"] = found["accuracy"] == best
     stated = paper_runs.FIGURE_5

@@ -1,0 +1,124 @@
+"""Figure 4: the gradient MSE of language models against G, for every baseline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import style
+from .picture import Picture
+from .style import BASELINES, Line
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["PICTURES", "draw"]
+
+PANELS = {
+    "base": "base",
+    "strong": "strong",
+    "in-context": "strong, with worked examples",
+    "short": "short, without a scratch-pad",
+}
+"""Titles of the models, the paper's three strengths and the counter-example."""
+
+NAMES = {
+    "vanilla": "no baseline",
+    "grpo": "grpo",
+    "oracle": "oracle",
+    "minimum-variance": "minimum variance",
+    "norm-weighted": "norm-weighted",
+}
+
+FAINT = {
+    "length-weighted": Line("0.62", "<", (5, 1, 1, 1)),
+    "token-weighted": Line("0.62", ">", (1.5, 2.5)),
+}
+"""Stand-ins for the squared norm, without bands: they crowd the line of what they stand for."""
+
+ASIDE = {"vanilla": 1, "oracle": -1}
+"""On which side of its group size a baseline's point stands."""
+
+WEIGHTED = ("norm-weighted", *FAINT)
+
+
+def draw(frame: pd.DataFrame) -> Figure | None:
+    """A panel for each model: lines and bands by its pool, points sampled anew with their intervals.
+
+    A band or an interval that reaches 0 goes down to the edge of the logarithmic axis. The error of a
+    weighted baseline comes from random groups of the pool, whose noise does not fall with G as the
+    error does: its line ends where its band would reach below a fifth of it.
+    """
+    names = [name for name in PANELS if (frame["panel"] == name).any()]
+    names += [name for name in dict.fromkeys(frame["panel"]) if name not in PANELS]
+    if not names:
+        return None
+    rows = 2 if len(names) > 3 else 1
+    figure, axes = style.panels(len(names), 2.3 * rows + 0.35, rows=rows, width=style.PAGE)
+    for letter, axis, name in zip("abcdefgh", axes, names, strict=False):
+        own = frame[frame["panel"] == name]
+        _panel(axis, own)
+        axis.set_title(style.mark(letter) + style.plain(PANELS.get(name, str(name))), loc="left")
+    for axis in axes[:: -(-len(names) // rows)]:
+        axis.set_ylabel("MSE of one group's gradient")
+    known = set(frame["series"])
+    entries = [(text, BASELINES[key]) for key, text in NAMES.items() if key in known]
+    entries += [(key, look) for key, look in FAINT.items() if key in known]
+    style.legend(axes[0], entries, loc="outside upper center", ncols=4)
+    return figure
+
+
+def _panel(axis: Axes, own: pd.DataFrame) -> None:
+    """One model; its limits are those of the lines, which wide bands may leave."""
+    sizes = own["group_size"]
+    style.log_axis(axis, "x", [g for g in style.SIZES if sizes.min() <= g <= sizes.max()])
+    style.decades(axis, own["prediction"])
+    floor = axis.get_ylim()[0] / 10
+    for name, look in (FAINT | {key: BASELINES[key] for key in NAMES}).items():
+        line = own[own["series"] == name].sort_values("group_size")
+        if name in WEIGHTED:
+            line = line[(line["pool_low"] > line["prediction"] / 5).cummin()]
+        if not len(line):
+            continue
+        faint = name in FAINT
+        stroke: dict[str, Any] = {"color": look.colour, "dashes": look.dash or (None, None)}
+        if not faint:
+            low, high = (line[end].clip(lower=floor) for end in ("pool_low", "pool_high"))
+            axis.fill_between(
+                line["group_size"], low, high, color=look.colour, alpha=0.13, lw=0, zorder=1
+            )
+        axis.plot(line["group_size"], line["prediction"], lw=0.6 if faint else 1.0, **stroke)
+        _sampled(axis, line, look, floor, ASIDE.get(name, 0))
+    axis.set_xlim(sizes.min() / 1.12, sizes.max() * 1.12)
+    axis.set_xlabel("group size G")
+
+
+def _sampled(axis: Axes, line: pd.DataFrame, look: Line, floor: float, aside: int) -> None:
+    """What fresh groups gave, baselines side by side."""
+    drawn = line[line["estimate"].notna() & (line["estimate"] > 0)]
+    if not len(drawn):
+        return
+    x = drawn["group_size"] * 1.035**aside
+    ended = np.isfinite(drawn["low"]) & np.isfinite(drawn["high"])
+    low, high = drawn["low"][ended].clip(lower=floor), drawn["high"][ended]
+    axis.vlines(x[ended], low, high, look.colour, lw=0.8, zorder=2.5)
+    axis.plot(
+        x, drawn["estimate"], ls="none", zorder=2.6 if look.hollow else 3, **style.point(look)
+    )
+
+
+PICTURES = (
+    Picture(
+        "gradient_mse_lm",
+        "Gradient MSE of language models",
+        "Mean squared error of the gradient against the group size on logarithmic axes, a panel for "
+        "each language model: lines with 95% bands from one pool of rollouts, one for each baseline, "
+        "and points with intervals from groups sampled anew. All fall with the group size, and grpo "
+        "comes close to the oracle.",
+        "gradient_mse_lm",
+        draw,
+    ),
+)

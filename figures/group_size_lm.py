@@ -1,0 +1,236 @@
+"""Figure 5 and Table 2: the group size of language models, predicted and in training.
+
+The first panel is drawn from a run's curves. The others are drawn from what a training sweep left in
+``sweep/`` inside the run's folder, the files ``figure5.csv`` and ``table2.csv`` that
+``ustat-pg llm sweep --out DIR/sweep`` writes there; where they are missing, so are the panels. Nothing
+is said of a sweep's runs that is not in these files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import style
+from .picture import Picture
+from .style import BLUE, BROWN, GREEN, GREY, ORANGE, PINK, RED, Line
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["PICTURES", "draw", "draw_final"]
+
+MODELS = {
+    "base": Line(BROWN, "v", (4, 1.5)),
+    "strong": Line(BLUE, "o"),
+    "in-context": Line(GREEN, "D", (1, 1), size=2.6),
+    "short": Line(RED, "s", (4, 1.2, 1, 1.2)),
+}
+STEPS = (
+    Line(ORANGE, "^", (1, 1)),
+    Line(PINK, "s", (4, 1.5)),
+    Line(BROWN, "v", (2, 1)),
+    Line(RED, "D", (4, 1.2, 1, 1.2), size=2.6),
+    Line(GREEN, "P", (6, 1.5)),
+    Line(BLUE, "o"),
+)
+"""Looks of checkpoints; the last is that of the last."""
+
+BUDGETS = (Line(BROWN, "s", (1, 1)), Line(ORANGE, "^", (4, 1.5)), Line(BLUE, "o"))
+"""Looks of budgets, the smallest first."""
+
+TRAINERS = {"rloo": "grpo", "vanilla": "no baseline"}
+"""What trainers are called in titles, where it is not their name."""
+
+FLAT = 1.05
+"""Group sizes are as good as the best up to this factor of the noise."""
+
+TOP = 4.0
+"""Where the axis of the noise ends: how dear a bad group size is, beyond this, is no matter."""
+
+MOST = 3
+"""Panels of training at most."""
+
+
+def draw(frame: pd.DataFrame) -> Figure | None:
+    """The noise at a budget over its least, then accuracy in training at each checkpoint.
+
+    Heavier lines are within the band of 5%. Trained panels are those of the first trainer, grpo's
+    (``rloo``) where there is one, a panel for each budget.
+    """
+    noise = frame[frame["panel"] == "noise"]
+    trained = frame[frame["panel"] == "trained"]
+    if not len(noise):
+        return None
+    budgets: list[float] = []
+    if len(trained):
+        names = sorted(set(trained["series"]), key=lambda name: (name != "rloo", name))
+        trained = trained[trained["series"] == names[0]]
+        budgets = sorted(set(trained["budget"]))[:MOST]
+    figure, axes = style.panels(1 + len(budgets), 2.7 if budgets else 2.4)
+    _noise(axes[0], noise)
+    if not budgets:
+        return figure
+    axes[0].set_title(style.mark("a") + "noise, predicted", loc="left")
+    steps = sorted(set(trained["step"]))[-len(STEPS) :]
+    looks = dict(zip(steps, STEPS[-len(steps) :], strict=True))
+    for letter, axis, budget in zip("bcd", axes[1:], budgets, strict=False):
+        own = trained[trained["budget"] == budget]
+        for place, (step, look) in enumerate(looks.items()):
+            here = own[own["step"] == step].sort_values("group_size")
+            _measured(axis, here, look, place - (len(looks) - 1) / 2)
+        _sizes(axis, own, trained)
+        axis.set_title(style.mark(letter) + f"training, K = {budget:g}", loc="left")
+    axes[1].set_ylabel("accuracy")
+    entries = [(f"step {step:g}", look) for step, look in looks.items()]
+    style.legend(axes[0], entries, loc="outside upper right", ncols=len(entries))
+    return figure
+
+
+def _stroke(look: Line) -> dict[str, Any]:
+    return {"color": look.colour, "dashes": look.dash or (None, None)}
+
+
+def _noise(axis: Axes, frame: pd.DataFrame) -> None:
+    """The advice: a line for each model, and what was sampled, side by side at each G."""
+    axis.axhspan(1.0, FLAT, color="0.9", lw=0, zorder=0)
+    known = {name: look for name, look in MODELS.items() if (frame["series"] == name).any()}
+    for place, (name, look) in enumerate(known.items()):
+        own = frame[frame["series"] == name].sort_values("group_size")
+        axis.plot(own["group_size"], own["prediction"], **_stroke(look))
+        good = own[own["prediction"] <= FLAT]
+        axis.plot(
+            good["group_size"], good["prediction"], color=look.colour, lw=3, alpha=0.4,
+            solid_capstyle="butt", zorder=1.5,
+        )  # fmt: skip
+        drawn = own[own["estimate"].notna()]
+        x = drawn["group_size"] * 1.045 ** (place - (len(known) - 1) / 2)
+        ended = np.isfinite(drawn["low"]) & np.isfinite(drawn["high"])
+        low, high = drawn["low"][ended].clip(lower=0.1), drawn["high"][ended]
+        axis.vlines(x[ended], low, high, look.colour, lw=0.8, zorder=2.5)
+        axis.plot(x, drawn["estimate"], ls="none", zorder=3, **style.point(look))
+    shown = frame[frame["prediction"] <= TOP]["group_size"]
+    style.log_axis(axis, "x", [g for g in style.SIZES if shown.min() <= g <= shown.max()])
+    style.log_axis(axis, "y", [0.5, 0.7, 1, 1.5, 2, 3, 4])
+    least = min([0.9, *(frame["estimate"].dropna() / 1.15)])
+    axis.set(xlim=(shown.min() / 1.18, shown.max() * 1.12), ylim=(max(least, 0.4), TOP))
+    axis.set(xlabel="group size G", ylabel="noise at a budget / least noise")
+    _legend(axis, list(known.items()), loc="upper left")
+
+
+def _measured(axis: Axes, own: pd.DataFrame, look: Line, aside: float = 0.0) -> None:
+    """Means over runs with intervals, joined by a thin line: there is no prediction to join them.
+
+    Arguments:
+        axis: with a logarithmic abscissa.
+        own: the points, in their order.
+        look: of line and points.
+        aside: how far to the right all is drawn, in intervals' widths.
+    """
+    x = own["group_size"] * 1.04**aside
+    axis.plot(x, own["estimate"], lw=0.7, zorder=2, **_stroke(look))
+    known = np.isfinite(own["low"]) & np.isfinite(own["high"])
+    axis.vlines(x[known], own["low"][known], own["high"][known], look.colour, lw=0.8, zorder=2.5)
+    axis.plot(x, own["estimate"], ls="none", zorder=3, **style.point(look))
+
+
+def _sizes(axis: Axes, frame: pd.DataFrame, of: pd.DataFrame) -> None:
+    """An axis of the group sizes that there are, and one that holds all points but no wide interval.
+
+    Arguments:
+        axis: of a panel.
+        frame: its points.
+        of: those that the ordinate must hold, of all panels that are to be compared.
+    """
+    sizes = sorted(set(frame["group_size"]))
+    style.log_axis(axis, "x", sizes)
+    axis.set(xlim=(sizes[0] / 1.18, sizes[-1] * 1.18), xlabel="group size G")
+    low, high = float(of["estimate"].min()), float(of["estimate"].max())
+    room = max(high - low, 0.01)
+    ends = of[np.isfinite(of["low"]) & np.isfinite(of["high"])]
+    bottom = max(low - room, min([low, *ends["low"]]))
+    top = min(high + room, max([high, *ends["high"]]))
+    axis.set_ylim(bottom - 0.06 * room, top + 0.06 * room)
+
+
+def draw_final(frame: pd.DataFrame) -> Figure | None:
+    """Table 2's form: final accuracies against G at every budget, those of a sweep and the paper's.
+
+    The sweep's are means over runs with 95% intervals; the paper's are of one run each, and have none.
+    The sweep has a panel for each trainer, three at most.
+    """
+    own = frame[frame["panel"] == "final"]
+    paper = frame[frame["panel"] == "paper"]
+    if not len(own):
+        return None
+    trainers = sorted(set(own["series"]), key=lambda name: (name != "rloo", name))[:MOST]
+    parts = [
+        (f"{TRAINERS.get(name, name)}, this sweep", own[own["series"] == name]) for name in trainers
+    ]
+    if len(paper):
+        parts.append(("the paper, MATH, one run each", paper))
+    figure, axes = style.panels(len(parts), 2.6)
+    for letter, axis, (title, part) in zip("abcd", axes, parts, strict=False):
+        budgets = sorted(set(part["budget"]))
+        shown = dict(zip(budgets[-len(BUDGETS) :], BUDGETS[-len(budgets) :], strict=False))
+        for place, (budget, look) in enumerate(shown.items()):
+            here = part[part["budget"] == budget].sort_values("group_size")
+            # Without intervals there is nothing to move apart.
+            aside = place - (len(shown) - 1) / 2 if here["low"].notna().any() else 0.0
+            _measured(axis, here, look, aside)
+            best = here.loc[here["estimate"].idxmax()]
+            axis.plot(
+                [best["group_size"] * 1.04**aside], [best["estimate"]], "o", ms=7.5, mfc="none", mec=GREY,
+                mew=0.7, zorder=1.8,
+            )  # fmt: skip
+        _sizes(axis, part, paper if part is paper else own)
+        axis.set_title((style.mark(letter) if len(parts) > 1 else "") + title, loc="left")
+        low, high = axis.get_ylim()
+        axis.set_ylim(low, high + 0.22 * (high - low))
+        entries = [(f"{budget:g}", look) for budget, look in shown.items()]
+        _legend(axis, entries, loc="upper center", ncols=len(entries), title="budget K")
+    axes[0].set_ylabel("final accuracy")
+    return figure
+
+
+def _legend(
+    axis: Axes, entries: list[tuple[str, Line]], loc: Any, ncols: int = 1, title: str = ""
+) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D(
+            [], [], color=look.colour, ls=(0, look.dash or None), label=text, **style.point(look)
+        )
+        for text, look in entries
+    ]
+    axis.legend(
+        handles=handles, loc=loc, title=title or None, title_fontsize=7,
+        ncols=ncols, handlelength=2.4 if ncols == 1 else 1.7,
+        labelspacing=0.3, columnspacing=0.9, handletextpad=0.5, borderpad=0.1,
+    )  # fmt: skip
+
+
+PICTURES = (
+    Picture(
+        "group_size_lm",
+        "The group size of language models",
+        "The noise of the gradient at a budget over its least against the group size, a line for each "
+        "language model with a band of 5%; and, where a training sweep was made, accuracy against the "
+        "group size at its checkpoints, means over runs with intervals.",
+        "group_size_lm",
+        draw,
+    ),
+    Picture(
+        "group_size_lm_final",
+        "Accuracy after training against the group size",
+        "Accuracy at the end of training against the group size, a line for each budget: means over "
+        "runs of a sweep with 95% intervals, and beside them the paper's single runs. The best group "
+        "size of each budget has a ring.",
+        "group_size_lm_final",
+        draw_final,
+    ),
+)

@@ -1,0 +1,150 @@
+"""The language models that claims are asked of, and what a pool of rollouts predicts for each.
+
+Predictions come from a pool of its own, drawn and scored once for each model with a seed that no
+replication has; so they carry an error, which is stated with them. Replications compare the pool's
+formulas with errors sampled anew, so that this error enters no verdict but through the sizes that
+rivals predict and the order of two errors, which is only asked where the pool is sure of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pandas as pd
+
+from ustat_pg.llm.cells import LmCell, LmQuantity, pooled
+from ustat_pg.llm.estimates import ConstantsEstimate, constants, curves, ordering
+from ustat_pg.llm.scored import ScoredPool
+
+__all__ = [
+    "CLEAR",
+    "CURVE_SIZES",
+    "MEMBERS",
+    "SIZES",
+    "Study",
+    "cell_of",
+    "has_transformers",
+    "predicted",
+    "short",
+    "study",
+]
+
+MEMBERS = ("embedded:base", "embedded:strong", "embedded:in-context", "embedded:short")
+"""The paper's three strengths with a scratch-pad, and answers without one, the counter-example."""
+
+CLEAR = 0.2
+"""An order is asked where the difference is at least this share of the larger error."""
+
+CURVE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+_SEED = 7_000_003
+"""Added to the seed of the pools that predictions come from."""
+
+
+def has_transformers() -> bool:
+    """Whether language models can be loaded."""
+    return all(find_spec(name) for name in ("torch", "transformers"))
+
+
+def short(member: str) -> str:
+    """A model's name in reports."""
+    return member.removeprefix("embedded:")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is drawn: prompts and rollouts of a study, the cell of the claims.
+
+    Arguments:
+        prompts, rollouts: of the pool that predictions come from.
+        group_sizes: of the fresh groups.
+        pool: rollouts of a replication's pool.
+        groups: of fresh rollouts at each prompt.
+        margin: to which share of itself an error is to be known, where no rival asks for more.
+        members: the models. Where few answers are wrong errors are rare and large, and ratios of them
+            take thousands of replications: the smallest size takes two models, one on which the paper's
+            order holds and one on which it fails.
+    """
+
+    prompts: int
+    rollouts: int
+    group_sizes: tuple[int, ...]
+    pool: int
+    groups: int
+    margin: float
+    members: tuple[str, ...] = MEMBERS
+
+
+SIZES = {
+    "smoke": Size(80, 24, (2, 8), 12, 2, 0.5, ("embedded:base", "embedded:short")),
+    "quick": Size(100, 32, (2, 8), 16, 4, 0.4),
+    "full": Size(500, 64, (2, 4, 16), 32, 4, 0.2),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """One model's pool and what it predicts.
+
+    Arguments:
+        member: the model.
+        pool: scored.
+    """
+
+    member: str
+    pool: ScoredPool
+
+    def error(self, baseline: str, size: int) -> float:
+        """The mean over prompts of a baseline's MSE at one prompt."""
+        return float(self.curves([size], [baseline])["mse"].iloc[0])
+
+    def curves(self, sizes: list[int], baselines: list[str]) -> pd.DataFrame:
+        """Errors with their intervals."""
+        return curves(self.pool, sizes, baselines)
+
+    @property
+    def constants(self) -> ConstantsEstimate:
+        """c1, c2, c3."""
+        return constants(self.pool)
+
+    def larger(self, first: str, second: str, size: int) -> str:
+        """Which of two baselines has the larger error, or ``open``."""
+        return str(ordering(self.pool, size, [first, second])["larger"].iloc[0])
+
+
+def study(member: str, size: str, seed: int, folder: Path | None = None) -> Study:
+    """The pool of a model, drawn and scored once; kept in a folder where there is one."""
+    return _study(member, size, seed, None if folder is None else folder.resolve())
+
+
+@cache
+def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
+    from ustat_pg.llm.models import load_model
+    from ustat_pg.llm.pipeline import collect, score
+    from ustat_pg.llm.tasks import load_task
+
+    how = SIZES[size]
+    model = load_model(member)
+    task = load_task(member, limit=how.prompts)
+    out = None if folder is None else folder / f"{short(member)}-{size}-{seed}"
+    rollouts = collect(model, task, how.rollouts, seed=_SEED + seed, out=out)
+    pool = score(model, rollouts, out=out, config={"task": task.name, "seed": _SEED + seed})
+    return Study(member, pool)
+
+
+def cell_of(size: str, *members: str) -> LmCell:
+    """The cell of these models; those of several share the replications of each."""
+    how = SIZES[size]
+    return LmCell(members, how.group_sizes, how.pool, how.groups)
+
+
+def predicted(member: str, size: int) -> tuple[tuple[LmQuantity, float], ...]:
+    """c1 + c2/G + c3/(G(G-1)) by the pool's formulas, as weights of quantities."""
+    return (
+        (pooled(member, "c1"), 1.0),
+        (pooled(member, "c2"), 1 / size),
+        (pooled(member, "c3"), 1 / (size * (size - 1))),
+    )

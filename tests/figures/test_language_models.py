@@ -1,0 +1,254 @@
+"""Pictures of language models: every number where it belongs, and none where a run has left none."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("seaborn")
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from figures import data
+from figures.__main__ import paint
+from figures.gradient_mse_lm import ASIDE, FAINT, NAMES, draw
+from figures.gradient_mse_lm import PANELS as MODELS
+from figures.group_size_lm import draw as draw_group_size
+from figures.group_size_lm import draw_final
+from figures.style import BASELINES, theme
+from ustat_pg.validation import InputError
+
+
+@pytest.fixture(autouse=True)
+def _look():
+    with theme():
+        yield
+    plt.close("all")
+
+
+@pytest.fixture
+def errors(language_model_points):
+    own = language_model_points["figure"] == "gradient_mse_lm"
+    return language_model_points[own].reset_index(drop=True)
+
+
+@pytest.fixture
+def noise(language_model_points):
+    own = language_model_points["figure"] == "group_size_lm"
+    return language_model_points[own].reset_index(drop=True)
+
+
+@pytest.fixture
+def trained(sweep_folder):
+    found = data.sweep(sweep_folder)
+    return found[found["figure"] == "group_size_lm"].reset_index(drop=True)
+
+
+@pytest.fixture
+def final(sweep_folder):
+    found = data.sweep(sweep_folder)
+    return found[found["figure"] == "group_size_lm_final"].reset_index(drop=True)
+
+
+def has(axis, x, y, **look):
+    """Whether some line of the axis goes through these points, in their order."""
+    return any(
+        len(line.get_xdata()) == len(x)
+        and np.allclose(line.get_xdata(), x)
+        and np.allclose(line.get_ydata(), y)
+        for line in axis.get_lines()
+        if all(getattr(line, f"get_{name}")() == value for name, value in look.items())
+    )
+
+
+def bands(axis):
+    """The corners of each filled band."""
+    return [
+        part.get_paths()[0].vertices
+        for part in axis.collections
+        if len(part.get_paths()) == 1 and len(part.get_paths()[0]) > 4
+    ]
+
+
+def spans(axis):
+    """The vertical lines of intervals: abscissa, low, high."""
+    return {
+        (round(float(x), 9), round(float(low), 9), round(float(high), 9))
+        for part in axis.collections
+        for (x, low), (_, high) in (path.vertices for path in part.get_paths() if len(path) == 2)
+    }
+
+
+def test_every_model_has_its_panel_with_lines_bands_and_points(errors):
+    axes = draw(errors).axes
+    assert len(axes) == len(MODELS)
+    for axis, (model, title) in zip(axes, MODELS.items(), strict=True):
+        assert title in axis.get_title(loc="left")
+        assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
+        assert axis.get_ylim()[0] > 0
+        own = errors[errors["panel"] == model]
+        for name in NAMES:
+            line = own[own["series"] == name]
+            assert has(
+                axis, line["group_size"], line["prediction"], color=BASELINES[name].colour
+            ), (model, name)
+            corners = {tuple(corner) for found in bands(axis) for corner in found.round(9)}
+            for row in line.to_dict("records"):
+                for end in ("pool_low", "pool_high"):
+                    assert (row["group_size"], round(row[end], 9)) in corners, (model, name, end)
+            drawn = line[line["estimate"].notna()]
+            # Points of baselines at one group size stand side by side.
+            x = drawn["group_size"] * 1.035 ** ASIDE.get(name, 0)
+            if len(drawn):
+                assert has(axis, x, drawn["estimate"], linestyle="None")
+            for at, low, high in zip(x, drawn["low"], drawn["high"], strict=True):
+                assert (round(at, 9), round(low, 9), round(high, 9)) in spans(axis)
+        # What crowds another line has a line, and no band.
+        assert len(bands(axis)) == len(NAMES)
+        for name, look in FAINT.items():
+            line = own[own["series"] == name]
+            assert has(axis, line["group_size"], line["prediction"], color=look.colour), name
+
+
+def test_what_reaches_zero_goes_to_the_edge_and_weighted_lines_end_there(errors):
+    model = errors["panel"] == "short"
+    ends = ["pool_low", "low"]
+    plain = model & (errors["series"] == "grpo")
+    errors.loc[plain, ends] = -1.0
+    weighted = model & (errors["series"] == "norm-weighted") & (errors["group_size"] >= 8)
+    errors.loc[weighted, "pool_low"] = 0.1 * errors["prediction"]
+    axis = draw(errors).axes[-1]
+    edge = axis.get_ylim()[0]
+    assert edge > errors[model]["prediction"].min() / 2
+    assert min(corner[1] for found in bands(axis) for corner in found) > 0
+    assert any(low < edge for _, low, _ in spans(axis))
+    own = errors[model & ~weighted]
+    for name in ("grpo", "norm-weighted"):
+        line = own[own["series"] == name]
+        assert has(axis, line["group_size"], line["prediction"], color=BASELINES[name].colour)
+
+
+def test_a_run_without_samples_or_with_one_model_is_drawn(errors):
+    bare = errors[errors["panel"] == "strong"].assign(estimate=np.nan, low=np.nan, high=np.nan)
+    (axis,) = draw(bare).axes
+    assert not spans(axis)
+    other = draw(bare.assign(panel="my $model$"))
+    other.draw_without_rendering()
+    assert r"my \$model\$" in other.axes[0].get_title(loc="left")
+
+
+def test_the_noise_has_its_band_and_heavy_lines_within_it(noise):
+    (axis,) = draw_group_size(noise).axes
+    for _, own in noise.groupby("series"):
+        assert has(axis, own["group_size"], own["prediction"])
+        good = own[own["prediction"] <= 1.05]
+        assert 0 < len(good) < len(own)
+        assert has(axis, good["group_size"], good["prediction"], linewidth=3)
+    sampled = noise[noise["estimate"].notna()]
+    found = {(low, high) for _, low, high in spans(axis)}
+    assert found == {
+        (round(row["low"], 9), round(row["high"], 9)) for row in sampled.to_dict("records")
+    }
+    # Models at one group size stand side by side.
+    assert len({x for x, _, _ in spans(axis)}) == len(sampled)
+    assert "base" in [text.get_text() for text in axis.get_legend().get_texts()]
+
+
+def test_a_sweep_adds_a_panel_for_each_budget(noise, trained):
+    figure = draw_group_size(pd.concat([noise, trained], ignore_index=True))
+    first, *rest = figure.axes
+    assert len(rest) == 2
+    for axis, budget in zip(rest, (32, 64), strict=True):
+        assert f"K = {budget}" in axis.get_title(loc="left")
+        own = trained[(trained["budget"] == budget) & (trained["series"] == "rloo")]
+        drawn = [line for line in axis.get_lines() if line.get_linestyle() == "None"]
+        assert len(drawn) == own["step"].nunique()
+        for line, (_, at) in zip(drawn, own.groupby("step"), strict=True):
+            assert np.array_equal(line.get_ydata(), at["estimate"])
+        assert {(low, high) for _, low, high in spans(axis)} == {
+            (round(row["low"], 9), round(row["high"], 9)) for row in own.to_dict("records")
+        }
+        assert axis.get_ylim() == rest[0].get_ylim()
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == ["step 20", "step 40"]
+    assert has(first, *noise[noise["series"] == "base"][["group_size", "prediction"]].T.to_numpy())
+
+
+def test_final_accuracies_stand_beside_the_papers_with_the_best_ringed(final):
+    axes = draw_final(final).axes
+    titles = [axis.get_title(loc="left") for axis in axes]
+    assert [word in title for word, title in zip(("grpo", "norm", "paper"), titles, strict=True)]
+    paper = final[final["panel"] == "paper"]
+    assert len(paper) == 18
+    for budget, own in paper.groupby("budget"):
+        assert has(axes[-1], own["group_size"], own["estimate"], linestyle="None"), budget
+        best = own.loc[own["estimate"].idxmax()]
+        assert has(axes[-1], [best["group_size"]], [best["estimate"]], markerfacecolor="none")
+    assert not spans(axes[-1])
+    for axis, trainer in zip(axes, ("rloo", "norm-weighted"), strict=False):
+        own = final[(final["panel"] == "final") & (final["series"] == trainer)]
+        assert {(low, high) for _, low, high in spans(axis)} == {
+            (round(row["low"], 9), round(row["high"], 9)) for row in own.to_dict("records")
+        }
+    assert axes[0].get_ylim() == axes[1].get_ylim() != axes[2].get_ylim()
+
+
+def test_one_run_each_has_no_intervals(final):
+    figure = draw_final(final.assign(low=np.nan, high=np.nan))
+    figure.draw_without_rendering()
+    assert not any(spans(axis) for axis in figure.axes)
+
+
+def test_nothing_is_drawn_where_there_is_nothing(errors, noise, trained, final):
+    assert draw(errors.iloc[:0]) is None
+    assert draw_group_size(trained) is None
+    assert draw_final(final[final["panel"] == "paper"]) is None
+    assert len(draw_group_size(noise).axes) == 1
+
+
+def test_a_run_finds_its_sweep(sweep_folder, noise, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "verdicts.json").write_text(json.dumps({"claims": []}))
+    noise.to_csv(folder / "curves.csv", index=False)
+    names = ["group_size_lm", "group_size_lm_final"]
+    assert data.sweep(folder) is None
+    files, missing = paint(folder, tmp_path / "without", names)
+    assert missing == names[1:]
+    (folder / "sweep").symlink_to(sweep_folder / "sweep")
+    drawn, missing = paint(folder, tmp_path / "with", names)
+    assert not missing
+    assert files[0].read_bytes() != drawn[0].read_bytes()
+
+
+def test_a_damaged_table_is_refused(tmp_path):
+    (tmp_path / "sweep").mkdir()
+    for text in ("", "a,b\n1,2\n"):
+        (tmp_path / "sweep" / "table2.csv").write_text(text)
+        with pytest.raises(InputError, match="not the table of a sweep"):
+            data.sweep(tmp_path)
+
+
+def test_the_tables_of_a_sweep_are_what_is_read(sweep_folder):
+    """The columns are those that the sweep's own functions give."""
+    sweep = pytest.importorskip("ustat_pg.llm.sweep")
+    rows = [
+        {"trainer": "rloo", "K": 32, "G": size, "seed": seed, "step": step, "final": step == 40,
+         "status": "finished", "accuracy": 0.4 + step / 400 + seed / 50 + size / 100}
+        for size in (4, 8) for seed in (0, 1) for step in (0, 20, 40)
+    ]  # fmt: skip
+    runs = pd.DataFrame(rows)
+    for name, made in (("figure5", sweep.figure5(runs)), ("table2", sweep.table2(runs))):
+        stored = pd.read_csv(sweep_folder / "sweep" / f"{name}.csv")
+        assert list(made.columns) == list(stored.columns)
+        made.to_csv(sweep_folder / "sweep" / f"{name}.csv", index=False)
+    found = data.sweep(sweep_folder)
+    assert found.groupby("panel").size().to_dict() == {"final": 2, "paper": 18, "trained": 4}
+    own = found[found["panel"] == "final"].sort_values("group_size")
+    assert own["estimate"].to_list() == pytest.approx([0.55, 0.59])

@@ -1,0 +1,446 @@
+"""Cells of language models: both sides of a replication against enumeration, and how they are drawn."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from ustat_pg.engines import InfeasibleError, MomentSums  # noqa: E402
+from ustat_pg.experiment.blocks import Block, run_task, sums_of  # noqa: E402
+from ustat_pg.llm import cells, estimates  # noqa: E402
+from ustat_pg.llm.cells import (  # noqa: E402
+    BASELINES,
+    BATCH,
+    CONSTANTS,
+    LmCell,
+    LmQuantity,
+    Member,
+    drawn,
+    pooled,
+)
+from ustat_pg.llm.models import load_model, tokenise  # noqa: E402
+from ustat_pg.llm.tasks import load_task  # noqa: E402
+from ustat_pg.validation import InputError  # noqa: E402
+
+from .conftest import save_tiny  # noqa: E402
+
+SIZES = (2, 3)
+ROLLOUTS, GROUPS, PER = 24, 12, 3
+"""Of a replication; PER prompts, of the three that there are."""
+REPLICATIONS = 40
+FEW = 4.5
+"""Standard errors that an estimate may be off by."""
+
+OUTPUTS = [(1,), *[(first, second) for first in (0, 2, 3) for second in range(4)]]
+"""All completions of four symbols, of which 1 ends, cut after two tokens."""
+
+VERIFIER = '''
+"""A verifier of one's own."""
+
+
+def graded(prompts, completions, likes, **columns):
+    """More for the letter that the prompt likes, a little for length."""
+    return [
+        0.6 * completion.count(letter) + 0.1 * len(completion) - 0.2
+        for completion, letter in zip(completions, likes)
+    ]
+'''
+
+
+def write_task(folder, prompts=(("a", "a"), ("ba", "b"), ("b", "a"))):
+    """Prompts and verifier in a folder; returns the words of a member."""
+    folder.mkdir(exist_ok=True)
+    rows = [json.dumps({"prompt": text, "likes": letter}) for text, letter in prompts]
+    (folder / "prompts.jsonl").write_text("\n".join(rows) + "\n")
+    (folder / "verifier.py").write_text(VERIFIER)
+    return {
+        "task": str(folder / "prompts.jsonl"),
+        "verifier": f"{folder / 'verifier.py'}:graded",
+        "max_new_tokens": 2,
+    }
+
+
+@pytest.fixture(scope="module")
+def member(tmp_path_factory):
+    """Two letters, the end and the pad token; at most two tokens: everything can be listed."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("cells")
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2,
+             "num_hidden_layers": 1, "num_key_value_heads": 1}  # fmt: skip
+    model = save_tiny(folder / "model", characters="ab", std=0.1, seed=3, **small)
+    return Member("listed", str(model), **write_task(folder / "task"))
+
+
+@pytest.fixture(scope="module")
+def cell(member):
+    return LmCell((member,), SIZES, ROLLOUTS, GROUPS, PER)
+
+
+class Listed:
+    """Every completion of every prompt: its probability, score and reward."""
+
+    def __init__(self, member):
+        model = load_model(member.model)
+        task = load_task(
+            member.task, verifier=member.verifier, max_new_tokens=member.max_new_tokens
+        )
+        parameters = [p for p in model.model.parameters() if p.requires_grad]
+        probs, scores, rewards = [], [], []
+        for prompt in task.prompts:
+            for output in OUTPUTS:
+                total, context = 0.0, list(tokenise(model, prompt))
+                for token in output:
+                    law = model.model(input_ids=torch.tensor([context])).logits[0, -1].double()
+                    total = total + law.log_softmax(-1)[token]
+                    context.append(token)
+                parts = torch.autograd.grad(total, parameters)
+                scores.append(torch.cat([part.reshape(-1) for part in parts]).double().numpy())
+                probs.append(math.exp(float(total.detach())))
+            texts = model.tokenizer.batch_decode(OUTPUTS, skip_special_tokens=True)
+            rewards.append(task.rewards(prompt, texts, OUTPUTS))
+        shape = (len(task.prompts), len(OUTPUTS))
+        self.probs, self.rewards = np.reshape(probs, shape), np.array(rewards)
+        self.scores = np.reshape(scores, (*shape, -1))
+        np.testing.assert_allclose(self.probs.sum(axis=1), 1, atol=1e-5)
+
+    def given(self, places):
+        """The mean, given the prompts, of everything that can be asked, by (what, group size)."""
+        p, z = self.probs[places], self.rewards[places]
+        scores = self.scores[places]
+        norms = (scores**2).sum(axis=2)
+        value = (p * z).sum(axis=1, keepdims=True)
+        gradients = np.einsum("xk,xk,xkd->xd", p, z, scores)
+        own = (gradients**2).sum(axis=1)
+        first = ((p * norms * (z - value) ** 2).sum(axis=1) - own).mean()
+        pair = ((p * (z - value) ** 2).sum(axis=1) * (p * norms).sum(axis=1) + own).mean()
+        raw = ((p * norms * z**2).sum(axis=1) - own).mean()
+        pairs = itertools.combinations(gradients, 2)
+        between = np.mean([(one - two) @ (one - two) / 2 for one, two in pairs])
+        found = {("c1", 0): between, ("c2", 0): first, ("c3", 0): pair}
+        for size in SIZES:
+            second = pair / (size * (size - 1))
+            found["vanilla", size] = raw / size
+            found["oracle", size] = first / size
+            found["grpo", size] = first / size + second
+            found[BATCH, size] = between + first / size + second
+        return found
+
+
+@pytest.fixture(scope="module")
+def listed(member):
+    return Listed(member)
+
+
+def all_of(name="listed"):
+    """Everything that can be asked of a member."""
+    fresh = [drawn(name, what, size) for what in (*BASELINES, BATCH) for size in SIZES]
+    known = [pooled(name, what, size) for what in BASELINES for size in SIZES]
+    return tuple(fresh + known + [pooled(name, what) for what in CONSTANTS])
+
+
+def replication(cell, seed, number):
+    """By label, without what is kept."""
+    (member,) = cell.members
+    return cells._replication.__wrapped__(
+        member, cell.group_sizes, cell.rollouts, cell.groups, cell.prompts, seed, number
+    )
+
+
+class Off:
+    """By how much replications differ from what enumeration says of their prompts."""
+
+    def __init__(self, cell, listed, quantities, seed, replications=REPLICATIONS):
+        rows, means = [], []
+        for number in range(replications):
+            found = replication(cell, seed, number)
+            given = listed.given(cells._places(len(listed.probs), PER, seed, number))
+            rows.append([found[q.label] - given[q.what, q.group_size] for q in quantities])
+            means.append([given[q.what, q.group_size] for q in quantities])
+        labels = [q.label for q in quantities]
+        errors = np.std(rows, axis=0, ddof=1) / np.sqrt(replications)
+        self.errors = dict(zip(labels, errors, strict=True))
+        self.deviations = dict(zip(labels, np.mean(rows, axis=0) / errors, strict=True))
+        self.expected = dict(zip(labels, np.mean(means, axis=0), strict=True))
+
+    def largest(self):
+        return max(map(abs, self.deviations.values()))
+
+
+@pytest.fixture(scope="module")
+def off(cell, listed):
+    return Off(cell, listed, all_of(), seed=3)
+
+
+def test_both_sides_are_unbiased_for_what_enumeration_says(off):
+    assert len(off.deviations) == 17
+    assert off.largest() < FEW, off.deviations
+
+
+def test_errors_are_small_enough_to_tell_wrong_formulas(off):
+    """What these would be off by, in standard errors: no second-order part, twice c1, no centring."""
+
+    def expected(what, size=2):
+        return off.expected[pooled("listed", what, size).label]
+
+    second = expected("c3", 0) / 2
+    gaps = {
+        drawn("listed", "grpo", 2): second / 2,
+        drawn("listed", BATCH, 2): second / 2,
+        pooled("listed", "grpo", 2): second / 2,
+        pooled("listed", "c3"): expected("c3", 0) / 2,
+        pooled("listed", "c1"): expected("c1", 0),
+        drawn("listed", "vanilla", 2): abs(expected("vanilla") - expected("oracle")),
+        pooled("listed", "vanilla", 2): abs(expected("vanilla") - expected("oracle")),
+    }
+    for quantity, gap in gaps.items():
+        assert gap > (FEW + 2) * off.errors[quantity.label], quantity.label
+
+
+def test_a_gradient_divided_twice_is_seen(cell, listed, monkeypatch):
+    """c1 compares gradients of two prompts, which stand beside Gram matrices in one pool."""
+
+    def smaller(self):
+        gram, gradient = own(self)
+        return gram, gradient / 2
+
+    own = cells._Side.scored
+    monkeypatch.setattr(cells._Side, "scored", smaller)
+    found = Off(cell, listed, (pooled("listed", "c1"),), seed=3, replications=20)
+    assert found.largest() > FEW
+
+
+def test_prompts_are_drawn_alike():
+    places = np.array([cells._places(3, 2, 0, number) for number in range(900)])
+    for column in (*places.T, 3 * places[:, 0] + places[:, 1]):
+        counts = np.bincount(column)
+        expected = len(column) / len(counts)
+        # At most 9 standard deviations from what is expected, of each count.
+        assert ((counts - expected) ** 2 < 9**2 * expected).all()
+        assert len(counts) in (3, 9)
+
+
+def test_the_fresh_groups_read_neither_pool_nor_formulas(cell, listed, monkeypatch):
+    """Without formulas, what was drawn stays what enumeration says."""
+
+    def wrong(pool):
+        raise AssertionError
+
+    monkeypatch.setattr(estimates, "prompt_moments", wrong)
+    monkeypatch.setattr(cells, "_pool_values", lambda *_: {})
+    fresh = tuple(q for q in all_of() if q.method == "drawn")
+    assert Off(cell, listed, fresh, seed=4, replications=12).largest() < FEW
+
+
+def test_the_oracle_of_fresh_groups_needs_two_values(cell, listed, monkeypatch):
+    """One value twice is an oracle that errs: its error is above the oracle's by Var V̂ tr F / G."""
+
+    def one(self, *arguments):
+        own(self, *arguments)
+        # Of one rollout, so that it is seen.
+        self.values = [float(self.pool[1][0])] * 2
+
+    own = cells._Side.__init__
+    monkeypatch.setattr(cells._Side, "__init__", one)
+    monkeypatch.setattr(cells, "_pool_values", lambda *_: {})
+    found = Off(cell, listed, (drawn("listed", "oracle", 2),), seed=5, replications=20)
+    assert found.deviations[drawn("listed", "oracle", 2).label] > FEW
+
+
+# Addressed draws.
+
+
+def sums_equal(one: MomentSums, other: MomentSums):
+    assert one.n == other.n
+    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-12)
+    np.testing.assert_allclose(one.covariance, other.covariance, rtol=1e-9, atol=1e-12)
+
+
+def test_a_replication_is_a_function_of_its_number(cell):
+    asked = all_of()
+    whole = cell.measure("autograd", asked, seed=7, replications=4)
+    for parts in [(1, 3), (2, 1, 1)]:
+        cells._replication.cache_clear()
+        merged, first = None, 0
+        for count in parts:
+            part = cell.measure("autograd", asked, seed=7, first=first, replications=count)
+            merged = part if merged is None else merged.merge(part)
+            first += count
+        sums_equal(merged, whole)
+    backwards = cell.measure("autograd", asked[::-1], seed=7, replications=4)
+    np.testing.assert_array_equal(backwards.mean[::-1], whole.mean)
+    other = cell.measure("autograd", asked, seed=8, replications=4)
+    assert (other.mean != whole.mean).all()
+
+
+def test_threads_and_order_change_nothing(cell):
+    label = [quantity.label for quantity in all_of()]
+    alone = [replication(cell, 0, number) for number in range(4)]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(lambda number: replication(cell, 0, number), reversed(range(4))))
+    for one, other in zip(alone, reversed(together), strict=True):
+        assert [one[name] for name in label] == [other[name] for name in label]
+
+
+def test_each_thread_has_a_model_of_its_own(member):
+    mine, theirs = cells._model(member.model), []
+    thread = threading.Thread(target=lambda: theirs.append(cells._model(member.model)))
+    thread.start()
+    thread.join()
+    assert mine is cells._model(member.model)
+    assert theirs[0].model is not mine.model
+
+
+def test_other_members_change_nothing(member, cell):
+    """Blocks of several models draw what the model's own would."""
+    twin = Member("twin", member.model, member.task, member.verifier, member.max_new_tokens)
+    both = LmCell((twin, member), SIZES, ROLLOUTS, GROUPS, PER)
+    assert both.name != cell.name
+    asked = all_of()
+    one = cell.measure("autograd", asked, seed=1, replications=2)
+    two = both.measure("autograd", (*asked, *all_of("twin")), seed=1, replications=2)
+    np.testing.assert_array_equal(two.mean, np.tile(one.mean, 2))
+
+
+def test_what_a_replication_costs_is_paid_once(cell, monkeypatch):
+    from ustat_pg.llm import generation
+
+    calls, own = [], generation.transformers_draw
+    monkeypatch.setattr(
+        generation, "transformers_draw", lambda *words: calls.append(1) or own(*words)
+    )
+    cells._replication.cache_clear()
+    for asked in all_of()[:3]:
+        cell.measure("autograd", (asked,), seed=9, replications=2)
+    assert len(calls) == 2
+
+
+def test_blocks_are_plain_data(cell):
+    copy = pickle.loads(pickle.dumps(cell))
+    assert copy == cell
+    assert copy.name == cell.name
+    block = Block(copy, all_of(), "autograd", seed=7, first=1, replications=3)
+    found = run_task(pickle.loads(pickle.dumps(block)))
+    json.dumps([found, block.description], allow_nan=False)
+    sums_equal(sums_of(found), cell.measure("autograd", all_of(), seed=7, first=1, replications=3))
+
+
+# Names.
+
+
+def test_the_name_holds_weights_task_and_code(member, cell, tmp_path, monkeypatch):
+    names = {cell.name}
+
+    def differs(cell):
+        assert cell.name not in names
+        names.add(cell.name)
+
+    words = {"task": member.task, "verifier": member.verifier, "max_new_tokens": 2}
+    differs(LmCell((member,), (2, 4), ROLLOUTS, GROUPS, PER))
+    differs(LmCell((member,), SIZES, ROLLOUTS + 1, GROUPS, PER))
+    differs(LmCell((member,), SIZES, ROLLOUTS, GROUPS + 1, PER))
+    differs(LmCell((member,), SIZES, ROLLOUTS, GROUPS, PER + 1))
+    differs(LmCell((Member("listed", member.model, **words | {"max_new_tokens": 1}),), SIZES))
+    for place, (name, change) in enumerate(
+        [
+            ("prompts", lambda text: text.replace("ba", "ab")),
+            ("columns", lambda text: text.replace('"b"}', '"a"}')),
+        ]
+    ):
+        folder = tmp_path / name
+        own = write_task(folder)
+        file = folder / "prompts.jsonl"
+        assert change(file.read_text()) != file.read_text(), place
+        file.write_text(change(file.read_text()))
+        differs(LmCell((Member("listed", member.model, **own),), SIZES, ROLLOUTS, GROUPS, PER))
+    own = write_task(tmp_path / "verifier")
+    (tmp_path / "verifier" / "verifier.py").write_text(VERIFIER.replace("0.6", "0.7"))
+    differs(LmCell((Member("listed", member.model, **own),), SIZES, ROLLOUTS, GROUPS, PER))
+    other = save_tiny(tmp_path / "model", characters="ab", seed=6)
+    differs(LmCell((Member("listed", str(other), **words),), SIZES, ROLLOUTS, GROUPS, PER))
+    monkeypatch.setattr(cells, "_code", lambda: "another")
+    differs(cell)
+
+
+def test_the_same_places_and_words_make_the_same_name(member, cell, tmp_path):
+    again = Member("listed", member.model, **write_task(tmp_path / "again"))
+    assert LmCell((again,), SIZES, ROLLOUTS, GROUPS, PER).name == cell.name
+
+
+def test_the_code_of_every_module_that_draws_or_scores_is_in_the_name():
+    listed = set(cells._MAKERS)
+    for name in ("cells", "generation", "brute_force", "scores", "scored", "estimates", "tasks"):
+        assert f"{name}.py" in listed
+
+
+def test_a_member_is_a_model_with_its_own_task_unless_named():
+    assert Member("embedded:strong") == Member(
+        "embedded:strong", "embedded:strong", "embedded:strong"
+    )
+    assert LmCell(("embedded:strong",)).by_name == {"embedded:strong": Member("embedded:strong")}
+    assert Member("few", "embedded:short", "embedded:short:problems=9").task.endswith("=9")
+
+
+# Refusals.
+
+
+def test_what_a_cell_refuses():
+    for words, message in [
+        (((),), "different names"),
+        ((("embedded:short", "embedded:short"),), "different names"),
+        ((("embedded:short", Member("embedded:short", "other")),), "different names"),
+        ((("embedded:short",), ()), "increase"),
+        ((("embedded:short",), (4, 2)), "increase"),
+        ((("embedded:short",), (2, 2)), "increase"),
+        ((("embedded:short",), (1, 2)), "group size"),
+        ((("embedded:short",), (2, 8), 3), "rollouts"),
+        ((("embedded:short",), (2, 8), 16, 1), "groups"),
+        ((("embedded:short",), (2, 8), 16, 2, 1), "prompts"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            LmCell(*words)
+
+
+@pytest.mark.parametrize(
+    "quantity",
+    [
+        drawn("unknown", "grpo", 2),
+        drawn("listed", "c1", 2),
+        drawn("listed", "c1", 0),
+        drawn("listed", "grpo", 4),
+        drawn("listed", "grpo", 0),
+        pooled("listed", BATCH, 2),
+        pooled("listed", "c1", 2),
+        pooled("listed", "grpo"),
+        pooled("listed", "norm-weighted", 2),
+        LmQuantity("guessed", "listed", "grpo", 2),
+        "grpo",
+    ],
+)
+def test_quantities_that_are_none(quantity, cell):
+    with pytest.raises(InputError, match=r"quantity|unknown|group sizes"):
+        cell.measure("autograd", (quantity,), replications=1)
+
+
+def test_nothing_is_enumerated_and_nothing_but_autograd_scores(cell):
+    asked = all_of()[:1]
+    for call in (cell.check_exact, lambda quantities: cell.measure("exact", quantities)):
+        with pytest.raises(InfeasibleError, match="listed"):
+            call(asked)
+    with pytest.raises(InputError, match="autograd"):
+        cell.measure("cpu", asked, replications=1)
+    with pytest.raises(InputError, match="at least one"):
+        cell.measure("autograd", (), replications=1)
+    assert cell.engine("cpu") == "autograd"
+    assert (cell.group_size, cell.batch_size, cell.steps) == (3, 1, 1)
+    assert cell.outputs == PER * (3 * ROLLOUTS + 3 * GROUPS) * cells._WORK
+    assert cell.halved() is None

@@ -1,0 +1,503 @@
+"""The commands on language models, as a user gives them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from ustat_pg.cli import main  # noqa: E402
+from ustat_pg.llm import estimates  # noqa: E402
+from ustat_pg.llm.scored import ScoredPool  # noqa: E402
+from ustat_pg.predictions import group_size_advice  # noqa: E402
+from ustat_pg.problems import example_problem  # noqa: E402
+
+VERIFIER = """
+def digits(prompts, completions, **columns):
+    return [float(any(c.isdigit() for c in completion)) for completion in completions]
+
+
+def words(prompts, completions, **columns):
+    return ["good"] * len(completions)
+"""
+ANSWER = {"g_star_paper", "g_star_exact", "g_best", "g_interval", "table"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Prompts and a verifier."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("commands")
+    rows = [json.dumps({"prompt": f"{a}+{b}="}) for a in (1, 2) for b in (3, 4)]
+    (folder / "prompts.jsonl").write_text("\n".join(rows) + "\n")
+    (folder / "verifier.py").write_text(VERIFIER)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(place, tiny_folder):
+    """The words that say which model, prompts and rollouts."""
+    prompts, verifier = place / "prompts.jsonl", place / "verifier.py"
+    return (
+        "--model", str(tiny_folder), "--prompts", str(prompts), "--verifier", f"{verifier}:digits",
+        "--max-new-tokens", "4", "--samples", "8",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kept(place, model):
+    """A folder that ``llm mse`` has filled."""
+    folder = place / "kept"
+    assert main(["llm", "mse", *model, "--out", str(folder)]) == 0
+    return folder
+
+
+def out_of(capsys, *words) -> str:
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def strict(text):
+    """JSON without NaN and infinities."""
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+# llm mse.
+
+
+def test_the_table_fits_and_the_folder_holds_what_it_says(capsys, kept, model):
+    text = out_of(capsys, "llm", "mse", *model, "--out", kept)
+    assert max(map(len, text.splitlines())) <= 110
+    for words in ("4 prompts, 8 rollouts of each", "vanilla", "c1", "G*, exact", "no\n"):
+        assert words.rstrip() in text
+    for name in ("rollouts.jsonl", "scored.npz", "curves.csv", "summary.csv"):
+        assert (kept / name).is_file()
+        assert name in text
+
+
+def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model):
+    found = strict(out_of(capsys, "llm", "mse", *model, "--out", kept, "--json"))
+    pool = ScoredPool.load(kept / "scored.npz")
+    own = estimates.curves(pool, [2, 4, 8], estimates.BASELINES)
+    np.testing.assert_allclose(
+        [row["mse"] for row in found["curves"]], own["mse"], rtol=1e-9, atol=1e-12
+    )
+    known = estimates.constants(pool)
+    by_name = {row["name"]: row["value"] for row in found["constants"]}
+    assert [by_name[name] for name in ("c1", "c2", "c3")] == pytest.approx(
+        [known.c1, known.c2, known.c3]
+    )
+    assert (found["prompts"], found["rollouts"]) == (4, 8)
+    alone = strict(out_of(capsys, "llm", "mse", "--scored", kept / "scored.npz", "--json"))
+    assert alone["curves"] == found["curves"]
+
+
+def counted(monkeypatch):
+    """The ids of the prompts that are sampled."""
+    from ustat_pg.llm import rollouts
+
+    seen, own = [], rollouts.transformers_draw
+
+    def draw(language_model, prompts, *words):
+        for prompt, found in zip(prompts, own(language_model, prompts, *words), strict=True):
+            seen.append(prompt[0])
+            yield found
+
+    monkeypatch.setattr(rollouts, "transformers_draw", draw)
+    return seen
+
+
+def test_a_killed_command_goes_on(capsys, kept, model, tmp_path, monkeypatch):
+    seen = counted(monkeypatch)
+    folder = tmp_path / "again"
+    folder.mkdir()
+    lines = (kept / "rollouts.jsonl").read_text().splitlines(keepends=True)
+    # Killed while it wrote the third prompt.
+    (folder / "rollouts.jsonl").write_text("".join(lines[:3]) + lines[3][:40])
+    text = out_of(capsys, "llm", "mse", *model, "--out", folder, "--json")
+    assert len(seen) == 2
+    seen.clear()
+    assert (
+        strict(text)["curves"]
+        == strict(out_of(capsys, "llm", "mse", *model, "--out", kept, "--json"))["curves"]
+    )
+    assert seen == []
+
+
+OPTIONS = [
+    ("--limit", "2"),
+    ("--seed", "3"),
+    ("--dtype", "float64"),
+    ("--lora", "2"),
+    ("--pad-token", "<eos>"),
+    ("--parameters", "*mlp*", "--parameters", "*norm*"),
+    ("--method", "loop"),
+    ("--autocast",),
+    ("--memory", "64MB"),
+    ("--batch", "3"),
+    ("--backend", "transformers"),
+    ("--device", "cpu"),
+    ("--group-sizes", "2,3"),
+]
+
+
+@pytest.mark.parametrize("words", OPTIONS, ids=lambda words: words[0])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_option_is_taken(words, capsys, model):
+    found = strict(out_of(capsys, "llm", "mse", *model, *words, "--json"))
+    assert found["prompts"] == (2 if words[0] == "--limit" else 4)
+    assert all(row["mse"] is None or math.isfinite(row["mse"]) for row in found["curves"])
+
+
+def test_options_change_what_they_should(capsys, model, kept):
+    def errors(*words):
+        found = strict(out_of(capsys, "llm", "mse", *model, *words, "--json"))
+        return [row["mse"] for row in found["curves"] if row["baseline"] == "grpo"]
+
+    plain = errors()
+    np.testing.assert_allclose(errors("--method", "loop"), plain, rtol=1e-4)
+    np.testing.assert_allclose(errors("--batch", "3"), plain, rtol=1e-4)
+    assert errors("--seed", "1") != plain
+    assert max(errors("--parameters", "*mlp*")) < max(plain)
+
+
+def test_check_stands_beside_the_pool(capsys, model):
+    words = ("--check", "2,3", "--replications", "8", "--check-prompts", "2")
+    found = strict(out_of(capsys, "llm", "mse", *model, *words, "--json"))["check"]
+    assert [(row["baseline"], row["group_size"]) for row in found] == [
+        (baseline, size) for baseline in ("vanilla", "grpo", "oracle") for size in (2, 3)
+    ]
+    assert all(row["sampled"] > 0 and row["sampled_se"] > 0 for row in found)
+    assert found[0]["rollouts"] == 2 * 8 * 2
+    assert "sampled_se" in out_of(capsys, "llm", "mse", *model, *words)
+
+
+# group-size.
+
+
+def test_the_answer_has_the_form_that_bandits_get(capsys, kept, tmp_path):
+    problem = tmp_path / "problem.json"
+    problem.write_text(json.dumps(example_problem()))
+    bandit = strict(out_of(capsys, "group-size", problem, "--budget", "24", "--json"))
+    found = strict(
+        out_of(capsys, "group-size", "--scored", kept / "scored.npz", "--budget", "24", "--json")
+    )
+    assert set(bandit) == ANSWER
+    assert set(bandit) <= set(found)
+    assert set(found["table"][0]) == set(bandit["table"][0])
+    pool = ScoredPool.load(kept / "scored.npz")
+    known = estimates.constants(pool)
+    advice = group_size_advice(
+        known.predictions(),
+        24,
+        zero_signal=lambda size: float(estimates.zero_signal(pool, [size])["share"].iloc[0]),
+    )
+    assert found["g_best"] == advice.g_best
+    assert [row["mse"] for row in found["table"]] == [row.mse for row in advice.table]
+    assert 24 % found["g_best"] == 0
+    assert found["critic_cost"]["group_size"] == found["g_best"]
+
+
+def test_the_advice_in_words(capsys, kept):
+    text = out_of(capsys, "group-size", "--scored", kept / "scored.npz", "--budget", "24")
+    for words in ("Use G = ", "num_generations = ", "ot knowing the value costs", "95%"):
+        assert words in text
+    assert "inf%" not in text
+    assert "nan" not in text
+
+
+def test_a_model_and_its_prompts_get_the_advice_of_their_pool(capsys, model, kept):
+    words = ("--budget", "16", "--json")
+    sampled = strict(out_of(capsys, "group-size", *model, *words))
+    scored = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words))
+    assert sampled["table"] == scored["table"]
+
+
+def test_rollouts_of_ones_own_are_scored(capsys, model, kept, monkeypatch):
+    seen = counted(monkeypatch)
+    words = (*model, "--rollouts", str(kept / "rollouts.jsonl"), "--budget", "16", "--json")
+    found = strict(out_of(capsys, "group-size", *words))
+    own = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words[-3:]))
+    assert found["table"] == own["table"]
+    assert seen == []
+
+
+def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
+    file = tmp_path / "rewards.jsonl"
+    rewards = [[1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
+    file.write_text("\n".join(json.dumps({"rewards": row}) for row in rewards) + "\n")
+    text = out_of(capsys, "group-size", "--rollouts", file, "--budget", "8")
+    assert "Missing: no advice on G" in text
+    assert "--model" in text
+    found = strict(out_of(capsys, "group-size", "--rollouts", file, "--budget", "8", "--json"))
+    assert found["pass_rate"] == pytest.approx(5 / 12)
+    assert (found["all_lowest"], found["all_highest"]) == (pytest.approx(1 / 3),) * 2
+    shares = {row["group_size"]: row["share"] for row in found["zero_signal"]}
+    assert shares[2] == pytest.approx((0.5 + 1 + 1) / 3)
+    assert shares[4] == pytest.approx((0 + 1 + 1) / 3)
+    assert not ANSWER & set(found)
+
+
+# Refusals.
+
+
+def refused(capsys, *words) -> str:
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize("command", [("llm", "mse"), ("group-size", "--budget", "8")])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--prompts", "arithmetic"), "which model: --model"),
+        (("--model", "MODEL"), "which prompts: --prompts"),
+        (("--model", "MODEL", "--prompts", "riddles"), "the task is 'riddles'"),
+        (("--model", "MODEL", "--prompts", "PROMPTS"), "have no verifier"),
+        (("--model", "MODEL", "--prompts", "PROMPTS", "--verifier", "nowhere:at_all"), "nowhere"),
+        (("--scored", "POOL", "--model", "MODEL"), "a scored pool serves alone"),
+        (("--scored", "no.npz"), "no scored pool"),
+        (("--model", "no/such/folder", "--prompts", "arithmetic"), "no model folder"),
+        (("--model", "embedded:none"), "embedded model is 'none'"),
+        (("ALL", "--samples", "3"), "rollouts is 3"),
+        (("ALL", "--limit", "0"), "limit is 0"),
+        (("ALL", "--batch", "0"), "batch is 0"),
+        (("ALL", "--seed", "-1"), "seed is -1"),
+        (("ALL", "--max-new-tokens", "300"), "more than the context"),
+        (("ALL", "--device", "abacus"), "device is 'abacus'"),
+        (("ALL", "--dtype", "int8"), "dtype is 'int8'"),
+        (("ALL", "--lora", "nowhere"), "lora is 'nowhere'"),
+        (("ALL", "--pad-token", "<none>"), "pad_token is '<none>'"),
+        (("ALL", "--parameters", "*nothing*"), "no parameter"),
+        (("ALL", "--backend", "vllm"), "vllm"),
+        (("ALL", "--rollouts", "no.jsonl"), "no.jsonl"),
+        (("ALL", "--verifier", "WORDS"), "good"),
+    ],
+)
+def test_what_is_refused_is_one_line_and_exit_2(
+    command, words, message, capsys, model, kept, place, tiny_folder
+):
+    names = {
+        "MODEL": (str(tiny_folder),),
+        "PROMPTS": (str(place / "prompts.jsonl"),),
+        "POOL": (str(kept / "scored.npz"),),
+        "WORDS": (f"{place / 'verifier.py'}:words",),
+        "ALL": model,
+    }
+    given = [each for word in words for each in names.get(word, (word,))]
+    assert message in refused(capsys, *command, *given)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--group-sizes", "1,2"), "group size is 1"),
+        (("--check", "2", "--parameters", "*norm*"), "does not go with --parameters"),
+        (("--check", "1"), "group size in --check is 1"),
+        (("--check", "2", "--replications", "5"), "must be even"),
+        (("--check", "2", "--check-prompts", "0"), "check-prompts is 0"),
+    ],
+)
+def test_what_a_pool_cannot_answer_is_refused_before_it_is_sampled(
+    words, message, capsys, model, monkeypatch
+):
+    seen = counted(monkeypatch)
+    assert message in refused(capsys, "llm", "mse", *model, *words)
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--group-sizes", "1,9"), "group size is 1"),
+        (("--check", "2"), "--check samples anew"),
+    ],
+)
+def test_what_a_scored_pool_cannot_answer(words, message, capsys, kept):
+    assert message in refused(capsys, "llm", "mse", "--scored", kept / "scored.npz", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--budget", "16"), "whose group size"),
+        (("problem.json", "--model", "embedded:short", "--budget", "16"), "name one of the two"),
+        (("problem.json", "--scored", "a.npz", "--budget", "16"), "name one of the two"),
+    ],
+)
+def test_group_size_is_of_one_thing(words, message, capsys):
+    assert message in refused(capsys, "group-size", *words)
+
+
+@pytest.mark.parametrize("budget", ["16.5", "1", "0"])
+def test_a_budget_is_a_whole_number(budget, capsys, model, monkeypatch):
+    seen = counted(monkeypatch)
+    assert "budget is" in refused(capsys, "group-size", *model, "--budget", budget)
+    assert seen == []
+
+
+def test_rollouts_of_another_model(capsys, model, kept, tmp_path):
+    from .conftest import save_tiny
+
+    other = save_tiny(tmp_path / "other", seed=1)
+    words = ["--model", str(other), *model[2:], "--rollouts", str(kept / "rollouts.jsonl")]
+    assert "other weights" in refused(capsys, "group-size", *words, "--budget", "8")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        (["a", 0, 0, 0], "reward"),
+        ([1, 0, None, 0], "reward"),
+        ([1, 0, float("nan"), 0], "reward"),
+        ([1, 0, 0], "at least 4"),
+    ],
+)
+def test_rewards_that_are_none(rewards, message, capsys, tmp_path):
+    file = tmp_path / "rewards.jsonl"
+    file.write_text(json.dumps({"rewards": rewards}) + "\n")
+    assert message in refused(capsys, "group-size", "--rollouts", file, "--budget", "8")
+
+
+def test_a_store_of_another_seed_is_left_alone(capsys, model, kept):
+    before = (kept / "rollouts.jsonl").read_bytes()
+    message = refused(capsys, "llm", "mse", *model, "--seed", "5", "--out", kept)
+    assert "made with seed = 0" in message
+    assert (kept / "rollouts.jsonl").read_bytes() == before
+
+
+def test_a_hub_that_cannot_be_reached(capsys, monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    words = ("--model", "nobody/nothing-at-all", "--prompts", "arithmetic")
+    message = refused(capsys, "llm", "mse", *words)
+    assert "local folder" in message
+    assert "embedded:NAME" in message
+
+
+# llm sweep: the runs themselves are tests/llm/test_sweep.py's.
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "--out names the folder"),
+        (("--out", "OUT"), "a sweep needs --model, --group-sizes, --budgets, --steps"),
+        (("--out", "OUT", "--model", "MODEL", "--group-sizes", "2", "--budgets", "8", "--steps",
+          "1", "--learning-rate", "0.1"), "which prompts: --prompts"),
+        (("--out", "OUT", "--model", "embedded:short", "--group-sizes", "3", "--budgets", "8",
+          "--steps", "1", "--learning-rate", "0.1", "--held-out", "10"), "3"),
+    ],
+)  # fmt: skip
+def test_what_a_sweep_refuses(words, message, capsys, tmp_path, tiny_folder):
+    names = {"OUT": str(tmp_path / "runs"), "MODEL": str(tiny_folder)}
+    given = [names.get(word, word) for word in words]
+    assert message in refused(capsys, "llm", "sweep", *given)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("llm",),
+        ("llm", "mse", "--group-sizes", "two"),
+        ("llm", "mse", "--memory", "much"),
+        ("llm", "mse", "--method", "guess"),
+        ("llm", "sweep", "--preset", "figure9"),
+        ("group-size", "--model", "embedded:short"),
+    ],
+)
+def test_usage_errors(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_help_needs_nothing_heavy():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\n"
+        "from ustat_pg.cli import main\n"
+        "try: main(['llm', 'mse', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'transformers', 'numpy.random') if m in sys.modules][:2])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch" not in out.stdout.splitlines()[-1]
+    assert "--group-sizes" in out.stdout
+
+
+def test_a_group_larger_than_the_pool_has_no_weighted_baseline(capsys, kept):
+    text = out_of(capsys, "llm", "mse", "--scored", kept / "scored.npz", "--group-sizes", "4,64")
+    (row,) = (line.split() for line in text.splitlines() if line.strip().startswith("64 "))
+    assert row.count("-") == 3
+    assert row.count("±") == 4
+
+
+def pool_of(folder, rewards):
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(*np.shape(rewards), 3))
+    return ScoredPool.from_scores(rewards, scores).save(folder / "scored.npz")
+
+
+def test_without_a_signal_there_is_no_advice(capsys, tmp_path):
+    file = pool_of(tmp_path, np.repeat([[1.0], [0.0], [1.0]], 8, axis=1))
+    said = refused(capsys, "group-size", "--scored", file, "--budget", "64")
+    assert "no group of this pool has a signal" in said
+    told = json.loads(out_of(capsys, "llm", "mse", "--scored", file, "--json"))
+    assert {row["reading"] for row in told["ordering"]} <= {"tie", "holds", "fails", "open"}
+    assert "tie above" not in out_of(capsys, "llm", "mse", "--scored", file)
+
+
+def test_advice_with_costs_speaks_of_completions(capsys, tmp_path):
+    rewards = np.random.default_rng(1).integers(0, 2, (12, 8)).astype(float)
+    file = pool_of(tmp_path, rewards)
+    words = ("group-size", "--scored", file, "--budget", "100.5", "--prompt-cost", "10")
+    text = out_of(capsys, *words)
+    best, completions = map(int, re.search(r"num_generations = (\d+), (\d+) comp", text).groups())
+    assert completions % best == 0
+    assert completions < 100
+    assert "The best real G is known" not in text
+
+
+def test_rewards_alone_and_a_scored_pool_are_not_both_taken(capsys, tmp_path):
+    file = tmp_path / "rewards.jsonl"
+    file.write_text(json.dumps({"rewards": [1, 0, 1, 1]}) + "\n")
+    scored = pool_of(tmp_path, [[1.0, 0.0, 0.0, 1.0]] * 3)
+    both = ("group-size", "--rollouts", file, "--scored", scored, "--budget", "8")
+    assert "serves alone" in refused(capsys, *both)
+    assert "no group size" in refused(capsys, "group-size", "--rollouts", file, "--budget", "1031")
+    assert "2" in out_of(capsys, "group-size", "--rollouts", file, "--budget", "1000000006")
+
+
+def test_small_numbers_stay_as_they_are_in_json(capsys, tmp_path):
+    rewards = np.random.default_rng(1).integers(0, 2, (6, 8)).astype(float)
+    rng = np.random.default_rng(0)
+    tiny = ScoredPool.from_scores(rewards, rng.normal(size=(6, 8, 3)) * 1e-9)
+    file = tiny.save(tmp_path / "scored.npz")
+    told = json.loads(
+        out_of(capsys, "llm", "mse", "--scored", file, "--group-sizes", "4", "--json")
+    )
+    own = estimates.curves(tiny, [4], ["grpo"])["mse"].iloc[0]
+    (found,) = (row["mse"] for row in told["curves"] if row["baseline"] == "grpo")
+    assert found == own

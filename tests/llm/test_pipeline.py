@@ -1,0 +1,127 @@
+"""A folder holds the scored pool in the end, and nothing large beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from ustat_pg.llm import rollouts as rollouts_module
+from ustat_pg.llm.pipeline import collect, score
+from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.llm.scores import Scores
+from ustat_pg.llm.tasks import Prompt, Task
+from ustat_pg.validation import InputError
+
+PROMPTS = 5
+
+
+def long(prompts, completions, **columns):
+    return [float(len(text) > 3) for text in completions]
+
+
+@pytest.fixture(scope="module")
+def task():
+    prompts = tuple(Prompt(f"p{i}", f"{i}+{i}=", {}) for i in range(PROMPTS))
+    return Task("sums", prompts, long, 4)
+
+
+@pytest.fixture(scope="module")
+def pools(tiny, task):
+    return collect(tiny, task, 4)
+
+
+@pytest.fixture
+def scored_prompts(monkeypatch):
+    """Counts the prompts that are scored."""
+    calls, original = [], Scores.of
+
+    def counted(self, *arguments):
+        calls.append(1)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Scores, "of", counted)
+    return calls
+
+
+def same(one, other):
+    for name in ("rewards", "gram", "lengths", "token_proxy", "folds", "fold_gram"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert one.prompts == other.prompts
+    assert one.config == other.config
+
+
+def test_the_sums_of_folds_are_deleted_once_the_pool_is_saved(tiny, pools, tmp_path):
+    other = tmp_path / "folds" / "fold-of-another-pool.npz"
+    other.parent.mkdir()
+    other.write_bytes(b"mine")
+    pool = score(tiny, pools, out=tmp_path, folds=3, config={"seed": 1})
+    assert list((tmp_path / "folds").iterdir()) == [other]
+    same(pool, ScoredPool.load(tmp_path / "scored.npz"))
+    same(pool, score(tiny, pools, folds=3, config={"seed": 1}))
+
+
+def test_a_rerun_reads_the_pool(tiny, pools, tmp_path, scored_prompts):
+    first, said = score(tiny, pools, out=tmp_path, config={"seed": 1}), []
+    scored_prompts.clear()
+    again = score(
+        tiny, pools, out=tmp_path, config={"seed": 1}, progress=lambda *now: said.append(now)
+    )
+    same(first, again)
+    assert scored_prompts == []
+    assert said == [("scored", PROMPTS, PROMPTS)]
+    # What a pool is called is not what it was made of.
+    assert score(tiny, pools, out=tmp_path, config={"seed": 2}).config["seed"] == 2
+    assert scored_prompts == []
+
+
+def test_a_run_that_ended_before_the_sums_were_deleted(tiny, pools, tmp_path, monkeypatch):
+    from ustat_pg.llm.scoring import _Store
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Store, "delete", lambda *arguments: None)
+        score(tiny, pools, out=tmp_path)
+    assert len(list((tmp_path / "folds").iterdir())) == PROMPTS
+    score(tiny, pools, out=tmp_path)
+    assert list((tmp_path / "folds").iterdir()) == []
+
+
+@pytest.mark.parametrize("change", ["rewards", "order", "folds", "parameters", "damage"])
+def test_what_has_changed_is_scored_anew(tiny, pools, tmp_path, scored_prompts, change):
+    score(tiny, pools, out=tmp_path)
+    options, given = {}, list(pools)
+    if change == "rewards":
+        given[2] = replace(given[2], rewards=np.array([1.0, 0, 0, 1]) - given[2].rewards)
+    elif change == "order":
+        given = given[::-1]
+    elif change == "folds":
+        options = {"folds": 2}
+    elif change == "parameters":
+        options = {"parameters": ["*mlp*"]}
+    else:
+        (tmp_path / "scored.npz").write_bytes(b"torn")
+    scored_prompts.clear()
+    found = score(tiny, given, out=tmp_path, **options)
+    assert len(scored_prompts) == PROMPTS
+    same(found, score(tiny, given, **options))
+    same(found, ScoredPool.load(tmp_path / "scored.npz"))
+
+
+def test_too_little_memory_is_told_before_anything_is_sampled(tiny, task, tmp_path, monkeypatch):
+    sampled = []
+    real = rollouts_module.sample
+    monkeypatch.setattr(
+        rollouts_module, "sample", lambda *a, **k: sampled.append(1) or real(*a, **k)
+    )
+    each = 4 * Scores(tiny.model).d
+    for name, value in (("memory", 2 * each), ("disk", each)):
+        options = {name: value, "autocast_bf16": False}
+        with pytest.raises(InputError, match=f"{name} is {value} bytes"):
+            collect(tiny, task, 4, out=tmp_path, scoring=options)
+    assert sampled == []
+    assert len(collect(tiny, task, 4, out=tmp_path, scoring={"memory": 10**8})) == PROMPTS
+    assert sampled == [1]

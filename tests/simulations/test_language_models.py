@@ -1,0 +1,277 @@
+"""Claims on language models: what they ask, and that wrong formulas do not pass."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+
+from simulations import ON_LANGUAGE_MODELS, STEMS, Suite, gradient_mse_lm, group_size_lm
+from simulations.__main__ import main
+
+pytestmark = pytest.mark.skipif(
+    not all(find_spec(name) for name in ("torch", "transformers")), reason="no language models"
+)
+
+MEMBER = "embedded:base"
+REPLICATIONS = 64
+
+
+# Verdicts on a few prompts of one model.
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """What a small pool predicts."""
+    from simulations import language_models
+
+    return language_models.study(MEMBER, "smoke", 0, tmp_path_factory.mktemp("pools"))
+
+
+@pytest.fixture(scope="module")
+def cell():
+    from ustat_pg.llm.cells import LmCell
+
+    return LmCell((MEMBER,), (2, 4), 12, 2, 4)
+
+
+def measured(cell, checks, replications=REPLICATIONS):
+    """Sums of all that the checks ask for, by the cell's name."""
+    from ustat_pg.experiment.plan import panels_of
+
+    ((name, (_, panel)),) = panels_of(check.functional for check in checks).items()
+    return {name: (panel, cell.measure("autograd", panel, replications=replications))}
+
+
+def verdicts(cell, checks, required):
+    """Of the decider, at a false-alarm rate of one in a hundred, check by check."""
+    from ustat_pg.checks import decide
+
+    sums = measured(cell, checks)
+    return {
+        check.name: decide(
+            check.statement, check.functional.evidence(sums, 0.01), required.get(check.name, ())
+        )
+        for check in checks
+    }
+
+
+def agreement(cell, study):
+    """The checks of both claims at the smaller group size, and the excess."""
+    mse = [check for check in gradient_mse_lm._agree(cell, study, 0.5) if "G=2" in check.name]
+    noise = [check for check in group_size_lm._agree(cell, study, 0.5) if "G=2" in check.name]
+    return [*mse, gradient_mse_lm._excess(cell, study), *noise]
+
+
+def test_the_true_formulas_are_not_refuted(cell, study):
+    from ustat_pg.checks import Verdict
+
+    found = verdicts(cell, agreement(cell, study), {})
+    assert len(found) == 5
+    assert all(decision.verdict != Verdict.REFUTED for decision in found.values()), found
+    confirmed = [name for name, d in found.items() if d.verdict == Verdict.CONFIRMED]
+    assert any("grpo, sampled over predicted" in name for name in confirmed), found
+
+
+def wrong(values, what):
+    """Estimates of a pool by a wrong formula."""
+    sizes = sorted({size for _, size in values if size})
+    found = dict(values)
+    for size in sizes:
+        second = values["grpo", size] - values["oracle", size]
+        if what == "G^2 for G(G-1)":
+            found["grpo", size] = values["oracle", size] + second * (size - 1) / size
+        elif what == "no second order":
+            found["grpo", size] = values["oracle", size]
+        elif what == "the oracle's for vanilla's":
+            found["vanilla", size] = 2 * values["oracle", size]
+        elif what == "not divided by G":
+            for baseline in ("vanilla", "grpo", "oracle"):
+                found[baseline, size] = values[baseline, size] * size
+    if what == "c3 halved":
+        found["c3", 0] = values["c3", 0] / 2
+    if what == "c1 without the cross term":
+        found["c1", 0] = 4 * abs(values["c1", 0]) + values["c2", 0] + values["c3", 0]
+    return found
+
+
+PLANTED = {
+    "G^2 for G(G-1)": "base G=2: grpo",
+    "no second order": "base G=2: grpo",
+    "not divided by G": "base G=2: vanilla",
+    "c3 halved": "base G=2: error over prompts",
+    "c1 without the cross term": "base G=2: error over prompts",
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_wrong_formulas_are_not_confirmed(what, cell, study, monkeypatch, record_property):
+    from ustat_pg.checks import Verdict
+    from ustat_pg.llm import cells
+
+    record_property("mutant", f"language models: {what}")
+    own, kept = cells._pool_values, cells._replication
+
+    def planted(member, group_sizes, rollouts, groups, prompts, seed, number):
+        """The true replication's draws, with the planted formula in place of the pool's."""
+        found = dict(kept(member, group_sizes, rollouts, groups, prompts, seed, number))
+        keys = [(w, g) for w in cells.BASELINES for g in group_sizes]
+        keys += [(w, 0) for w in cells.CONSTANTS]
+        values = {(w, g): found[cells.pooled(member.name, w, g).label] for w, g in keys}
+        for (w, g), value in wrong(values, what).items():
+            found[cells.pooled(member.name, w, g).label] = value
+        return found
+
+    assert own is not None
+    monkeypatch.setattr(cells, "_replication", planted)
+    checks = [c for c in agreement(cell, study) if c.name.startswith(PLANTED[what])]
+    assert checks
+    # To be confirmed each rival of the check has to be refuted, as a run plans it.
+    required = {check.name: tuple(check.statement.rivals) for check in checks}
+    for name, decision in verdicts(cell, checks, required).items():
+        if what in ("no second order", "not divided by G", "c1 without the cross term"):
+            assert decision.verdict == Verdict.REFUTED, (name, decision)
+        assert decision.verdict != Verdict.CONFIRMED, (name, decision)
+
+
+def test_an_excess_of_first_order_is_refuted(cell, study, monkeypatch):
+    """Fresh groups whose excess falls as 1/G only."""
+    from ustat_pg.checks import Verdict
+    from ustat_pg.llm import cells
+
+    kept = cells._replication
+
+    def planted(member, group_sizes, *words):
+        found = dict(kept(member, group_sizes, *words))
+        least = group_sizes[0]
+
+        def label(what, size):
+            return cells.drawn(member.name, what, size).label
+
+        for size in group_sizes[1:]:
+            excess = found[label("grpo", least)] - found[label("oracle", least)]
+            found[label("grpo", size)] = found[label("oracle", size)] + excess * least / size
+        return found
+
+    monkeypatch.setattr(cells, "_replication", planted)
+    (decision,) = verdicts(cell, [gradient_mse_lm._excess(cell, study)], {}).values()
+    assert decision.verdict == Verdict.REFUTED
+
+
+# What is asked.
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory, study):
+    return Suite("smoke", on="language-model", folder=tmp_path_factory.mktemp("suite"))
+
+
+def test_the_claims_of_a_suite(suite):
+    """Every rival is told apart by some check, and curves have a point for each model."""
+    from simulations.language_models import SIZES
+
+    members = [member.removeprefix("embedded:") for member in SIZES["smoke"].members]
+    for module, needless in ((gradient_mse_lm, {gradient_mse_lm.READING}), (group_size_lm, set())):
+        claim = module.claim(suite)
+        told = {
+            rival
+            for check in claim.checks
+            for rival in check.statement.rivals
+            if check.statement.distinguishable(rival)
+        }
+        # Whether a reading fails somewhere is for the models to say.
+        assert set(claim.rivals) - needless <= told
+        assert claim.by_simulation == claim.rivals
+        for member in members:
+            assert any(check.name.startswith(member) for check in claim.checks)
+    points = list(gradient_mse_lm.curves(suite))
+    assert {point.at["panel"] for point in points} == set(members)
+    sampled = [point for point in points if point.functional is not None]
+    assert {point.at["group_size"] for point in sampled} == set(SIZES["smoke"].group_sizes)
+    assert {point.series for point in group_size_lm.curves(suite)} == set(members)
+
+
+def test_a_study_is_kept_and_read_again(study, suite, monkeypatch, tmp_path):
+    from simulations import language_models
+    from ustat_pg.llm import rollouts
+
+    small = replace(language_models.SIZES["smoke"], prompts=3, rollouts=4)
+    monkeypatch.setitem(language_models.SIZES, "smoke", small)
+    first = language_models._study.__wrapped__(MEMBER, "smoke", 5, tmp_path)
+
+    def none(*words):
+        assert not words[1], "sampled again"
+        return iter(())
+
+    monkeypatch.setattr(rollouts, "transformers_draw", none)
+    again = language_models._study.__wrapped__(MEMBER, "smoke", 5, tmp_path)
+    assert again.error("grpo", 2) == first.error("grpo", 2)
+    assert first.pool.size == 3
+    assert (tmp_path / "base-smoke-5" / "rollouts.jsonl").is_file()
+
+
+def test_order_is_asked_in_the_direction_that_the_moments_say(cell, study):
+    class Other:
+        """A pool that is sure of something else."""
+
+        member = MEMBER
+
+        def __init__(self, errors, larger):
+            self.errors, self.sure = errors, larger
+
+        def error(self, baseline, size):
+            return self.errors[baseline]
+
+        def larger(self, first, second, size):
+            return self.sure
+
+    def asked(errors, larger):
+        return list(gradient_mse_lm._order(cell, Other(errors, larger), "oracle", "vanilla"))
+
+    (check,) = asked({"oracle": 1.0, "vanilla": 2.0}, "vanilla")
+    assert check.name.endswith("vanilla above oracle")
+    assert not check.statement.rivals
+    (check,) = asked({"oracle": 2.0, "vanilla": 1.0}, "oracle")
+    assert check.name.endswith("oracle above vanilla")
+    assert set(check.statement.rivals) == {gradient_mse_lm.READING}
+    assert asked({"oracle": 2.0, "vanilla": 1.0}, "open") == []
+    assert asked({"oracle": 2.0, "vanilla": 1.9}, "oracle") == []
+
+
+# The command.
+
+
+def test_stems_of_language_models_stand_apart(capsys):
+    assert not set(ON_LANGUAGE_MODELS) & set(STEMS)
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    for stem in ON_LANGUAGE_MODELS:
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{stem} ")]
+        assert "verified" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("gradient_mse_lm",), "--on language-model"),
+        (("mse", "--on", "language-model"), "not mse"),
+        (("--on", "language-model", "--engine", "exact"), "cannot be listed"),
+        (("--on", "language-model", "--problem", "p.json"), "takes no --problem"),
+    ],
+)
+def test_what_is_refused(words, message, capsys, tmp_path):
+    assert main(["verify", *words, "--out", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_check_alone(capsys):
+    name = "base G=2: vanilla, sampled over predicted"
+    words = ("--on", "language-model", "--size", "smoke", "--replications", "8", "--workers", "1")
+    code = main(["check", "gradient_mse_lm", name, *words, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["name"] == name
+    assert code in (0, 3)

@@ -1,0 +1,486 @@
+"""Cells of language models: a gradient's error by the pool method and, apart from it, by sampling.
+
+One replication draws a few prompts of a task. For each model it scores a pool of N rollouts of every
+prompt through hooks, and makes of them the unbiased estimates of THEORY section 6. Apart from that it
+differentiates fresh rollouts in groups, and takes the spread of the groups' gradients at one prompt,
+and half the squared distance of a gradient at one prompt from one at the other. The oracle of the fresh
+groups knows V from two samples of its own, and its error is the covariance of the two gradients that
+they give: a gradient is linear in its baseline, so that this is the oracle's error on average, exactly.
+Both sides are unbiased for the same errors, and share nothing but the model: their means are equal if
+the formulas are right, whatever the model is.
+
+The scores of a network have no known bound, so that intervals are those of a mean that is nearly
+normal, √(2 ln(4/α)) standard errors to either side (4.9 at α = 2e-5 where the normal law has 4.3):
+unlike those of bandits they are not valid at every sample size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from inspect import getsource
+from itertools import combinations
+from pathlib import Path
+from threading import Lock, local
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from ..engines import InfeasibleError, MomentSums
+from ..engines.training import Runs
+from ..validation import InputError, integer
+
+if TYPE_CHECKING:
+    from .models import LanguageModel
+    from .tasks import Prompt, Task
+
+__all__ = ["BASELINES", "CONSTANTS", "LmCell", "LmQuantity", "Member", "drawn", "pooled"]
+
+Array = NDArray[np.float64]
+
+BASELINES = ("vanilla", "grpo", "oracle")
+"""Whose errors are asked at one prompt."""
+CONSTANTS = ("c1", "c2", "c3")
+"""What the error over prompts is made of, by the pool's formulas."""
+BATCH = "batch"
+"""grpo's error at a prompt drawn anew for each gradient: one of a minibatch, times B."""
+
+_WORK = 2**14
+"""Outputs of a bandit that take the time of one rollout, in the budget of a check."""
+_BLOCK = 16
+"""Replications in a block, and in a pilot."""
+_DIFFERENTIATED = ("vanilla", "grpo", "oracle")
+"""In the gradients of fresh groups, with 1 for the oracle's V: other constants lie on the line."""
+_MAKERS = (
+    "arithmetic.py",
+    "brute_force.py",
+    "cells.py",
+    "embedded.py",
+    "estimates.py",
+    "generation.py",
+    "models.py",
+    "rollouts.py",
+    "scored.py",
+    "scores.py",
+    "tasks.py",
+)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model on a task, both by name, so that any process can load them.
+
+    Arguments:
+        name: in labels.
+        model: for :func:`~ustat_pg.llm.models.load_model`; the name itself unless given.
+        task: for :func:`~ustat_pg.llm.tasks.load_task`; the model's own unless given.
+        verifier: of a ``.jsonl`` file, ``module:function``.
+        max_new_tokens: the longest completion; the task's own where it is 0.
+
+    >>> Member("embedded:strong").task
+    'embedded:strong'
+    """
+
+    name: str
+    model: str = ""
+    task: str = ""
+    verifier: str = ""
+    max_new_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", self.model or self.name)
+        object.__setattr__(self, "task", self.task or self.model)
+        integer("max_new_tokens", self.max_new_tokens, 0)
+
+
+@dataclass(frozen=True)
+class LmQuantity:
+    """What is asked of one replication.
+
+    Arguments:
+        method: pool, by the formulas; or drawn, by groups of fresh rollouts.
+        member: the model on its task, by the member's name.
+        what: a baseline; batch; or, of the pool, one of c1, c2, c3.
+        group_size: G; 0 of a constant.
+    """
+
+    method: str
+    member: str
+    what: str
+    group_size: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"{self.method}[{self.member},{self.what},{self.group_size}]"
+
+
+def pooled(member: str, what: str, group_size: int = 0) -> LmQuantity:
+    """An estimate from scored pools."""
+    return LmQuantity("pool", member, what, group_size)
+
+
+def drawn(member: str, what: str, group_size: int) -> LmQuantity:
+    """An error measured on groups of fresh rollouts."""
+    return LmQuantity("drawn", member, what, group_size)
+
+
+@lru_cache(maxsize=1)
+def _code() -> str:
+    """Of the files that make a replication, and of the libraries."""
+    state = hashlib.sha256(f"{version('transformers')} {version('tokenizers')}".encode())
+    for name in _MAKERS:
+        state.update((Path(__file__).parent / name).read_bytes())
+    return state.hexdigest()[:16]
+
+
+_THREAD = local()
+_LOADING = Lock()
+"""Loading sets torch's default type, which all threads share."""
+
+
+def _model(name: str) -> LanguageModel:
+    """A model of this thread's own: hooks of two threads on one module would meet."""
+    import torch
+
+    from .models import load_model
+
+    if not hasattr(_THREAD, "models"):
+        _THREAD.models = {}
+        torch.set_num_threads(1)
+    if name not in _THREAD.models:
+        with _LOADING:
+            _THREAD.models[name] = load_model(name)
+    found: LanguageModel = _THREAD.models[name]
+    return found
+
+
+@lru_cache(maxsize=16)
+def _task(member: Member) -> Task:
+    from .tasks import load_task
+
+    return load_task(
+        member.task,
+        verifier=member.verifier or None,
+        max_new_tokens=member.max_new_tokens or None,
+    )
+
+
+def _source(verifier: Any) -> str:
+    """A verifier's source, or its name where there is none to read."""
+    try:
+        return getsource(verifier)
+    except (OSError, TypeError):
+        return f"{getattr(verifier, '__module__', '')}:{type(verifier).__qualname__}"
+
+
+@lru_cache(maxsize=16)
+def _digest(member: Member) -> str:
+    """Of the weights, the prompts and the verifier."""
+    from .models import load_model, weights_digest
+
+    task = _task(member)
+    with _LOADING:
+        weights = weights_digest(load_model(member.model).model)
+    words = [
+        weights,
+        [(prompt.id, prompt.text, prompt.columns) for prompt in task.prompts],
+        task.max_new_tokens,
+        _source(task.verifier),
+    ]
+    return hashlib.sha256(json.dumps(words, default=str).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class LmCell(Runs):
+    """Models on tasks whose prompts are drawn i.i.d., the same places for every model.
+
+    Arguments:
+        members: the models on their tasks; a name alone is a model with the task of that name.
+        group_sizes: of the groups of fresh rollouts, at least 2, the largest last.
+        rollouts: N of the pool, at least 4; the oracle of the fresh groups knows V from twice as
+            many others.
+        groups: of fresh rollouts at each prompt, at the largest group size, at least 2; smaller
+            groups share the same rollouts, so that there are more of them.
+        prompts: of a replication, at least 2; all pairs of them say how prompts differ.
+
+    Raises:
+        InputError: any of these is not as said.
+    """
+
+    members: tuple[str | Member, ...]
+    group_sizes: tuple[int, ...] = (2, 8)
+    rollouts: int = 16
+    groups: int = 4
+    prompts: int = 4
+
+    steps = 1
+    batch_size = 1
+
+    def __post_init__(self) -> None:
+        if not self.members or len(self.by_name) < len(self.members):
+            raise InputError(f"members are {self.members}: different names, at least one")
+        sizes = [integer("group size", size, 2) for size in self.group_sizes]
+        if not sizes or sizes != sorted(set(sizes)):
+            raise InputError(f"group sizes are {self.group_sizes}: they must increase")
+        integer("rollouts", self.rollouts, 4)
+        integer("groups", self.groups, 2)
+        integer("prompts", self.prompts, 2)
+
+    @property
+    def by_name(self) -> dict[str, Member]:
+        """The members."""
+        found = [Member(each) if isinstance(each, str) else each for each in self.members]
+        return {member.name: member for member in found}
+
+    @property
+    def group_size(self) -> int:  # type: ignore[override]
+        """The largest."""
+        return self.group_sizes[-1]
+
+    @property
+    def name(self) -> str:
+        """Everything that a replication depends on but its number and the seed."""
+        words = [
+            [(name, _digest(member)) for name, member in self.by_name.items()],
+            self.group_sizes,
+            self.rollouts,
+            self.groups,
+            self.prompts,
+            _code(),
+        ]
+        return "lm-" + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+
+    @property
+    def block(self) -> int:
+        """The replications in a block."""
+        return _BLOCK
+
+    @property
+    def outputs(self) -> int:
+        """What a replication costs, in outputs of a bandit."""
+        fresh = self.groups * self.group_sizes[-1]
+        return self.prompts * len(self.members) * (3 * self.rollouts + fresh) * _WORK
+
+    def engine(self, asked: str) -> str:
+        """Networks are differentiated."""
+        return "autograd"
+
+    def range(self, quantity: Any) -> tuple[float, float]:
+        """No bound is known: an interval without one is that of a nearly normal mean."""
+        return 0.0, 0.0
+
+    def rounding(self, quantity: Any) -> float:
+        """Of float32 sums, next to nothing beside the sampling error."""
+        return 0.0
+
+    def check_quantities(self, quantities: Sequence[Any]) -> None:
+        """Refuse what cannot be asked of these models."""
+        if not quantities:
+            raise InputError("a block needs at least one quantity")
+        for quantity in quantities:
+            if not isinstance(quantity, LmQuantity) or quantity.member not in self.by_name:
+                raise InputError(f"{quantity!r} is no quantity of {', '.join(self.by_name)}")
+            pool = quantity.method == "pool"
+            known = (*BASELINES, *(CONSTANTS if pool else (BATCH,)))
+            if quantity.method not in ("pool", "drawn") or quantity.what not in known:
+                raise InputError(f"{quantity.label} is unknown")
+            sizes = self.group_sizes if quantity.what not in CONSTANTS else (0,)
+            if quantity.group_size not in sizes:
+                raise InputError(f"{quantity.label}: group sizes are {self.group_sizes}")
+
+    def check_exact(self, quantities: Sequence[Any]) -> None:
+        """Raise :class:`InfeasibleError`, always."""
+        self.check_quantities(quantities)
+        raise InfeasibleError("the completions of a language model cannot be listed")
+
+    def measure(
+        self,
+        engine: str,
+        quantities: Sequence[Any],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """Replications ``first`` to ``first + replications``.
+
+        Raises:
+            InputError: another engine, unknown quantities, models that are not there.
+        """
+        if engine == "exact":
+            self.check_exact(quantities)
+        if engine != "autograd":
+            raise InputError(f"engine {engine!r} cannot score language models: choose autograd")
+        self.check_quantities(quantities)
+        values = np.empty((replications, len(quantities)))
+        # Blocks are the only parallel layer. This limit is the calling thread's own.
+        with threadpool_limits(1, user_api="openmp"):
+            for row in range(replications):
+                found: dict[str, float] = {}
+                for member in dict.fromkeys(quantity.member for quantity in quantities):
+                    found |= _replication(
+                        self.by_name[member],
+                        self.group_sizes,
+                        self.rollouts,
+                        self.groups,
+                        self.prompts,
+                        seed,
+                        first + row,
+                    )
+                values[row] = [found[quantity.label] for quantity in quantities]
+        return MomentSums.of(values)
+
+
+@lru_cache(maxsize=2**14)
+def _replication(
+    member: Member,
+    group_sizes: tuple[int, ...],
+    rollouts: int,
+    groups: int,
+    prompts: int,
+    seed: int,
+    number: int,
+) -> dict[str, float]:
+    """All that can be asked of one model in one replication, by label.
+
+    It is kept: claims that ask for different quantities, and cells of several models, share what it
+    costs.
+    """
+    from .generation import transformers_draw
+    from .models import tokenise
+
+    task, model = _task(member), _model(member.model)
+    places = _places(len(task.prompts), prompts, seed, number)
+    drawn_prompts = [task.prompts[place] for place in places]
+    named = [
+        (f"{number}.{side}", tokenise(model, prompt)) for side, prompt in enumerate(drawn_prompts)
+    ]
+    count = 3 * rollouts + groups * group_sizes[-1]
+    completions = transformers_draw(model, named, count, task.max_new_tokens, seed, 256, {})
+    sides = [
+        _Side(model, task, prompt, ids, own, rollouts)
+        for prompt, (_, ids), own in zip(drawn_prompts, named, completions, strict=True)
+    ]
+    return {
+        LmQuantity(method, member.name, what, size).label: value
+        for method, values in (
+            ("pool", _pool_values(sides, group_sizes)),
+            ("drawn", _drawn_values(sides, group_sizes)),
+        )
+        for (what, size), value in values.items()
+    }
+
+
+def _places(count: int, prompts: int, seed: int, number: int) -> list[int]:
+    """Which of a task's prompts a replication takes, with replacement."""
+    return np.random.default_rng([seed, number]).integers(count, size=prompts).tolist()
+
+
+class _Side:
+    """One prompt of a replication: its pool, and the gradients of its groups."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        task: Task,
+        prompt: Prompt,
+        ids: Sequence[int],
+        completions: Sequence[Sequence[int]],
+        rollouts: int,
+    ) -> None:
+        texts = model.tokenizer.batch_decode(completions, skip_special_tokens=True)
+        rewards = task.rewards(prompt, texts, completions)
+        self.model, self.ids = model.model, ids
+        pool, rest = slice(rollouts), slice(rollouts, 3 * rollouts)
+        self.pool = completions[pool], rewards[pool]
+        self.values = [float(half.mean()) for half in np.split(rewards[rest], 2)]
+        self.fresh = completions[3 * rollouts :], rewards[3 * rollouts :]
+
+    def scored(self) -> tuple[Any, Any]:
+        """The Gram matrix of the pool, and the gradient of all its rollouts."""
+        from .scored import leave_one_out
+        from .scores import Scores
+
+        completions, rewards = self.pool
+        # The gradient of weights is their mean over the rollouts, not their sum.
+        found = Scores(self.model).of(self.ids, completions, leave_one_out(rewards))
+        return found.gram, found.gradient
+
+    def gradients(self, group_size: int) -> Any:
+        """Of the groups of fresh rollouts, (groups, vanilla, grpo and the constant 1, d)."""
+        from .brute_force import group_gradients
+
+        completions, rewards = self.fresh
+        used = len(completions) // group_size * group_size
+        return group_gradients(
+            self.model,
+            self.ids,
+            completions[:used],
+            rewards[:used],
+            group_size,
+            _DIFFERENTIATED,
+            {"oracle": 1.0},
+        )
+
+
+Values = dict[tuple[str, int], float]
+
+
+def _pool_values(sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
+    """Estimates from the pools."""
+    from .estimates import constants, curves
+    from .scored import ScoredPool
+
+    grams, gradients = zip(*(side.scored() for side in sides), strict=True)
+    between = np.array([[float(a.double() @ b.double()) for b in gradients] for a in gradients])
+    shape = (len(sides), len(grams[0]))
+    pool = ScoredPool(
+        prompts=tuple(str(number) for number in range(len(sides))),
+        rewards=np.stack([side.pool[1] for side in sides]),
+        gram=np.stack(grams),
+        lengths=np.ones(shape),
+        token_proxy=np.ones(shape),
+        folds=np.arange(len(sides)),
+        fold_gram=between,
+    )
+    known = constants(pool)
+    found = {(what, 0): float(getattr(known, what)) for what in CONSTANTS}
+    for row in curves(pool, group_sizes, BASELINES).to_dict("records"):
+        found[row["baseline"], row["group_size"]] = row["mse"]
+    return found
+
+
+def _drawn_values(sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
+    """Errors of the groups' gradients."""
+    found: Values = {}
+    for size in group_sizes:
+        errors = dict.fromkeys(BASELINES, 0.0)
+        here = []
+        for side in sides:
+            vanilla, grpo, one = side.gradients(size).unbind(dim=1)
+            first, second = ((1 - value) * vanilla + value * one for value in side.values)
+            pairs = {"vanilla": (vanilla, vanilla), "grpo": (grpo, grpo), "oracle": (first, second)}
+            for baseline, pair in pairs.items():
+                errors[baseline] += _spread(*pair) / len(sides)
+            here.append(grpo)
+        errors[BATCH] = float(np.mean([_distance(*pair) for pair in combinations(here, 2)]))
+        found |= {(what, size): value for what, value in errors.items()}
+    return found
+
+
+def _spread(first: Any, second: Any) -> float:
+    """Trace of the sample covariance of two gradients over groups, (groups, d) each."""
+    apart = [each - each.mean(dim=0) for each in (first, second)]
+    return float((apart[0] * apart[1]).sum() / (len(first) - 1))
+
+
+def _distance(first: Any, second: Any) -> float:
+    """Half the squared distance of a gradient of one prompt from one of another, over all pairs."""
+    squares = [float((each**2).sum(dim=1).mean()) for each in (first, second)]
+    return sum(squares) / 2 - float(first.mean(dim=0) @ second.mean(dim=0))

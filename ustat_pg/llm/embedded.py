@@ -1,0 +1,289 @@
+"""The language models that ship with the library, and the arithmetic that they were trained on.
+
+Causal language models of the Qwen2 architecture with fewer than a million parameters and one token
+for each printable ASCII character. ``python -m ustat_pg.llm.train_embedded`` trains them, on a CPU,
+in minutes; ``weights/README.md`` lists every model that was trained for this, kept or not.
+
+A document is a list of worked examples, then one question with its answer::
+
+    3+4-2=5
+    (6-9)+1=-2
+    7*8?gcabhdfeahbgcdfaebhg=56
+
+- A worked example ends with a newline; the question ends with ``?``, its answer with the end token.
+- Between ``?`` and ``=`` stands a *scratch-pad*: letters drawn uniformly, which carry no reward. The
+  models named ``short`` were trained without one.
+- All answers of a document are written in one :data:`style <STYLES>`, which nothing but the worked
+  examples betrays. So examples in the prompt help, as in-context learning does.
+
+================== =====================================================================
+model              what
+================== =====================================================================
+``base``           the weaker model, no examples in the prompt
+``strong``         the stronger model, no examples in the prompt
+``in-context``     the weights of ``strong``, worked examples in every prompt
+``short``          no scratch-pad: the answer at once, no examples in the prompt
+================== =====================================================================
+
+The module needs neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..validation import InputError, integer
+from .tasks import Prompt, Task
+
+__all__ = [
+    "CATEGORIES",
+    "CHARACTERS",
+    "EXAMPLES",
+    "NAMES",
+    "SCRATCH",
+    "SCRATCH_LETTERS",
+    "STYLES",
+    "Question",
+    "answer_text",
+    "document",
+    "exact_answer",
+    "folder",
+    "questions",
+    "task",
+]
+
+NAMES = ("base", "strong", "in-context", "short")
+"""The models that :func:`folder` and :func:`task` know, weakest first, then the counter-example."""
+
+CHARACTERS = (*map(chr, range(32, 127)), "\n")
+"""What the tokenizer has a token for: printable ASCII and the newline; it drops all else."""
+
+SCRATCH_LETTERS = "abcdefgh"
+"""The letters of the scratch-pad."""
+
+SCRATCH = 20
+"""The length of the scratch-pad in the training documents."""
+
+EXAMPLES = 4
+"""Worked examples in a prompt of the model ``in-context``; training documents have up to so many."""
+
+_WIDTH = 3
+_LONGEST_ANSWER = 5
+_SLACK = 3  # a sampled scratch-pad is not always of the length it was trained with
+
+STYLES: dict[str, Callable[[int], str]] = {
+    "normal": str,
+    "padded": lambda answer: f"-{-answer:0{_WIDTH}d}" if answer < 0 else f"{answer:0{_WIDTH}d}",
+    "decimal": lambda answer: f"{answer}.0",
+}
+"""How the answers of a document are written: 12 as 12, 012 or 12.0; only ``normal`` is rewarded."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """An arithmetic question and its answer."""
+
+    text: str
+    answer: int
+    category: str
+
+
+def _two_step() -> list[Question]:
+    return [
+        Question(f"{a}{p}{b}{q}{c}", a + _signed(p, b) + _signed(q, c), "two-step")
+        for a, b, c in product(range(1, 10), repeat=3)
+        for p, q in product("+-", repeat=2)
+    ]
+
+
+def _three_step() -> list[Question]:
+    return [
+        Question(
+            f"{a}{p}{b}{q}{c}{r}{d}",
+            a + _signed(p, b) + _signed(q, c) + _signed(r, d),
+            "three-step",
+        )
+        for a, b, c, d in product(range(1, 10), repeat=4)
+        for p, q, r in product("+-", repeat=3)
+    ]
+
+
+def _multiplication() -> list[Question]:
+    return [
+        Question(f"{a}*{b}", a * b, "multiplication") for a, b in product(range(1, 10), repeat=2)
+    ]
+
+
+def _division() -> list[Question]:
+    return [Question(f"{a * b}/{b}", a, "division") for a, b in product(range(1, 10), repeat=2)]
+
+
+def _parentheses() -> list[Question]:
+    found = []
+    for a, b, c in product(range(1, 10), repeat=3):
+        for p, q in product("+-", repeat=2):
+            inner = b + _signed(q, c)
+            found.append(Question(f"{a}{p}({b}{q}{c})", a + _signed(p, inner), "parentheses"))
+            inner = a + _signed(p, b)
+            found.append(Question(f"({a}{p}{b}){q}{c}", inner + _signed(q, c), "parentheses"))
+    return found
+
+
+def _signed(sign: str, number: int) -> int:
+    return number if sign == "+" else -number
+
+
+_BUILDERS = {
+    "two-step": _two_step,
+    "three-step": _three_step,
+    "multiplication": _multiplication,
+    "division": _division,
+    "parentheses": _parentheses,
+}
+
+CATEGORIES = tuple(_BUILDERS)
+"""The five categories of the paper's synthetic arithmetic."""
+
+
+@cache
+def questions(category: str) -> tuple[Question, ...]:
+    """All questions of a category, with operands from 1 to 9 (quotients too).
+
+    Raises:
+        InputError: an unknown category.
+
+    >>> len(questions("multiplication"))
+    81
+    >>> questions("parentheses")[3]
+    Question(text='(1+1)-1', answer=1, category='parentheses')
+    """
+    if category not in _BUILDERS:
+        raise InputError(f"category is {category!r}: it must be one of {', '.join(CATEGORIES)}")
+    return tuple(_BUILDERS[category]())
+
+
+def draw_questions(generator: np.random.Generator, number: int) -> list[Question]:
+    """Questions of categories drawn uniformly, each drawn uniformly from its category."""
+    pools = [questions(category) for category in CATEGORIES]
+    found = []
+    for first, second in generator.random((number, 2)).tolist():
+        pool = pools[int(first * len(pools))]
+        found.append(pool[int(second * len(pool))])
+    return found
+
+
+def answer_text(answer: int, style: str = "normal") -> str:
+    """An answer as a document of that style writes it.
+
+    >>> [answer_text(-12, style) for style in STYLES]
+    ['-12', '-012', '-12.0']
+    """
+    if style not in STYLES:
+        raise InputError(f"style is {style!r}: it must be one of {', '.join(STYLES)}")
+    return STYLES[style](answer)
+
+
+def document(
+    examples: Sequence[Question], question: Question, style: str = "normal", scratch: str = ""
+) -> tuple[str, str]:
+    r"""A document in two parts, the prompt and the completion without its end token.
+
+    Arguments:
+        examples: worked before the question.
+        question: the one that is asked.
+        style: of all answers, one of :data:`STYLES`.
+        scratch: the letters between ``?`` and ``=``.
+
+    >>> three, seven = Question("1+2", 3, ""), Question("3+4", 7, "")
+    >>> document([three], seven, style="padded", scratch="ab")
+    ('1+2=003\n3+4?', 'ab=007')
+    """
+    worked = "".join(f"{each.text}={answer_text(each.answer, style)}\n" for each in examples)
+    return f"{worked}{question.text}?", f"{scratch}={answer_text(question.answer, style)}"
+
+
+def exact_answer(completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float]:
+    """The verifier: 1 where what follows the first ``=`` is the answer in the normal style, else 0.
+
+    It has the signature of TRL's reward functions. Worked examples in a prompt are in the normal style
+    too, so there is one right answer, shown or not; 07 and 7 differ, spaces around an answer do not.
+
+    >>> exact_answer(["gcab=56", "=056", "=56.0", "56"], answer=["56"] * 4)
+    [1.0, 0.0, 0.0, 0.0]
+    """
+    return [
+        float(completion.partition("=")[2].strip() == right)
+        for completion, right in zip(completions, answer, strict=True)
+    ]
+
+
+def folder(name: str) -> Path:
+    """The folder of a model's weights and tokenizer, in Hugging Face format.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    return Path(__file__).parent / "weights" / _WEIGHTS[_known(name)]
+
+
+_WEIGHTS = {"base": "base", "strong": "strong", "in-context": "strong", "short": "short"}
+
+
+def _known(name: str) -> str:
+    if name not in _WEIGHTS:
+        raise InputError(f"embedded model is {name!r}: it must be one of {', '.join(NAMES)}")
+    return name
+
+
+def task(name: str, *, problems: int = 500, seed: int = 0) -> Task:
+    """The arithmetic task of an embedded model: its prompts, and :func:`exact_answer`.
+
+    The problems of one seed are the same for every model, and 500 of them begin with the same 50.
+    Worked examples, where the model has them, are one fixed demonstration in the normal style, none
+    of them among the questions.
+
+    Raises:
+        InputError: an unknown name, or a number of problems or a seed that is not a whole number.
+
+    >>> [prompt.text for prompt in task("strong", problems=2).prompts]
+    ['9*4?', '(1-1)-2?']
+    >>> task("in-context", problems=2).prompts[1].text.count("\\n") == EXAMPLES
+    True
+    """
+    scratch = 0 if _known(name) == "short" else SCRATCH + _SLACK
+    number = integer("number of problems", problems)
+    generator = np.random.Generator(np.random.PCG64(integer("seed", seed, 0)))
+    examples = _demonstration(generator)
+    shown = {example.text for example in examples}
+    asked: list[Question] = []
+    while len(asked) < number:
+        asked += [each for each in draw_questions(generator, 1) if each.text not in shown]
+    return Task(
+        name=f"embedded:{name}",
+        prompts=tuple(
+            Prompt(
+                id=f"{position}",
+                text=document(examples if name == "in-context" else [], question)[0],
+                columns={"answer": answer_text(question.answer), "category": question.category},
+            )
+            for position, question in enumerate(asked)
+        ),
+        verifier=exact_answer,
+        max_new_tokens=scratch + len("=") + _LONGEST_ANSWER + len(["end"]),
+    )
+
+
+def _demonstration(generator: np.random.Generator) -> list[Question]:
+    found: list[Question] = []
+    while len(found) < EXAMPLES:
+        (question,) = draw_questions(generator, 1)
+        if question not in found:
+            found.append(question)
+    return found
