@@ -444,3 +444,26 @@ def test_nothing_is_enumerated_and_nothing_but_autograd_scores(cell):
     assert (cell.group_size, cell.batch_size, cell.steps) == (3, 1, 1)
     assert cell.outputs == PER * (3 * ROLLOUTS + 3 * GROUPS) * cells._WORK
     assert cell.halved() is None
+
+
+def test_plans_look_at_more_than_a_block_and_keep_a_reserve(cell, monkeypatch):
+    """Errors are skewed: a pilot of one block sees too little of them."""
+    from ustat_pg.checks import equal
+    from ustat_pg.experiment import Check, Claim, mean_of
+    from ustat_pg.experiment.plan import Options, make_plan, pilot_task
+
+    quantity = pooled("listed", "grpo", cell.group_sizes[0])
+    check = Check("one", "made-up", mean_of(cell, quantity), equal(1.0, relative_margin=0.1))
+    claim = Claim("gradient_mse_lm", (), (check,))
+    seen = []
+
+    def found(task):
+        seen.append(task.replications)
+        return {"n": 9, "mean": [1.0], "products": [[8.0]]}
+
+    plan = make_plan(claim, found, Options())
+    assert seen == [pilot_task(cell, (quantity,), Options()).replications]
+    assert seen[0] > cell.block
+    monkeypatch.setattr(type(cell), "reserve", 1.0)
+    bare = make_plan(claim, found, Options())
+    assert plan.needed["one"] == math.ceil(1.6 * bare.needed["one"])

@@ -178,7 +178,9 @@ def test_check_stands_beside_the_pool(capsys, model):
     words = ("--check", "2,3", "--replications", "8", "--check-prompts", "2")
     found = strict(out_of(capsys, "llm", "mse", *model, *words, "--json"))["check"]
     assert [(row["baseline"], row["group_size"]) for row in found] == [
-        (baseline, size) for baseline in ("vanilla", "grpo", "oracle") for size in (2, 3)
+        (baseline, size)
+        for baseline in ("vanilla", "grpo", "oracle", "norm-weighted")
+        for size in (2, 3)
     ]
     assert all(row["sampled"] > 0 and row["sampled_se"] > 0 for row in found)
     assert found[0]["rollouts"] == 2 * 8 * 2

@@ -200,6 +200,16 @@ class Runs(ABC):
         """Drawn in one run: T B G."""
         return self.steps * self.batch_size * self.group_size
 
+    @property
+    def pilot(self) -> int | None:
+        """The runs that a plan is made from; None where the block says how many."""
+        return None
+
+    @property
+    def reserve(self) -> float:
+        """By how much more runs are planned than the pilot asks for, where it is a poor guide."""
+        return 1.0
+
     def engine(self, asked: str) -> str:
         """The engine that runs it where that one was asked for."""
         return asked

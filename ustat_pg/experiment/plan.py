@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from math import log10
 from typing import Any
 
+import numpy as np
+
 from ..checks import allotted_alpha
 from ..engines import Cell, InfeasibleError, exact, get_engine
 from ..engines.training import Runs
@@ -158,7 +160,7 @@ def pilot_task(cell: AnyCell, panel: Panel, options: Options) -> Block:
     replications = PILOT // 8 if options.engine == "reference" else PILOT
     if isinstance(cell, Runs):
         # Where a block is a few runs, it is its own pilot's size.
-        replications = max(min(256, cell.block), min(replications, cell.block // 4))
+        replications = cell.pilot or max(min(256, cell.block), min(replications, cell.block // 4))
     engine = engine_of(cell, options)
     return Block(cell, panel, engine, options.seed, PILOT_FIRST, replications, options.device)
 
@@ -255,7 +257,10 @@ def make_plan(claim: Claim, found: Callable[[Task], dict[str, Any]], options: Op
         margin = max(margin, 2 * statement.tolerance)
         if margin <= 0:
             return BLOCK
-        return check.functional.needed(pilots, margin, plan.alpha, statement.prediction)
+        wanted = check.functional.needed(pilots, margin, plan.alpha, statement.prediction)
+        cells = check.functional.cells
+        reserve = max(cell.reserve if isinstance(cell, Runs) else 1.0 for cell in cells)
+        return wanted if reserve == 1 else int(np.ceil(wanted * reserve))
 
     required: dict[str, list[str]] = {check.name: [] for check in simulated}
     for rival in claim.rivals:

@@ -51,7 +51,7 @@ CONSTANTS = ("c1", "c2", "c3")
 BATCH = "batch"
 """grpo's error at a prompt drawn anew for each gradient: one of a minibatch, times B."""
 
-_WORK = 2**14
+_WORK = 2**13
 """Outputs of a bandit that take the time of one rollout, in the budget of a check."""
 _BLOCK = 16
 """Replications in a block, and in a pilot."""
@@ -266,6 +266,16 @@ class LmCell(Runs):
         """What a replication costs, in outputs of a bandit."""
         fresh = self.groups * self.group_sizes[-1]
         return self.prompts * len(self.members) * (3 * self.rollouts + fresh) * _WORK
+
+    @property
+    def pilot(self) -> int:
+        """Of a few blocks: errors are skewed, and one block would not see it."""
+        return 3 * _BLOCK
+
+    @property
+    def reserve(self) -> float:
+        """Variances of skewed errors are mostly underestimated by a pilot."""
+        return 1.6
 
     def engine(self, asked: str) -> str:
         """Networks are differentiated."""

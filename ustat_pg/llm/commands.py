@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["group_size_of_pool", "mse", "sweep"]
 
+_SAMPLED = ("vanilla", "grpo", "oracle", "norm-weighted")
+"""Whose errors --check samples; the last needs groups no larger than the pool."""
+
 _LARGEST = 1024
 """The largest group of which rewards alone are asked."""
 
@@ -335,6 +338,8 @@ def _checked(
     made_of: tuple[LanguageModel, Task | None, list[Rollouts]],
 ) -> Any:
     """Errors sampled anew beside the pool's, prompt by prompt, and what both cost."""
+    import pandas as pd
+
     from .brute_force import brute_force
     from .estimates import curves
     from .generation import transformers_draw
@@ -358,14 +363,18 @@ def _checked(
         [one.prompt_ids for one in few],
         draw,
         group_sizes=options.check,
+        baselines=_SAMPLED,
         replications=options.replications,
         values=here.rewards.mean(axis=1),
         seed=options.seed + 1,
     ).frame()
-    own = curves(here, options.check, ["vanilla", "grpo", "oracle"])[
-        ["baseline", "group_size", "mse"]
-    ]
-    both = found.merge(own.rename(columns={"mse": "pool"}), on=["baseline", "group_size"])
+    own = curves(here, options.check, _SAMPLED[:-1])
+    if inside := [size for size in options.check if size <= here.rollouts]:
+        own = pd.concat([own, curves(here, inside, _SAMPLED[-1:])], ignore_index=True)
+    own = own[["baseline", "group_size", "mse"]]
+    both = found.merge(
+        own.rename(columns={"mse": "pool"}), on=["baseline", "group_size"], how="left"
+    )
     both = both.rename(columns={"mse": "sampled", "se": "sampled_se"})
     return both[["baseline", "group_size", "pool", "sampled", "sampled_se", "rollouts", "seconds"]]
 
