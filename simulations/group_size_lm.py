@@ -86,7 +86,7 @@ def _split(cell: LmCell, study: Study) -> Iterator[Check]:
 
 def _checks(suite: Suite) -> Iterator[Check]:
     how = SIZES[suite.size]
-    for member in how.members:
+    for member in how.over_prompts:
         study, cell = suite.study(member), cell_of(suite.size, member)
         yield from _agree(cell, study, how.margin)
         yield from _split(cell, study)

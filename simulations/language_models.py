@@ -67,6 +67,7 @@ class Size:
         members: the models. Where few answers are wrong errors are rare and large, and ratios of them
             take thousands of replications: the smallest size takes two models, one on which the paper's
             order holds and one on which it fails.
+        over_prompts: those whose errors over prompts are sampled, which takes more replications still.
     """
 
     prompts: int
@@ -76,10 +77,11 @@ class Size:
     groups: int
     margin: float
     members: tuple[str, ...] = MEMBERS
+    over_prompts: tuple[str, ...] = MEMBERS
 
 
 SIZES = {
-    "smoke": Size(80, 24, (2, 8), 12, 2, 0.5, ("embedded:base", "embedded:short")),
+    "smoke": Size(80, 24, (2, 8), 12, 2, 0.5, ("embedded:base", "embedded:short"), MEMBERS[:1]),
     "quick": Size(100, 32, (2, 8), 16, 4, 0.4),
     "full": Size(500, 64, (2, 4, 16), 32, 4, 0.2),
 }
