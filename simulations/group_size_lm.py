@@ -39,15 +39,14 @@ def _noise(study: Study, size: int) -> float:
     return float(known.mse(size))
 
 
-def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
-    """Sampled errors over those of the constants: 1."""
+def _agree(cell: LmCell, study: Study, sizes: tuple[int, ...], margin: float) -> Iterator[Check]:
+    """Sampled errors over those of the constants, at the smallest group size and others: 1."""
     known = study.constants.predictions()
     surely = study.constants.interval("c1")[0]
-    least, most = cell.group_sizes[0], cell.group_sizes[-1]
-    for size in (least, most):
+    for size in sizes:
         value = _noise(study, size)
         wrong: dict[str, float] = {}
-        if size == least:
+        if size == cell.group_sizes[0]:
             wrong = {HALVED: 1 - known.c3 / (2 * size * (size - 1)) / value}
         elif surely > 0:
             # As far from the truth as the pool is sure of.
@@ -86,9 +85,11 @@ def _split(cell: LmCell, study: Study) -> Iterator[Check]:
 
 def _checks(suite: Suite) -> Iterator[Check]:
     how = SIZES[suite.size]
-    for member in how.over_prompts:
+    for member in how.members:
         study, cell = suite.study(member), cell_of(suite.size, member)
-        yield from _agree(cell, study, how.margin)
+        least, most = cell.group_sizes[0], cell.group_sizes[-1]
+        sizes = (least, most) if member in how.over_prompts else (least,)
+        yield from _agree(cell, study, sizes, how.margin)
         yield from _split(cell, study)
 
 

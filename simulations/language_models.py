@@ -67,7 +67,8 @@ class Size:
         members: the models. Where few answers are wrong errors are rare and large, and ratios of them
             take thousands of replications: the smallest size takes two models, one on which the paper's
             order holds and one on which it fails.
-        over_prompts: those whose errors over prompts are sampled, which takes more replications still.
+        over_prompts: those whose errors over prompts are sampled at the largest group size too, which
+            takes more replications still.
     """
 
     prompts: int

@@ -61,7 +61,7 @@ def verdicts(cell, checks, required):
 def agreement(cell, study):
     """The checks of both claims at the smaller group size, and the excess."""
     mse = [check for check in gradient_mse_lm._agree(cell, study, 0.5) if "G=2" in check.name]
-    noise = [check for check in group_size_lm._agree(cell, study, 0.5) if "G=2" in check.name]
+    noise = list(group_size_lm._agree(cell, study, (2,), 0.5))
     return [*mse, gradient_mse_lm._excess(cell, study), *noise]
 
 
@@ -184,7 +184,7 @@ def test_the_claims_of_a_suite(suite):
         # Whether a reading fails somewhere is for the models to say.
         assert set(claim.rivals) - needless <= told
         assert claim.by_simulation == claim.rivals
-        asked = SIZES["smoke"].members if module is gradient_mse_lm else SIZES["smoke"].over_prompts
+        asked = SIZES["smoke"].members
         for member in map(short, asked):
             assert any(check.name.startswith(member) for check in claim.checks)
     points = list(gradient_mse_lm.curves(suite))
