@@ -26,6 +26,7 @@ from itertools import pairwise
 from ustat_pg.checks import equal, positive
 from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
 from ustat_pg.llm.cells import BASELINES, LmCell, drawn, pooled
+from ustat_pg.llm.estimates import BASELINES as CURVES
 from ustat_pg.llm.estimates import oracle_ratio
 
 from .language_models import CLEAR, CURVE_SIZES, SIZES, Study, cell_of, short
@@ -41,17 +42,6 @@ FLAT = "more rollouts gain nothing"
 SAME = "grpo has the oracle's error"
 READING = "vanilla above grpo above the oracle on every model"
 RIVALS = (NO_SECOND, SQUARE, NO_BASELINE, FIRST_ORDER, SAME, FLAT, READING)
-
-CURVES = (
-    "vanilla",
-    "grpo",
-    "oracle",
-    "minimum-variance",
-    "norm-weighted",
-    "length-weighted",
-    "token-weighted",
-)
-"""What the figure draws by the pool's formulas."""
 
 
 def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
