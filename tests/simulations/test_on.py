@@ -64,7 +64,7 @@ def run_of(arguments: list[str], before: str = "") -> subprocess.CompletedProces
 
 
 def test_the_kinds_and_what_each_is_asked():
-    assert KINDS == ("bandit", "tokens", "transformer")
+    assert KINDS == ("bandit", "tokens", "transformer", "language-model")
     assert set(GRADIENTS) | {"suboptimality", "group_size"} == set(ON_NETWORKS) <= set(STEMS)
     assert [stem for stem in STEMS if stem in ON_NETWORKS] == list(ON_NETWORKS)
     assert "group_size" not in ON_RUNS
