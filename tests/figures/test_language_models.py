@@ -240,7 +240,8 @@ def test_the_tables_of_a_sweep_are_what_is_read(sweep_folder):
     sweep = pytest.importorskip("ustat_pg.llm.sweep")
     rows = [
         {"trainer": "rloo", "K": 32, "G": size, "seed": seed, "step": step, "final": step == 40,
-         "status": "finished", "settings": "all", "least": 0.0, "most": 1.0, "accuracy": 0.4 + step / 400 + seed / 50 + size / 100}
+         "status": "finished", "settings": "all", "least": 0.0, "most": 1.0,
+         "accuracy": 0.4 + step / 400 + seed / 50 + size / 100}
         for size in (4, 8) for seed in (0, 1) for step in (0, 20, 40)
     ]  # fmt: skip
     runs = pd.DataFrame(rows)
