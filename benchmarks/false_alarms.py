@@ -25,7 +25,7 @@ from simulations.problems import Suite, mse_of, two_valued
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import Cell, Constant, Estimator, Pit, Training, get_engine
-from ustat_pg.engines.training import measure_training
+from ustat_pg.engines.runs.cell import measure_training
 from ustat_pg.experiment import LawDistance, mean_of
 from ustat_pg.predictions import gradient_mse, sup_distance
 from ustat_pg.problems import LocationBandit

@@ -37,10 +37,12 @@ from threadpoolctl import threadpool_limits
 from benchmarks import mse_kernel, network_scores, network_training, trajectories
 from benchmarks.ustatistics import machine
 from ustat_pg import rng
-from ustat_pg.engines import Cell, Estimator, MomentSums, SquaredError, cpu, cuda, cuda_bodies
-from ustat_pg.engines.autograd import AutogradEngine
-from ustat_pg.engines.trajectory import get_trajectory_engine
-from ustat_pg.engines.trajectory_cuda import flips
+from ustat_pg.engines import Cell, Estimator, MomentSums, SquaredError
+from ustat_pg.engines.gradients import cpu, cuda
+from ustat_pg.engines.gradients import scalar as cuda_bodies
+from ustat_pg.engines.gradients.autograd import AutogradEngine
+from ustat_pg.engines.runs.cuda import flips
+from ustat_pg.engines.runs.trajectory import get_trajectory_engine
 from ustat_pg.validation import InputError
 
 AGREEMENT = 1e-10

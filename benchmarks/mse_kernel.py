@@ -32,8 +32,9 @@ from tabulate import tabulate
 from threadpoolctl import threadpool_limits
 
 from ustat_pg import rng
-from ustat_pg.engines import Cell, Estimator, SquaredError, cpu
-from ustat_pg.engines import cpu_bodies as bodies
+from ustat_pg.engines import Cell, Estimator, SquaredError
+from ustat_pg.engines.gradients import cpu
+from ustat_pg.engines.gradients import lanes as bodies
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 

@@ -27,9 +27,9 @@ from torch import Tensor
 from benchmarks.ustatistics import machine
 from ustat_pg import rng
 from ustat_pg.engines import Constant, Estimator
-from ustat_pg.engines.networks import NetworkTraining, train
+from ustat_pg.engines.networks.cell import NetworkTraining, train
+from ustat_pg.engines.networks.models import Model, model_of
 from ustat_pg.engines.torch_draws import words
-from ustat_pg.engines.torch_models import Model, model_of
 from ustat_pg.policies.transformer import TransformerPolicy
 from ustat_pg.problems import modular_sum
 

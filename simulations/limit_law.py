@@ -41,7 +41,7 @@ from ustat_pg.engines import (
     Pit,
     Training,
 )
-from ustat_pg.engines.trajectory import get_trajectory_engine
+from ustat_pg.engines.runs.trajectory import get_trajectory_engine
 from ustat_pg.experiment import (
     Check,
     Claim,

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from ustat_pg.engines.networks import OutOfMemory
+from ustat_pg.engines.networks.cell import OutOfMemory
 from ustat_pg.memory import ChunkWarning, out_of_memory
 
 ALLOCATOR = (

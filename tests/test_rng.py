@@ -8,7 +8,7 @@ import scipy.stats
 from numba import njit
 
 from ustat_pg import rng
-from ustat_pg.engines.cpu_bodies import philox_scalar
+from ustat_pg.engines.gradients.lanes import philox_scalar
 from ustat_pg.validation import InputError
 
 ONES = 0xFFFFFFFF

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ustat_pg import estimators, testing
 from ustat_pg.engines.base import Cell, Estimator, SquaredError
-from ustat_pg.engines.exact import ExactEngine
+from ustat_pg.engines.gradients.exact import ExactEngine
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.testing import (
     assert_finite,

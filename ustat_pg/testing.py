@@ -56,7 +56,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .engines.base import Cell, Estimator, InfeasibleError, SquaredError
-from .engines.exact import ExactEngine, minibatches
+from .engines.gradients.exact import ExactEngine, minibatches
 from .predictions.mse import gradient_mse
 from .problems import KINDS, SoftmaxBandit, random_problem
 from .validation import InputError, finite_array, integer

@@ -9,7 +9,8 @@ from simulations import Suite, claim
 from tests.agreement import test_engines as shared
 from ustat_pg import rng
 from ustat_pg.checks import RivalVerdict, Verdict
-from ustat_pg.engines import Cell, Distance, Estimator, SquaredError, cpu, reference
+from ustat_pg.engines import Cell, Distance, Estimator, SquaredError
+from ustat_pg.engines.gradients import cpu, reference
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.policies import OutputSpace
 from ustat_pg.problems import (
@@ -23,8 +24,10 @@ from ustat_pg.problems import (
 torch = pytest.importorskip("torch")
 
 from tests.agreement.test_tokens import SMALL, SORTING, network, prefix  # noqa: E402
-from ustat_pg.engines import autograd, get_engine, torch_models  # noqa: E402
-from ustat_pg.engines.autograd import AutogradEngine  # noqa: E402
+from ustat_pg.engines import get_engine  # noqa: E402
+from ustat_pg.engines.gradients import autograd  # noqa: E402
+from ustat_pg.engines.gradients.autograd import AutogradEngine  # noqa: E402
+from ustat_pg.engines.networks import models as torch_models  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 

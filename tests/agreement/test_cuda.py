@@ -23,20 +23,11 @@ from numba import cuda as numba_cuda
 from tests.agreement import test_engines as shared
 from tests.agreement import test_tokens as tokens
 from tests.agreement import test_trajectories as paths
-from ustat_pg.engines import (
-    Cell,
-    Distance,
-    Estimator,
-    Gap,
-    SquaredError,
-    Training,
-    cpu,
-    cuda,
-    get_engine,
-    reference,
-)
-from ustat_pg.engines import cuda_bodies as bodies
-from ustat_pg.engines.trajectory import (
+from ustat_pg.engines import Cell, Distance, Estimator, Gap, SquaredError, Training, get_engine
+from ustat_pg.engines.gradients import cpu, cuda, reference
+from ustat_pg.engines.gradients import scalar as bodies
+from ustat_pg.engines.runs.cuda import Flips, flips
+from ustat_pg.engines.runs.trajectory import (
     Ball,
     Box,
     Constant,
@@ -44,7 +35,6 @@ from ustat_pg.engines.trajectory import (
     Trajectory,
     get_trajectory_engine,
 )
-from ustat_pg.engines.trajectory_cuda import Flips, flips
 from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,12 +14,10 @@ from ustat_pg.engines import (
     Projection,
     SquaredError,
     SquaredProjection,
-    cpu,
-    exact,
     get_engine,
-    reference,
 )
-from ustat_pg.engines import cpu_bodies as bodies
+from ustat_pg.engines.gradients import cpu, exact, reference
+from ustat_pg.engines.gradients import lanes as bodies
 from ustat_pg.problems import KINDS, SoftmaxBandit, digits_problem, random_problem
 from ustat_pg.validation import InputError
 

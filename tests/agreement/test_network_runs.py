@@ -12,9 +12,10 @@ pytest.importorskip("torch")
 import torch
 
 from ustat_pg import rng
-from ustat_pg.engines import Constant, Decay, Estimator, Gap, network_runs
-from ustat_pg.engines.networks import NetworkTraining, train
-from ustat_pg.engines.trajectory import Trajectory, get_trajectory_engine
+from ustat_pg.engines import Constant, Decay, Estimator, Gap
+from ustat_pg.engines.networks import runs as network_runs
+from ustat_pg.engines.networks.cell import NetworkTraining, train
+from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine
 from ustat_pg.policies import ArmLinearSoftmax, OutputSpace, PrefixSoftmax, TabularSoftmax
 from ustat_pg.policies.transformer import TransformerPolicy
 from ustat_pg.problems import SoftmaxBandit, TokenProblem, modular_sum, sorting

@@ -11,7 +11,8 @@ import pytest
 from simulations import Suite, claim
 from tests.agreement import test_engines as shared
 from ustat_pg.checks import RivalVerdict, Verdict
-from ustat_pg.engines import Cell, Distance, Estimator, SquaredError, cpu, exact, reference
+from ustat_pg.engines import Cell, Distance, Estimator, SquaredError
+from ustat_pg.engines.gradients import cpu, exact, reference
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import gradient_mse

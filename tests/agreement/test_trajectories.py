@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from ustat_pg.engines import Estimator
-from ustat_pg.engines import trajectory_reference as plain
-from ustat_pg.engines.trajectory import (
+from ustat_pg.engines.runs import reference as plain
+from ustat_pg.engines.runs.lanes import FEW_CONTEXTS, LANES
+from ustat_pg.engines.runs.trajectory import (
     Ball,
     Box,
     Constant,
@@ -19,7 +20,6 @@ from ustat_pg.engines.trajectory import (
     Trajectory,
     get_trajectory_engine,
 )
-from ustat_pg.engines.trajectory_bodies import FEW_CONTEXTS, LANES
 from ustat_pg.problems import SoftmaxBandit, random_problem
 
 FAR = 2**40 + 3

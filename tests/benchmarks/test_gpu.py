@@ -16,9 +16,9 @@ from numba import cuda as numba_cuda
 
 from benchmarks import gpu as benchmark
 from benchmarks import mse_kernel, trajectories
-from ustat_pg.engines import cpu
-from ustat_pg.engines.trajectory import get_trajectory_engine
-from ustat_pg.engines.trajectory_cuda import Flips
+from ustat_pg.engines.gradients import cpu
+from ustat_pg.engines.runs.cuda import Flips
+from ustat_pg.engines.runs.trajectory import get_trajectory_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 SQUARED = mse_kernel.Case(5, 4)

@@ -12,7 +12,7 @@ import pytest
 from simulations.landscapes import ball, triple
 from ustat_pg.engines import Cell as GradientCell
 from ustat_pg.engines import Constant, Estimator, Gap, MomentSums, Pit, SquaredError, Training
-from ustat_pg.engines.training import BINS, measure_training
+from ustat_pg.engines.runs.cell import BINS, measure_training
 from ustat_pg.experiment.blocks import Block, run_task, sums_of
 
 LANDSCAPE = triple()

@@ -24,8 +24,8 @@ from ustat_pg.engines import (
     MomentSums,
     SquaredError,
 )
-from ustat_pg.engines.networks import NetworkTraining, OutOfMemory
-from ustat_pg.engines.training import Runs
+from ustat_pg.engines.networks.cell import NetworkTraining, OutOfMemory
+from ustat_pg.engines.runs.cell import Runs
 from ustat_pg.experiment import Check, Claim, Options, Store, mean_of, run_claims
 from ustat_pg.experiment import blocks as blocks_module
 from ustat_pg.experiment import plan as planning
@@ -257,7 +257,7 @@ def training(**changed):
 @pytest.fixture
 def small_memory(monkeypatch):
     """Memory for two runs at once."""
-    from ustat_pg.engines import network_runs
+    from ustat_pg.engines.networks import runs as network_runs
 
     own, counts = network_runs.run, []
 
@@ -340,7 +340,7 @@ def test_the_device_is_part_of_an_autograd_blocks_key_and_of_no_other():
 
 @needs_torch
 def test_the_device_reaches_the_engine(monkeypatch):
-    from ustat_pg.engines import autograd
+    from ustat_pg.engines.gradients import autograd
 
     asked = []
 
@@ -465,7 +465,11 @@ def test_every_file_that_makes_a_result_is_in_the_key():
         found.add(file)
         ahead += imported(file)
     names = {file.relative_to(root).as_posix() for file in found}
-    assert {"engines/network_runs.py", "engines/autograd.py", "policies/transformer.py"} <= names
+    assert {
+        "engines/networks/runs.py",
+        "engines/gradients/autograd.py",
+        "policies/transformer.py",
+    } <= names
     kept = (*store_module._MAKERS, *store_module._MAKER_FILES)
     # A package's __init__ computes nothing.
     left_out = {

@@ -11,7 +11,7 @@ from scipy.stats import binomtest, kstest
 from simulations.landscapes import triple
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.engines import Constant, Estimator, Gap, GapTransform, MomentSums, Pit, Training
-from ustat_pg.engines.training import BINS
+from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.experiment import (
     Check,
     Claim,

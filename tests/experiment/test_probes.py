@@ -10,7 +10,7 @@ import pytest
 
 from simulations.networks import bandits
 from ustat_pg.engines import Estimator
-from ustat_pg.engines.networks import Probe as Protocol
+from ustat_pg.engines.networks.cell import Probe as Protocol
 from ustat_pg.experiment.probes import PROBES, Probe, correlation, pl_ratio
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ustat_pg import estimators, ustatistics
-from ustat_pg.engines import Cell, Distance, Estimator, Projection, SquaredError, cpu, exact
+from ustat_pg.engines import Cell, Distance, Estimator, Projection, SquaredError
 from ustat_pg.engines.base import direction
+from ustat_pg.engines.gradients import cpu, exact
 from ustat_pg.predictions import gradient_mse, oracle_ratio
 from ustat_pg.problems import KINDS, random_problem
 

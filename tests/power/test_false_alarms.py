@@ -11,7 +11,7 @@ from simulations.mse import rivals
 from simulations.problems import Suite, mse_of, two_valued
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.engines import Cell, Pit, get_engine
-from ustat_pg.engines.training import measure_training
+from ustat_pg.engines.runs.cell import measure_training
 from ustat_pg.experiment import LawDistance, mean_of
 from ustat_pg.predictions import gradient_mse
 

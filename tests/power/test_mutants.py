@@ -17,8 +17,8 @@ import pytest
 import simulations.minibatch
 import simulations.mse
 import ustat_pg.engines.base
-import ustat_pg.engines.cpu
-import ustat_pg.engines.reference
+import ustat_pg.engines.gradients.cpu
+import ustat_pg.engines.gradients.reference
 import ustat_pg.problems.softmax_bandit
 from simulations import Suite, claim
 from ustat_pg.checks import Verdict
@@ -30,14 +30,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PLACES = {
     "ustat_pg/estimators.py": [
         (ustat_pg.engines.base, "advantages"),
-        (ustat_pg.engines.reference, "gradient"),
+        (ustat_pg.engines.gradients.reference, "gradient"),
     ],
     "ustat_pg/predictions/mse.py": [
         (simulations.mse, "gradient_mse"),
         (simulations.mse, "gradient_covariance"),
         (simulations.minibatch, "gradient_mse"),
     ],
-    "ustat_pg/engines/cpu_bodies.py": [(ustat_pg.engines.cpu, "bodies")],
+    "ustat_pg/engines/gradients/lanes.py": [(ustat_pg.engines.gradients.cpu, "bodies")],
     "ustat_pg/moments.py": [(ustat_pg.problems.softmax_bandit, "Moments")],
 }
 """Where each file's names are used."""

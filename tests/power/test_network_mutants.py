@@ -102,7 +102,7 @@ def test_a_wrong_program_is_refuted(
 
 # Training runs.
 
-RUNS = "ustat_pg/engines/network_runs.py"
+RUNS = "ustat_pg/engines/networks/runs.py"
 
 TRAINED = [
     Mutant("divided by B only", RUNS,
@@ -149,7 +149,7 @@ def test_true_steps_are_confirmed_and_their_rivals_refuted(on, tmp_path):
 @needs_torch
 @pytest.mark.parametrize(("on", "mutant"), pairs(TRAINED, SEEN_ON_TRANSFORMERS))
 def test_wrong_steps_are_refuted(mutant, on, tmp_path, monkeypatch, record_property):
-    import ustat_pg.engines.network_runs as engine
+    import ustat_pg.engines.networks.runs as engine
 
     record_property("mutant", f"{mutant.name} on {on}")
     monkeypatch.setattr(engine, "run", mutated(mutant).run)

@@ -10,7 +10,7 @@ import pytest
 
 import simulations.limit_law
 import simulations.suboptimality
-import ustat_pg.engines.trajectory_cpu
+import ustat_pg.engines.runs.cpu
 from simulations import Suite
 from ustat_pg.checks import Verdict
 from ustat_pg.experiment import Claim, Options, Store, run_claims
@@ -20,7 +20,7 @@ from .test_mutants import Mutant, mutated
 
 LAW = "ustat_pg/predictions/limit_law.py"
 BOUND = "ustat_pg/predictions/suboptimality.py"
-BODIES = "ustat_pg/engines/trajectory_bodies.py"
+BODIES = "ustat_pg/engines/runs/lanes.py"
 
 PLACES = {
     LAW: [
@@ -28,7 +28,7 @@ PLACES = {
         (simulations.limit_law, "limit_weights"),
     ],
     BOUND: [(simulations.suboptimality, "bound_curve")],
-    BODIES: [(ustat_pg.engines.trajectory_cpu, "bodies")],
+    BODIES: [(ustat_pg.engines.runs.cpu, "bodies")],
 }
 
 TRANSFORM = "disagreement G=2 c=11.3 T=800: transform at 1/mean"
@@ -115,7 +115,7 @@ def test_a_wrong_compiled_run_is_refuted(
     case, tmp_path, monkeypatch, small_blocks, record_property
 ):
     record_property("mutant", case.mutant.name)
-    monkeypatch.setattr(ustat_pg.engines.trajectory_cpu, "bodies", mutated(case.mutant))
+    monkeypatch.setattr(ustat_pg.engines.runs.cpu, "bodies", mutated(case.mutant))
     # Backward induction does not call the compiled body.
     found = verdicts(case.claim, case.check, tmp_path)
     assert found == (Verdict.CONFIRMED, Verdict.REFUTED)

@@ -1,6 +1,6 @@
 """Closed forms: by hand, against each other, and what they refuse.
 
-That they agree with enumeration is in ``tests/engines/test_exact.py``.
+That they agree with enumeration is in ``tests/engines/gradients/test_exact.py``.
 """
 
 from __future__ import annotations

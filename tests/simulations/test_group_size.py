@@ -12,7 +12,7 @@ from simulations import Suite
 from simulations.group_size import RIVALS, Run, claim, epoch_gap, schedules
 from simulations.landscapes import Landscapes, tug
 from ustat_pg.engines import Constant
-from ustat_pg.engines.training import measure_training
+from ustat_pg.engines.runs.cell import measure_training
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.predictions import (
     covariance_parts,

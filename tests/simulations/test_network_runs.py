@@ -39,7 +39,7 @@ from simulations.network_runs import (
 )
 from simulations.networks import initial, tasks
 from ustat_pg.engines import Estimator, Gap, MomentSums
-from ustat_pg.engines.networks import NetworkTraining, train
+from ustat_pg.engines.networks.cell import NetworkTraining, train
 from ustat_pg.estimators import advantages
 from ustat_pg.experiment import Claim, Linear
 from ustat_pg.experiment.blocks import Block, run_task, sums_of

@@ -19,7 +19,7 @@ import simulations.__main__ as command
 from simulations import KINDS, ON_NETWORKS, ON_RUNS, STEMS, Suite, claim, curves, networks
 from simulations.__main__ import main
 from ustat_pg.checks import RivalVerdict, Verdict
-from ustat_pg.engines.training import Runs
+from ustat_pg.engines.runs.cell import Runs
 from ustat_pg.experiment import Identity, Options, Store, run_claims
 from ustat_pg.problems import example_problem, random_problem
 from ustat_pg.validation import InputError

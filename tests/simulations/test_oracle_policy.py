@@ -9,7 +9,7 @@ from simulations import oracle_policy
 from simulations.landscapes import Landscapes, covariance_of, form_of_weight, projected
 from simulations.problems import Suite
 from ustat_pg.engines import Cell, Estimator, get_engine
-from ustat_pg.engines.training import measure_training
+from ustat_pg.engines.runs.cell import measure_training
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.predictions import gradient_covariance, limit_weights
 from ustat_pg.problems import random_problem

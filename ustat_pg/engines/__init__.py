@@ -20,9 +20,9 @@ from .base import (
     SquaredProjection,
     get_engine,
 )
-from .networks import NetworkTraining
-from .training import ConditionalPit, Gap, GapTransform, Pit, Training
-from .trajectory import Ball, Box, Constant, Decay
+from .networks.cell import NetworkTraining
+from .runs.cell import ConditionalPit, Gap, GapTransform, Pit, Training
+from .runs.trajectory import Ball, Box, Constant, Decay
 
 __all__ = [
     "Ball",

@@ -345,5 +345,5 @@ def get_engine(name: str) -> Engine:
     """
     if name not in ENGINES:
         raise InputError(f"engine {name!r} is unknown: choose one of {', '.join(ENGINES)}")
-    engine: Engine = import_module(f".{name}", __package__).ENGINE
+    engine: Engine = import_module(f".gradients.{name}", __package__).ENGINE
     return engine

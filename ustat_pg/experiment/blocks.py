@@ -12,8 +12,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..engines import Cell, MomentSums, Quantity, get_engine
-from ..engines.networks import Probe
-from ..engines.training import Labelled, Runs, TrainingQuantity
+from ..engines.networks.cell import Probe
+from ..engines.runs.cell import Labelled, Runs, TrainingQuantity
 from .identities import discrepancies
 
 __all__ = ["Block", "IdentityBlock", "Task", "halved", "run_task", "sums_of"]

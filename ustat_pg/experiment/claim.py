@@ -17,9 +17,9 @@ from scipy.optimize import brentq
 from ..checks import Evidence, Interval, Statement, empirical_bernstein, replications_needed
 from ..checks.intervals import half_width
 from ..engines import Cell, MomentSums, Quantity
-from ..engines.bounds import quantity_range, quantity_rounding
-from ..engines.networks import Probe
-from ..engines.training import (
+from ..engines.gradients.bounds import quantity_range, quantity_rounding
+from ..engines.networks.cell import Probe
+from ..engines.runs.cell import (
     BINS,
     ConditionalPit,
     Labelled,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from scipy.stats import t as student
 
 from ..checks import Evidence, Interval
-from ..engines.training import Runs
+from ..engines.runs.cell import Runs
 from ..validation import InputError
 from .claim import AnyCell, LawShare, Linear, Ratio
 from .plan import BLOCK, Options, block_tasks, exact_task, panels_of, why_not_exact

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines import Cell, Draws, Estimator, exact, reference
+from ..engines import Cell, Draws, Estimator
+from ..engines.gradients import exact, reference
 from ..estimators import gradient
 from ..ustatistics import (
     covariance_kernel,

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..checks import allotted_alpha
-from ..engines import Cell, InfeasibleError, exact, get_engine
-from ..engines.training import Runs
+from ..engines import Cell, InfeasibleError, get_engine
+from ..engines.gradients import exact
+from ..engines.runs.cell import Runs
 from ..validation import InputError, integer
 from .blocks import Block, IdentityBlock, Task, sums_of
 from .claim import AnyCell, AnyQuantity, Check, Claim, Functional, Identity, LogSlope

@@ -12,7 +12,8 @@ from math import inf
 
 import numpy as np
 
-from ..engines import Cell, Estimator, SquaredError, exact
+from ..engines import Cell, Estimator, SquaredError
+from ..engines.gradients import exact
 from ..predictions import gradient_mse
 from ..problems import SoftmaxBandit
 from ..validation import InputError, integer

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..checks import Decision, Evidence, Interval, RivalVerdict, Verdict, decide
 from ..engines import MomentSums
-from ..engines.training import Runs
+from ..engines.runs.cell import Runs
 from .blocks import Task, sums_of
 from .claim import AnyQuantity, Check, Claim, Identity, Sums
 from .plan import (

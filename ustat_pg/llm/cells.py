@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ..engines import InfeasibleError, MomentSums
-from ..engines.training import Runs
+from ..engines.runs.cell import Runs
 from ..validation import InputError, integer
 
 if TYPE_CHECKING:

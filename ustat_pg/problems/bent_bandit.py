@@ -125,7 +125,7 @@ class BentBandit(InteriorProblem):
 
         Its policy is the tangent there, with features φ - ψθ: probabilities and scores are those of
         the bent policy at θ, and only there. So is the gradient; for the Hessian and for other
-        parameters ask the bent problem. A :class:`~ustat_pg.engines.trajectory.Trajectory` takes
+        parameters ask the bent problem. A :class:`~ustat_pg.engines.runs.trajectory.Trajectory` takes
         this bandit together with ``bends``.
         """
         vector = self._parameters(finite_array("theta", theta, 1))

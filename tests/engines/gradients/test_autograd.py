@@ -1,0 +1,424 @@
+"""The autograd engine on its own: its gradients, its memory, its device, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ustat_pg.engines import (
+    Cell,
+    Distance,
+    Estimator,
+    Projection,
+    SquaredError,
+    SquaredProjection,
+    get_engine,
+)
+from ustat_pg.engines.gradients import reference
+from ustat_pg.memory import ChunkWarning
+from ustat_pg.policies import TabularSoftmax
+from ustat_pg.problems import SoftmaxBandit, bracket_matching, random_problem, sorting
+from ustat_pg.validation import InputError
+
+torch = pytest.importorskip("torch")
+
+from tests.engines.networks.test_models import WITHOUT_TORCH  # noqa: E402
+from ustat_pg.engines.gradients import autograd  # noqa: E402
+from ustat_pg.engines.gradients.autograd import ENGINE, AutogradEngine  # noqa: E402
+from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch):
+    """One thread, nothing kept from other tests, and no device in the environment."""
+    monkeypatch.setattr(autograd, "_KEPT", {})
+    monkeypatch.delenv(autograd.DEVICE, raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+BRACKETS = bracket_matching(1, 2, end=True, graded=True)
+POLICY = TransformerPolicy.initial(BRACKETS.space, BRACKETS.prompts, width=4, seed=2)
+NETWORK = BRACKETS.at(POLICY)
+PLAIN = random_problem(1, "plain", contexts=3)
+LINEAR = random_problem(1, "linear", contexts=3)
+
+NAMES = ("vanilla", "group-mean", "oracle", "minimum-variance", "grpo", "norm-weighted")
+MANY = [
+    *(SquaredError(Estimator(name)) for name in NAMES),
+    Projection(Estimator("grpo"), 1),
+    SquaredProjection(Estimator("grpo"), 2),
+    Distance(Estimator("grpo"), Estimator("oracle")),
+]
+ONE = [SquaredError(Estimator("grpo"))]
+
+
+def out_of_memory():
+    raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+
+# Gradients.
+
+
+@pytest.mark.parametrize("problem", [NETWORK, PLAIN, LINEAR], ids=["network", "plain", "linear"])
+@pytest.mark.parametrize("memory", [2**28, 2**14, 1])
+def test_the_target_is_the_slope_of_the_return(problem, memory):
+    """However many outputs are read at once."""
+    prepared = AutogradEngine(memory=memory).prepared(problem)
+    target = prepared.target.numpy()
+    scale = np.abs(problem.gradient()).max()
+    assert target == pytest.approx(problem.gradient(), abs=1e-12 * scale)
+    rng, theta = np.random.default_rng(0), problem.policy.theta
+    for _ in range(3):
+        step = rng.normal(size=problem.d)
+        ends = [problem.objective(theta + h * step) for h in (1e-5, -1e-5)]
+        assert target @ step == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-8)
+
+
+def test_estimates_are_what_a_training_loop_would_take():
+    """One backward pass each, through the policy's own teacher forcing, written out."""
+    cell = Cell(NETWORK, 3, 2)
+    draws = reference.draw(cell, seed=5, first=9, replications=6)
+    where, chosen = autograd.draw(cell, seed=5, first=9, replications=6)
+    value = (NETWORK.policy.probs * NETWORK.mean_rewards).sum(axis=1)
+    wanted = np.empty((6, 2, NETWORK.d))
+    for r in range(6):
+        for e in range(2):
+            flat = torch.tensor(POLICY.theta.copy(), requires_grad=True)
+            state, loss = POLICY.unflatten(flat), 0.0
+            for b, x in enumerate(draws.contexts[r]):
+                z = draws.rewards[r, b]
+                baseline = (z.sum() - z) / 2 if e == 0 else value[x]
+                outputs = torch.tensor(POLICY.space.outputs[draws.arms[r, b]])
+                logs = POLICY.log_prob(state, POLICY.sequences(int(x), outputs), outputs)
+                loss = loss + (torch.tensor(z - baseline) * logs).sum() / (3 * 2)
+            loss.backward()
+            wanted[r, e] = flat.grad.numpy()
+    for few in (0, 100):
+        prepared = ENGINE.prepared(NETWORK)
+        contexts = where[..., None].expand_as(chosen)
+        arms = prepared.arms[contexts, chosen]
+        rewards = prepared.rewards[contexts, chosen]
+        weights = torch.stack(
+            [
+                prepared.advantages(Estimator(name), where, arms, rewards).flatten(1)
+                for name in ("grpo", "oracle")
+            ],
+            dim=1,
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(autograd, "_FEW", few)
+            found = prepared.estimates(
+                contexts.flatten(1), prepared.model.outputs()[arms.flatten(1)], weights
+            )
+        assert found.numpy() == pytest.approx(wanted, abs=1e-13)
+
+
+def test_quantities_are_of_these_estimates():
+    """A projection's mean square is its square's mean, and a distance of one with itself is 0."""
+    one = Estimator("vanilla")
+    quantities = [Projection(one, 4), SquaredProjection(one, 4), Distance(one, one)]
+    sums = ENGINE.measure(Cell(LINEAR, 2), quantities, replications=50)
+    assert sums.mean[2] == 0
+    assert sums.mean[1] == pytest.approx(sums.mean[0] ** 2 + sums.products[0, 0] / 50, rel=1e-9)
+
+
+def test_squared_norms_are_autograds_and_made_once(monkeypatch):
+    prepared = ENGINE.prepared(NETWORK)
+    contexts = torch.tensor([[[0, 2, 2, 0]]])
+    arms = torch.tensor([[[1, 3, 3, 6]]])
+    found = prepared.squared_norms(contexts, arms).numpy()
+    assert found.shape == (1, 1, 4)
+    assert found == pytest.approx(POLICY.squared_norms[contexts.numpy(), arms.numpy()], rel=1e-12)
+    monkeypatch.setattr(autograd, "vmap", None)
+    assert np.array_equal(prepared.squared_norms(contexts, arms).numpy(), found)
+
+
+def test_neither_scores_nor_their_products_are_asked_of_the_policy(monkeypatch):
+    """What it finds is evidence of its own."""
+    cell = Cell(SoftmaxBandit.tabular([0.4, 0.6], [[0.1, 0.5]] * 2, [[[1.0], [0.2]]] * 2,
+                                      np.ones((2, 2, 1))), 3)  # fmt: skip
+    names = ("vanilla", "grpo", "oracle", "norm-weighted")
+    quantities = [SquaredError(Estimator(name)) for name in names]
+    wanted = reference.ENGINE.measure(cell, quantities, replications=20).mean
+    for name in ("combine", "inner", "gram", "scores", "mean_combination", "squared_norms"):
+        monkeypatch.setattr(TabularSoftmax, name, None)
+    cell = Cell(replace(cell.problem), 3)
+    found = ENGINE.measure(cell, quantities, replications=20).mean
+    assert found == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_function_sees_what_the_reference_shows_it():
+    seen = []
+
+    def own(rewards, draws):
+        seen.append(draws)
+        return rewards - draws.squared_norms * rewards.mean(axis=-1, keepdims=True)
+
+    cell = Cell(NETWORK, 3, 2)
+    quantities = [SquaredError(Estimator("own", function=own))]
+    one, two = (
+        engine.measure(cell, quantities, replications=8) for engine in (reference.ENGINE, ENGINE)
+    )
+    assert one.mean == pytest.approx(two.mean, rel=1e-12)
+    for name in ("contexts", "arms", "rewards"):
+        assert np.array_equal(getattr(seen[0], name), getattr(seen[1], name))
+    assert seen[1].squared_norms == pytest.approx(seen[0].squared_norms, rel=1e-10)
+
+
+@pytest.mark.parametrize("name", ["grpo", "constant"])
+def test_advantages_are_wide_in_single_precision(name):
+    """Rewards that single precision would round to one another."""
+    rewards = [[[2.0**30 + 0.25], [2.0**30]]]
+    problem = SoftmaxBandit.tabular([1.0], [[0.3, 0.0]], rewards, np.ones((1, 2, 1)))
+    estimator = Estimator(name, constant=2.0**30 if name == "constant" else None)
+    cell, quantities = Cell(problem, 4), [SquaredError(estimator)]
+    wide, narrow = (
+        AutogradEngine(precision=p).measure(cell, quantities, replications=30).mean
+        for p in ("float64", "float32")
+    )
+    assert wide[0] > 1e-4
+    assert narrow == pytest.approx(wide, rel=1e-4)
+
+
+# Memory.
+
+
+def test_values_do_not_depend_on_the_chunk():
+    cell = Cell(NETWORK, 3, 2)
+    whole, *others = (
+        AutogradEngine(memory=memory).measure(cell, MANY, seed=2, first=7, replications=30)
+        for memory in (2**30, 2**20, 2**16, 1)
+    )
+    for found in others:
+        assert found.mean == pytest.approx(whole.mean, rel=1e-10, abs=1e-14)
+        assert found.products == pytest.approx(whole.products, rel=1e-9, abs=1e-13)
+
+
+def test_a_chunk_is_what_memory_allows():
+    prepared = AutogradEngine(memory=2**16).prepared(NETWORK)
+    asked = []
+    prepared.shared_out("replications", 10, prepared.allowed("replications", 1000, 1), asked.append)
+    each = 2**16 // (8 * 1000 + 3 * 8 * NETWORK.d)
+    assert 1 < each < 10
+    assert [rows.stop - rows.start for rows in asked[:-1]] == [each] * (len(asked) - 1)
+    assert asked[0].start == 0
+    assert asked[-1].stop == 10
+    assert all(a.stop == b.start for a, b in pairwise(asked))
+    assert prepared.allowed("replications", 10**9, 1) == 1
+
+
+def test_running_out_of_memory_halves_the_chunk(monkeypatch):
+    cell = Cell(PLAIN, 3)
+    wanted = ENGINE.measure(cell, ONE, seed=1, replications=50)
+    original = autograd._Prepared.values
+    sizes = []
+
+    def limited(self, quantities, contexts, chosen):
+        if len(contexts) > 7:
+            out_of_memory()
+        sizes.append(len(contexts))
+        return original(self, quantities, contexts, chosen)
+
+    monkeypatch.setattr(autograd._Prepared, "values", limited)
+    with pytest.warns(ChunkWarning, match="replications at once: going on with") as warned:
+        found = ENGINE.measure(cell, ONE, seed=1, replications=50)
+    assert [str(one.message) for one in warned] == [
+        f"out of memory with {n} replications at once: going on with {n // 2}" for n in (50, 25, 12)
+    ]
+    assert sizes == [6] * 8 + [2]
+    assert found.mean == pytest.approx(wanted.mean, rel=1e-12)
+    # What did fit is remembered: the next block warns no more.
+    ENGINE.measure(cell, ONE, seed=1, first=50, replications=20)
+    assert sizes[9:] == [6, 6, 6, 2]
+
+
+def test_the_target_and_norms_halve_too(monkeypatch):
+    original, log_prob = autograd._Prepared._target, autograd._Prepared._log_prob
+    calls = []
+
+    def limited(self, most):
+        calls.append(most)
+        if most > 2:
+            out_of_memory()
+        return original(self, most)
+
+    monkeypatch.setattr(autograd._Prepared, "_target", limited)
+    with pytest.warns(ChunkWarning, match="ways through the outputs at once"):
+        found = AutogradEngine(memory=2**20).prepared(NETWORK).target
+    assert calls[-1] <= 2 < calls[-2]
+    assert found.numpy() == pytest.approx(NETWORK.gradient(), abs=1e-13)
+
+    failures = [True]
+
+    def once(self, theta, context, output):
+        if failures:
+            failures.pop()
+            out_of_memory()
+        return log_prob(self, theta, context, output)
+
+    monkeypatch.setattr(autograd._Prepared, "_log_prob", once)
+    where = torch.arange(3)[:, None, None].expand(3, 1, 7)
+    arms = torch.arange(7).expand(3, 1, 7)
+    with pytest.warns(
+        ChunkWarning, match="out of memory with 21 outputs at once: going on with 10"
+    ):
+        norms = AutogradEngine(memory=2**21).prepared(NETWORK).squared_norms(where, arms)
+    assert norms[:, 0].numpy() == pytest.approx(POLICY.squared_norms, rel=1e-12)
+
+
+def test_one_that_does_not_fit_is_refused_and_other_errors_are_not_hidden(monkeypatch):
+    monkeypatch.setattr(autograd._Prepared, "values", lambda *_: out_of_memory())
+    with pytest.raises(InputError, match="replications do not fit in memory one at a time"):
+        ENGINE.measure(Cell(PLAIN, 3), ONE, replications=1)
+
+    def fail(*_):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(autograd._Prepared, "values", fail)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        ENGINE.measure(Cell(PLAIN, 3), ONE, replications=4)
+
+
+def test_few_problems_are_kept_and_never_one_for_another():
+    engines = (ENGINE, AutogradEngine(precision="float32"), AutogradEngine(memory=2**20))
+    made = [engine.prepared(PLAIN) for engine in engines]
+    assert len({id(one) for one in made}) == 3
+    assert made[0] is ENGINE.prepared(PLAIN)
+    assert made[0] is not ENGINE.prepared(LINEAR)
+    for seed in range(12):
+        ENGINE.prepared(random_problem(seed, "plain", contexts=2))
+    assert len(autograd._KEPT) == autograd._MOST
+
+
+# Devices.
+
+
+def test_the_device_is_the_engines_or_the_environments(monkeypatch):
+    assert AutogradEngine().where == "cpu"
+    monkeypatch.setenv(autograd.DEVICE, "cuda:77")
+    assert ENGINE.where == "cuda:77"
+    for ask in (
+        lambda: ENGINE.check(Cell(PLAIN, 2), ONE),
+        lambda: ENGINE.measure(Cell(PLAIN, 2), ONE, replications=2),
+    ):
+        with pytest.raises(InputError, match="device 'cuda:77' is not there"):
+            ask()
+    # An engine that was given a device keeps it.
+    AutogradEngine(device="cpu").measure(Cell(PLAIN, 2), ONE, replications=2)
+    monkeypatch.setenv(autograd.DEVICE, "tpu")
+    with pytest.raises(InputError, match="device is 'tpu': choose cpu, cuda or cuda:N"):
+        ENGINE.measure(Cell(PLAIN, 2), ONE, replications=2)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("problem", [NETWORK, LINEAR], ids=["network", "linear"])
+def test_nothing_is_made_on_another_device(problem, precision):
+    """A tensor made without a device would land on the default one and fail."""
+    own = Estimator("own", function=lambda z, draws: z * draws.squared_norms)
+    even = problem.restrict(range(3), uniform=True)
+    with torch.device("meta"):
+        for cell in (Cell(problem, 3, 2), Cell(even, 3, 2, "without-replacement")):
+            for quantities in (ONE, [*MANY, SquaredError(own)]):
+                AutogradEngine(precision=precision).measure(cell, quantities, replications=3)
+        autograd.draw(Cell(even, 2, 3, "fixed"), seed=0, first=0, replications=2)
+
+
+def test_other_engines_do_not_load_torch():
+    code = (
+        "import sys, ustat_pg.engines as e\n"
+        "for name in ('exact', 'reference', 'cpu'): e.get_engine(name)\n"
+        "print('torch' in sys.modules)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "False\n"
+    assert get_engine("autograd") is ENGINE
+
+
+def test_without_torch_it_says_so():
+    code = WITHOUT_TORCH + (
+        "from ustat_pg.engines import get_engine\n"
+        "from ustat_pg.validation import InputError\n"
+        "get_engine('cpu')\n"
+        "try: get_engine('autograd')\n"
+        "except InputError as error: print(error)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "the autograd engine needs torch: pip install 'ustat_pg[torch]'\n"
+
+
+# What is refused.
+
+SHORT = sorting(2, 2).at(
+    TransformerPolicy.initial(sorting(2, 2).space, sorting(2, 2).prompts, width=4),
+    memory=24 * 16**2,
+)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda e: e.check(Cell(PLAIN, 1), ONE), "at least 2: group size is 1"),
+        (lambda e: e.measure(Cell(PLAIN, 1), ONE, replications=2), "at least 2"),
+        (lambda e: e.check(Cell(SHORT, 2), ONE), "no parameters to differentiate"),
+        (lambda e: e.measure(Cell(SHORT, 2), ONE, replications=2), "no parameters to differ"),
+        (lambda e: e.measure(Cell(PLAIN, 2), ONE, replications=0), "replications is 0"),
+        (lambda e: e.measure(Cell(PLAIN, 2), [], replications=2), "at least one quantity"),
+        (
+            lambda e: e.measure(Cell(PLAIN, 2), ONE, first=2**63 - 1, replications=2),
+            "replications end at 2\\^63",
+        ),
+        (
+            lambda _: AutogradEngine(precision="half").measure(
+                Cell(PLAIN, 2), ONE, replications=2
+            ),
+            "precision is 'half'",
+        ),
+        (lambda _: AutogradEngine(memory=0), "memory is 0"),
+        (
+            lambda _: AutogradEngine(precision="float32").measure(
+                Cell(
+                    SoftmaxBandit.tabular(
+                        [0.5, 0.5], [[0.0, 0.0], [0.0, 1e40]], [[[1.0], [0.0]]] * 2,
+                        np.ones((2, 2, 1)),
+                    ), 2,
+                ), ONE, replications=2,
+            ),
+            "log-probabilities hold (nan|-inf) at context 1, output 0",
+        ),
+        (
+            lambda _: AutogradEngine(precision="float32").measure(
+                Cell(
+                    SoftmaxBandit.tabular(
+                        [1.0], [[0.0, 0.0]], [[[1e45], [0.0]]], np.ones((1, 2, 1))
+                    ), 2,
+                ), ONE, first=3, replications=2,
+            ),
+            r"mse\[grpo\] of replication [34] is (nan|inf)",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask(ENGINE)
+
+
+def test_tables_of_another_size_than_their_source_are_refused():
+    table = NETWORK.policy
+    wrong = replace(table, all_scores=table.all_scores[..., :-1], parameters=None)
+    with pytest.raises(InputError, match=f"have {NETWORK.d - 1} parameters and their source"):
+        ENGINE.measure(Cell(replace(NETWORK, policy=wrong), 2), ONE, replications=2)
+
+
+def test_the_last_replications_there_are():
+    cell = Cell(PLAIN, 2)
+    where = {"first": 2**63 - 3, "replications": 3}
+    one, two = (engine.measure(cell, ONE, **where) for engine in (reference.ENGINE, ENGINE))
+    assert one.mean == pytest.approx(two.mean, rel=1e-12)

@@ -1,0 +1,143 @@
+"""Ranges of quantities: every outcome of a minibatch lies inside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ustat_pg.engines import Cell, Distance, Estimator, Projection, SquaredError, SquaredProjection
+from ustat_pg.engines.gradients import exact, reference
+from ustat_pg.engines.gradients.bounds import quantity_range
+from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
+from ustat_pg.validation import InputError
+
+ESTIMATORS = [
+    Estimator("vanilla"),
+    Estimator("grpo"),
+    Estimator("group-mean"),
+    Estimator("oracle"),
+    Estimator("constant", constant=0.3),
+    Estimator("constant", constant=-5.0),
+    Estimator("minimum-variance"),
+    Estimator("norm-weighted"),
+]
+GRPO = Estimator("grpo")
+QUANTITIES = [
+    *(SquaredError(e) for e in ESTIMATORS),
+    *(Distance(e, GRPO) for e in ESTIMATORS),
+    *(Projection(e, j) for e in ESTIMATORS for j in range(2)),
+    *(SquaredProjection(e, j) for e in ESTIMATORS for j in range(2)),
+]
+
+
+def check(problem, size, batch, quantities=QUANTITIES):
+    cell = Cell(problem, size, batch)
+    lowest, highest = np.inf, -np.inf
+    for draws, _ in exact.minibatches(cell):
+        values = reference.ENGINE.values(cell, quantities, draws)
+        lowest = np.minimum(lowest, values.min(axis=0))
+        highest = np.maximum(highest, values.max(axis=0))
+    share = {}
+    scale = np.sqrt(problem.policy.squared_norms.max()) * np.abs(problem.outcomes.rewards).max()
+    for quantity, low, high in zip(quantities, lowest, highest, strict=True):
+        least, greatest = quantity_range(cell, quantity)
+        assert np.isfinite([least, greatest]).all()
+        power = 1 if isinstance(quantity, Projection) else 2
+        slack = 1e-12 * max(abs(least), abs(greatest)) + (1e-15 * scale) ** power
+        assert least - slack <= low <= high <= greatest + slack, quantity.label
+        share[quantity.label] = max(abs(low), abs(high)) / greatest if greatest else 1.0
+    return share
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_outcome_lies_in_the_range(kind):
+    for seed in range(3):
+        check(random_problem(seed, kind, contexts=2), 2, 1)
+        check(random_problem(seed, kind, contexts=2), 3, 1)
+    check(random_problem(3, kind, contexts=2), 2, 2)
+
+
+def test_one_output_a_prompt():
+    alone = [q for q in QUANTITIES if "grpo" not in q.label and "norm" not in q.label]
+    for kind in ("plain", "linear", "negative-rewards"):
+        check(random_problem(0, kind), 1, 2, alone)
+
+
+def test_larger_groups_of_few_outcomes():
+    check(random_problem(0, "two-arms", contexts=2), 7, 1)
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        [[[1.0], [0.0], [0.0]]],
+        [[[-3.0], [-1.0], [-2.0]]],
+        [[[100.0], [101.0], [100.0]]],
+        [[[0.0], [0.0], [7.0]]],
+    ],
+)
+def test_corners_of_rewards_and_of_zero_scores(rewards):
+    """Features alike in two arms and far off in the third; scores that vanish."""
+    law = np.ones((1, 3, 1))
+    check(SoftmaxBandit.linear([1.0], [[[1.0], [1.0], [9.0]]], [0.2], rewards, law), 3, 1)
+    check(SoftmaxBandit.linear([1.0], [[[0.0], [0.0], [0.0]]], [0.2], rewards, law), 3, 1)
+    check(SoftmaxBandit.tabular([1.0], [[9.0, 0.0, -9.0]], rewards, law), 3, 1)
+
+
+@pytest.mark.parametrize("rewards", [[100.0, 101.0, 100.0], [0.0, 1.0, -1.0]])
+def test_the_norm_weighted_range_covers_no_baseline_and_the_farthest_one(rewards):
+    """The first arm's score is zero: beside it alone the baseline is 0, not a mean of rewards."""
+    problem = SoftmaxBandit.linear(
+        [1.0], [[[0.0], [1.0], [-1.0]]], [0.0], np.reshape(rewards, (1, 3, 1)), np.ones((1, 3, 1))
+    )
+    assert problem.policy.squared_norms.tolist() == [[0.0, 1.0, 1.0]]
+    quantities = [SquaredError(Estimator("norm-weighted")), Projection(Estimator("norm-weighted"))]
+    check(problem, 2, 1, quantities)
+    check(problem, 3, 1, quantities)
+
+
+def test_an_arm_that_is_never_taken_does_not_widen_the_range():
+    one = SoftmaxBandit.tabular([1.0], [[0.0, 1.0]], [[[1.0], [0.0]]], np.ones((1, 2, 1)))
+    two = SoftmaxBandit.tabular(
+        [1.0], [[0.0, 1.0, -1e4]], [[[1.0], [0.0], [1e6]]], np.ones((1, 3, 1))
+    )
+    for name in ("grpo", "vanilla", "oracle", "norm-weighted"):
+        quantity = SquaredError(Estimator(name))
+        assert quantity_range(Cell(two, 2), quantity) == pytest.approx(
+            quantity_range(Cell(one, 2), quantity)
+        )
+
+
+def test_ranges_by_hand():
+    coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    cell = Cell(coin, 2)
+    g, s = np.sqrt(2) / 4, np.sqrt(2) / 2
+    # Two scores are sqrt 2 apart, two rewards 1.
+    assert quantity_range(cell, SquaredError(GRPO)) == pytest.approx((0, (s + g) ** 2))
+    assert quantity_range(cell, SquaredError(Estimator("vanilla"))) == pytest.approx(
+        (0, (s + g) ** 2)
+    )
+    assert quantity_range(cell, SquaredError(Estimator("oracle"))) == pytest.approx(
+        (0, (s / 2 + g) ** 2)
+    )
+    assert quantity_range(cell, Distance(GRPO, Estimator("oracle"))) == pytest.approx(
+        (0, (1.5 * s) ** 2)
+    )
+
+
+def test_the_range_is_not_idle():
+    """Within a factor of what occurs; a range of twice the width doubles a claim's cost."""
+    share = check(random_problem(0, "two-arms", contexts=2), 2, 1)
+    assert all(value > 0.05 for label, value in share.items() if "distance" not in label)
+
+
+def test_a_function_has_no_range():
+    own = Estimator("own", function=lambda z, _: z)
+    with pytest.raises((InputError, ValueError), match="no range is known for own"):
+        quantity_range(Cell(random_problem(0), 2), SquaredError(own))
+
+
+def test_a_function_under_a_known_name_has_no_range_either():
+    big = Estimator("grpo", function=lambda z, _: 1e6 * z)
+    with pytest.raises((InputError, ValueError), match="no range is known"):
+        quantity_range(Cell(random_problem(0), 2), SquaredError(big))

@@ -1,0 +1,158 @@
+"""The body for one prompt against the general body: the same draws, the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ustat_pg import rng
+from ustat_pg.engines import Cell, Distance, Estimator, Projection, SquaredError, SquaredProjection
+from ustat_pg.engines.gradients import cpu
+from ustat_pg.engines.gradients import lanes as bodies
+from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
+
+FAR = 2**32 - 40  # the words of a replication's number carry inside a block
+
+
+def estimators(size):
+    """Every estimator that the body for one prompt takes."""
+    names = ("vanilla", "group-mean", "oracle", "minimum-variance")
+    found = [*map(Estimator, names), Estimator("constant", constant=0.3)]
+    return [*found, Estimator("grpo")] if size > 1 else found
+
+
+def quantities_for(size):
+    taken = estimators(size)
+    return [*map(SquaredError, taken), *(Distance(e, taken[-1]) for e in taken[:-1])]
+
+
+def run(body, cell, quantities, replications, first):
+    mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
+    body(
+        first,
+        replications,
+        rng.cell_key(3, cell.name),
+        cell.group_size,
+        1,
+        cpu._DESIGNS[cell.design],
+        cpu._tables(cell.problem),
+        cpu._asked(cell.problem, quantities),
+        mean,
+        products,
+    )
+    return mean, products
+
+
+def compare(cell, replications=200, first=FAR, quantities=None):
+    quantities = quantities or quantities_for(cell.group_size)
+    assert cpu._is_plain(cell, quantities)
+    mean, products = run(bodies.block, cell, quantities, replications, first)
+    fast, fast_products = run(bodies.one_prompt_block, cell, quantities, replications, first)
+    norms = cell.problem.policy.squared_norms.max()
+    scale = norms * max(np.abs(cell.problem.outcomes.rewards).max(), 1.5) ** 2 or 1.0
+    assert (np.abs(mean - fast) / scale).max() < 1e-12, cell.name
+    off = np.abs(products - fast_products) / scale**2 / replications
+    assert off.max() < 1e-12, cell.name
+    assert np.array_equal(fast_products, fast_products.T)
+
+
+def one_prompt(arms, seed=0, rewards=None):
+    """A reward per arm: no two outcomes have the same arm."""
+    numbers = np.random.default_rng(seed)
+    values = numbers.normal(size=arms) if rewards is None else rewards
+    return SoftmaxBandit.tabular(
+        [1.0],
+        numbers.normal(size=(1, arms)),
+        np.reshape(values, (1, arms, 1)),
+        np.ones((1, arms, 1)),
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16, 17, 64])
+@pytest.mark.parametrize("arms", [1, 2, 3, 4, 5, 31, 32, 33, 40, 200])
+def test_the_same_numbers_whichever_way_outcomes_are_counted(arms, size):
+    """Compared with all thresholds, searched into a table of counts, or searched sparsely."""
+    problem = one_prompt(arms)
+    assert cpu._tables(problem).distinct
+    compare(Cell(problem, size))
+
+
+@pytest.mark.parametrize("replications", [1, 2, 63, 64, 65, 128, 300])
+@pytest.mark.parametrize("arms", [5, 40, 200])
+def test_the_same_numbers_in_blocks_of_any_length(arms, replications):
+    compare(Cell(one_prompt(arms), 24), replications)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "linear"])
+@pytest.mark.parametrize("contexts", [1, 3])
+def test_the_same_numbers_on_every_kind(kind, contexts):
+    """Several rewards an arm, several prompts, shared features, degenerate laws."""
+    problem = random_problem(1, kind, contexts=contexts)
+    for size in (1, 2, 5, 16):
+        for cell in (Cell(problem, size), *designs(problem, size)):
+            compare(cell)
+
+
+def designs(problem, size):
+    """The cells of the other designs."""
+    even = problem.restrict(range(problem.contexts), uniform=True)
+    yield Cell(even, size, 1, "without-replacement")
+    if problem.contexts == 1:
+        yield Cell(even, size, 1, "fixed")
+
+
+@pytest.mark.parametrize("arms", [5, 40, 200])
+def test_the_same_numbers_in_degenerate_problems(arms):
+    """All rewards equal; one arm certain; one arm nearly so; outcomes of probability zero."""
+    for size in (1, 2, 24):
+        compare(Cell(one_prompt(arms, rewards=np.full(arms, 0.7)), size))
+        for gap in (-800.0, -40.0, -16.0):
+            for sure in (0, arms // 2, arms - 1):
+                logits = np.full((1, arms), gap)
+                logits[0, sure] = 0.0
+                rewards = np.arange(arms) / arms
+                problem = SoftmaxBandit.tabular(
+                    [1.0], logits, rewards[None, :, None], np.ones((1, arms, 1))
+                )
+                compare(Cell(problem, size))
+
+
+@pytest.mark.parametrize("arms", [5, 40, 200])
+def test_all_rewards_equal_leave_no_error(arms):
+    """g = 0, and grpo sees nothing at all: exactly, for every way of counting."""
+    cell = Cell(one_prompt(arms, rewards=np.full(arms, 0.75)), 24)
+    found = cpu.ENGINE.measure(cell, [SquaredError(Estimator("grpo"))], replications=100)
+    assert found.mean[0] < 1e-28
+    assert found.products[0, 0] < 1e-56
+
+
+@pytest.mark.parametrize("arms", [5, 40, 200])
+def test_a_large_offset_costs_no_digits(arms):
+    """Rewards near 2^30 that are exact."""
+    rewards = np.round(np.random.default_rng(1).normal(size=arms) * 1024) / 1024
+    near, far = (one_prompt(arms, rewards=rewards + offset) for offset in (0.0, 2.0**30))
+    quantities = [SquaredError(Estimator("grpo")), SquaredError(Estimator("oracle"))]
+    key = rng.cell_key(0, "one key for both")
+    means = []
+    for problem in (near, far):
+        mean, products = np.zeros(2), np.zeros((2, 2))
+        tables, asked = cpu._tables(problem), cpu._asked(problem, quantities)
+        bodies.one_prompt_block(0, 500, key, 24, 1, 0, tables, asked, mean, products)
+        means.append(mean)
+    assert means[1] == pytest.approx(means[0], rel=1e-6)
+
+
+def test_what_the_body_for_one_prompt_does_not_take():
+    plain, linear = random_problem(0, "plain"), random_problem(0, "linear")
+    grpo = Estimator("grpo")
+    assert cpu._is_plain(Cell(plain, 3), [SquaredError(grpo)])
+    assert not cpu._is_plain(Cell(plain, 3, 2), [SquaredError(grpo)])
+    assert not cpu._is_plain(Cell(linear, 3), [SquaredError(grpo)])
+    weighted = Estimator("norm-weighted")
+    for other in (
+        SquaredError(weighted),
+        Distance(grpo, weighted),
+        Projection(grpo, 0),
+        SquaredProjection(grpo, 0),
+    ):
+        assert not cpu._is_plain(Cell(plain, 3), [SquaredError(grpo), other])

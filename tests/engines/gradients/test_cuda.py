@@ -1,0 +1,482 @@
+"""The cuda engine without a device: its bodies compiled for a CPU, refusals, memory, flips."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numba import boolean, config, int64, njit, typeof
+from numba import cuda as numba_cuda
+
+from tests.agreement import test_engines as shared
+from tests.agreement import test_trajectories as paths
+from ustat_pg import rng
+from ustat_pg.engines import Cell, Distance, Estimator, MomentSums, SquaredError, get_engine
+from ustat_pg.engines.gradients import cpu, cuda
+from ustat_pg.engines.gradients import scalar as bodies
+from ustat_pg.engines.runs import cpu as trajectory_cpu
+from ustat_pg.engines.runs import cuda as trajectory_cuda
+from ustat_pg.engines.runs import scalar as path_bodies
+from ustat_pg.engines.runs import trajectory
+from ustat_pg.engines.runs.cuda import flips
+from ustat_pg.engines.runs.trajectory import Ball, Box, Constant, Decay, Trajectory, starts
+from ustat_pg.problems import SoftmaxBandit, random_problem
+from ustat_pg.validation import InputError
+
+FAR = shared.FAR
+ESTIMATORS = shared.ESTIMATORS[:-1]
+"""All but the norm-weighted, which the body for one prompt does not take."""
+
+
+@njit
+def many_minibatches(first, key, group, design, tables, asked, room, values):
+    for i in range(values.shape[1]):
+        rep = np.uint64(first) + np.uint64(i)
+        bodies.minibatch(rep, i, key, group, design, tables, asked, room, values[:, i])
+
+
+@njit
+def many_prompts(first, key, group, design, tables, asked, tabled, room, values):
+    for i in range(values.shape[1]):
+        rep = np.uint64(first) + np.uint64(i)
+        bodies.one_prompt(rep, i, key, group, design, tables, asked, tabled, room, values[:, i])
+
+
+@njit
+def many_paths(first, key, batch, plan, bends, room, begin, out):
+    for i in range(out.shape[2]):
+        rep = np.uint64(first) + np.uint64(i)
+        path_bodies.path(rep, i, key, batch, plan, bends, room, begin[:, i], out[:, :, i])
+
+
+def scratch(shapes, count):
+    """Nothing a thread reads before it writes: all NaN, or a place that is none."""
+    arrays = []
+    for shape, dtype in shapes.values():
+        empty = np.nan if np.dtype(dtype).kind == "f" else -(2**30)
+        arrays.append(np.full((*shape, count), empty, dtype))
+    return arrays
+
+
+def measured(cell, quantities, count, tabled=None, seed=3):
+    """The sums of a body's values; that of one prompt where ``tabled`` is given."""
+    tables, asked = cpu._tables(cell.problem), cpu._asked(cell.problem, quantities)
+    plain = tabled is not None
+    room = bodies.Room(*scratch(cuda._shapes(cell, asked, tables, plain, bool(tabled)), count))
+    values = np.full((len(quantities), count), np.nan)
+    where = FAR, rng.cell_key(seed, cell.name), cell.group_size, cpu._DESIGNS[cell.design]
+    if plain:
+        many_prompts(*where, tables, asked, tabled, room, values)
+    else:
+        many_minibatches(*where, tables, asked, room, values)
+    return MomentSums.of(np.ascontiguousarray(values.T))
+
+
+def compare(cell, quantities, found, seed=3):
+    expected = cpu.ENGINE.measure(cell, quantities, seed=seed, first=FAR, replications=found.n)
+    scale = shared.scale_of(cell.problem) ** shared.powers(quantities)
+    off = np.abs(found.mean - expected.mean) / scale
+    assert off.max() < 1e-12, (cell.name, quantities[off.argmax()].label, off.max())
+    off = np.abs(found.products - expected.products) / np.outer(scale, scale) / found.n
+    assert off.max() < 1e-12, (cell.name, off.max())
+
+
+@pytest.mark.parametrize("form", shared.FORMS)
+def test_the_body_of_a_minibatch_is_the_cpu_engines(form):
+    for cell in shared.cells(
+        random_problem(1, shared.FORMS[form], contexts=3), range(1, 10), (1, 2, 3, 5)
+    ):
+        quantities = shared.quantities_for(cell.group_size)
+        compare(cell, quantities, measured(cell, quantities, 30))
+
+
+@pytest.mark.parametrize("tabled", [False, True], ids=["compared", "tabled"])
+@pytest.mark.parametrize("kind", ["plain", "shared-linear", "one-context", "equal-rewards"])
+def test_the_body_of_one_prompt_is_the_cpu_engines(kind, tabled):
+    for size in (2, 3, 4, 5, 9, 70):
+        for cell in shared.cells(random_problem(1, kind), (size,), (1,)):
+            quantities = [SquaredError(e) for e in ESTIMATORS]
+            quantities += [Distance(e, ESTIMATORS[-1]) for e in ESTIMATORS[:-1]]
+            compare(cell, quantities, measured(cell, quantities, 200, tabled))
+
+
+def followed(asked, count, seed=4):
+    """The paths of the scalar body."""
+    plan = trajectory_cpu._plan(asked)
+    plan = type(plan)(*(np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in plan))
+    *room, begin, out = scratch(trajectory_cuda._shapes(asked, plan), count)
+    begin[:] = starts(asked, seed=seed, first=FAR, replications=count).T
+    bends = np.zeros((0, 0, 0))
+    if asked.bends is not None:
+        # A copy: a read-only view would be another type, and another compilation.
+        bends = np.array(np.moveaxis(asked.bends, 0, 2), order="C")
+    key = rng.cell_key(seed, asked.name)
+    many_paths(FAR, key, asked.batch_size, plan, bends, path_bodies.Room(*room), begin, out)
+    return np.moveaxis(out, -1, 0)
+
+
+@pytest.mark.parametrize("bent", [False, True], ids=["linear", "bent"])
+@pytest.mark.parametrize("estimator", paths.BASELINES, ids=lambda e: e.label)
+@pytest.mark.parametrize(
+    ("contexts", "arms", "d", "values", "group", "batch", "design"),
+    [
+        (1, 9, 2, 2, 2, 1, "iid"),
+        (3, 18, 4, 3, 8, 2, "iid"),
+        (4, 2, 1, 1, 5, 4, "epochs"),
+        (6, 5, 3, 4, 2, 3, "epochs"),
+        (40, 3, 2, 2, 2, 7, "iid"),
+    ],
+)
+def test_the_body_of_a_path_has_the_cpu_engines_bits(
+    bent, estimator, contexts, arms, d, values, group, batch, design
+):
+    which = paths.problem(contexts, arms, d, values, uniform=design == "epochs")
+    for theta_set in (None, Ball(np.zeros(d), 2.0), Box(np.full(d, -0.4), np.full(d, 0.6))):
+        asked = Trajectory(
+            which,
+            group,
+            60,
+            Decay(3.0, 20.0),
+            estimator,
+            batch,
+            design,
+            start_scale=0.5,
+            snapshots=(0, 1, 17, 60),
+            projection=theta_set,
+            bends=paths.bends_of(which) if bent else None,
+        )
+        lanes = paths.run("cpu", asked, seed=4, first=FAR, replications=20)
+        assert np.array_equal(followed(asked, 20), lanes, equal_nan=True)
+
+
+def test_the_exponential_has_the_same_bits():
+    from ustat_pg.engines.runs.lanes import exponential
+
+    @njit
+    def both(x, ours, theirs):
+        for i in range(len(x)):
+            ours[i], theirs[i] = path_bodies._exponential(x[i]), exponential(x[i])
+
+    drawn = np.random.default_rng(0).uniform(-760, 0, 20_000)
+    x = np.concatenate([drawn, drawn / 100, [0.0, -708.0, -708.1, -np.inf, np.nan]])
+    ours, theirs = np.empty_like(x), np.empty_like(x)
+    both(x, ours, theirs)
+    assert np.array_equal(ours, theirs)
+
+
+def test_philox_gives_the_published_words():
+    """Salmon et al.'s vectors, which the array face is tested with too."""
+    counters = np.array(
+        [[0] * 4, [2**32 - 1] * 4, [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344]]
+    )
+    keys = np.array([[0] * 2, [2**32 - 1] * 2, [0xA4093822, 0x299F31D0]])
+    for counter, key in zip(counters.astype(np.uint64), keys.astype(np.uint64), strict=True):
+        found = bodies.philox(*counter, *key)
+        assert [int(w) for w in found] == rng.philox(counter, key).tolist()
+    assert f"{int(found[0]):08x}" == "d16cfe09"
+
+
+def test_a_word_on_an_edge_belongs_to_what_lies_above(monkeypatch):
+    """No draw of a test will ever meet an edge: the body is handed the words."""
+    quarter, half = np.uint64(2**30), np.uint64(2**31)
+    edges = [0, 2**30 - 1, 2**30, 2**31 - 1, 2**31, 3 * 2**30, 2**32 - 1]
+    below, above = half - np.uint64(1), half
+    handed = iter(np.uint64(edge) for edge in edges for _ in range(2))
+
+    def words(*_):
+        return next(handed), below, next(handed), above
+
+    monkeypatch.setattr(path_bodies, "philox", words)
+    # Four equal weights, and two rewards of one half each.
+    plan = SimpleNamespace(
+        law=np.full((1, 4), half),
+        rewards=np.array([[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]]),
+    )
+    arms, rewards = np.zeros(2 * len(edges), np.int32), np.zeros(2 * len(edges))
+    path_bodies._group.py_func(
+        quarter, quarter, [quarter] * 2, plan, 0, np.arange(1.0, 5.0), arms, rewards
+    )
+    expected = [0, 0, 1, 1, 2, 3, 3]
+    assert arms[::2].tolist() == arms[1::2].tolist() == expected
+    assert rewards[::2].tolist() == [k + 1.0 for k in expected]
+    assert rewards[1::2].tolist() == [10.0 * (k + 1) for k in expected]
+
+
+def test_the_kernels_compile_for_a_device(monkeypatch):
+    """As far as a machine without one can say: their types, and code for compute capability 8.0."""
+    from numba.cuda.cudadrv.error import NvvmSupportError
+    from numba.cuda.cudadrv.nvvm import NVVM
+
+    try:
+        NVVM()
+    except NvvmSupportError:
+        pytest.skip("no NVVM library here")
+    device = SimpleNamespace(compute_capability=(8, 0))
+    monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: device)
+    quantities = shared.quantities_for(3)
+    cell = Cell(random_problem(1, "linear", contexts=3), 3)
+    tables, asked = cpu._tables(cell.problem), cpu._asked(cell.problem, quantities)
+    room = bodies.Room(*scratch(cuda._shapes(cell, asked, tables, False, False), 2))
+    path = Trajectory(
+        paths.problem(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("norm-weighted"), 3, "epochs"
+    )
+    plan = trajectory_cpu._plan(path)
+    *path_room, _, _ = scratch(trajectory_cuda._shapes(path, plan), 2)
+
+    def array(ndim, dtype=np.float64):
+        return typeof(np.zeros((2,) * ndim, dtype))
+
+    key, whole = array(1, np.uint64), [array(2, np.int64)] * 3
+    block = (int64, int64, int64, key, int64, int64, typeof(tables), typeof(asked))
+    signatures = {
+        bodies.minibatch_kernel: (*block, typeof(room), array(2)),
+        bodies.one_prompt_kernel: (*block, boolean, typeof(room), array(2)),
+        bodies.draw_kernel: (
+            *(int64, int64, key, int64, typeof(tables), *whole),
+            *(array(2, np.int64), array(3, np.int64)),
+        ),
+        bodies.reduce_kernel: (array(2), int64, int64, array(1), array(2), array(3)),
+        bodies.floor_kernel: (int64, int64, key, int64, int64, array(1, np.uint64)),
+        path_bodies.path_kernel: (
+            *(int64, int64, int64, key, int64, typeof(plan), array(3)),
+            *(typeof(path_bodies.Room(*path_room)), array(2), array(3)),
+        ),
+    }
+    for kernel, signature in signatures.items():
+        code, _ = numba_cuda.compile_ptx(kernel.py_func, signature, cc=(8, 0))
+        assert ".visible .entry" in code
+        # A call that is left would be one that no device can make.
+        assert "call.uni" not in code
+
+
+# Refusals.
+
+
+@pytest.fixture
+def no_device(monkeypatch):
+    monkeypatch.setattr(config, "ENABLE_CUDASIM", 0)
+    monkeypatch.setattr(numba_cuda, "is_available", lambda: False)
+
+
+CELL = Cell(random_problem(0, "plain"), 4)
+QUANTITY = SquaredError(Estimator("grpo"))
+PATH = Trajectory(paths.problem(3, 5, 2, 2), 3, 20, Constant(0.5), snapshots=(0, 10, 20))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: get_engine("cuda").measure(CELL, [QUANTITY], replications=5),
+        lambda: get_engine("cuda").check(CELL, [QUANTITY]),
+        lambda: cuda.draw(CELL, seed=0, first=0, replications=5),
+        lambda: trajectory.get_trajectory_engine("cuda").run(PATH),
+        lambda: flips(PATH, "cpu", "cuda", replications=2),
+    ],
+    ids=["measure", "check", "draw", "run", "flips"],
+)
+def test_a_machine_without_a_device_says_so(no_device, call):
+    with pytest.raises(
+        InputError, match=r"no CUDA device .* use engine cpu or reference.*CUDASIM=1"
+    ):
+        call()
+
+
+def test_the_simulator_beside_compiled_code_is_refused(monkeypatch):
+    monkeypatch.setattr(config, "ENABLE_CUDASIM", 1)
+    monkeypatch.setattr(config, "DISABLE_JIT", 0)
+    with pytest.raises(InputError, match="set NUMBA_DISABLE_JIT=1 beside"):
+        cuda.ENGINE.measure(CELL, [QUANTITY], replications=5)
+    assert cuda.device_name() == "numba's CUDA simulator"
+
+
+def test_what_the_cpu_engine_refuses_is_refused(no_device):
+    """Before it is asked whether there is a device."""
+    own = SquaredError(Estimator("own", function=lambda z, _: z))
+    with pytest.raises(InputError, match="engine cuda cannot run own: use reference or exact"):
+        cuda.ENGINE.check(CELL, [own])
+    with pytest.raises(InputError, match="at least 2: group size is 1"):
+        cuda.ENGINE.check(Cell(random_problem(0), 1), [QUANTITY])
+    for replications in (0, 2.5):
+        with pytest.raises(InputError, match="replications"):
+            cuda.ENGINE.measure(CELL, [QUANTITY], replications=replications)
+        with pytest.raises(InputError, match="replications"):
+            trajectory_cuda.ENGINE.run(PATH, replications=replications)
+    with pytest.raises(InputError, match="at least one quantity"):
+        cuda.ENGINE.measure(CELL, [], replications=5)
+
+
+# Memory: a device of a given size, in NumPy.
+
+
+class Memory:
+    """Arrays of NumPy, so many bytes at once."""
+
+    def __init__(self, monkeypatch, holds, says=None):
+        self.holds = holds
+        says = holds if says is None else says
+        monkeypatch.setattr(cuda, "free_bytes", lambda: float(says))
+        monkeypatch.setattr(numba_cuda, "device_array", self.device_array)
+        monkeypatch.setattr(numba_cuda, "to_device", np.array)
+        monkeypatch.setattr(numba_cuda, "synchronize", lambda: None)
+
+    def device_array(self, shape, dtype):
+        if np.prod(shape) * np.dtype(dtype).itemsize > self.holds:
+            raise RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
+        return np.empty(shape, dtype)
+
+
+def chunks(total, shapes):
+    """The chunks that were run, each as its start, its size and its scratch's threads."""
+    seen = []
+    cuda.in_chunks(
+        total, shapes, lambda start, count, rooms: seen.append((start, count, rooms[0].shape[-1]))
+    )
+    return seen
+
+
+SHAPES = {"weights": ((3, 4), np.float64), "chosen": ((2,), np.int32)}
+"""104 bytes a thread."""
+
+
+def test_a_chunk_fits_the_free_memory(monkeypatch):
+    Memory(monkeypatch, 10_000, says=1300)
+    assert chunks(25, SHAPES) == [(0, 10, 10), (10, 10, 10), (20, 5, 10)]
+    monkeypatch.setattr(cuda, "MOST_THREADS", 4)
+    assert chunks(6, SHAPES) == [(0, 4, 4), (4, 2, 4)]
+    Memory(monkeypatch, np.inf)
+    assert chunks(3, SHAPES) == [(0, 3, 3)]
+
+
+def test_a_chunk_that_does_not_fit_is_halved(monkeypatch):
+    Memory(monkeypatch, 96 * 3, says=10**6)
+    with pytest.warns(UserWarning, match="the device ran out of memory: [53] replications") as seen:
+        assert chunks(10, SHAPES) == [(0, 3, 3), (3, 3, 3), (6, 3, 3), (9, 1, 3)]
+    assert len(seen) == 2
+
+
+def test_memory_that_runs_out_in_a_launch_costs_no_replication(monkeypatch):
+    Memory(monkeypatch, 10**6)
+    done = []
+
+    def run(start, count, rooms):
+        if start == 4 and count > 2:
+            raise MemoryError
+        done.extend(range(start, start + count))
+
+    monkeypatch.setattr(cuda, "MOST_THREADS", 4)
+    with pytest.warns(UserWarning, match="2 replications at once from here on"):
+        cuda.in_chunks(10, SHAPES, run)
+    assert done == list(range(10))
+
+
+def test_a_replication_that_does_not_fit_is_refused(monkeypatch):
+    Memory(monkeypatch, 50, says=50)
+    with pytest.raises(
+        InputError,
+        match=r"one replication takes 104 bytes, of which weights \(3, 4\) takes 96 bytes: the "
+        r"device has 50 bytes free; use engine cpu",
+    ):
+        chunks(2, SHAPES)
+
+
+def test_other_errors_of_the_device_are_not_hidden(monkeypatch):
+    Memory(monkeypatch, 10**6)
+
+    def broken(start, count, rooms):
+        raise RuntimeError("[700] CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
+        cuda.in_chunks(3, SHAPES, broken)
+
+
+def test_tables_that_do_not_fit_are_named(monkeypatch):
+    memory = Memory(monkeypatch, 100, says=5000)
+    problem = SoftmaxBandit.linear(
+        [0.5, 0.5], np.ones((2, 3, 200)), np.ones(200), np.ones((2, 3, 1)), np.ones((2, 3, 1))
+    )
+    with pytest.raises(
+        InputError, match=r"the problem's tables take .* of which dense \(2, 3, 200\) takes 9.4 KiB"
+    ):
+        cuda.upload(cpu._tables(problem), "the problem's tables")
+    monkeypatch.setattr(numba_cuda, "to_device", lambda array: memory.device_array(10**6, "u1"))
+    with pytest.raises(InputError, match=r"the bends take 24 bytes, of which the bends \(3,\)"):
+        cuda.upload(np.zeros(3), "the bends")
+    monkeypatch.setattr(numba_cuda, "to_device", np.array)
+    small = cpu._tables(CELL.problem)
+    assert np.array_equal(cuda.upload(small, "tables").outcomes.ends, small.outcomes.ends)
+    with pytest.raises(InputError, match=r"the values \(3, 9\) take 216 bytes: .* 4.9 KiB free"):
+        cuda.allocate("the values", (3, 9))
+
+
+# Flips.
+
+
+class Planted:
+    """The cpu engine, spoilt."""
+
+    name = "planted"
+
+    def __init__(self, spoil):
+        self.spoil = spoil
+
+    def run(self, asked, **where):
+        theta = trajectory_cpu.ENGINE.run(asked, **where)
+        self.spoil(theta)
+        return theta
+
+
+def planted(monkeypatch, spoil):
+    engines = {"cpu": trajectory_cpu.ENGINE, "planted": Planted(spoil)}
+    monkeypatch.setattr(trajectory_cuda, "get_trajectory_engine", engines.__getitem__)
+    return flips(PATH, "cpu", "planted", replications=50)
+
+
+def test_runs_that_diverge_are_counted(monkeypatch):
+    def spoil(theta):
+        theta[7, 2, 0] += 1e-8
+        theta[9, 1:] -= 1e-3
+        theta[11, 1, 1] = np.nan
+        theta[20:30] += 1e-12
+
+    found = planted(monkeypatch, spoil)
+    assert (found.runs, found.draws, found.diverged) == (50, 50 * 20 * 3, 3)
+    assert found.rate == 3 / 3000
+    assert 0.5e-12 < found.apart < 2e-12
+
+
+def test_runs_at_infinity_in_both_are_the_same(monkeypatch):
+    lost = Planted(lambda theta: theta.__setitem__((slice(3, 5), 2), [[np.inf, np.nan]] * 2))
+    engines = {"one": lost, "two": lost}
+    monkeypatch.setattr(trajectory_cuda, "get_trajectory_engine", engines.__getitem__)
+    found = flips(PATH, "one", "two", replications=9)
+    assert (found.diverged, found.apart) == (0, 0.0)
+
+
+def test_a_large_parameter_is_compared_by_its_digits(monkeypatch):
+    large = Planted(lambda theta: theta.__imul__(1e6))
+    engines = {"one": large, "two": Planted(lambda theta: theta.__imul__(1e6 * (1 + 1e-12)))}
+    monkeypatch.setattr(trajectory_cuda, "get_trajectory_engine", engines.__getitem__)
+    assert flips(PATH, "one", "two", replications=20).diverged == 0
+    assert flips(PATH, "one", "two", replications=20, tolerance=1e-14).diverged > 0
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -1.0, np.inf, np.nan])
+def test_a_tolerance_that_is_none_is_refused(tolerance):
+    with pytest.raises(InputError, match="it must be positive and finite"):
+        flips(PATH, "cpu", "reference", tolerance=tolerance)
+
+
+def test_engines_that_draw_the_same_do_not_flip():
+    found = flips(PATH, "reference", "cpu", seed=3, first=FAR, replications=200)
+    assert found.diverged == 0
+    assert found.apart < 1e-12
+
+
+def test_other_draws_are_seen(monkeypatch):
+    """A counter shifted by one replication: every run is another."""
+    real = trajectory_cpu.ENGINE.run
+    late = SimpleNamespace(run=lambda a, first, **where: real(a, first=first + 1, **where))
+    engines = {"cpu": trajectory_cpu.ENGINE, "late": late}
+    monkeypatch.setattr(trajectory_cuda, "get_trajectory_engine", engines.__getitem__)
+    assert flips(PATH, "cpu", "late", replications=50).diverged == 50

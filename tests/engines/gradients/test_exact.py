@@ -1,0 +1,313 @@
+"""Enumeration against counting by hand, against loops, and against the closed forms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+
+from ustat_pg.engines import (
+    Cell,
+    Distance,
+    Estimator,
+    InfeasibleError,
+    Projection,
+    SquaredError,
+    SquaredProjection,
+)
+from ustat_pg.engines.base import direction
+from ustat_pg.engines.gradients import exact
+from ustat_pg.predictions import gradient_covariance, gradient_mse
+from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
+from ustat_pg.validation import InputError
+
+ENGINE = exact.ENGINE
+CLOSED = ("vanilla", "grpo", "group-mean", "oracle", "constant", "minimum-variance")
+DESIGNS = ("iid", "fixed", "without-replacement")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def estimator(name):
+    return Estimator(name, constant=0.3) if name == "constant" else Estimator(name)
+
+
+def even(kind, seed=0, contexts=2):
+    problem = random_problem(seed, kind, contexts=contexts)
+    return problem.restrict(range(problem.contexts), uniform=True)
+
+
+def coins(contexts, outcomes=2):
+    """Equally likely contexts with so many outcomes each."""
+    rewards = np.zeros((contexts, outcomes, 1))
+    return SoftmaxBandit.tabular(
+        np.full(contexts, 1 / contexts), np.zeros((contexts, outcomes)), rewards, rewards + 1
+    )
+
+
+def batch_of(design, problem):
+    return problem.contexts if design == "fixed" else min(2, problem.contexts)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@every_kind
+def test_closed_forms_are_what_enumeration_finds(kind, design):
+    problem = even(kind) if design != "iid" else random_problem(0, kind, contexts=2)
+    batch = batch_of(design, problem)
+    cell = Cell(problem, 2, batch, design)
+    quantities = [SquaredError(estimator(name)) for name in CLOSED]
+    found = ENGINE.measure(cell, quantities)
+    assert found.n == 0
+    moments = problem.moments()
+    scale = float((moments.norm_squared_reward + 0.09 * moments.fisher_trace).max())
+    for name, value in zip(CLOSED, found.mean, strict=True):
+        constant = 0.3 if name == "constant" else None
+        expected = gradient_mse(moments, name, 2, batch, design, constant=constant).mse
+        assert value == pytest.approx(expected, rel=1e-10, abs=1e-14 * scale), name
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_closed_forms_at_other_group_sizes(size):
+    for kind in ("plain", "linear", "shared-linear", "negative-rewards"):
+        problem = random_problem(3, kind, contexts=2)
+        names = [name for name in CLOSED if name != "grpo" or size > 1]
+        quantities = [SquaredError(estimator(name)) for name in names]
+        found = ENGINE.measure(Cell(problem, size, 1), quantities).mean
+        for name, value in zip(names, found, strict=True):
+            constant = 0.3 if name == "constant" else None
+            expected = gradient_mse(problem.moments(), name, size, constant=constant).mse
+            assert value == pytest.approx(expected, rel=1e-10), name
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize(
+    "kind", ["uniform-contexts", "linear", "shared-linear", "negative-rewards"]
+)
+def test_covariances_are_what_enumeration_finds_along_directions(kind, design):
+    problem = even(kind)
+    batch = batch_of(design, problem)
+    cell = Cell(problem, 3, batch, design) if batch == 1 else Cell(problem, 2, batch, design)
+    gradient, moments = problem.gradient(), problem.moments()
+    for name in CLOSED:
+        quantities = [
+            kind_(estimator(name), j) for j in range(3) for kind_ in (Projection, SquaredProjection)
+        ]
+        found = ENGINE.measure(cell, quantities).mean
+        constant = 0.3 if name == "constant" else None
+        matrix = gradient_covariance(
+            moments, name, cell.group_size, batch, design, constant=constant
+        )
+        for j in range(3):
+            unit = direction(problem, j)
+            bias = -(gradient @ unit) / cell.group_size if name == "group-mean" else 0.0
+            assert found[2 * j] == pytest.approx(bias, abs=1e-14)
+            assert found[2 * j + 1] == pytest.approx(unit @ matrix @ unit + bias**2, rel=1e-9)
+
+
+def test_one_cell_by_loops():
+    """Every tuple of one prompt's group, in plain Python, with dense scores."""
+    problem = random_problem(2, "one-context")
+    scores, outcomes = problem.policy.scores(0), problem.outcomes
+    atoms = range(outcomes.counts[0])
+    size, mse, distance = 3, 0.0, 0.0
+    for group in itertools.product(atoms, repeat=size):
+        chance = math.prod(outcomes.probs[0, i] for i in group)
+        z = [outcomes.rewards[0, i] for i in group]
+        s = [scores[outcomes.arms[0, i]] for i in group]
+        loo, weighted = np.zeros(problem.d), np.zeros(problem.d)
+        for i in range(size):
+            rest = [j for j in range(size) if j != i]
+            loo += s[i] * (z[i] - sum(z[j] for j in rest) / (size - 1)) / size
+            mass = [s[j] @ s[j] for j in rest]
+            ours = sum(m * z[j] for m, j in zip(mass, rest, strict=True)) / sum(mass)
+            weighted += s[i] * (z[i] - ours) / size
+        mse += chance * float(((loo - problem.gradient()) ** 2).sum())
+        distance += chance * float(((loo - weighted) ** 2).sum())
+    grpo, norm = Estimator("grpo"), Estimator("norm-weighted")
+    found = ENGINE.measure(Cell(problem, size), [SquaredError(grpo), Distance(grpo, norm)]).mean
+    assert found == pytest.approx([mse, distance], rel=1e-11)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("kind", ["uniform-contexts", "linear", "two-arms"])
+def test_tuples_and_counts_find_the_same(kind, design):
+    problem = even(kind)
+    cell = Cell(problem, 2, batch_of(design, problem), design)
+    grpo, norm = Estimator("grpo"), Estimator("norm-weighted")
+    quantities = [
+        *(SquaredError(estimator(name)) for name in (*CLOSED, "norm-weighted")),
+        Distance(grpo, norm),
+        Projection(norm),
+        SquaredProjection(grpo, 1),
+    ]
+    counts = ENGINE.measure(cell, quantities).mean
+    tuples = exact.ExactEngine(tuples=True).measure(cell, quantities).mean
+    assert np.allclose(counts, tuples, rtol=1e-11, atol=1e-16)
+
+
+@pytest.mark.parametrize("tuples", [False, True])
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_size_is_the_number_of_outcomes(design, tuples):
+    # Contexts with 1, 2 and 3 outcomes.
+    problem = SoftmaxBandit.tabular(
+        np.full(3, 1 / 3),
+        [[0.0, -1e4], [0.0, 0.0], [0.0, 0.0]],
+        [[[1.0, 1.0], [0.0, 0.0]], [[1.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]],
+        [[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [1.0, 0.0]]],
+    )
+    assert problem.outcomes.counts.tolist() == [1, 2, 3]
+    size = 3
+    groups = []
+    for count in (1, 2, 3):
+        every = list(itertools.product(range(count), repeat=size))
+        groups.append(len(every) if tuples else len({tuple(sorted(group)) for group in every}))
+    for batch in (3,) if design == "fixed" else (1, 2, 3):
+        chosen = {
+            "iid": itertools.product(range(3), repeat=batch),
+            "fixed": [tuple(range(3))],
+            "without-replacement": itertools.permutations(range(3), batch),
+        }[design]
+        expected = sum(math.prod(groups[x] for x in prompts) for prompts in chosen)
+        cell = Cell(problem, size, batch, design)
+        assert exact.size(cell, tuples=tuples) == expected
+        chunks = list(exact.minibatches(cell, tuples=tuples))
+        assert sum(len(probability) for _, probability in chunks) == expected
+        assert sum(probability.sum() for _, probability in chunks) == pytest.approx(1, abs=1e-13)
+        assert all((probability > 0).all() for _, probability in chunks)
+
+
+def test_chunks_are_pieces_of_the_whole(monkeypatch):
+    cell = Cell(random_problem(0, "plain", contexts=2), 2, 2)
+    quantities = [SquaredError(Estimator("grpo"))]
+    whole = ENGINE.measure(cell, quantities).mean
+    monkeypatch.setattr(exact, "_CHUNK_BYTES", 1)
+    assert max(len(chance) for _, chance in exact.minibatches(cell)) == 64
+    assert ENGINE.measure(cell, quantities).mean == pytest.approx(whole, rel=1e-13)
+
+
+@pytest.mark.parametrize("batch", [5, 20, 21, 22, 40, 66, 70, 100])
+def test_the_size_of_large_choices_without_replacement(batch):
+    """One coin a context, groups of one: (100)_B 2^B, whatever an int64 holds."""
+    cell = Cell(coins(100), 1, batch, "without-replacement")
+    assert exact.size(cell) == math.perm(100, batch) * 2**batch
+    if batch > 5:
+        with pytest.raises(InfeasibleError):
+            ENGINE.check(cell, [])
+
+
+@pytest.mark.parametrize(("contexts", "group"), [(49, 1), (49, 2), (49, 10**7), (60, 1), (60, 2)])
+def test_the_size_of_large_fixed_sets(contexts, group):
+    cell = Cell(coins(contexts), group, contexts, "fixed")
+    assert exact.size(cell) == (group + 1) ** contexts
+
+
+def test_a_large_set_with_one_outcome_each_is_feasible():
+    cell = Cell(coins(60, outcomes=1), 3, 60, "fixed")
+    assert exact.size(cell) == 1
+    ENGINE.check(cell, [])
+
+
+@pytest.mark.parametrize("batch", [30, 200, 500])
+def test_what_is_infeasible_is_refused_however_large(batch):
+    cell = Cell(coins(100), 2, batch)
+    with pytest.raises(InfeasibleError):
+        ENGINE.check(cell, [])
+    with pytest.raises(InfeasibleError):
+        ENGINE.measure(cell, [SquaredError(Estimator("grpo"))])
+
+
+def test_what_is_infeasible_is_refused_with_its_size():
+    cell = Cell(coins(100), 4, 4)
+    assert exact.size(cell) == 500**4
+    for refusal in (
+        lambda: ENGINE.check(cell, []),
+        lambda: next(exact.minibatches(cell)),
+        lambda: ENGINE.measure(cell, [SquaredError(Estimator("grpo"))]),
+    ):
+        with pytest.raises(InfeasibleError, match=re.escape("10^10.8 outcomes")):
+            refusal()
+    assert issubclass(InfeasibleError, InputError)
+
+
+def test_the_limit_itself_is_feasible(monkeypatch):
+    cell = Cell(coins(2), 2, 1)
+    monkeypatch.setattr(exact, "LIMIT", 6)
+    ENGINE.check(cell, [])
+    monkeypatch.setattr(exact, "LIMIT", 5)
+    with pytest.raises(InfeasibleError):
+        ENGINE.check(cell, [])
+
+
+def test_a_function_of_the_rewards_is_enumerated():
+    problem = random_problem(1, "plain", contexts=2)
+    own = Estimator("own", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
+    library = Estimator("group-mean")
+    found = ENGINE.measure(
+        Cell(problem, 3), [SquaredError(own), SquaredError(library), Distance(own, library)]
+    ).mean
+    assert found[0] == pytest.approx(found[1], rel=1e-13)
+    assert found[2] == pytest.approx(0.0, abs=1e-30)
+
+
+def test_a_function_that_looks_at_the_order_needs_tuples():
+    problem = random_problem(1, "one-context")
+
+    def previous(z, _):
+        """The reward before as the baseline, none for the first: unbiased."""
+        return z - np.concatenate([np.zeros_like(z[..., :1]), z[..., :-1]], axis=-1)
+
+    quantities = [Projection(Estimator("own", function=previous), j) for j in range(3)]
+    cell = Cell(problem, 3)
+    assert np.abs(exact.ExactEngine(tuples=True).measure(cell, quantities).mean).max() < 1e-15
+    assert np.abs(ENGINE.measure(cell, quantities).mean).max() > 1e-3
+
+
+def test_a_wrong_function_under_a_known_name_is_found_out():
+    """grpo without the factor G/(G-1), given under the name of what it was meant to be."""
+    problem = random_problem(1, "one-context")
+    wrong = Estimator("grpo", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
+    found = ENGINE.measure(Cell(problem, 2), [Distance(wrong, Estimator("grpo"))]).mean
+    expected = ENGINE.measure(
+        Cell(problem, 2), [Distance(Estimator("group-mean"), Estimator("grpo"))]
+    ).mean
+    assert expected[0] > 1e-3
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_leave_one_out_refuses_a_group_of_one():
+    for name in ("grpo", "norm-weighted"):
+        with pytest.raises(InputError, match="at least 2"):
+            ENGINE.measure(Cell(random_problem(0), 1), [SquaredError(Estimator(name))])
+
+
+def test_numbers_of_the_theory_for_the_norm_weighted_baseline():
+    """THEORY, Corollary 5: MSE x 1e3 at pi = (.8, .1, .05, .05), the first rewarded."""
+    problem = SoftmaxBandit.tabular(
+        [1.0], np.log([[0.8, 0.1, 0.05, 0.05]]), [[[1.0], [0.0], [0.0], [0.0]]], np.ones((1, 4, 1))
+    )
+    quantities = [SquaredError(Estimator("norm-weighted")), SquaredError(Estimator("grpo"))]
+    found = {
+        size: 1e3 * ENGINE.measure(Cell(problem, size), quantities).mean
+        for size in (2, 3, 4, 8, 16)
+    }
+    assert found[2][0] == pytest.approx(found[2][1], rel=1e-12)
+    assert found[3] == pytest.approx([74.9, 68.1], abs=0.05)
+    assert found[4] == pytest.approx([49.3, 47.3], abs=0.05)
+    assert found[8] == pytest.approx([12.9, 21.5], abs=0.05)
+    assert found[16] == pytest.approx([1.737, 10.327], abs=5e-4)
+
+
+def test_rivals_are_excluded():
+    """No second-order term, or G^2 for G(G-1), is not what enumeration finds."""
+    for kind in ("plain", "binary", "linear", "near-deterministic"):
+        problem = random_problem(0, kind, contexts=2)
+        value = ENGINE.measure(Cell(problem, 3), [SquaredError(Estimator("grpo"))]).mean[0]
+        terms = gradient_mse(problem.moments(), "grpo", 3)
+        for wrong in (
+            terms.mse - terms.second_order_term,
+            terms.mse - terms.second_order_term / 3,
+            terms.paper_bound,
+        ):
+            assert abs(value - wrong) > 1e-3 * value

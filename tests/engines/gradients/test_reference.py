@@ -1,0 +1,164 @@
+"""The reference engine: its draws by the address, its values by loops."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from ustat_pg import rng
+from ustat_pg.engines import (
+    Cell,
+    Distance,
+    Estimator,
+    MomentSums,
+    Projection,
+    SquaredError,
+    SquaredProjection,
+)
+from ustat_pg.engines.base import direction
+from ustat_pg.engines.gradients import reference
+from ustat_pg.problems import random_problem
+from ustat_pg.validation import InputError
+
+ENGINE = reference.ENGINE
+EVEN = random_problem(0, "uniform-contexts", contexts=4)
+
+
+def test_a_draw_is_what_its_address_says():
+    cell = Cell(random_problem(3, "plain"), 6, 5)
+    first, seed = 2**40 + 3, 9
+    found = reference.draw(cell, seed=seed, first=first, replications=4)
+    key, outcomes = rng.cell_key(seed, cell.name), cell.problem.outcomes
+    context_ends = np.cumsum(cell.problem.context_probs)
+    for r, b in itertools.product(range(4), range(5)):
+        word = rng.words(key, first + r, rng.CONTEXT_SLOT, 5)[b] / 2**32
+        x = int((word >= context_ends).sum())
+        assert found.contexts[r, b] == x
+        for i, w in enumerate(rng.words(key, first + r, b, 6) / 2**32):
+            j = int((w >= np.cumsum(outcomes.probs[x])).sum())
+            assert found.arms[r, b, i] == outcomes.arms[x, j]
+            assert found.rewards[r, b, i] == outcomes.rewards[x, j]
+            norm = (cell.problem.policy.scores(x)[found.arms[r, b, i]] ** 2).sum()
+            assert found.squared_norms[r, b, i] == pytest.approx(norm, rel=1e-12)
+
+
+def test_draws_do_not_depend_on_where_a_block_begins():
+    cell = Cell(EVEN, 3, 2, "without-replacement")
+    whole = reference.draw(cell, seed=0, first=0, replications=20)
+    part = reference.draw(cell, seed=0, first=7, replications=5)
+    assert np.array_equal(whole.contexts[7:12], part.contexts)
+    assert np.array_equal(whole.arms[7:12], part.arms)
+    assert np.array_equal(whole.rewards[7:12], part.rewards)
+
+
+def test_seeds_and_cells_have_draws_of_their_own():
+    def arms(seed, size=8, batch=4, design="iid"):
+        cell = Cell(EVEN, size, batch, design)
+        return reference.draw(cell, seed=seed, first=0, replications=50).arms
+
+    one = arms(0)
+    assert not np.array_equal(one, arms(1))
+    assert not np.array_equal(one, arms(0, size=9)[..., :8])
+    assert not np.array_equal(one, arms(0, design="fixed"))
+
+
+def test_fixed_prompts_are_all_in_order():
+    found = reference.draw(Cell(EVEN, 2, 4, "fixed"), seed=0, first=0, replications=3)
+    assert found.contexts.tolist() == [[0, 1, 2, 3]] * 3
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4])
+def test_prompts_without_replacement_are_every_choice_equally_often(batch):
+    cell = Cell(EVEN, 1, batch, "without-replacement")
+    found = reference.draw(cell, seed=5, first=0, replications=12_000).contexts
+    assert found.shape == (12_000, batch)
+    choices = list(itertools.permutations(range(4), batch))
+    count = np.bincount(
+        [choices.index(row) for row in map(tuple, found.tolist())], minlength=len(choices)
+    )
+    assert scipy.stats.chisquare(count).pvalue > 1e-3
+
+
+def test_contexts_and_outcomes_follow_their_laws():
+    problem = random_problem(1, "plain")
+    found = reference.draw(Cell(problem, 4, 2), seed=3, first=0, replications=10_000)
+    count = np.bincount(found.contexts.ravel(), minlength=3)
+    assert scipy.stats.chisquare(count, problem.context_probs * count.sum()).pvalue > 1e-3
+    for x in range(3):
+        here = found.contexts == x
+        arms = np.bincount(found.arms[here].ravel(), minlength=problem.arms)
+        expected = problem.policy.probs[x] * arms.sum()
+        assert scipy.stats.chisquare(arms, expected).pvalue > 1e-3
+        mean, noise = found.rewards[here].mean(), problem.moments().reward_variance[x]
+        deviation = abs(mean - problem.moments().value[x])
+        assert deviation < 4 * np.sqrt(noise / found.rewards[here].size)
+
+
+@pytest.mark.parametrize("kind", ["plain", "linear", "shared-linear"])
+def test_values_by_loops(kind):
+    problem = random_problem(2, kind)
+    cell = Cell(problem, 3, 2)
+    grpo, fixed = Estimator("grpo"), Estimator("constant", constant=0.4)
+    quantities = [
+        SquaredError(grpo),
+        SquaredError(fixed),
+        Distance(grpo, fixed),
+        Projection(fixed, 1),
+        SquaredProjection(grpo, 1),
+    ]
+    draws = reference.draw(cell, seed=1, first=0, replications=5)
+    scores = np.stack([problem.policy.scores(x) for x in range(3)])
+    found = ENGINE.values(cell, quantities, draws)
+    assert found.shape == (5, 5)
+    g, unit = problem.gradient(), direction(problem, 1)
+    for r in range(5):
+        one, two = np.zeros(problem.d), np.zeros(problem.d)
+        for b in range(2):
+            z = draws.rewards[r, b]
+            for i in range(3):
+                s = scores[draws.contexts[r, b], draws.arms[r, b, i]] / 6
+                one += s * (z[i] - (z.sum() - z[i]) / 2)
+                two += s * (z[i] - 0.4)
+        expected = [
+            ((one - g) ** 2).sum(),
+            ((two - g) ** 2).sum(),
+            ((one - two) ** 2).sum(),
+            (two - g) @ unit,
+            ((one - g) @ unit) ** 2,
+        ]
+        assert found[r] == pytest.approx(expected, rel=1e-11, abs=1e-15)
+    measured = ENGINE.measure(cell, quantities, seed=1, first=0, replications=5)
+    expected = MomentSums.of(found)
+    assert measured.n == 5
+    assert np.allclose(measured.mean, expected.mean, rtol=1e-14)
+    assert np.allclose(measured.products, expected.products, rtol=1e-12)
+
+
+def test_chunks_are_pieces_of_the_whole(monkeypatch):
+    cell = Cell(random_problem(0), 3, 2)
+    quantities = [SquaredError(Estimator("grpo"))]
+    whole = ENGINE.measure(cell, quantities, first=5, replications=50)
+    monkeypatch.setattr(reference, "_CHUNK_BYTES", 5000)
+    pieces = ENGINE.measure(cell, quantities, first=5, replications=50)
+    assert pieces.n == whole.n
+    assert np.array_equal(pieces.mean, whole.mean)
+    assert np.array_equal(pieces.products, whole.products)
+
+
+def test_leave_one_out_refuses_a_group_of_one():
+    for name in ("grpo", "norm-weighted"):
+        with pytest.raises(InputError, match="at least 2"):
+            ENGINE.measure(
+                Cell(random_problem(0), 1), [SquaredError(Estimator(name))], replications=2
+            )
+
+
+def test_a_function_is_measured():
+    own = Estimator("own", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
+    found = ENGINE.measure(
+        Cell(random_problem(0), 3), [Distance(own, Estimator("group-mean"))], replications=20
+    )
+    assert found.mean[0] == pytest.approx(0.0, abs=1e-30)

@@ -1,0 +1,507 @@
+"""Cells of whole training runs: names, both engines, blocks, laws, exact means, ranges, refusals."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import chi2, kstest
+
+from simulations.landscapes import ball, covariance_of, plane, triple, uneven
+from ustat_pg.distributions import WeightedChi2
+from ustat_pg.engines import (
+    Ball,
+    Box,
+    Cell,
+    ConditionalPit,
+    Constant,
+    Decay,
+    Estimator,
+    Gap,
+    GapTransform,
+    InfeasibleError,
+    Pit,
+    SquaredError,
+    Training,
+)
+from ustat_pg.engines.runs import exact as trajectory_exact
+from ustat_pg.engines.runs.cell import BINS, measure_training
+from ustat_pg.engines.runs.trajectory import get_trajectory_engine
+from ustat_pg.predictions import finite_weights
+from ustat_pg.problems import LocationBandit, mixture_problem
+from ustat_pg.validation import InputError
+
+GRPO, ORACLE, VANILLA = Estimator("grpo"), Estimator("oracle"), Estimator("vanilla")
+ONE, PAIR, FLAT, PLANE, BENT = triple(), triple(0.25), triple(flat=True), plane(), uneven()
+BUMP = LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3], arms=np.linspace(-2, 2, 5))
+MIXTURE = mixture_problem()
+
+
+def away(landscape, *distances):
+    """The optimum, moved in the identifiable directions."""
+    return landscape.maximiser + landscape.identifiable @ np.resize(
+        distances, len(landscape.curvatures)
+    )
+
+
+def cell(landscape=ONE, **changed):
+    """A small cell, one thing changed."""
+    asked = {
+        "group_size": 2,
+        "steps": 30,
+        "schedule": Decay(6.0, 20.0),
+        "start": away(landscape, 0.1),
+    }
+    return Training(landscape, **(asked | changed))
+
+
+# Names.
+
+CHANGES = {
+    "nothing": {},
+    "group size": {"group_size": 3},
+    "steps": {"steps": 31},
+    "c": {"schedule": Decay(6.5, 20.0)},
+    "t0": {"schedule": Decay(6.0, 21.0)},
+    "constant rate": {"schedule": Constant(0.2)},
+    "batch size": {"batch_size": 2},
+    "design": {"design": "epochs"},
+    "start": {"start": away(PAIR, 0.11)},
+    "start at the optimum": {"start": None},
+    "spread": {"start_scale": 0.1},
+    "ball": {"projection": ball(PAIR, 0.5)},
+    "radius": {"projection": ball(PAIR, 0.6)},
+    "centre": {"projection": Ball(PAIR.maximiser + 0.01, 0.5, PAIR.identifiable)},
+    "whole ball": {"projection": Ball(PAIR.maximiser, 0.5)},
+    "box": {"projection": Box(PAIR.maximiser - 0.5, PAIR.maximiser + 0.5)},
+}
+PROBLEMS = {
+    "rewards": triple(0.26),
+    "another optimum": triple(0.25, 0.31),
+    "flat": FLAT,
+    "arms": LocationBandit.bump([1.0], [0.3], arms=np.linspace(-1.5, 1.5, 5)),
+    "width": LocationBandit.bump([1.0], [0.3], arms=np.linspace(-1.5, 1.5, 5), tau=0.9),
+    "bends": BENT,
+    "other bends": uneven(1.41),
+}
+
+
+def test_everything_that_is_asked_is_in_the_name():
+    cells = {name: cell(PAIR, **change) for name, change in CHANGES.items()}
+    cells |= {name: cell(landscape) for name, landscape in PROBLEMS.items()}
+    for (one, first), (two, second) in combinations(cells.items(), 2):
+        assert first.name != second.name, (one, two)
+        assert first != second
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_asked_again_is_equal(change):
+    one, two = cell(PAIR, **CHANGES[change]), cell(triple(0.25), **CHANGES[change])
+    assert one == two
+    assert hash(one) == hash(two)
+    assert {one: "kept"}[two] == "kept"
+
+
+def test_a_run_is_no_gradient():
+    gradient = Cell(ONE.at(ONE.maximiser), 2)
+    assert cell() != gradient
+    assert cell().name != gradient.name
+
+
+@pytest.mark.parametrize("change", ["steps", "c", "constant rate", "start", "spread", "ball"])
+def test_what_is_not_in_the_address_shares_its_draws(change):
+    one, two = cell(PAIR), cell(PAIR, **CHANGES[change])
+    assert one.trajectory(GRPO, (1,)).name == two.trajectory(ORACLE, (1,)).name
+
+
+def test_quantities_have_names_of_their_own():
+    quantities = [
+        *(Gap(GRPO, 3), Gap(GRPO, 4), Gap(ORACLE, 3), Gap(GRPO, 3, 2.0), Gap(GRPO, 3, 0.5)),
+        *(GapTransform(GRPO, 3, 1.0), GapTransform(GRPO, 4, 1.0), GapTransform(GRPO, 3, 2.0)),
+        *(Pit(GRPO, 3, (1.0,)), Pit(GRPO, 3, (2.0,)), Pit(GRPO, 3, (1.0, 2.0))),
+        *(ConditionalPit(GRPO, 3, 0, 1.0, 2.0), ConditionalPit(GRPO, 3, 1, 1.0, 2.0)),
+        *(ConditionalPit(GRPO, 3, 0, 1.1, 2.0), ConditionalPit(GRPO, 3, 0, 1.0, 2.1)),
+        Gap(Estimator("constant", 0.5), 3),
+        Gap(Estimator("constant", 0.25), 3),
+    ]
+    assert len({quantity.label for quantity in quantities}) == len(quantities)
+
+
+# What is measured.
+
+
+def panel(landscape, last):
+    """Every kind of quantity, two estimators, three steps."""
+    weight = 0.003
+    return (
+        Gap(GRPO, last),
+        Gap(ORACLE, 0),
+        GapTransform(ORACLE, last, 7.0),
+        Gap(ORACLE, last // 2, 3.0),
+        Pit(GRPO, last, (weight,)),
+        Pit(ORACLE, last // 2, (weight, 0.3 * weight)),
+        ConditionalPit(GRPO, last, landscape.d - 1, weight, 2 * weight),
+    )
+
+
+ENGINE_CASES = {
+    "one prompt": cell(),
+    "two prompts, projected": cell(PAIR, projection=ball(PAIR, 0.12), batch_size=2),
+    "epochs": cell(PAIR, design="epochs", group_size=3),
+    "flat, spread": cell(FLAT, start_scale=[0.3, 0.1]),
+    "plane": cell(PLANE),
+    "bends": cell(BENT, schedule=Constant(0.1)),
+    "second action": cell(MIXTURE, start_scale=[0.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("name", ENGINE_CASES)
+def test_the_engines_agree(name):
+    training = ENGINE_CASES[name]
+    quantities = panel(training.landscape, 30)
+    plain, compiled = (
+        measure_training(engine, training, quantities, seed=3, first=2**33, replications=200)
+        for engine in ("reference", "cpu")
+    )
+    assert plain.n == compiled.n == 200
+    assert np.allclose(plain.mean, compiled.mean, rtol=1e-9, atol=1e-12)
+    assert np.allclose(plain.products, compiled.products, rtol=1e-7, atol=1e-12)
+    assert list(plain.counts) == list(compiled.counts) == [q.label for q in quantities[4:]]
+    for label, count in plain.counts.items():
+        assert np.array_equal(count, compiled.counts[label])
+        assert count.sum() == 200
+    assert compiled.covariance[0, 0] > 0
+
+
+@pytest.mark.parametrize("name", ENGINE_CASES)
+def test_values_are_those_of_the_runs(name):
+    training = ENGINE_CASES[name]
+    landscape = training.landscape
+    quantities = panel(landscape, 30)
+    found = measure_training("cpu", training, quantities, seed=3, replications=150)
+    theta = {
+        estimator: get_trajectory_engine("cpu").run(
+            training.trajectory(estimator, (0, 15, 30)), seed=3, replications=150
+        )
+        for estimator in (GRPO, ORACLE)
+    }
+
+    def gap(estimator, place):
+        return landscape.maximum - landscape.objective(theta[estimator][:, place])
+
+    last = theta[GRPO][:, 2, -1]
+    wanted = np.stack(
+        [
+            gap(GRPO, 2),
+            gap(ORACLE, 0),
+            np.exp(-7 * gap(ORACLE, 2)),
+            3 * gap(ORACLE, 1),
+            chi2.cdf(gap(GRPO, 2) / 0.003, 1),
+            WeightedChi2([0.003, 0.0009]).cdf(gap(ORACLE, 1)),
+            chi2.cdf(gap(GRPO, 2) / (0.003 * (1 + expit(last))), 1),
+        ],
+        axis=1,
+    )
+    assert np.allclose(found.mean, wanted.mean(axis=0), rtol=1e-9, atol=1e-10)
+    assert np.allclose(np.diag(found.covariance), wanted.var(axis=0, ddof=1), rtol=1e-5)
+
+
+def test_fewer_steps_are_the_first_of_more():
+    few, many = cell(steps=10), cell(steps=30)
+    asked = (Gap(GRPO, 10), Pit(GRPO, 10, (0.003,)))
+    one, two = (measure_training("cpu", c, asked, seed=1, replications=100) for c in (few, many))
+    assert np.array_equal(one.mean, two.mean)
+    assert np.array_equal(one.counts[asked[1].label], two.counts[asked[1].label])
+
+
+def test_order_and_company_change_nothing():
+    training, quantities = cell(), panel(ONE, 30)
+    together = measure_training("cpu", training, quantities, seed=1, replications=100)
+    reverse = measure_training("cpu", training, quantities[::-1], seed=1, replications=100)
+    assert np.allclose(together.mean, reverse.mean[::-1], rtol=1e-13)
+    for column, quantity in enumerate(quantities):
+        alone = measure_training("cpu", training, (quantity,), seed=1, replications=100)
+        assert alone.mean[0] == pytest.approx(together.mean[column], rel=1e-13)
+
+
+def test_estimators_share_their_draws():
+    training = cell(start_scale=0.2)
+    starts, steps = [], []
+    for baseline in ("grpo", "group-mean"):
+        runs = training.trajectory(Estimator(baseline), (0, 1))
+        theta = get_trajectory_engine("cpu").run(runs, seed=4, replications=300)
+        starts.append(theta[:, 0])
+        steps.append(theta[:, 1] - theta[:, 0])
+    assert np.array_equal(*starts)
+    # The full mean is (G - 1)/G of grpo, sample by sample.
+    assert np.allclose(steps[1], steps[0] / 2, rtol=0, atol=1e-14)
+    assert np.ptp(steps[0]) > 0.1
+
+
+def test_differences_between_estimators_are_paired():
+    training = cell(start=None, projection=ball(ONE, 0.4))
+    quantities = (Gap(GRPO, 30), Gap(Estimator("group-mean"), 30))
+    sums = measure_training("cpu", training, quantities, seed=5, replications=4000)
+    correlation = sums.covariance[0, 1] / np.sqrt(np.prod(np.diag(sums.covariance)))
+    assert correlation > 0.5
+
+
+# Blocks.
+
+
+@pytest.mark.parametrize("cut", [1, 128, 333])
+def test_two_blocks_merged_are_one(cut):
+    training, quantities = ENGINE_CASES["plane"], panel(PLANE, 30)
+
+    def block(first, replications):
+        return measure_training(
+            "cpu", training, quantities, seed=2, first=first, replications=replications
+        )
+
+    whole, merged = block(0, 500), block(0, cut).merge(block(cut, 500 - cut))
+    assert merged.n == whole.n
+    assert np.allclose(merged.mean, whole.mean, rtol=1e-12)
+    assert np.allclose(merged.products, whole.products, rtol=1e-10, atol=1e-15)
+    assert list(merged.counts) == list(whole.counts)
+    for label, count in whole.counts.items():
+        assert np.array_equal(merged.counts[label], count)
+        assert len(count) == BINS
+
+
+def test_seeds_and_replications_draw_something_else():
+    quantities = (Gap(GRPO, 30),)
+    draws = [
+        measure_training("cpu", cell(), quantities, seed=seed, first=first, replications=50).mean[0]
+        for seed, first in ((0, 0), (1, 0), (0, 50))
+    ]
+    assert len(set(draws)) == 3
+
+
+def test_a_block_is_a_power_of_two_within_limits():
+    for steps, batch, group in ((1, 1, 1), (30, 1, 2), (1000, 4, 4), (2**18, 8, 64)):
+        training = cell(PAIR, steps=steps, batch_size=batch, group_size=group)
+        assert training.outputs == steps * batch * group
+        assert training.block & (training.block - 1) == 0
+        assert 256 <= training.block <= 65536
+        assert training.block == 256 or training.block * training.outputs <= 2**26
+
+
+# Laws.
+
+
+@pytest.mark.parametrize("weights", [(0.004,), (0.004, 0.001), (0.003, 0.003, 0.0005)])
+def test_the_transform_by_the_own_law_is_uniform(weights):
+    draws = np.random.default_rng(6).chisquare(1, (20_000, len(weights))) @ np.array(weights)
+    own = Pit(GRPO, 1, weights).of(draws, draws[:, None])
+    wrong = Pit(GRPO, 1, tuple(1.1 * w for w in weights)).of(draws, draws[:, None])
+    assert kstest(own, "uniform").pvalue > 1e-3
+    assert kstest(wrong, "uniform").pvalue < 1e-6
+
+
+def test_each_run_by_its_own_law_is_uniform():
+    rng = np.random.default_rng(7)
+    theta = rng.normal(0, 2, (20_000, 3))
+    gap = (0.001 + 0.004 * expit(theta[:, 1])) * rng.chisquare(1, len(theta))
+    own = ConditionalPit(GRPO, 1, 1, 0.001, 0.005)
+    assert kstest(own.of(gap, theta), "uniform").pvalue > 1e-3
+    for other in (
+        ConditionalPit(GRPO, 1, 2, 0.001, 0.005),
+        ConditionalPit(GRPO, 1, 1, 0.005, 0.001),
+        Pit(GRPO, 1, (0.003,)),
+    ):
+        assert kstest(other.of(gap, theta), "uniform").pvalue < 1e-6
+
+
+def distance(counts):
+    cumulative = np.cumsum(counts) / counts.sum()
+    return np.abs(cumulative - np.arange(1, BINS + 1) / BINS).max()
+
+
+def test_long_runs_have_the_law_of_the_linear_recursion():
+    schedule, steps = Decay(2.0 / ONE.curvatures[0], 100.0), 600
+    training = cell(schedule=schedule, steps=steps, start=None)
+    right, wrong = (
+        finite_weights(ONE.curvatures, covariance_of(ONE, baseline, 2), schedule.rates(steps))
+        for baseline in ("grpo", "oracle")
+    )
+    pits = [Pit(GRPO, steps, tuple(weights.tolist())) for weights in (right, wrong)]
+    sums = measure_training("cpu", training, pits, seed=8, replications=20_000)
+    near, far = (distance(sums.counts[pit.label]) for pit in pits)
+    # The band of 20,000 draws is .014 at 1e-3; what is left is the law's own error at this T.
+    assert near < 0.025
+    assert far > 0.08
+    assert sums.mean[0] == pytest.approx(0.5, abs=0.02)
+
+
+# Exact means.
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        cell(),
+        cell(PAIR, projection=ball(PAIR, 0.3)),
+        cell(PAIR, batch_size=2, schedule=Constant(0.3)),
+        cell(FLAT),
+        cell(PLANE, steps=8),
+        cell(BENT, steps=8, schedule=Constant(0.1)),
+    ],
+    ids=["one", "projected", "batch", "flat", "plane", "bends"],
+)
+def test_backward_induction_is_what_simulation_tends_to(training):
+    last = training.steps
+    asked = (
+        *(Gap(GRPO, last), Gap(ORACLE, last // 2, 2.0), GapTransform(VANILLA, last, 20.0)),
+        *(Gap(GRPO, 0), GapTransform(GRPO, last // 2, 3.0)),
+    )
+    exact = measure_training("exact", training, asked)
+    assert exact.n == 0
+    assert not exact.counts
+    drawn = measure_training("cpu", training, asked, seed=9, replications=40_000)
+    error = np.sqrt(np.diag(drawn.covariance) / drawn.n)
+    assert (np.abs(drawn.mean - exact.mean) <= 4.5 * error + 1e-12).all()
+    assert (error <= 0.02 * exact.mean).all()
+    assert exact.mean[3] == pytest.approx(float(training.landscape.gap(training.start)), rel=1e-12)
+    # The standard error must be small enough to tell the estimators apart.
+    assert abs(exact.mean[0] - exact.mean[1]) > 10 * error[0]
+
+
+def test_an_expectation_that_does_not_settle_is_no_number(monkeypatch):
+    monkeypatch.setattr(trajectory_exact, "WORK_LIMIT", 8e3)
+    training = cell(steps=4, projection=ball(ONE, 0.11))
+    found = measure_training("exact", training, (Gap(GRPO, 4), Gap(GRPO, 0)))
+    assert np.isnan(found.mean[0])
+
+
+# Ranges.
+
+WAYS = {
+    "narrow ball": lambda land: ball(land, 0.05),
+    "ball": lambda land: ball(land, 0.7),
+    "wide ball": lambda land: ball(land, 4.0),
+    "in all directions": lambda land: Ball(land.maximiser, 0.7),
+    "off the optimum": lambda land: Ball(away(land, 0.3), 0.6, land.identifiable),
+    "box": lambda land: Box(land.maximiser - 0.5, land.maximiser + 0.5),
+    "no set": lambda land: None,
+}
+LANDSCAPES = {
+    "one": ONE, "pair": PAIR, "flat": FLAT, "plane": PLANE, "bump": BUMP, "bent": BENT,
+    "mixture": MIXTURE,
+}  # fmt: skip
+
+
+def probes(landscape, theta_set, count=20_000):
+    """Gaps at random points of Θ, many of them on its edge."""
+    rng = np.random.default_rng(10)
+    scale = 10.0 ** rng.uniform(-2, 2, (count, 1))
+    theta = landscape.maximiser + scale * rng.normal(size=(count, landscape.d))
+    return landscape.gap(theta if theta_set is None else theta_set.project(theta))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", LANDSCAPES)
+def test_no_gap_is_beyond_the_largest(name, way):
+    landscape = LANDSCAPES[name]
+    theta_set = WAYS[way](landscape)
+    training = cell(landscape, projection=theta_set)
+    found = probes(landscape, theta_set).max()
+    assert found <= training.largest_gap + 1e-12
+    if "ball" in way:
+        assert training.largest_gap <= 1.02 * found + 1e-12
+
+
+def test_runs_stay_within_their_quantities_ranges():
+    training = cell(PAIR, projection=ball(PAIR, 0.1), schedule=Constant(1.0))
+    drawn = get_trajectory_engine("cpu").run(
+        training.trajectory(GRPO, tuple(range(31))), seed=1, replications=500
+    )
+    gaps = PAIR.gap(drawn)
+    for quantity in (Gap(GRPO, 30), Gap(GRPO, 30, 5.0), GapTransform(GRPO, 30, 9.0)):
+        low, high = training.range(quantity)
+        values = quantity.of(gaps)
+        assert low <= values.min()
+        assert values.max() <= high
+    # The edge is met, so that a smaller range would be seen.
+    assert gaps.max() > 0.95 * training.largest_gap / 1.01
+    assert training.range(Pit(GRPO, 30, (1.0,))) == (0.0, 1.0)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("quantities", "message"),
+    [
+        ((), "at least one quantity"),
+        ((Gap(GRPO, 31),), "step is 31: the runs take 30"),
+        ((Gap(GRPO, 3), GapTransform(GRPO, 40, 1.0)), "step is 40"),
+        ((Gap(GRPO, -1),), "step is -1"),
+        ((Gap(GRPO, 2.5),), "step is 2.5"),
+        ((SquaredError(GRPO),), "no quantity of a training run"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["cpu", "reference", "exact"])
+def test_quantities_that_runs_do_not_have(engine, quantities, message):
+    with pytest.raises(InputError, match=message):
+        measure_training(engine, cell(), quantities, replications=10)
+
+
+def test_an_engine_that_does_not_exist():
+    with pytest.raises(InputError, match="engine 'gpu' is unknown"):
+        measure_training("gpu", cell(), (Gap(GRPO, 3),), replications=10)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_no_replications(engine):
+    with pytest.raises(InputError, match="replications is 0"):
+        measure_training(engine, cell(), (Gap(GRPO, 3),))
+
+
+def test_leave_one_out_in_a_group_of_one():
+    training = cell(group_size=1)
+    assert measure_training("cpu", training, (Gap(VANILLA, 3),), replications=10).n == 10
+    with pytest.raises(InputError, match="at least 2"):
+        measure_training("cpu", training, (Gap(GRPO, 3),), replications=10)
+
+
+@pytest.mark.parametrize("quantity", [Pit(GRPO, 3, (1.0,)), ConditionalPit(GRPO, 3, 0, 1.0, 2.0)])
+def test_a_distribution_is_not_enumerated(quantity):
+    for call in (
+        lambda: cell().check_exact((quantity,)),
+        lambda: measure_training("exact", cell(), (Gap(GRPO, 3), quantity)),
+    ):
+        with pytest.raises(InfeasibleError, match="compared by simulation"):
+            call()
+
+
+def test_what_backward_induction_cannot_do():
+    with pytest.raises(InfeasibleError, match="one point"):
+        cell(start_scale=0.1).check_exact((Gap(GRPO, 3),))
+    with pytest.raises(InfeasibleError, match="epochs"):
+        cell(PAIR, design="epochs").check_exact((Gap(GRPO, 3),))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"group_size": 0}, "group size is 0"),
+        ({"steps": 0}, "steps is 0"),
+        ({"batch_size": 0}, "batch size is 0"),
+        ({"schedule": 0.1}, "schedule is 0.1"),
+        ({"design": "fixed"}, "design 'fixed' is unknown"),
+        ({"start": [0.0, 0.0]}, "start has 2 entries"),
+        ({"start_scale": -1.0}, "start_scale is -1"),
+        ({"projection": "ball"}, "projection is 'ball'"),
+    ],
+)
+def test_cells_that_no_run_fits(changed, message):
+    with pytest.raises(InputError, match=message):
+        cell(**changed)
+
+
+def test_labels_are_plain_data():
+    described = json.dumps([quantity.label for quantity in panel(ONE, 30)])
+    assert "np.float64" not in described

@@ -1,0 +1,384 @@
+"""Exact expectations over training runs: held against trees of all paths and against simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.interpolate import make_interp_spline
+
+from ustat_pg import estimators
+from ustat_pg.engines import Cell, Estimator, InfeasibleError
+from ustat_pg.engines.gradients.exact import minibatches
+from ustat_pg.engines.runs import exact as module
+from ustat_pg.engines.runs.exact import check, expectations
+from ustat_pg.engines.runs.trajectory import (
+    Ball,
+    Box,
+    Constant,
+    Decay,
+    Trajectory,
+    get_trajectory_engine,
+    starts,
+)
+from ustat_pg.problems import LocationBandit, mixture_problem
+from ustat_pg.problems.bent_bandit import norm_only_problem
+from ustat_pg.validation import InputError
+
+FUNCTIONS = (lambda gap: gap, lambda gap: np.exp(-30 * gap))
+
+
+def sure(targets=(0.3,), arms=3, directions=((1.0,),), context_probs=None):
+    """Rewards that the arm decides: a bump at the prompt's target."""
+    grid, targets = np.linspace(-1.5, 1.5, arms), np.asarray(targets)
+    rewards = np.exp(-((grid - targets[:, None]) ** 2) / 1.28)[..., None]
+    probs = np.full(len(targets), 1 / len(targets)) if context_probs is None else context_probs
+    return LocationBandit(
+        probs, directions, grid, 0.8, rewards, np.ones_like(rewards), flat_radius=1e4
+    )
+
+
+LINE = sure()
+PAIR = sure((0.3, -0.4), directions=((1.0,), (0.7,)), context_probs=(0.75, 0.25))
+PLANE = sure((-0.7, 0.8, 0.3), directions=((1.0, -1.0), (1.0, 0.0), (1.0, 1.0)))
+FLAT = sure((0.3,), directions=((0.6, 0.8),))
+
+
+def ask(landscape, steps, schedule=None, *, group_size=2, start=(0.2, -0.3), **more):
+    begin = landscape.maximiser + np.resize(start, landscape.d)
+    problem = landscape.at(np.zeros(landscape.d))
+    return Trajectory(problem, group_size, steps, schedule or Decay(6, 5), start=begin, **more)
+
+
+def tree(landscape, trajectory, functions=FUNCTIONS):
+    """E f(gap_T) from every path, each minibatch enumerated at the parameters it is drawn at."""
+    theta = [starts(trajectory, seed=0, first=0, replications=1)[0]]
+    chance = np.ones(1)
+    for rate in trajectory.schedule.rates(trajectory.steps):
+        following, weight = [], []
+        for here, own in zip(theta, chance, strict=True):
+            problem = landscape.at(here)
+            cell = Cell(problem, trajectory.group_size, trajectory.batch_size)
+            for draws, probability in minibatches(cell, tuples=True):
+                advantage = trajectory.estimator.advantages(problem, draws)
+                scores = problem.policy.all_scores[draws.contexts[..., None], draws.arms]
+                step = estimators.gradient(scores, advantage).mean(axis=-2)
+                after = here + rate * step
+                if trajectory.projection is not None:
+                    after = trajectory.projection.project(after)
+                following.append(after)
+                weight.append(own * probability)
+        theta, chance = np.concatenate(following), np.concatenate(weight)
+    assert abs(chance.sum() - 1) < 1e-12
+    gaps = landscape.gap(theta)
+    return np.array([chance @ function(gaps) for function in functions])
+
+
+def ball(landscape, radius):
+    return Ball(landscape.maximiser, radius, landscape.identifiable)
+
+
+CASES = {
+    "one prompt": (LINE, {"steps": 4}),
+    "ball not reached": (LINE, {"steps": 4, "projection": ball(LINE, 6.0)}),
+    "ball reached": (LINE, {"steps": 4, "projection": ball(LINE, 0.5)}),
+    "start outside": (LINE, {"steps": 3, "projection": Box([0.0], [0.5]), "start": [2.0]}),
+    "half open box": (LINE, {"steps": 4, "projection": Box([0.1], [np.inf])}),
+    "constant rate": (LINE, {"steps": 4, "schedule": Constant(0.4)}),
+    "two prompts": (PAIR, {"steps": 3}),
+    "batch of two": (PAIR, {"steps": 2, "batch_size": 2}),
+    "oracle": (PAIR, {"steps": 3, "estimator": Estimator("oracle")}),
+    "group of one": (PAIR, {"steps": 4, "group_size": 1, "estimator": Estimator("vanilla")}),
+    "constant": (PAIR, {"steps": 3, "estimator": Estimator("constant", 0.4)}),
+    "group mean": (LINE, {"steps": 4, "estimator": Estimator("group-mean")}),
+    "minimum variance": (PAIR, {"steps": 3, "estimator": Estimator("minimum-variance")}),
+    "norm weighted": (
+        LINE,
+        {"steps": 2, "group_size": 3, "estimator": Estimator("norm-weighted")},
+    ),
+    "flat direction": (FLAT, {"steps": 4}),
+    "flat, whole ball": (
+        FLAT,
+        {
+            "steps": 3,
+            "projection": Ball(FLAT.maximiser, 0.4),
+            "start": FLAT.identifiable[:, 0] * 0.3,
+        },
+    ),
+    "plane": (PLANE, {"steps": 2}),
+    "plane in a ball": (PLANE, {"steps": 2, "projection": Ball(PLANE.maximiser, 0.5)}),
+    "plane in a box": (
+        PLANE,
+        {"steps": 2, "projection": Box([-0.3, -np.inf], [np.inf, 0.3])},
+    ),
+    "plane in a strip": (
+        PLANE,
+        {"steps": 2, "projection": Ball(PLANE.maximiser, 0.3, PLANE.identifiable[:, :1])},
+    ),
+}
+
+
+REACHED = {
+    name for name in CASES if name.startswith(("ball r", "start o", "half", "flat,", "plane in"))
+}
+"""Runs come to the edge of the projection's set, which makes kinks."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_tree_of_all_paths(name):
+    landscape, asked = CASES[name]
+    trajectory = ask(landscape, **asked)
+    truth = tree(landscape, trajectory)
+    relative = 1e-3 if name in REACHED else 1e-6
+    found = expectations(landscape, trajectory, FUNCTIONS, [trajectory.steps], relative=relative)
+    assert found.converged
+    assert (np.abs(found.values[:, 0] - truth) <= found.error[:, 0] + 1e-12).all()
+    assert (found.error[:, 0] <= 1e-10 + relative * truth).all()
+
+
+def test_logits_that_bend():
+    landscape = norm_only_problem()
+    trajectory = Trajectory(
+        landscape.at(np.zeros(2)), 2, 2, Constant(0.4), start=[0.2, -0.3], bends=landscape.bends
+    )
+    found = expectations(landscape, trajectory, FUNCTIONS, [2], relative=1e-6)
+    assert found.converged
+    off = found.values[:, 0] - tree(landscape, trajectory)
+    assert (np.abs(off) <= found.error[:, 0] + 1e-12).all()
+
+
+# Long runs.
+
+
+@pytest.mark.parametrize(
+    ("landscape", "more"),
+    [
+        (sure(arms=5), {"steps": 300, "schedule": Decay(12, 60)}),
+        (sure(arms=5), {"steps": 300, "schedule": Constant(0.2), "projection": Box([0], [0.6])}),
+        (PLANE, {"steps": 25, "schedule": Decay(12, 60), "estimator": Estimator("oracle")}),
+        (
+            LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3], arms=np.linspace(-1.5, 1.5, 3)),
+            {"steps": 30, "schedule": Decay(12, 60), "batch_size": 2},
+        ),
+    ],
+    ids=["line", "box", "plane", "random rewards"],
+)
+def test_simulation_agrees(landscape, more):
+    functions = (*FUNCTIONS, lambda gap: np.exp(-300 * gap))
+    last = more["steps"]
+    trajectory = ask(landscape, snapshots=(last // 3, last), **more)
+    found = expectations(landscape, trajectory, functions, trajectory.snapshots, relative=1e-3)
+    assert found.converged
+    theta = get_trajectory_engine("cpu").run(trajectory, seed=7, replications=20_000)
+    gaps = landscape.gap(theta)
+    for values, function in zip(found.values, functions, strict=True):
+        drawn = function(gaps)
+        error = drawn.std(axis=0) / np.sqrt(len(drawn))
+        assert (np.abs(drawn.mean(axis=0) - values) < 4.5 * error).all()
+        assert (error < 0.02 * values).all()
+
+
+def test_the_error_falls_as_it_must_and_covers_what_finer_grids_change():
+    functions = (lambda gap: gap, lambda gap: np.exp(-1e4 * gap))
+    trajectory = ask(sure(arms=5), 200, Decay(12, 100))
+    steps = [20, 200]
+    every = [
+        expectations(sure(arms=5), trajectory, functions, steps, relative=10.0**-digits)
+        for digits in (2, 4, 6, 9)
+    ]
+    best = every[-1]
+    assert best.converged
+    assert [one.points for one in every] == sorted({one.points for one in every})
+    for one in every[:-1]:
+        assert (np.abs(one.values - best.values) <= one.error + best.error).all()
+    assert (best.error <= 1e-10 + 1e-9 * best.values).all()
+
+
+def test_probabilities_of_all_outcomes_merge_into_few():
+    landscape = LocationBandit.bump([1.0], [0.3], arms=np.linspace(-1.5, 1.5, 5))
+    found = expectations(landscape, ask(landscape, 2), FUNCTIONS, [2], relative=1e-3)
+    # ½ (s₁ - s₂)(z₁ - z₂) is one of 9 multiples of the grid's spacing.
+    assert found.outcomes == 9
+
+
+# What is wrong must be seen.
+
+
+def distance(found, truth):
+    return np.abs(found.values[:, 0] - truth).max() / found.error.max()
+
+
+def test_rates_one_step_late_are_seen():
+    trajectory = ask(LINE, 3)
+    late = ask(LINE, 3, Decay(6, 6))
+    found = expectations(LINE, late, FUNCTIONS, [3], relative=1e-6)
+    assert distance(found, tree(LINE, trajectory)) > 1e3
+
+
+@pytest.mark.parametrize("part", ["probabilities", "estimates"])
+def test_quantities_at_the_wrong_parameters_are_seen(part, monkeypatch):
+    trajectory = ask(LINE, 3, estimator=Estimator("oracle"))
+    right = getattr(module._Chain, part)
+    monkeypatch.setattr(
+        module._Chain, part, lambda chain, y, *rows: right(chain, np.zeros_like(y), *rows)
+    )
+    found = expectations(LINE, trajectory, FUNCTIONS, [3], relative=1e-6)
+    assert distance(found, tree(LINE, trajectory)) > 1e3
+
+
+def test_a_projection_that_is_forgotten_is_seen():
+    trajectory = ask(LINE, 3, projection=ball(LINE, 0.5))
+    found = expectations(LINE, ask(LINE, 3), FUNCTIONS, [3], relative=1e-6)
+    assert distance(found, tree(LINE, trajectory)) > 1e3
+
+
+# The parts.
+
+
+@pytest.mark.parametrize("count", [16, 41])
+def test_the_spline_is_scipys(count):
+    values = np.random.default_rng(1).normal(size=(2, count))
+    coefficients = module._coefficients(values)
+    x = np.linspace(0, count - 1, 333)
+    left = np.minimum(x.astype(int), count - 2)
+    weights = np.stack(module._weights.py_func(x - left))
+    mine = np.einsum("an,wan->wn", weights, coefficients[:, left + np.arange(6)[:, None]])
+    theirs = make_interp_spline(np.arange(count), values, k=5, axis=1)(x)
+    assert np.allclose(mine, theirs, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "theta_set",
+    [
+        Ball([0.3, -0.1], 0.7),
+        Ball([0.3, -0.1], 0.7, PLANE.identifiable),
+        Ball([0.3, -0.1], 0.7, PLANE.identifiable[:, 1:]),
+        Box([-0.5, -0.2], [0.4, 0.9]),
+        Box([-np.inf, -0.2], [0.4, np.inf]),
+        Box([-np.inf, -np.inf], [np.inf, 0.1]),
+    ],
+)
+def test_the_projection_acts_on_y_as_on_theta(theta_set):
+    origin, basis = PLANE.maximiser, PLANE.identifiable
+    acting = module._projection(theta_set, origin, basis)
+    y = np.random.default_rng(2).normal(size=(200, 2))
+    after = y.copy()
+    for row in after:
+        module._project(row, *acting.plain, np.empty(len(acting.frame)))
+    whole = theta_set.project(origin + y @ basis.T)
+    assert np.allclose(origin + after @ basis.T, whole, rtol=0, atol=1e-12)
+    low, high = acting.bounds(2)
+    assert ((low - 1e-12 <= after) & (after <= high + 1e-12)).all()
+    free = len(acting.frame) < 2
+    assert np.isinf(low).all() == free or isinstance(theta_set, Box)
+
+
+def test_steps_in_any_order_and_the_start():
+    trajectory = ask(LINE, 4)
+    found = expectations(LINE, trajectory, FUNCTIONS, [4, 0, 2, 0], relative=1e-6)
+    gap = LINE.gap(np.asarray(trajectory.start))
+    assert np.allclose(found.values[:, 1], [gap, np.exp(-30 * gap)], rtol=1e-14)
+    assert (found.values[:, 1] == found.values[:, 3]).all()
+    two = tree(LINE, ask(LINE, 2))
+    assert (np.abs(found.values[:, 2] - two) <= found.error[:, 2] + 1e-12).all()
+
+
+def test_a_prompt_that_never_comes_changes_nothing():
+    with_it = sure((0.3, -0.4), directions=((1.0,), (0.7,)), context_probs=(1.0, 0.0))
+    one = expectations(with_it, ask(with_it, 3), FUNCTIONS, [3], relative=1e-6)
+    other = expectations(LINE, ask(LINE, 3), FUNCTIONS, [3], relative=1e-6)
+    assert np.allclose(one.values, other.values, rtol=0, atol=(one.error + other.error).max())
+
+
+def test_what_does_not_converge_says_so(monkeypatch):
+    monkeypatch.setattr(module, "WORK_LIMIT", 8e3)
+    found = expectations(LINE, ask(LINE, 4), FUNCTIONS, [4], relative=1e-9)
+    assert not found.converged
+    assert found.error.max() > 1e-9
+    truth = tree(LINE, ask(LINE, 4))
+    assert (np.abs(found.values[:, 0] - truth) <= found.error[:, 0]).all()
+
+
+# What is refused.
+
+
+def side_step():
+    """The second prompt's mean reward is the same for all arms, its reward is a coin."""
+    rewards = np.zeros((2, 3, 2))
+    rewards[0] = np.array([0.1, 1.0, 0.4])[:, None]
+    rewards[1] = [0.0, 1.0]
+    return LocationBandit(
+        [0.5, 0.5], np.eye(2), [-1.0, 0.0, 1.0], 0.8, rewards, np.full((2, 3, 2), 0.5)
+    )
+
+
+SIDE = side_step()
+SPACE = sure((-0.5, 0.1, 0.4), directions=np.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: (SPACE, ask(SPACE, 2)), "on 3 directions"),
+        (lambda: (PLANE, ask(PLANE, 2, design="epochs")), "design is epochs"),
+        (lambda: (LINE, ask(LINE, 2, start_scale=0.1)), "start must be one point"),
+        (lambda: (SIDE, ask(SIDE, 2)), "steps leave the identifiable directions"),
+        (lambda: (LINE, ask(LINE, 2, group_size=2000)), "10\\^6.3 outcomes of 2000 outputs"),
+        (lambda: (PLANE, ask(PLANE, 2, batch_size=500)), "10\\^627.6 outcomes of 1000 outputs"),
+        (
+            lambda: (FLAT, ask(FLAT, 2, projection=Ball([1.0, 0.0], 0.2))),
+            "projection moves theta out",
+        ),
+        (
+            lambda: (FLAT, ask(FLAT, 2, projection=Box([-1.0, -1.0], [1.0, 1.0]))),
+            "projection moves theta out",
+        ),
+    ],
+)
+def test_what_is_infeasible_is_refused(make, message):
+    landscape, trajectory = make()
+    with pytest.raises(InfeasibleError, match=message):
+        check(landscape, trajectory)
+    with pytest.raises(InfeasibleError, match=message):
+        expectations(landscape, trajectory, FUNCTIONS, [1])
+
+
+def test_a_second_action_is_refused():
+    landscape = mixture_problem()
+    trajectory = Trajectory(landscape.at([0.0, 0.0]), 2, 3, Constant(0.1))
+    with pytest.raises(InfeasibleError, match="second action"):
+        check(landscape, trajectory)
+
+
+def test_probabilities_that_would_underflow_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "_DIGITS", 5)
+    check(LINE, ask(LINE, 2, group_size=10))
+    with pytest.raises(InfeasibleError, match="11 outputs has outcomes of probability below 1e-5"):
+        check(LINE, ask(LINE, 2, group_size=11))
+
+
+def test_too_much_work_is_refused(monkeypatch):
+    monkeypatch.setattr(module, "WORK_LIMIT", 100.0)
+    with pytest.raises(InfeasibleError, match=r"points needs .* multiplications \(limit 1e\+02\)"):
+        expectations(LINE, ask(LINE, 2), FUNCTIONS, [1])
+
+
+@pytest.mark.parametrize(
+    ("landscape", "trajectory", "functions", "steps", "more", "message"),
+    [
+        (LINE, ask(sure(arms=5), 2), FUNCTIONS, [1], {}, "not on this landscape"),
+        (LINE, ask(sure((0.2,)), 2), FUNCTIONS, [1], {}, "not on this landscape"),
+        (LINE, ask(FLAT, 2), FUNCTIONS, [1], {}, "not on this landscape"),
+        (LINE, ask(sure(directions=((2.0,),)), 2), FUNCTIONS, [1], {}, "not on this landscape"),
+        (LINE, ask(LINE, 2), (), [1], {}, "functions is empty"),
+        (LINE, ask(LINE, 2), FUNCTIONS, [], {}, "steps are"),
+        (LINE, ask(LINE, 2), FUNCTIONS, [3], {}, r"steps are \[3\]: they must be 0 to 2"),
+        (LINE, ask(LINE, 2), FUNCTIONS, [-1], {}, "step is -1"),
+        (LINE, ask(LINE, 2), FUNCTIONS, [1], {"relative": 0.0}, "relative is 0.0"),
+        (LINE, ask(LINE, 2), FUNCTIONS, [1], {"absolute": np.nan}, "absolute is nan"),
+        (LINE, ask(LINE, 2), (lambda gap: gap[:1],), [1], {}, "function 0 returned shape"),
+        (LINE, ask(LINE, 2), (lambda gap: gap * np.nan,), [1], {}, "function 0 holds nan"),
+    ],
+)
+def test_bad_input_is_refused(landscape, trajectory, functions, steps, more, message):
+    with pytest.raises(InputError, match=message):
+        expectations(landscape, trajectory, functions, steps, **more)

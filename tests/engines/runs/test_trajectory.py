@@ -1,0 +1,577 @@
+"""Trajectories: what is asked, what is refused, and what one step must do on average."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import product
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from ustat_pg import rng
+from ustat_pg.engines import Estimator
+from ustat_pg.engines.gradients import reference
+from ustat_pg.engines.runs import lanes as bodies
+from ustat_pg.engines.runs.trajectory import (
+    Ball,
+    Box,
+    Constant,
+    Decay,
+    Trajectory,
+    get_trajectory_engine,
+)
+from ustat_pg.predictions import gradient_covariance
+from ustat_pg.problems import BentBandit, SoftmaxBandit, random_problem
+from ustat_pg.validation import InputError
+
+ENGINES = ("reference", "cpu")
+GRID = np.linspace(-2, 2, 9)
+FAR = 2**40 + 3
+
+
+def location(contexts=3, arms=9, theta=(0.3, 0.2), values=2):
+    """Arms on a grid, logits -(u - m)²/(2 τ²) with τ = .8, success a bump, prompts alike."""
+    grid = np.linspace(-2, 2, arms)
+    place = np.linspace(-1, 1, contexts) if contexts > 1 else np.array([0.4])
+    chance = 0.05 + 0.9 * np.exp(-((grid - place[:, None]) ** 2) / 1.28)
+    law = np.stack([chance * 0.75, chance * 0.25, 1 - chance], axis=-1)
+    return SoftmaxBandit.linear(
+        np.full(contexts, 1 / contexts),
+        grid[:, None] / 0.64 * place[:, None, None] ** np.arange(len(theta)),
+        list(theta),
+        np.tile([1.0, 0.4, 0.0] if values == 3 else [1.0, 0.0], (contexts, arms, 1)),
+        law if values == 3 else np.stack([chance, 1 - chance], axis=-1),
+        np.tile(-(grid**2) / 1.28, (contexts, 1)),
+    )
+
+
+PROBLEM = location()
+
+
+def ask(problem=PROBLEM, group_size=3, steps=5, schedule=None, **more):
+    return Trajectory(problem, group_size, steps, schedule or Constant(0.5), **more)
+
+
+def run(name, trajectory, **where):
+    return get_trajectory_engine(name).run(trajectory, **where)
+
+
+# What is asked.
+
+
+def test_the_address_holds_neither_baseline_nor_schedule_nor_start():
+    one = ask()
+    others = [
+        ask(estimator=Estimator("oracle")),
+        ask(schedule=Decay(3.0, 1.0)),
+        ask(start=[0.0, 0.0], start_scale=1.0),
+        ask(projection=Box([-1, -1], [1, 1])),
+        ask(steps=9, snapshots=(2, 9)),
+    ]
+    assert {other.name for other in others} == {one.name}
+    assert all(other != one for other in others)
+    assert len({one, *others, ask()}) == 6
+    names = {
+        one.name,
+        ask(group_size=4).name,
+        ask(batch_size=3).name,
+        ask(design="epochs").name,
+        ask(location(theta=(0.3, 0.3))).name,
+    }
+    assert len(names) == 5
+    assert PROBLEM.digest in one.name
+
+
+def test_bends_are_part_of_the_address():
+    bends = np.arange(54.0).reshape(3, 9, 2)
+    linear, one, two = ask(), ask(bends=bends), ask(bends=bends + 1)
+    assert len({linear.name, one.name, two.name}) == 3
+    assert len({linear, one, two, ask(bends=bends.copy())}) == 3
+    assert one.description["name"] == one.name
+    assert ask(bends=bends, estimator=Estimator("oracle")).name == one.name
+    with pytest.raises(ValueError, match="read-only"):
+        one.bends[0] = 1.0
+
+
+def test_a_pickled_trajectory_is_the_same():
+    one = ask(
+        projection=Ball([0, 0], 1.0, [[1.0], [0.0]]),
+        start_scale=[0.5, 0.0],
+        bends=np.linspace(-1, 1, 54).reshape(3, 9, 2),
+    )
+    again = pickle.loads(pickle.dumps(one))
+    assert again == one
+    assert hash(again) == hash(one)
+    assert again != "another thing"
+    assert np.array_equal(run("cpu", one, replications=9), run("cpu", again, replications=9))
+
+
+def test_schedules_by_hand():
+    assert Constant(0.25).rates(4).tolist() == [0.25] * 4
+    assert Decay(12, 3).rates(3).tolist() == [3.0, 2.4, 2.0]
+    assert Decay(1).rates(2).tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Constant(0.0), "eta is 0.0: it must be above 0"),
+        (lambda: Constant(np.nan), "finite"),
+        (lambda: Decay(-1.0), "c is -1.0"),
+        (lambda: Decay(1.0, -1.0), "t0 is -1.0: it must be above -1"),
+        (lambda: Decay(1e308, -1 + 2**-53), "the first rate overflows"),
+        (lambda: Ball([0.0, np.nan], 1.0), "centre"),
+        (lambda: Ball([0.0], 0.0), "radius is 0.0"),
+        (lambda: Ball([0.0, 0.0], 1.0, [[1.0]]), "a row for each of the 2"),
+        (lambda: Ball([0.0, 0.0], 1.0, [[1.0], [1.0]]), "orthonormal"),
+        (lambda: Box([0.0], [np.nan]), "neither NaN"),
+        (lambda: Box([1.0], [0.0]), "low must be at most high"),
+        (lambda: Box([np.inf], [np.inf]), "hold a point"),
+        (lambda: Box([0.0], [1.0, 2.0]), r"both must be \(d,\)"),
+        (lambda: ask(random_problem(0)), "TabularSoftmax: trajectories need an ArmLinearSoftmax"),
+        (lambda: ask(group_size=0), "group size is 0"),
+        (lambda: ask(group_size=1), "grpo needs a group of at least 2"),
+        (lambda: ask(group_size=1, estimator=Estimator("norm-weighted")), "at least 2"),
+        (lambda: ask(steps=0), "steps is 0"),
+        (lambda: ask(steps=2**20 + 1), "at most 1048576"),
+        (lambda: ask(batch_size=2**10 + 1), "at most 1024"),
+        (lambda: ask(batch_size=1.5), "batch size is 1.5"),
+        (lambda: ask(design="fixed"), "design 'fixed' is unknown"),
+        (lambda: ask(design="epochs", batch_size=2), "divide the number of contexts, 3"),
+        (lambda: ask(schedule=0.1), "schedule is 0.1"),
+        (lambda: ask(estimator="grpo"), "must be an Estimator"),
+        (lambda: ask(estimator=Estimator("own", function=lambda z, _: z)), "cannot run own"),
+        (lambda: ask(start=[0.0, np.nan]), "start holds nan"),
+        (lambda: ask(start=[0.0]), "start has 1 entries"),
+        (lambda: ask(start_scale=-1.0), "not negative"),
+        (lambda: ask(start_scale=[1.0] * 3), r"a number or \(2,\)"),
+        (lambda: ask(projection=1.0), "must be a Ball or a Box"),
+        (lambda: ask(projection=Box([0.0], [1.0])), "the projection has 1 coordinates"),
+        (lambda: ask(bends=np.zeros((3, 9))), "bends has shape"),
+        (lambda: ask(bends=np.zeros((3, 9, 1))), r"that of the features, \(3, 9, 2\)"),
+        (lambda: ask(bends=np.full((3, 9, 2), np.nan)), "bends holds nan"),
+        (lambda: ask(random_problem(0), bends=np.zeros((1, 2, 2))), "need an ArmLinearSoftmax"),
+        (lambda: ask(snapshots=()), "increasing steps from 0 to 5"),
+        (lambda: ask(snapshots=(6,)), "increasing steps from 0 to 5"),
+        (lambda: ask(snapshots=(-1, 5)), "snapshot is -1"),
+        (lambda: ask(snapshots=(3, 2)), "increasing"),
+        (lambda: ask(snapshots=(2, 2)), "increasing"),
+        (lambda: get_trajectory_engine("exact"), "'exact' is unknown: choose one of reference"),
+        (lambda: run("cpu", ask(), replications=0), "replications is 0"),
+        (lambda: run("reference", ask(), first=2**63 - 1, replications=2), "end at 2"),
+    ],
+)
+def test_bad_input_is_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_epochs_need_prompts_that_are_equally_likely():
+    uneven = SoftmaxBandit.linear(
+        [0.5, 0.25, 0.25],
+        PROBLEM.policy.features,
+        [0.0, 0.0],
+        PROBLEM.reward_values,
+        PROBLEM.reward_probs,
+    )
+    with pytest.raises(InputError, match="uniform"):
+        ask(uneven, design="epochs")
+
+
+# What one step does on average.
+
+BASELINES = [
+    Estimator("vanilla"),
+    Estimator("constant", constant=0.3),
+    Estimator("oracle"),
+    Estimator("minimum-variance"),
+    Estimator("grpo"),
+    Estimator("group-mean"),
+]
+
+
+def expected_step(estimator, group):
+    """E ĝ: g, for the full group mean (G - 1)/G of it."""
+    factor = (group - 1) / group if estimator.baseline == "group-mean" else 1.0
+    return factor * PROBLEM.gradient()
+
+
+def within(sample, expected, alpha=1e-6):
+    """Whether a mean (n, ...) is the expected one, two-sided, each entry at ``alpha``."""
+    error = sample.std(axis=0, ddof=1) / np.sqrt(len(sample))
+    return np.abs(sample.mean(axis=0) - expected) <= scipy.stats.norm.isf(alpha / 2) * error
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
+def test_one_step_has_the_mean_and_the_covariance_of_the_estimator(name, estimator):
+    """20 intervals a test at 1e-6 each; the rivals below are 5 and more standard errors away."""
+    count, eta, group, batch = 200_000 if name == "cpu" else 40_000, 0.5, 3, 2
+    trajectory = ask(
+        group_size=group, steps=1, schedule=Constant(eta), estimator=estimator, batch_size=batch
+    )
+    step = run(name, trajectory, seed=5, replications=count)[:, 0] - PROBLEM.policy.theta
+    mean = eta * expected_step(estimator, group)
+    assert within(step, mean).all()
+    # About the true mean: E[(θ₁ - E θ₁)(θ₁ - E θ₁)ᵀ] needs no correction.
+    off = step - mean
+    products = off[:, :, None] * off[:, None, :]
+    factor = ((group - 1) / group) ** 2 if estimator.baseline == "group-mean" else 1.0
+    known = {"constant": estimator.constant} if estimator.baseline == "constant" else {}
+    form = "grpo" if estimator.baseline == "group-mean" else estimator.baseline
+    predicted = gradient_covariance(PROBLEM.moments(), form, group, batch, **known)
+    assert within(products, eta**2 * factor * predicted).all()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_norm_weighted_step_has_the_mean_of_the_gradient(name):
+    count = 200_000 if name == "cpu" else 40_000
+    estimator = Estimator("norm-weighted")
+    trajectory = ask(steps=1, schedule=Constant(1.0), estimator=estimator, batch_size=2)
+    step = run(name, trajectory, seed=5, replications=count)[:, 0] - PROBLEM.policy.theta
+    assert within(step, PROBLEM.gradient()).all()
+    grpo = run(name, ask(steps=1, schedule=Constant(1.0), batch_size=2), seed=5, replications=count)
+    assert np.abs(grpo[:, 0] - PROBLEM.policy.theta - step).max() > 0.01
+
+
+def test_the_interval_sees_a_wrong_step():
+    """The mutants: own reward in grpo's mean, a rate off by one step or by t₀, vanilla's noise."""
+    group, count = 2, 200_000
+    schedule = Decay(4.0, 3.0)
+
+    def step(**more):
+        trajectory = ask(group_size=group, steps=1, **{"schedule": schedule, **more})
+        return run("cpu", trajectory, seed=5, replications=count)[:, 0] - PROBLEM.policy.theta
+
+    right = step()
+    expected = 4.0 / (1 + 3.0) * PROBLEM.gradient()
+    assert within(right, expected).all()
+    assert not within(step(estimator=Estimator("group-mean")), expected).all()
+    for rate in (4.0 / 3.0, 4.0 / 5.0, 4.0):
+        assert not within(step(schedule=Constant(rate)), expected).all()
+        assert not within(right, rate * PROBLEM.gradient()).all()
+    off = right - expected
+    products = off[:, :, None] * off[:, None, :]
+    moments = PROBLEM.moments()
+    assert within(products, gradient_covariance(moments, "grpo", group)).all()
+    for rival in ("oracle", "vanilla"):
+        assert not within(products, gradient_covariance(moments, rival, group)).all()
+    assert not within(products, gradient_covariance(moments, "grpo", group, 2)).all()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_step_has_its_own_rate(name):
+    """Sharing draws and the first rate, two schedules' second steps differ by the rates' ratio."""
+    kept = (0, 1, 2, 3)
+    decay = run(name, ask(schedule=Decay(4.0, 3.0), snapshots=kept, steps=3), replications=200)
+    flat = run(name, ask(schedule=Constant(1.0), snapshots=kept, steps=3), replications=200)
+    assert np.array_equal(decay[:, 1], flat[:, 1])
+    second = flat[:, 2] - flat[:, 1]
+    assert (np.abs(second).max(axis=1) > 0.01).sum() > 50
+    # From equal θ₁ and equal draws: 4/(2 + 3) against 1.
+    assert decay[:, 2] - decay[:, 1] == pytest.approx(0.8 * second, abs=1e-14)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_all_two_output_groups_by_hand(name):
+    """One prompt, two arms, rewards 0.5 and -1: every group's step, and how often it occurs."""
+    features = np.array([[[1.0], [-0.5]]])
+    problem = SoftmaxBandit.linear(
+        [1.0], features, [0.4], [[[0.5], [-1.0]]], np.ones((1, 2, 1)), [[0.0, 0.2]]
+    )
+    probs = np.exp([0.4, 0.0])
+    probs /= probs.sum()
+    centre = probs @ features[0, :, 0]
+    reward = np.array([0.5, -1.0])
+    by_hand = {
+        "vanilla": lambda z, other: z,
+        "grpo": lambda z, other: z - other,
+        "group-mean": lambda z, other: z - (z + other) / 2,
+        "norm-weighted": lambda z, other: z - other,
+        "oracle": lambda z, other: z - probs @ reward,
+    }
+    norms = (features[0, :, 0] - centre) ** 2
+    best = (probs * norms) @ reward / (probs @ norms)
+    by_hand["minimum-variance"] = lambda z, other: z - best
+    for baseline, advantage in by_hand.items():
+        trajectory = ask(problem, 2, 1, Constant(1.0), estimator=Estimator(baseline))
+        moved = run(name, trajectory, replications=4000)[:, 0, 0] - 0.4
+        law = {}
+        for i, j in product(range(2), repeat=2):
+            step = sum(
+                advantage(reward[a], reward[b]) * (features[0, a, 0] - centre) / 2
+                for a, b in ((i, j), (j, i))
+            )
+            value = round(step, 9)
+            law[value] = law.get(value, 0.0) + probs[i] * probs[j]
+        found, counts = np.unique(np.round(moved, 9) + 0.0, return_counts=True)
+        assert found == pytest.approx(sorted(law), abs=2e-9)
+        expected = np.array([law[value] for value in sorted(law)]) * 4000
+        if len(law) > 1:
+            assert scipy.stats.chisquare(counts, expected).pvalue > 1e-4
+
+
+# Logits that bend.
+
+
+def bent(contexts=2, seed=2):
+    """Unequal prompts, an offset, noisy rewards; better arms bend more, so the optimum is inside."""
+    generator = np.random.default_rng(seed)
+    mean = generator.uniform(0.1, 0.9, (contexts, 4))
+    return BentBandit(
+        generator.dirichlet(np.full(contexts, 5.0)),
+        generator.normal(size=(contexts, 4, 2)),
+        4 * mean[:, :, None] * generator.uniform(0.9, 1.1, (contexts, 4, 2)),
+        np.tile([1.0, 0.0], (contexts, 4, 1)),
+        np.stack([mean, 1 - mean], axis=-1),
+        generator.normal(scale=0.3, size=(contexts, 4)),
+    )
+
+
+BENT = bent()
+PLACE = np.array([0.7, -0.6])
+
+
+def by_hand(problem, theta, steps, rate, seed, replication, name):
+    """grpo with G = 3, B = 1 from the definition: the tangent of every θ, one draw at a time."""
+    key = rng.cell_key(seed, name)
+    chosen = rng.words(key, replication, rng.CONTEXT_SLOT, steps)
+    for t in range(1, steps + 1):
+        x = int(np.searchsorted(rng.thresholds(problem.context_probs), chosen[t - 1], "right"))
+        logits = problem.features[x] @ theta - problem.bends[x] @ theta**2 / 2 + problem.offset[x]
+        probs = np.exp(logits) / np.exp(logits).sum()
+        tangent = problem.features[x] - problem.bends[x] * theta
+        scores = tangent - probs @ tangent
+        words = rng.words(key, replication, rng.step_slots(t, 0), 6).astype(float) / 2**32
+        arms = np.searchsorted(probs.cumsum(), words[::2], "right")
+        rewards = (words[1::2] < problem.reward_probs[x, arms, 0]).astype(float)
+        advantage = rewards - (rewards.sum() - rewards) / 2
+        theta = theta + rate * advantage @ scores[arms] / 3
+    return theta
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("tangent", [[0.0, 0.0], [0.7, -0.6], [-1.0, 2.0]])
+def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(name, tangent):
+    """The tangent's place is in the problem's digest: another place, other draws, the same law."""
+    trajectory = ask(BENT.at(tangent), 3, 25, Constant(0.4), start=PLACE, bends=BENT.bends)
+    found = run(name, trajectory, seed=2, first=FAR, replications=40)[:, 0]
+    expected = [
+        by_hand(BENT, PLACE, 25, 0.4, 2, FAR + replication, trajectory.name)
+        for replication in range(40)
+    ]
+    assert np.abs(found - expected).max() < 1e-9
+    # Negative control: the tangent itself, run as if it were the policy.
+    frozen_in = ask(BENT.at(tangent), 3, 25, Constant(0.4), start=PLACE)
+    rigid = run(name, frozen_in, seed=2, first=FAR, replications=40)[:, 0]
+    assert np.abs(rigid - expected).max() > 0.05
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
+def test_one_bent_step_has_the_mean_and_the_covariance_of_the_estimator(name, estimator):
+    """Six intervals a test at 1e-6 each; the tangent elsewhere is the rival they exclude."""
+    count, group = 200_000 if name == "cpu" else 40_000, 3
+    trajectory = ask(
+        BENT.at([0.0, 0.0]),
+        group,
+        1,
+        Constant(1.0),
+        estimator=estimator,
+        start=PLACE,
+        bends=BENT.bends,
+    )
+    step = run(name, trajectory, seed=5, replications=count)[:, 0] - PLACE
+    factor = (group - 1) / group if estimator.baseline == "group-mean" else 1.0
+    form = "grpo" if estimator.baseline == "group-mean" else estimator.baseline
+    known = {"constant": estimator.constant} if estimator.baseline == "constant" else {}
+    mean = factor * BENT.gradient(PLACE)
+    assert within(step, mean).all()
+    assert not within(step, factor * BENT.at([0.0, 0.0]).with_theta(PLACE).gradient()).all()
+    off = step - mean
+    moments = BENT.at(PLACE).moments()
+    predicted = gradient_covariance(moments, form, group, **known)
+    assert within(off[:, :, None] * off[:, None, :], factor**2 * predicted).all()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_bent_runs_settle_at_the_maximiser(name):
+    trajectory = ask(
+        BENT.at(PLACE), 4, 1500, Decay(8.0, 40.0), start=PLACE, bends=BENT.bends, batch_size=2
+    )
+    end = run(name, trajectory, seed=1, replications=40)[:, 0]
+    start, gap = BENT.gap(PLACE), BENT.gap(end)
+    assert gap.mean() < 0.02 * start
+    assert np.abs(end.mean(axis=0) - BENT.maximiser).max() < 0.05
+
+
+# Prompts, starts, projections.
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("batch", [1, 2, 3, 6])
+def test_an_epoch_uses_each_prompt_once(name, batch):
+    """Features e_x tell which prompt moved the parameters, and how often."""
+    contexts, arms = 6, 2
+    features = np.zeros((contexts, arms, contexts))
+    features[np.arange(contexts), 0, np.arange(contexts)] = 1.0
+    problem = SoftmaxBandit.linear(
+        np.full(contexts, 1 / contexts),
+        features,
+        np.zeros(contexts),
+        np.tile([[1.0], [-1.0]], (contexts, 1, 1)),
+        np.ones((contexts, arms, 1)),
+    )
+    per_epoch = contexts // batch
+    epochs = 5
+    steps = epochs * per_epoch
+    # vanilla with a group of one: the score 1 - π or -π times ±1 is positive: it always moves.
+    trajectory = ask(
+        problem,
+        1,
+        steps,
+        Constant(0.01),
+        estimator=Estimator("vanilla"),
+        batch_size=batch,
+        design="epochs",
+        snapshots=tuple(range(steps + 1)),
+    )
+    theta = run(name, trajectory, seed=1, replications=400)
+    used = np.diff(theta, axis=1) > 0
+    assert (used.sum(axis=2) == batch).all()
+    for epoch in range(epochs):
+        inside = used[:, epoch * per_epoch : (epoch + 1) * per_epoch]
+        assert (inside.sum(axis=1) == 1).all()
+    if batch == 1:
+        order = used.argmax(axis=2).reshape(400, epochs, contexts)
+        # The order is new in each epoch, and each prompt is first equally often.
+        assert (order[:, 0] != order[:, 1]).any(axis=1).mean() > 0.99
+        first = np.bincount(order[:, :, 0].ravel(), minlength=contexts)
+        assert scipy.stats.chisquare(first).pvalue > 1e-4
+        last = np.bincount(order[:, :, -1].ravel(), minlength=contexts)
+        assert scipy.stats.chisquare(last).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_prompts_follow_their_law(name):
+    """Two to one in the mean: six contexts of unequal probability, one of probability zero."""
+    contexts = 7
+    features = np.zeros((contexts, 2, contexts))
+    features[np.arange(contexts), 0, np.arange(contexts)] = 1.0
+    law = np.array([0.3, 0.05, 0.0, 0.25, 0.2, 0.1, 0.1])
+    problem = SoftmaxBandit.linear(
+        law,
+        features,
+        np.zeros(contexts),
+        np.tile([[1.0], [-1.0]], (contexts, 1, 1)),
+        np.ones((contexts, 2, 1)),
+    )
+    trajectory = ask(problem, 1, 1, estimator=Estimator("vanilla"), batch_size=1)
+    moved = run(name, trajectory, replications=5000)[:, 0] > 0
+    assert (moved.sum(axis=1) == 1).all()
+    counts = moved.sum(axis=0)
+    assert counts[2] == 0
+    assert scipy.stats.chisquare(counts[law > 0], 5000 * law[law > 0]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_starts_are_normal_and_a_scale_of_zero_keeps_a_coordinate(name):
+    trajectory = ask(start=[1.0, -2.0], start_scale=[0.0, 3.0], snapshots=(0,))
+    theta = run(name, trajectory, seed=3, first=FAR, replications=20_000)[:, 0]
+    assert (theta[:, 0] == 1.0).all()
+    assert scipy.stats.kstest(theta[:, 1], scipy.stats.norm(-2, 3).cdf).pvalue > 1e-4
+    word = rng.words(rng.cell_key(3, trajectory.name), FAR + 7, rng.step_slots(0, 0), 2)[1]
+    assert theta[7, 1] == pytest.approx(scipy.stats.norm.ppf((word + 0.5) / 2**32, -2, 3))
+
+
+BASIS = np.array([[0.6], [0.8]])
+SETS = [
+    (Ball([0.2, 0.1], 0.3), lambda theta: np.linalg.norm(theta - [0.2, 0.1], axis=-1) / 0.3),
+    (Ball([0.2, 0.1], 0.3, BASIS), lambda theta: np.abs((theta - [0.2, 0.1]) @ BASIS[:, 0]) / 0.3),
+    (
+        Box([0.0, -np.inf], [0.5, 0.4]),
+        lambda theta: np.maximum(np.abs(theta[..., 0] - 0.25) / 0.25, theta[..., 1] / 0.4),
+    ),
+]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(("theta_set", "gauge"), SETS, ids=["ball", "within a span", "box"])
+def test_projection_keeps_every_theta_inside(name, theta_set, gauge):
+    kept = tuple(range(21))
+    more = {"schedule": Constant(1.0), "steps": 20, "snapshots": kept, "start_scale": 1.0}
+    theta = run(name, ask(projection=theta_set, **more), replications=300)
+    assert gauge(theta).max() <= 1 + 1e-12
+    assert (gauge(theta) > 1 - 1e-9).any(axis=1).mean() > 0.5
+    free = run(name, ask(**more), replications=300)
+    assert (gauge(free) > 1.5).any()
+    # The start inside is left as it is; outside it is the nearest point.
+    inside = gauge(free[:, 0]) < 1
+    assert 0 < inside.sum() < 300
+    assert np.array_equal(theta[inside, 0], free[inside, 0])
+
+
+def test_a_projected_point_is_the_nearest():
+    generator = np.random.default_rng(1)
+    for theta_set, gauge in SETS:
+        points = generator.normal(size=(50, 2))
+        nearest = theta_set.project(points)
+        assert np.allclose(theta_set.project(nearest), nearest, rtol=0, atol=1e-15)
+        others = points[:, None] + generator.normal(scale=0.7, size=(50, 4000, 2))
+        gap = np.linalg.norm(others - points[:, None], axis=-1)
+        gap[gauge(others) > 1] = np.inf
+        assert (np.linalg.norm(nearest - points, axis=1) <= gap.min(axis=1) + 1e-12).all()
+    # Along the span only: the other coordinate is free.
+    moved = SETS[1][0].project(np.array([5.0, 5.0])) - np.array([5.0, 5.0])
+    assert moved @ np.array([0.8, -0.6]) == pytest.approx(0, abs=1e-14)
+
+
+# The compiled body's parts.
+
+
+def test_the_exponential_is_numpys_to_two_units_in_the_last_place():
+    x = -np.concatenate(
+        [
+            np.linspace(0, 1, 2001),
+            np.geomspace(1e-300, 708, 4001),
+            np.random.default_rng(0).uniform(0, 708, 4000),
+            np.arange(1, 1000) * np.log(2) / 2,
+        ]
+    )
+    found = np.array([bodies.exponential(value) for value in x])
+    expected = np.exp(x)
+    assert (np.abs(found - expected) <= 2 * np.spacing(expected)).all()
+    assert bodies.exponential(0.0) == bodies.exponential(-0.0) == 1.0
+    assert bodies.exponential(-708.5) == bodies.exponential(-1e300) == 0.0
+    assert bodies.exponential(-np.inf) == 0.0
+
+
+def test_the_bodies_philox_is_that_of_the_library():
+    key = rng.cell_key(3, "words")
+    out = np.empty((4, bodies.LANES), np.uint64)
+    for first, slot, block in ((0, 0, 0), (FAR, 7, 3), (2**32 - 5, rng.CONTEXT_SLOT, 2**28)):
+        bodies._words(np.uint64(first), np.uint64(slot), np.uint64(block), key, out)
+        reps = np.arange(first, first + bodies.LANES, dtype=np.uint64)
+        counter = np.stack(
+            [np.full_like(reps, block), np.full_like(reps, slot), reps & 0xFFFFFFFF, reps >> 32], -1
+        )
+        assert np.array_equal(out.T, rng.philox(counter, key))
+
+
+def test_the_sampled_path_of_the_cell_engine_and_the_first_step_agree_in_law():
+    """Another program for ĝ: the cell engines' groups, at other addresses."""
+    from ustat_pg.engines import Cell
+    from ustat_pg.estimators import advantages, gradient
+
+    cell = Cell(PROBLEM, 3)
+    draws = reference.draw(cell, seed=1, first=0, replications=20_000)
+    scores = np.stack([PROBLEM.policy.scores(x) for x in range(3)])
+    drawn = scores[draws.contexts[:, 0, None], draws.arms[:, 0]]
+    theirs = gradient(drawn, advantages("grpo", draws.rewards[:, 0]))
+    ours = run("cpu", ask(steps=1, schedule=Constant(1.0)), replications=20_000)[:, 0]
+    ours = ours - PROBLEM.policy.theta
+    for j in range(2):
+        # Steps have atoms, and a digit lost must not order them.
+        pair = (np.round(steps[:, j], 9) + 0.0 for steps in (ours, theirs))
+        assert scipy.stats.ks_2samp(*pair).pvalue > 1e-4

@@ -1,0 +1,1 @@
+"""Engines of gradients at fixed parameters: one minibatch is one replication."""

@@ -1,0 +1,457 @@
+"""The autograd engine: gradients of a surrogate loss, as a training loop takes them, on CPU or CUDA.
+
+A replication's estimate is the gradient, in the flat parameters, of
+
+    (1/(BG)) Σ_b Σ_i A_{b,i} log π_θ(y_{b,i} | x_b)
+
+with advantages A held constant, many replications at once under ``vmap``. The target g is the
+gradient of the return enumerated over all outputs. Neither reads the policy's own scores, so that
+what this engine finds is evidence of its own; only draws and the baselines of the prompt are
+shared with the other engines. This module needs torch.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from threading import Lock
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from ... import rng
+from ...estimators import advantages
+from ...memory import ChunkWarning, out_of_memory
+from ...problems import SoftmaxBandit
+from ...validation import InputError, integer
+from ..base import (
+    Array,
+    Cell,
+    Distance,
+    Draws,
+    Estimator,
+    MomentSums,
+    Projection,
+    Quantity,
+    SquaredError,
+    check_block,
+    check_estimators,
+    direction,
+    estimators_of,
+)
+
+try:
+    import torch
+    from torch import Tensor
+    from torch.func import grad, vmap
+except ImportError:
+    raise InputError("the autograd engine needs torch: pip install 'ustat_pg[torch]'") from None
+
+from .. import torch_draws
+from ..networks.models import Model, device_of, differentiable, model_of
+
+__all__ = ["ENGINE", "AutogradEngine", "draw"]
+
+DEVICE = "USTAT_DEVICE"
+"""The environment variable that names the device of an engine that was given none."""
+
+_COPIES = 3
+"""Gradients that exist at once: what a backward pass returns, and what it still holds."""
+
+_NEAR = 2**25
+"""Bytes of gradients beyond which a CPU loses more in its caches than it gains by larger chunks."""
+
+_FEW = 2
+"""Estimators for which a gradient each is cheaper than a gradient of every output drawn."""
+
+_DRAWN = 32
+"""About how many numbers live while an output is drawn."""
+
+_MOST = 8
+"""Problems whose model and target are kept."""
+
+T = TypeVar("T")
+
+
+def draw(
+    cell: Cell, *, seed: int, first: int, replications: int, device: str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications, int64."""
+    return _draw(cell, _Ends.of(cell.problem, device_of(device)), seed, first, replications)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ends:
+    """Where the words of each context and outcome end, as :func:`ustat_pg.rng.thresholds` has it.
+
+    Rows of outcomes are set apart by 2³³, so that one sorted sequence holds them all.
+    """
+
+    contexts: Tensor
+    outcomes: Tensor
+    width: int
+
+    @classmethod
+    def of(cls, problem: SoftmaxBandit, device: torch.device) -> _Ends:
+        rows = rng.thresholds(problem.outcomes.probs).astype(np.int64)
+        apart = rows + (np.arange(len(rows), dtype=np.int64) << 33)[:, None]
+        own = rng.thresholds(problem.context_probs).astype(np.int64)
+        return cls(
+            torch.tensor(own, device=device),
+            torch.tensor(apart.ravel(), device=device),
+            rows.shape[1],
+        )
+
+
+def _draw(
+    cell: Cell, ends: _Ends, seed: int, first: int, replications: int
+) -> tuple[Tensor, Tensor]:
+    key = rng.cell_key(seed, cell.name)
+    device = ends.contexts.device
+    # Added, as the end of the range may be 2^63.
+    numbers = torch.arange(replications, device=device) + first
+    contexts = _contexts(cell, ends, key, numbers)
+    slots = torch.arange(cell.batch_size, device=device)
+    words = torch_draws.words(key, numbers[:, None], slots, cell.group_size)
+    rows = contexts[:, :, None]
+    places = torch.searchsorted(ends.outcomes, (words + (rows << 33)).contiguous(), right=True)
+    return contexts, places - rows * ends.width
+
+
+def _contexts(cell: Cell, ends: _Ends, key: Any, numbers: Tensor) -> Tensor:
+    total, batch = cell.problem.contexts, cell.batch_size
+    every = torch.arange(total, device=numbers.device)
+    if cell.design == "fixed":
+        return every.expand(len(numbers), total)
+    slot = torch.full_like(numbers, rng.CONTEXT_SLOT)
+    words = torch_draws.words(key, numbers, slot, batch)
+    if cell.design == "iid":
+        return torch.searchsorted(ends.contexts, words.contiguous(), right=True)
+    # Fisher-Yates: place b swaps with one of the places b to N-1.
+    order = every.repeat(len(numbers), 1)
+    for b in range(batch):
+        place = b + ((words[:, b] * (total - b)) >> 32)[:, None]
+        here, there = order[:, b : b + 1].clone(), order.gather(1, place)
+        order.scatter_(1, place, here)
+        order[:, b : b + 1] = there
+    return order[:, :batch]
+
+
+def _halving(size: int, what: str, run: Callable[[int], T]) -> tuple[T, int]:
+    """``run`` of a size that halves where memory runs out, and the size that it ran with."""
+    while True:
+        try:
+            return run(size), size
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            if size == 1:
+                raise InputError(
+                    f"{what} do not fit in memory one at a time: take a smaller policy or group"
+                ) from None
+        warnings.warn(
+            f"out of memory with {size} {what} at once: going on with {size // 2}",
+            ChunkWarning,
+            stacklevel=2,
+        )
+        size //= 2
+
+
+@dataclass(eq=False)
+class _Prepared:
+    """A problem as tensors on a device."""
+
+    problem: SoftmaxBandit
+    model: Model
+    memory: int
+    sizes: dict[str, int] = field(default_factory=dict)
+    """How many of something at once did fit, where memory ran out."""
+
+    def __post_init__(self) -> None:
+        outcomes, model = self.problem.outcomes, self.model
+        if model.d != self.problem.d:
+            raise InputError(
+                f"the policy's tables have {self.problem.d} parameters and their source "
+                f"{model.d}: they must have the same"
+            )
+        self.theta = model.theta()
+        self.ends = _Ends.of(self.problem, model.device)
+        self.arms = model.integers(outcomes.arms)
+        self.rewards = self.wide(outcomes.rewards)
+        self._norms = torch.full_like(self.wide(self.problem.mean_rewards), torch.nan)
+
+    def wide(self, array: Any) -> Tensor:
+        """A float64 copy on the device: rewards and advantages are so in either precision."""
+        return torch.tensor(np.array(array), dtype=torch.float64, device=self.model.device)
+
+    @property
+    def bytes(self) -> int:
+        return torch.finfo(self.model.dtype).bits // 8
+
+    def allowed(self, what: str, numbers: int, gradients: int) -> int:
+        """How many of something fit, each of so many numbers beside so many gradients."""
+        vectors = self.bytes * gradients * self.model.d
+        most = self.memory // (self.bytes * numbers + _COPIES * vectors)
+        if self.model.device.type == "cpu":
+            most = min(most, _NEAR // max(vectors, 1))
+        return max(1, min(int(most), self.sizes.get(what, int(most))))
+
+    def shared_out(self, what: str, total: int, size: int, run: Callable[[slice], T]) -> list[T]:
+        """``run`` over 0 to total in slices of a size that halves where memory runs out."""
+        done: list[T] = []
+        start = 0
+        while start < total:
+            asked = min(size, total - start)
+            part, ran = _halving(asked, what, lambda n: run(slice(start, start + n)))  # noqa: B023
+            if ran < asked:
+                self.sizes[what] = size = ran
+            done.append(part)
+            start += ran
+        return done
+
+    # The target.
+
+    @cached_property
+    def target(self) -> Tensor:
+        """g, the gradient of the enumerated return, (d,)."""
+        most = max(1, int(self.memory // (2 * self.bytes * self.model.activity)))
+        return _halving(most, "ways through the outputs", self._target)[0]
+
+    def _target(self, most: int) -> Tensor:
+        """With so many ways through the outputs at once."""
+        model = self.model
+        parts = list(model.parts(most))
+        each = max(1, most // model.space.vocabulary ** (model.length - 1))
+        probs, rewards = self.wide(self.problem.context_probs), self.wide(self.problem.mean_rewards)
+        total = torch.zeros_like(self.theta)
+        for low in range(0, self.problem.contexts, each):
+            here = torch.arange(low, min(low + each, self.problem.contexts), device=model.device)
+            with torch.no_grad():
+                logs = [model.all_log_probs(self.theta, here, own) for own in parts]
+            values = torch.zeros(len(here), dtype=torch.float64, device=model.device)
+            for own, found in zip(parts, logs, strict=True):
+                _check_finite(found, here, own)
+                values += (found.double().exp() * rewards[here][:, own]).sum(-1)
+            for own in parts:
+                # A constant changes no gradient of a mean, and the value keeps the most digits.
+                centred = probs[here, None] * (rewards[here][:, own] - values[:, None])
+                weights = centred.to(model.dtype)
+
+                def part_of_return(
+                    theta: Tensor, here: Tensor = here, own: Tensor = own, w: Tensor = weights
+                ) -> Tensor:
+                    return (w * model.all_log_probs(theta, here, own).exp()).sum()
+
+                total += grad(part_of_return)(self.theta)
+        return total
+
+    # The estimates.
+
+    def squared_norms(self, contexts: Tensor, arms: Tensor) -> Tensor:
+        """‖∇ log π‖² of outputs drawn: float64, of the arms' shape."""
+        model = self.model
+        contexts = contexts.expand_as(arms)
+        pairs = (contexts * self.problem.arms + arms).unique()
+        pairs = pairs[self._norms.flatten()[pairs].isnan()]
+
+        def run(rows: slice) -> None:
+            x, k = pairs[rows] // self.problem.arms, pairs[rows] % self.problem.arms
+            scores = vmap(grad(self._log_prob), (None, 0, 0))(self.theta, x, model.outputs()[k])
+            self._norms[x, k] = scores.double().square().sum(-1)
+
+        self.shared_out("outputs", len(pairs), self.allowed("outputs", model.activity, 1), run)
+        return self._norms[contexts, arms]
+
+    def _log_prob(self, theta: Tensor, context: Tensor, output: Tensor) -> Tensor:
+        return self.model.log_prob(theta, context[None], output[None])[0]
+
+    def _surrogate(
+        self, theta: Tensor, contexts: Tensor, outputs: Tensor, weights: Tensor
+    ) -> Tensor:
+        """(1/(BG)) Σ A log π over a minibatch of BG outputs."""
+        return (weights * self.model.log_prob(theta, contexts, outputs)).mean()
+
+    def per_replication(self, estimators: int, outputs: int) -> tuple[int, int]:
+        """Numbers and gradients that one replication needs at once."""
+        if estimators <= _FEW:
+            return outputs * (_DRAWN + self.model.activity * (1 + estimators)), estimators
+        return outputs * (_DRAWN + self.model.activity), outputs + estimators
+
+    def estimates(self, contexts: Tensor, outputs: Tensor, weights: Tensor) -> Tensor:
+        """The gradient of each surrogate, (r, E, d).
+
+        A surrogate is linear in its advantages, so that those of many estimators on the same
+        outputs are sums of the outputs' own gradients.
+
+        Arguments:
+            contexts: of each output, (r, n).
+            outputs: (r, n, l).
+            weights: advantages, (r, E, n).
+        """
+        if weights.shape[1] <= _FEW:
+            slope = vmap(grad(self._surrogate), (None, None, None, 0))
+            return vmap(slope, (None, 0, 0, 0))(self.theta, contexts, outputs, weights)
+        each = vmap(vmap(grad(self._log_prob), (None, 0, 0)), (None, 0, 0))
+        return weights @ each(self.theta, contexts, outputs) / outputs.shape[1]
+
+    def advantages(
+        self, estimator: Estimator, contexts: Tensor, arms: Tensor, rewards: Tensor
+    ) -> Tensor:
+        """Advantages of the drawn outputs (r, B, G), float64."""
+        if estimator.function is not None:
+            norms = self.squared_norms(contexts[..., None], arms)
+            drawn = (found.cpu().numpy() for found in (contexts, arms, rewards, norms))
+            return self.wide(estimator.advantages(self.problem, Draws(*drawn)))
+        name = estimator.baseline
+        if name == "norm-weighted":
+            norms = self.squared_norms(contexts[..., None], arms)
+            return _tensor(advantages(name, rewards, squared_norms=norms))
+        if name == "constant":
+            return _tensor(advantages(name, rewards, constant=estimator.constant))
+        values = estimator.baseline_values(self.problem)
+        if values is None or name == "vanilla":
+            return _tensor(advantages(name, rewards))
+        keyword = {"oracle": "value", "minimum-variance": "optimal_baseline"}[name]
+        return _tensor(advantages(name, rewards, **{keyword: self.wide(values)[contexts]}))
+
+    def values(self, quantities: Sequence[Quantity], contexts: Tensor, chosen: Tensor) -> Array:
+        """The quantities of each replication, (r, Q)."""
+        rows = contexts[:, :, None]
+        arms, rewards = self.arms[rows, chosen], self.rewards[rows, chosen]
+        estimators = estimators_of(quantities)
+        weights = torch.stack(
+            [self.advantages(e, contexts, arms, rewards).flatten(1) for e in estimators], dim=1
+        )
+        found = self.estimates(
+            rows.expand_as(arms).flatten(1),
+            self.model.outputs()[arms.flatten(1)],
+            weights.to(self.model.dtype),
+        )
+        columns = []
+        for quantity in quantities:
+            if isinstance(quantity, Distance):
+                first, second = (estimators.index(e) for e in (quantity.first, quantity.second))
+                error = found[:, first] - found[:, second]
+            else:
+                error = found[:, estimators.index(quantity.estimator)] - self.target
+            if isinstance(quantity, (SquaredError, Distance)):
+                columns.append(error.double().square().sum(-1))
+            else:
+                along = (
+                    error @ self.model.floats(direction(self.problem, quantity.number))
+                ).double()
+                columns.append(along if isinstance(quantity, Projection) else along.square())
+        return torch.stack(columns, dim=-1).cpu().numpy()
+
+
+def _tensor(found: Any) -> Tensor:
+    assert isinstance(found, Tensor)
+    return found
+
+
+def _check_finite(logs: Tensor, contexts: Tensor, outputs: Tensor) -> None:
+    if not bool(torch.isfinite(logs).all()):
+        row, column = (int(i) for i in torch.nonzero(~torch.isfinite(logs))[0])
+        raise InputError(
+            f"log-probabilities hold {float(logs[row, column])} at context {int(contexts[row])}, "
+            f"output {int(outputs[column])}: the policy's parameters are too large for its "
+            "precision or its training has diverged"
+        )
+
+
+_KEPT: dict[tuple[str, str, str, int], _Prepared] = {}
+_LOCK = Lock()
+
+
+@dataclass(frozen=True)
+class AutogradEngine:
+    """Draws as the reference engine does, and differentiates surrogates.
+
+    Arguments:
+        device: cpu, cuda or cuda:N; None for what the environment's ``USTAT_DEVICE`` names when a
+            block is measured, else cpu.
+        precision: of parameters and gradients, float64 or float32; rewards, advantages and sums
+            are float64 either way.
+        memory: bytes that gradients may take at once. Where it runs out nonetheless the work goes
+            on in smaller chunks, with a :class:`~ustat_pg.memory.ChunkWarning`.
+
+    >>> from ustat_pg.engines import Cell, Estimator, SquaredError
+    >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> quantity = SquaredError(Estimator("vanilla"))
+    >>> AutogradEngine().measure(Cell(bandit, 2), [quantity], replications=4).mean.shape
+    (1,)
+    """
+
+    device: str | None = None
+    precision: str = "float64"
+    memory: int = 2**28
+
+    name: ClassVar[str] = "autograd"
+    enumerates: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        integer("memory", self.memory)
+
+    @property
+    def where(self) -> str:
+        """The device's name."""
+        return self.device or os.environ.get(DEVICE) or "cpu"
+
+    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
+        """Refuse leave-one-out baselines in a group of one, tables, and a device not there."""
+        check_estimators(cell, quantities)
+        differentiable(cell.problem.policy)
+        device_of(self.where)
+
+    def prepared(self, problem: SoftmaxBandit) -> _Prepared:
+        """The problem on the device, made once."""
+        place = (problem.digest, self.where, self.precision, self.memory)
+        with _LOCK:
+            if place not in _KEPT:
+                while len(_KEPT) >= _MOST:
+                    del _KEPT[next(iter(_KEPT))]
+                model = model_of(problem.policy, self.where, self.precision)
+                _KEPT[place] = _Prepared(problem, model, self.memory)
+            return _KEPT[place]
+
+    def measure(
+        self,
+        cell: Cell,
+        quantities: Sequence[Quantity],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """See :class:`~ustat_pg.engines.Engine`.
+
+        Raises:
+            InputError: also where log-probabilities or what is measured are not finite.
+        """
+        check_block(quantities, first, replications)
+        self.check(cell, quantities)
+        own = self.prepared(cell.problem)
+
+        def run(rows: slice) -> Array:
+            drawn = _draw(cell, own.ends, seed, first + rows.start, rows.stop - rows.start)
+            found = own.values(quantities, *drawn)
+            if not np.isfinite(found).all():
+                row, column = np.argwhere(~np.isfinite(found))[0]
+                raise InputError(
+                    f"{quantities[column].label} of replication {first + rows.start + row} is "
+                    f"{found[row, column]}: the policy's scores or its rewards are too large"
+                )
+            return found
+
+        size = own.allowed(
+            "replications", *own.per_replication(len(estimators_of(quantities)), cell.outputs)
+        )
+        return MomentSums.of(
+            np.concatenate(own.shared_out("replications", replications, size, run))
+        )
+
+
+ENGINE = AutogradEngine()

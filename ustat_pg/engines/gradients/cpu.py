@@ -1,0 +1,221 @@
+"""The cpu engine: the reference engine's draws and arithmetic, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from ... import rng
+from ...policies import SharedLinearSoftmax, TabularSoftmax
+from ...problems import SoftmaxBandit
+from ...validation import InputError
+from ..base import (
+    PROMPT_ONLY,
+    Array,
+    Cell,
+    Distance,
+    Integers,
+    MomentSums,
+    Projection,
+    Quantity,
+    SquaredError,
+    SquaredProjection,
+    check_block,
+    check_estimators,
+    direction,
+    estimators_of,
+)
+from . import lanes as bodies
+
+__all__ = ["ENGINE", "draw"]
+
+_DESIGNS = {
+    "iid": bodies.IID,
+    "fixed": bodies.FIXED,
+    "without-replacement": bodies.WITHOUT_REPLACEMENT,
+}
+_KINDS = {
+    "grpo": bodies.GRPO,
+    "group-mean": bodies.GROUP_MEAN,
+    "norm-weighted": bodies.NORM_WEIGHTED,
+}
+
+
+def _search(probs: Array) -> bodies.Search:
+    ends = rng.thresholds(probs)
+    rows = ends.reshape(-1, ends.shape[-1])
+    # A fine guide saves steps of the search, while all of it fits in a near cache.
+    fine = 3 if len(rows) <= 8 else 1
+    bits = min(max(int(np.ceil(np.log2(ends.shape[-1]))) + fine, 1), 12)
+    starts = np.arange(2**bits, dtype=np.uint64) << np.uint64(32 - bits)
+    guide = np.stack([np.searchsorted(row, starts, side="right") for row in rows])
+    return bodies.Search(
+        ends, guide.reshape(*ends.shape[:-1], -1).astype(np.int32), np.uint64(32 - bits)
+    )
+
+
+_KEPT: dict[str, bodies.Tables] = {}
+"""The tables of the last few problems, by digest."""
+
+_MOST = 8
+_LOCK = Lock()
+
+
+def _tables(problem: SoftmaxBandit) -> bodies.Tables:
+    """A problem as the compiled body reads it, made once."""
+    with _LOCK:
+        if problem.digest not in _KEPT:
+            while len(_KEPT) >= _MOST:
+                del _KEPT[next(iter(_KEPT))]
+            _KEPT[problem.digest] = _make_tables(problem)
+        return _KEPT[problem.digest]
+
+
+def _make_tables(problem: SoftmaxBandit) -> bodies.Tables:
+    policy, target = problem.policy, problem.gradient()
+    centre = (problem.outcomes.probs * problem.outcomes.rewards).sum(axis=1)
+    features, dense = np.zeros((1, 1)), np.zeros((1, 1, 1))
+    features_sq = np.ones(problem.contexts)
+    if isinstance(policy, TabularSoftmax):
+        form = bodies.TABULAR
+    elif isinstance(policy, SharedLinearSoftmax):
+        form, features = bodies.SHARED, policy.features
+        features_sq = (features**2).sum(axis=1)
+    else:
+        form = bodies.DENSE
+        dense = np.stack([policy.scores(x) for x in range(problem.contexts)])
+    arms, rewards = problem.outcomes.arms, problem.outcomes.rewards - centre[:, None]
+    linear = policy.inner(target)
+    row = np.zeros((*arms.shape, 4))
+    for column, of_arm in ((bodies.PROB, policy.probs), (bodies.LINEAR, linear)):
+        row[..., column] = np.take_along_axis(of_arm, arms, axis=1)
+    row[..., bodies.REWARD] = rewards
+    # Copies: a read-only or strided array is another type to numba, and another compilation.
+    return bodies.Tables(
+        contexts=_search(problem.context_probs),
+        outcomes=_search(problem.outcomes.probs),
+        arm=arms.copy(),
+        reward=rewards,
+        centre=centre,
+        form=form,
+        probs=policy.probs.copy(),
+        probs_sq=(policy.probs**2).sum(axis=1),
+        features=features.copy(),
+        features_sq=features_sq,
+        dense=dense,
+        norms=policy.squared_norms.copy(),
+        linear=linear,
+        target_sq=float(target @ target),
+        row=row,
+        distinct=all(
+            len(set(arms[x, :n].tolist())) == n for x, n in enumerate(problem.outcomes.counts)
+        ),
+    )
+
+
+def draw(cell: Cell, *, seed: int, first: int, replications: int) -> tuple[Integers, Integers]:
+    """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications."""
+    contexts = np.empty((replications, cell.batch_size), np.int64)
+    chosen = np.empty((replications, cell.batch_size, cell.group_size), np.int64)
+    key, design = rng.cell_key(seed, cell.name), _DESIGNS[cell.design]
+    bodies.draw_block(first, key, design, _tables(cell.problem), contexts, chosen)
+    return contexts, chosen
+
+
+class CpuEngine:
+    """One compiled loop over replications, single-threaded and without the interpreter lock."""
+
+    name = "cpu"
+    enumerates = False
+
+    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
+        """Refuse estimators that are Python functions, and baselines that the body does not know."""
+        for estimator in estimators_of(quantities):
+            compiled = estimator.baseline in _KINDS or estimator.baseline in PROMPT_ONLY
+            if estimator.function is not None or not compiled:
+                raise InputError(f"engine cpu cannot run {estimator.label}: use reference or exact")
+        check_estimators(cell, quantities)
+
+    def measure(
+        self,
+        cell: Cell,
+        quantities: Sequence[Quantity],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """See :class:`~ustat_pg.engines.Engine`."""
+        check_block(quantities, first, replications)
+        self.check(cell, quantities)
+        mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
+        tables, asked = _tables(cell.problem), _asked(cell.problem, quantities)
+        body = bodies.one_prompt_block if _is_plain(cell, quantities) else bodies.block
+        body(
+            first,
+            replications,
+            rng.cell_key(seed, cell.name),
+            cell.group_size,
+            cell.batch_size,
+            _DESIGNS[cell.design],
+            tables,
+            asked,
+            mean,
+            products,
+        )
+        return MomentSums(replications, mean, products)
+
+
+def _is_plain(cell: Cell, quantities: Sequence[Quantity]) -> bool:
+    """Whether the body for one prompt takes these."""
+    return (
+        cell.batch_size == 1
+        and isinstance(cell.problem.policy, (TabularSoftmax, SharedLinearSoftmax))
+        and all(isinstance(quantity, (SquaredError, Distance)) for quantity in quantities)
+        and all(e.baseline != "norm-weighted" for e in estimators_of(quantities))
+    )
+
+
+def _asked(problem: SoftmaxBandit, quantities: Sequence[Quantity]) -> bodies.Asked:
+    """The quantities as the compiled body reads them."""
+    estimators = estimators_of(quantities)
+    baselines = np.zeros((len(estimators), problem.contexts))
+    for row, estimator in enumerate(estimators):
+        values = estimator.baseline_values(problem)
+        if values is not None:
+            baselines[row] = values - _tables(problem).centre
+    place = {estimator: row for row, estimator in enumerate(estimators)}
+    table = np.array([_encode(quantity, place) for quantity in quantities], dtype=np.int64)
+    used = (q.number for q in quantities if isinstance(q, (Projection, SquaredProjection)))
+    units = [direction(problem, number) for number in range(1 + max(used, default=-1))]
+    along = np.zeros((len(units), problem.contexts, problem.arms))
+    for j, unit in enumerate(units):
+        along[j] = problem.policy.inner(unit)
+    kind, first, second = np.ascontiguousarray(table.T)
+    return bodies.Asked(
+        kinds=np.array([_KINDS.get(e.baseline, bodies.PROMPT_ONLY) for e in estimators]),
+        baselines=baselines,
+        weighted=any(e.baseline == "norm-weighted" for e in estimators),
+        quantity=kind,
+        first=first,
+        second=second,
+        along=along,
+        target_along=np.array([float(problem.gradient() @ unit) for unit in units]),
+    )
+
+
+def _encode(quantity: Quantity, place: dict[Any, int]) -> tuple[int, int, int]:
+    """A quantity as the body reads it: its kind and two numbers."""
+    if isinstance(quantity, Distance):
+        return bodies.DISTANCE, place[quantity.first], place[quantity.second]
+    row = place[quantity.estimator]
+    if isinstance(quantity, SquaredError):
+        return bodies.SQUARED_ERROR, row, 0
+    kind = bodies.PROJECTION if isinstance(quantity, Projection) else bodies.SQUARED_PROJECTION
+    return kind, row, quantity.number
+
+
+ENGINE = CpuEngine()

@@ -1,0 +1,251 @@
+"""The exact engine: every outcome of a minibatch with its probability, and no closed form.
+
+A group's outcomes are enumerated as tuples (every order apart) or as counts (how often each
+outcome of one rollout occurs, with the multinomial probability), which is far smaller and the
+same for every estimator that does not look at the order of a group. Minibatches are enumerated
+jointly: no sum of variances, no independence is used, so what comes out owes nothing to the
+theory that it is held against.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from math import comb, factorial, log10, perm, prod
+from typing import Any
+
+import numpy as np
+
+from ...problems import SoftmaxBandit
+from ..base import (
+    Array,
+    Cell,
+    Distance,
+    Draws,
+    InfeasibleError,
+    Integers,
+    MomentSums,
+    Projection,
+    Quantity,
+    SquaredError,
+    check_estimators,
+    direction,
+    estimators_of,
+)
+
+__all__ = ["ENGINE", "ExactEngine", "minibatches", "size"]
+
+LIMIT = 1_000_000
+"""Outcomes of a minibatch, over all contexts, that are still enumerated."""
+
+PROMPTS_LIMIT = 4_000
+"""Choices of prompts, each of which costs a loop of its own."""
+
+WORK_LIMIT = 2e9
+"""Multiplications of the quadratic forms, for each estimator."""
+
+_CHUNK_BYTES = 16_000_000
+
+
+def size(cell: Cell, *, tuples: bool = False) -> int:
+    """How many outcomes of a minibatch there are, summed over the choices of prompts."""
+    counts = [int(count) for count in cell.problem.outcomes.counts]
+    groups = [
+        count**cell.group_size if tuples else comb(count + cell.group_size - 1, cell.group_size)
+        for count in counts
+    ]
+    if cell.design == "iid":
+        return sum(groups) ** cell.batch_size
+    if cell.design == "fixed":
+        return prod(groups)
+    # Ordered choices of distinct prompts: B! times the elementary symmetric polynomial.
+    polynomial = [1] + [0] * cell.batch_size
+    for group in groups:
+        for order in range(cell.batch_size, 0, -1):
+            polynomial[order] += group * polynomial[order - 1]
+    return polynomial[cell.batch_size] * factorial(cell.batch_size)
+
+
+def _refuse(cell: Cell, tuples: bool) -> None:
+    """Raise where there are too many outcomes, and say how many."""
+    number = size(cell, tuples=tuples)
+    contexts, batch = cell.problem.contexts, cell.batch_size
+    choices = {"iid": contexts**batch, "fixed": 1}.get(cell.design, perm(contexts, batch))
+    work = number * (batch * cell.group_size) ** 2
+    if number > LIMIT or choices > PROMPTS_LIMIT or work > WORK_LIMIT:
+        # Too long a whole number has no float; its logarithm has.
+        raise InfeasibleError(
+            f"enumeration needs 10^{log10(number):.1f} outcomes over 10^{log10(choices):.1f} "
+            f"choices of prompts (B = {batch}, G = {cell.group_size}, {contexts} contexts); "
+            f"at most {LIMIT:.0e}, {PROMPTS_LIMIT:.0e} and {WORK_LIMIT:.0e} products are feasible: "
+            "take a smaller group or batch"
+        )
+
+
+def minibatches(cell: Cell, *, tuples: bool = False) -> Iterator[tuple[Draws, Array]]:
+    """Every outcome of a minibatch, in chunks of :class:`Draws` with their probabilities (n,).
+
+    Raises:
+        InfeasibleError: there are more than the engine enumerates.
+    """
+    _refuse(cell, tuples)
+    problem = cell.problem
+    groups = [
+        _groups(problem.outcomes.probs[x, :count], cell.group_size, tuples)
+        for x, count in enumerate(problem.outcomes.counts)
+    ]
+    row = 8 * max((cell.batch_size * cell.group_size) ** 2, 8)
+    chunk = max(64, _CHUNK_BYTES // row)
+    for contexts, chance in _prompts(cell):
+        sizes = tuple(len(groups[x][1]) for x in contexts)
+        total = int(np.prod(sizes))
+        for start in range(0, total, chunk):
+            index = np.unravel_index(np.arange(start, min(start + chunk, total)), sizes)
+            members = [groups[x][0][i] for x, i in zip(contexts, index, strict=True)]
+            outcomes = np.stack(members, axis=1)
+            probability = np.full(len(outcomes), chance)
+            for x, i in zip(contexts, index, strict=True):
+                probability = probability * groups[x][1][i]
+            where = np.array(contexts)[None, :, None]
+            arms = problem.outcomes.arms[where, outcomes]
+            yield (
+                Draws(
+                    np.broadcast_to(where[..., 0], outcomes.shape[:2]),
+                    arms,
+                    problem.outcomes.rewards[where, outcomes],
+                    problem.policy.squared_norms[where, arms],
+                ),
+                probability,
+            )
+
+
+def _prompts(cell: Cell) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Every choice of prompts with its probability."""
+    everyone, probs = range(cell.problem.contexts), cell.problem.context_probs
+    if cell.design == "fixed":
+        yield tuple(everyone), 1.0
+    elif cell.design == "iid":
+        for chosen in itertools.product(everyone, repeat=cell.batch_size):
+            yield chosen, float(np.prod(probs[list(chosen)]))
+    else:
+        choices = list(itertools.permutations(everyone, cell.batch_size))
+        for chosen in choices:
+            yield chosen, 1 / len(choices)
+
+
+def _groups(probs: Array, group_size: int, tuples: bool) -> tuple[Integers, Array]:
+    """Every outcome of one group, (n, G), with its probability, (n,)."""
+    atoms = range(len(probs))
+    if tuples:
+        chosen = np.array(list(itertools.product(atoms, repeat=group_size)), dtype=np.int64)
+        return chosen, np.prod(probs[chosen], axis=1)
+    chosen = np.array(
+        list(itertools.combinations_with_replacement(atoms, group_size)), dtype=np.int64
+    )
+    # G! / Π mⱼ!, where Π mⱼ! is the product of each member's place in its run of equals.
+    place = np.ones(len(chosen))
+    repeats = np.ones(len(chosen))
+    for i in range(1, group_size):
+        place = np.where(chosen[:, i] == chosen[:, i - 1], place + 1, 1.0)
+        repeats *= place
+    return chosen, factorial(group_size) / repeats * np.prod(probs[chosen], axis=1)
+
+
+class ExactEngine:
+    """Expectations by enumeration.
+
+    Arguments:
+        tuples: enumerate every order of a group; needed for an estimator that depends on it.
+    """
+
+    name = "exact"
+    enumerates = True
+
+    def __init__(self, tuples: bool = False) -> None:
+        self.tuples = tuples
+
+    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
+        """Raise :class:`InfeasibleError` where there are too many outcomes."""
+        check_estimators(cell, quantities)
+        _refuse(cell, self.tuples)
+
+    @staticmethod
+    def _gram(problem: SoftmaxBandit, known: dict[tuple[int, int], Array], x: int, y: int) -> Array:
+        """Inner products of two contexts' scores, looked up once."""
+        if (x, y) not in known:
+            known[x, y] = problem.policy.gram(x, y)
+        return known[x, y]
+
+    def measure(
+        self,
+        cell: Cell,
+        quantities: Sequence[Quantity],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """The quantities' exact means; seed and replications are not used."""
+        self.check(cell, quantities)
+        problem = cell.problem
+        labels = estimators_of(quantities)
+        along = {
+            q.number: problem.policy.inner(direction(problem, q.number))
+            for q in quantities
+            if not isinstance(q, (SquaredError, Distance))
+        }
+        target = problem.gradient()
+        linear = problem.policy.inner(target)
+        grams: dict[tuple[int, int], Array] = {}
+        total, weight = np.zeros(len(quantities)), 0.0
+        for draws, probability in minibatches(cell, tuples=self.tuples):
+            contexts = draws.contexts[0]
+            # Aᵢ / (B G), so that an estimate is a plain sum over outputs, (n, B, G).
+            share = {
+                e: e.advantages(problem, draws) / (cell.batch_size * cell.group_size)
+                for e in labels
+            }
+            products = [
+                (
+                    b,
+                    c,
+                    self._gram(problem, grams, x, y)[
+                        draws.arms[:, b, :, None], draws.arms[:, c, None]
+                    ],
+                )
+                for b, x in enumerate(contexts)
+                for c, y in enumerate(contexts)
+                if self._gram(problem, grams, x, y).any()
+            ]
+
+            def square(own: Array, products: Any = products) -> Array:
+                return sum(
+                    (np.einsum("ni,nij,nj->n", own[:, b], p, own[:, c]) for b, c, p in products),
+                    np.zeros(len(own)),
+                )
+
+            def apply(table: Array, own: Array, draws: Draws = draws) -> Array:
+                return np.asarray(
+                    (own * table[draws.contexts[..., None], draws.arms]).sum(axis=(1, 2))
+                )
+
+            for column, quantity in enumerate(quantities):
+                if isinstance(quantity, Distance):
+                    value = square(share[quantity.first] - share[quantity.second])
+                elif isinstance(quantity, SquaredError):
+                    own = share[quantity.estimator]
+                    value = square(own) - 2 * apply(linear, own) + target @ target
+                else:
+                    own = share[quantity.estimator]
+                    unit = direction(problem, quantity.number)
+                    value = apply(along[quantity.number], own) - target @ unit
+                    if not isinstance(quantity, Projection):
+                        value = value**2
+                total[column] += probability @ value
+            weight += float(probability.sum())
+        if not abs(weight - 1) < 1e-9:
+            raise ArithmeticError(f"the outcomes' probabilities sum to {weight}, not 1")
+        return MomentSums.exact(total)
+
+
+ENGINE = ExactEngine()

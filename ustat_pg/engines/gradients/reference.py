@@ -1,0 +1,125 @@
+"""The reference engine: plain NumPy, written to be read; slow, and the one the others answer to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import rng
+from ...estimators import gradient
+from ..base import (
+    Array,
+    Cell,
+    Distance,
+    Draws,
+    MomentSums,
+    Projection,
+    Quantity,
+    SquaredError,
+    check_block,
+    check_estimators,
+    direction,
+    estimators_of,
+)
+
+__all__ = ["ENGINE", "draw"]
+
+_CHUNK_BYTES = 64_000_000
+
+
+def draw(cell: Cell, *, seed: int, first: int, replications: int) -> Draws:
+    """The outcomes of replications ``first`` onwards: contexts (R, B), the rest (R, B, G)."""
+    key = rng.cell_key(seed, cell.name)
+    numbers = np.arange(first, first + replications, dtype=np.uint64)
+    contexts = _contexts(cell, key, numbers)
+    outcomes = cell.problem.outcomes
+    ends = rng.thresholds(outcomes.probs)
+    slots = np.arange(cell.batch_size, dtype=np.uint64)
+    words = rng.words(key, numbers[:, None], slots, cell.group_size)
+    chosen = (words[..., None] >= ends[contexts][:, :, None, :]).sum(axis=-1)
+    arms = outcomes.arms[contexts[:, :, None], chosen]
+    rewards = outcomes.rewards[contexts[:, :, None], chosen]
+    norms = cell.problem.policy.squared_norms[contexts[:, :, None], arms]
+    return Draws(contexts, arms, rewards, norms)
+
+
+def _contexts(
+    cell: Cell, key: NDArray[np.uint64], numbers: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    total, batch = cell.problem.contexts, cell.batch_size
+    if cell.design == "fixed":
+        return np.broadcast_to(np.arange(total), (len(numbers), total)).astype(np.int64)
+    words = rng.words(key, numbers, rng.CONTEXT_SLOT, batch)
+    if cell.design == "iid":
+        ends = rng.thresholds(cell.problem.context_probs)
+        return np.searchsorted(ends, words.astype(np.uint64), side="right").astype(np.int64)
+    # Fisher-Yates: place b swaps with one of the places b to N-1.
+    order = np.tile(np.arange(total, dtype=np.int64), (len(numbers), 1))
+    rows = np.arange(len(numbers))
+    for b in range(batch):
+        step = (words[:, b].astype(np.uint64) * np.uint64(total - b)) >> np.uint64(32)
+        place = b + step.astype(np.int64)
+        order[rows, b], order[rows, place] = order[rows, place], order[rows, b].copy()
+    return order[:, :batch]
+
+
+class ReferenceEngine:
+    """Draws, gathers scores, calls the estimators, averages."""
+
+    name = "reference"
+    enumerates = False
+
+    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
+        """Refuse leave-one-out baselines in a group of one; all else is measured."""
+        check_estimators(cell, quantities)
+
+    def measure(
+        self,
+        cell: Cell,
+        quantities: Sequence[Quantity],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """See :class:`~ustat_pg.engines.Engine`."""
+        check_block(quantities, first, replications)
+        self.check(cell, quantities)
+        problem = cell.problem
+        row = 8 * cell.batch_size * cell.group_size * max(problem.d, problem.outcomes.arms.shape[1])
+        chunk = max(1, _CHUNK_BYTES // row)
+        values = []
+        for start in range(first, first + replications, chunk):
+            count = min(chunk, first + replications - start)
+            draws = draw(cell, seed=seed, first=start, replications=count)
+            values.append(self.values(cell, quantities, draws))
+        return MomentSums.of(np.concatenate(values))
+
+    def values(self, cell: Cell, quantities: Sequence[Quantity], draws: Draws) -> Array:
+        """The quantities of each replication, (R, Q)."""
+        problem = cell.problem
+        contexts, place = np.unique(draws.contexts, return_inverse=True)
+        scores = np.stack([problem.policy.scores(x) for x in contexts])
+        drawn = scores[place.reshape(draws.contexts.shape)[:, :, None], draws.arms]
+        estimates = {
+            estimator: gradient(drawn, estimator.advantages(problem, draws)).mean(axis=1)
+            for estimator in estimators_of(quantities)
+        }
+        target = problem.gradient()
+        columns = []
+        for quantity in quantities:
+            if isinstance(quantity, Distance):
+                error = estimates[quantity.first] - estimates[quantity.second]
+            else:
+                error = estimates[quantity.estimator] - target
+            if isinstance(quantity, (SquaredError, Distance)):
+                columns.append((error**2).sum(axis=-1))
+            else:
+                along = error @ direction(problem, quantity.number)
+                columns.append(along if isinstance(quantity, Projection) else along**2)
+        return np.stack(columns, axis=-1)
+
+
+ENGINE = ReferenceEngine()

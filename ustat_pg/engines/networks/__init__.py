@@ -1,0 +1,1 @@
+"""Training runs of networks, by torch: one run is one replication."""

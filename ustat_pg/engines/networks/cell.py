@@ -1,0 +1,495 @@
+"""Cells of whole training runs of networks: token problems, many independent runs at once.
+
+A :class:`NetworkTraining` is what :class:`~ustat_pg.engines.Training` is for bandits with an interior
+optimum. A run starts at the policy's parameters θ₀ and takes T steps θₜ = θₜ₋₁ + ηₜ ĝₜ, ĝₜ from B
+prompts with G outputs each at θₜ₋₁, drawn token by token. Parameters of many runs are stacked, and
+one pass of the network serves them all.
+
+Draws are addressed, see :mod:`ustat_pg.rng`, by the key of (seed, :attr:`NetworkTraining.address`) as
+those of :mod:`~ustat_pg.engines.runs.trajectory` are:
+
+- prompts: slot CONTEXT_SLOT, word n chooses prompt n = (t - 1) B + b of the whole run;
+- outputs of prompt b at step t: slot ``step_slots(t, b)``, where output i of at most l tokens takes
+  the l + 1 words from (l + 1) i on: one for each token, and the last for its reward;
+- the start: slot ``step_slots(0, 0)``, where word j is the normal deviate of coordinate j.
+
+Tokens are chosen as a trajectory's arms are, so that a bandit, whose outputs are of one token, has
+the very runs that the trajectory engines give it.
+
+This module needs no torch; the runs themselves do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtri
+from threadpoolctl import threadpool_limits
+
+from ... import rng
+from ...estimators import BASELINES
+from ...memory import out_of_memory
+from ...policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
+from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
+from ...validation import InputError, finite_array, frozen, integer
+from ..base import Array, Estimator, InfeasibleError, MomentSums
+from ..runs.cell import Gap, Runs
+from ..runs.trajectory import TRAJECTORY_DESIGNS, Constant, Decay, Schedule, check_block
+
+__all__ = ["NetworkTraining", "OutOfMemory", "Probe", "train"]
+
+_BASELINES = tuple(name for name in BASELINES if name != "critic")
+_LEAVE_ONE_OUT = ("grpo", "norm-weighted")
+_OF_BANDITS = (TabularSoftmax, ArmLinearSoftmax, SharedLinearSoftmax)
+_DEVICES = ("cpu", "cuda")
+_PRECISIONS = ("float64", "float32")
+
+_EXACTNESS = 1e-9
+"""What an enumerated J may be off by, of its range."""
+
+_NORM_BYTES = 2**30
+"""Scores of all outputs, wanted at every step, are refused above this size."""
+
+
+class OutOfMemory(MemoryError):
+    """So many runs at once do not fit in memory.
+
+    Arguments:
+        chunk: how many there were.
+
+    >>> str(OutOfMemory(8))
+    'out of memory with 8 runs at once'
+    """
+
+    def __init__(self, chunk: int) -> None:
+        super().__init__(chunk)
+        self.chunk = chunk
+
+    def __str__(self) -> str:
+        return f"out of memory with {self.chunk} runs at once"
+
+
+@runtime_checkable
+class Probe(Protocol):
+    """A number of the bandit that a network is at θₜ, measured along training."""
+
+    @property
+    def estimator(self) -> Estimator:
+        """Whose runs they are."""
+
+    @property
+    def step(self) -> int:
+        """t."""
+
+    @property
+    def label(self) -> str:
+        """How results call it; equal probes have equal labels."""
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Between which values it can lie."""
+
+    def of(self, bandit: SoftmaxBandit) -> float:
+        """Its value at one run's parameters."""
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkTraining(Runs):
+    """A cell of whole training runs of a network. Equal if all that is asked is equal.
+
+    Arguments:
+        problem: prompts, outputs and a verifier; or a bandit.
+        policy: at θ₀: a TransformerPolicy or a PrefixSoftmax; of a bandit its own, which is
+            tabular, linear in features of the arm, or linear in the context.
+        group_size: G >= 1.
+        steps: T, 1 to 2²⁰, the most that a quantity may ask for.
+        schedule: the rates η₁ to η_T.
+        batch_size: B, 1 to 2¹⁰.
+        design: iid, or epochs: each epoch takes all X prompts in a new random order, B a step; B
+            divides X, and the prompts are equally likely.
+        start_scale: standard deviation of a normal spread of θ₀, a number or (d,).
+        device: cpu, cuda or cuda:N.
+        precision: of the network, float64 or float32. θ itself is kept in float64.
+        chunk: runs at once; None for all of a block.
+        block: runs in a block.
+
+    Raises:
+        InputError: what does not fit the above.
+    """
+
+    problem: TokenProblem | SoftmaxBandit
+    policy: SoftmaxPolicy
+    group_size: int
+    steps: int
+    schedule: Schedule
+    batch_size: int = 1
+    design: str = "iid"
+    start_scale: ArrayLike = 0.0
+    device: str = "cpu"
+    precision: str = "float64"
+    chunk: int | None = None
+    block: int = 32
+
+    def __post_init__(self) -> None:
+        self._check_policy()
+        integer("group size", self.group_size)
+        for name, value, most in (
+            ("steps", self.steps, rng.MOST_STEPS),
+            ("batch size", self.batch_size, rng.MOST_PROMPTS),
+        ):
+            if integer(name, value) > most:
+                raise InputError(f"{name} is {value}: it can be at most {most}")
+        self._check_design()
+        if not isinstance(self.schedule, (Constant, Decay)):
+            raise InputError(f"schedule is {self.schedule!r}: it must be a Constant or a Decay")
+        scale = finite_array("start_scale", self.start_scale)
+        if scale.shape not in ((), (self.d,)) or (scale < 0).any():
+            raise InputError(
+                f"start_scale is {scale.tolist()}: it must be a number or ({self.d},), not negative"
+            )
+        object.__setattr__(self, "start_scale", frozen(scale))
+        if self.kind not in _DEVICES:
+            raise InputError(f"device is {self.device!r}: choose cpu, cuda or cuda:N")
+        if self.precision not in _PRECISIONS:
+            raise InputError(
+                f"precision is {self.precision!r}: choose one of {', '.join(_PRECISIONS)}"
+            )
+        integer("block", self.block)
+        if self.chunk is not None:
+            integer("chunk", self.chunk)
+
+    def _check_policy(self) -> None:
+        if isinstance(self.problem, TokenBandit):
+            raise InputError("problem is a TokenBandit: give the TokenProblem and the policy apart")
+        if isinstance(self.problem, SoftmaxBandit):
+            if self.policy is not self.problem.policy:
+                raise InputError("the policy of a bandit must be the bandit's own")
+            if not isinstance(self.policy, _OF_BANDITS):
+                raise InputError(
+                    f"the bandit's policy is a {type(self.policy).__name__}: it must be one of "
+                    f"{', '.join(kind.__name__ for kind in _OF_BANDITS)}"
+                )
+            return
+        if not isinstance(self.problem, TokenProblem):
+            raise InputError(
+                f"problem is {self.problem!r}: it must be a TokenProblem or a SoftmaxBandit"
+            )
+        # Prompts and outputs are compared, without a pass of the network.
+        space, prompts = (getattr(self.policy, name, None) for name in ("space", "prompts"))
+        if space != self.problem.space:
+            raise InputError(
+                f"the policy's outputs are {space}: the problem's are {self.problem.space}"
+            )
+        if prompts is None:
+            theirs, own = len(self.policy.logits), self.problem.contexts
+            if theirs != own:
+                raise InputError(f"the policy has {theirs} prompts: the problem has {own}")
+        elif prompts != self.problem.prompts:
+            raise InputError(
+                f"the policy's prompts are {prompts}: the problem's are {self.problem.prompts}"
+            )
+
+    def _check_design(self) -> None:
+        if self.design not in TRAJECTORY_DESIGNS:
+            raise InputError(
+                f"design {self.design!r} is unknown: choose one of {', '.join(TRAJECTORY_DESIGNS)}"
+            )
+        if self.design == "epochs":
+            probs = self.context_probs
+            if not np.allclose(probs, 1 / len(probs), rtol=1e-9, atol=0):
+                raise InputError("design epochs needs uniform context probabilities")
+            if len(probs) % self.batch_size:
+                raise InputError(
+                    f"batch size is {self.batch_size}: in design epochs it must divide the "
+                    f"number of contexts, {len(probs)}"
+                )
+
+    # The problem, as the runs read it.
+
+    @property
+    def kind(self) -> str:
+        """The kind of device."""
+        return str(self.device).partition(":")[0]
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return self.policy.d
+
+    @property
+    def context_probs(self) -> Array:
+        """ρ(x), (X,)."""
+        own = self.problem
+        return np.asarray(own.probs if isinstance(own, TokenProblem) else own.context_probs)
+
+    @property
+    def mean_rewards(self) -> Array:
+        """E[z | x, k], (X, K)."""
+        own = self.problem
+        return own.rewards if isinstance(own, TokenProblem) else own.mean_rewards
+
+    @property
+    def reward_law(self) -> tuple[Array, Array]:
+        """Values of the reward and their probabilities, (X, K, V) each."""
+        if isinstance(self.problem, TokenProblem):
+            rewards = self.problem.rewards[:, :, None]
+            return rewards, np.ones_like(rewards)
+        return self.problem.reward_values, self.problem.reward_probs
+
+    @property
+    def optimum(self) -> float:
+        """J*, the return of the best policy there is (which the policy's family need not hold)."""
+        return float(self.context_probs @ self.mean_rewards.max(axis=1))
+
+    def at(self, theta: Array) -> SoftmaxBandit:
+        """The bandit that the policy is at other parameters (d,), whose moments are exact."""
+        if isinstance(self.problem, TokenProblem):
+            return self.problem.bandit(self.policy.with_theta(theta))
+        return self.problem.with_theta(theta)
+
+    def starts(self, *, seed: int, first: int, replications: int) -> Array:
+        """θ₀ of runs ``first`` onwards, (R, d)."""
+        theta = np.tile(self.policy.theta, (replications, 1))
+        scale = np.asarray(self.start_scale)
+        if scale.any():
+            numbers = np.arange(first, first + replications, dtype=np.uint64)
+            key = rng.cell_key(seed, self.address)
+            words = rng.words(key, numbers, rng.step_slots(0, 0), self.d)
+            theta += scale * ndtri((words + 0.5) * 2.0**-32)
+        return theta
+
+    # Names.
+
+    @cached_property
+    def address(self) -> str:
+        """The runs' address in the space of draws.
+
+        A bandit's is that of its trajectories. That of a token problem holds nothing of the policy,
+        so that policies and starts are compared on the same draws.
+        """
+        sizes = f"G{self.group_size}/B{self.batch_size}/{self.design}"
+        if isinstance(self.problem, SoftmaxBandit):
+            return f"trajectory/{self.problem.digest}/{sizes}"
+        prompts = [",".join(map(str, prompt)) for prompt in self.problem.prompts]
+        digest = _digest(
+            {
+                "probs": self.context_probs,
+                **self.problem.space.arrays(),
+                "rewards": self.problem.rewards,
+            },
+            prompts,
+        )
+        return f"network/{digest}/{sizes}"
+
+    @cached_property
+    def name(self) -> str:
+        """The address of the draws, and a digest of what is not in it."""
+        named = getattr(self.policy, "arrays", None)
+        arrays = {} if named is None else named()
+        digest = _digest(
+            {**arrays, "theta": self.policy.theta, "start_scale": np.asarray(self.start_scale)},
+            [
+                type(self.policy).__name__,
+                self.steps,
+                repr(self.schedule),
+                self.kind,
+                self.precision,
+                self.chunk,
+                self.block,
+            ],
+        )
+        address = self.address.partition("/")[2]
+        return f"network/{address}/{digest}"
+
+    def __eq__(self, other: object) -> bool:
+        return self.name == other.name if isinstance(other, NetworkTraining) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    # What a cell of runs has to answer.
+
+    def engine(self, asked: str) -> str:
+        """The one engine that there is for networks."""
+        return "autograd"
+
+    def halved(self) -> NetworkTraining | None:
+        """The same runs with half as many at once; None where it is one already."""
+        chunk = min(self.chunk or self.block, self.block) // 2
+        return replace(self, chunk=chunk) if chunk else None
+
+    def range(self, quantity: Any) -> tuple[float, float]:
+        """Between which values a quantity can lie."""
+        if not isinstance(quantity, Gap):
+            low, high = quantity.range
+            return float(low), float(high)
+        worst = float(self.context_probs @ self.mean_rewards.min(axis=1))
+        return 0.0, quantity.scale * (self.optimum - worst)
+
+    def rounding(self, quantity: Any) -> float:
+        """What the enumerated value of a quantity at one run's parameters may be off by."""
+        low, high = self.range(quantity)
+        return _EXACTNESS * (high - low)
+
+    def check_quantities(self, quantities: Sequence[Any]) -> None:
+        """Refuse what is no quantity of these runs, and steps that they do not take."""
+        if not quantities:
+            raise InputError("a block needs at least one quantity")
+        for quantity in quantities:
+            if not isinstance(quantity, (Gap, Probe)):
+                raise InputError(f"{quantity!r} is no quantity of a network's training run")
+            if integer("step", quantity.step, 0) > self.steps:
+                raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
+            self.check_estimator(quantity.estimator)
+
+    def check_estimator(self, estimator: Estimator) -> None:
+        """Refuse an estimator that these runs cannot take."""
+        if not isinstance(estimator, Estimator):
+            raise InputError(f"estimator is {estimator!r}: it must be an Estimator")
+        if estimator.function is not None or estimator.baseline not in _BASELINES:
+            raise InputError(
+                f"training runs cannot take {estimator.label}: choose one of {', '.join(_BASELINES)}"
+            )
+        if estimator.baseline in _LEAVE_ONE_OUT and self.group_size < 2:
+            raise InputError(
+                f"{estimator.label} needs a group of at least 2: group size is {self.group_size}"
+            )
+        if estimator.baseline == "minimum-variance":
+            contexts, outputs = self.mean_rewards.shape
+            scores = min(contexts, self.batch_size) * outputs
+            if 8 * scores * self.d > _NORM_BYTES:
+                raise InputError(
+                    f"minimum-variance needs scores of {scores} outputs in {self.d} parameters at "
+                    f"every step, {8 * scores * self.d / 2**30:.1f} GiB: at most "
+                    f"{_NORM_BYTES / 2**30:g} GiB is allowed; take norm-weighted instead"
+                )
+
+    def check_exact(self, quantities: Sequence[Any]) -> None:
+        """Raise :class:`InfeasibleError`, always."""
+        self.check_quantities(quantities)
+        raise InfeasibleError("whole runs of a network are simulated: they are not enumerated")
+
+    def measure(
+        self,
+        engine: str,
+        quantities: Sequence[Any],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """Runs ``first`` to ``first + replications``.
+
+        Raises:
+            InputError: unknown engines and quantities, steps beyond the runs' end, torch or a
+                device that is not there, runs that diverge.
+            OutOfMemory: so many runs at once do not fit.
+        """
+        if engine == "exact":
+            self.check_exact(quantities)
+        if engine != "autograd":
+            raise InputError(f"engine {engine!r} cannot train networks: choose autograd")
+        self.check_quantities(quantities)
+        columns: dict[Estimator, list[int]] = {}
+        for column, quantity in enumerate(quantities):
+            columns.setdefault(quantity.estimator, []).append(column)
+        from . import runs as network_runs  # noqa: F401 - its threads are limited once it is there
+
+        values = np.empty((replications, len(quantities)))
+        where = {"seed": seed, "first": first, "replications": replications}
+        # Blocks are the only parallel layer. This limit is the calling thread's own.
+        with threadpool_limits(1, user_api="openmp"):
+            for estimator, own in columns.items():
+                snapshots = sorted({quantities[column].step for column in own})
+                theta = train(self, estimator, snapshots, **where)
+                values[:, own] = self._values(theta, snapshots, [quantities[c] for c in own])
+        return MomentSums.of(values)
+
+    def _values(self, theta: Array, snapshots: Sequence[int], quantities: Sequence[Any]) -> Array:
+        """Quantities of one estimator at parameters (R, S, d): (R, their number)."""
+        values = np.empty((len(theta), len(quantities)))
+        by_step: dict[int, list[tuple[int, Any]]] = {}
+        for place, quantity in enumerate(quantities):
+            by_step.setdefault(quantity.step, []).append((place, quantity))
+        for step, asked in by_step.items():
+            here = theta[:, snapshots.index(step)]
+            gaps = [(place, gap) for place, gap in asked if isinstance(gap, Gap)]
+            probes = [(place, probe) for place, probe in asked if not isinstance(probe, Gap)]
+            if gaps:
+                from .runs import objectives
+
+                off = self.optimum - _in_memory(objectives, self, here)
+                for place, quantity in gaps:
+                    values[:, place] = quantity.of(off)
+            if probes:
+                for run, point in enumerate(here):
+                    # One bandit for all: it keeps the moments that it has computed.
+                    bandit = self.at(point)
+                    for place, probe in probes:
+                        values[run, place] = value = probe.of(bandit)
+                        if not np.isfinite(value):
+                            raise InputError(f"{probe.label} is {value}: it must be finite")
+        return values
+
+
+def _digest(arrays: Mapping[str, Array], words: Sequence[Any]) -> str:
+    state = hashlib.sha256(json.dumps(list(words)).encode())
+    for name, array in arrays.items():
+        state.update(f"{name}{np.shape(array)}".encode())
+        state.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+    return state.hexdigest()[:16]
+
+
+def _in_memory(function: Any, training: NetworkTraining, *arguments: Any) -> Any:
+    try:
+        return function(training, *arguments)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, OutOfMemory) or not out_of_memory(error):
+            raise
+        raise OutOfMemory(min(training.chunk or training.block, training.block)) from None
+
+
+def train(
+    training: NetworkTraining,
+    estimator: Estimator,
+    snapshots: Sequence[int],
+    *,
+    seed: int = 0,
+    first: int = 0,
+    replications: int = 1,
+) -> Array:
+    """θ at the snapshots, of runs ``first`` to ``first + replications``: (R, S, d), in float64.
+
+    Arguments:
+        training: the cell.
+        estimator: by the name of its baseline; V and b* are those of the current θ.
+        snapshots: steps at which θ is kept, increasing, 0 the start.
+
+    Raises:
+        InputError: what does not fit, torch or a device that is not there, or a run whose
+            log-probabilities are not finite; run, step and rate are named.
+        OutOfMemory: so many runs at once do not fit.
+    """
+    check_block(first, replications)
+    training.check_estimator(estimator)
+    kept = [integer("snapshot", step, 0) for step in snapshots]
+    if not kept or kept != sorted(set(kept)) or kept[-1] > training.steps:
+        raise InputError(
+            f"snapshots are {kept}: they must be increasing steps from 0 to {training.steps}"
+        )
+    from .runs import run
+
+    chunk = min(training.chunk or training.block, replications)
+    end = first + replications
+    parts = [
+        _in_memory(run, training, estimator, kept, seed, begin, min(chunk, end - begin))
+        for begin in range(first, end, chunk)
+    ]
+    return np.concatenate(parts)

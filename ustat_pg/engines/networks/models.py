@@ -1,0 +1,353 @@
+"""Policies as differentiable functions of a flat parameter vector: what the torch engines run on.
+
+A policy writes an output token by token, and a bandit's policy an output of one token. A
+:class:`Model` gives the log-probabilities of the next token after each prefix; all else is made of
+those. Its methods take θ (d,) and nothing in them depends on values, so that ``torch.func`` may
+differentiate them and run many stacked parameters at once. This module needs torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...policies import (
+    ArmLinearSoftmax,
+    OutputSpace,
+    PrefixSoftmax,
+    SharedLinearSoftmax,
+    SoftmaxPolicy,
+    TabularSoftmax,
+    TabulatedPolicy,
+)
+from ...validation import InputError, integer
+
+try:
+    import torch
+    from torch import Tensor
+    from torch.func import functional_call
+    from torch.nn import functional
+except ImportError:
+    raise InputError("torch models need torch: pip install 'ustat_pg[torch]'") from None
+
+from ...policies.transformer import PRECISIONS, TransformerPolicy, device_of
+
+__all__ = ["Model", "device_of", "differentiable", "model_of"]
+
+
+class Model(ABC):
+    """A policy on a device, as functions of θ.
+
+    Prompts of different lengths stand in one batch, in any order.
+
+    Arguments:
+        policy: whose parameters it starts from.
+        space: its outputs.
+        device: of all tensors.
+        dtype: of the parameters and of what is computed of them.
+    """
+
+    def __init__(
+        self, policy: SoftmaxPolicy, space: OutputSpace, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.policy, self.space, self.device, self.dtype = policy, space, device, dtype
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return self.policy.d
+
+    @property
+    def length(self) -> int:
+        """The most tokens in an output."""
+        return self.space.length
+
+    @property
+    def choices(self) -> int:
+        """A, the tokens to choose from at each step, end token included."""
+        return self.space.symbols
+
+    @property
+    @abstractmethod
+    def activity(self) -> int:
+        """About how many numbers a gradient keeps for each output."""
+
+    def theta(self) -> Tensor:
+        """The policy's own parameters, a new tensor (d,)."""
+        return self.floats(self.policy.theta)
+
+    def floats(self, array: ArrayLike) -> Tensor:
+        """A copy of the array on the device: torch has no read-only tensors."""
+        return torch.tensor(np.array(array), dtype=self.dtype, device=self.device)
+
+    def integers(self, array: ArrayLike) -> Tensor:
+        """A copy of the array as int64 on the device."""
+        return torch.tensor(np.array(array), dtype=torch.int64, device=self.device)
+
+    @abstractmethod
+    def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
+        """log π(· | prompt, prefix) before each token, by teacher forcing.
+
+        After an output's end they are those of some prefix.
+
+        Arguments:
+            theta: (d,).
+            contexts: numbers of prompts, (n,).
+            tokens: (n, l), padded with -1.
+
+        Returns:
+            (n, l, A).
+        """
+
+    def next_log_probs(
+        self, theta: Tensor, contexts: Tensor, tokens: Tensor, position: int
+    ) -> Tensor:
+        """log π(· | prompt, the first ``position`` tokens), (n, A): for drawing token by token.
+
+        Tokens (n, l) from ``position`` on are not read.
+        """
+        return self.choice_log_probs(theta, contexts, tokens)[:, position]
+
+    def log_prob(self, theta: Tensor, contexts: Tensor, outputs: Tensor) -> Tensor:
+        """log π(y | x) of outputs (n, l) padded with -1: (n,)."""
+        choices = self.choice_log_probs(theta, contexts, outputs)
+        taken = choices.gather(-1, outputs.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        return torch.where(outputs >= 0, taken, torch.zeros_like(taken)).sum(-1)
+
+    @cached_property
+    def _outputs(self) -> Tensor:
+        return self.integers(self.space.outputs)
+
+    def outputs(self) -> Tensor:
+        """The tokens of every output, (K, l), padded with -1."""
+        return self._outputs
+
+    @cached_property
+    def _leaves(self) -> tuple[Tensor, Tensor]:
+        """Ways on which every output lies, (L, l), and the number of each output's own, (K,).
+
+        Outputs that differ in their last token share a way, so that it is read once for them.
+        """
+        v, last = self.space.vocabulary, self.space.length - 1
+        powers = v ** np.arange(last - 1, -1, -1)
+        ways = np.zeros((v**last, last + 1), dtype=np.int64)
+        ways[:, :last] = np.arange(v**last)[:, None] // powers % v
+        # Beyond its end an output goes on with zeros.
+        tokens = self.space.outputs[:, :last]
+        own = np.where((tokens < 0) | (tokens >= v), 0, tokens) @ powers
+        return self.integers(ways), self.integers(own)
+
+    def parts(self, most: int) -> Iterator[Tensor]:
+        """The numbers of all outputs in parts that :meth:`all_log_probs` reads ``most`` ways for."""
+        _, own = self._leaves
+        sizes = torch.bincount(own // integer("most", most))
+        yield from torch.argsort(own, stable=True).split(sizes.tolist())
+
+    def all_log_probs(
+        self, theta: Tensor, contexts: Tensor, numbers: Tensor | None = None
+    ) -> Tensor:
+        """log π(y | x) of every output, or of those of some numbers (m,): (n, K) or (n, m)."""
+        ways, own = self._leaves
+        outputs = self._outputs
+        if numbers is not None:
+            outputs = outputs[numbers]
+            needed, own = torch.unique(own[numbers], return_inverse=True)
+            ways = ways[needed]
+        n, m = len(contexts), len(ways)
+        choices = self.choice_log_probs(
+            theta, contexts.repeat_interleave(m), ways.repeat(n, 1)
+        ).reshape(n, m, self.length, self.choices)
+        steps = torch.arange(self.length, device=self.device)
+        taken = choices[:, own[:, None], steps, outputs.clamp(min=0)]
+        return torch.where(outputs >= 0, taken, torch.zeros_like(taken)).sum(-1)
+
+
+class _Transformer(Model):
+    """Sequences are padded at their end, where causal attention does not look from before."""
+
+    policy: TransformerPolicy
+
+    def __init__(self, policy: TransformerPolicy, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(policy, policy.space, device, dtype)
+        self._lengths = self.integers([len(prompt) for prompt in policy.prompts])
+        self._longest = max(map(len, policy.prompts))
+        self._equal = min(map(len, policy.prompts)) == self._longest
+        heads = np.zeros((len(policy.prompts), self._longest + 1), dtype=np.int64)
+        for row, prompt in zip(heads, policy.prompts, strict=True):
+            row[: len(prompt) + 1] = [policy.network.begin, *prompt]
+        self._heads = self.integers(heads)
+
+    @property
+    def activity(self) -> int:
+        shape, positions = self.policy.shape, self._longest + self.length
+        return 40 * shape.layers * positions * (shape.width + shape.heads * positions // 4)
+
+    def _read(self, contexts: Tensor, written: Tensor) -> Tensor:
+        """Begin, prompt and tokens written (n, t), left-aligned: (n, 1 + longest + t)."""
+        heads, count = self._heads[contexts], written.shape[1]
+        body = written.clamp(min=0)
+        if self._equal or not count:
+            return torch.cat([heads, body], dim=1)
+        places = torch.arange(heads.shape[1] + count, device=self.device)
+        after = places - 1 - self._lengths[contexts][:, None]
+        rest = body.gather(1, after.clamp(0, count - 1))
+        return torch.where(after < 0, functional.pad(heads, (0, count)), rest)
+
+    def _logits(self, theta: Tensor, sequences: Tensor) -> Tensor:
+        state = self.policy.unflatten(theta)
+        logits: Tensor = functional_call(self.policy.network, state, (sequences,))
+        return logits
+
+    def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
+        logits = self._logits(theta, self._read(contexts, tokens[:, :-1]))
+        if self._equal:
+            own = logits[:, self._longest :]
+        else:
+            steps = torch.arange(self.length, device=self.device)
+            places = self._lengths[contexts][:, None] + steps
+            own = logits.gather(1, places[..., None].expand(-1, -1, self.choices))
+        return functional.log_softmax(own, dim=-1)
+
+    def next_log_probs(
+        self, theta: Tensor, contexts: Tensor, tokens: Tensor, position: int
+    ) -> Tensor:
+        logits = self._logits(theta, self._read(contexts, tokens[:, :position]))
+        places = (self._lengths[contexts] + position)[:, None, None].expand(-1, 1, self.choices)
+        return functional.log_softmax(logits.gather(1, places)[:, 0], dim=-1)
+
+
+class _Prefix(Model):
+    policy: PrefixSoftmax
+
+    def __init__(self, policy: PrefixSoftmax, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(policy, policy.space, device, dtype)
+        lengths = self.space.vocabulary ** np.arange(self.length - 1)
+        self._offsets = self.integers(np.cumsum([0, *lengths]))
+
+    @property
+    def activity(self) -> int:
+        return 4 * self.length * self.choices
+
+    def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
+        v = self.space.vocabulary
+        number = torch.zeros_like(contexts)
+        numbers = [number]
+        for t in range(self.length - 1):
+            # What stands after the end is read as some prefix, as promised.
+            number = number * v + tokens[:, t].clamp(0, v - 1)
+            numbers.append(number)
+        nodes = torch.stack(numbers, dim=-1) + self._offsets
+        if self.policy.contexts is None:
+            nodes = nodes + contexts[:, None] * self.space.prefixes
+        return functional.log_softmax(theta.reshape(-1, self.choices)[nodes], dim=-1)
+
+
+class _Bandit(Model):
+    """Policies of one token, which differ in their logits alone."""
+
+    def __init__(self, policy: SoftmaxPolicy, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(policy, OutputSpace(policy.logits.shape[1], 1), device, dtype)
+
+    @property
+    def activity(self) -> int:
+        return 4 * self.choices
+
+    @abstractmethod
+    def _logits(self, theta: Tensor, contexts: Tensor) -> Tensor:
+        """(n, A)."""
+
+    def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
+        return functional.log_softmax(self._logits(theta, contexts), dim=-1)[:, None]
+
+
+class _Tabular(_Bandit):
+    def _logits(self, theta: Tensor, contexts: Tensor) -> Tensor:
+        return theta.reshape(-1, self.choices)[contexts]
+
+
+class _Shared(_Bandit):
+    policy: SharedLinearSoftmax
+
+    @cached_property
+    def _features(self) -> Tensor:
+        return self.floats(self.policy.features)
+
+    def _logits(self, theta: Tensor, contexts: Tensor) -> Tensor:
+        return self._features[contexts] @ theta.reshape(self.choices, -1).T
+
+
+class _ArmLinear(_Bandit):
+    policy: ArmLinearSoftmax
+
+    @cached_property
+    def _tables(self) -> tuple[Tensor, Tensor]:
+        offset = 0.0 if self.policy.offset is None else self.policy.offset
+        own = np.broadcast_to(offset, self.policy.features.shape[:2])
+        return self.floats(self.policy.features), self.floats(own)
+
+    @property
+    def activity(self) -> int:
+        return (4 + self.d) * self.choices
+
+    def _logits(self, theta: Tensor, contexts: Tensor) -> Tensor:
+        features, offset = self._tables
+        return features[contexts] @ theta + offset[contexts]
+
+
+def differentiable(policy: SoftmaxPolicy) -> SoftmaxPolicy:
+    """The policy that has parameters to differentiate: itself, or what its tables were made of.
+
+    Raises:
+        InputError: tables without a source, or a kind of policy that has no model.
+    """
+    if isinstance(policy, TabulatedPolicy):
+        if policy.source is None:
+            raise InputError(
+                "a table of probabilities and scores has no parameters to differentiate: give the "
+                "policy itself, or memory enough for a table of its scores"
+            )
+        source = policy.source
+        return source if policy.parameters is None else source.with_theta(policy.parameters)
+    if not isinstance(policy, (TransformerPolicy, *_KINDS)):
+        names = [TransformerPolicy.__name__, *(kind.__name__ for kind in _KINDS)]
+        raise InputError(
+            f"no torch model of a {type(policy).__name__}: there is one of {', '.join(names)}"
+        )
+    return policy
+
+
+_KINDS: dict[type[SoftmaxPolicy], Callable[[Any, torch.device, torch.dtype], Model]] = {
+    PrefixSoftmax: _Prefix,
+    TabularSoftmax: _Tabular,
+    SharedLinearSoftmax: _Shared,
+    ArmLinearSoftmax: _ArmLinear,
+}
+
+
+def model_of(policy: SoftmaxPolicy, device: str = "cpu", precision: str = "float64") -> Model:
+    """The policy as a function of its parameters.
+
+    Arguments:
+        policy: a transformer, per prefix, or of a bandit; or tables made of one.
+        device: cpu, cuda or cuda:N.
+        precision: float64 or float32.
+
+    Raises:
+        InputError: a policy without parameters to differentiate, a device that is not there, or
+            an unknown precision.
+
+    >>> model = model_of(TabularSoftmax(np.log([[0.25, 0.75]])))
+    >>> model.all_log_probs(model.theta(), torch.tensor([0])).exp()
+    tensor([[0.2500, 0.7500]], dtype=torch.float64)
+    """
+    if precision not in PRECISIONS:
+        raise InputError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}")
+    own, where, dtype = differentiable(policy), device_of(device), PRECISIONS[precision]
+    if isinstance(own, TransformerPolicy):
+        return _Transformer(own, where, dtype)
+    return next(make for kind, make in _KINDS.items() if isinstance(own, kind))(own, where, dtype)

@@ -1,0 +1,489 @@
+"""Cells of whole training runs: what is asked of the gap J* - J(θ) along the meta-algorithm.
+
+A :class:`Training` is a cell as :class:`~ustat_pg.engines.Cell` is: a problem with group and batch
+size, and beside them a schedule and a number of steps. Estimators and steps belong to the
+quantities, so that baselines run on the same draws and differences between them are paired.
+
+``reference``, ``cpu`` and ``cuda`` draw the runs. ``exact`` takes the expectation over every outcome of every
+step, by backward induction; it knows smooth functions of the gap and no distribution.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit
+from scipy.stats import chi2
+
+from ...distributions import WeightedChi2
+from ...problems import InteriorProblem, SoftmaxBandit
+from ...validation import InputError, integer
+from ..base import Array, Estimator, InfeasibleError, MomentSums
+from .trajectory import Ball, Schedule, Theta, Trajectory, get_trajectory_engine
+
+__all__ = [
+    "BINS",
+    "ConditionalPit",
+    "Gap",
+    "GapTransform",
+    "Labelled",
+    "Pit",
+    "Runs",
+    "Training",
+    "TrainingQuantity",
+    "measure_training",
+]
+
+BINS = 2048
+"""Of the histogram of a probability integral transform, equal in width."""
+
+_BLOCK_WORK = 2**26
+"""Outputs drawn in one block, about: a second's work."""
+
+_RELATIVE = 1e-5
+"""Error of an expectation by backward induction that is asked for, of its value."""
+
+_ABSOLUTE = 1e-6
+"""The same where the value is small, of the greatest value that there can be."""
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < np.inf:
+        raise InputError(f"{name} is {value!r}: it must be positive and finite")
+
+
+@dataclass(frozen=True)
+class Gap:
+    """scale · (J* - J(θₜ)) of the runs of an estimator, at a step."""
+
+    estimator: Estimator
+    step: int
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive("scale", self.scale)
+
+    @property
+    def label(self) -> str:
+        return f"gap[{self.estimator.label},{self.step},{self.scale!r}]"
+
+    def of(self, gap: Array) -> Array:
+        """The quantity of a gap."""
+        return self.scale * gap
+
+
+@dataclass(frozen=True)
+class GapTransform:
+    """exp(-rate · (J* - J(θₜ))), whose mean is the Laplace transform of the gap's law: a smooth and
+    bounded function, by which two laws are told apart without sampling.
+    """
+
+    estimator: Estimator
+    step: int
+    rate: float
+
+    def __post_init__(self) -> None:
+        _positive("rate", self.rate)
+
+    @property
+    def label(self) -> str:
+        return f"transform[{self.estimator.label},{self.step},{self.rate!r}]"
+
+    def of(self, gap: Array) -> Array:
+        """The quantity of a gap."""
+        return np.asarray(np.exp(-self.rate * gap))
+
+
+@dataclass(frozen=True)
+class Pit:
+    """F(J* - J(θₜ)), F the cdf of Σ wₖ χ²₁: uniform if that is the gap's law. Its histogram is kept.
+
+    Arguments:
+        estimator, step: of the runs.
+        weights: of the gap itself, not of T times the gap.
+    """
+
+    estimator: Estimator
+    step: int
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.weights:
+            raise InputError("weights is empty: there must be at least one")
+        for weight in self.weights:
+            _positive("weight", weight)
+
+    @property
+    def label(self) -> str:
+        return f"pit[{self.estimator.label},{self.step},{list(self.weights)!r}]"
+
+    def of(self, gap: Array, theta: Array) -> Array:
+        """The quantity of gaps (R,)."""
+        if len(self.weights) == 1:
+            return np.asarray(chi2.cdf(gap / self.weights[0], 1))
+        return np.asarray(WeightedChi2(self.weights).cdf(gap))
+
+
+@dataclass(frozen=True)
+class ConditionalPit:
+    """F(J* - J(θₜ)) with the law's own weight at each run's endpoint (Assumption 8): one chi-square
+    with the weight low + (high - low) · sigmoid(θₜⱼ).
+
+    Arguments:
+        estimator, step: of the runs.
+        coordinate: j.
+        low, high: the weight where the sigmoid is 0 and 1.
+    """
+
+    estimator: Estimator
+    step: int
+    coordinate: int
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        integer("coordinate", self.coordinate, 0)
+        _positive("low", self.low)
+        _positive("high", self.high)
+
+    @property
+    def label(self) -> str:
+        return (
+            f"conditional-pit[{self.estimator.label},{self.step},{self.coordinate},"
+            f"{self.low!r},{self.high!r}]"
+        )
+
+    def of(self, gap: Array, theta: Array) -> Array:
+        """The quantity of gaps (R,) at parameters (R, d)."""
+        weight = self.low + (self.high - self.low) * expit(theta[:, self.coordinate])
+        return np.asarray(chi2.cdf(gap / weight, 1))
+
+
+TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit
+
+
+class Labelled(Protocol):
+    """A quantity of runs that are defined elsewhere, a language model's for example."""
+
+    @property
+    def label(self) -> str:
+        """Its name in blocks and stored results."""
+
+
+class Runs(ABC):
+    """A cell of whole training runs, as plans, blocks and verdicts see it."""
+
+    group_size: int
+    batch_size: int
+    steps: int
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The address of the draws, and a digest of what is not in it."""
+
+    @property
+    @abstractmethod
+    def block(self) -> int:
+        """The runs in a block."""
+
+    @property
+    def outputs(self) -> int:
+        """Drawn in one run: T B G."""
+        return self.steps * self.batch_size * self.group_size
+
+    @property
+    def pilot(self) -> int | None:
+        """The runs that a plan is made from; None where the block says how many."""
+        return None
+
+    @property
+    def reserve(self) -> float:
+        """By how much more runs are planned than the pilot asks for, where it is a poor guide."""
+        return 1.0
+
+    def engine(self, asked: str) -> str:
+        """The engine that runs it where that one was asked for."""
+        return asked
+
+    def halved(self) -> Runs | None:
+        """The same runs with half as many at once; None where that is not to be had."""
+        return None
+
+    @abstractmethod
+    def range(self, quantity: Any) -> tuple[float, float]:
+        """Between which values a quantity can lie."""
+
+    @abstractmethod
+    def rounding(self, quantity: Any) -> float:
+        """What the enumerated value of a quantity may be off by."""
+
+    @abstractmethod
+    def check_quantities(self, quantities: Sequence[Any]) -> None:
+        """Refuse what cannot be asked of these runs."""
+
+    @abstractmethod
+    def check_exact(self, quantities: Sequence[Any]) -> None:
+        """Raise :class:`InfeasibleError` where a quantity's mean cannot be enumerated."""
+
+    @abstractmethod
+    def measure(
+        self,
+        engine: str,
+        quantities: Sequence[Any],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """Runs ``first`` to ``first + replications``, or all outcomes by the exact engine."""
+
+
+@dataclass(frozen=True, eq=False)
+class Training(Runs):
+    """A cell of whole training runs. Equal if all that is asked is equal.
+
+    Arguments:
+        landscape: the problem, with an interior optimum.
+        group_size: G.
+        steps: T, the most that a quantity may ask for.
+        schedule: the rates.
+        batch_size: B.
+        design: iid or epochs.
+        start: θ₀; the maximiser unless given.
+        start_scale: of a normal spread of θ₀.
+        projection: Θ, or None.
+
+    Raises:
+        InputError: as :class:`~ustat_pg.engines.runs.trajectory.Trajectory`, whose arguments these are.
+    """
+
+    landscape: InteriorProblem
+    group_size: int
+    steps: int
+    schedule: Schedule
+    batch_size: int = 1
+    design: str = "iid"
+    start: ArrayLike | None = None
+    start_scale: ArrayLike = 0.0
+    projection: Theta | None = None
+    _example: Trajectory = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.landscape, InteriorProblem):
+            raise InputError(
+                f"landscape is {self.landscape!r}: it must be a problem with an interior optimum, a "
+                "LocationBandit for example"
+            )
+        # Refuses what no trajectory could run; vanilla fits every group size.
+        example = self.trajectory(Estimator("vanilla"), (self.steps,))
+        object.__setattr__(self, "_example", example)
+
+    @cached_property
+    def problem(self) -> SoftmaxBandit:
+        """The bandit at the maximiser."""
+        return self.landscape.at(self.landscape.maximiser)
+
+    def trajectory(self, estimator: Estimator, snapshots: Sequence[int]) -> Trajectory:
+        """The runs of one estimator."""
+        bends = getattr(self.landscape, "bends", None)
+        return Trajectory(
+            self.problem,
+            self.group_size,
+            self.steps,
+            self.schedule,
+            estimator,
+            batch_size=self.batch_size,
+            design=self.design,
+            start=self.landscape.maximiser if self.start is None else self.start,
+            start_scale=self.start_scale,
+            projection=self.projection,
+            snapshots=snapshots,
+            **({} if bends is None else {"bends": bends}),
+        )
+
+    @cached_property
+    def name(self) -> str:
+        """The address of the draws, and a digest of what is not in it."""
+        rest = {
+            key: value
+            for key, value in self._example.description.items()
+            if key not in ("name", "estimator", "snapshots")
+        }
+        digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
+        return f"{self._example.name}/{digest}"
+
+    def __eq__(self, other: object) -> bool:
+        return self.name == other.name if isinstance(other, Training) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def block(self) -> int:
+        """The runs in a block: a power of 2, about a second's work."""
+        return int(2 ** np.clip(np.floor(np.log2(_BLOCK_WORK / self.outputs)), 8, 16))
+
+    @cached_property
+    def largest_gap(self) -> float:
+        """The greatest gap that a run can have, or a number beyond it.
+
+        On a ball around the maximiser in the identifiable directions it is found on a grid, and
+        taken 1% larger for what lies between; elsewhere it is J* less the least mean reward.
+        """
+        everywhere = self.landscape.maximum - float(
+            self.problem.context_probs @ self.problem.mean_rewards.min(axis=1)
+        )
+        theta_set, basis = self.projection, self.landscape.identifiable
+        rank = basis.shape[1]
+        if not isinstance(theta_set, Ball) or rank > 2:
+            return everywhere
+        own = np.eye(self.landscape.d) if theta_set.basis is None else theta_set.basis
+        if not np.allclose(own @ (own.T @ basis), basis, rtol=0, atol=1e-9):
+            return everywhere
+        radii = np.linspace(0, theta_set.radius, 65)
+        if rank == 1:
+            points = np.concatenate([-radii, radii])[:, None]
+        else:
+            angle = np.linspace(0, 2 * np.pi, 65)
+            circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+            points = (radii[:, None, None] * circle).reshape(-1, 2)
+        found = float(self.landscape.gap(theta_set.centre + points @ basis.T).max())
+        return min(1.01 * found, everywhere)
+
+    def range(self, quantity: Any) -> tuple[float, float]:
+        """Between which values a quantity can lie."""
+        return (0.0, quantity.scale * self.largest_gap) if isinstance(quantity, Gap) else (0.0, 1.0)
+
+    def rounding(self, quantity: Any) -> float:
+        """What the enumerated value of a quantity may be off by."""
+        share = _ABSOLUTE if isinstance(quantity, Gap) else _RELATIVE
+        return float(share * self.range(quantity)[1])
+
+    def check_quantities(self, quantities: Sequence[Any]) -> None:
+        """Refuse what is no quantity of a training run, and steps that it does not take."""
+        if not quantities:
+            raise InputError("a block needs at least one quantity")
+        for quantity in quantities:
+            if not isinstance(quantity, TrainingQuantity):
+                raise InputError(f"{quantity!r} is no quantity of a training run")
+            if integer("step", quantity.step, 0) > self.steps:
+                raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
+            if isinstance(quantity, ConditionalPit) and quantity.coordinate >= self.landscape.d:
+                raise InputError(
+                    f"coordinate is {quantity.coordinate}: there are {self.landscape.d} parameters"
+                )
+
+    def check_exact(self, quantities: Sequence[Any]) -> None:
+        """Raise :class:`InfeasibleError` where backward induction cannot find a quantity's mean."""
+        from . import exact as trajectory_exact
+
+        self.check_quantities(quantities)
+        for quantity in quantities:
+            if not isinstance(quantity, (Gap, GapTransform)):
+                raise InfeasibleError(
+                    "a distribution is compared by simulation; its Laplace transform is enumerated"
+                )
+            runs = self.trajectory(quantity.estimator, (quantity.step,))
+            trajectory_exact.check(self.landscape, runs)
+
+    def measure(
+        self,
+        engine: str,
+        quantities: Sequence[Any],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """See :func:`measure_training`."""
+        where = {"seed": seed, "first": first, "replications": replications}
+        return measure_training(engine, self, quantities, **where)
+
+
+def measure_training(
+    engine: str,
+    training: Training,
+    quantities: Sequence[TrainingQuantity],
+    *,
+    seed: int = 0,
+    first: int = 0,
+    replications: int = 0,
+) -> MomentSums:
+    """Replications ``first`` to ``first + replications`` of a cell of training runs.
+
+    Arguments:
+        engine: reference, cpu, cuda, or exact, which takes every outcome and no seed.
+        training: the cell.
+        quantities: what is measured.
+
+    Raises:
+        InputError: unknown engines and quantities, steps beyond the runs' end.
+        InfeasibleError: the exact engine cannot take that expectation.
+    """
+    training.check_quantities(quantities)
+    steps: dict[Estimator, dict[int, list[int]]] = {}
+    for column, quantity in enumerate(quantities):
+        steps.setdefault(quantity.estimator, {}).setdefault(quantity.step, []).append(column)
+    if engine == "exact":
+        training.check_exact(quantities)
+        return MomentSums.exact(_expected(training, quantities, steps))
+    values = np.empty((replications, len(quantities)))
+    for estimator, by_step in steps.items():
+        snapshots = sorted(by_step)
+        runs = training.trajectory(estimator, snapshots)
+        theta = get_trajectory_engine(engine).run(
+            runs, seed=seed, first=first, replications=replications
+        )
+        gaps = training.landscape.gap(theta)
+        for place, step in enumerate(snapshots):
+            for column in by_step[step]:
+                quantity, gap = quantities[column], gaps[:, place]
+                values[:, column] = (
+                    quantity.of(gap, theta[:, place])
+                    if isinstance(quantity, (Pit, ConditionalPit))
+                    else quantity.of(gap)
+                )
+    counts = {
+        quantity.label: np.histogram(values[:, column], bins=BINS, range=(0, 1))[0]
+        for column, quantity in enumerate(quantities)
+        if isinstance(quantity, (Pit, ConditionalPit))
+    }
+    sums = MomentSums.of(values)
+    return MomentSums(sums.n, sums.mean, sums.products, counts)
+
+
+def _expected(
+    training: Training,
+    quantities: Sequence[TrainingQuantity],
+    steps: dict[Estimator, dict[int, list[int]]],
+) -> Array:
+    """The quantities' means, by backward induction."""
+    from .exact import expectations
+
+    means = np.empty(len(quantities))
+    for estimator, by_step in steps.items():
+        moments = sorted(by_step)
+        columns = [column for step in moments for column in by_step[step]]
+        asked = [quantities[column] for column in columns]
+        functions: list[Callable[[Array], Array]] = [
+            quantity.of for quantity in asked if isinstance(quantity, (Gap, GapTransform))
+        ]
+        # One backward pass serves all steps and functions.
+        runs = training.trajectory(estimator, (moments[-1],))
+        found = expectations(training.landscape, runs, functions, moments, relative=_RELATIVE)
+        for row, column in enumerate(columns):
+            place = moments.index(quantities[column].step)
+            value = found.values[row, place]
+            # An expectation that the finest grid leaves uncertain is none: no verdict reads it.
+            sure = found.error[row, place] <= training.rounding(quantities[column])
+            means[column] = value if sure else np.nan
+    return means

@@ -1,0 +1,86 @@
+"""The cpu engine of trajectories: the reference engine's draws and arithmetic, compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ... import rng
+from ..base import Array
+from . import lanes as bodies
+from .trajectory import Ball, Box, Trajectory, check_block, starts
+
+__all__ = ["ENGINE"]
+
+_KINDS = {
+    "vanilla": bodies.PROMPT_ONLY,
+    "constant": bodies.PROMPT_ONLY,
+    "oracle": bodies.VALUE,
+    "minimum-variance": bodies.MINIMUM_VARIANCE,
+    "grpo": bodies.GRPO,
+    "group-mean": bodies.GROUP_MEAN,
+    "norm-weighted": bodies.NORM_WEIGHTED,
+}
+_DESIGNS = {"iid": bodies.IID, "epochs": bodies.EPOCHS}
+
+
+def _plan(trajectory: Trajectory) -> bodies.Plan:
+    """A trajectory as the compiled body reads it."""
+    problem, theta_set = trajectory.problem, trajectory.projection
+    contexts, arms, values = problem.reward_values.shape
+    low, high = np.zeros(problem.d), np.zeros(problem.d)
+    centre, basis, radius = np.zeros(problem.d), np.eye(problem.d), 1.0
+    form = bodies.FREE
+    if isinstance(theta_set, Box):
+        form, low, high = bodies.BOX, theta_set.low.copy(), theta_set.high.copy()
+    elif isinstance(theta_set, Ball):
+        form, centre, radius = bodies.BALL, theta_set.centre.copy(), theta_set.radius
+        if theta_set.basis is not None:
+            basis = np.array(theta_set.basis, order="C")
+    law = rng.thresholds(problem.reward_probs).reshape(contexts * arms, values)[:, :-1]
+    spare = max(bodies.FEW_CONTEXTS - contexts, 0)
+    # Copies in C order: a read-only or strided array is another type to numba.
+    return bodies.Plan(
+        contexts=rng.thresholds(problem.context_probs),
+        features=np.pad(np.moveaxis(trajectory.features, 0, 2), ((0, 0), (0, 0), (0, spare))),
+        offset=np.pad(trajectory.offset.T, ((0, 0), (0, spare))),
+        by_arm=trajectory.features.reshape(contexts * arms, problem.d).T.copy(),
+        law=law.T.copy(),
+        rewards=problem.reward_values.reshape(contexts * arms, values).T.copy(),
+        mean_rewards=problem.mean_rewards.T.copy(),
+        kind=_KINDS[trajectory.estimator.baseline],
+        constant=trajectory.estimator.constant or 0.0,
+        design=_DESIGNS[trajectory.design],
+        rates=trajectory.schedule.rates(trajectory.steps),
+        snapshots=np.array(trajectory.snapshots, dtype=np.int64),
+        theta_set=form,
+        low=low,
+        high=high,
+        centre=centre,
+        basis=basis,
+        radius=radius,
+    )
+
+
+class CpuTrajectories:
+    """One compiled loop over replications, single-threaded and without the interpreter lock."""
+
+    name = "cpu"
+
+    def run(
+        self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
+    ) -> Array:
+        """See :class:`~ustat_pg.engines.runs.trajectory.TrajectoryEngine`."""
+        check_block(first, replications)
+        plan = _plan(trajectory)
+        begin = starts(trajectory, seed=seed, first=first, replications=replications)
+        out = np.empty((replications, len(plan.snapshots), trajectory.problem.d))
+        key = rng.cell_key(seed, trajectory.name)
+        bends = trajectory.bends
+        if bends is not None:
+            bends = np.moveaxis(bends, 0, 2).copy()
+        group, batch = trajectory.group_size, trajectory.batch_size
+        bodies.run(first, key, group, batch, plan, bends, begin, out)
+        return out
+
+
+ENGINE = CpuTrajectories()

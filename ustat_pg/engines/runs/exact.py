@@ -1,0 +1,754 @@
+"""Exact expectations over whole training runs: Kolmogorov's backward equation, no sampling.
+
+The gap depends on θ through y = Uᵀ(θ - θ*) alone, U the identifiable directions, and y is a Markov
+chain: at y the minibatch's outcome k has probability p_k(y) and estimate ĝ_k(y). So with
+u_t(y) = f(gap(y)),
+
+    u_{s-1}(y) = Σ_k p_k(y) u_s(P(y + ηₛ Uᵀĝ_k(y))),   s = t, …, 1,     E f(gap_t) = u_0(y_0).
+
+Every outcome is enumerated, and the estimates come from the public estimators at each y: no moment,
+no limit and no linearisation is used. What is approximated is u_s between the points of a grid: by
+quintic splines (not-a-knot) in ξ, y = a sinh ξ, so that points lie dense at the optimum, where
+functions of the gap vary fastest. Outside the grid u_s counts as what it is at its edge. A coarser
+and a narrower grid measure both errors.
+
+A projection that runs do reach gives u_s kinks. The error then falls slowly and not steadily, and
+its estimate is one of magnitude.
+
+A function f may vary on a scale far below a step: u_s is then a sum of narrow bumps, one for each
+way to come near the optimum, until the noise of more steps smooths it. That, more than f itself, is
+what a fine grid is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import asinh, ceil, copysign, floor, isfinite, log, log10, sqrt
+from typing import Any
+
+import numpy as np
+from numba import njit
+from scipy.linalg import solve_banded
+from scipy.sparse import csr_array
+
+from ...estimators import gradient
+from ...policies import ArmLinearSoftmax
+from ...problems import InteriorProblem, SoftmaxBandit
+from ...validation import InputError, finite_array, integer
+from ..base import Array, Cell, Draws, InfeasibleError, Integers
+from ..gradients.exact import minibatches, size
+from .trajectory import Ball, Box, Trajectory, starts
+
+__all__ = ["Expectations", "check", "expectations"]
+
+ENTRIES_LIMIT = 2e8
+"""Outputs in all outcomes (choices of arms) at all grid points: what probabilities are made from."""
+
+STEPS_LIMIT = 1e7
+"""Distinct displacements at all grid points, which are kept."""
+
+WORK_LIMIT = 1e9
+"""Multiplications of all interpolations of one function over all steps: seconds of work."""
+
+_CHUNK_BYTES = 32_000_000
+_SPACING, _RATIO = 0.25, 1.5
+_REACH = 13.5
+"""How many standard deviations of the noise that adds up the grid reaches beyond the start."""
+_LEAST = 16
+"""Points of an axis; the conditions at a spline's two ends need 8."""
+_PROBES = 5
+_WIDENINGS = 12
+_NARROWEST = 1e-6
+"""The scale of the grid at the optimum, of the domain's half-width, at least."""
+_ALONG = 1e-9
+_DIGITS = 250
+"""Outcomes are enumerated at the uniform policy; their probabilities must not underflow there."""
+_12TH, _24TH, _120TH = 1 / 12, 1 / 24, 1 / 120
+
+
+@dataclass(frozen=True, eq=False)
+class Expectations:
+    """E f(gap_t), and by how much the grid may have moved it.
+
+    Arguments:
+        values: (F, S).
+        error: how much the values change when the grid's spacing grows by half, and when its
+            reach shrinks by a third, added up, (F, S). Both are errors of the poorer grids: those
+            of the values are smaller. Where the projection makes kinks, the last two changes count,
+            and threefold.
+        points: of the grid that gave the values.
+        outcomes: of a minibatch, those with equal displacements counted once.
+        converged: whether the error is within what was allowed; if not, a finer or wider grid
+            would be too large.
+    """
+
+    values: Array
+    error: Array
+    points: int
+    outcomes: int
+    converged: bool
+
+
+def check(landscape: InteriorProblem, trajectory: Trajectory) -> None:
+    """Raise where the expectations cannot be had.
+
+    Arguments:
+        landscape: the return, with its optimum.
+        trajectory: runs on ``landscape.at(θ)`` for some θ.
+
+    Raises:
+        InfeasibleError: more than 2 identifiable directions, too many outcomes, the design epochs,
+            random starts, a second action, steps or a projection that leave the identifiable
+            directions.
+        InputError: the trajectory is not on this landscape.
+    """
+    _Chain(landscape, trajectory)
+
+
+def expectations(
+    landscape: InteriorProblem,
+    trajectory: Trajectory,
+    functions: Sequence[Callable[[Array], Array]],
+    steps: Sequence[int],
+    *,
+    relative: float = 1e-5,
+    absolute: float = 1e-10,
+) -> Expectations:
+    """E f(gap_t) of training runs, for functions f of the gap and steps t: exact but for a grid.
+
+    The grid is refined, and widened where no projection bounds it, until the error is at most
+    ``absolute + relative |value|``, or until a larger grid would be infeasible.
+
+    Arguments:
+        landscape: the return, with its optimum: J* - J(θ), θ* and U.
+        trajectory: runs on ``landscape.at(θ)`` for some θ, from one start, with prompts drawn
+            independently; its snapshots are not used.
+        functions: each takes gaps (n,) to values (n,).
+        steps: t, 0 to ``trajectory.steps``, in any order.
+        relative, absolute: the error allowed.
+
+    Raises:
+        InfeasibleError, InputError: see :func:`check`; also no function, values that are not finite
+            or of another shape, steps that are not there, an allowed error that is not positive.
+
+    >>> import numpy as np
+    >>> from ustat_pg.engines.runs.trajectory import Constant, Trajectory
+    >>> from ustat_pg.problems import LocationBandit
+    >>> problem = LocationBandit([1.0], [[1.0]], np.linspace(-1.5, 1.5, 5), 0.8,
+    ...     [[[0.1], [0.4], [0.9], [1.0], [0.3]]], np.ones((1, 5, 1)))
+    >>> runs = Trajectory(problem.at([0.0]), 2, 100, Constant(0.1), start=[-0.5])
+    >>> found = expectations(problem, runs, [lambda gap: gap], [0, 10, 100])
+    >>> found.values.round(5), bool((found.error < 1e-6).all())
+    (array([[0.18573, 0.09889, 0.00452]]), True)
+    """
+    chain = _Chain(landscape, trajectory)
+    if not functions:
+        raise InputError("functions is empty: there must be at least one")
+    asked = [integer("step", step, 0) for step in steps]
+    if not asked or max(asked) > trajectory.steps:
+        raise InputError(f"steps are {asked}: they must be 0 to {trajectory.steps}, at least one")
+    for name, number in (("relative", relative), ("absolute", absolute)):
+        if not (isfinite(number) and number > 0):
+            raise InputError(f"{name} is {number!r}: it must be positive")
+
+    def excess(error: Array, values: Array) -> float:
+        return float((error / (absolute + relative * np.abs(values))).max())
+
+    def run(reach: float, spacing: float) -> tuple[_Grid, Array]:
+        grid = chain.grid(reach, scale, spacing)
+        return grid, chain.backward(grid, functions, asked)
+
+    scale = chain.scale(functions)
+    reach, spacing, widenings = _REACH, _SPACING, 0
+    earlier: Array | None = None
+    _, narrow = run(reach / _RATIO, spacing)
+    _, coarse = run(reach, spacing)
+    while True:
+        grid, fine = run(reach, spacing / _RATIO)
+        cut, change = np.abs(coarse - narrow), np.abs(fine - coarse)
+        # Kinks make the error jump from grid to grid: one small change may be luck.
+        rough = chain.projects(grid)
+        order, safety = (1, 3.0) if rough else (6, 1.0)
+        before = 0.0 if earlier is None else earlier / _RATIO**order
+        blur = safety * np.maximum(change, before)
+        error = blur + cut
+        converged = excess(error, fine) <= 1 and not (rough and earlier is None)
+        wider = widenings < _WIDENINGS and excess(cut, fine) > excess(blur, fine)
+        if wider:
+            reach, widenings = reach * _RATIO, widenings + 1
+        else:
+            spacing, earlier = spacing / _RATIO, change
+        following = chain.grid(reach, scale, spacing / _RATIO)
+        if converged or chain.too_large(following) is not None:
+            return Expectations(fine, error, grid.points, chain.outcomes, converged)
+        if wider:
+            narrow, (_, coarse) = coarse, run(reach, spacing)
+        else:
+            coarse, (_, narrow) = fine, run(reach / _RATIO, spacing)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Points a sinh(iΔ), i = first to last, on each of r axes."""
+
+    scale: tuple[float, ...]
+    spacing: float
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(b - a + 1 for a, b in zip(self.first, self.last, strict=True))
+
+    @property
+    def points(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def y(self) -> Array:
+        """All points, the last axis running fastest, (M, r)."""
+        axes = [
+            a * np.sinh(self.spacing * np.arange(first, last + 1))
+            for a, first, last in zip(self.scale, self.first, self.last, strict=True)
+        ]
+        return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=-1)
+
+
+class _Chain:
+    """The Markov chain y with every outcome of its steps."""
+
+    def __init__(self, landscape: InteriorProblem, trajectory: Trajectory) -> None:
+        self.landscape, self.trajectory = landscape, trajectory
+        self.basis = np.asarray(landscape.identifiable)
+        self._check_asked()
+        self._check_same()
+        start = starts(trajectory, seed=0, first=0, replications=1)[0]
+        self.start = (start - landscape.maximiser) @ self.basis
+        self.origin = start - self.basis @ self.start
+        self.projection = _projection(trajectory.projection, self.origin, self.basis)
+        self._enumerate()
+
+    @property
+    def r(self) -> int:
+        return self.basis.shape[1]
+
+    @cached_property
+    def curvatures(self) -> Array:
+        """About Λ, from the gap itself, (r,): only the grid's extent and density rest on it."""
+        near = 1e-4 * self.basis.T
+        return np.asarray(2e8 * self.landscape.gap(self.landscape.maximiser + near))
+
+    def _check_asked(self) -> None:
+        trajectory = self.trajectory
+        if self.r > 2:
+            raise InfeasibleError(
+                f"the return depends on {self.r} directions: grids are feasible in 1 or 2"
+            )
+        if trajectory.design != "iid":
+            raise InfeasibleError(
+                f"the design is {trajectory.design}: without independent prompts (iid) the state "
+                "would be more than theta"
+            )
+        if np.any(trajectory.start_scale):
+            raise InfeasibleError(
+                f"start_scale is {np.asarray(trajectory.start_scale).tolist()}: the start must be "
+                "one point (0)"
+            )
+        if getattr(self.landscape, "second_rewards", None) is not None:
+            raise InfeasibleError(
+                "the second action's parameter moves, which the return does not depend on: the "
+                "state would be more than the identifiable directions"
+            )
+
+    def _check_same(self) -> None:
+        """The trajectory's policy and rewards are those of the landscape."""
+        problem, d = self.trajectory.problem, self.landscape.d
+        same = problem.d == d
+        for theta in (np.zeros(d), np.random.default_rng(0).normal(size=d)):
+            if same:
+                other = self.landscape.at(theta)
+                pairs: list[tuple[Any, Any]] = [
+                    (problem.context_probs, other.context_probs),
+                    (problem.reward_values, other.reward_values),
+                    (problem.reward_probs, other.reward_probs),
+                ]
+                same = all(one.shape == two.shape for one, two in pairs)
+            if same:
+                mine = self.bandit(theta[None]).policy
+                pairs += [(mine.probs, other.policy.probs)]
+                pairs += [(mine.scores(x), other.policy.scores(x)) for x in range(problem.contexts)]
+                same = all(np.allclose(one, two, rtol=1e-9, atol=1e-12) for one, two in pairs)
+        if not same:
+            raise InputError(
+                "the trajectory's problem is not on this landscape: make it of landscape.at(theta)"
+            )
+
+    def bandit(self, theta: Array) -> SoftmaxBandit:
+        """One bandit whose contexts are those of all parameters (m, d), parameter by parameter."""
+        trajectory, problem = self.trajectory, self.trajectory.problem
+        features = np.broadcast_to(trajectory.features, (len(theta), *trajectory.features.shape))
+        logits = np.einsum("xkd,md->mxk", trajectory.features, theta) + trajectory.offset
+        if trajectory.bends is not None:
+            features = features - trajectory.bends * theta[:, None, None, :]
+            logits = logits - np.einsum("xkd,md->mxk", trajectory.bends, theta**2) / 2
+        _, arms, d = trajectory.features.shape
+        policy = ArmLinearSoftmax(
+            features.reshape(-1, arms, d), np.zeros(d), logits.reshape(-1, arms)
+        )
+
+        def tiled(array: Array) -> Array:
+            return np.tile(array, (len(theta),) + (1,) * (array.ndim - 1))
+
+        return SoftmaxBandit(
+            policy,
+            tiled(problem.context_probs) / len(theta),
+            tiled(problem.reward_values),
+            tiled(problem.reward_probs),
+        )
+
+    def _enumerate(self) -> None:
+        """Every outcome once, at the uniform policy, and which of them move y alike."""
+        trajectory, problem = self.trajectory, self.trajectory.problem
+        uniform = SoftmaxBandit(
+            ArmLinearSoftmax(trajectory.features, np.zeros(problem.d)),
+            problem.context_probs,
+            problem.reward_values,
+            problem.reward_probs,
+        )
+        cell = Cell(uniform, trajectory.group_size, trajectory.batch_size)
+        self._refuse(size(cell))
+        found = [(draws, probability) for draws, probability in minibatches(cell)]
+        chance = np.concatenate([probability for _, probability in found])
+        kept = chance > 0
+        self.contexts: Integers = np.concatenate([draws.contexts for draws, _ in found])[kept]
+        self.arms: Integers = np.concatenate([draws.arms for draws, _ in found])[kept]
+        self.rewards: Array = np.concatenate([draws.rewards for draws, _ in found])[kept]
+        rng = np.random.default_rng(1)
+        reach = 1 + np.abs(self.start)
+        probes = np.concatenate(
+            [self.start[None], np.zeros((1, self.r)), rng.normal(size=(_PROBES, self.r)) * reach]
+        )
+        everyone = np.arange(len(self.arms))
+        off, moved = 0.0, []
+        lot = max(1, _CHUNK_BYTES // (8 * self.arms[0].size * (problem.d + 4) * len(probes)))
+        for rows in np.split(everyone, range(lot, len(everyone), lot)):
+            step = self.estimates(probes, rows)
+            along = step @ self.basis
+            off = max(off, float(np.abs(step - along @ self.basis.T).max()))
+            moved.append(along)
+        displacement = np.concatenate(moved, axis=1)
+        largest = float(np.abs(displacement).max())
+        if off > _ALONG * max(largest, 1e-300):
+            raise InfeasibleError(
+                f"steps leave the identifiable directions by {off:.3g}: a prompt whose mean reward "
+                "is the same for all arms moves theta where the return does not change"
+            )
+        self.largest = np.abs(displacement).max(axis=(0, 1))
+        # Analytic in y: what agrees at random points agrees everywhere. The 0.0 turns -0 to 0.
+        rounded = np.round(displacement[2:] / max(largest, 1e-300), 11) + 0.0
+        table = np.moveaxis(rounded, 1, 0).reshape(len(everyone), -1)
+        _, first, label = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        self.distinct: Integers = first
+        # A probability depends on which arms were drawn, in any order, and no more on the rewards.
+        flat = self.contexts[..., None] * problem.arms + self.arms
+        flat = np.sort(flat.reshape(len(everyone), -1), axis=1)
+        self.patterns, pattern = np.unique(flat, axis=0, return_inverse=True)
+        # π(k) is 1 / K at the uniform policy: what is left is the part that theta does not change.
+        share = chance[kept] * float(problem.arms) ** flat.shape[1]
+        self.weights = csr_array(
+            (share, (label.ravel(), pattern.ravel())), shape=(len(first), len(self.patterns))
+        )
+        square = displacement[:, first] ** 2
+        chances = self.probabilities(probes)[..., None]
+        self.noise: Array = (chances * square).sum(axis=1).max(axis=0)
+
+    @property
+    def outcomes(self) -> int:
+        """Outcomes that differ in what they do."""
+        return len(self.distinct)
+
+    def _refuse(self, number: int) -> None:
+        outputs = self.trajectory.group_size * self.trajectory.batch_size
+        if number * outputs * _LEAST**self.r > ENTRIES_LIMIT:
+            # Too long a whole number has no float; its logarithm has.
+            raise InfeasibleError(
+                f"10^{log10(number):.1f} outcomes of {outputs} outputs at {_LEAST**self.r} grid "
+                f"points, the fewest, are more than {ENTRIES_LIMIT:.0e} entries: take a smaller "
+                "group or batch"
+            )
+        if outputs * log10(self.trajectory.problem.arms) > _DIGITS:
+            raise InfeasibleError(
+                f"a minibatch of {outputs} outputs has outcomes of probability below "
+                f"1e-{_DIGITS} at the uniform policy: take a smaller group or batch"
+            )
+
+    def too_large(self, grid: _Grid) -> str | None:
+        """Why this grid is not feasible, or None."""
+        points = grid.points
+        work = points * self.outcomes * self.trajectory.steps * 6**self.r
+        for number, what, limit in (
+            (points * self.patterns.size, "outputs in all outcomes", ENTRIES_LIMIT),
+            (points * self.outcomes, "distinct displacements", STEPS_LIMIT),
+            (work, "multiplications", WORK_LIMIT),
+        ):
+            if number > limit:
+                return f"a grid of {points} points needs {number:.3g} {what} (limit {limit:.0e})"
+        return None
+
+    def theta(self, y: Array) -> Array:
+        """Parameters at y (..., r): (..., d)."""
+        return np.asarray(self.origin + y @ self.basis.T)
+
+    def estimates(self, y: Array, rows: Integers) -> Array:
+        """ĝ of some outcomes (n,) at y (m, r): (m, n, d)."""
+        bandit = self.bandit(self.theta(y))
+        place = np.arange(len(y))[:, None, None] * self.trajectory.problem.contexts
+        contexts = place + self.contexts[rows]
+        arms = np.broadcast_to(self.arms[rows], (len(y), *self.arms[rows].shape))
+        rewards = np.broadcast_to(self.rewards[rows], arms.shape)
+        policy = bandit.policy
+        assert isinstance(policy, ArmLinearSoftmax)
+        at = (contexts[..., None], arms)
+        draws = Draws(contexts, arms, rewards, policy.squared_norms[at])
+        advantage = self.trajectory.estimator.advantages(bandit, draws)
+        return np.asarray(gradient(policy.all_scores[at], advantage).mean(axis=-2))
+
+    def probabilities(self, y: Array) -> Array:
+        """Probabilities of the distinct outcomes at y (m, r): (m, n)."""
+        policy = self.bandit(self.theta(y)).policy.probs.reshape(len(y), -1)
+        return np.asarray((self.weights @ policy[:, self.patterns].prod(axis=-1).T).T)
+
+    def _tables(self, y: Array) -> tuple[Array, Array]:
+        """Displacements Uᵀĝ (m, n, r) and probabilities (m, n) of the distinct outcomes."""
+        move = np.empty((len(y), self.outcomes, self.r))
+        chance = np.empty((len(y), self.outcomes))
+        wide = self.trajectory.problem.d + 4
+        row = 8 * max(self.patterns.size * 2, self.arms[self.distinct].size * wide)
+        lot = max(1, _CHUNK_BYTES // row)
+        for begin in range(0, len(y), lot):
+            some = slice(begin, begin + lot)
+            move[some] = self.estimates(y[some], self.distinct) @ self.basis
+            chance[some] = self.probabilities(y[some])
+        off = np.abs(chance.sum(axis=1) - 1).max()
+        if not off < 1e-9:
+            raise ArithmeticError(f"the outcomes' probabilities sum to 1 only within {off}")
+        return move, chance
+
+    @cached_property
+    def deviations(self) -> Array:
+        """The most that the noise adds up to, (r,), by v ← (1 - ηλ)² v + η² E(Uᵀĝ)²."""
+        spread, most = np.zeros(self.r), np.zeros(self.r)
+        rates = self.trajectory.schedule.rates(self.trajectory.steps)
+        for rate in rates:
+            spread = (1 - rate * self.curvatures) ** 2 * spread + rate**2 * self.noise
+            most = np.maximum(most, spread)
+        # Rates that are too large make the recursion explode; steps are bounded.
+        return np.asarray(np.minimum(np.sqrt(most), rates.sum() * self.largest))
+
+    def half_widths(self, reach: float) -> Array:
+        """How far |y| is let go, (r,)."""
+        return np.asarray(np.abs(self.start) + reach * np.maximum(self.deviations, 1e-6))
+
+    def scale(self, functions: Sequence[Callable[[Array], Array]]) -> Array:
+        """a of y = a sinh ξ, (r,): the noise, or where the fastest function has gone half its way."""
+        half = self.half_widths(_REACH)
+        ends = self.theta(np.concatenate([np.diag(half), -np.diag(half)]))
+        largest = float(self._gap(ends).max())
+        gaps = np.concatenate([[0.0], largest * np.geomspace(1e-14, 1, 600)])
+        nearest = largest
+        for number, function in enumerate(functions):
+            values = _apply(function, number, gaps)
+            off = np.abs(values - values[0])
+            if off.max() > 0:
+                nearest = min(nearest, float(gaps[np.argmax(off >= off.max() / 2)]))
+        near = np.sqrt(2 * nearest / self.curvatures)
+        return np.asarray(np.clip(np.minimum(near, self.deviations), _NARROWEST * half, half / 2))
+
+    def _gap(self, theta: Array) -> Array:
+        # Points of the grid outside Θ may lie above the optimum; no run is there.
+        return np.maximum(self.landscape.gap(theta), 0.0)
+
+    def grid(self, reach: float, scale: Array, spacing: float) -> _Grid:
+        """Points of that reach, and within the projection's bounds."""
+        half = self.half_widths(reach)
+        low, high = self.projection.bounds(self.r)
+        # The start lies in the bounds, so what is cut holds it.
+        low, high = np.maximum(low, -half), np.minimum(high, half)
+        first, last = [], []
+        for a, b, c in zip(low, high, scale, strict=True):
+            one, two = floor(asinh(a / c) / spacing), ceil(asinh(b / c) / spacing)
+            short = max(0, _LEAST - (two - one + 1))
+            first.append(one - short // 2)
+            last.append(two + short - short // 2)
+        return _Grid(tuple(scale.tolist()), spacing, tuple(first), tuple(last))
+
+    def projects(self, grid: _Grid) -> bool:
+        """Whether the projection moves points of the grid, and u may have kinks."""
+        given, theta = self.trajectory.projection, self.theta(grid.y)
+        return given is not None and bool(np.abs(given.project(theta) - theta).max() > _ALONG)
+
+    def backward(
+        self, grid: _Grid, functions: Sequence[Callable[[Array], Array]], steps: Sequence[int]
+    ) -> Array:
+        """E f(gap_t), (F, S)."""
+        reason = self.too_large(grid)
+        if reason is not None:
+            raise InfeasibleError(f"{reason}: take a smaller group, batch or number of steps")
+        # The start is one point more, whose values no spline reads.
+        y = np.concatenate([grid.y, self.start[None]])
+        move, chance = self._tables(y)
+        gaps = self._gap(self.theta(y))
+        final = np.stack([_apply(f, number, gaps) for number, f in enumerate(functions)])
+        later = sorted(set(steps), reverse=True)
+        count = len(functions)
+        u = np.empty((count * len(later), len(y)))
+        active = 0
+        rates = self.trajectory.schedule.rates(self.trajectory.steps)
+        body = (_back_on_line, _back_on_plane)[self.r - 1]
+        axes = (
+            np.array(grid.scale),
+            grid.spacing,
+            np.array(grid.first, dtype=np.float64),
+            np.array(grid.shape),
+        )
+        for t in range(later[0], -1, -1):
+            if t in later:
+                u[active : active + count] = final
+                active += count
+            if t:
+                values = u[:active, :-1].reshape(active, *grid.shape)
+                body(
+                    _coefficients(values),
+                    *axes,
+                    y,
+                    move,
+                    chance,
+                    rates[t - 1],
+                    *self.projection.plain,
+                    u[:active],
+                )
+        found = u[:, -1].reshape(len(later), count)
+        return found[[later.index(t) for t in steps]].T
+
+
+def _apply(function: Callable[[Array], Array], number: int, gaps: Array) -> Array:
+    values = finite_array(f"function {number}", function(gaps))
+    if values.shape != gaps.shape:
+        raise InputError(
+            f"function {number} returned shape {values.shape} for gaps {gaps.shape}: "
+            "they must be equal"
+        )
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class _Projection:
+    """P in y: z = R y + shift is clipped to a ball around 0, or to a box; R has orthonormal rows.
+
+    Arguments:
+        frame: R, (q, r).
+        shift: (q,).
+        low, high: (q,); of the box.
+        radius: of the ball; negative where it is a box.
+    """
+
+    frame: Array
+    shift: Array
+    low: Array
+    high: Array
+    radius: float = -1.0
+
+    @property
+    def plain(self) -> tuple[Array, Array, Array, Array, float]:
+        """As the bodies read it."""
+        return self.frame, self.shift, self.low, self.high, self.radius
+
+    def bounds(self, r: int) -> tuple[Array, Array]:
+        """Of the points left, (r,) each; infinite unless every direction is clipped."""
+        if len(self.frame) < r:
+            return np.full(r, -np.inf), np.full(r, np.inf)
+        if self.radius > 0:
+            centre = -self.shift @ self.frame
+            return centre - self.radius, centre + self.radius
+        ends = np.stack([self.low - self.shift, self.high - self.shift])[..., None] * np.where(
+            self.frame == 0, 1.0, self.frame
+        )
+        # An infinite side has no part along an axis that it does not see.
+        ends = np.where(self.frame == 0, 0.0, ends)
+        return ends.min(axis=0).sum(axis=0), ends.max(axis=0).sum(axis=0)
+
+
+def _projection(given: Ball | Box | None, origin: Array, basis: Array) -> _Projection:
+    """The projection as it acts on y, where θ = origin + U y.
+
+    Raises:
+        InfeasibleError: it moves θ out of that affine set.
+    """
+    refused = InfeasibleError(
+        "the projection moves theta out of the identifiable directions, or mixes them with others: "
+        "take a Ball with basis landscape.identifiable"
+    )
+    nothing = np.zeros(0)
+    if given is None:
+        return _Projection(np.zeros((0, basis.shape[1])), nothing, nothing, nothing)
+    if isinstance(given, Ball):
+        own = np.eye(given.d) if given.basis is None else given.basis
+        off = origin - given.centre
+        if given.basis is None and np.abs(off - basis @ (off @ basis)).max() <= _ALONG:
+            own = basis
+        if np.abs(own - basis @ (basis.T @ own)).max() > _ALONG:
+            raise refused
+        return _Projection(own.T @ basis, own.T @ off, nothing, nothing, radius=float(given.radius))
+    seen = (basis**2).sum(axis=1)
+    bounded = np.isfinite(given.low) | np.isfinite(given.high)
+    if (bounded & (seen > _ALONG) & (seen < 1 - _ALONG)).any():
+        raise refused
+    rows = bounded & (seen > 0.5)
+    return _Projection(basis[rows], origin[rows], given.low[rows], given.high[rows])
+
+
+def _coefficients(values: Array) -> Array:
+    """Coefficients of the quintic spline through values (W, n[, n]): (W, n + 4[, n + 4]).
+
+    The spline is Σᵢ cᵢ B(ξ - i), i = -2 to n + 1; at the two knots next to each end it has a fifth
+    derivative (not-a-knot), which is the sixth difference of c there.
+    """
+    out = values
+    for axis in range(1, values.ndim):
+        front = np.moveaxis(out, axis, 0)
+        count = len(front)
+        right = np.zeros((count + 4, front[0].size))
+        right[2:-2] = front.reshape(count, -1)
+        solved = solve_banded((6, 6), _bands(count), right, check_finite=False, overwrite_b=True)
+        out = np.moveaxis(solved.reshape(count + 4, *front.shape[1:]), 0, axis)
+    return np.ascontiguousarray(out)
+
+
+@lru_cache(maxsize=16)
+def _bands(count: int) -> Array:
+    """The spline's equations for so many values, as :func:`scipy.linalg.solve_banded` has them."""
+
+    def equations() -> Iterator[tuple[int, int, tuple[int, ...] | Array]]:
+        smooth = (1, -6, 15, -20, 15, -6, 1)
+        for row in (0, 1):
+            yield row, row, smooth
+            yield count + 2 + row, count - 4 + row, smooth
+        for node in range(count):
+            yield node + 2, node, np.array([1, 26, 66, 26, 1]) / 120
+
+    bands = np.zeros((13, count + 4))
+    for row, first, entries in equations():
+        for column, entry in enumerate(entries, start=first):
+            bands[6 + row - column, column] = entry
+    return bands
+
+
+@njit(nogil=True, inline="always", error_model="numpy")
+def _weights(t):  # type: ignore[no-untyped-def]
+    """B(t + 2), …, B(t - 3) of the quintic B-spline, 0 <= t <= 1."""
+    s, u, v = 1.0 - t, 1.0 + t, 2.0 - t
+    t2, s2 = t * t, s * s
+    return (
+        s2 * s2 * s * _120TH,
+        0.425 + u * (0.625 + u * (-1.75 + u * (1.25 + u * (-0.375 + u * _24TH)))),
+        0.55 + t2 * (-0.5 + t2 * (0.25 - t * _12TH)),
+        0.55 + s2 * (-0.5 + s2 * (0.25 - s * _12TH)),
+        0.425 + v * (0.625 + v * (-1.75 + v * (1.25 + v * (-0.375 + v * _24TH)))),
+        t2 * t2 * t * _120TH,
+    )
+
+
+@njit(nogil=True, error_model="numpy")
+def _project(y, frame, shift, low, high, radius, z):  # type: ignore[no-untyped-def]
+    """P(y), in place; z is scratch."""
+    length = 0.0
+    for q in range(len(frame)):
+        z[q] = shift[q]
+        for j in range(len(y)):
+            z[q] += frame[q, j] * y[j]
+        length += z[q] * z[q]
+    if radius > 0.0:
+        if length <= radius * radius:
+            return
+        factor = radius / np.sqrt(length) - 1.0
+        for q in range(len(frame)):
+            z[q] *= factor
+    else:
+        for q in range(len(frame)):
+            z[q] = min(max(z[q], low[q]), high[q]) - z[q]
+    for q in range(len(frame)):
+        for j in range(len(y)):
+            y[j] += frame[q, j] * z[q]
+
+
+@njit(nogil=True, inline="always", error_model="numpy")
+def _place(y, scale, spacing, first, count):  # type: ignore[no-untyped-def]
+    """Where y lies on an axis, 0 to count - 1; points outside count as the nearest inside."""
+    v = abs(y / scale)
+    # asinh written out: a place needs full absolute precision only, at a quarter of the time.
+    x = copysign(log(v + sqrt(v * v + 1.0)), y) / spacing - first
+    return min(max(x, 0.0), count - 1.0)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _back_on_line(  # type: ignore[no-untyped-def]
+    coefficients, scale, spacing, first, shape, y, move, chance, rate,
+    frame, shift, low, high, radius, out,
+):  # fmt: skip
+    """One step back: out (W, M) is E u(P(y + rate ĝ)) of splines with coefficients (W, n + 4).
+
+    Who does not move is not projected: no run is outside, and there u would have a kink just where
+    a projection leaves its runs.
+    """
+    at, z = np.empty(1), np.empty(len(frame))
+    width, count = len(coefficients), shape[0]
+    for m in range(len(y)):
+        for c in range(width):
+            out[c, m] = 0.0
+        for k in range(chance.shape[1]):
+            at[0] = y[m, 0] + rate * move[m, k, 0]
+            if len(frame) and move[m, k, 0] != 0.0:
+                _project(at, frame, shift, low, high, radius, z)
+            x = _place(at[0], scale[0], spacing, first[0], count)
+            # At least 0 already, but then the compiler knows that the index is not negative.
+            i = max(min(int(x), count - 2), 0)
+            w = _weights(x - i)
+            for c in range(width):
+                value = 0.0
+                for a in range(6):
+                    value += w[a] * coefficients[c, i + a]
+                out[c, m] += chance[m, k] * value
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _back_on_plane(  # type: ignore[no-untyped-def]
+    coefficients, scale, spacing, first, shape, y, move, chance, rate,
+    frame, shift, low, high, radius, out,
+):  # fmt: skip
+    """The same on a plane, coefficients (W, n + 4, n + 4)."""
+    at, z = np.empty(2), np.empty(len(frame))
+    width, rows, columns = len(coefficients), shape[0], shape[1]
+    for m in range(len(y)):
+        for c in range(width):
+            out[c, m] = 0.0
+        for k in range(chance.shape[1]):
+            at[0] = y[m, 0] + rate * move[m, k, 0]
+            at[1] = y[m, 1] + rate * move[m, k, 1]
+            if len(frame) and (move[m, k, 0] != 0.0 or move[m, k, 1] != 0.0):
+                _project(at, frame, shift, low, high, radius, z)
+            x = _place(at[0], scale[0], spacing, first[0], rows)
+            i = max(min(int(x), rows - 2), 0)
+            w = _weights(x - i)
+            x = _place(at[1], scale[1], spacing, first[1], columns)
+            j = max(min(int(x), columns - 2), 0)
+            v = _weights(x - j)
+            for c in range(width):
+                value = 0.0
+                for a in range(6):
+                    along = 0.0
+                    for b in range(6):
+                        along += v[b] * coefficients[c, i + a, j + b]
+                    value += w[a] * along
+                out[c, m] += chance[m, k] * value

@@ -1,0 +1,158 @@
+"""The reference engine of trajectories: plain NumPy over replications, written to be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import rng
+from ...estimators import advantages, gradient
+from ..base import Array, Integers
+from .trajectory import Trajectory, check_block, starts
+
+__all__ = ["ENGINE"]
+
+_CHUNK_BYTES = 16_000_000
+
+
+def _sum(array: Array) -> Array:
+    """The sum over the last axis from left to right, so that it is one number on every machine."""
+    return array.cumsum(axis=-1)[..., -1]
+
+
+class ReferenceTrajectories:
+    """Draws a minibatch for all replications, calls the estimators, steps."""
+
+    name = "reference"
+
+    def run(
+        self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
+    ) -> Array:
+        """See :class:`~ustat_pg.engines.runs.trajectory.TrajectoryEngine`."""
+        check_block(first, replications)
+        problem = trajectory.problem
+        row = 8 * trajectory.batch_size * max(trajectory.group_size, problem.arms) * problem.d
+        chunk = max(1, _CHUNK_BYTES // row)
+        parts = [
+            _run(trajectory, seed, start, min(chunk, first + replications - start))
+            for start in range(first, first + replications, chunk)
+        ]
+        return np.concatenate(parts)
+
+
+def _run(trajectory: Trajectory, seed: int, first: int, replications: int) -> Array:
+    key = rng.cell_key(seed, trajectory.name)
+    numbers = np.arange(first, first + replications, dtype=np.uint64)
+    theta = starts(trajectory, seed=seed, first=first, replications=replications)
+    prompts = _Prompts(trajectory, key, numbers)
+    kept = {0: theta}
+    for t, rate in enumerate(trajectory.schedule.rates(trajectory.steps), start=1):
+        theta = theta + rate * _estimate(trajectory, key, numbers, t, prompts.of_step(t), theta)
+        if trajectory.projection is not None:
+            theta = trajectory.projection.project(theta)
+        kept[t] = theta
+        if t - 1 not in (trajectory.snapshots or ()):
+            del kept[t - 1]
+    return np.stack([kept[t] for t in trajectory.snapshots or ()], axis=1)
+
+
+class _Prompts:
+    """The contexts of each step, in order of the steps."""
+
+    def __init__(
+        self, trajectory: Trajectory, key: NDArray[np.uint64], numbers: NDArray[np.uint64]
+    ) -> None:
+        self.trajectory, self.key, self.numbers = trajectory, key, numbers
+        self.ends = rng.thresholds(trajectory.problem.context_probs)
+        self.order = np.empty((len(numbers), trajectory.problem.contexts), np.int64)
+
+    def of_step(self, t: int) -> Integers:
+        """(R, B)."""
+        batch, total = self.trajectory.batch_size, self.trajectory.problem.contexts
+        places = np.arange((t - 1) * batch, t * batch)
+        words = self.words(places)
+        if self.trajectory.design == "iid":
+            return np.searchsorted(self.ends, words, side="right").astype(np.int64)
+        # Fisher-Yates: place j of an epoch swaps with one of the places j to X-1.
+        rows = np.arange(len(self.numbers))
+        for b, place in enumerate(places % total):
+            if place == 0:
+                self.order[:] = np.arange(total)
+            other = place + ((words[:, b] * np.uint64(total - place)) >> np.uint64(32)).astype(int)
+            taken = self.order[rows, other]
+            self.order[rows, other] = self.order[rows, place]
+            self.order[rows, place] = taken
+        return self.order[:, places % total]
+
+    def words(self, places: Integers) -> NDArray[np.uint64]:
+        """Words ``places`` of the slot that chooses prompts, (R, B)."""
+        blocks = np.arange(places[0] // 4, places[-1] // 4 + 1)
+        counter = np.empty((len(self.numbers), len(blocks), 4), np.uint64)
+        counter[..., 0] = blocks
+        counter[..., 1] = rng.CONTEXT_SLOT
+        counter[..., 2] = (self.numbers & np.uint64(0xFFFFFFFF))[:, None]
+        counter[..., 3] = (self.numbers >> np.uint64(32))[:, None]
+        words = rng.philox(counter, self.key).reshape(len(self.numbers), -1)
+        return words[:, places - 4 * blocks[0]].astype(np.uint64)
+
+
+def _estimate(
+    trajectory: Trajectory,
+    key: NDArray[np.uint64],
+    numbers: NDArray[np.uint64],
+    t: int,
+    contexts: Integers,
+    theta: Array,
+) -> Array:
+    """ĝ at the current parameters (R, d) from the minibatch of step t, (R, d)."""
+    problem, group = trajectory.problem, trajectory.group_size
+    slots = rng.step_slots(t, np.arange(trajectory.batch_size))
+    words = rng.words(key, numbers[:, None], slots, 2 * group)
+    features = trajectory.features[contexts]
+    logits = trajectory.offset[contexts]
+    for j in range(problem.d):
+        logits = logits + features[..., j] * theta[:, None, None, j]
+    if trajectory.bends is not None:
+        bends, here = trajectory.bends[contexts], theta[:, None, None, :]
+        logits = logits - _sum(bends * here**2) / 2
+        features = features - bends * here
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    ends = weights.cumsum(axis=-1)
+    total = ends[..., -1:]
+    level = words[..., 0::2] * 2.0**-32 * total
+    arms = (level[..., :, None] >= ends[..., None, :]).sum(axis=-1)
+    law = rng.thresholds(problem.reward_probs)[contexts[:, :, None], arms]
+    place = (words[..., 1::2, None] >= law).sum(axis=-1)
+    rewards = problem.reward_values[contexts[:, :, None], arms, place]
+    probs = weights / total
+    mean = np.stack([_sum(probs * features[..., j]) for j in range(problem.d)], axis=-1)
+    scores = features - mean[:, :, None, :]
+    drawn = np.take_along_axis(scores, arms[..., None], axis=2)
+    known = _known(trajectory, contexts, probs, _sum(scores**2), arms)
+    weighed = np.asarray(advantages(trajectory.estimator.baseline, rewards, **known))
+    return np.asarray(gradient(drawn, weighed).mean(axis=1))
+
+
+def _known(
+    trajectory: Trajectory, contexts: Integers, probs: Array, norms: Array, arms: Integers
+) -> dict[str, Any]:
+    """What the baseline takes beside the rewards, at the current parameters."""
+    baseline = trajectory.estimator.baseline
+    if baseline == "constant":
+        return {"constant": trajectory.estimator.constant}
+    if baseline == "norm-weighted":
+        return {"squared_norms": np.take_along_axis(norms, arms, axis=2)}
+    mean_rewards = trajectory.problem.mean_rewards[contexts]
+    value = _sum(probs * mean_rewards)
+    if baseline == "oracle":
+        return {"value": value}
+    if baseline == "minimum-variance":
+        total = _sum(probs * norms)
+        shift = _sum(probs * norms * (mean_rewards - value[..., None]))
+        return {"optimal_baseline": value + shift / np.where(total > 0, total, 1.0)}
+    return {}
+
+
+ENGINE = ReferenceTrajectories()

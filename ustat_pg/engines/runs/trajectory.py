@@ -1,0 +1,483 @@
+"""Trajectories: what is asked of the meta-algorithm's independent runs, and how they are drawn.
+
+A run starts at θ₀ and takes T steps of
+
+    θₜ = P(θₜ₋₁ + ηₜ ĝₜ),   t = 1, …, T,
+
+ĝₜ from B prompts with G outputs each at the policy π_θ with θ = θₜ₋₁, P the projection on Θ if one
+is asked. The policy is a softmax, its logits linear in θ or bent,
+
+    logit(x, k) = ⟨φ(x, k), θ⟩ + offset(x, k) - ½ Σⱼ ψ(x, k)ⱼ θⱼ²,
+
+whose scores are those of the features φ(x, k) - ψ(x, k) θ.
+
+Draws are addressed, see :mod:`ustat_pg.rng`, by the key of (seed, :attr:`Trajectory.name`) and:
+
+- prompts: slot CONTEXT_SLOT, word n chooses prompt n = (t - 1) B + b of the whole run;
+- outputs of prompt b at step t: slot ``step_slots(t, b)``, where words 2i and 2i + 1 choose arm
+  and reward of output i;
+- the start: slot ``step_slots(0, 0)``, where word j is the normal deviate of coordinate j.
+
+With eₖ = exp(logitₖ - max) and Cₖ = e₁ + … + eₖ, a word w chooses the first arm k with
+w 2⁻³² C_K < Cₖ, in float64. Rewards and prompts are chosen by thresholds, made once on the host.
+Baseline, schedule, start and projection are not in the address: runs that differ in them share
+their draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from math import isfinite
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtri
+
+from ... import rng
+from ...policies import ArmLinearSoftmax
+from ...problems import SoftmaxBandit
+from ...validation import InputError, finite_array, frozen, integer
+from ..base import Array, Estimator
+
+__all__ = [
+    "TRAJECTORY_DESIGNS",
+    "TRAJECTORY_ENGINES",
+    "Ball",
+    "Box",
+    "Constant",
+    "Decay",
+    "Schedule",
+    "Theta",
+    "Trajectory",
+    "TrajectoryEngine",
+    "get_trajectory_engine",
+    "starts",
+]
+
+TRAJECTORY_DESIGNS = ("iid", "epochs")
+"""Prompts drawn independently from ρ; all prompts in a new random order again and again."""
+
+TRAJECTORY_ENGINES = ("reference", "cpu", "cuda")
+
+_COMPILED = (
+    "vanilla",
+    "constant",
+    "oracle",
+    "minimum-variance",
+    "grpo",
+    "group-mean",
+    "norm-weighted",
+)
+_LEAVE_ONE_OUT = ("grpo", "norm-weighted")
+
+
+def _number(name: str, value: Any, above: float) -> float:
+    """A finite number above a limit."""
+    number = float(finite_array(name, value, 0))
+    if not number > above:
+        raise InputError(f"{name} is {number!r}: it must be above {above:g}")
+    return number
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The schedule ηₜ = η.
+
+    Arguments:
+        eta: η > 0.
+
+    Raises:
+        InputError: η is not positive and finite.
+
+    >>> Constant(0.5).rates(3)
+    array([0.5, 0.5, 0.5])
+    """
+
+    eta: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eta", _number("eta", self.eta, 0.0))
+
+    def rates(self, steps: int) -> Array:
+        """η₁ to η_T, (T,)."""
+        return np.full(steps, self.eta)
+
+
+@dataclass(frozen=True)
+class Decay:
+    """The schedule ηₜ = c / (t + t₀), t = 1, …, T.
+
+    Arguments:
+        c: positive.
+        t0: above -1, so that every rate is positive; the paper's c / t is t₀ = 0.
+
+    Raises:
+        InputError: c is not positive and finite, or t₀ makes η₁ infinite or negative.
+
+    >>> Decay(6.0, 2.0).rates(4)
+    array([2. , 1.5, 1.2, 1. ])
+    """
+
+    c: float
+    t0: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "c", _number("c", self.c, 0.0))
+        object.__setattr__(self, "t0", _number("t0", self.t0, -1.0))
+        if not isfinite(self.c / (1.0 + self.t0)):
+            raise InputError(f"c is {self.c!r} and t0 {self.t0!r}: the first rate overflows")
+
+    def rates(self, steps: int) -> Array:
+        """η₁ to η_T, (T,)."""
+        return np.asarray(self.c / (np.arange(1, steps + 1) + self.t0), dtype=np.float64)
+
+
+Schedule = Constant | Decay
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """Θ = {θ : ‖Uᵀ(θ - centre)‖ <= radius}: all of θ, or the part in the span of U.
+
+    Arguments:
+        centre: (d,).
+        radius: positive.
+        basis: U with orthonormal columns, (d, r); directions outside its span stay free.
+
+    Raises:
+        InputError: entries that are not finite, a radius that is not positive, shapes that do not
+            match, columns that are not orthonormal.
+    """
+
+    centre: Array
+    radius: float
+    basis: Array | None = None
+
+    def __post_init__(self) -> None:
+        centre = finite_array("centre", self.centre, 1)
+        object.__setattr__(self, "centre", centre)
+        object.__setattr__(self, "radius", _number("radius", self.radius, 0.0))
+        if self.basis is not None:
+            basis = finite_array("basis", self.basis, 2)
+            if len(basis) != len(centre):
+                raise InputError(
+                    f"basis has shape {basis.shape}: it must have a row for each of the "
+                    f"{len(centre)} parameters"
+                )
+            if not np.allclose(basis.T @ basis, np.eye(basis.shape[1]), rtol=0, atol=1e-9):
+                raise InputError("basis must have orthonormal columns (to 1e-9)")
+            object.__setattr__(self, "basis", basis)
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return len(self.centre)
+
+    @property
+    def label(self) -> str:
+        """Its definition in words."""
+        within = "" if self.basis is None else f",basis={self.basis.tolist()}"
+        return f"ball({self.centre.tolist()},{self.radius!r}{within})"
+
+    def project(self, theta: Array) -> Array:
+        """The nearest points of Θ to parameters (..., d)."""
+        basis = np.eye(self.d) if self.basis is None else self.basis
+        off = theta - self.centre
+        # Sums of products in a fixed order: a matrix product's order depends on its size.
+        along = (off[..., :, None] * basis).cumsum(axis=-2)[..., -1, :]
+        norm = np.sqrt((along**2).cumsum(axis=-1)[..., -1])
+        outside = norm > self.radius
+        excess = np.where(outside, 1.0 - self.radius / np.where(outside, norm, 1.0), 0.0)
+        back = (along[..., None, :] * basis).cumsum(axis=-1)[..., -1]
+        return np.where(outside[..., None], theta - excess[..., None] * back, theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Θ = {θ : low <= θ <= high}, coordinate by coordinate.
+
+    Arguments:
+        low, high: (d,); entries may be infinite.
+
+    Raises:
+        InputError: NaN, shapes that differ, or low above high.
+
+    >>> Box([-1.0, 0.0], [1.0, np.inf]).project(np.array([3.0, 5.0]))
+    array([1., 5.])
+    """
+
+    low: Array
+    high: Array
+
+    def __post_init__(self) -> None:
+        low, high = (np.array(side, dtype=np.float64) for side in (self.low, self.high))
+        if low.ndim != 1 or low.shape != high.shape or not len(low):
+            raise InputError(
+                f"low has shape {low.shape} and high {high.shape}: both must be (d,), d >= 1"
+            )
+        if not (low <= high).all() or (low == np.inf).any() or (high == -np.inf).any():
+            raise InputError(
+                f"low is {low.tolist()} and high {high.tolist()}: low must be at most high, "
+                "neither NaN, and the box must hold a point"
+            )
+        object.__setattr__(self, "low", frozen(low))
+        object.__setattr__(self, "high", frozen(high))
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return len(self.low)
+
+    @property
+    def label(self) -> str:
+        """Its definition in words."""
+        return f"box({self.low.tolist()},{self.high.tolist()})"
+
+    def project(self, theta: Array) -> Array:
+        """The nearest points of Θ to parameters (..., d)."""
+        return np.minimum(np.maximum(theta, self.low), self.high)
+
+
+Theta = Ball | Box
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """Independent runs of the meta-algorithm on one problem.
+
+    Equal if all that is asked is equal; :attr:`name`, the address of the draws, holds less.
+
+    Arguments:
+        problem: its policy is an ArmLinearSoftmax. With bends it is the tangent to the bent policy
+            at the policy's own parameters, as ``BentBandit.at`` gives it.
+        group_size: G >= 1; 2 for grpo and norm-weighted.
+        steps: T, 1 to 2²⁰.
+        schedule: the rates η₁ to η_T.
+        estimator: by the name of its baseline; V and b* are those of the current θ.
+        batch_size: B, 1 to 2¹⁰.
+        design: iid, or epochs: each epoch takes all X prompts in a new random order, B a step; B
+            divides X, and the prompts are equally likely.
+        start: θ₀, (d,); the policy's own parameters unless given.
+        start_scale: standard deviation of a normal spread of θ₀ around ``start``, a number or (d,).
+        projection: Θ, on which every θ, the start too, is projected.
+        snapshots: steps at which θ is kept, increasing, 0 the start; the last unless given.
+        bends: ψ(x, k), (X, K, d), by which the logits fall off their tangent; None for linear ones.
+            Scores then grow with θ: without a projection a large rate may send a run to infinity.
+
+    Raises:
+        InputError: what does not fit the above.
+    """
+
+    problem: SoftmaxBandit
+    group_size: int
+    steps: int
+    schedule: Schedule
+    estimator: Estimator = Estimator("grpo")  # noqa: RUF009 - frozen
+    batch_size: int = 1
+    design: str = "iid"
+    start: ArrayLike | None = None
+    start_scale: ArrayLike = 0.0
+    projection: Theta | None = None
+    snapshots: Sequence[int] | None = None
+    bends: Array | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.problem.policy, ArmLinearSoftmax):
+            raise InputError(
+                f"the policy is a {type(self.problem.policy).__name__}: trajectories need an "
+                "ArmLinearSoftmax (features of context and arm)"
+            )
+        self._check_bends()
+        self._check_sizes()
+        self._check_design()
+        if not isinstance(self.schedule, (Constant, Decay)):
+            raise InputError(f"schedule is {self.schedule!r}: it must be a Constant or a Decay")
+        if not isinstance(self.estimator, Estimator):
+            raise InputError(f"estimator is {self.estimator!r}: it must be an Estimator")
+        if self.estimator.function is not None or self.estimator.baseline not in _COMPILED:
+            raise InputError(
+                f"trajectories cannot run {self.estimator.label}: "
+                f"choose one of {', '.join(_COMPILED)}"
+            )
+        if self.estimator.baseline in _LEAVE_ONE_OUT and self.group_size < 2:
+            raise InputError(
+                f"{self.estimator.label} needs a group of at least 2: "
+                f"group size is {self.group_size}"
+            )
+        self._check_start()
+        if self.projection is not None:
+            if not isinstance(self.projection, (Ball, Box)):
+                raise InputError(f"projection is {self.projection!r}: it must be a Ball or a Box")
+            if self.projection.d != self.problem.d:
+                raise InputError(
+                    f"the projection has {self.projection.d} coordinates: the problem has "
+                    f"{self.problem.d} parameters"
+                )
+        self._check_snapshots()
+
+    def _check_bends(self) -> None:
+        if self.bends is None:
+            return
+        bends, wanted = finite_array("bends", self.bends, 3), self._policy.features.shape
+        if bends.shape != wanted:
+            raise InputError(
+                f"bends has shape {bends.shape}: it must be that of the features, {wanted}"
+            )
+        object.__setattr__(self, "bends", bends)
+
+    def _check_sizes(self) -> None:
+        integer("group size", self.group_size)
+        for name, value, most in (
+            ("steps", self.steps, rng.MOST_STEPS),
+            ("batch size", self.batch_size, rng.MOST_PROMPTS),
+        ):
+            if integer(name, value) > most:
+                raise InputError(f"{name} is {value}: it can be at most {most}")
+
+    def _check_design(self) -> None:
+        if self.design not in TRAJECTORY_DESIGNS:
+            raise InputError(
+                f"design {self.design!r} is unknown: choose one of {', '.join(TRAJECTORY_DESIGNS)}"
+            )
+        if self.design == "epochs":
+            if not self.problem.uniform:
+                raise InputError("design epochs needs uniform context probabilities")
+            if self.problem.contexts % self.batch_size:
+                raise InputError(
+                    f"batch size is {self.batch_size}: in design epochs it must divide the "
+                    f"number of contexts, {self.problem.contexts}"
+                )
+
+    def _check_start(self) -> None:
+        d = self.problem.d
+        start = self.problem.policy.theta if self.start is None else self.start
+        start = finite_array("start", start, 1)
+        scale = finite_array("start_scale", self.start_scale)
+        if len(start) != d:
+            raise InputError(f"start has {len(start)} entries: the problem has {d} parameters")
+        if scale.shape not in ((), (d,)) or (scale < 0).any():
+            raise InputError(
+                f"start_scale is {scale.tolist()}: it must be a number or ({d},), not negative"
+            )
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "start_scale", frozen(np.broadcast_to(scale, d).copy()))
+
+    def _check_snapshots(self) -> None:
+        kept = (self.steps,) if self.snapshots is None else tuple(self.snapshots)
+        kept = tuple(integer("snapshot", step, 0) for step in kept)
+        if not kept or list(kept) != sorted(set(kept)) or kept[-1] > self.steps:
+            raise InputError(
+                f"snapshots are {list(kept)}: they must be increasing steps from 0 to {self.steps}"
+            )
+        object.__setattr__(self, "snapshots", kept)
+
+    @property
+    def name(self) -> str:
+        """The runs' address in the space of draws."""
+        # Only where there are some, so that linear policies keep their draws.
+        bent = "" if self.bends is None else f"/bent{self._bends_digest}"
+        return (
+            f"trajectory/{self.problem.digest}{bent}"
+            f"/G{self.group_size}/B{self.batch_size}/{self.design}"
+        )
+
+    @cached_property
+    def _bends_digest(self) -> str:
+        bends = np.ascontiguousarray(self.bends, dtype="<f8")
+        return hashlib.sha256(bends.tobytes()).hexdigest()[:16]
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """All that is asked, in plain data, as a store's key reads it."""
+        return {
+            "name": self.name,
+            "steps": self.steps,
+            "schedule": repr(self.schedule),
+            "estimator": self.estimator.label,
+            "start": np.asarray(self.start).tolist(),
+            "start_scale": np.asarray(self.start_scale).tolist(),
+            "projection": None if self.projection is None else self.projection.label,
+            "snapshots": list(self.snapshots or ()),
+        }
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        return self.description == other.description
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.estimator.label, self.steps))
+
+    @property
+    def offset(self) -> Array:
+        """What the logits hold beside ⟨φ(x, k), θ⟩ and the bends, (X, K)."""
+        offset = self._policy.offset
+        offset = np.zeros(self._policy.features.shape[:2]) if offset is None else offset
+        if self.bends is None:
+            return offset
+        return np.asarray(offset - (self.bends * self._policy.theta**2).sum(axis=-1) / 2)
+
+    @property
+    def features(self) -> Array:
+        """φ(x, k), (X, K, d): the tangent's features, less what the bends put into them."""
+        features = self._policy.features
+        return features if self.bends is None else features + self.bends * self._policy.theta
+
+    @property
+    def _policy(self) -> ArmLinearSoftmax:
+        policy = self.problem.policy
+        assert isinstance(policy, ArmLinearSoftmax)
+        return policy
+
+
+def starts(trajectory: Trajectory, *, seed: int, first: int, replications: int) -> Array:
+    """θ₀ of replications ``first`` onwards, projected, (R, d).
+
+    Coordinate j is startⱼ + scaleⱼ Φ⁻¹((w + ½) 2⁻³²), w word j of the start's slot.
+    """
+    d = trajectory.problem.d
+    centre, scale = np.asarray(trajectory.start), np.asarray(trajectory.start_scale)
+    theta = np.tile(centre, (replications, 1))
+    if scale.any():
+        key = rng.cell_key(seed, trajectory.name)
+        numbers = np.arange(first, first + replications, dtype=np.uint64)
+        words = rng.words(key, numbers, rng.step_slots(0, 0), d)
+        theta += scale * ndtri((words + 0.5) * 2.0**-32)
+    return theta if trajectory.projection is None else trajectory.projection.project(theta)
+
+
+class TrajectoryEngine(Protocol):
+    """What runs trajectories."""
+
+    name: str
+
+    def run(
+        self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
+    ) -> Array:
+        """θ at the snapshots, of replications ``first`` to ``first + replications``, (R, S, d)."""
+
+
+def check_block(first: int, replications: int) -> None:
+    """Refuse a block that runs nothing or lies outside the addresses."""
+    integer("replications", replications)
+    if integer("first replication", first, 0) + replications > 2**63:
+        raise InputError(f"first replication is {first}: replications end at 2^63")
+
+
+def get_trajectory_engine(name: str) -> TrajectoryEngine:
+    """The engine of that name.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name not in TRAJECTORY_ENGINES:
+        raise InputError(
+            f"trajectory engine {name!r} is unknown: choose one of {', '.join(TRAJECTORY_ENGINES)}"
+        )
+    engine: TrajectoryEngine = import_module(f".{name}", __package__).ENGINE
+    return engine
