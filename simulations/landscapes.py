@@ -241,7 +241,7 @@ class Landscapes:
 
     @cached_property
     def slopes(self) -> Ground:
-        """THEORY section 9, setting A: three prompts, two directions, noisy rewards."""
+        """Three prompts, two directions, noisy rewards."""
         problem = LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3])
         return Ground("slopes", "made-up", problem)
 
@@ -259,7 +259,7 @@ class Landscapes:
 
     @cached_property
     def steep(self) -> Ground:
-        """THEORY section 9, setting B: the same with more unequal curvatures."""
+        """Three prompts, two directions of more unequal curvatures, noisy rewards."""
         problem = LocationBandit.bump([-0.5, 0.2, 1.4], [-0.7, 0.8, 0.6])
         return Ground("steep", "made-up", problem)
 

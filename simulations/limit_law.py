@@ -4,7 +4,7 @@
 What is predicted at a finite T is Σ wₖ χ²₁ with Γ_T of the linear recursion. Its Laplace transform is
 held against backward induction and against simulation, its distribution against simulation by a
 Dvoretzky-Kiefer-Wolfowitz band: for one direction, for two with unequal weights, for more parameters
-than the return sees, and on THEORY's own settings. The linear recursion leaves an error of order 1/T
+than the return sees, and on problems of three prompts. The linear recursion leaves an error of order 1/T
 (cubic terms of the return), so the transform may be off by .008 and the distribution by .02; wrong
 formulas are farther. That the distance to the limit itself vanishes is shown as a slope in T.
 

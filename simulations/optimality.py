@@ -8,7 +8,7 @@ from it on either side costs tr F δ²/G, which it would not if b* were elsewher
 loses to vanilla below the G where V² tr F + 2 V E[‖s‖² a] = (σ² tr F + ‖g‖²)/(G-1), wins above it,
 and for uniform arms, one rewarded, the two are equal at p = 1/(G-1) exactly.
 
-The figures of THEORY, Corollary 5, are reproduced, among them those of the norm-weighted
+The table of theory/optimality.md is reproduced, with the errors of the norm-weighted
 leave-one-out baseline, which has no closed form.
 
 Falsified by a difference of the other sign or another size.
@@ -55,7 +55,7 @@ FIGURES = {
     (16, "minimum-variance"): 0.199,
     (16, "norm-weighted"): 1.737,
 }
-"""MSE x 1e3 on the skewed problem, as THEORY prints it."""
+"""MSE x 1e3 on the skewed problem, as theory/optimality.md has it."""
 
 
 def wrong_baseline(problem: SoftmaxBandit) -> float:

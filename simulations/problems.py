@@ -172,7 +172,7 @@ class Suite:
         """How many problems of each kind are generated."""
         return {"smoke": 1, "quick": 2, "full": 10}[self.size]
 
-    # The five problems of THEORY, Corollary 5, and two with several prompts.
+    # Five problems for Corollary 5 (optimality), and two with several prompts.
     @cached_property
     def skewed(self) -> Entry:
         """Outside Assumption 2: a strong policy, the likely arm rewarded (V = .8, b* = .128)."""

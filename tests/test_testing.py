@@ -401,7 +401,7 @@ def test_mse_of_a_neighbour_as_baseline_is_larger():
 
 
 def test_mse_of_the_plainest_bandit():
-    # THEORY section 2, Corollary 5: norm-weighted against grpo at G = 4 and G = 8, times 1000.
+    # Corollary 5 (optimality): norm-weighted against grpo at G = 4 and G = 8, times 1000.
     arms = np.log([0.8, 0.1, 0.05, 0.05])
     bandit = SoftmaxBandit.tabular(
         [1.0], [arms], [[[1.0], [0.0], [0.0], [0.0]]], np.ones((1, 4, 1))

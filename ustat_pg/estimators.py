@@ -1,6 +1,6 @@
 """The estimators of the policy gradient: advantages over rewards, and the gradient they weight.
 
-Every estimator of the meta-algorithm (THEORY section 1) is
+Every estimator of the paper's meta-algorithm is
 
     ĝ = (1/G) Σᵢ sᵢ Aᵢ,   Aᵢ = zᵢ - baselineᵢ,
 

@@ -38,7 +38,7 @@ class ContextMatrices:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Moments of score and reward in every context (THEORY section 1), all arrays of shape (X,).
+    """Moments of score and reward in every context, all arrays of shape (X,).
 
     Rewards enter about their own mean, so that an offset of all rewards costs no precision.
 

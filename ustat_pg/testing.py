@@ -516,10 +516,10 @@ def assert_unbiased(
     E ĝ = g,   ĝ = (1/BG) Σ_b Σᵢ s_{b,i} A_{b,i},   for every problem, G and B.
 
     E ĝ is the sum over every outcome of a minibatch, each order of a group apart, so that a
-    function may depend on the order. Lemma 1 (ustatistic) has it for grpo; THEORY section 1 lists
-    which baselines are unbiased. The message of a failure says how large the bias is, whether E ĝ
-    is a multiple c g (a rescaled learning rate: the full group mean has c = (G-1)/G) and whether
-    it is not (normalisation by the standard deviation).
+    function may depend on the order. grpo is unbiased by Lemma 1 (ustatistic), and so is every
+    baseline that the output itself does not enter. The message of a failure says how large the
+    bias is, whether E ĝ is a multiple c g (a rescaled learning rate: the full group mean has
+    c = (G-1)/G) and whether it is not (normalisation by the standard deviation).
 
     Arguments:
         function: rewards to advantages of the same shape.
@@ -909,7 +909,7 @@ def assert_invariances(
     A(z + c) = A(z) (shift),   A(c z) = c A(z), c > 0 (scale),   A(P z) = P A(z) (permutation),
     Σᵢ Aᵢ = 0 (zero-sum).
 
-    grpo and the full group mean have all four (THEORY section 1); vanilla has neither shift nor
+    grpo and the full group mean have all four; vanilla has neither shift nor
     zero-sum, a normalised function has no scale, norm-weighted no zero-sum: ask for those that
     yours is meant to have. None of them follows from unbiasedness, nor it from them. Corner cases
     come first (all rewards equal, one different, a large offset), then ``examples`` found by

@@ -426,7 +426,7 @@ def test_where_each_design_scales():
 
 
 def large_norms_without_reward():
-    """THEORY's plainest counter-example: V = .8, b* = .128, so the oracle is worse than nothing."""
+    """The plainest counter-example to Corollary 5: V = .8, b* = .128, so the oracle is worse than nothing."""
     return SoftmaxBandit.tabular(
         [1.0],
         [np.log([0.8, 0.1, 0.05, 0.05])],

@@ -228,7 +228,7 @@ def test_a_cost_of_prompts_moves_the_optimum_up_and_scale_does_not():
 
 @given(constants(), st.integers(2, 500), st.floats(2, 5000))
 def test_the_real_optimum_without_replacement(c, population, budget):
-    """THEORY, Theorem 7: max(1 + √((c3/c1)(N-1)/N), K/N)."""
+    """Theorem 7 (group_size): max(1 + √((c3/c1)(N-1)/N), K/N)."""
     star = optimal_group_size(c, population=population, budget=budget)
     formula = 1 + math.sqrt(c.c3 / c.c1 * (population - 1) / population)
     assert star == pytest.approx(max(formula, budget / population))
@@ -366,7 +366,7 @@ def test_rewards_in_other_units_change_no_group_size(kind):
 
 
 def rivals(c):
-    """Wrong optima of THEORY section 8 and more, each with the reason why."""
+    """Wrong optima, each with the reason why."""
     return {
         "c3 halved": 1 + math.sqrt(c.c3 / 2 / c.c1),
         "c2 inside the root": 1 + math.sqrt((c.c2 + c.c3) / c.c1),

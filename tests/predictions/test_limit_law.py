@@ -434,7 +434,7 @@ def test_a_jump_is_approached_from_its_side_and_two_at_one_place_are_refused():
         sup_distance(stats.bernoulli(0.6), stats.bernoulli(0.7))
 
 
-# -- the settings that THEORY names ---------------------------------------------------------------
+# -- the settings of the experiment ---------------------------------------------------------------
 
 
 SETTINGS = {

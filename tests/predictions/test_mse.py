@@ -273,7 +273,7 @@ def test_both_answers_occur():
 
 @pytest.mark.parametrize("arms", [3, 4, 6, 11])
 def test_uniform_arms_one_rewarded(arms):
-    """THEORY, Corollary 5: grpo beats vanilla iff p > 1/(G-1); at p = 1/(G-1) they tie."""
+    """Corollary 5 (optimality): grpo beats vanilla iff p > 1/(G-1); at p = 1/(G-1) they tie."""
     reward = np.zeros((1, arms, 1))
     reward[0, 0] = 1.0
     moments = SoftmaxBandit.tabular(
@@ -285,7 +285,7 @@ def test_uniform_arms_one_rewarded(arms):
 
 
 def test_numbers_of_the_theory():
-    """THEORY, Corollary 5: pi = (.8, .1, .05, .05), only the first rewarded, G = 16."""
+    """Corollary 5 (optimality): pi = (.8, .1, .05, .05), only the first rewarded, G = 16."""
     problem = SoftmaxBandit.tabular(
         [1.0],
         np.log([[0.8, 0.1, 0.05, 0.05]]),
@@ -357,7 +357,7 @@ def test_aliases():
 
 
 def rivals(moments, size, batch):
-    """Wrong formulas of THEORY section 8 for grpo's MSE."""
+    """Wrong formulas of grpo's MSE."""
     p = moments.context_probs
     c1 = p @ moments.gradient_sq - moments.mean_gradient_sq
     c2 = p @ (moments.norm_squared_advantage - moments.gradient_sq)

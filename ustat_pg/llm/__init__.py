@@ -1,7 +1,7 @@
 """Language models: rollouts, scores, and what one pool of them says about every group size.
 
 A pool of N rollouts for each prompt, rewarded by a verifier and scored by the model that wrote them,
-holds every moment of THEORY section 6. So one pool gives the gradient MSE of every baseline at every
+holds every moment of the closed forms. So one pool gives the gradient MSE of every baseline at every
 group size, the best group size, and what it costs not to know the critic.
 
 =============== ====================================================================

@@ -120,7 +120,7 @@ class PromptMoments:
 
 
 def prompt_moments(pool: ScoredPool) -> PromptMoments:
-    """U-statistics of the pool, prompt by prompt (THEORY section 6).
+    """U-statistics of the pool, prompt by prompt (theory/language_models.md).
 
     With z̃ = z - z̄ and S = Σ z̃²,
 

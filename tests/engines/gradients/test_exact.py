@@ -283,7 +283,7 @@ def test_leave_one_out_refuses_a_group_of_one():
 
 
 def test_numbers_of_the_theory_for_the_norm_weighted_baseline():
-    """THEORY, Corollary 5: MSE x 1e3 at pi = (.8, .1, .05, .05), the first rewarded."""
+    """MSE x 1e3 of Corollary 5 (optimality) at pi = (.8, .1, .05, .05), the first rewarded."""
     problem = SoftmaxBandit.tabular(
         [1.0], np.log([[0.8, 0.1, 0.05, 0.05]]), [[[1.0], [0.0], [0.0], [0.0]]], np.ones((1, 4, 1))
     )
