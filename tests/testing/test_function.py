@@ -1,0 +1,151 @@
+"""Other kinds of arrays, bad arguments and bad answers of the function under test."""
+
+from __future__ import annotations
+
+import functools
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from tests.support.advantages import dr_grpo, failure, rloo
+from ustat_pg import estimators, testing
+from ustat_pg.problems import random_problem
+from ustat_pg.testing import assert_finite, assert_invariances, assert_unbiased, exact_mse
+from ustat_pg.validation import InputError
+
+
+def test_a_torch_trainer():
+    torch = pytest.importorskip("torch")
+
+    def torch_rloo(z):
+        size = z.shape[1]
+        return z - (z.sum(dim=1, keepdim=True) - z) / (size - 1)
+
+    def torch_dr_grpo(z):
+        return z - z.mean(dim=1, keepdim=True)
+
+    def torch_grpo(z):
+        return (z - z.mean(dim=1, keepdim=True)) / (z.std(dim=1, keepdim=True) + 1e-4)
+
+    def on_the_graph(z):
+        return torch_rloo(z) * torch.ones(1, requires_grad=True, dtype=z.dtype)
+
+    # The five lines of the module's docstring.
+    assert_unbiased(torch_rloo, array=torch.tensor)
+    assert_finite(torch_rloo, array=torch.tensor)
+    assert_invariances(torch_rloo, array=torch.tensor, examples=20)
+
+    assert_unbiased(on_the_graph, array=torch.tensor)
+    assert_unbiased(torch_rloo, array=torch.tensor, layout="minibatch", group_size=2)
+    assert "(G-1)/G" in failure(assert_unbiased, torch_dr_grpo, array=torch.from_numpy)
+    assert "no multiple" in failure(assert_unbiased, torch_grpo, array=torch.tensor)
+    assert_finite(torch_grpo, array=torch.tensor)
+
+    def half(z):
+        return torch_rloo(z).to(torch.bfloat16)
+
+    assert_unbiased(half, array=torch.tensor, rtol=1e-2)
+    single = functools.partial(torch.tensor, dtype=torch.float32)
+    assert_unbiased(torch_rloo, array=single, rtol=1e-5)
+    assert_invariances(torch_rloo, array=single, rtol=1e-5, examples=30)
+
+    report = exact_mse(torch_rloo, problem=random_problem(0), group_size=3, array=torch.tensor)
+    assert report.ratio_to_grpo == pytest.approx(1, rel=1e-12)
+
+    with pytest.raises(TypeError, match="unexpected keyword") as found:
+        assert_unbiased(lambda z: z.sum(dim=1, keepdim=True))
+    assert "say array=" in found.value.__notes__[0]
+
+
+def test_an_array_of_the_strict_standard():
+    assert_unbiased(estimators.grpo, array=array_api_strict.asarray)
+    assert_invariances(estimators.grpo, array=array_api_strict.asarray, examples=10)
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"function": 3}, "function is 3: it must be callable"),
+        ({"group_size": 1}, "group size is 1: it must be a whole number of at least 2"),
+        ({"group_size": (2, 1)}, "group size is 1"),
+        ({"group_size": ()}, "group size is empty"),
+        ({"group_size": "22"}, "group size is '22'"),
+        ({"layout": "flat"}, "layout 'flat' is unknown: choose one of batched, minibatch, group"),
+        ({"inputs": "rewards"}, "inputs is 'rewards'"),
+        ({"inputs": ("squared_norms",)}, "it must hold 'rewards'"),
+        ({"inputs": ("rewards", "norms")}, "can hold squared_norms, contexts"),
+        ({"array": "torch"}, "array is 'torch': it must be callable"),
+    ],
+)
+@pytest.mark.parametrize("check", [assert_unbiased, assert_invariances, assert_finite])
+def test_bad_arguments_are_refused(check, arguments, message):
+    with pytest.raises(InputError) as found:
+        check(**{"function": rloo, **arguments})
+    assert message in str(found.value)
+
+
+def test_bad_arguments_of_one_check_are_refused():
+    problem = random_problem(0)
+    for problems, message in (([], "problems is empty"), ([3], "'number 0' is a int")):
+        with pytest.raises(InputError, match=message):
+            assert_unbiased(rloo, problems=problems)
+    for rtol in (-1, 1, np.nan):
+        with pytest.raises(InputError, match="rtol"):
+            assert_unbiased(rloo, rtol=rtol)
+    with pytest.raises(InputError, match="invariance 'rotation' is unknown"):
+        assert_invariances(rloo, ["rotation"])
+    with pytest.raises(InputError, match="which is empty"):
+        assert_invariances(rloo, [])
+    with pytest.raises(InputError, match="problem is a list"):
+        exact_mse(rloo, problem=[problem], group_size=2)
+    with pytest.raises(InputError, match="group size is 1"):
+        exact_mse(rloo, problem=problem, group_size=1)
+    with pytest.raises(InputError, match="take a smaller group_size"):
+        assert_unbiased(rloo, problems=problem, group_size=12)
+    with pytest.raises(InputError, match="kinds is"):
+        testing.problems(["plain", "odd"])
+    with pytest.raises(InputError, match="number or \\(least, greatest\\)"):
+        testing.rewards((5, 2))
+    with pytest.raises(InputError, match="group size is 1"):
+        testing.scores(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda z: z.mean(axis=-1), "returned shape"),
+        (lambda z: z[..., :1], "they must be equal"),
+        (lambda z: None, "returned NoneType: it must return an array of numbers"),
+        (lambda z: z.astype(str), "it must return an array of numbers"),
+        (lambda z: 1j * z, "it must return an array of numbers"),
+        (lambda z: (z, z), "returned shape"),
+        (lambda z: [z, z[0]], "it must return an array of numbers"),
+        (lambda z: z + np.inf, "is not finite"),
+    ],
+)
+@pytest.mark.parametrize("check", [assert_unbiased, assert_invariances, assert_finite])
+def test_bad_answers_are_refused(check, function, message):
+    assert message in failure(check, function)
+
+
+def test_an_assertion_inside_the_function_keeps_its_traceback():
+    def guarded(z):
+        assert z.max() < 0.75, "not such rewards"
+        return rloo(z)
+
+    with pytest.raises(AssertionError, match="not such rewards") as found:
+        assert_unbiased(guarded)
+    assert found.traceback[-1].name == "guarded"
+
+
+def test_names_of_what_has_no_name():
+    class Advantages:
+        def __call__(self, z):
+            return dr_grpo(z)
+
+    assert failure(assert_unbiased, Advantages()).startswith("Advantages is biased")
+    assert failure(assert_unbiased, functools.partial(dr_grpo)).startswith("dr_grpo is biased")

@@ -1,0 +1,119 @@
+"""Which invariances hold, how a failure is found, and what degenerate groups do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.advantages import (
+    BOTH,
+    batch_normalised,
+    dr_grpo,
+    failure,
+    maximum_reward,
+    neighbour,
+    norm_weighted,
+    normalised,
+    normalised_without_epsilon,
+    others_over_g,
+    own_norm_weighted,
+    own_reward_in_the_sum,
+    rloo,
+    signed_wrongly,
+)
+from ustat_pg import estimators, testing
+from ustat_pg.problems import random_problem
+from ustat_pg.testing import assert_finite, assert_invariances, assert_unbiased, exact_mse
+
+
+@pytest.fixture(params=["hypothesis", "seeded"])
+def search(request, monkeypatch):
+    """Both ways to look for rewards that fail."""
+    if request.param == "seeded":
+        monkeypatch.setattr(testing.invariances, "has_hypothesis", lambda: False)
+    return request.param
+
+
+@pytest.mark.parametrize("function", [rloo, dr_grpo, estimators.grpo])
+def test_leave_one_out_has_every_invariance(function, search):
+    assert_invariances(function, examples=10)
+    assert_invariances(function, examples=5, layout="group")
+    assert_invariances(function, examples=5, layout="minibatch")
+
+
+@pytest.mark.parametrize(
+    ("function", "kept"),
+    [
+        (normalised, {"shift", "permutation", "zero-sum"}),
+        (estimators.vanilla, {"scale", "permutation"}),
+        (neighbour, {"shift", "scale", "zero-sum"}),
+        (others_over_g, {"scale", "permutation"}),
+        (own_reward_in_the_sum, {"scale", "permutation"}),
+        (signed_wrongly, set(testing.INVARIANCES)),
+        (maximum_reward, {"permutation"}),
+    ],
+)
+def test_which_invariances_hold(function, kept, search):
+    assert_invariances(function, kept, examples=10, group_size=(2, 5))
+    for name in set(testing.INVARIANCES) - kept:
+        message = failure(assert_invariances, function, name, examples=30)
+        assert message.startswith(function.__name__)
+        said = "do not sum to zero" if name == "zero-sum" else f"is not {name}-"
+        assert said in message
+        assert "at rewards" in message
+
+
+def test_invariances_of_functions_of_norms_and_of_minibatches(search):
+    assert_invariances(norm_weighted, ["shift", "scale", "permutation"], inputs=BOTH, examples=10)
+    message = failure(assert_invariances, norm_weighted, "zero-sum", inputs=BOTH, examples=10)
+    assert "sum to zero" in message
+    kept = ["shift", "permutation", "zero-sum"]
+    assert_invariances(batch_normalised, kept, layout="minibatch", examples=10)
+    message = failure(assert_invariances, batch_normalised, "scale", layout="minibatch")
+    assert "the advantages are normalised" in message
+    assert "mixes the groups" in failure(assert_invariances, batch_normalised, kept)
+
+
+def test_hypothesis_shrinks_what_no_corner_shows():
+    def spoiled(z):
+        """Wrong only where the largest reward is above 2.5."""
+        return rloo(z) + (z.max(axis=-1, keepdims=True) > 2.5) * (z.max() < 5)
+
+    message = failure(assert_invariances, spoiled, "zero-sum", group_size=3)
+    assert "at rewards [0.0, 0.0, 2.5625]" in message
+
+
+def test_no_search_changes_from_run_to_run(search):
+    seen = []
+
+    def watching(z):
+        seen[-1].append(z.tobytes())
+        return rloo(z)
+
+    for _ in range(2):
+        seen.append([])
+        assert_invariances(watching, "shift", examples=20)
+    assert seen[0] == seen[1]
+
+
+def test_degenerate_groups():
+    for function in (rloo, dr_grpo, normalised):
+        for layout in testing.LAYOUTS:
+            assert_finite(function, layout=layout)
+    assert_finite(batch_normalised, layout="minibatch")
+    assert_finite(norm_weighted, inputs=BOTH)
+    message = failure(assert_finite, normalised_without_epsilon)
+    assert message.startswith("G = 2, all rewards zero: normalised_without_epsilon is not finite")
+    assert "the advantages of rewards [0.0, 0.0] are [nan, nan]" in message
+    message = failure(assert_finite, own_norm_weighted, inputs=BOTH)
+    assert "all scores zero: " in message
+    one_over = failure(assert_finite, lambda z: rloo(z) / z.sum(axis=-1, keepdims=True))
+    assert "all rewards zero" in one_over
+
+
+def test_nan_is_refused_by_every_check_with_its_rewards():
+    for check in (assert_unbiased, assert_invariances, assert_finite):
+        assert "is not finite" in failure(check, normalised_without_epsilon)
+    problem = random_problem(0)
+    assert "is not finite" in failure(
+        exact_mse, normalised_without_epsilon, problem=problem, group_size=2
+    )

@@ -1,0 +1,214 @@
+"""The function under test: how it is called, and what is asked of its answers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..validation import InputError, finite_array, integer
+
+Array = NDArray[np.float64]
+
+LAYOUTS = ("batched", "minibatch", "group")
+"""How a function is called: see the page of :mod:`ustat_pg.testing`."""
+
+INPUTS = ("rewards", "squared_norms", "contexts")
+"""What a function can take."""
+
+_SAME_ANSWER_RTOL = 1e-4
+"""Two evaluations of one group that differ by more, relatively, are not the rounding of float32."""
+_WATCHED_CALLS, _WATCHED_GROUPS = 50, 8
+"""First calls in which groups must stay apart, and the number of groups from which every call must."""
+SINGLE_PRECISION = 1e-5
+"""The relative error that single precision is allowed."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Violation(AssertionError):
+    """A finding of these checks, as opposed to an assert inside the function under test."""
+
+
+def reports(function: Callable[P, T]) -> Callable[P, T]:
+    """Let findings leave as plain assertion errors, without our own insides in the traceback."""
+
+    @functools.wraps(function)
+    def reporting(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except Violation as violation:
+            message = str(violation)
+        raise AssertionError(message)
+
+    return reporting
+
+
+def _numpy(value: Any) -> Any:
+    """A NumPy array of whatever array the function returned."""
+    if hasattr(value, "detach"):
+        # torch: off the graph, off the device, and bfloat16, which NumPy lacks, to float64.
+        value = value.detach().cpu().double()
+    elif type(value).__module__.startswith("cupy"):
+        value = value.get()
+    array = np.asarray(value)
+    if array.dtype == object and hasattr(value, "__dlpack__"):
+        array = np.from_dlpack(value)
+    return array
+
+
+def show(array: Array) -> str:
+    return str(np.round(array, 6).tolist())
+
+
+class UnderTest:
+    """A user's function, called in its own layout with its own kind of arrays, and its answers checked."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        layout: str,
+        inputs: Sequence[str],
+        array: Callable[[Any], Any] | None,
+    ) -> None:
+        if not callable(function):
+            raise InputError(f"function is {function!r}: it must be callable")
+        if layout not in LAYOUTS:
+            raise InputError(f"layout {layout!r} is unknown: choose one of {', '.join(LAYOUTS)}")
+        if isinstance(inputs, str) or "rewards" not in inputs or not set(inputs) <= set(INPUTS):
+            raise InputError(
+                f"inputs is {inputs!r}: it must hold 'rewards' and can hold {', '.join(INPUTS[1:])}"
+            )
+        if array is not None and not callable(array):
+            raise InputError(f"array is {array!r}: it must be callable, as torch.tensor is")
+        self.function, self.layout, self.inputs, self.array = function, layout, tuple(inputs), array
+        inner = getattr(function, "func", function)
+        self.name = getattr(inner, "__name__", type(inner).__name__)
+        self.single, self.calls = False, 0
+
+    def __call__(self, rewards: Array, squared_norms: Array, contexts: Any) -> Array:
+        """Advantages (n, B, G) of rewards (n, B, G), squared norms (n, B, G) and contexts (n, B)."""
+        given = {"rewards": rewards, "squared_norms": squared_norms, "contexts": contexts}
+        unit = 0 if self.layout == "minibatch" else 1
+        columns = [np.asarray(given[name]) for name in self.inputs]
+        columns = [c.reshape(-1, *c.shape[1 + unit :]) for c in columns]
+        shapes = [c.shape[1:] for c in columns]
+        widths = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+        # Far fewer rewards than outcomes differ, and a call may be slow: each is made once.
+        flat = np.concatenate([c.reshape(len(c), -1) for c in columns], axis=1, dtype=np.float64)
+        distinct, back = np.unique(flat, axis=0, return_inverse=True)
+        parts = [
+            part.reshape(-1, *shape).astype(column.dtype)
+            for part, shape, column in zip(
+                np.split(distinct, widths, axis=1), shapes, columns, strict=True
+            )
+        ]
+        answers = self._evaluate(parts)
+        self.calls += 1
+        if self.calls <= _WATCHED_CALLS or len(answers) > _WATCHED_GROUPS:
+            self._alone(parts, answers)
+        return answers[back.reshape(-1)].reshape(rewards.shape)
+
+    def _evaluate(self, parts: list[Any]) -> Array:
+        """Answers of the distinct units, one call for all or one for each."""
+        if self.layout == "batched":
+            return self._call(parts)
+        return np.stack([self._call([p[i] for p in parts]) for i in range(len(parts[0]))])
+
+    def _call(self, parts: list[Any]) -> Array:
+        # Copies: many trainers' functions write into what they are given.
+        arguments = [np.array(p) for p in parts]
+        rewards = parts[self.inputs.index("rewards")]
+        if self.array is not None:
+            arguments = [self.array(a) for a in arguments]
+        try:
+            # What a division by 0 leaves is reported below, with the rewards that led to it.
+            with np.errstate(all="ignore"):
+                answer = self.function(*arguments)
+        except Exception as error:
+            kinds = ", ".join(
+                f"{type(a).__name__} {p.shape}" for a, p in zip(arguments, parts, strict=True)
+            )
+            error.add_note(
+                f"raised by {self.name}, called with {kinds}; if it takes another kind of array "
+                "say array=, if another shape layout="
+            )
+            raise
+        try:
+            array = _numpy(answer)
+        except (TypeError, ValueError):
+            array = np.asarray(None)
+        if array.dtype.kind not in "iuf":
+            raise Violation(
+                f"{self.name} returned {type(answer).__name__}: it must return an array of numbers"
+            )
+        if array.shape != rewards.shape:
+            raise Violation(
+                f"{self.name} returned shape {array.shape} for rewards of shape {rewards.shape}: "
+                "they must be equal"
+            )
+        dtype = str(getattr(answer, "dtype", array.dtype))
+        self.single = self.single or dtype.endswith(("float32", "float16"))
+        array = array.astype(np.float64)
+        bad = ~np.isfinite(array)
+        if bad.any():
+            row = tuple(np.argwhere(bad)[0][: 1 if self.layout == "batched" else 0])
+            raise Violation(
+                f"{self.name} is not finite: the advantages of rewards {show(rewards[row])} "
+                f"are {show(array[row])}"
+            )
+        return array
+
+    def _alone(self, parts: list[Any], answers: Array) -> None:
+        """Refuse a function that is random, that remembers, or that mixes what it should not."""
+        chosen = np.unique(np.linspace(0, len(answers) - 1, 4).astype(int))
+        alone = np.concatenate([self._evaluate([p[i : i + 1] for p in parts]) for i in chosen])
+        rewards = parts[self.inputs.index("rewards")][chosen]
+        axes = tuple(range(1, rewards.ndim))
+        scale = np.abs(rewards).max(axes) + np.abs(answers[chosen]).max(axes)
+        off = np.abs(alone - answers[chosen]).max(axes) > _SAME_ANSWER_RTOL * scale
+        if not off.any():
+            return
+        first = int(np.flatnonzero(off)[0])
+        group, one, two = (show(a[first]) for a in (rewards, answers[chosen], alone))
+        if self.layout == "batched":
+            again = self._evaluate(parts)
+            if np.allclose(
+                again, answers, rtol=_SAME_ANSWER_RTOL, atol=_SAME_ANSWER_RTOL * float(scale.max())
+            ):
+                raise Violation(
+                    f"{self.name} mixes the groups of a batch: the advantages of {group} are {one} "
+                    f"beside other groups and {two} alone; test it with layout='minibatch'"
+                )
+        raise Violation(
+            f"{self.name} is random or remembers earlier calls: the advantages of {group} were "
+            f"{one} and then {two}; only a function of its arguments alone can be enumerated"
+        )
+
+    @property
+    def hint(self) -> str:
+        return (
+            f"; the advantages came in single precision: rtol={SINGLE_PRECISION:g} allows for that"
+            if self.single
+            else ""
+        )
+
+
+def whole_numbers(name: str, value: Any, minimum: int) -> tuple[int, ...]:
+    """One whole number or several."""
+    several = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    if not several:
+        raise InputError(f"{name} is empty: give at least one")
+    return tuple(integer(name, one, minimum) for one in several)
+
+
+def relative_tolerance(rtol: Any) -> float:
+    number = float(finite_array("rtol", rtol, 0))
+    if not 0 <= number < 1:
+        raise InputError(f"rtol is {number}: it must be at least 0 and below 1")
+    return number

@@ -1,0 +1,336 @@
+"""Unbiasedness by enumeration, and a diagnosis where it fails."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..engines.base import Cell, InfeasibleError
+from ..engines.gradients.exact import minibatches
+from ..problems import SoftmaxBandit
+from ..validation import InputError
+from .function import (
+    SINGLE_PRECISION,
+    Array,
+    UnderTest,
+    Violation,
+    relative_tolerance,
+    reports,
+    whole_numbers,
+)
+
+PROPORTIONAL = 1e-7
+"""Residuals below this, relative to the scale, are rounding of a multiple of the gradient."""
+
+
+@functools.cache
+def _defaults() -> tuple[tuple[str, SoftmaxBandit], ...]:
+    def sure(table: list[list[float]]) -> tuple[Array, Array]:
+        values = np.array(table)[..., None]
+        return values, np.ones_like(values)
+
+    features = [
+        [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]],
+        [[0.5, -1.0], [1.0, 1.0], [0.0, -0.5]],
+    ]
+    chance = [[[0.7, 0.3], [0.0, 1.0]], [[0.25, 0.75], [0.0, 1.0]]]
+    return (
+        (
+            "three rewards, two prompts that share parameters",
+            SoftmaxBandit.linear(
+                [0.6, 0.4], features, [0.4, -0.3], *sure([[1.0, 0.0, 0.5], [0.0, 0.5, 1.0]])
+            ),
+        ),
+        (
+            "binary reward, one prompt easier",
+            SoftmaxBandit.tabular(
+                [0.5, 0.5],
+                [[0.8, -0.2], [-1.5, 0.5]],
+                np.broadcast_to([1.0, 0.0], (2, 2, 2)),
+                chance,
+            ),
+        ),
+        (
+            "a prompt rarely solved",
+            SoftmaxBandit.tabular([1.0], [[-3.0, 0.0, 0.5]], *sure([[1.0, 0.0, 0.0]])),
+        ),
+        (
+            "negative rewards",
+            SoftmaxBandit.tabular([1.0], [[0.3, -0.5, 0.9]], *sure([[-10.0, -9.5, -12.0]])),
+        ),
+    )
+
+
+def default_problems() -> dict[str, SoftmaxBandit]:
+    """The problems that :func:`assert_unbiased` enumerates unless it is given others, by name.
+
+    Few outcomes each, so that groups of 4 in minibatches of 2 are enumerated; prompts of different
+    value that share parameters, binary and graded rewards, sure and random ones, negative ones.
+
+    >>> len(default_problems())
+    4
+    """
+    return dict(_defaults())
+
+
+def _named(
+    problems: SoftmaxBandit | Iterable[SoftmaxBandit] | Mapping[str, SoftmaxBandit] | None,
+) -> dict[str, SoftmaxBandit]:
+    if problems is None:
+        return default_problems()
+    if isinstance(problems, SoftmaxBandit):
+        problems = [problems]
+    if not isinstance(problems, Mapping):
+        problems = {f"number {i}": problem for i, problem in enumerate(problems)}
+    if not problems:
+        raise InputError("problems is empty: give at least one")
+    for name, problem in problems.items():
+        if not isinstance(problem, SoftmaxBandit):
+            raise InputError(
+                f"problem {name!r} is a {type(problem).__name__}: it must be a SoftmaxBandit"
+            )
+    return dict(problems)
+
+
+def mean_gradient(under: UnderTest, cell: Cell) -> Array:
+    """E ĝ by enumeration of every outcome, in order, of a minibatch: (d,)."""
+    problem = cell.problem
+    weights = np.zeros(problem.contexts * problem.arms)
+    try:
+        for draws, probability in minibatches(cell, tuples=True):
+            share = probability[:, None, None] * under(
+                draws.rewards, draws.squared_norms, draws.contexts
+            )
+            where = draws.contexts[..., None] * problem.arms + draws.arms
+            weights += np.bincount(where.ravel(), share.ravel(), minlength=len(weights))
+    except InfeasibleError as error:
+        raise InfeasibleError(
+            f"{error}; take a smaller group_size or batch_size, or a problem with fewer outcomes"
+        ) from None
+    weights /= cell.batch_size * cell.group_size
+    table = weights.reshape(problem.contexts, problem.arms)
+    return np.sum([problem.policy.combine(x, w) for x, w in enumerate(table)], axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Expectation:
+    """E ĝ beside g on one problem at one G and B."""
+
+    problem: str
+    group_size: int
+    batch_size: int
+    mean: Array
+    target: Array
+    scale: float  # (E‖s‖² E z²)^½, which bounds ‖g‖ and does not vanish with it
+
+    @property
+    def error(self) -> float:
+        return float(np.linalg.norm(self.mean - self.target))
+
+    @property
+    def flat(self) -> bool:
+        return float(np.linalg.norm(self.target)) <= 1e-12 * self.scale
+
+    @property
+    def relative(self) -> float:
+        return self.error / (self.scale if self.flat else float(np.linalg.norm(self.target)))
+
+    @property
+    def factor(self) -> float:
+        """The c of the multiple of g that is nearest to E ĝ."""
+        return float(self.mean @ self.target) / float(self.target @ self.target)
+
+    @property
+    def residual(self) -> float:
+        """How far E ĝ is from every multiple of g."""
+        rest = self.mean if self.flat else self.mean - self.factor * self.target
+        return float(np.linalg.norm(rest)) / self.scale if self.scale else 0.0
+
+
+def _factors(results: list[_Expectation], rtol: float) -> dict[tuple[int, int], float] | None:
+    """The c with E ĝ = c g on every problem, by (G, B); None if there is none."""
+    tolerance = max(rtol, PROPORTIONAL)
+    factors: dict[tuple[int, int], float] = {}
+    for result in results:
+        if result.residual > tolerance:
+            return None
+        if result.flat:
+            continue
+        cell = (result.group_size, result.batch_size)
+        known = factors.setdefault(cell, result.factor)
+        if abs(result.factor - known) > tolerance * result.scale / np.linalg.norm(result.target):
+            return None
+    return factors
+
+
+_FACTORS: tuple[tuple[str, Callable[[int, int], float], str], ...] = (
+    ("0", lambda g, b: 0.0, "it carries no signal"),
+    ("-1", lambda g, b: -1.0, "the sign is wrong"),
+    (
+        "(G-1)/G",
+        lambda g, b: (g - 1) / g,
+        "a rescaled learning rate, that of the full group mean, in which the own reward is too",
+    ),
+    (
+        "(BG-1)/(BG)",
+        lambda g, b: (b * g - 1) / (b * g),
+        "a rescaled learning rate, that of the mean of the minibatch, the own reward included",
+    ),
+    (
+        "-(G-1)/G",
+        lambda g, b: -(g - 1) / g,
+        "the sign is wrong, and the full group mean rescales the learning rate",
+    ),
+    (
+        "(G-2)/(G-1)",
+        lambda g, b: (g - 2) / (g - 1),
+        "a rescaled learning rate: the own reward is in a sum that is divided by G-1",
+    ),
+    ("G/(G-1)", lambda g, b: g / (g - 1), "a rescaled learning rate"),
+    ("1/G", lambda g, b: 1 / g, "a rescaled learning rate: divided by the group size twice"),
+    ("G", lambda g, b: float(g), "a rescaled learning rate: a sum over the group, not a mean"),
+    ("B", lambda g, b: float(b), "a rescaled learning rate: a sum over the prompts, not a mean"),
+    ("1/B", lambda g, b: 1 / b, "a rescaled learning rate: divided by the batch size twice"),
+    (
+        "1/(BG)",
+        lambda g, b: 1 / (b * g),
+        "a rescaled learning rate: divided by the size of the minibatch twice",
+    ),
+)
+"""Multiples of the gradient that slips lead to: as written, its value, what it means."""
+
+
+def _meaning(factors: dict[tuple[int, int], float], rtol: float) -> str:
+    """What the multiples say, in words."""
+    tolerance = max(rtol, PROPORTIONAL)
+    if all(abs(c - 1) <= tolerance for c in factors.values()):
+        return "and c differs from 1 by rounding at most: rtol sets what is allowed"
+    several = len({batch for _, batch in factors}) > 1
+    values = ", ".join(
+        f"{round(c, 9) + 0.0:.4g} at G = {g}" + (f", B = {b}" if several else "")
+        for (g, b), c in factors.items()
+    )
+    for text, value, meaning in _FACTORS:
+        if all(abs(c - value(*cell)) <= tolerance for cell, c in factors.items()):
+            return f"c = {text}: {meaning} ({values})"
+    if any(c <= 0 for c in factors.values()):
+        return f"not always upwards: c = {values}"
+    return f"a rescaled learning rate: c = {values}"
+
+
+def _diagnosis(results: list[_Expectation], worst: _Expectation, rtol: float) -> str:
+    factors = _factors(results, rtol)
+    where = "on every problem" if len({r.problem for r in results}) > 1 else "on this problem"
+    if factors:
+        return f"{where} E ĝ is c times the gradient, {_meaning(factors, rtol)}"
+    if worst.flat:
+        return "there the gradient is 0 and E ĝ is not"
+    if worst.residual <= max(rtol, PROPORTIONAL):
+        return (
+            f"there E ĝ is {worst.factor:.4g} times the gradient, but the factor changes from "
+            "problem to problem or E ĝ turns away from g: more than a rescaled learning rate"
+        )
+    cosine = worst.factor * np.linalg.norm(worst.target) / np.linalg.norm(worst.mean)
+    angle = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
+    return (
+        f"E ĝ is no multiple of the gradient (the angle between them is {angle:.3g} degrees): "
+        "more than a rescaled learning rate"
+    )
+
+
+@reports
+def assert_unbiased(
+    function: Callable[..., Any],
+    *,
+    group_size: int | Iterable[int] = (2, 3, 4),
+    problems: SoftmaxBandit | Iterable[SoftmaxBandit] | Mapping[str, SoftmaxBandit] | None = None,
+    layout: str = "batched",
+    inputs: Sequence[str] = ("rewards",),
+    array: Callable[[Any], Any] | None = None,
+    batch_size: int | Iterable[int] | None = None,
+    up_to_scale: bool = False,
+    rtol: float = 1e-9,
+) -> None:
+    """Assert that the gradient estimate which these advantages make has the gradient as its mean.
+
+    E ĝ = g,   ĝ = (1/BG) Σ_b Σᵢ s_{b,i} A_{b,i},   for every problem, G and B.
+
+    E ĝ is the sum over every outcome of a minibatch, each order of a group apart, so that a
+    function may depend on the order. grpo is unbiased by Lemma 1 (ustatistic), and so is every
+    baseline that the output itself does not enter. The message of a failure says how large the
+    bias is, whether E ĝ is a multiple c g (a rescaled learning rate: the full group mean has
+    c = (G-1)/G) and whether it is not (normalisation by the standard deviation).
+
+    Arguments:
+        function: rewards to advantages of the same shape.
+        group_size: G >= 2, one or several.
+        problems: what to enumerate, one, several or by name; :func:`default_problems` if not given.
+        layout: one of :data:`LAYOUTS`.
+        inputs: what the function takes, in order, of :data:`INPUTS`.
+        array: turns a NumPy array into the function's kind, e.g. ``torch.tensor``.
+        batch_size: B, one or several, for layout ``"minibatch"`` only; 1 and 2 if not given.
+        up_to_scale: allow E ĝ = c g with one c > 0 for all problems, which may depend on G and B.
+        rtol: allowed ‖E ĝ - g‖ relative to (E‖s‖² E z²)^½, rounding; 1e-5 for single precision.
+
+    Raises:
+        AssertionError: the function is biased, or its answer is no array of the rewards' shape, or
+            not finite, or not a function of its arguments group by group.
+        InputError: an argument is not as said, or there is too much to enumerate.
+
+    >>> from ustat_pg.estimators import group_mean, norm_weighted
+    >>> assert_unbiased(group_mean, up_to_scale=True)
+    >>> assert_unbiased(
+    ...     lambda z, norms: norm_weighted(z, squared_norms=norms), inputs=("rewards", "squared_norms")
+    ... )
+    """
+    under = UnderTest(function, layout, inputs, array)
+    sizes, tolerance, chosen = (
+        whole_numbers("group size", group_size, 2),
+        relative_tolerance(rtol),
+        _named(problems),
+    )
+    if batch_size is not None and layout != "minibatch":
+        raise InputError(
+            f"batch_size is given with layout {layout!r}, in which each group stands alone: "
+            "it is for layout='minibatch'"
+        )
+    if batch_size is None:
+        batch_size = (1, 2) if layout == "minibatch" else 1
+    batches = whole_numbers("batch size", batch_size, 1)
+    results = []
+    for size in sizes:
+        for batch in batches:
+            for name, problem in chosen.items():
+                moments = problem.moments()
+                square = (
+                    problem.policy.probs
+                    * (problem.reward_probs * problem.reward_values**2).sum(axis=-1)
+                ).sum(axis=-1)
+                scale = (moments.context_probs @ moments.fisher_trace) * (
+                    moments.context_probs @ square
+                )
+                mean = mean_gradient(under, Cell(problem, size, batch))
+                results.append(
+                    _Expectation(name, size, batch, mean, problem.gradient(), float(scale) ** 0.5)
+                )
+    failed = [r for r in results if not r.error <= tolerance * r.scale]
+    if not failed:
+        return
+    if up_to_scale:
+        factors = _factors(results, tolerance)
+        if factors and min(factors.values()) > 0:
+            return
+    # Rounded, so that of equally biased ones the first is named.
+    worst = max(failed, key=lambda r: float(f"{r.relative:.6g}"))
+    prompts = f", B = {worst.batch_size}" if layout == "minibatch" else ""
+    raise Violation(
+        f"{under.name} is biased: at G = {worst.group_size}{prompts} on problem {worst.problem!r} "
+        f"‖E ĝ - g‖ is {worst.relative:.3g} times {'(E‖s‖² E z²)^½' if worst.flat else '‖g‖'}, the "
+        f"worst of {len(failed)} failures in {len(results)} enumerations; "
+        f"{_diagnosis(results, worst, tolerance)}"
+        f"{under.hint if worst.relative < SINGLE_PRECISION else ''}"
+    )
