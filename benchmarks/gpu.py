@@ -38,6 +38,7 @@ from benchmarks import mse_kernel, network_scores, network_training, trajectorie
 from benchmarks.ustatistics import machine
 from ustat_pg import rng
 from ustat_pg.engines import Cell, Estimator, MomentSums, SquaredError
+from ustat_pg.engines.device import MOST_THREADS, device_name, launch, require_device
 from ustat_pg.engines.gradients import cpu, cuda
 from ustat_pg.engines.gradients import scalar as cuda_bodies
 from ustat_pg.engines.gradients.autograd import AutogradEngine
@@ -120,12 +121,12 @@ def least(rounds: int, *calls: Callable[[], Any]) -> list[float]:
 
 def floor(replications: int, slots: int, words: int) -> Any:
     """The xor of so many words at each of so many slots of each replication, left on the device."""
-    key, most = device.to_device(rng.cell_key(0, "floor")), cuda.MOST_THREADS
+    key, most = device.to_device(rng.cell_key(0, "floor")), MOST_THREADS
     out = device.device_array(replications, np.uint64)
     for first in range(0, replications, most):
         count = min(most, replications - first)
         part = out[first : first + count]
-        cuda.launch(cuda_bodies.floor_kernel, count, first, count, key, slots, -(-words // 4), part)
+        launch(cuda_bodies.floor_kernel, count, first, count, key, slots, -(-words // 4), part)
     device.synchronize()
     return out
 
@@ -218,7 +219,7 @@ def cuda_rows(effort: Effort, tiny: bool) -> list[list[str]]:
     squared = [mse_kernel.Case(arms, group) for arms, group in sizes]
     trained = trajectories.CASES[:1] if tiny else trajectories.CASES
     try:
-        cuda.require_device()
+        require_device()
     except InputError:
         names = [("squared error", f"K = {c.arms}, G = {c.group}") for c in squared]
         names += [
@@ -309,8 +310,8 @@ def torch_rows(effort: Effort, tiny: bool) -> list[list[str]]:
 def where(threads: int) -> str:
     """Device and machine, in words."""
     try:
-        cuda.require_device()
-        name = cuda.device_name()
+        require_device()
+        name = device_name()
     except InputError:
         name = "none that numba can use, so the rows of the cuda engine stay open"
     return f"Device: {name}.\n\n{machine('numpy', 'numba', 'torch')}; {threads} threads."

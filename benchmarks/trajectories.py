@@ -29,7 +29,8 @@ from tabulate import tabulate
 from threadpoolctl import threadpool_limits
 
 from benchmarks.ustatistics import machine
-from ustat_pg.engines.runs.trajectory import Decay, Trajectory, get_trajectory_engine
+from ustat_pg.engines.runs.schedules import Decay
+from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine
 from ustat_pg.problems import SoftmaxBandit
 
 THREADS = 2

@@ -24,7 +24,7 @@ import numpy as np
 
 from ustat_pg.checks import equal, positive
 from ustat_pg.engines import Cell, Constant, Decay, Estimator, Gap, Training
-from ustat_pg.engines.runs.trajectory import Schedule
+from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (

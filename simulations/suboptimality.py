@@ -22,7 +22,7 @@ import numpy as np
 
 from ustat_pg.checks import at_most, attained, equal
 from ustat_pg.engines import Constant, Decay, Estimator, Gap, Training
-from ustat_pg.engines.runs.trajectory import Schedule
+from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.experiment import Check, Claim, LogSlope, Point, mean_of
 from ustat_pg.predictions import bound_curve, gradient_mse, mean_gap
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["InputError", "finite_array", "frozen", "integer", "probabilities"]
+__all__ = ["InputError", "finite_array", "frozen", "integer", "number", "probabilities"]
 
 PROBABILITY_TOLERANCE = 1e-9
 """How far probabilities may sum from 1 before they are refused (they are then renormalised)."""
@@ -72,6 +72,18 @@ def finite_array(name: str, value: ArrayLike, ndim: int | None = None) -> NDArra
             f"{name} holds {array[where]} at {list(where)}: all entries must be finite"
         )
     return frozen(array)
+
+
+def number(name: str, value: Any, above: float) -> float:
+    """Return ``value`` as a finite number above a limit, or raise :class:`InputError`.
+
+    >>> number("rate", 1, above=0.0)
+    1.0
+    """
+    found = float(finite_array(name, value, 0))
+    if not found > above:
+        raise InputError(f"{name} is {found!r}: it must be above {above:g}")
+    return found
 
 
 def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:

@@ -23,18 +23,23 @@ from numba import cuda as numba_cuda
 from tests.agreement import test_engines as shared
 from tests.agreement import test_tokens as tokens
 from tests.agreement import test_trajectories as paths
-from ustat_pg.engines import Cell, Distance, Estimator, Gap, SquaredError, Training, get_engine
+from ustat_pg.engines import (
+    Ball,
+    Box,
+    Cell,
+    Constant,
+    Decay,
+    Distance,
+    Estimator,
+    Gap,
+    SquaredError,
+    Training,
+    get_engine,
+)
 from ustat_pg.engines.gradients import cpu, cuda, reference
 from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs.cuda import Flips, flips
-from ustat_pg.engines.runs.trajectory import (
-    Ball,
-    Box,
-    Constant,
-    Decay,
-    Trajectory,
-    get_trajectory_engine,
-)
+from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine
 from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +134,7 @@ def measured_cells():
         for batch in (1, 2):
             yield f"corner {number}/B{batch}", Cell(problem, 4, batch)
     for kind in ("plain", "shared-linear", "linear", "one-context"):
-        yield f"large group/{kind}", Cell(random_problem(2, kind), cuda._COMPARED + 6)
+        yield f"large group/{kind}", Cell(random_problem(2, kind), cuda.COMPARED_OUTPUTS + 6)
 
 
 def plain_quantities(size):
@@ -295,7 +300,7 @@ def test_the_same_numbers_from_the_body_for_one_prompt(answers):
         if name in found:
             quantities = plain_quantities(cell.group_size)
             compare(name, cell, quantities, found[name])
-            seen.add((cpu._is_plain(cell, quantities), cell.group_size > cuda._COMPARED))
+            seen.add((cpu._is_plain(cell, quantities), cell.group_size > cuda.COMPARED_OUTPUTS))
     assert seen == {(True, True), (True, False), (False, True), (False, False)}
 
 

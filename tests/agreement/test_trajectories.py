@@ -9,17 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ustat_pg.engines import Estimator
+from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
 from ustat_pg.engines.runs import reference as plain
 from ustat_pg.engines.runs.lanes import FEW_CONTEXTS, LANES
-from ustat_pg.engines.runs.trajectory import (
-    Ball,
-    Box,
-    Constant,
-    Decay,
-    Trajectory,
-    get_trajectory_engine,
-)
+from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine
 from ustat_pg.problems import SoftmaxBandit, random_problem
 
 FAR = 2**40 + 3

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines.runs.trajectory import Constant, Decay
+from ustat_pg.engines import Constant, Decay
 from ustat_pg.moments import ContextMatrices, Moments
 from ustat_pg.predictions import (
     MixtureLaw,

@@ -22,7 +22,8 @@ from .base import (
 )
 from .networks.cell import NetworkTraining
 from .runs.cell import ConditionalPit, Gap, GapTransform, Pit, Training
-from .runs.trajectory import Ball, Box, Constant, Decay
+from .runs.regions import Ball, Box
+from .runs.schedules import Constant, Decay
 
 __all__ = [
     "Ball",

@@ -12,7 +12,19 @@ from numba import cuda as numba_cuda
 from tests.agreement import test_engines as shared
 from tests.agreement import test_trajectories as paths
 from ustat_pg import rng
-from ustat_pg.engines import Cell, Distance, Estimator, MomentSums, SquaredError, get_engine
+from ustat_pg.engines import (
+    Ball,
+    Box,
+    Cell,
+    Constant,
+    Decay,
+    Distance,
+    Estimator,
+    MomentSums,
+    SquaredError,
+    device,
+    get_engine,
+)
 from ustat_pg.engines.gradients import cpu, cuda
 from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs import cpu as trajectory_cpu
@@ -20,7 +32,7 @@ from ustat_pg.engines.runs import cuda as trajectory_cuda
 from ustat_pg.engines.runs import scalar as path_bodies
 from ustat_pg.engines.runs import trajectory
 from ustat_pg.engines.runs.cuda import flips
-from ustat_pg.engines.runs.trajectory import Ball, Box, Constant, Decay, Trajectory, starts
+from ustat_pg.engines.runs.trajectory import Trajectory, starts
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
 
@@ -212,8 +224,8 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
         NVVM()
     except NvvmSupportError:
         pytest.skip("no NVVM library here")
-    device = SimpleNamespace(compute_capability=(8, 0))
-    monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: device)
+    fake = SimpleNamespace(compute_capability=(8, 0))
+    monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: fake)
     quantities = shared.quantities_for(3)
     cell = Cell(random_problem(1, "linear", contexts=3), 3)
     tables, asked = cpu._tables(cell.problem), cpu._asked(cell.problem, quantities)
@@ -287,7 +299,7 @@ def test_the_simulator_beside_compiled_code_is_refused(monkeypatch):
     monkeypatch.setattr(config, "DISABLE_JIT", 0)
     with pytest.raises(InputError, match="set NUMBA_DISABLE_JIT=1 beside"):
         cuda.ENGINE.measure(CELL, [QUANTITY], replications=5)
-    assert cuda.device_name() == "numba's CUDA simulator"
+    assert device.device_name() == "numba's CUDA simulator"
 
 
 def test_what_the_cpu_engine_refuses_is_refused(no_device):
@@ -315,7 +327,7 @@ class Memory:
     def __init__(self, monkeypatch, holds, says=None):
         self.holds = holds
         says = holds if says is None else says
-        monkeypatch.setattr(cuda, "free_bytes", lambda: float(says))
+        monkeypatch.setattr(device, "free_bytes", lambda: float(says))
         monkeypatch.setattr(numba_cuda, "device_array", self.device_array)
         monkeypatch.setattr(numba_cuda, "to_device", np.array)
         monkeypatch.setattr(numba_cuda, "synchronize", lambda: None)
@@ -329,7 +341,7 @@ class Memory:
 def chunks(total, shapes):
     """The chunks that were run, each as its start, its size and its scratch's threads."""
     seen = []
-    cuda.in_chunks(
+    device.in_chunks(
         total, shapes, lambda start, count, rooms: seen.append((start, count, rooms[0].shape[-1]))
     )
     return seen
@@ -342,7 +354,7 @@ SHAPES = {"weights": ((3, 4), np.float64), "chosen": ((2,), np.int32)}
 def test_a_chunk_fits_the_free_memory(monkeypatch):
     Memory(monkeypatch, 10_000, says=1300)
     assert chunks(25, SHAPES) == [(0, 10, 10), (10, 10, 10), (20, 5, 10)]
-    monkeypatch.setattr(cuda, "MOST_THREADS", 4)
+    monkeypatch.setattr(device, "MOST_THREADS", 4)
     assert chunks(6, SHAPES) == [(0, 4, 4), (4, 2, 4)]
     Memory(monkeypatch, np.inf)
     assert chunks(3, SHAPES) == [(0, 3, 3)]
@@ -364,9 +376,9 @@ def test_memory_that_runs_out_in_a_launch_costs_no_replication(monkeypatch):
             raise MemoryError
         done.extend(range(start, start + count))
 
-    monkeypatch.setattr(cuda, "MOST_THREADS", 4)
+    monkeypatch.setattr(device, "MOST_THREADS", 4)
     with pytest.warns(UserWarning, match="2 replications at once from here on"):
-        cuda.in_chunks(10, SHAPES, run)
+        device.in_chunks(10, SHAPES, run)
     assert done == list(range(10))
 
 
@@ -387,7 +399,7 @@ def test_other_errors_of_the_device_are_not_hidden(monkeypatch):
         raise RuntimeError("[700] CUDA_ERROR_ILLEGAL_ADDRESS")
 
     with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
-        cuda.in_chunks(3, SHAPES, broken)
+        device.in_chunks(3, SHAPES, broken)
 
 
 def test_tables_that_do_not_fit_are_named(monkeypatch):
@@ -398,15 +410,15 @@ def test_tables_that_do_not_fit_are_named(monkeypatch):
     with pytest.raises(
         InputError, match=r"the problem's tables take .* of which dense \(2, 3, 200\) takes 9.4 KiB"
     ):
-        cuda.upload(cpu._tables(problem), "the problem's tables")
+        device.upload(cpu._tables(problem), "the problem's tables")
     monkeypatch.setattr(numba_cuda, "to_device", lambda array: memory.device_array(10**6, "u1"))
     with pytest.raises(InputError, match=r"the bends take 24 bytes, of which the bends \(3,\)"):
-        cuda.upload(np.zeros(3), "the bends")
+        device.upload(np.zeros(3), "the bends")
     monkeypatch.setattr(numba_cuda, "to_device", np.array)
     small = cpu._tables(CELL.problem)
-    assert np.array_equal(cuda.upload(small, "tables").outcomes.ends, small.outcomes.ends)
+    assert np.array_equal(device.upload(small, "tables").outcomes.ends, small.outcomes.ends)
     with pytest.raises(InputError, match=r"the values \(3, 9\) take 216 bytes: .* 4.9 KiB free"):
-        cuda.allocate("the values", (3, 9))
+        device.allocate("the values", (3, 9))
 
 
 # Flips.

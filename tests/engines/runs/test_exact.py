@@ -7,19 +7,12 @@ import pytest
 from scipy.interpolate import make_interp_spline
 
 from ustat_pg import estimators
-from ustat_pg.engines import Cell, Estimator, InfeasibleError
+from ustat_pg.engines import Ball, Box, Cell, Constant, Decay, Estimator, InfeasibleError
 from ustat_pg.engines.gradients.exact import minibatches
 from ustat_pg.engines.runs import exact as module
+from ustat_pg.engines.runs import splines
 from ustat_pg.engines.runs.exact import check, expectations
-from ustat_pg.engines.runs.trajectory import (
-    Ball,
-    Box,
-    Constant,
-    Decay,
-    Trajectory,
-    get_trajectory_engine,
-    starts,
-)
+from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine, starts
 from ustat_pg.problems import LocationBandit, mixture_problem
 from ustat_pg.problems.bent_bandit import norm_only_problem
 from ustat_pg.validation import InputError
@@ -237,10 +230,10 @@ def test_a_projection_that_is_forgotten_is_seen():
 @pytest.mark.parametrize("count", [16, 41])
 def test_the_spline_is_scipys(count):
     values = np.random.default_rng(1).normal(size=(2, count))
-    coefficients = module._coefficients(values)
+    coefficients = splines.coefficients(values)
     x = np.linspace(0, count - 1, 333)
     left = np.minimum(x.astype(int), count - 2)
-    weights = np.stack(module._weights.py_func(x - left))
+    weights = np.stack(splines._weights.py_func(x - left))
     mine = np.einsum("an,wan->wn", weights, coefficients[:, left + np.arange(6)[:, None]])
     theirs = make_interp_spline(np.arange(count), values, k=5, axis=1)(x)
     assert np.allclose(mine, theirs, rtol=0, atol=1e-11)
@@ -263,7 +256,7 @@ def test_the_projection_acts_on_y_as_on_theta(theta_set):
     y = np.random.default_rng(2).normal(size=(200, 2))
     after = y.copy()
     for row in after:
-        module._project(row, *acting.plain, np.empty(len(acting.frame)))
+        splines._project(row, *acting.plain, np.empty(len(acting.frame)))
     whole = theta_set.project(origin + y @ basis.T)
     assert np.allclose(origin + after @ basis.T, whole, rtol=0, atol=1e-12)
     low, high = acting.bounds(2)

@@ -10,17 +10,10 @@ import pytest
 import scipy.stats
 
 from ustat_pg import rng
-from ustat_pg.engines import Estimator
+from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
 from ustat_pg.engines.gradients import reference
 from ustat_pg.engines.runs import lanes as bodies
-from ustat_pg.engines.runs.trajectory import (
-    Ball,
-    Box,
-    Constant,
-    Decay,
-    Trajectory,
-    get_trajectory_engine,
-)
+from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine
 from ustat_pg.predictions import gradient_covariance
 from ustat_pg.problems import BentBandit, SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError

@@ -41,7 +41,8 @@ from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
 from ...validation import InputError, finite_array, frozen, integer
 from ..base import Array, Estimator, InfeasibleError, MomentSums
 from ..runs.cell import Gap, Runs
-from ..runs.trajectory import TRAJECTORY_DESIGNS, Constant, Decay, Schedule, check_block
+from ..runs.schedules import Constant, Decay, Schedule
+from ..runs.trajectory import TRAJECTORY_DESIGNS, check_block
 
 __all__ = ["NetworkTraining", "OutOfMemory", "Probe", "train"]
 

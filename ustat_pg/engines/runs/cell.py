@@ -27,7 +27,9 @@ from ...distributions import WeightedChi2
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, integer
 from ..base import Array, Estimator, InfeasibleError, MomentSums
-from .trajectory import Ball, Schedule, Theta, Trajectory, get_trajectory_engine
+from .regions import Ball, Theta
+from .schedules import Schedule
+from .trajectory import Trajectory, get_trajectory_engine
 
 __all__ = [
     "BINS",

@@ -7,7 +7,8 @@ import numpy as np
 from ... import rng
 from ..base import Array
 from . import lanes as bodies
-from .trajectory import Ball, Box, Trajectory, check_block, starts
+from .regions import Ball, Box
+from .trajectory import Trajectory, check_block, starts
 
 __all__ = ["ENGINE"]
 

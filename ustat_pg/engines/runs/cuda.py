@@ -17,7 +17,7 @@ from numba import cuda
 from ... import rng
 from ...validation import InputError
 from ..base import Array
-from ..gradients.cuda import in_chunks, launch, require_device, upload
+from ..device import in_chunks, launch, require_device, upload
 from . import scalar as bodies
 from .cpu import _plan
 from .trajectory import Trajectory, check_block, get_trajectory_engine, starts
@@ -138,7 +138,7 @@ def flips(
     Raises:
         InputError: an engine that is unknown or cannot run here; a tolerance that is not positive.
 
-    >>> from ustat_pg.engines.runs.trajectory import Constant
+    >>> from ustat_pg.engines import Constant
     >>> from ustat_pg.problems import random_problem
     >>> ask = Trajectory(random_problem(1, "linear"), group_size=4, steps=10, schedule=Constant(0.1))
     >>> found = flips(ask, "reference", "cpu", replications=50)

@@ -22,15 +22,13 @@ what a fine grid is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from math import asinh, ceil, copysign, floor, isfinite, log, log10, sqrt
+from functools import cached_property
+from math import asinh, ceil, floor, isfinite, log10
 from typing import Any
 
 import numpy as np
-from numba import njit
-from scipy.linalg import solve_banded
 from scipy.sparse import csr_array
 
 from ...estimators import gradient
@@ -39,7 +37,9 @@ from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, finite_array, integer
 from ..base import Array, Cell, Draws, InfeasibleError, Integers
 from ..gradients.exact import minibatches, size
-from .trajectory import Ball, Box, Trajectory, starts
+from .regions import Ball, Box
+from .splines import back_on_line, back_on_plane, coefficients
+from .trajectory import Trajectory, starts
 
 __all__ = ["Expectations", "check", "expectations"]
 
@@ -65,7 +65,6 @@ _NARROWEST = 1e-6
 _ALONG = 1e-9
 _DIGITS = 250
 """Outcomes are enumerated at the uniform policy; their probabilities must not underflow there."""
-_12TH, _24TH, _120TH = 1 / 12, 1 / 24, 1 / 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +133,8 @@ def expectations(
             or of another shape, steps that are not there, an allowed error that is not positive.
 
     >>> import numpy as np
-    >>> from ustat_pg.engines.runs.trajectory import Constant, Trajectory
+    >>> from ustat_pg.engines import Constant
+    >>> from ustat_pg.engines.runs.trajectory import Trajectory
     >>> from ustat_pg.problems import LocationBandit
     >>> problem = LocationBandit([1.0], [[1.0]], np.linspace(-1.5, 1.5, 5), 0.8,
     ...     [[[0.1], [0.4], [0.9], [1.0], [0.3]]], np.ones((1, 5, 1)))
@@ -506,7 +506,7 @@ class _Chain:
         u = np.empty((count * len(later), len(y)))
         active = 0
         rates = self.trajectory.schedule.rates(self.trajectory.steps)
-        body = (_back_on_line, _back_on_plane)[self.r - 1]
+        body = (back_on_line, back_on_plane)[self.r - 1]
         axes = (
             np.array(grid.scale),
             grid.spacing,
@@ -520,7 +520,7 @@ class _Chain:
             if t:
                 values = u[:active, :-1].reshape(active, *grid.shape)
                 body(
-                    _coefficients(values),
+                    coefficients(values),
                     *axes,
                     y,
                     move,
@@ -607,148 +607,3 @@ def _projection(given: Ball | Box | None, origin: Array, basis: Array) -> _Proje
         raise refused
     rows = bounded & (seen > 0.5)
     return _Projection(basis[rows], origin[rows], given.low[rows], given.high[rows])
-
-
-def _coefficients(values: Array) -> Array:
-    """Coefficients of the quintic spline through values (W, n[, n]): (W, n + 4[, n + 4]).
-
-    The spline is Σᵢ cᵢ B(ξ - i), i = -2 to n + 1; at the two knots next to each end it has a fifth
-    derivative (not-a-knot), which is the sixth difference of c there.
-    """
-    out = values
-    for axis in range(1, values.ndim):
-        front = np.moveaxis(out, axis, 0)
-        count = len(front)
-        right = np.zeros((count + 4, front[0].size))
-        right[2:-2] = front.reshape(count, -1)
-        solved = solve_banded((6, 6), _bands(count), right, check_finite=False, overwrite_b=True)
-        out = np.moveaxis(solved.reshape(count + 4, *front.shape[1:]), 0, axis)
-    return np.ascontiguousarray(out)
-
-
-@lru_cache(maxsize=16)
-def _bands(count: int) -> Array:
-    """The spline's equations for so many values, as :func:`scipy.linalg.solve_banded` has them."""
-
-    def equations() -> Iterator[tuple[int, int, tuple[int, ...] | Array]]:
-        smooth = (1, -6, 15, -20, 15, -6, 1)
-        for row in (0, 1):
-            yield row, row, smooth
-            yield count + 2 + row, count - 4 + row, smooth
-        for node in range(count):
-            yield node + 2, node, np.array([1, 26, 66, 26, 1]) / 120
-
-    bands = np.zeros((13, count + 4))
-    for row, first, entries in equations():
-        for column, entry in enumerate(entries, start=first):
-            bands[6 + row - column, column] = entry
-    return bands
-
-
-@njit(nogil=True, inline="always", error_model="numpy")
-def _weights(t):  # type: ignore[no-untyped-def]
-    """B(t + 2), …, B(t - 3) of the quintic B-spline, 0 <= t <= 1."""
-    s, u, v = 1.0 - t, 1.0 + t, 2.0 - t
-    t2, s2 = t * t, s * s
-    return (
-        s2 * s2 * s * _120TH,
-        0.425 + u * (0.625 + u * (-1.75 + u * (1.25 + u * (-0.375 + u * _24TH)))),
-        0.55 + t2 * (-0.5 + t2 * (0.25 - t * _12TH)),
-        0.55 + s2 * (-0.5 + s2 * (0.25 - s * _12TH)),
-        0.425 + v * (0.625 + v * (-1.75 + v * (1.25 + v * (-0.375 + v * _24TH)))),
-        t2 * t2 * t * _120TH,
-    )
-
-
-@njit(nogil=True, error_model="numpy")
-def _project(y, frame, shift, low, high, radius, z):  # type: ignore[no-untyped-def]
-    """P(y), in place; z is scratch."""
-    length = 0.0
-    for q in range(len(frame)):
-        z[q] = shift[q]
-        for j in range(len(y)):
-            z[q] += frame[q, j] * y[j]
-        length += z[q] * z[q]
-    if radius > 0.0:
-        if length <= radius * radius:
-            return
-        factor = radius / np.sqrt(length) - 1.0
-        for q in range(len(frame)):
-            z[q] *= factor
-    else:
-        for q in range(len(frame)):
-            z[q] = min(max(z[q], low[q]), high[q]) - z[q]
-    for q in range(len(frame)):
-        for j in range(len(y)):
-            y[j] += frame[q, j] * z[q]
-
-
-@njit(nogil=True, inline="always", error_model="numpy")
-def _place(y, scale, spacing, first, count):  # type: ignore[no-untyped-def]
-    """Where y lies on an axis, 0 to count - 1; points outside count as the nearest inside."""
-    v = abs(y / scale)
-    # asinh written out: a place needs full absolute precision only, at a quarter of the time.
-    x = copysign(log(v + sqrt(v * v + 1.0)), y) / spacing - first
-    return min(max(x, 0.0), count - 1.0)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _back_on_line(  # type: ignore[no-untyped-def]
-    coefficients, scale, spacing, first, shape, y, move, chance, rate,
-    frame, shift, low, high, radius, out,
-):  # fmt: skip
-    """One step back: out (W, M) is E u(P(y + rate ĝ)) of splines with coefficients (W, n + 4).
-
-    Who does not move is not projected: no run is outside, and there u would have a kink just where
-    a projection leaves its runs.
-    """
-    at, z = np.empty(1), np.empty(len(frame))
-    width, count = len(coefficients), shape[0]
-    for m in range(len(y)):
-        for c in range(width):
-            out[c, m] = 0.0
-        for k in range(chance.shape[1]):
-            at[0] = y[m, 0] + rate * move[m, k, 0]
-            if len(frame) and move[m, k, 0] != 0.0:
-                _project(at, frame, shift, low, high, radius, z)
-            x = _place(at[0], scale[0], spacing, first[0], count)
-            # At least 0 already, but then the compiler knows that the index is not negative.
-            i = max(min(int(x), count - 2), 0)
-            w = _weights(x - i)
-            for c in range(width):
-                value = 0.0
-                for a in range(6):
-                    value += w[a] * coefficients[c, i + a]
-                out[c, m] += chance[m, k] * value
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _back_on_plane(  # type: ignore[no-untyped-def]
-    coefficients, scale, spacing, first, shape, y, move, chance, rate,
-    frame, shift, low, high, radius, out,
-):  # fmt: skip
-    """The same on a plane, coefficients (W, n + 4, n + 4)."""
-    at, z = np.empty(2), np.empty(len(frame))
-    width, rows, columns = len(coefficients), shape[0], shape[1]
-    for m in range(len(y)):
-        for c in range(width):
-            out[c, m] = 0.0
-        for k in range(chance.shape[1]):
-            at[0] = y[m, 0] + rate * move[m, k, 0]
-            at[1] = y[m, 1] + rate * move[m, k, 1]
-            if len(frame) and (move[m, k, 0] != 0.0 or move[m, k, 1] != 0.0):
-                _project(at, frame, shift, low, high, radius, z)
-            x = _place(at[0], scale[0], spacing, first[0], rows)
-            i = max(min(int(x), rows - 2), 0)
-            w = _weights(x - i)
-            x = _place(at[1], scale[1], spacing, first[1], columns)
-            j = max(min(int(x), columns - 2), 0)
-            v = _weights(x - j)
-            for c in range(width):
-                value = 0.0
-                for a in range(6):
-                    along = 0.0
-                    for b in range(6):
-                        along += v[b] * coefficients[c, i + a, j + b]
-                    value += w[a] * along
-                out[c, m] += chance[m, k] * value

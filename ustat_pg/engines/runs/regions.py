@@ -1,0 +1,118 @@
+"""Regions that a training run's parameters are projected on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...validation import InputError, finite_array, frozen, number
+from ..base import Array
+
+__all__ = ["Ball", "Box", "Theta"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """Θ = {θ : ‖Uᵀ(θ - centre)‖ <= radius}: all of θ, or the part in the span of U.
+
+    Arguments:
+        centre: (d,).
+        radius: positive.
+        basis: U with orthonormal columns, (d, r); directions outside its span stay free.
+
+    Raises:
+        InputError: entries that are not finite, a radius that is not positive, shapes that do not
+            match, columns that are not orthonormal.
+    """
+
+    centre: Array
+    radius: float
+    basis: Array | None = None
+
+    def __post_init__(self) -> None:
+        centre = finite_array("centre", self.centre, 1)
+        object.__setattr__(self, "centre", centre)
+        object.__setattr__(self, "radius", number("radius", self.radius, 0.0))
+        if self.basis is not None:
+            basis = finite_array("basis", self.basis, 2)
+            if len(basis) != len(centre):
+                raise InputError(
+                    f"basis has shape {basis.shape}: it must have a row for each of the "
+                    f"{len(centre)} parameters"
+                )
+            if not np.allclose(basis.T @ basis, np.eye(basis.shape[1]), rtol=0, atol=1e-9):
+                raise InputError("basis must have orthonormal columns (to 1e-9)")
+            object.__setattr__(self, "basis", basis)
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return len(self.centre)
+
+    @property
+    def label(self) -> str:
+        """Its definition in words."""
+        within = "" if self.basis is None else f",basis={self.basis.tolist()}"
+        return f"ball({self.centre.tolist()},{self.radius!r}{within})"
+
+    def project(self, theta: Array) -> Array:
+        """The nearest points of Θ to parameters (..., d)."""
+        basis = np.eye(self.d) if self.basis is None else self.basis
+        off = theta - self.centre
+        # Sums of products in a fixed order: a matrix product's order depends on its size.
+        along = (off[..., :, None] * basis).cumsum(axis=-2)[..., -1, :]
+        norm = np.sqrt((along**2).cumsum(axis=-1)[..., -1])
+        outside = norm > self.radius
+        excess = np.where(outside, 1.0 - self.radius / np.where(outside, norm, 1.0), 0.0)
+        back = (along[..., None, :] * basis).cumsum(axis=-1)[..., -1]
+        return np.where(outside[..., None], theta - excess[..., None] * back, theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Θ = {θ : low <= θ <= high}, coordinate by coordinate.
+
+    Arguments:
+        low, high: (d,); entries may be infinite.
+
+    Raises:
+        InputError: NaN, shapes that differ, or low above high.
+
+    >>> Box([-1.0, 0.0], [1.0, np.inf]).project(np.array([3.0, 5.0]))
+    array([1., 5.])
+    """
+
+    low: Array
+    high: Array
+
+    def __post_init__(self) -> None:
+        low, high = (np.array(side, dtype=np.float64) for side in (self.low, self.high))
+        if low.ndim != 1 or low.shape != high.shape or not len(low):
+            raise InputError(
+                f"low has shape {low.shape} and high {high.shape}: both must be (d,), d >= 1"
+            )
+        if not (low <= high).all() or (low == np.inf).any() or (high == -np.inf).any():
+            raise InputError(
+                f"low is {low.tolist()} and high {high.tolist()}: low must be at most high, "
+                "neither NaN, and the box must hold a point"
+            )
+        object.__setattr__(self, "low", frozen(low))
+        object.__setattr__(self, "high", frozen(high))
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return len(self.low)
+
+    @property
+    def label(self) -> str:
+        """Its definition in words."""
+        return f"box({self.low.tolist()},{self.high.tolist()})"
+
+    def project(self, theta: Array) -> Array:
+        """The nearest points of Θ to parameters (..., d)."""
+        return np.minimum(np.maximum(theta, self.low), self.high)
+
+
+Theta = Ball | Box

@@ -1,0 +1,69 @@
+"""Schedules: the learning rates of a training run's steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from ...validation import InputError, number
+from ..base import Array
+
+__all__ = ["Constant", "Decay", "Schedule"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The schedule ηₜ = η.
+
+    Arguments:
+        eta: η > 0.
+
+    Raises:
+        InputError: η is not positive and finite.
+
+    >>> Constant(0.5).rates(3)
+    array([0.5, 0.5, 0.5])
+    """
+
+    eta: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eta", number("eta", self.eta, 0.0))
+
+    def rates(self, steps: int) -> Array:
+        """η₁ to η_T, (T,)."""
+        return np.full(steps, self.eta)
+
+
+@dataclass(frozen=True)
+class Decay:
+    """The schedule ηₜ = c / (t + t₀), t = 1, …, T.
+
+    Arguments:
+        c: positive.
+        t0: above -1, so that every rate is positive; the paper's c / t is t₀ = 0.
+
+    Raises:
+        InputError: c is not positive and finite, or t₀ makes η₁ infinite or negative.
+
+    >>> Decay(6.0, 2.0).rates(4)
+    array([2. , 1.5, 1.2, 1. ])
+    """
+
+    c: float
+    t0: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "c", number("c", self.c, 0.0))
+        object.__setattr__(self, "t0", number("t0", self.t0, -1.0))
+        if not isfinite(self.c / (1.0 + self.t0)):
+            raise InputError(f"c is {self.c!r} and t0 {self.t0!r}: the first rate overflows")
+
+    def rates(self, steps: int) -> Array:
+        """η₁ to η_T, (T,)."""
+        return np.asarray(self.c / (np.arange(1, steps + 1) + self.t0), dtype=np.float64)
+
+
+Schedule = Constant | Decay
