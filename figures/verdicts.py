@@ -47,7 +47,7 @@ def _rows(claim: dict[str, Any]) -> list[dict[str, Any]]:
                 rivals.append(float(np.clip((value - check["prediction"]) / half, -EDGE, EDGE)))
         rows.append(
             {
-                "group": check["group"],
+                "origin": check["origin"],
                 "place": (drawn["estimate"] - check["prediction"]) / half,
                 "error": drawn["standard_error"] / half,
                 "rivals": rivals,
@@ -68,8 +68,8 @@ def draw(document: dict[str, Any]) -> Figure | None:
     for axis, (claim, rows) in zip(axes, claims, strict=True):
         axis.axvspan(-1, 1, color="0.9", lw=0)
         axis.axvline(0, color="0.5", lw=0.6)
-        for group, (colour, marker, _) in LOOKS.items():
-            own = [(y, row) for y, row in enumerate(rows) if row["group"] == group]
+        for origin, (colour, marker, _) in LOOKS.items():
+            own = [(y, row) for y, row in enumerate(rows) if row["origin"] == origin]
             heights, places = [y for y, _ in own], np.array([row["place"] for _, row in own])
             errors = np.array([row["error"] for _, row in own])
             axis.hlines(heights, places - errors, places + errors, color=colour, lw=0.9)
@@ -85,10 +85,10 @@ def draw(document: dict[str, Any]) -> Figure | None:
         axis.set_yticks([])
         axis.set_title(f"{claim['label']}\n{claim['verdict']}")
         axis.spines["left"].set_visible(False)
-    groups = dict.fromkeys(row["group"] for _, rows in claims for row in rows)
+    origins = dict.fromkeys(row["origin"] for _, rows in claims for row in rows)
     handles = [
-        Line2D([], [], color=LOOKS[g][0], marker=LOOKS[g][1], ms=2.8, mew=0, label=LOOKS[g][2])
-        for g in groups
+        Line2D([], [], color=colour, marker=marker, ms=2.8, mew=0, label=label)
+        for colour, marker, label in map(LOOKS.__getitem__, origins)
     ]
     handles.append(Line2D([], [], color="black", marker="x", ms=3, mew=0.6, lw=0, label="rival"))
     wide = len(claims) > 1

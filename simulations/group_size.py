@@ -202,7 +202,7 @@ def follows(run: Run, rivals: Mapping[str, float] | None = None, margin: float =
     """The gap is the predicted one."""
     value = run.predicted
     statement = equal(value, rivals, digits=run.own_error, relative_margin=margin)
-    return Check(run.label, run.ground.group, run.gap, statement)
+    return Check(run.label, run.ground.origin, run.gap, statement)
 
 
 def beats(best: Run, other: Run, rivals: tuple[str, ...] = ()) -> Check:
@@ -213,7 +213,7 @@ def beats(best: Run, other: Run, rivals: tuple[str, ...] = ()) -> Check:
     reshuffled = ", epochs" if best.design == "epochs" else ""
     return Check(
         f"{other.label}{reshuffled}: more{words} than at G={best.group_size}",
-        best.ground.group,
+        best.ground.origin,
         LogSlope((0.0, 1.0), (best.gap, other.gap), (low, high)),
         positive(ratio, rivals, scale=ratio),
     )
@@ -228,7 +228,7 @@ def schedules(ground: Ground) -> tuple[Schedule, Schedule]:
 def _enumerable(ground: Ground, smoke: bool) -> Iterator[Check]:
     """K = 6, where every outcome of every step can be enumerated."""
     decay, constant = schedules(ground)
-    more = not smoke and ground.group == "made-up"
+    more = not smoke and ground.origin == "made-up"
     steps = (100, 300) if more else (100,)
     for size in (2, 3, 6):
         for step in steps:
@@ -259,13 +259,13 @@ def _curve(ground: Ground) -> Iterator[Check]:
 
 def _epochs(ground: Ground, smoke: bool) -> Iterator[Check]:
     """Few prompts, again and again: what is left of the curve, and where its least value goes."""
-    for schedule in schedules(ground)[: 1 if smoke or ground.group == "generated" else 2]:
+    for schedule in schedules(ground)[: 1 if smoke or ground.origin == "generated" else 2]:
         largest = Run(ground, 24, 12, schedule, 48, design="epochs")
         third = replace(largest, group_size=3)
         yield beats(largest, third)
         if smoke:
             continue
-        if ground.group == "made-up":
+        if ground.origin == "made-up":
             yield beats(replace(third, design="iid"), replace(largest, design="iid"))
         for size in (2, 4, 12):
             check = follows(replace(largest, group_size=size))
@@ -297,7 +297,7 @@ def _gradient(entry: Entry, budget: int, sizes: tuple[int, ...]) -> Iterator[Che
         }
         yield Check(
             f"{entry.name} K={budget} G={size}: error of the gradient",
-            entry.group,
+            entry.origin,
             mean_of(Cell(entry.problem, size, batch), mse_of("grpo")),
             equal(value, wrong if size == 2 else None, scale=value),
         )
@@ -320,7 +320,7 @@ def claim(suite: Suite) -> Claim:
     checks: list[Check] = []
     for ground in grounds.tugs("tug"):
         checks += _enumerable(ground, smoke)
-        if not smoke and ground.group == "made-up":
+        if not smoke and ground.origin == "made-up":
             checks += _curve(ground)
     for ground in grounds.tugs("accord"):
         nine = Run(ground, 9, 9, schedules(ground)[0], 60)

@@ -52,7 +52,7 @@ class Ground:
     """A problem with an interior optimum, its name and where it comes from: made-up, generated, real."""
 
     name: str
-    group: str
+    origin: str
     landscape: Landscape
 
 

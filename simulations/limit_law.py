@@ -190,7 +190,7 @@ def _transforms(setting: Setting) -> Iterator[Check]:
         rivals[NORMAL] = exp(-times + rate**2 * float((weights**2).sum()))
         yield Check(
             f"{setting.name}: transform at {times:g}/mean",
-            setting.ground.group,
+            setting.ground.origin,
             mean_of(setting.training, GapTransform(GRPO, setting.steps, rate)),
             equal(
                 transform(weights, rate),
@@ -222,7 +222,7 @@ def _distribution(setting: Setting) -> Iterator[Check]:
     far = {name: value for name, value in rivals.items() if value > 2.5 * LAW_ERROR}
     yield Check(
         f"{setting.name}: distribution",
-        setting.ground.group,
+        setting.ground.origin,
         LawDistance(setting.training, Pit(GRPO, setting.steps, tuple(setting.weights.tolist()))),
         equal(0.0, far, scale=1.0, relative_margin=0.015, digits=LAW_ERROR),
     )
@@ -247,7 +247,7 @@ def _shrinking(ground: Ground) -> Iterator[Check]:
     )
     yield Check(
         f"{ground.name} G=2: distance to the limit against T",
-        ground.group,
+        ground.origin,
         LogSlope(tuple(log(t + t0) for t in times), points, sizes),
         equal(-1.0, {STAYS: 0.0}, scale=1.0, relative_margin=0.5, digits=0.2),
     )
@@ -293,7 +293,7 @@ def _mixture(number: int | None, seed: int) -> Iterator[Check]:
     pit = ConditionalPit(GRPO, 1000, training.landscape.d - 1, low, high)
     yield Check(
         f"{ground.name} G=2: conditional distribution",
-        ground.group,
+        ground.origin,
         LawDistance(training, pit),
         equal(0.0, scale=1.0, relative_margin=0.015, digits=LAW_ERROR),
     )
@@ -302,7 +302,7 @@ def _mixture(number: int | None, seed: int) -> Iterator[Check]:
     mixed = chi2.cdf(weights.mean() * chi2.ppf(levels, 1)[:, None] / weights, 1).mean(axis=1)
     yield Check(
         f"{ground.name} G=2: distance from the law of the mean weight",
-        ground.group,
+        ground.origin,
         LawDistance(training, Pit(GRPO, 1000, (float(weights.mean()),))),
         equal(
             float(np.abs(mixed - levels).max()), scale=1.0, relative_margin=0.015, digits=LAW_ERROR
@@ -315,7 +315,7 @@ def _leaves(ground: Ground) -> Check:
     setting = Setting(ground, 2, 10.0, 4.0, 1000, (0.2, -0.2))
     return Check(
         f"{setting.name}, t0=4: the law is another one",
-        ground.group,
+        ground.origin,
         LawDistance(setting.training, Pit(GRPO, 1000, tuple(setting.weights.tolist()))),
         Statement(0.1, Interval(2.5 * LAW_ERROR, inf), {}, 1.0, 0.02),
     )

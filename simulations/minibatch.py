@@ -93,7 +93,7 @@ def claim(suite: Suite) -> Claim:
             checks.append(
                 Check(
                     f"{entry.name} G={group_size} B={batch_size} {design}: {baseline}",
-                    entry.group,
+                    entry.origin,
                     mean_of(cell, mse_of(baseline)),
                     equal(value, wrong, scale=value),
                 )

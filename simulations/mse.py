@@ -61,7 +61,7 @@ def _of(entry: Entry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
         cell, at = Cell(entry.problem, size), f"{entry.name} G={size}"
         predicted = gradient_mse(moments, "grpo", size)
         statement = equal(predicted.mse, rivals(moments, size), scale=predicted.mse)
-        yield Check(f"{at}: grpo", entry.group, mean_of(cell, mse_of("grpo")), statement)
+        yield Check(f"{at}: grpo", entry.origin, mean_of(cell, mse_of("grpo")), statement)
     size = group_sizes[0]
     cell, at = Cell(entry.problem, size), f"{entry.name} G={size}"
     for baseline in PEERS:
@@ -69,7 +69,7 @@ def _of(entry: Entry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
         scale = max(value, predicted.vanilla_mse / 10)
         yield Check(
             f"{at}: {baseline}",
-            entry.group,
+            entry.origin,
             mean_of(cell, mse_of(baseline)),
             equal(value, scale=scale),
         )
@@ -78,13 +78,13 @@ def _of(entry: Entry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
     along = float(unit @ gradient_covariance(moments, "grpo", size) @ unit)
     yield Check(
         f"{at}: covariance along a direction",
-        entry.group,
+        entry.origin,
         mean_of(cell, SquaredProjection(grpo)),
         equal(along),
     )
     yield Check(
         f"{at}: unbiased along a direction",
-        entry.group,
+        entry.origin,
         mean_of(cell, Projection(grpo)),
         equal(0.0, scale=along**0.5),
     )
@@ -95,7 +95,7 @@ def _of(entry: Entry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
     limit = bound / 2 if second < 0.45 * bound else bound
     yield Check(
         f"{at}: explicit bound" + (", half of it" if limit < bound else ""),
-        entry.group,
+        entry.origin,
         mean_of(cell, Distance(grpo, Estimator("oracle"))),
         at_most(limit, second, tighter),
     )

@@ -68,7 +68,7 @@ class Study:
     """Runs of one policy on one problem.
 
     Arguments:
-        name, group: as an entry's.
+        name, origin: as an entry's.
         problem: the prompts and their verifier.
         policy: at the start.
         rate: η of the small steps.
@@ -76,7 +76,7 @@ class Study:
     """
 
     name: str
-    group: str
+    origin: str
     problem: TokenProblem
     policy: SoftmaxPolicy
     rate: float
@@ -84,13 +84,13 @@ class Study:
 
     @classmethod
     def of(
-        cls, name: str, group: str, problem: TokenProblem, policy: SoftmaxPolicy, device: str
+        cls, name: str, origin: str, problem: TokenProblem, policy: SoftmaxPolicy, device: str
     ) -> Study:
         """With the rate at which PATH steps of the first one's pace gain half of the gap."""
         bandit = problem.bandit(policy)
         gradient = bandit.gradient()
         rate = problem.gap(bandit) / (2 * PATH * float(gradient @ gradient))
-        return cls(name, group, problem, policy, float(f"{rate:.2g}"), device)
+        return cls(name, origin, problem, policy, float(f"{rate:.2g}"), device)
 
     def runs(
         self, group_size: int, budget: int, steps: int, rate: float, block: int
@@ -182,9 +182,9 @@ def studies(suite: Suite) -> tuple[Study, ...]:
         for number in range(suite.generated)
     ]
     out = []
-    for group, name, seed in seeds:
+    for origin, name, seed in seeds:
         problem, policy = _unlearned(suite.on, np.random.default_rng(seed))
-        out.append(Study.of(name, group, problem, policy, suite.device))
+        out.append(Study.of(name, origin, problem, policy, suite.device))
     return tuple(out)
 
 
@@ -210,7 +210,7 @@ def one_step(suite: Suite) -> Iterator[Check]:
         ):
             yield Check(
                 f"{study.name} G={size} B=1: one step of {rate:.3g}, {estimator.label}",
-                study.group,
+                study.origin,
                 mean_of(training, Gap(estimator, 1)),
                 equal(exact[own], rivals),
             )
@@ -248,7 +248,7 @@ def group_sizes(suite: Suite) -> Iterator[Check]:
         yield Check(
             f"{study.name} K={budget} T={steps}: gap at G={budget} over that at G={size}, by some "
             f"{EFFECT:.0%}",
-            study.group,
+            study.origin,
             LogSlope((0.0, 1.0), (best, worst), (0.4, 0.4 * (1 + EFFECT))),
             positive(log(1 + EFFECT), GROUP_SIZE_RIVALS, scale=1.0),
         )

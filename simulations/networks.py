@@ -180,7 +180,7 @@ def _climbs(on: str, rng: np.random.Generator) -> list[Drawn]:
 def bandits(
     on: str, count: int, seed: int = 0, *, dense: bool = False
 ) -> Iterator[tuple[str, str, TokenBandit]]:
-    """Name, group and problem of each, made-up ones first.
+    """Name, origin and problem of each, made-up ones first.
 
     Arguments:
         on: tokens or transformer.

@@ -86,7 +86,7 @@ def _by_transform(
     )
     return Check(
         f"{_at(ground, runs)}: transform of {_word(better)} above {_word(worse)}, s={rate:g}",
-        ground.group,
+        ground.origin,
         Linear(runs, quantities),
         positive(gain, [rival], scale=1.0),
     )
@@ -107,13 +107,13 @@ def _by_law(
     name = f"{_at(ground, runs)}: law of {_word(better)} over {_word(worse)}"
     yield Check(
         f"{name}: by how much",
-        ground.group,
+        ground.origin,
         LawExcess(runs, first, second),
         equal(distance, {rival: 0.0}, scale=1.0, relative_margin=0.04, digits=CURVED),
     )
     yield Check(
         f"{name}: nowhere below",
-        ground.group,
+        ground.origin,
         LawExcess(runs, second, first),
         equal(0.0, {rival: distance}, scale=1.0, relative_margin=0.04, digits=CURVED / 2),
     )
@@ -169,8 +169,8 @@ def _ordered_weights(ground: Ground) -> Iterator[Check]:
         gain = float(factor) * 0.4**2 / len(factors(ground, c))
         functional = weight_gain(ground, ORACLE, constant(value + 0.4), axis, c)
         name = f"{ground.name} w{axis + 1}: constant V + 0.4 above the oracle"
-        yield Check(name, ground.group, functional, positive(gain, [REVERSED], scale=gain))
-        yield Check(f"{name}: by how much", ground.group, functional, equal(gain))
+        yield Check(name, ground.origin, functional, positive(gain, [REVERSED], scale=gain))
+        yield Check(f"{name}: by how much", ground.origin, functional, equal(gain))
 
 
 def uneven_runs(ground: Ground, steps: int) -> Training:
@@ -190,8 +190,8 @@ def _uneven(ground: Ground, steps: int) -> Iterator[Check]:
     gain = float(oracle[0] - own[0])
     functional = weight_gain(ground, better, ORACLE, 0, c)
     name = f"{ground.name}: the weight of the oracle above constant 0.7"
-    yield Check(name, ground.group, functional, positive(gain, [NORM], scale=gain))
-    yield Check(f"{name}: by how much", ground.group, functional, equal(gain))
+    yield Check(name, ground.origin, functional, positive(gain, [NORM], scale=gain))
+    yield Check(f"{name}: by how much", ground.origin, functional, equal(gain))
     yield from _by_law(ground, uneven_runs(ground, steps), better, ORACLE, NORM)
 
 
@@ -236,7 +236,7 @@ def _correlation(ground: Ground) -> Check:
     total = -float(landscape.curvatures.sum())
     return Check(
         f"{ground.name}: E[‖s‖² a] = -tr Λ",
-        ground.group,
+        ground.origin,
         Linear(Cell(problem, 1), terms),
         equal(total, {EVERYWHERE: 0.0}),
     )
@@ -254,10 +254,10 @@ def _linear(ground: Ground) -> Iterator[Check]:
     gain = times * (means[0] - means[1])
     functional = Linear(runs, quantities)
     name = f"{_at(ground, runs)}: oracle's mean gap above that of V - λ/F"
-    yield Check(name, ground.group, functional, positive(gain, [EVERYWHERE], scale=gain))
+    yield Check(name, ground.origin, functional, positive(gain, [EVERYWHERE], scale=gain))
     yield Check(
         f"{name}: by how much",
-        ground.group,
+        ground.origin,
         functional,
         equal(gain, digits=0.05 * gain, relative_margin=0.3),
     )

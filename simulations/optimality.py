@@ -83,8 +83,8 @@ def _beats(entry: Entry, size: int, better: Named, worse: Named, rival: str) -> 
     if not gain > 0.01 * high:
         return
     name = f"{entry.name} G={size}: {_word(better)} beats {_word(worse)}"
-    yield Check(name, entry.group, functional, positive(gain, [rival], scale=high))
-    yield Check(f"{name}: by how much", entry.group, functional, equal(gain, scale=high))
+    yield Check(name, entry.origin, functional, positive(gain, [rival], scale=high))
+    yield Check(f"{name}: by how much", entry.origin, functional, equal(gain, scale=high))
 
 
 def _word(baseline: Named) -> str:
@@ -99,7 +99,7 @@ def _inside(entry: Entry, size: int) -> Iterator[Check]:
         functional, _, high = _difference(entry, size, ("constant", constant), ("oracle", None))
         yield Check(
             f"{entry.name} G={size}: constant {constant:.4g} exceeds the oracle",
-            entry.group,
+            entry.origin,
             functional,
             equal(trace * (value - constant) ** 2 / size, scale=high),
         )
@@ -118,7 +118,7 @@ def _outside(entry: Entry, size: int) -> Iterator[Check]:
         functional, _, scale = _difference(entry, size, ("constant", constant), best)
         yield Check(
             f"{entry.name} G={size}: b* {step:+.4g}",
-            entry.group,
+            entry.origin,
             functional,
             equal(float(moments.fisher_trace[0]) * step**2 / size, scale=scale),
         )
@@ -142,7 +142,7 @@ def _thresholds(entry: Entry) -> Iterator[Check]:
         functional, _, high = _difference(entry, round(balance), grpo, vanilla)
         yield Check(
             f"{entry.name} G={round(balance)}: grpo = vanilla",
-            entry.group,
+            entry.origin,
             functional,
             equal(0.0, scale=high),
         )
@@ -153,14 +153,14 @@ def _figures(entry: Entry) -> Iterator[Check]:
         digits = 0.05 if figure > 11 else 0.0005
         yield Check(
             f"{entry.name} G={size}: {baseline} x 1e3 = {figure}",
-            entry.group,
+            entry.origin,
             Linear(Cell(entry.problem, size), ((mse_of(baseline), 1e3),)),
             equal(figure, relative_margin=0.05, digits=digits),
         )
     cell = Cell(entry.problem, 2)
     yield Check(
         f"{entry.name} G=2: norm-weighted = grpo",
-        entry.group,
+        entry.origin,
         Linear(cell, ((mse_of("norm-weighted"), 1.0), (mse_of("grpo"), -1.0))),
         equal(0.0, scale=gradient_mse(entry.problem.moments(), "grpo", 2).mse),
     )

@@ -61,7 +61,7 @@ def _ratio(entry: Entry, group_size: int, batch_size: int) -> Check | None:
     }
     return Check(
         f"{entry.name} G={group_size} B={batch_size}: ratio - 1",
-        entry.group,
+        entry.origin,
         _excess(cell),
         equal(
             oracle_ratio(moments, group_size, batch_size) - 1,
@@ -86,7 +86,7 @@ def _slope(entry: Entry, batch_size: int) -> Check | None:
         wrong = {"excess of order 1/G in a minibatch": -1.0}
     return Check(
         f"{entry.name} G={SMALL}..{LARGE} B={batch_size}: order of ratio - 1",
-        entry.group,
+        entry.origin,
         LogSlope(
             abscissae,
             tuple(_excess(Cell(entry.problem, g, batch_size)) for g in (SMALL, LARGE)),
@@ -113,15 +113,15 @@ def _noisy() -> Entry:
 
 
 def _largest(entries: list[Entry], count: int = 2) -> list[Entry]:
-    """The entries of each group with the largest excess: there its order takes the fewest groups."""
+    """The entries of each origin with the largest excess: there its order takes the fewest groups."""
 
     def excess(entry: Entry) -> float:
         ratio = oracle_ratio(entry.problem.moments(), LARGE)
         return ratio if np.isfinite(ratio) else 0.0
 
     chosen: list[Entry] = []
-    for group in dict.fromkeys(entry.group for entry in entries):
-        own = sorted((e for e in entries if e.group == group), key=excess)
+    for origin in dict.fromkeys(entry.origin for entry in entries):
+        own = sorted((e for e in entries if e.origin == origin), key=excess)
         chosen += own[-count:]
     return chosen
 
@@ -153,7 +153,7 @@ def curves(suite: Suite) -> Iterator[Point]:
     if not suite.given:
         shown += [(suite.skewed, 1), (_noisy(), 1), *_entries(suite)]
     for entry, batch in shown:
-        if entry.group not in ("made-up", "real", "user"):
+        if entry.origin not in ("made-up", "real", "user"):
             continue
         moments = entry.problem.moments()
         for size in suite.curve_sizes:

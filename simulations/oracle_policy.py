@@ -128,7 +128,7 @@ def _slope(ground: Ground, sizes: tuple[int, ...], weight: int, exactly: bool) -
     return Check(
         f"{_word(ground, weight)} G={sizes[0]}..{sizes[-1]}: order on "
         + ("½ log G(G-1)" if exactly else "log G"),
-        ground.group,
+        ground.origin,
         LogSlope(places, tuple(difference(ground, size, weight=weight) for size in sizes), values),
         equal(float(np.polyfit(places, np.log(values), 1)[0]), ORDERS, relative_margin=0.25),
     )
@@ -145,7 +145,7 @@ def _gradients(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Check]:
         for size in sizes[:2]:
             yield Check(
                 f"{_word(ground, k)} G={size}: G(G-1) times the difference",
-                ground.group,
+                ground.origin,
                 difference(ground, size, weight=k, times=pairs(size)),
                 equal(constant),
             )
@@ -191,7 +191,7 @@ def _whole_runs(ground: Ground, sizes: tuple[int, ...], ends: tuple[int, ...]) -
     values = tuple(value for _, value in found)
     yield Check(
         f"{ground.name} G={sizes[0]}..{sizes[-1]}: order of the mean gaps' difference, T={first}",
-        ground.group,
+        ground.origin,
         LogSlope(places, tuple(point for point, _ in found), values),
         equal(-2.0, ORDERS, digits=ALLOWANCE / (first + OFFSET), relative_margin=0.25),
     )
@@ -199,7 +199,7 @@ def _whole_runs(ground: Ground, sizes: tuple[int, ...], ends: tuple[int, ...]) -
         functional, value = _runs(ground, 2, end)
         yield Check(
             f"{ground.name} G=2: difference of the mean gaps, T={end}",
-            ground.group,
+            ground.origin,
             functional,
             equal(value, digits=value * ALLOWANCE / (end + OFFSET), relative_margin=0.2),
         )
@@ -210,7 +210,7 @@ def _batch(ground: Ground) -> Iterator[Check]:
     constant = float(constants(ground)[0])
     yield Check(
         f"{ground.name} B=2 G=2: B G(G-1) times the difference",
-        ground.group,
+        ground.origin,
         difference(ground, 2, 2, times=4),
         equal(constant),
     )
@@ -222,7 +222,7 @@ def _along_flat(ground: Ground) -> Iterator[Check]:
     constant = float(constants(ground)[0])
     yield Check(
         f"{ground.name} G=2: 4 away in the flat direction",
-        ground.group,
+        ground.origin,
         difference(ground, 2, away=away, times=2),
         equal(constant),
     )
@@ -247,7 +247,7 @@ def _ends(ground: Ground) -> Iterator[Check]:
         values.append(float(limit_weights(landscape.curvatures, [[second]], scale(ground))[0]))
     yield Check(
         f"{ground.name} G=2: log ratio of the differences at two endpoints",
-        ground.group,
+        ground.origin,
         LogSlope((0.0, 1.0), tuple(points), tuple(values)),
         equal(log(values[1] / values[0]), {ENDPOINT: 0.0}, relative_margin=0.2),
     )
@@ -257,7 +257,7 @@ def _checks(suite: Suite) -> Iterator[Check]:
     grounds, smoke = Landscapes(suite), suite.size == "smoke"
     for ground in grounds.triples("one"):
         yield from _gradients(ground, (2, 4, 16))
-        if ground.group == "made-up" and not smoke:
+        if ground.origin == "made-up" and not smoke:
             yield from _whole_runs(ground, (2, 4, 8), (200,))
     for number, ground in enumerate(grounds.triples("pair")):
         yield from _gradients(ground, (2, 4, 16))

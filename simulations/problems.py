@@ -30,7 +30,7 @@ __all__ = ["Entry", "Suite", "mse_of", "spread", "two_valued"]
 SHOWN = ("problem", "sums", "addition-trained")
 """Of problems in place of the bandits, those that figures show."""
 
-GROUPS = ("made-up", "generated", "real", "user")
+ORIGINS = ("made-up", "generated", "real", "user")
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Entry:
     """A problem with a name and where it comes from: made-up, generated, real or user."""
 
     name: str
-    group: str
+    origin: str
     problem: SoftmaxBandit
 
     def __post_init__(self) -> None:
-        if self.group not in GROUPS:
-            raise InputError(f"group {self.group!r} is unknown: choose of {', '.join(GROUPS)}")
+        if self.origin not in ORIGINS:
+            raise InputError(f"origin {self.origin!r} is unknown: choose of {', '.join(ORIGINS)}")
 
 
 def two_valued(probs: Any, success: Any) -> SoftmaxBandit:
@@ -59,14 +59,14 @@ def mse_of(baseline: str, constant: float | None = None) -> Quantity:
     return SquaredError(Estimator(baseline, constant))
 
 
-def spread(name: str, group: str, probs: Any) -> Entry:
+def spread(name: str, origin: str, probs: Any) -> Entry:
     """Equally likely prompts with sure rewards on different arms: their gradients differ much."""
     contexts, arms = np.shape(probs)
     values = np.zeros((contexts, arms, 1))
     values[np.arange(contexts), np.arange(contexts) % arms] = 1.0
     uniform = np.full(contexts, 1 / contexts)
     return Entry(
-        name, group, SoftmaxBandit.tabular(uniform, np.log(probs), values, np.ones_like(values))
+        name, origin, SoftmaxBandit.tabular(uniform, np.log(probs), values, np.ones_like(values))
     )
 
 
@@ -274,7 +274,7 @@ class Suite:
         return [
             Entry(
                 entry.name if len(order) == 1 else f"{entry.name}[{x}]",
-                entry.group,
+                entry.origin,
                 problem if len(order) == 1 else problem.restrict([int(x)]),
             )
             for x in order[places]
@@ -292,7 +292,7 @@ class Suite:
         if len(open_ones):
             ends = (open_ones[value[open_ones].argmin()], open_ones[value[open_ones].argmax()])
             for x in dict.fromkeys(map(int, ends)):
-                yield Entry(f"{entry.name}[{x}]", entry.group, entry.problem.restrict([x]))
+                yield Entry(f"{entry.name}[{x}]", entry.origin, entry.problem.restrict([x]))
 
     @cached_property
     def single_prompts(self) -> list[Entry]:

@@ -80,7 +80,7 @@ def _one_step(ground: Ground) -> Iterator[Check]:
     bound = float(bound_curve(gap, [rate], pl=mu, smoothness=smooth, mse=mse)[-1])
     yield Check(
         f"{ground.name} G={size}: one step of {rate:.3g}",
-        ground.group,
+        ground.origin,
         mean_of(training, Gap(Estimator("grpo"), 1)),
         attained(
             bound,
@@ -123,7 +123,7 @@ def _long_runs(ground: Ground, size: int = 2) -> Iterator[Check]:
             rivals[FLOOR] = bound(0.0)
         yield Check(
             f"{ground.name} G={size}: {word} rate, attained at T={steps}",
-            ground.group,
+            ground.origin,
             mean_of(training, Gap(Estimator("grpo"), steps)),
             attained(bound(most), bound(most) / 1.02, rivals),
         )
@@ -147,7 +147,7 @@ def _slope(ground: Ground) -> Iterator[Check]:
     functional = LogSlope(places, points, tuple(float(v) for v in values))
     yield Check(
         f"{ground.name} G=2: slope in T",
-        ground.group,
+        ground.origin,
         functional,
         equal(-1.0, {SLOPE: -0.5}, digits=0.08, relative_margin=0.25),
     )
@@ -187,7 +187,7 @@ def _under(
             for step, value in zip(steps, expected, strict=True):
                 yield Check(
                     f"{ground.name} B={batch} G={size}: {baseline}, {word} rate, step {step}",
-                    ground.group,
+                    ground.origin,
                     mean_of(training, Gap(Estimator(baseline), step)),
                     at_most(float(bounds[step]), float(min(value, bounds[step] / 1.1))),
                 )

@@ -56,7 +56,7 @@ def claim(suite: Suite) -> Claim:
                 checks.append(
                     Check(
                         f"{at}: {estimator} = {formula}",
-                        entry.group,
+                        entry.origin,
                         Identity(cell, formula, rivals, estimator),
                         same,
                     )
@@ -68,7 +68,7 @@ def claim(suite: Suite) -> Claim:
         checks.append(
             Check(
                 f"{entry.name} G=2: parts uncorrelated",
-                entry.group,
+                entry.origin,
                 Linear(cell, weights),
                 equal(0.0, scale=scale),
             )

@@ -20,7 +20,7 @@ from .validation import InputError
 
 __all__ = ["Figure", "check_command", "html_report"]
 
-_GROUPS = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
+_ORIGINS = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
 _KINDS = ("exact", "simulation")
 _MARKS = {"CONFIRMED": "✓", "REFUTED": "✗", "INCONCLUSIVE": "?", "SURVIVED": "✗"}
 
@@ -118,7 +118,7 @@ def _view(document: Mapping[str, Any]) -> dict[str, Any]:
     """What the template shows, all of it plain values."""
     run = document["run"]
     claims = [_claim(claim, run, document["draws"][claim["stem"]]) for claim in document["claims"]]
-    groups = [g for g in _GROUPS if any(g in claim["evidence"] for claim in claims)]
+    origins = [g for g in _ORIGINS if any(g in claim["evidence"] for claim in claims)]
     count = Counter(claim["verdict"] for claim in claims)
     rivals = [rival for claim in document["claims"] for rival in claim["rivals"]]
     return {
@@ -126,7 +126,7 @@ def _view(document: Mapping[str, Any]) -> dict[str, Any]:
         "paper_address": f"https://arxiv.org/abs/{PAPER.split()[-1]}",
         "run": run,
         "claims": claims,
-        "groups": {group: _GROUPS[group] for group in groups},
+        "origins": {origin: _ORIGINS[origin] for origin in origins},
         "count": count,
         "marks": _MARKS,
         "rivals": len(rivals),
@@ -138,13 +138,15 @@ def _view(document: Mapping[str, Any]) -> dict[str, Any]:
 def _claim(claim: Mapping[str, Any], run: Mapping[str, Any], draws: Any) -> dict[str, Any]:
     about = RESULTS[claim["stem"]]
     evidence: dict[str, str] = {}
-    for group in dict.fromkeys(check["group"] for check in claim["checks"]):
+    for origin in dict.fromkeys(check["origin"] for check in claim["checks"]):
         words = []
         for kind in _KINDS:
-            heard = {c[kind]["verdict"] for c in claim["checks"] if c["group"] == group and c[kind]}
+            heard = {
+                c[kind]["verdict"] for c in claim["checks"] if c["origin"] == origin and c[kind]
+            }
             worst = next((v for v in ("REFUTED", "INCONCLUSIVE") if v in heard), "")
             words += [f"{kind} {worst}".strip()] if heard else []
-        evidence[group] = " + ".join(words)
+        evidence[origin] = " + ".join(words)
     return {
         "stem": claim["stem"],
         "label": claim["label"],
@@ -202,7 +204,7 @@ def _check(check: Mapping[str, Any], command: str) -> dict[str, Any]:
     low, high = (drawn or {"interval": (None, None)})["interval"]
     return {
         "name": check["name"],
-        "group": _GROUPS[check["group"]],
+        "origin": _ORIGINS[check["origin"]],
         "verdict": next((v for v in ("REFUTED", "INCONCLUSIVE") if v in verdicts), "CONFIRMED"),
         "prediction": _number(check["prediction"]),
         "exact": None if exact is None else _number(exact["estimate"]),

@@ -30,17 +30,23 @@ __all__ = [
     "verdict_table",
 ]
 
-_GROUPS = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
+_ORIGINS = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
 
 
 def verdict_table(run: Run, style: str = "simple") -> str:
     """One row for each claim: its verdict, the evidence on each kind of problem, its rivals."""
-    groups = [
-        group
-        for group in _GROUPS
-        if any(check.check.group == group for result in run.claims for check in result.checks)
+    origins = [
+        origin
+        for origin in _ORIGINS
+        if any(check.check.origin == origin for result in run.claims for check in result.checks)
     ]
-    header = ["result", "stem", "verdict", *(_GROUPS[group] for group in groups), "rivals refuted"]
+    header = [
+        "result",
+        "stem",
+        "verdict",
+        *(_ORIGINS[origin] for origin in origins),
+        "rivals refuted",
+    ]
     rows = []
     for result in run.claims:
         count = Counter(rival.verdict for rival in result.rivals)
@@ -65,18 +71,18 @@ def verdict_table(run: Run, style: str = "simple") -> str:
                 result.claim.label,
                 result.claim.stem,
                 result.verdict.value,
-                *(_evidence(result, group) for group in groups),
+                *(_evidence(result, origin) for origin in origins),
                 f"{refuted} of {told}" + (f" ({', '.join(apart)})" if apart else ""),
             ]
         )
     return str(tabulate(rows, header, tablefmt=style))
 
 
-def _evidence(result: ClaimResult, group: str) -> str:
-    """Which kinds of evidence confirm a claim on a group of problems, and which do not."""
+def _evidence(result: ClaimResult, origin: str) -> str:
+    """Which kinds of evidence confirm a claim on problems of one origin, and which do not."""
     words = []
     for kind in KINDS:
-        verdict = result.evidence(kind, group)
+        verdict = result.evidence(kind, origin)
         if verdict is not None:
             words.append(kind if verdict == Verdict.CONFIRMED else f"{kind} {verdict.value}")
     return " + ".join(words) or "-"
@@ -192,7 +198,7 @@ def report(run: Run, options: Options, command: str) -> str:
         "",
         f"A suite of true claims shows a false alarm with probability at most {FAMILY_ALPHA:g}; "
         "intervals are empirical Bernstein ones, which hold at every sample size. Each rival is refuted "
-        "by the check that does it with the fewest replications, in every group of problems; other "
+        "by the check that does it with the fewest replications, in every origin of problems; other "
         "checks may be too coarse for it and say only that they agree with the prediction.",
         "",
         *(f"- {line}" for line in remarks(run)),

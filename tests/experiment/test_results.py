@@ -19,8 +19,8 @@ TRUE, FALSE, FAR = 1.0, 2.0, 1.5
 """A value that agrees with the prediction, the rival's, and one between them."""
 
 
-def check(name, rival, group="made-up"):
-    return Check(name, group, CELL, equal(1.0, {rival: FALSE} if rival else None, digits=0.01))
+def check(name, rival, origin="made-up"):
+    return Check(name, origin, CELL, equal(1.0, {rival: FALSE} if rival else None, digits=0.01))
 
 
 def found(asked, exact=None, simulation=None, wide=0.05):

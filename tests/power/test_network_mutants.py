@@ -130,7 +130,7 @@ def step_result(on, folder, engine="cpu"):
     found = network_runs.one_step(Suite("smoke", on=on))
     # Made-up problems come first; the others are not wanted.
     checks = tuple(islice(found, 2))
-    assert {check.group for check in checks} == {"made-up"}
+    assert {check.origin for check in checks} == {"made-up"}
     rivals = network_runs.STEP_RIVALS
     few = Claim("suboptimality", rivals, checks, rivals)
     return run_claims([few], Options("smoke", engine), Store(folder)).claims[0]
@@ -178,7 +178,7 @@ def test_a_wrong_enumeration_is_refuted(name, old, new, tmp_path, monkeypatch, r
 def sizes_result(folder):
     """Of the made-up problem's check on group sizes."""
     check = next(iter(network_runs.group_sizes(Suite("smoke", on="tokens"))))
-    assert check.group == "made-up"
+    assert check.origin == "made-up"
     rivals = network_runs.GROUP_SIZE_RIVALS
     few = Claim("group_size", rivals, (check,), rivals)
     return run_claims([few], Options("smoke"), Store(folder)).claims[0]

@@ -21,11 +21,11 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, si
     suite = Suite(size, seed)
     for stem in STEMS:
         built = claim(stem, suite)
-        for rival, group in itertools.product(built.rivals, ("made-up", "generated")):
+        for rival, origin in itertools.product(built.rivals, ("made-up", "generated")):
             heard = [
                 check
                 for check in built.checks
-                if check.group == group
+                if check.origin == origin
                 and (
                     (
                         isinstance(check.functional, Identity)
@@ -34,25 +34,25 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, si
                     or (rival in check.statement.rivals and check.statement.distinguishable(rival))
                 )
             ]
-            assert heard, (stem, rival, group)
+            assert heard, (stem, rival, origin)
 
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_claim_has_made_up_generated_and_real_problems(stem):
-    groups = {check.group for check in claim(stem, Suite("smoke")).checks}
+    origins = {check.origin for check in claim(stem, Suite("smoke")).checks}
     # Of real data few have a return with a known interior optimum; see landscapes.diabetes.
-    assert groups - {"real"} == {"made-up", "generated"}
+    assert origins - {"real"} == {"made-up", "generated"}
     if stem not in ("oracle_policy", "optimal_policy"):
-        assert "real" in groups
+        assert "real" in origins
 
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
-    def cells(seed: int, group: str) -> set[str]:
+    def cells(seed: int, origin: str) -> set[str]:
         return {
             cell.name
             for check in claim(stem, Suite("smoke", seed)).checks
-            if check.group == group
+            if check.origin == origin
             for cell in check.functional.cells
             # At the optimum bends show in no gradient: the same cell whatever they are.
             if stem != "optimal_policy" or isinstance(cell, Training)

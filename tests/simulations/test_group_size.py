@@ -154,4 +154,4 @@ def test_confirmed_by_enumeration_with_every_rival_refuted(tmp_path):
 
 def test_a_users_problem_is_checked_without_training():
     built = claim(Suite("smoke", user=random_problem(1, "plain", contexts=2)))
-    assert {check.group for check in built.checks} == {"user"}
+    assert {check.origin for check in built.checks} == {"user"}

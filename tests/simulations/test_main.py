@@ -90,19 +90,19 @@ def test_every_claim_is_confirmed_and_every_rival_refuted(seed, tmp_path, capsys
         assert entry["verdict"] == "CONFIRMED"
         for rival in entry["rivals"]:
             assert rival["verdict"] == rival["exact"] == rival["simulation"] == "REFUTED"
-            for group, by in rival["groups"].items():
+            for origin, by in rival["origins"].items():
                 # Real data may have no check for a rival, but never one that it survives.
                 assert "SURVIVED" not in by.values()
-                assert group == "real" or set(by.values()) == {"REFUTED"}
+                assert origin == "real" or set(by.values()) == {"REFUTED"}
         for check in entry["checks"]:
             drawn = check["simulation"]
             assert drawn["smallest_discrepancy"] > 0
             assert drawn["replications"] > 0
             assert drawn["interval"][0] <= drawn["estimate"] <= drawn["interval"][1]
-        groups = {check["group"] for check in entry["checks"]}
+        origins = {check["origin"] for check in entry["checks"]}
         # No real data has the optimum that Corollaries 9 and 10 need.
-        assert groups | {"real"} == {"made-up", "generated", "real"}
-        assert "real" in groups or entry["stem"] in ("oracle_policy", "optimal_policy")
+        assert origins | {"real"} == {"made-up", "generated", "real"}
+        assert "real" in origins or entry["stem"] in ("oracle_policy", "optimal_policy")
     frame = load_results(tmp_path)
     assert (frame["verdict"] == "CONFIRMED").all()
     assert (tmp_path / "report.md").exists()
@@ -130,7 +130,7 @@ def test_the_users_own_problem(example, tmp_path, capsys):
     assert code in (0, 3)
     for entry in data["claims"]:
         assert entry["verdict"] != "REFUTED"
-        assert {check["group"] for check in entry["checks"]} == {"user"}
+        assert {check["origin"] for check in entry["checks"]} == {"user"}
     rivals = {r["name"]: r["verdict"] for r in data["claims"][1]["rivals"]}
     # Its contexts are not equally likely, so that there is no design without replacement.
     assert rivals["(N-B)/N for (N-B)/(N-1)"] == "NOT TESTED"

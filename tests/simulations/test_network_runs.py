@@ -190,7 +190,7 @@ def test_studies_are_mostly_wrong_and_nowhere_hopeless(on, seed):
 
 def test_a_larger_suite_has_more_of_them():
     small, more = (studies(Suite(size, 3, on="tokens")) for size in ("smoke", "quick"))
-    assert [study.group for study in more] == ["made-up", "generated", "generated"]
+    assert [study.origin for study in more] == ["made-up", "generated", "generated"]
     assert [s.policy.theta.tolist() for s in more[:2]] == [s.policy.theta.tolist() for s in small]
 
 
@@ -296,7 +296,7 @@ def test_small_steps_gain_what_the_slope_says():
 @pytest.mark.parametrize("on", ON)
 def test_one_step_is_checked_against_its_enumeration(on):
     study = study_of(on)
-    grpo, group_mean = (check for check in checks_of(0, on) if check.group == "made-up")
+    grpo, group_mean = (check for check in checks_of(0, on) if check.origin == "made-up")
     (cell,) = grpo.functional.cells
     assert isinstance(cell, NetworkTraining)
     assert (cell.group_size, cell.batch_size, cell.steps) == (2, 1, 1)
@@ -338,20 +338,20 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, on
         Claim("suboptimality", rivals, checks, rivals)
         for rival in rivals:
             heard = {
-                check.group
+                check.origin
                 for check in checks
                 if rival in check.statement.rivals and check.statement.distinguishable(rival)
             }
             # A rival that one ground leaves out leaves its claim INCONCLUSIVE.
             assert heard == {"made-up", "generated"}, rival
     # By half a percent of the gap at least, of which the smallest size sees a half.
-    for group, rival in product(("made-up", "generated"), STEP_RIVALS):
+    for origin, rival in product(("made-up", "generated"), STEP_RIVALS):
         apart = max(
             check.statement.gap(rival) / check.statement.prediction
             for check in checks_of(seed, on)
-            if check.group == group and rival in check.statement.rivals
+            if check.origin == origin and rival in check.statement.rivals
         )
-        assert apart > 0.005, (group, rival)
+        assert apart > 0.005, (origin, rival)
 
 
 def test_what_no_enumeration_reaches_is_left_to_simulation():
@@ -370,7 +370,7 @@ def test_what_no_enumeration_reaches_is_left_to_simulation():
 
 def test_one_prompt_a_step_is_compared_with_the_recommended_size():
     checks = tuple(group_sizes(suite_of()))
-    assert {check.group for check in checks} == {"made-up", "generated"}
+    assert {check.origin for check in checks} == {"made-up", "generated"}
     for check in checks:
         best, worst = check.functional.points
         sizes = [(cell.group_size, cell.batch_size) for cell in check.functional.cells]

@@ -160,21 +160,21 @@ def same(one, other):
 def test_the_list_is_a_function_of_the_seed(seed):
     first, again, other = (list(bandits("tokens", 2, s)) for s in (seed, seed, seed + 1))
     assert len(first) == len(again)
-    for (name, group, bandit), (name2, group2, bandit2) in zip(first, again, strict=True):
-        assert (name, group) == (name2, group2)
+    for (name, origin, bandit), (name2, origin2, bandit2) in zip(first, again, strict=True):
+        assert (name, origin) == (name2, origin2)
         assert same(bandit, bandit2)
     assert len({name for name, _, _ in first}) == len(first)
     fixed = [
-        {name: b.digest for name, group, b in found if group == "made-up"}
+        {name: b.digest for name, origin, b in found if origin == "made-up"}
         for found in (first, other)
     ]
     assert fixed[0] == fixed[1]
     generated = [
-        {b.digest for _, group, b in found if group == "generated"} for found in (first, other)
+        {b.digest for _, origin, b in found if origin == "generated"} for found in (first, other)
     ]
     assert not generated[0] & generated[1]
-    groups = [group for _, group, _ in first]
-    assert groups == sorted(groups, key=["made-up", "generated"].index), "made-up ones come first"
+    origins = [origin for _, origin, _ in first]
+    assert origins == sorted(origins, key=["made-up", "generated"].index), "made-up ones come first"
 
 
 def test_more_problems_begin_with_the_same_ones():
@@ -187,8 +187,8 @@ def test_more_problems_begin_with_the_same_ones():
 def test_the_list_of_transformers_too():
     first, again = (list(islice(bandits("transformer", 1, 0), 5)) for _ in range(2))
     assert first[-1][0] == "sums-trained"
-    for (name, group, bandit), (name2, group2, bandit2) in zip(first, again, strict=True):
-        assert (name, group) == (name2, group2)
+    for (name, origin, bandit), (name2, origin2, bandit2) in zip(first, again, strict=True):
+        assert (name, origin) == (name2, origin2)
         assert same(bandit, bandit2)
     for _, _, bandit in first:
         assert bandit.d <= bandit.policy.probs.size
@@ -305,7 +305,7 @@ def test_suites_take_their_problems_from_here(size):
     count = {"smoke": 1, "quick": 2}[size]
     names = [entry.name for entry in suite.given]
     assert names == [name for name, _, _ in bandits("tokens", count, 3)]
-    assert {entry.group for entry in suite.given} == {"made-up", "generated"}
+    assert {entry.origin for entry in suite.given} == {"made-up", "generated"}
 
 
 def test_a_prompt_with_one_answer_is_seen_to_be_another_problem():

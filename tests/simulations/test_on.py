@@ -85,7 +85,7 @@ def test_what_a_suite_refuses():
 
 def test_the_users_own_problem_stands_alone():
     suite = Suite(user=random_problem(0))
-    assert [(entry.name, entry.group) for entry in suite.given] == [("problem", "user")]
+    assert [(entry.name, entry.origin) for entry in suite.given] == [("problem", "user")]
 
 
 @pytest.mark.parametrize("on", ON)
@@ -94,12 +94,12 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(on, seed
     suite = suite_of(on, seed)
     for stem in GRADIENTS:
         built = claim(stem, suite)
-        assert {check.group for check in built.checks} == {"made-up", "generated"}
-        for rival, group in itertools.product(built.rivals, ("made-up", "generated")):
+        assert {check.origin for check in built.checks} == {"made-up", "generated"}
+        for rival, origin in itertools.product(built.rivals, ("made-up", "generated")):
             heard = [
                 check
                 for check in built.checks
-                if check.group == group
+                if check.origin == origin
                 and (
                     (
                         isinstance(check.functional, Identity)
@@ -108,7 +108,7 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(on, seed
                     or (rival in check.statement.rivals and check.statement.distinguishable(rival))
                 )
             ]
-            assert heard, (stem, rival, group)
+            assert heard, (stem, rival, origin)
 
 
 @pytest.mark.parametrize("stem", GRADIENTS)
@@ -118,11 +118,11 @@ def test_the_rivals_are_those_of_the_bandits(stem):
 
 @pytest.mark.parametrize("stem", GRADIENTS)
 def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
-    def cells(seed: int, group: str) -> list[str]:
+    def cells(seed: int, origin: str) -> list[str]:
         return [
             cell.name
             for check in claim(stem, Suite("smoke", seed, on="tokens")).checks
-            if check.group == group
+            if check.origin == origin
             for cell in check.functional.cells
         ]
 
@@ -160,7 +160,7 @@ def test_one_prompt_is_the_hardest_or_the_easiest_that_is_open(seed):
         own = [by[name] for name in by if name.startswith(f"{entry.name}[")]
         found = sorted(float(part.problem.moments().value[0]) for part in own)
         assert found == pytest.approx(sorted({min(near), max(near)} if near else ()))
-        assert {part.group for part in own} <= {entry.group}
+        assert {part.origin for part in own} <= {entry.origin}
         for part in own:
             number = int(part.name.removeprefix(f"{entry.name}[").removesuffix("]"))
             assert part.problem.moments().value[0] == pytest.approx(values[number])
@@ -464,7 +464,7 @@ def test_every_rival_is_refuted_by_enumeration(on, tmp_path):
         assert result.verdict == Verdict.CONFIRMED
         for rival in result.rivals:
             assert rival.exact == RivalVerdict.REFUTED
-            assert {by["exact"] for by in rival.groups.values()} == {RivalVerdict.REFUTED}
+            assert {by["exact"] for by in rival.origins.values()} == {RivalVerdict.REFUTED}
 
 
 # Interruptions.

@@ -278,7 +278,7 @@ def test_runs_of_something_else_are_refuted(change, tmp_path):
     runs = Training(LANDSCAPE, 2, STEPS, **asked)
     wrong = Check(
         check.name,
-        check.group,
+        check.origin,
         mean_of(runs, GapTransform(estimator, STEPS, rate)),
         check.statement,
     )
@@ -338,27 +338,27 @@ class TestDesigns:
     def test_names_are_unique_and_both_groups_are_there(self, stem, seed):
         claim = delivered(stem, seed)
         assert len({check.name for check in claim.checks}) == len(claim.checks)
-        assert {check.group for check in claim.checks} >= {"made-up", "generated"}
-        made_up = [c.name for c in claim.checks if c.group == "made-up"]
-        assert made_up == [c.name for c in delivered(stem, 0).checks if c.group == "made-up"]
+        assert {check.origin for check in claim.checks} >= {"made-up", "generated"}
+        made_up = [c.name for c in claim.checks if c.origin == "made-up"]
+        assert made_up == [c.name for c in delivered(stem, 0).checks if c.origin == "made-up"]
 
     def test_every_listed_rival_is_told_apart_by_both_kinds_of_evidence(self, stem, seed):
         claim = delivered(stem, seed)
         assert set(LISTED[stem]) <= set(claim.rivals)
         for rival in claim.rivals:
-            for group in ("made-up", "generated"):
+            for origin in ("made-up", "generated"):
                 apart = [
                     check
                     for check in claim.checks
-                    if check.group == group
+                    if check.origin == origin
                     and rival in check.statement.rivals
                     and check.statement.distinguishable(rival)
                     and why_not_exact(check.functional) is None
                 ]
-                assert apart, (rival, group)
+                assert apart, (rival, origin)
                 # Farther than what the prediction itself may be off by.
                 best = max(c.statement.gap(rival) / slack(c.statement) for c in apart)
-                assert best > 2, (rival, group, best)
+                assert best > 2, (rival, origin, best)
 
     def test_predictions_lie_in_their_own_regions(self, stem, seed):
         for check in delivered(stem, seed).checks:

@@ -437,13 +437,13 @@ class Check:
 
     Arguments:
         name: unique in its claim.
-        group: made-up, generated, real or user: where the problem comes from.
+        origin: made-up, generated, real or user: where the problem comes from.
         functional: what is estimated.
         statement: where it lies and where rivals say it lies.
     """
 
     name: str
-    group: str
+    origin: str
     functional: Functional
     statement: Statement
 

@@ -265,11 +265,11 @@ def make_plan(claim: Claim, found: Callable[[Task], dict[str, Any]], options: Op
 
     required: dict[str, list[str]] = {check.name: [] for check in simulated}
     for rival in claim.rivals:
-        for group in dict.fromkeys(check.group for check in simulated):
+        for origin in dict.fromkeys(check.origin for check in simulated):
             candidates = [
                 (needed(check, check.statement.gap(rival) / 2) * _cost(check), i)
                 for i, check in enumerate(simulated)
-                if check.group == group
+                if check.origin == origin
                 and rival in check.statement.rivals
                 and check.statement.distinguishable(rival)
             ]
@@ -277,7 +277,7 @@ def make_plan(claim: Claim, found: Callable[[Task], dict[str, Any]], options: Op
                 continue
             work_needed, i = min(candidates)
             # On real data a rival too near to be told apart is reported, not pursued.
-            if group != "real" or work_needed <= options.budget * _cost(simulated[i]):
+            if origin != "real" or work_needed <= options.budget * _cost(simulated[i]):
                 required[simulated[i].name].append(rival)
     for check in simulated:
         assert not isinstance(check.functional, Identity)

@@ -70,7 +70,7 @@ class CheckResult:
         statement = self.check.statement
         return {
             "name": self.check.name,
-            "group": self.check.group,
+            "origin": self.check.origin,
             "prediction": statement.prediction,
             "region": [_number(statement.region.low), _number(statement.region.high)],
             "exact": self.found["exact"].to_dict() if "exact" in self.found else None,
@@ -107,7 +107,7 @@ class RivalResult:
     verdict: RivalVerdict
     exact: RivalVerdict
     simulation: RivalVerdict | None
-    groups: dict[str, dict[str, RivalVerdict]]
+    origins: dict[str, dict[str, RivalVerdict]]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -115,9 +115,9 @@ class RivalResult:
             "verdict": self.verdict.value,
             "exact": self.exact.value,
             "simulation": None if self.simulation is None else self.simulation.value,
-            "groups": {
-                group: {kind: verdict.value for kind, verdict in by.items()}
-                for group, by in self.groups.items()
+            "origins": {
+                origin: {kind: verdict.value for kind, verdict in by.items()}
+                for origin, by in self.origins.items()
             },
         }
 
@@ -146,14 +146,14 @@ def _everywhere(verdicts: Sequence[RivalVerdict]) -> RivalVerdict:
 
 def _rival(name: str, checks: Sequence[CheckResult], simulates: bool) -> RivalResult:
     kinds = KINDS if simulates else KINDS[:1]
-    groups: dict[str, dict[str, RivalVerdict]] = {}
-    for group in dict.fromkeys(result.check.group for result in checks):
-        groups[group] = {
+    origins: dict[str, dict[str, RivalVerdict]] = {}
+    for origin in dict.fromkeys(result.check.origin for result in checks):
+        origins[origin] = {
             kind: _together(
                 [
                     result.found[kind].decision.rivals[name]
                     for result in checks
-                    if result.check.group == group
+                    if result.check.origin == origin
                     and kind in result.found
                     and name in result.found[kind].decision.rivals
                 ]
@@ -162,14 +162,14 @@ def _rival(name: str, checks: Sequence[CheckResult], simulates: bool) -> RivalRe
         }
     # Real data must be told apart only where it can be within the budget; made-up and generated
     # problems are chosen so that it can.
-    counted = {group: by for group, by in groups.items() if group != "real"} or groups
+    counted = {origin: by for origin, by in origins.items() if origin != "real"} or origins
     overall = {kind: _everywhere([by[kind] for by in counted.values()]) for kind in kinds}
     return RivalResult(
         name,
         _everywhere(list(overall.values())),
         overall["exact"],
         overall.get("simulation"),
-        groups,
+        origins,
     )
 
 
@@ -191,7 +191,7 @@ class ClaimResult:
         kinds = KINDS if simulates else KINDS[:1]
         # On one's own problem a rival may have no check; the suite's problems leave none out.
         open_ends = {RivalVerdict.SURVIVED}
-        if any(result.check.group == "made-up" for result in checks):
+        if any(result.check.origin == "made-up" for result in checks):
             open_ends.add(RivalVerdict.NOT_TESTED)
         rivals = tuple(_rival(name, checks, simulates) for name in claim.rivals)
         enumerated = any("exact" in result.found for result in checks)
@@ -220,10 +220,12 @@ class ClaimResult:
             return Verdict.INCONCLUSIVE
         return Verdict.CONFIRMED
 
-    def evidence(self, kind: str, group: str | None = None) -> Verdict | None:
-        """The verdict of one kind of evidence, on one group of problems; None without any."""
+    def evidence(self, kind: str, origin: str | None = None) -> Verdict | None:
+        """The verdict of one kind of evidence, on one origin of problems; None without any."""
         checks = [
-            r for r in self.checks if (group is None or r.check.group == group) and kind in r.found
+            r
+            for r in self.checks
+            if (origin is None or r.check.origin == origin) and kind in r.found
         ]
         return self._of_kind(checks, kind) if checks else None
 
@@ -244,7 +246,7 @@ def load_results(folder: str | Path) -> pd.DataFrame:
         folder: the run's ``--out`` folder, or its ``verdicts.json``.
 
     Returns:
-        columns stem, label, claim_verdict, check, group, kind, prediction, and those of the
+        columns stem, label, claim_verdict, check, origin, kind, prediction, and those of the
         evidence: verdict, estimate, standard_error, low, high, replications, alpha, ...
 
     Raises:
@@ -262,7 +264,7 @@ def load_results(folder: str | Path) -> pd.DataFrame:
                 "label": claim["label"],
                 "claim_verdict": claim["verdict"],
                 "check": check["name"],
-                "group": check["group"],
+                "origin": check["origin"],
                 "kind": kind,
                 "prediction": check["prediction"],
                 **{name: value for name, value in check[kind].items() if name != "interval"},
