@@ -17,6 +17,7 @@ from .limit_law import (
     finite_covariance,
     finite_law,
     finite_weights,
+    gap_transform,
     limit_law,
     limit_weights,
     matrix_correlation,
@@ -24,6 +25,7 @@ from .limit_law import (
     stationary_covariance,
     sup_distance,
     weight_derivatives,
+    weight_form,
 )
 from .mse import (
     DESIGNS,
@@ -36,6 +38,7 @@ from .mse import (
     oracle_beats_vanilla,
     oracle_ratio,
 )
+from .runs import epoch_gap, linear_gap, one_step_gap
 from .suboptimality import bound_curve, constant_bound, constant_floor, decay_constant
 
 __all__ = [
@@ -51,21 +54,25 @@ __all__ = [
     "constant_floor",
     "covariance_parts",
     "decay_constant",
+    "epoch_gap",
     "explicit_bound",
     "finite_covariance",
     "finite_law",
     "finite_weights",
     "gap_group_size",
+    "gap_transform",
     "gradient_covariance",
     "gradient_mse",
     "group_size_advice",
     "grpo_beats_vanilla",
     "limit_law",
     "limit_weights",
+    "linear_gap",
     "matrix_correlation",
     "mean_gap",
     "minimum_variance_gain",
     "mse_constants",
+    "one_step_gap",
     "optimal_group_size",
     "oracle_beats_vanilla",
     "oracle_ratio",
@@ -73,4 +80,5 @@ __all__ = [
     "stationary_covariance",
     "sup_distance",
     "weight_derivatives",
+    "weight_form",
 ]

@@ -36,6 +36,7 @@ __all__ = [
     "finite_covariance",
     "finite_law",
     "finite_weights",
+    "gap_transform",
     "limit_law",
     "limit_weights",
     "matrix_correlation",
@@ -43,6 +44,7 @@ __all__ = [
     "stationary_covariance",
     "sup_distance",
     "weight_derivatives",
+    "weight_form",
 ]
 
 Array = NDArray[np.float64]
@@ -341,6 +343,54 @@ def weight_derivatives(
     return np.concatenate(
         [np.linalg.eigvalsh(part.T @ moved @ part) for part in np.split(axes, apart, axis=1)]
     )
+
+
+def weight_form(curvatures: ArrayLike, basis: ArrayLike, axis: ArrayLike, c: float) -> Array:
+    """The matrix M (d, d) with tr(M Cov(ĝ)) = uᵀ ½Λ^{1/2}ΓΛ^{1/2} u (Corollary 9, oracle_policy).
+
+    With u the eigenvector of a limit weight that is the weight, linear in the gradient's covariance.
+
+    Arguments:
+        curvatures, c: as for :func:`stationary_covariance`.
+        basis: U (d, r), the eigenvectors of the curvatures.
+        axis: u (r,).
+
+    Raises:
+        InputError: as there, or shapes that do not match.
+
+    >>> weight_form([1.0, 2.0], [[1.0, 0], [0, 1.0]], [0.0, 1.0], 1.0).round(12).tolist()
+    [[0.0, 0.0], [0.0, 0.333333333333]]
+    """
+    bends = _curvatures(curvatures)
+    frame, unit = finite_array("basis", basis, 2), finite_array("axis", axis, 1)
+    if not frame.shape[1] == len(unit) == len(bends):
+        raise InputError(
+            f"basis has {frame.shape[1]} columns and axis {len(unit)} entries: one per curvature "
+            f"({len(bends)}) is needed"
+        )
+    root = np.sqrt(bends) * unit
+    inner = 0.5 * _lyapunov(bends, np.outer(root, root), c)
+    return np.asarray(frame @ inner @ frame.T)
+
+
+def gap_transform(weights: ArrayLike, rate: float) -> float:
+    """E exp(-rate Σ wₖ χ²₁) = Π (1 + 2 rate wₖ)^{-1/2}, the Laplace transform of a law of the gap
+    (Theorem 8, limit_law).
+
+    Arguments:
+        weights: w, not negative, (r,).
+        rate: at least 0.
+
+    Raises:
+        InputError: either is not as said.
+
+    >>> gap_transform([1.5], 1.0)
+    0.5
+    """
+    rows, scale = finite_array("weights", weights, 1), float(finite_array("rate", rate, 0))
+    if scale < 0 or (rows < 0).any():
+        raise InputError(f"weights are {rows.tolist()} and rate {scale:g}: none may be negative")
+    return float(np.prod((1 + 2 * scale * rows) ** -0.5))
 
 
 def matrix_correlation(moments: Moments, basis: ArrayLike) -> Array:

@@ -1,0 +1,160 @@
+"""The mean gap of training runs, from moments and schedules (Lemma 6, suboptimality; Theorem 7,
+group_size).
+
+Near the optimum a run is a linear recursion, and its mean gap follows from the curvatures and the
+gradient's covariance there (:func:`linear_gap`). Prompts that are drawn in reshuffled epochs are
+correlated from step to step, which :func:`epoch_gap` adds. A single step of any length, anywhere, is
+a sum over all its outcomes (:func:`one_step_gap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..moments import Moments
+from ..validation import InputError, finite_array, integer
+from .group_size import covariance_parts
+from .limit_law import mean_gap
+from .mse import gradient_covariance
+
+__all__ = ["epoch_gap", "linear_gap", "one_step_gap"]
+
+Array = NDArray[np.float64]
+
+
+def linear_gap(
+    moments: Moments,
+    basis: ArrayLike,
+    curvatures: ArrayLike,
+    rates: ArrayLike,
+    *,
+    baseline: str = "grpo",
+    constant: float | None = None,
+    group_size: int,
+    batch_size: int = 1,
+    displacement: ArrayLike | None = None,
+    steps: ArrayLike | None = None,
+) -> Array:
+    """The mean gap of linearised runs: a number, or (n,) where steps are given (Theorem 8, limit_law).
+
+    E gap_T = ½ tr(Λ Γ_T), Γ_T of the recursion δ⁺ = (I - ηΛ)δ + ηξ with Cov ξ = Uᵀ Cov(ĝ) U
+
+    The error of the linearisation is of order 1/T under c/(t + t₀).
+
+    Arguments:
+        moments: at the optimum, with matrices.
+        basis: U (d, r), the identifiable directions.
+        curvatures, rates, displacement, steps: as for :func:`mean_gap`.
+        baseline, constant, group_size, batch_size: as for :func:`gradient_covariance`.
+
+    Raises:
+        InputError: as there.
+
+    >>> from ustat_pg.problems import LocationBandit
+    >>> hill = LocationBandit.bump([0.0], [0.5])
+    >>> moments, rates = hill.at(hill.maximiser).moments(), [0.5] * 10
+    >>> f"{linear_gap(moments, hill.identifiable, hill.curvatures, rates, group_size=2):.4f}"
+    '0.0526'
+    """
+    frame = finite_array("basis", basis, 2)
+    noise = gradient_covariance(moments, baseline, group_size, batch_size, constant=constant)
+    if len(frame) != len(noise):
+        raise InputError(
+            f"basis has {len(frame)} rows: it must have one per parameter ({len(noise)})"
+        )
+    return mean_gap(curvatures, frame.T @ noise @ frame, rates, displacement, steps)
+
+
+def epoch_gap(
+    moments: Moments,
+    basis: ArrayLike,
+    curvature: float,
+    rates: ArrayLike,
+    *,
+    group_size: int,
+    batch_size: int,
+    displacement: float = 0.0,
+) -> float:
+    """The mean gap of linearised runs of grpo over reshuffled epochs, in one direction (Theorem 7).
+
+    δ_T = Σₜ wₜ (ḡₜ + ξₜ), wₜ = ηₜ (1 - ηₜ₊₁λ) ⋯ (1 - η_Tλ), and the mean gradients ḡ of the
+    m = N/B batches of an epoch add up to 0 at the optimum: an epoch leaves
+    (c₁/B)(N-B)/(N-1) · m/(m-1) · [Σ w² - (Σ w)²/m] of them, nothing where its weights are equal.
+
+    Arguments:
+        moments: of N equally likely prompts at the optimum, with matrices.
+        basis: U (d, 1), the one identifiable direction.
+        curvature: λ > 0 of -J there.
+        rates: η₁ to η_T, (T,), positive.
+        group_size: G, at least 2.
+        batch_size: B, which divides N.
+        displacement: δ₀.
+
+    Raises:
+        InputError: any of these is not as said.
+
+    >>> from ustat_pg.problems import LocationBandit
+    >>> hills = LocationBandit.bump([1.0, 1.0], [0.4, -0.4])
+    >>> moments, ways = hills.at(hills.maximiser).moments(), hills.identifiable
+    >>> both = {"group_size": 2, "batch_size": 2}
+    >>> whole = epoch_gap(moments, ways, hills.curvatures[0], [0.5] * 10, **both)
+    >>> drawn = linear_gap(moments, ways, hills.curvatures, [0.5] * 10, **both)
+    >>> bool(whole < drawn)                      # the prompts' own spread is gone
+    True
+    """
+    frame, schedule = finite_array("basis", basis, 2), finite_array("rates", rates, 1)
+    if frame.shape[1] != 1:
+        raise InputError(f"basis has {frame.shape[1]} columns: epochs are known in one direction")
+    prompts, size, batch = (
+        len(moments),
+        integer("group size", group_size, 2),
+        integer("batch size", batch_size),
+    )
+    if prompts % batch:
+        raise InputError(f"batch size is {batch}: it must divide the number of prompts, {prompts}")
+    if np.ptp(moments.context_probs) > 1e-12:
+        raise InputError("epochs need prompts that are equally likely")
+    first, single, pair = (float(part[0, 0]) for part in covariance_parts(moments, frame))
+    start = np.array([float(displacement)])
+    within = (single / size + pair / (size * (size - 1))) / batch
+    total = float(mean_gap([curvature], [[within]], schedule, start))
+    per_epoch = prompts // batch
+    if per_epoch == 1:
+        return total
+    shrink = np.cumprod(1 - curvature * schedule[::-1])[::-1]
+    weights = schedule * np.append(shrink[1:], 1.0)
+    spread = first / batch * (prompts - batch) / (prompts - 1) * per_epoch / (per_epoch - 1)
+    for begin in range(0, len(weights), per_epoch):
+        epoch = weights[begin : begin + per_epoch]
+        total += 0.5 * curvature * spread * float((epoch**2).sum() - epoch.sum() ** 2 / per_epoch)
+    return float(total)
+
+
+def one_step_gap(
+    prompts: Iterable[tuple[float, ArrayLike, ArrayLike, ArrayLike]],
+    gap: Callable[[Array], float],
+) -> float:
+    """The mean gap after one step of grpo at G = 2 and B = 1, by enumeration (Lemma 6, suboptimality).
+
+    E gap(ĝ), ĝ = ½ (s - s')(z - z') at a prompt x and two outputs
+
+    Arguments:
+        prompts: for each its probability, its outputs' probabilities (K,), their scores (K, d) and
+            their sure rewards (K,).
+        gap: the gap that a gradient estimate (d,) leads to.
+
+    >>> coin = (1.0, [0.5, 0.5], [[1.0], [-1.0]], [1.0, 0.0])
+    >>> one_step_gap([coin], lambda estimate: 1 - float(estimate[0]))
+    0.5
+    """
+    mean = 0.0
+    for share, chances, scores, rewards in prompts:
+        probs, rows, values = (np.asarray(each, dtype=float) for each in (chances, scores, rewards))
+        for i in range(len(values)):
+            for j in range(i, len(values)):
+                chance = share * probs[i] * probs[j] * (1 + (i < j))
+                mean += chance * gap((rows[i] - rows[j]) * (values[i] - values[j]) / 2)
+    return float(mean)
