@@ -1,7 +1,7 @@
 """Cells of language models: a gradient's error by the pool method and, apart from it, by sampling.
 
 One replication draws a few prompts of a task. For each model it scores a pool of N rollouts of every
-prompt through hooks, and makes of them the unbiased estimates of theory/language_models.md. Apart from it, it
+prompt through hooks, and makes of them the unbiased estimates of theory/language_models.md. It also
 differentiates fresh rollouts in groups, and takes the spread of the groups' gradients at one prompt,
 and half the squared distance of a gradient at one prompt from one at the other. The oracle of the fresh
 groups knows V from two samples of its own, and its error is the covariance of the two gradients that
