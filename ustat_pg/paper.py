@@ -20,6 +20,7 @@ class Result:
     Arguments:
         label: the paper's numbering.
         statement: in one sentence.
+        short: in a few plain words, for tables.
         assumptions: what it needs.
         sharper: what is exact here and an order or a bound in the paper; empty if nothing.
         delivered: whether this version verifies it.
@@ -27,6 +28,7 @@ class Result:
 
     label: str
     statement: str
+    short: str
     assumptions: str = ""
     sharper: str = ""
     delivered: bool = False
@@ -36,12 +38,14 @@ RESULTS: dict[str, Result] = {
     "ustatistic": Result(
         "Lemma 1",
         "The grpo gradient is the U-statistic of order 2 with kernel ½ (s₁ - s₂)(z₁ - z₂).",
+        "the gradient is a U-statistic, sample by sample",
         sharper="Sample by sample, grpo = g + first + second, and g + first is the oracle.",
         delivered=True,
     ),
     "mse": Result(
         "Theorem 2",
         "MSE = tr Σ/G + (σ² tr F + ‖g‖²)/(G(G-1)) at one prompt.",
+        "its mean squared error at one prompt, exactly",
         sharper="Exact, as a matrix; the paper bounds the second term by an order. "
         "The explicit bound is reconstructed, and the exact term at most half of it.",
         delivered=True,
@@ -49,12 +53,14 @@ RESULTS: dict[str, Result] = {
     "minibatch": Result(
         "Proposition 3",
         "A minibatch adds the spread of prompt gradients and divides everything by B.",
+        "and over a minibatch, however prompts are drawn",
         sharper="Exact for prompts drawn i.i.d., a fixed set, and without replacement.",
         delivered=True,
     ),
     "oracle": Result(
         "Corollary 4",
         "MSE of grpo over MSE of the oracle tends to 1.",
+        "not knowing the value costs about one part in G",
         assumptions="The oracle's own error is not 0 (τ > ‖g‖², or prompts differ).",
         sharper="The ratio is exact: at one prompt its excess is of order 1/G, in a minibatch 1/G².",
         delivered=True,
@@ -62,6 +68,7 @@ RESULTS: dict[str, Result] = {
     "optimality": Result(
         "Corollary 5",
         "Among baselines of the prompt only, V minimises the MSE, so grpo does asymptotically.",
+        "when the value is the best baseline",
         assumptions="Assumption 2: ‖s‖² and the reward are uncorrelated given the prompt.",
         sharper="Where grpo loses to no baseline in finite G, and what V loses to b* without "
         "Assumption 2, are exact.",
@@ -71,6 +78,7 @@ RESULTS: dict[str, Result] = {
         "Lemma 6",
         "The mean gap lies under ρᵀ gap₀ + L η M/(2μ(2 - Lη)) for a constant rate, and under "
         "L c² M/(2(2μc - 1))/T in the limit for c/T.",
+        "how far training can end from the best return",
         assumptions="Bounded reward, L-smooth return, PL with μ, η < 2/L or c > 1/(2μ), Θ compact.",
         sharper="[reconstructed] from the one-step recursion, whose iterates are the tightest curve "
         "of that proof; attained where the return is quadratic.",
@@ -79,6 +87,7 @@ RESULTS: dict[str, Result] = {
     "group_size": Result(
         "Theorem 7",
         "At a fixed budget the best group size is 1 + √(c₃/c₁), whatever the budget and T.",
+        "which group size a budget should be spent on",
         assumptions="Of the bound: those of Lemma 6. c₁ > 0: with one prompt the best is G = K.",
         sharper="√(c₃/c₁) in the paper [reconstructed]. c₃ >= 2 c₁, so it is at least 1 + √2. "
         "Universal for the bound, and for the linearised gap in one direction; with several "
@@ -88,6 +97,7 @@ RESULTS: dict[str, Result] = {
     "limit_law": Result(
         "Theorem 8",
         "T gap_T tends in law to Σ wₖ χ²₁, w the eigenvalues of ½ Λ^½ Γ Λ^½.",
+        "the law of what is left to gain after many steps",
         assumptions="Those of Lemma 6, Hessian of constant rank on the maximisers, weak strong "
         "concavity towards them, a limit of the noise covariance; c λ_min > 1/2 for the law alone.",
         sharper="A law at finite T that follows schedule and start, from the linear recursion: its error, "
@@ -97,6 +107,7 @@ RESULTS: dict[str, Result] = {
     "oracle_policy": Result(
         "Corollary 9",
         "Limit weights of grpo differ from the oracle's by O(1/G²).",
+        "after training, that cost falls as 1/G²",
         assumptions="Those of Theorem 8; the covariance depends on θ through Uᵀθ alone.",
         sharper="By C/(B G(G-1)) to first order, exactly in one direction, and C is known.",
         delivered=True,
@@ -105,18 +116,30 @@ RESULTS: dict[str, Result] = {
         "Corollary 10",
         "No baseline of the prompt alone has a stochastically smaller limit gap than the oracle, so "
         "none than grpo for large G.",
+        "when no baseline trains better than grpo",
         assumptions="Assumption 2 as a matrix: E[Uᵀ s sᵀ U a | x] = 0. The norm form is not enough.",
         sharper="A policy with logits linear in θ never satisfies it at an interior optimum: there the "
         "mean of E[Uᵀ s sᵀ U a | x] over prompts is -Λ, and with one prompt a constant below V does "
         "better than the oracle.",
         delivered=True,
     ),
-    "normalised": Result("Lemma 11", "The normalised estimator tends to a U-statistic."),
-    "practical_mse": Result("Theorem 12", "MSE of practical GRPO."),
-    "arcsine": Result("Proposition 13", "Normalised GRPO maximises an arcsine objective."),
+    "normalised": Result(
+        "Lemma 11",
+        "The normalised estimator tends to a U-statistic.",
+        "normalised by the deviation: a U-statistic in the limit",
+    ),
+    "practical_mse": Result(
+        "Theorem 12", "MSE of practical GRPO.", "its error with ratios, KL and normalisation"
+    ),
+    "arcsine": Result(
+        "Proposition 13",
+        "Normalised GRPO maximises an arcsine objective.",
+        "normalised GRPO maximises an arcsine objective",
+    ),
     "gradient_mse_lm": Result(
         "Figure 4",
         "On language models grpo's gradient MSE tends to the oracle's, and all fall with G.",
+        "the errors of Figure 4, on language models",
         sharper="One pool of rollouts gives every baseline's error at every G. Vanilla above grpo "
         "above the oracle is no law: each model's moments predict the order.",
         delivered=True,
@@ -124,6 +147,7 @@ RESULTS: dict[str, Result] = {
     "group_size_lm": Result(
         "Figure 5",
         "The optimal group size of a language model, from c₁, c₂ and c₃ of a pool of rollouts.",
+        "the best group size of a language model",
         assumptions="Of the noise, not of accuracy after training.",
         delivered=True,
     ),
