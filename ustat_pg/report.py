@@ -15,7 +15,7 @@ from tabulate import tabulate
 from ._version import __version__
 from .checks import FAMILY_ALPHA, RivalVerdict, Verdict
 from .experiment import Options, Plan, Run
-from .experiment.claim import Identity
+from .experiment.functionals import Identity
 from .experiment.results import KINDS, CheckResult, ClaimResult
 from .experiment.store import code_version
 from .paper import PAPER, RESULTS

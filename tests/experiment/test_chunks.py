@@ -28,9 +28,9 @@ from ustat_pg.engines.networks.cell import NetworkTraining, OutOfMemory
 from ustat_pg.engines.runs.cell import Runs
 from ustat_pg.experiment import Check, Claim, Options, Store, mean_of, run_claims
 from ustat_pg.experiment import blocks as blocks_module
-from ustat_pg.experiment import plan as planning
 from ustat_pg.experiment import store as store_module
 from ustat_pg.experiment.blocks import Block, halved, run_task, sums_of
+from ustat_pg.experiment.options import BUDGETS
 from ustat_pg.experiment.plan import block_size, block_tasks, engine_of, exact_task, pilot_task
 from ustat_pg.experiment.store import computed_by
 from ustat_pg.experiment.work import Work, environment
@@ -300,13 +300,13 @@ def small_claim():
 
 @needs_torch
 def test_a_claim_is_settled_in_smaller_chunks(tmp_path, small_memory, monkeypatch):
-    monkeypatch.setitem(planning.BUDGETS, "smoke", 64)
+    monkeypatch.setitem(BUDGETS, "smoke", 64)
     with pytest.warns(ChunkWarning):
         (disturbed,) = run_claims([small_claim()], Options("smoke"), Store(tmp_path)).claims
     again = run_claims([small_claim()], Options("smoke"), Store(tmp_path)).claims[0]
     assert again.to_dict() == disturbed.to_dict()
     monkeypatch.undo()
-    monkeypatch.setitem(planning.BUDGETS, "smoke", 64)
+    monkeypatch.setitem(BUDGETS, "smoke", 64)
     (whole,) = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "whole")).claims
     assert whole.verdict == disturbed.verdict != Verdict.REFUTED
     estimates = [

@@ -26,8 +26,8 @@ from ustat_pg.experiment import (
     mean_of,
     run_claims,
 )
-from ustat_pg.experiment import claim as module
-from ustat_pg.experiment.claim import NO_NUMBER
+from ustat_pg.experiment import functionals as module
+from ustat_pg.experiment.functionals import NO_NUMBER
 from ustat_pg.validation import InputError
 
 GRPO, ORACLE = Estimator("grpo"), Estimator("oracle")

@@ -449,8 +449,8 @@ def test_nothing_is_enumerated_and_nothing_but_autograd_scores(cell):
 def test_plans_look_at_more_than_a_block_and_keep_a_reserve(cell, monkeypatch):
     """Errors are skewed: a pilot of one block sees too little of them."""
     from ustat_pg.checks import equal
-    from ustat_pg.experiment import Check, Claim, mean_of
-    from ustat_pg.experiment.plan import Options, make_plan, pilot_task
+    from ustat_pg.experiment import Check, Claim, Options, mean_of
+    from ustat_pg.experiment.plan import make_plan, pilot_task
 
     quantity = pooled("listed", "grpo", cell.group_sizes[0])
     check = Check("one", "made-up", mean_of(cell, quantity), equal(1.0, relative_margin=0.1))

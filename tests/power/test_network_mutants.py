@@ -18,6 +18,7 @@ from simulations.problems import Entry
 from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.experiment import Claim, Options, Store, run_claims
 from ustat_pg.experiment import plan as planning
+from ustat_pg.experiment.options import BUDGETS
 
 from .test_mutants import BODIES, ENDINGS, ESTIMATORS, MUTANTS, PLACES, Mutant, mutated
 
@@ -76,7 +77,7 @@ def results(stems, on, engine, folder):
 def quick_blocks(monkeypatch):
     """Smaller blocks, and a budget of a few: these mutants are far from the truth."""
     monkeypatch.setattr(planning, "BLOCK", 4_096)
-    monkeypatch.setitem(planning.BUDGETS, "smoke", 131_072)
+    monkeypatch.setitem(BUDGETS, "smoke", 131_072)
 
 
 @pytest.mark.parametrize("on", ON)

@@ -12,6 +12,7 @@ from simulations import Suite, claim
 from simulations.__main__ import main
 from ustat_pg.experiment import Options, Store, plan, run_claims
 from ustat_pg.experiment.alone import check_alone
+from ustat_pg.experiment.options import BUDGETS
 from ustat_pg.html_report import check_command
 from ustat_pg.problems import example_problem
 from ustat_pg.report import document
@@ -85,7 +86,7 @@ def test_another_seed_draws_something_else(smoke, capsys):
 
 def test_cells_of_unequal_replications_and_the_reference_engine(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(plan, "BLOCK", 256)
-    monkeypatch.setitem(plan.BUDGETS, "smoke", 1024)
+    monkeypatch.setitem(BUDGETS, "smoke", 1024)
     run = stored_run(tmp_path, ["oracle"], Suite("smoke"), Options("smoke", "reference"))
     slopes = [c for c in run["claims"][0]["checks"] if "order of" in c["name"]]
     # Both cells of a slope are drawn as often as it needs, but a ratio may need one oftener.

@@ -16,6 +16,7 @@ from simulations import ON_LANGUAGE_MODELS, STEMS, Suite
 from simulations.__main__ import main
 from ustat_pg.experiment import Options, load_results
 from ustat_pg.experiment import plan as planning
+from ustat_pg.experiment.options import BUDGETS
 from ustat_pg.problems import example_problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,7 +187,7 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
     assert main([*words, str(tmp_path / "a")]) == 1
     assert "REFUTED by exact" in capsys.readouterr().out
     monkeypatch.setattr(module, "gradient_mse", true)
-    monkeypatch.setitem(planning.BUDGETS, "smoke", 2)
+    monkeypatch.setitem(BUDGETS, "smoke", 2)
     monkeypatch.setattr(planning, "BLOCK", 64)
     assert main([*words, str(tmp_path / "b")]) == 3
     assert "it would need" in capsys.readouterr().out

@@ -471,7 +471,8 @@ def test_every_rival_is_refuted_by_enumeration(on, tmp_path):
 
 SMALL = """
 import ustat_pg.experiment.plan as plan
-plan.BLOCK, plan.BUDGETS["smoke"] = 256, 30
+from ustat_pg.experiment.options import BUDGETS
+plan.BLOCK, BUDGETS["smoke"] = 256, 30
 import simulations.suboptimality as module
 module.curves = lambda suite: ()
 """

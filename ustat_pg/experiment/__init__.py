@@ -1,8 +1,9 @@
 """Experiments: claims as lists of checks, their planning, running and storing."""
 
-from .claim import (
-    Check,
-    Claim,
+from .claim import Check, Claim
+from .curves import Point, load_curves, run_points
+from .executors import LostWorkers, dask_cluster, mpi_cluster
+from .functionals import (
     Identity,
     LawDistance,
     LawExcess,
@@ -12,9 +13,8 @@ from .claim import (
     Ratio,
     mean_of,
 )
-from .curves import Point, load_curves, run_points
-from .executors import LostWorkers, dask_cluster, mpi_cluster
-from .plan import Options, Plan
+from .options import Options
+from .plan import Plan
 from .results import load_results
 from .runner import Run, plan_claims, run_claims
 from .store import Store, StoreError

@@ -19,9 +19,10 @@ from ..checks import allotted_alpha, decide
 from ..engines import MomentSums
 from ..validation import InputError, integer
 from .blocks import Block, Task, run_task, sums_of
-from .claim import AnyQuantity, Check, Claim, Identity
+from .claim import Check, Claim
+from .functionals import AnyQuantity, Identity
+from .options import Options
 from .plan import (
-    Options,
     block_size,
     block_tasks,
     engine_of,

@@ -19,8 +19,9 @@ from scipy.stats import t as student
 from ..checks import Evidence, Interval
 from ..engines.runs.cell import Runs
 from ..validation import InputError
-from .claim import AnyCell, LawShare, Linear, Ratio
-from .plan import BLOCK, Options, block_tasks, exact_task, panels_of, why_not_exact
+from .functionals import AnyCell, LawShare, Linear, Ratio
+from .options import Options
+from .plan import BLOCK, block_tasks, exact_task, panels_of, why_not_exact
 from .store import Store
 from .work import Work, environment
 

@@ -18,9 +18,10 @@ from ..checks import Decision, Evidence, Interval, RivalVerdict, Verdict, decide
 from ..engines import MomentSums
 from ..engines.runs.cell import Runs
 from .blocks import Task, sums_of
-from .claim import AnyQuantity, Check, Claim, Identity, Sums
+from .claim import Check, Claim
+from .functionals import AnyQuantity, Identity, Sums
+from .options import Options
 from .plan import (
-    Options,
     Plan,
     block_tasks,
     exact_task,

@@ -17,8 +17,8 @@ from ..engines import MomentSums
 from ..memory import ChunkWarning, out_of_memory
 from .blocks import Block, Task, halved, run_task, sums_of
 from .executors import Cluster, LostWorkers, loss
+from .options import Options
 from .parcels import Post
-from .plan import Options
 from .store import Store
 
 __all__ = ["Interrupted", "Work", "environment"]

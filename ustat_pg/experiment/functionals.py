@@ -1,0 +1,430 @@
+"""Functionals: what a check estimates, and how a block's sums become evidence on it.
+
+A mean, a combination of means (:class:`Linear`), a ratio, the slope of logarithms over several cells,
+or a statement about a gap's law. Each knows what one replication of it may be at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, log, sqrt
+
+import numpy as np
+from scipy.optimize import brentq
+
+from ..checks import Evidence, Interval, empirical_bernstein, replications_needed
+from ..checks.intervals import half_width
+from ..engines import Cell, MomentSums, Quantity
+from ..engines.gradients.bounds import quantity_range, quantity_rounding
+from ..engines.networks.cell import Probe
+from ..engines.runs.cell import (
+    BINS,
+    ConditionalPit,
+    Labelled,
+    Pit,
+    Runs,
+    Training,
+    TrainingQuantity,
+)
+from ..validation import InputError
+
+__all__ = [
+    "AnyCell",
+    "AnyQuantity",
+    "Functional",
+    "Identity",
+    "LawDistance",
+    "LawExcess",
+    "LawShare",
+    "Linear",
+    "LogSlope",
+    "Ratio",
+    "Sums",
+    "mean_of",
+]
+
+_FEW_BITS = 1e-14
+"""Relative rounding error of a ratio or a logarithm."""
+
+NO_NUMBER = 2**62
+"""Replications needed where none would do."""
+
+AnyCell = Cell | Runs
+"""Of gradients at fixed parameters, or of whole training runs."""
+
+AnyQuantity = Quantity | TrainingQuantity | Probe | Labelled
+
+Sums = Mapping[str, tuple[Sequence[AnyQuantity], MomentSums]]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """constant + Σ weight · E quantity on one cell."""
+
+    cell: AnyCell
+    weights: tuple[tuple[AnyQuantity, float], ...]
+    constant: float = 0.0
+
+    @property
+    def cells(self) -> tuple[AnyCell, ...]:
+        return (self.cell,)
+
+    @property
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        return tuple(quantity for quantity, _ in self.weights)
+
+    @property
+    def width(self) -> float:
+        """Length of the range of one replication."""
+        total = 0.0
+        for quantity, weight in self.weights:
+            low, high = quantity_range(self.cell, quantity)
+            total += abs(weight) * (high - low)
+        return total
+
+    @property
+    def rounding(self) -> float:
+        """The rounding error of its value."""
+        return sum(
+            abs(weight) * quantity_rounding(self.cell, quantity)
+            for quantity, weight in self.weights
+        )
+
+    def moments(self, sums: Sums) -> tuple[int, float, float]:
+        """Count, mean and variance of one replication."""
+        labels, block = sums[self.cell.name]
+        place = {quantity: i for i, quantity in enumerate(labels)}
+        vector = np.zeros(len(labels))
+        for quantity, weight in self.weights:
+            vector[place[quantity]] += weight
+        variance = float(vector @ block.covariance @ vector)
+        return block.n, self.constant + float(vector @ block.mean), max(variance, 0.0)
+
+    def exact(self, sums: Sums) -> float:
+        return self.moments(sums)[1]
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        n, mean, variance = self.moments(sums)
+        interval = empirical_bernstein(n, mean, variance, self.width, alpha)
+        return Evidence(mean, interval, sqrt(variance / n), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        """Replications for an interval of that half-width, by a pilot's sums."""
+        return replications_needed(margin, self.moments(sums)[2], self.width, alpha)
+
+
+def mean_of(cell: AnyCell, quantity: AnyQuantity) -> Linear:
+    """The mean of one quantity."""
+    return Linear(cell, ((quantity, 1.0),))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """E numerator / E denominator, both combinations on the same cell; the denominator positive.
+
+    Arguments:
+        numerator, denominator: the two sides.
+        size: the denominator's predicted value, which rounding errors are relative to.
+    """
+
+    numerator: Linear
+    denominator: Linear
+    size: float = inf
+
+    def __post_init__(self) -> None:
+        if self.numerator.cell != self.denominator.cell:
+            raise InputError("a ratio's two sides must come from the same cell")
+
+    @property
+    def cells(self) -> tuple[AnyCell, ...]:
+        return self.numerator.cells
+
+    @property
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        return self.numerator.quantities + self.denominator.quantities
+
+    @property
+    def rounding(self) -> float:
+        """Of its value, which is taken to be below 10."""
+        return _FEW_BITS + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
+
+    def _excess(self, ratio: float) -> Linear:
+        """Numerator - ratio · denominator, of mean zero at the true ratio."""
+        scaled = tuple((quantity, -ratio * weight) for quantity, weight in self.denominator.weights)
+        constant = self.numerator.constant - ratio * self.denominator.constant
+        return Linear(self.numerator.cell, self.numerator.weights + scaled, constant)
+
+    def exact(self, sums: Sums) -> float:
+        bottom = self.denominator.exact(sums)
+        return self.numerator.exact(sums) / bottom if bottom else float("nan")
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        """The ratios that a test of their excess does not reject (Fieller 1954)."""
+        n, bottom, spread = self.denominator.moments(sums)
+        if bottom <= half_width(n, spread, self.denominator.width, alpha):
+            # A denominator that may be 0 bounds no ratio.
+            return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
+        ratio = self.exact(sums)
+        top_width, bottom_width = self.numerator.width, self.denominator.width
+
+        def beyond(value: float) -> float:
+            """|excess| less the half-width: positive where the value is rejected."""
+            _, mean, variance = self._excess(value).moments(sums)
+            width = top_width + abs(value) * bottom_width
+            return abs(mean) - half_width(n, variance, width, alpha)
+
+        def end(sign: float) -> float:
+            step = max(abs(ratio), 1e-12) * 1e-3
+            while beyond(ratio + sign * step) <= 0:
+                step *= 2
+                if step > 1e12 * max(abs(ratio), 1e-12):
+                    return sign * inf
+            return float(
+                brentq(lambda value: beyond(value), ratio, ratio + sign * step, xtol=1e-14)
+            )
+
+        low, high = (ratio, ratio) if beyond(ratio) >= 0 else (end(-1.0), end(1.0))
+        variance = self._excess(ratio).moments(sums)[2]
+        return Evidence(ratio, Interval(low, high), sqrt(variance / n) / bottom, n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        excess = self._excess(prediction)
+        bottom = self.denominator.exact(sums)
+        if not margin * bottom > 0:
+            return NO_NUMBER  # a pilot whose denominator is rounding noise
+        # Both ends of the interval are wanted within the margin; the reserve pays for its tilt.
+        return replications_needed(
+            0.9 * margin * bottom, excess.moments(sums)[2], excess.width * 1.05, alpha
+        )
+
+
+@dataclass(frozen=True)
+class LogSlope:
+    """The least-squares slope of log(functional) on given abscissae, one cell each.
+
+    Arguments:
+        abscissae: at least two.
+        points: the functionals.
+        predicted: their values, positive: what replications are planned from.
+    """
+
+    abscissae: tuple[float, ...]
+    points: tuple[Point, ...]
+    predicted: tuple[float, ...]
+
+    @property
+    def rounding(self) -> float:
+        """The rounding error of a logarithm's slope."""
+        return _FEW_BITS + sum(
+            abs(float(weight)) * point.rounding / value
+            for weight, point, value in zip(self._weights, self.points, self.predicted, strict=True)
+        )
+
+    @property
+    def cells(self) -> tuple[AnyCell, ...]:
+        return tuple(cell for point in self.points for cell in point.cells)
+
+    @property
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        return tuple(quantity for point in self.points for quantity in point.quantities)
+
+    @property
+    def _weights(self) -> np.ndarray:
+        centred = np.array(self.abscissae) - np.mean(self.abscissae)
+        return np.asarray(centred / (centred**2).sum())
+
+    def exact(self, sums: Sums) -> float:
+        values = [point.exact(sums) for point in self.points]
+        if not all(value > 0 for value in values):
+            return float("nan")
+        return float(self._weights @ np.log(values))
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        """Interval arithmetic on the points' intervals, which hold together at the rate alpha."""
+        parts = [point.evidence(sums, alpha / len(self.points)) for point in self.points]
+        n = sum(part.replications for part in parts)
+        if not all(part.estimate > 0 for part in parts):
+            return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
+        low = high = variance = 0.0
+        for weight, part in zip(self._weights, parts, strict=True):
+            if weight == 0:
+                continue
+            bottom = log(part.interval.low) if part.interval.low > 0 else -inf
+            top = log(part.interval.high)
+            low += weight * (bottom if weight > 0 else top)
+            high += weight * (top if weight > 0 else bottom)
+            variance += (weight * part.standard_error / part.estimate) ** 2
+        estimate = float(self._weights @ np.log([part.estimate for part in parts]))
+        return Evidence(estimate, Interval(float(low), float(high)), sqrt(variance), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        share = margin / float(np.abs(self._weights).sum())
+        # A relative half-width ε moves the lower logarithm by -log(1-ε), the larger side.
+        relative = 0.95 * (1 - float(np.exp(-share)))
+        return max(
+            point.needed(sums, relative * value, alpha / len(self.points), value)
+            for point, value in zip(self.points, self.predicted, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class _Law:
+    """The law of a gap on one cell of whole runs. It has no exact value."""
+
+    cell: Training
+
+    @property
+    def cells(self) -> tuple[AnyCell, ...]:
+        return (self.cell,)
+
+    @property
+    def rounding(self) -> float:
+        """Of its value: the cdf's own error."""
+        return 1e-9
+
+    def exact(self, sums: Sums) -> float:
+        raise NotImplementedError("a distribution is compared by simulation")
+
+
+@dataclass(frozen=True)
+class LawDistance(_Law):
+    """sup |F - F₀|: the distance of the gap's law F from a predicted one F₀.
+
+    By the probability integral transform it is that of F₀(gap) from the uniform law. The interval is
+    that of Dvoretzky, Kiefer and Wolfowitz with Massart's constant, √(ln(2/α)/(2n)), at every n,
+    and a bin's width for what lies between the edges of the histogram. It has no exact value.
+    """
+
+    pit: Pit | ConditionalPit
+
+    @property
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        return (self.pit,)
+
+    def _cumulative(self, sums: Sums) -> tuple[int, np.ndarray]:
+        block = sums[self.cell.name][1]
+        return block.n, np.cumsum(block.counts[self.pit.label]) / block.n
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        n, cumulative = self._cumulative(sums)
+        off = float(np.abs(cumulative - np.arange(1, BINS + 1) / BINS).max())
+        band = _band(n, alpha)
+        interval = Interval(max(off - band, 0.0), min(off + band + 1 / BINS, 1.0))
+        return Evidence(off, interval, 0.5 / sqrt(n), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return _band_replications(margin - 1 / BINS, alpha)
+
+
+@dataclass(frozen=True)
+class LawExcess(_Law):
+    """sup (F₁ - F₂) of two gaps' laws: 0 if the second is everywhere the smaller cdf, that is if the
+    first gap is stochastically the smaller one.
+
+    Arguments:
+        cell: both estimators run in it.
+        first, second: transforms by one and the same law, which only sets the edges of the bins.
+
+    Raises:
+        InputError: transforms by two laws.
+    """
+
+    first: Pit
+    second: Pit
+
+    def __post_init__(self) -> None:
+        if self.first.weights != self.second.weights:
+            raise InputError("two laws are compared on the edges of one")
+
+    @property
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        return (self.first, self.second)
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        """Each law in a band of its own, √(ln(4/α)/(2n)), at half the rate."""
+        block = sums[self.cell.name][1]
+        first, second = (
+            np.cumsum(block.counts[pit.label]) / block.n for pit in (self.first, self.second)
+        )
+        excess = max(float((first - second).max()), 0.0)
+        # Within a bin the first law is below its right edge's value, the second above its left's.
+        between = max(float((first - np.append(0.0, second[:-1])).max()), 0.0)
+        band = 2 * _band(block.n, alpha / 2)
+        interval = Interval(max(excess - band, 0.0), min(between + band, 1.0))
+        return Evidence(excess, interval, sqrt(0.5 / block.n), block.n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return _band_replications((margin - 2 / BINS) / 2, alpha / 2)
+
+
+@dataclass(frozen=True)
+class LawShare(_Law):
+    """P(F₀(gap) <= level): the share of runs below a quantile of the predicted law, for figures.
+
+    Arguments:
+        cell: the runs.
+        pit: the transform.
+        level: between 0 and 1; taken to the nearest edge of a bin.
+    """
+
+    pit: Pit | ConditionalPit
+    level: float
+
+    @property
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        return (self.pit,)
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        block = sums[self.cell.name][1]
+        share = float(block.counts[self.pit.label][: round(self.level * BINS)].sum() / block.n)
+        variance = share * (1 - share) * block.n / max(block.n - 1, 1)
+        interval = empirical_bernstein(block.n, share, variance, 1.0, alpha)
+        return Evidence(share, interval, sqrt(variance / block.n), block.n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return replications_needed(margin, prediction * (1 - prediction), 1.0, alpha)
+
+
+def _band(n: int, alpha: float) -> float:
+    """Half-width of a two-sided Dvoretzky-Kiefer-Wolfowitz band."""
+    return sqrt(log(2 / alpha) / (2 * n))
+
+
+def _band_replications(margin: float, alpha: float) -> int:
+    """The least n whose band is at most that wide on one side."""
+    return int(np.ceil(log(2 / alpha) / (2 * margin**2))) if margin > 0 else NO_NUMBER
+
+
+Point = Linear | Ratio | LawDistance
+"""What a slope can go through."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The largest relative discrepancy between an estimator and a formula over a cell's groups.
+
+    An identity holds in every sample, and one sample refutes it; so there is no sampling error.
+
+    Arguments:
+        cell: one prompt, batch size 1.
+        formula: its name, see :mod:`ustat_pg.experiment.identities`.
+        estimator: the side of the identity that trainers compute.
+        rivals: the formulas of the rivals, by the rivals' names.
+    """
+
+    cell: Cell
+    formula: str
+    rivals: tuple[tuple[str, str], ...] = ()
+    estimator: str = "grpo"
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return (self.cell,)
+
+    @property
+    def formulas(self) -> tuple[str, ...]:
+        return (self.formula, *(formula for _, formula in self.rivals))
+
+
+Functional = Linear | Ratio | LogSlope | LawDistance | LawExcess | LawShare | Identity

@@ -1,0 +1,62 @@
+"""Options: how claims are run, and how many replications a check may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..engines import get_engine
+from ..engines.runs.cell import Runs
+from ..validation import InputError, integer
+from .functionals import AnyCell
+
+__all__ = ["BUDGETS", "Options"]
+
+BUDGETS = {"smoke": 6_000_000, "quick": 20_000_000, "full": 500_000_000}
+"""The most replications of one check, by size."""
+
+RUN_WORK = 256
+"""Outputs of a training run that count as one replication in the budget."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run.
+
+    Arguments:
+        size: smoke, quick or full: sets the most replications of one check.
+        engine: cpu, cuda, reference or autograd; or exact for enumeration alone.
+        seed: of every draw.
+        workers: threads.
+        progress: show progress where stderr is a terminal.
+        device: of the autograd engine: cpu, cuda or cuda:N.
+    """
+
+    size: str = "quick"
+    engine: str = "cpu"
+    seed: int = 0
+    workers: int = 1
+    progress: bool = False
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.size not in BUDGETS:
+            raise InputError(f"size {self.size!r} is unknown: choose one of {', '.join(BUDGETS)}")
+        get_engine(self.engine)
+        integer("seed", self.seed, 0)
+        integer("workers", self.workers)
+
+    @property
+    def simulates(self) -> bool:
+        """Whether there is a simulation beside the enumeration."""
+        return not get_engine(self.engine).enumerates
+
+    @property
+    def budget(self) -> int:
+        """The most replications of one check."""
+        return BUDGETS[self.size]
+
+    def budget_of(self, cell: AnyCell) -> int:
+        """The most replications of one check on a cell: fewer of whole training runs."""
+        if not isinstance(cell, Runs):
+            return self.budget
+        return max(cell.block, self.budget * RUN_WORK // cell.outputs)
