@@ -49,14 +49,17 @@ def test_it_holds_the_library_and_nothing_else(wheel):
 
 
 def test_it_works_in_a_clean_environment(wheel, tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
-        [*pip, "--constraint", str(ROOT / "constraints.txt"), str(wheel)],
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True
+    )
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-compile"]
+    subprocess.run(
+        [*pip, "--quiet", "--disable-pip-version-check",
+         "--constraint", str(ROOT / "constraints.txt"), str(wheel)],
         check=True,
         env=ENVIRONMENT,
-    )
+    )  # fmt: skip
 
     def run(*words: str) -> str:
         done = subprocess.run(words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)

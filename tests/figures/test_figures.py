@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import json
 import re
 import subprocess
@@ -57,7 +59,17 @@ def run(tmp_path_factory, network_points, language_model_points, sweep_tables):
     return folder
 
 
-def test_every_figure_is_drawn_with_its_title_and_what_is_seen(run, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def drawn(run, tmp_path_factory):
+    """The folder of all figures of the run, and what the command printed."""
+    folder = tmp_path_factory.mktemp("drawn")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main([str(run), "--out", str(folder)]) == 0
+    return folder, out.getvalue()
+
+
+def test_every_figure_is_drawn_with_its_title_and_what_is_seen(drawn):
+    folder, out = drawn
     stems = [*STEMS, *ON_LANGUAGE_MODELS]
     owners = [
         max((s for s in stems if name == s or name.startswith(f"{s}_")), key=len)
@@ -66,12 +78,10 @@ def test_every_figure_is_drawn_with_its_title_and_what_is_seen(run, tmp_path, ca
     ]
     assert list(dict.fromkeys(owners)) == stems
     assert NAMES[-9:] == [*NETWORKS, *LANGUAGE_MODELS]
-    assert main([str(run), "--out", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
     assert "No data" not in out
     for name in NAMES:
         assert f"{name}.svg" in out
-        text = (tmp_path / f"{name}.svg").read_text()
+        text = (folder / f"{name}.svg").read_text()
         root = ET.fromstring(text)
         space = {"svg": "http://www.w3.org/2000/svg"}
         assert root.find("svg:title", space).text == PICTURES[name].title
@@ -84,41 +94,42 @@ def test_every_figure_is_drawn_with_its_title_and_what_is_seen(run, tmp_path, ca
         assert "Matplotlib" not in text
         width = float(re.match(r"([\d.]+)pt", root.get("width"))[1]) / 72
         assert width in (pytest.approx(3.4), pytest.approx(7.0))
-        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+        assert (folder / f"{name}.png").stat().st_size > 10_000
 
 
-def test_two_processes_draw_equal_bytes(run, tmp_path):
-    for seed, folder in (("0", "a"), ("1", "b")):
-        subprocess.run(
-            [sys.executable, "-m", "figures", str(run), "--out", str(tmp_path / folder)],
-            cwd=ROOT, check=True, capture_output=True,
-            env={"PATH": "", "HOME": str(tmp_path), "PYTHONHASHSEED": seed},
-        )  # fmt: skip
-    files = sorted(file.name for file in (tmp_path / "a").iterdir())
-    assert len(files) == 2 * len(NAMES)
-    for name in files:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
-
-
-def test_other_data_give_another_drawing(run, tmp_path):
-    frame = data.curves(run)
-    document = json.loads((run / "verdicts.json").read_text())
-    for folder, factor in (("a", 1.0), ("b", 1.1)):
-        changed = frame.assign(estimate=frame["estimate"] * factor)
-        (tmp_path / folder).mkdir()
-        changed.to_csv(tmp_path / folder / "curves.csv", index=False)
-        for check in document["claims"][0]["checks"]:
-            check["simulation"]["estimate"] *= factor
-        (tmp_path / folder / "verdicts.json").write_text(json.dumps(document))
-        (tmp_path / folder / "sweep").mkdir()
-        for path in (run / "sweep").iterdir():
-            table = pd.read_csv(path)
-            table = table.assign(accuracy=table["accuracy"] * factor)
-            table.to_csv(tmp_path / folder / "sweep" / path.name, index=False)
-        paint(tmp_path / folder, tmp_path / folder)
+def test_another_process_draws_equal_bytes_and_loads_nothing_that_simulates(run, drawn, tmp_path):
+    code = (
+        "import sys; from figures.__main__ import main;"
+        f"main([{str(run)!r}, '--out', {str(tmp_path)!r}]);"
+        "print([m for m in sys.modules if m.split('.')[0] in ('numba', 'simulations')"
+        " or m.startswith(('ustat_pg.engines', 'ustat_pg.predictions', 'ustat_pg.experiment'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True,
+        env={"PATH": "", "HOME": str(tmp_path), "PYTHONHASHSEED": "1"},
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[]"
     for name in NAMES:
-        svgs = [(tmp_path / folder / f"{name}.svg").read_bytes() for folder in ("a", "b")]
-        assert svgs[0] != svgs[1], name
+        for file in (f"{name}.svg", f"{name}.png"):
+            assert (drawn[0] / file).read_bytes() == (tmp_path / file).read_bytes(), file
+
+
+def test_other_data_give_another_drawing(run, drawn, tmp_path):
+    frame, factor = data.curves(run), 1.1
+    document = json.loads((run / "verdicts.json").read_text())
+    frame.assign(estimate=frame["estimate"] * factor).to_csv(tmp_path / "curves.csv", index=False)
+    for check in document["claims"][0]["checks"]:
+        check["simulation"]["estimate"] *= factor
+    (tmp_path / "verdicts.json").write_text(json.dumps(document))
+    (tmp_path / "sweep").mkdir()
+    for path in (run / "sweep").iterdir():
+        table = pd.read_csv(path)
+        table = table.assign(accuracy=table["accuracy"] * factor)
+        table.to_csv(tmp_path / "sweep" / path.name, index=False)
+    paint(tmp_path, tmp_path)
+    for name in NAMES:
+        file = f"{name}.svg"
+        assert (drawn[0] / file).read_bytes() != (tmp_path / file).read_bytes(), name
 
 
 def test_a_run_of_one_claim_draws_its_own_and_says_what_is_missing(run, tmp_path, capsys):
@@ -202,19 +213,6 @@ def test_figures_import_nothing_that_simulates():
             for name in names:
                 assert name.split(".")[0] not in ("simulations", "benchmarks", "numba"), file
                 assert not name.startswith("ustat_pg") or name in allowed, (file, name)
-
-
-def test_drawing_loads_nothing_that_simulates(run, tmp_path):
-    code = (
-        "import sys; from figures.__main__ import main;"
-        f"main([{str(run)!r}, '--out', {str(tmp_path)!r}]);"
-        "print([m for m in sys.modules if m.split('.')[0] in ('numba', 'simulations')"
-        " or m.startswith(('ustat_pg.engines', 'ustat_pg.predictions', 'ustat_pg.experiment'))])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_every_baseline_differs_from_the_others_without_colour():
