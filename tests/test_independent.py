@@ -1,4 +1,4 @@
-"""The theory, and then the library, against a second mind's enumeration (tests/independent.py)."""
+"""The theory, and then the library, against a second mind's enumeration (tests/support/independent.py)."""
 
 from fractions import Fraction
 from itertools import combinations, product
@@ -6,8 +6,8 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from tests import independent as ind
-from tests.independent import (
+from tests.support import independent as ind
+from tests.support.independent import (
     BALANCED,
     DEGENERATE,
     PROBLEMS,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -12,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.distributions import oracle
+from tests.support.mutants import mutated
 from ustat_pg.distributions import WeightedChi2, weighted_chi2
 
 ROOT = Path(__file__).resolve().parents[2]
-BODIES = ROOT / "ustat_pg/distributions/bodies.py"
 REFERENCE = json.loads((ROOT / "tests/data/weighted_chi2_reference.json").read_text())["sets"]
 
 MUTANTS = {
@@ -43,17 +41,7 @@ OTHER_PATHS = {
 
 def changed(*changes: tuple[str, str]) -> ModuleType:
     """The bodies with these changes."""
-    source = BODIES.read_text(encoding="utf-8")
-    # A changed file must not meet the true one's compiled cache.
-    for old, new in (*changes, ("cache=True", "cache=False")):
-        assert old in source, f"{old!r} is no longer in {BODIES.name}"
-        source = source.replace(old, new)
-    spec = importlib.util.spec_from_loader("weighted_chi2_bodies_mutant", loader=None)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    exec(compile(source, str(BODIES), "exec"), module.__dict__)
-    return module
+    return mutated("ustat_pg/distributions/bodies.py", *changes)
 
 
 def worst() -> float:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_rng import KNOWN
+from tests.support.philox import KNOWN
 from ustat_pg import rng
 
 torch = pytest.importorskip("torch")

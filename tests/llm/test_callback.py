@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.llm.conftest import save_tiny
+from tests.support.models import save_tiny
 from ustat_pg.llm.tasks import Prompt, Task
 from ustat_pg.validation import InputError
 

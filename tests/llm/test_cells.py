@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from tests.support.models import save_tiny  # noqa: E402
 from ustat_pg.engines import InfeasibleError, MomentSums  # noqa: E402
 from ustat_pg.experiment.blocks import Block, run_task, sums_of  # noqa: E402
 from ustat_pg.llm import cells, estimates  # noqa: E402
@@ -31,8 +32,6 @@ from ustat_pg.llm.cells import (  # noqa: E402
 from ustat_pg.llm.models import load_model, tokenise  # noqa: E402
 from ustat_pg.llm.tasks import load_task  # noqa: E402
 from ustat_pg.validation import InputError  # noqa: E402
-
-from .conftest import save_tiny  # noqa: E402
 
 SIZES = (2, 3)
 ROLLOUTS, GROUPS, PER = 24, 12, 3

@@ -358,7 +358,7 @@ def test_a_budget_is_a_whole_number(budget, capsys, model, monkeypatch):
 
 
 def test_rollouts_of_another_model(capsys, model, kept, tmp_path):
-    from .conftest import save_tiny
+    from tests.support.models import save_tiny
 
     other = save_tiny(tmp_path / "other", seed=1)
     words = ["--model", str(other), *model[2:], "--rollouts", str(kept / "rollouts.jsonl")]

@@ -10,10 +10,9 @@ import textwrap
 
 import pytest
 
+from tests.support.models import CHARACTERS, TEMPLATE, character_tokenizer
 from ustat_pg.llm.tasks import Prompt
 from ustat_pg.validation import InputError
-
-from .conftest import CHARACTERS, TEMPLATE, character_tokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from tests.support.models import save_tiny
 from ustat_pg.llm.tasks import Prompt, Task, load_verifier
 from ustat_pg.memory import ChunkWarning
 from ustat_pg.validation import InputError
-
-from .conftest import save_tiny
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.llm.conftest import save_tiny
+from tests.support.models import save_tiny
 from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")
@@ -648,7 +648,7 @@ def copies(tmp_path_factory):
     """Local copies of the paper's data sets and models, in the hub's form; models without weights."""
     from transformers import Qwen2Config
 
-    from tests.llm.conftest import character_tokenizer
+    from tests.support.models import character_tokenizer
 
     folder = tmp_path_factory.mktemp("copies")
     rows = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.llm.conftest import save_tiny
+from tests.support.models import save_tiny
 from ustat_pg import estimators
 from ustat_pg.llm.tasks import Prompt, Task
 from ustat_pg.validation import InputError
@@ -20,6 +20,7 @@ from ustat_pg.validation import InputError
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from tests.support.trainers import LONGEST, flat, fresh, gradient, letters, scores_alone  # noqa: E402
 from ustat_pg.llm.models import load_model  # noqa: E402
 from ustat_pg.llm.trainers import (  # noqa: E402
     TRAINERS,
@@ -35,13 +36,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
 ]
 
-LONGEST = 6
 WEIGHTED = ("norm-weighted", "length-weighted", "token-weighted")
-
-
-def letters(*, completions, **columns):
-    """Between 0 and 1, and seldom equal within a group."""
-    return [sum(c in "0123456" for c in text) / LONGEST + 0.3 for text in completions]
 
 
 @pytest.fixture(scope="module")
@@ -56,33 +51,6 @@ def small(tmp_path_factory):
 def task():
     prompts = tuple(Prompt(f"q{i}", f"{i}+{i + 1}=" * (1 + i % 2), {}) for i in range(8))
     return Task("sums", prompts, letters, LONGEST)
-
-
-def fresh(language_model):
-    """A copy that may be trained."""
-    return type(language_model)(
-        copy.deepcopy(language_model.model),
-        language_model.tokenizer,
-        language_model.name,
-        language_model.device,
-        language_model.context,
-    )
-
-
-def flat(model):
-    return torch.cat([parameter.detach().double().flatten() for parameter in model.parameters()])
-
-
-def scores_alone(model, prompt, completion):
-    """∇ log π(completion | prompt), by plain autograd, and Σ_t |e_y - π|²."""
-    ids = torch.tensor([[*prompt, *completion]])
-    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-    log_all = torch.log_softmax(logits, dim=-1)
-    own = log_all.gather(1, torch.tensor(completion)[:, None]).sum()
-    score = torch.autograd.grad(own, list(model.parameters()))
-    chosen = torch.nn.functional.one_hot(torch.tensor(completion), logits.shape[1])
-    proxy = (chosen - log_all.detach().exp()).square().sum()
-    return torch.cat([part.flatten() for part in score]), float(proxy)
 
 
 def one_step(small, task, tmp_path, name, *, group_size=4, micro_batch=16, **settings):
@@ -125,10 +93,6 @@ def one_step(small, task, tmp_path, name, *, group_size=4, micro_batch=16, **set
         "token-weighted": torch.tensor([proxy for _, proxy in pairs]).reshape(shape),
     }
     return change, scores, seen["rewards"][:, 0].double().reshape(shape), weights, trainer
-
-
-def gradient(scores, advantages):
-    return (scores * advantages.reshape(-1, 1)).mean(0)
 
 
 def cosine(a, b):
@@ -318,7 +282,7 @@ from pathlib import Path
 import torch
 from accelerate.utils import gather_object
 
-from tests.llm import test_trainers as shared
+from tests.support import trainers as shared
 from ustat_pg import estimators
 from ustat_pg.llm.models import load_model
 from ustat_pg.llm.tasks import Prompt, Task

@@ -19,6 +19,7 @@ from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")
 
+from tests.support.networks import backward_loop  # noqa: E402
 from ustat_pg.policies import transformer as module  # noqa: E402
 from ustat_pg.policies.transformer import (  # noqa: E402
     ChunkWarning,
@@ -52,24 +53,6 @@ POLICIES = {
     "chunks-of-two": make(chunk=2),
 }
 each = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-
-
-def backward_loop(policy, context):
-    """Log-probability and score of each output, one at a time, without padding or vmap."""
-    flat = torch.tensor(policy.theta.copy(), requires_grad=True)
-    state = policy.unflatten(flat)
-    logs, scores = [], []
-    for k in range(policy.space.count):
-        row = policy.space.outputs[k, : policy.space.lengths[k]].tolist()
-        sequence = [policy.network.begin, *policy.prompts[context], *row[:-1]]
-        out = torch.func.functional_call(policy.network, state, (torch.tensor([sequence]),))[0]
-        choices = torch.log_softmax(out[-len(row) :], dim=-1)
-        log = sum(choices[t, token] for t, token in enumerate(row))
-        logs.append(float(log.detach()))
-        scores.append(torch.autograd.grad(log, flat)[0].numpy())
-        flat.grad = None
-        state = policy.unflatten(flat)
-    return np.array(logs), np.array(scores)
 
 
 def dense(policy):

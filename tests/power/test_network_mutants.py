@@ -4,8 +4,6 @@ decider on a token problem under a prefix softmax and under a transformer.
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from importlib.util import find_spec
 from itertools import islice
 
@@ -15,12 +13,12 @@ import simulations.network_runs as network_runs
 from simulations import Suite, claim
 from simulations.networks import bandits
 from simulations.problems import Entry
+from tests.support.gradient_mutants import BODIES, ENDINGS, ESTIMATORS, MUTANTS
+from tests.support.mutants import mutated, mutated_function
 from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.experiment import Claim, Options, Store, run_claims
 from ustat_pg.experiment import plan as planning
 from ustat_pg.experiment.options import BUDGETS
-
-from .test_mutants import BODIES, ENDINGS, ESTIMATORS, MUTANTS, PLACES, Mutant, mutated
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 ON = ["tokens", pytest.param("transformer", marks=needs_torch)]
@@ -38,18 +36,20 @@ FEW = (
 
 
 def pairs(mutants, on_transformers):
-    """Every mutant under a prefix softmax, and some under a transformer."""
+    """Every mutant, by name, under a prefix softmax, and some under a transformer."""
     return [
-        pytest.param(on, mutant, id=f"{on}-{mutant.name}", marks=marks)
+        pytest.param(on, name, id=f"{on}-{name}", marks=marks)
         for on, marks in (("tokens", ()), ("transformer", needs_torch))
-        for mutant in mutants
-        if on == "tokens" or mutant.name in on_transformers
+        for name in mutants
+        if on == "tokens" or name in on_transformers
     ]
 
 
-PLANTED = [
-    mutant for mutant in MUTANTS if mutant.file != BODIES and "optimality" not in mutant.stems
-]
+PLANTED = {
+    mutant.name: mutant
+    for mutant in MUTANTS
+    if mutant.file != BODIES and "optimality" not in mutant.stems
+}
 
 
 def suite_on(on: str) -> Suite:
@@ -87,14 +87,11 @@ def test_the_true_program_is_not_refuted(on, tmp_path, quick_blocks):
         assert result.evidence("simulation") != Verdict.REFUTED
 
 
-@pytest.mark.parametrize(("on", "mutant"), pairs(PLANTED, FEW))
-def test_a_wrong_program_is_refuted(
-    mutant, on, tmp_path, monkeypatch, quick_blocks, record_property
-):
-    module = mutated(mutant)
+@pytest.mark.parametrize(("on", "name"), pairs(PLANTED, FEW))
+def test_a_wrong_program_is_refuted(name, on, tmp_path, monkeypatch, quick_blocks, record_property):
+    mutant = PLANTED[name]
     record_property("mutant", f"{mutant.name} on {on}")
-    for place, name in PLACES[mutant.file]:
-        monkeypatch.setattr(place, name, getattr(module, name))
+    mutant.plant(monkeypatch)
     engine = "reference" if mutant.file == ESTIMATORS else "cpu"
     for result in results(mutant.stems, on, engine, tmp_path):
         assert result.evidence("exact") == Verdict.REFUTED, result.claim.stem
@@ -105,23 +102,22 @@ def test_a_wrong_program_is_refuted(
 
 RUNS = "ustat_pg/engines/networks/runs.py"
 
-TRAINED = [
-    Mutant("divided by B only", RUNS,
-           "share = weighed / (self.training.batch_size * self.training.group_size)",
+TRAINED = {
+    "divided by B only": ("share = weighed / (self.training.batch_size * self.training.group_size)",
            "share = weighed / self.training.batch_size"),
-    Mutant("group mean for grpo", RUNS, "advantages(self.estimator.baseline, rewards",
+    "group mean for grpo": ("advantages(self.estimator.baseline, rewards",
            'advantages("group-mean", rewards'),
-    Mutant("rate times G", RUNS, "float(rate) * slope",
+    "rate times G": ("float(rate) * slope",
            "float(rate) * training.group_size * slope"),
-    Mutant("descent", RUNS, "self.theta + float(rate) * slope", "self.theta - float(rate) * slope"),
-    Mutant("no step", RUNS, "self.theta + float(rate) * slope", "self.theta"),
-    Mutant("without noise", RUNS, "slope = self.slope(t, contexts.long(), own)",
+    "descent": ("self.theta + float(rate) * slope", "self.theta - float(rate) * slope"),
+    "no step": ("self.theta + float(rate) * slope", "self.theta"),
+    "without noise": ("slope = self.slope(t, contexts.long(), own)",
            "slope = torch.tensor(training.at(self.theta[0].detach().numpy()).gradient())"),
-    Mutant("the rewards of other outputs", RUNS, "(contexts, outputs, drawn[..., -1])",
+    "the rewards of other outputs": ("(contexts, outputs, drawn[..., -1])",
            "(contexts, outputs.roll(1, 0), drawn[..., -1])"),
-    Mutant("one prompt for all", RUNS, "self.slope(t, contexts.long(), own)",
+    "one prompt for all": ("self.slope(t, contexts.long(), own)",
            "self.slope(t, torch.zeros_like(contexts).long(), own)"),
-]  # fmt: skip
+}  # fmt: skip
 
 SEEN_ON_TRANSFORMERS = ("group mean for grpo", "divided by B only", "without noise")
 
@@ -152,8 +148,8 @@ def test_true_steps_are_confirmed_and_their_rivals_refuted(on, tmp_path):
 def test_wrong_steps_are_refuted(mutant, on, tmp_path, monkeypatch, record_property):
     import ustat_pg.engines.networks.runs as engine
 
-    record_property("mutant", f"{mutant.name} on {on}")
-    monkeypatch.setattr(engine, "run", mutated(mutant).run)
+    record_property("mutant", f"{mutant} on {on}")
+    monkeypatch.setattr(engine, "run", mutated(RUNS, TRAINED[mutant]).run)
     assert step_result(on, tmp_path).evidence("simulation") == Verdict.REFUTED
 
 
@@ -168,11 +164,8 @@ def test_wrong_steps_are_refuted(mutant, on, tmp_path, monkeypatch, record_prope
 )
 def test_a_wrong_enumeration_is_refuted(name, old, new, tmp_path, monkeypatch, record_property):
     record_property("mutant", f"one step: {name}")
-    source = textwrap.dedent(inspect.getsource(network_runs.Study.after_one_step))
-    assert source.count(old) == 1
-    names = dict(vars(network_runs))
-    exec(source.replace(old, new), names)
-    monkeypatch.setattr(network_runs.Study, "after_one_step", names["after_one_step"])
+    wrong = mutated_function(network_runs.Study.after_one_step, old, new)
+    monkeypatch.setattr(network_runs.Study, "after_one_step", wrong)
     assert step_result("tokens", tmp_path).evidence("simulation") == Verdict.REFUTED
 
 

@@ -6,16 +6,14 @@ simulated runs, difference quotients, quadratics whose gap is known.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 from scipy import linalg, stats
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.mutants import mutated
+
 LIMIT, BOUND = "limit_law", "suboptimality"
 
 MUTANTS = {
@@ -93,20 +91,9 @@ HARMLESS = {
 """No mutants: ΛΓ/2 is similar to ½ Λ^{1/2} Γ Λ^{1/2}, so its eigenvalues are the weights too."""
 
 
-def module(stem: str, old: str = "", new: str = "") -> ModuleType:
-    """The module, with the one change."""
-    path = ROOT / f"ustat_pg/predictions/{stem}.py"
-    source = path.read_text(encoding="utf-8")
-    if old:
-        assert source.count(old) >= 1, f"{old!r} is no longer in {path.name}"
-        source = source.replace(old, new)
-    spec = importlib.util.spec_from_loader(f"ustat_pg.predictions.{stem}_mutant", loader=None)
-    assert spec is not None
-    made = importlib.util.module_from_spec(spec)
-    made.__package__ = "ustat_pg.predictions"
-    sys.modules[made.__name__] = made
-    exec(compile(source, str(path), "exec"), made.__dict__)
-    return made
+def module(stem: str, *change: str) -> ModuleType:
+    """The module, with the one change if there is one."""
+    return mutated(f"ustat_pg/predictions/{stem}.py", *([change] if change else []))
 
 
 BENDS, C = np.array([0.3, 0.8]), 6.0

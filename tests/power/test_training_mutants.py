@@ -5,6 +5,7 @@ backward induction and by simulation, or by the one of them that the wrong line 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import pytest
 
@@ -12,11 +13,10 @@ import simulations.limit_law
 import simulations.suboptimality
 import ustat_pg.engines.runs.cpu
 from simulations import Suite
+from tests.support.mutants import mutated
 from ustat_pg.checks import Verdict
 from ustat_pg.experiment import Claim, Options, Store, run_claims
 from ustat_pg.experiment import plan as planning
-
-from .test_mutants import Mutant, mutated
 
 LAW = "ustat_pg/predictions/limit_law.py"
 BOUND = "ustat_pg/predictions/suboptimality.py"
@@ -38,41 +38,40 @@ FLOOR = "bowl G=2: constant rate, attained"
 
 
 @dataclass(frozen=True)
-class Planted:
-    """A mutant, and the check (of a claim) that meets it."""
+class Mutant:
+    """One change: in ``file``, ``old`` becomes ``new``; the ``check`` (of a claim) that meets it."""
 
-    mutant: Mutant
-    claim: object
+    name: str
+    file: str
+    old: str
+    new: str
+    claim: ModuleType
     check: str
-
-
-def planted(name: str, file: str, old: str, new: str, claim: object, check: str) -> Planted:
-    return Planted(Mutant(name, file, old, new), claim, check)
 
 
 LIMIT, LEMMA = simulations.limit_law, simulations.suboptimality
 
 MUTANTS = [
-    planted("missing 1/2", LAW, "0.5 * root[:, None]", "root[:, None]", LIMIT, TRANSFORM),
-    planted("rate not squared", LAW, "rates**2, kept", "rates, kept", LIMIT, TRANSFORM),
-    planted("shrunk once", LAW, "shrink[:, :, None] * shrink[:, None, :]",
+    Mutant("missing 1/2", LAW, "0.5 * root[:, None]", "root[:, None]", LIMIT, TRANSFORM),
+    Mutant("rate not squared", LAW, "rates**2, kept", "rates, kept", LIMIT, TRANSFORM),
+    Mutant("shrunk once", LAW, "shrink[:, :, None] * shrink[:, None, :]",
             "shrink[:, :, None] * np.ones_like(shrink)[:, None, :]", LIMIT, TRANSFORM),
-    planted("Hessian of the wrong sign", LAW, "1 - rates[:, None] * curvatures",
+    Mutant("Hessian of the wrong sign", LAW, "1 - rates[:, None] * curvatures",
             "1 + rates[:, None] * curvatures", LIMIT, TRANSFORM),
-    planted("root of Λ on one side only", LAW, "0.5 * root[:, None] * gamma * root",
+    Mutant("root of Λ on one side only", LAW, "0.5 * root[:, None] * gamma * root",
             "0.5 * root[:, None] * gamma", LIMIT, TRANSFORM),
-    planted("no -1 in the Lyapunov denominator", LAW, "exponents[:, None] + exponents - 1",
+    Mutant("no -1 in the Lyapunov denominator", LAW, "exponents[:, None] + exponents - 1",
             "exponents[:, None] + exponents", LIMIT, DISTANCE),
-    planted("c^2 dropped", LAW, "rate**2 * covariance", "covariance", LIMIT, DISTANCE),
-    planted("half the contraction", BOUND, "1 - 2 * low * steps", "1 - low * steps", LEMMA, STEP),
-    planted("noise term not halved", BOUND, "high * steps**2 * noise / 2",
+    Mutant("c^2 dropped", LAW, "rate**2 * covariance", "covariance", LIMIT, DISTANCE),
+    Mutant("half the contraction", BOUND, "1 - 2 * low * steps", "1 - low * steps", LEMMA, STEP),
+    Mutant("noise term not halved", BOUND, "high * steps**2 * noise / 2",
             "high * steps**2 * noise", LEMMA, FLOOR),
 ]  # fmt: skip
 
 COMPILED = [
-    planted("schedule forgets t0", BODIES, "rates[t - 1] / (group * batch)",
+    Mutant("schedule forgets t0", BODIES, "rates[t - 1] / (group * batch)",
             "rates[0] * rates.size / (t + rates.size) / (group * batch)", LIMIT, TRANSFORM),
-    planted("constant step", BODIES, "rates[t - 1] / (group * batch)",
+    Mutant("constant step", BODIES, "rates[t - 1] / (group * batch)",
             "rates[0] / (group * batch)", LIMIT, TRANSFORM),
 ]  # fmt: skip
 
@@ -100,22 +99,22 @@ def test_the_true_program_is_confirmed(check, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("case", MUTANTS, ids=lambda case: case.mutant.name)
+@pytest.mark.parametrize("case", MUTANTS, ids=lambda case: case.name)
 def test_a_wrong_prediction_is_refuted(case, tmp_path, monkeypatch, small_blocks, record_property):
-    module = mutated(case.mutant)
-    record_property("mutant", case.mutant.name)
-    for place, name in PLACES[case.mutant.file]:
+    module = mutated(case.file, (case.old, case.new))
+    record_property("mutant", case.name)
+    for place, name in PLACES[case.file]:
         monkeypatch.setattr(place, name, getattr(module, name))
     found = verdicts(case.claim, case.check, tmp_path)
     assert found == (Verdict.REFUTED, Verdict.REFUTED)
 
 
-@pytest.mark.parametrize("case", COMPILED, ids=lambda case: case.mutant.name)
+@pytest.mark.parametrize("case", COMPILED, ids=lambda case: case.name)
 def test_a_wrong_compiled_run_is_refuted(
     case, tmp_path, monkeypatch, small_blocks, record_property
 ):
-    record_property("mutant", case.mutant.name)
-    monkeypatch.setattr(ustat_pg.engines.runs.cpu, "bodies", mutated(case.mutant))
+    record_property("mutant", case.name)
+    monkeypatch.setattr(ustat_pg.engines.runs.cpu, "bodies", mutated(BODIES, (case.old, case.new)))
     # Backward induction does not call the compiled body.
     found = verdicts(case.claim, case.check, tmp_path)
     assert found == (Verdict.CONFIRMED, Verdict.REFUTED)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +12,8 @@ from hypothesis import strategies as st
 from scipy.linalg import solve_continuous_lyapunov
 from scipy.optimize import minimize_scalar
 
-from tests import independent as ind
+from tests.support import independent as ind
+from tests.support.mutants import mutated
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     MseConstants,
@@ -587,7 +585,7 @@ def test_parts_refuse():
 
 # ------------------------------------------------------------------- planted errors
 
-SOURCE = Path(group_size.__file__)
+SOURCE = "ustat_pg/predictions/group_size.py"
 
 MUTANTS = {
     "G^2": ("self.c3 / (size * (size - 1))", "self.c3 / size**2"),
@@ -610,18 +608,6 @@ MUTANTS = {
 }  # fmt: skip
 
 
-def mutated(old, new):
-    """The module with one change."""
-    source = SOURCE.read_text(encoding="utf-8")
-    assert source.count(old) == 1, f"{old!r} is no longer there once"
-    spec = importlib.util.spec_from_loader("ustat_pg.predictions.group_size_mutant", loader=None)
-    module = importlib.util.module_from_spec(spec)
-    module.__package__ = "ustat_pg.predictions"
-    sys.modules[module.__name__] = module
-    exec(compile(source.replace(old, new), str(SOURCE), "exec"), module.__dict__)
-    return module
-
-
 def battery(module):
     """A few surveys that together see every planted error."""
     for c in (MseConstants(0.01, 0.5, 1.0), MseConstants(1.0, 0.01, 4.0)):
@@ -639,7 +625,7 @@ def test_the_battery_finds_no_fault_with_the_truth():
 @pytest.mark.parametrize("name", MUTANTS)
 def test_planted_errors_are_found(name, record_property):
     record_property("mutant", name)
-    module = mutated(*MUTANTS[name])
+    module = mutated(SOURCE, MUTANTS[name])
     with pytest.raises((AssertionError, InputError)):
         battery(module)
 
@@ -676,7 +662,7 @@ def test_the_true_optima_are_found():
 @pytest.mark.parametrize("name", OPTIMA)
 def test_wrong_optima_are_found_out(name, record_property):
     record_property("mutant", name)
-    module = mutated(*OPTIMA[name])
+    module = mutated(SOURCE, OPTIMA[name])
     with pytest.raises(AssertionError):
         optima(module)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import product
@@ -12,7 +10,6 @@ from math import inf, isfinite, log
 import numpy as np
 import pytest
 
-import simulations.network_runs as module
 from simulations import Suite, claim
 from simulations.network_runs import (
     EFFECT,
@@ -38,6 +35,7 @@ from simulations.network_runs import (
     studies,
 )
 from simulations.networks import initial, tasks
+from tests.support.mutants import mutated_function
 from ustat_pg.engines import Estimator, Gap, MomentSums
 from ustat_pg.engines.networks.cell import NetworkTraining, train
 from ustat_pg.estimators import advantages
@@ -257,12 +255,8 @@ def test_the_gap_after_one_step_is_that_of_all_pairs_in_their_order(on):
     ],
 )
 def test_a_wrong_enumeration_is_refused(on, old, new):
-    source = textwrap.dedent(inspect.getsource(Study.after_one_step))
-    assert source.count(old) == 1
-    names = dict(vars(module))
-    exec(source.replace(old, new), names)
-    study = study_of(on)
-    found = [names["after_one_step"](study, 20 * study.rate, pace) for pace in (1.0, 0.5)]
+    wrong, study = mutated_function(Study.after_one_step, old, new), study_of(on)
+    found = [wrong(study, 20 * study.rate, pace) for pace in (1.0, 0.5)]
     true = [brute(on, baseline) for baseline in ("grpo", "group-mean")]
     assert found != pytest.approx(true, rel=1e-3)
 

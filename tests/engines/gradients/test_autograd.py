@@ -27,7 +27,7 @@ from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")
 
-from tests.engines.networks.test_models import WITHOUT_TORCH  # noqa: E402
+from tests.support.networks import WITHOUT_TORCH  # noqa: E402
 from ustat_pg.engines.gradients import autograd  # noqa: E402
 from ustat_pg.engines.gradients.autograd import ENGINE, AutogradEngine  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402

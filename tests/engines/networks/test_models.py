@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 
 from torch.func import grad, vmap  # noqa: E402
 
-from tests.policies.test_transformer import backward_loop  # noqa: E402
+from tests.support.networks import WITHOUT_TORCH, backward_loop  # noqa: E402
 from ustat_pg.engines.networks.models import device_of, differentiable, model_of  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
@@ -239,16 +239,6 @@ def test_a_short_table_of_a_network_is_refused():
     short = problem.at(policy, memory=24 * 16**2).policy
     with pytest.raises(InputError, match="give the policy itself, or memory enough"):
         model_of(short)
-
-
-WITHOUT_TORCH = (
-    "import sys, importlib.abc\n"
-    "class Without(importlib.abc.MetaPathFinder):\n"
-    "    def find_spec(self, name, *rest):\n"
-    "        if name.partition('.')[0] == 'torch': raise ModuleNotFoundError(name)\n"
-    "sys.meta_path.insert(0, Without())\n"
-)
-"""What a machine without torch looks like."""
 
 
 def test_without_torch_it_says_so():

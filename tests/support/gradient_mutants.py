@@ -1,0 +1,113 @@
+"""Mutants of the gradient-level programs, and where the names that they change are used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+import simulations.minibatch
+import simulations.mse
+import ustat_pg.engines.base
+import ustat_pg.engines.gradients.cpu
+import ustat_pg.engines.gradients.reference
+import ustat_pg.problems.softmax_bandit
+from tests.support.mutants import mutated
+
+PLACES = {
+    "ustat_pg/estimators.py": [
+        (ustat_pg.engines.base, "advantages"),
+        (ustat_pg.engines.gradients.reference, "gradient"),
+    ],
+    "ustat_pg/predictions/mse.py": [
+        (simulations.mse, "gradient_mse"),
+        (simulations.mse, "gradient_covariance"),
+        (simulations.minibatch, "gradient_mse"),
+    ],
+    "ustat_pg/engines/gradients/lanes.py": [(ustat_pg.engines.gradients.cpu, "bodies")],
+    "ustat_pg/moments.py": [(ustat_pg.problems.softmax_bandit, "Moments")],
+}
+"""Where each file's names are used."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: in ``file``, ``old`` becomes ``new``; ``engine`` simulates."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    engine: str = "reference"
+    stems: tuple[str, ...] = ("mse", "minibatch")
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        """Put the changed names in the place of the true ones."""
+        module = mutated(self.file, (self.old, self.new))
+        for place, name in PLACES[self.file]:
+            patch.setattr(place, name, module if name == "bodies" else getattr(module, name))
+
+
+GRPO = "    return rewards - others\n"
+
+
+ESTIMATORS, PREDICTIONS, BODIES, MOMENTS = PLACES
+
+MUTANTS = [
+    Mutant("1/G for 1/(G-1)", ESTIMATORS, "keepdims=True) - rewards) / (size - 1)",
+           "keepdims=True) - rewards) / size"),
+    Mutant("own reward in the baseline", ESTIMATORS,
+           "(xp.sum(rewards, axis=-1, keepdims=True) - rewards) / (size - 1)",
+           "xp.sum(rewards, axis=-1, keepdims=True) / size"),
+    Mutant("own reward, divided by G-1", ESTIMATORS,
+           "(xp.sum(rewards, axis=-1, keepdims=True) - rewards) / (size - 1)",
+           "xp.sum(rewards, axis=-1, keepdims=True) / (size - 1)"),
+    Mutant("std-normalised", ESTIMATORS, GRPO,
+           "    spread = xp.std(rewards, axis=-1, keepdims=True)\n"
+           "    return (rewards - others) / xp.where(spread > 0, spread, xp.ones_like(spread))\n"),
+    Mutant("stale baseline from another context", ESTIMATORS, GRPO,
+           "    return rewards - xp.roll(xp.mean(rewards, axis=-1, keepdims=True), 1, axis=-2)\n",
+           stems=("minibatch",)),
+    Mutant("sign of the baseline", ESTIMATORS, GRPO, "    return rewards + others\n"),
+    Mutant("G^2", PREDICTIONS, "pairs = size * (size - 1) * prompts", "pairs = size**2 * prompts"),
+    Mutant("missing ||g||^2", PREDICTIONS,
+           "moments.reward_variance * moments.fisher_trace + moments.gradient_sq\n"
+           "        second",
+           "moments.reward_variance * moments.fisher_trace\n        second"),
+    Mutant("sigma2 dropped", PREDICTIONS,
+           "moments.reward_variance * moments.fisher_trace + moments.gradient_sq\n"
+           "        second",
+           "moments.fisher_trace + moments.gradient_sq\n        second"),
+    Mutant("prompt term not divided by B", PREDICTIONS, "        return 1 / batch_size\n",
+           "        return 1.0\n", stems=("minibatch",)),
+    Mutant("covariance without the pairs", PREDICTIONS, "/ (size * (size - 1))\n",
+           "/ (size * size)\n", stems=("mse",)),
+    Mutant("compiled: 1/G for 1/(G-1)", BODIES, "-sums[b] / (group - 1.0)", "-sums[b] / group",
+           "cpu"),
+    Mutant("compiled: group mean for grpo", BODIES, "coef[e, b, 0] = group / (group - 1.0)",
+           "coef[e, b, 0] = 1.0", "cpu"),
+    Mutant("compiled: mean over prompts not squared", BODIES,
+           "_square(coef[asked.first[q]], gram) * per_prompt * per_prompt",
+           "_square(coef[asked.first[q]], gram) * per_prompt", "cpu", ("minibatch",)),
+    Mutant("compiled: prompts share their outputs' draws", BODIES,
+           "np.uint64(start // 4), np.uint64(slot), rep",
+           "np.uint64(start // 4), np.uint64(0), rep", "cpu", ("minibatch",)),
+    # The record that predictions read, which engines must not.
+    Mutant("moments: b* halfway to V", MOMENTS,
+           "self.value + np.where(moving, self.norm_advantage / trace, 0.0)",
+           "self.value + np.where(moving, self.norm_advantage / trace / 2, 0.0)",
+           stems=("optimality",)),
+    Mutant("moments: cross term of the centring lost", MOMENTS,
+           "- 2 * shift * self.norm_advantage", "- shift * self.norm_advantage",
+           stems=("mse",)),
+]  # fmt: skip
+
+ENDINGS = (
+    ": grpo",
+    ": vanilla",
+    ": minimum-variance",
+    "covariance along a direction",
+    "b* -0.5",
+    "b* +0.5",
+    "by how much",
+)

@@ -1,0 +1,63 @@
+"""Planted mutants: a module of the library with one change of its source, loaded beside the true one."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def planted(source: str, old: str, new: str) -> str:
+    """The source with each occurrence of a snippet changed.
+
+    The snippet is found by its words and signs: spaces, line breaks and a comma before a closing
+    bracket do not count, so that formatting cannot hide it. A line break at its end does.
+    """
+    signs = re.findall(r"\w+|\S", old)
+    between = [r"\s*(?:,\s*)?" if sign in ")]}" else r"\s*" for sign in signs[1:]]
+    pattern = "".join(part for pair in zip(map(re.escape, signs), [*between, ""], strict=True)
+                      for part in pair)  # fmt: skip
+    if re.match(r"\w", signs[0]):
+        pattern = rf"(?<!\w){pattern}"
+    if re.match(r"\w", signs[-1]):
+        pattern += r"(?!\w)"
+    if old.endswith("\n"):
+        pattern += r"(?=[ \t]*\n)"
+    changed, count = re.subn(pattern, lambda _: new.strip(), source)
+    assert count, f"{old!r} is no longer there"
+    assert changed != source, f"{old!r} is not changed"
+    return changed
+
+
+def mutated(file: str, *changes: tuple[str, str]) -> ModuleType:
+    """The module of a file below the repository's root, with these changes, in its own package."""
+    path = ROOT / file
+    source = path.read_text(encoding="utf-8")
+    for old, new in changes:
+        source = planted(source, old, new)
+    name = file.removesuffix(".py").replace("/", ".")
+    spec = importlib.util.spec_from_loader(f"{name}_mutant", loader=None)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__package__ = name.rpartition(".")[0]
+    sys.modules[module.__name__] = module
+    # What is compiled must not meet the true one's cache.
+    source = source.replace("cache=True", "cache=False")
+    exec(compile(source, str(path), "exec"), module.__dict__)
+    return module
+
+
+def mutated_function(function: Callable[..., Any], old: str, new: str) -> Callable[..., Any]:
+    """A function or method with one change, in the names of its own module."""
+    names = dict(vars(sys.modules[function.__module__]))
+    exec(planted(textwrap.dedent(inspect.getsource(function)), old, new), names)
+    made: Callable[..., Any] = names[function.__name__]
+    return made

@@ -1,0 +1,34 @@
+"""What tests of networks share: scores output by output, and a machine without torch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+WITHOUT_TORCH = (
+    "import sys, importlib.abc\n"
+    "class Without(importlib.abc.MetaPathFinder):\n"
+    "    def find_spec(self, name, *rest):\n"
+    "        if name.partition('.')[0] == 'torch': raise ModuleNotFoundError(name)\n"
+    "sys.meta_path.insert(0, Without())\n"
+)
+"""What a machine without torch looks like."""
+
+
+def backward_loop(policy, context):
+    """Log-probability and score of each output, one at a time, without padding or vmap."""
+    import torch
+
+    flat = torch.tensor(policy.theta.copy(), requires_grad=True)
+    state = policy.unflatten(flat)
+    logs, scores = [], []
+    for k in range(policy.space.count):
+        row = policy.space.outputs[k, : policy.space.lengths[k]].tolist()
+        sequence = [policy.network.begin, *policy.prompts[context], *row[:-1]]
+        out = torch.func.functional_call(policy.network, state, (torch.tensor([sequence]),))[0]
+        choices = torch.log_softmax(out[-len(row) :], dim=-1)
+        log = sum(choices[t, token] for t, token in enumerate(row))
+        logs.append(float(log.detach()))
+        scores.append(torch.autograd.grad(log, flat)[0].numpy())
+        flat.grad = None
+        state = policy.unflatten(flat)
+    return np.array(logs), np.array(scores)
