@@ -36,7 +36,7 @@ from ustat_pg.experiment.store import computed_by
 from ustat_pg.experiment.work import Work, environment
 from ustat_pg.memory import ChunkWarning
 from ustat_pg.policies import PrefixSoftmax
-from ustat_pg.problems import TokenProblem, modular_sum, random_problem
+from ustat_pg.problems import modular_sum, random_problem
 
 GRPO = Estimator("grpo")
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
@@ -487,7 +487,7 @@ def test_the_predictions_left_out_of_the_key_are_not_called_by_probes():
     assert line == "from ..predictions import gradient_mse"
 
 
-# Parcels.
+# Other processes.
 
 
 class Posted(Executor):
@@ -522,18 +522,3 @@ def test_memory_that_runs_out_in_another_process_halves_the_chunk_too(tmp_path, 
         (there,) = work_on(tasks, Store(tmp_path), Posted())
     assert there["n"] == 8
     assert small_memory == [8, 4, 2, 2, 2, 2]
-
-
-def test_a_problem_that_is_no_bandit_goes_whole(tmp_path, monkeypatch):
-    from ustat_pg.experiment import parcels
-
-    monkeypatch.setattr(parcels, "LARGE", 0)
-    posted, task = Posted(), tasks_of(training(), 8)[0]
-    assert isinstance(task.cell.problem, TokenProblem)
-    future = parcels.Post(posted).submit(replace(task, engine="cpu"))
-    # It arrived, and was refused there for its engine.
-    with pytest.raises(ValueError, match="engine 'cpu' cannot train networks"):
-        future.result()
-    light = Posted()
-    bandit = Block(Cell(random_problem(0), 2), (SquaredError(GRPO),), "cpu", 0, 0, 4)
-    assert parcels.Post(light).submit(bandit).result() is None, "the worker has no such bandit"

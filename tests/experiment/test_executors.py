@@ -1,4 +1,4 @@
-"""Other processes: equal bytes, light parcels, the same program, and what is lost with a worker."""
+"""Other processes: equal bytes, light tasks, the same program, and what is lost with a worker."""
 
 from __future__ import annotations
 
@@ -24,23 +24,15 @@ from simulations.__main__ import main
 from simulations.problems import Suite, mse_of
 from ustat_pg.checks import equal
 from ustat_pg.engines import Cell
-from ustat_pg.experiment import Check, Claim, Options, Store, blocks, mean_of, parcels, run_claims
+from ustat_pg.experiment import Check, Claim, Options, Store, blocks, mean_of, run_claims
+from ustat_pg.experiment.blocks import WrongVersion
 from ustat_pg.experiment.executors import Cluster, LostWorkers, loss, mpi_cluster
-from ustat_pg.experiment.parcels import Post, WrongVersion, program, run_parcel
+from ustat_pg.experiment.store import program
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.validation import InputError
 
 SKEWED = Suite().skewed.problem
 OPTIONS = Options("smoke", workers=2)
-
-
-@pytest.fixture
-def problems(monkeypatch):
-    """A worker that has seen no problem, for which every problem is large."""
-    monkeypatch.setattr(parcels, "LARGE", 0)
-    kept: dict = {}
-    monkeypatch.setattr(parcels, "_KEPT", kept)
-    return kept
 
 
 def small_claim() -> Claim:
@@ -55,6 +47,12 @@ def small_claim() -> Claim:
 
 def block(size: int = 2) -> blocks.Block:
     return blocks.Block(Cell(SKEWED, size), (mse_of("grpo"),), "cpu", 0, 0, 1_000)
+
+
+def parts(task: blocks.Block) -> tuple[bytes, bytes]:
+    """A task's cell and its other fields, as they travel."""
+    fields = dict(vars(task))
+    return pickle.dumps(fields.pop("cell")), pickle.dumps((blocks.Block, fields))
 
 
 def settle(folder, executor=None, on_done=None) -> str:
@@ -100,42 +98,26 @@ class Counting(ThreadPoolExecutor):
             self.open -= 1
 
 
-def test_a_large_problem_travels_once_and_changes_no_byte(whole, problems, tmp_path):
+def test_a_cell_is_left_on_the_workers_once_and_changes_no_byte(whole, tmp_path):
+    kept: list[bytes] = []
+
+    def keep(data: bytes) -> bytes:
+        kept.append(data)
+        return data
+
     with Counting() as pool:
-        assert settle(tmp_path, Cluster(pool, lambda: 1)) == whole
-    assert list(problems) == [SKEWED.digest]
-    with_problem = [problem for _, problem, _ in pool.asked if problem is not None]
-    # At most as many as were under way before the first of them had come.
-    assert 1 <= len(with_problem) <= 2
-    assert len(pool.asked) == len(list(tmp_path.glob("*.json"))) + len(with_problem)
-    assert max(len(data) for data, _, _ in pool.asked) < 1_000 < len(pickle.dumps(SKEWED))
-
-
-def test_a_worker_process_that_lacks_the_problem_asks_for_it(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(parcels, "LARGE", 0)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        post = Post(pool)
-        assert post.submit(block()).result() is None
-        first = post.submit(block(), whole=True).result()
-        assert first == post.submit(block()).result() == blocks.run_task(block())
-
-
-def test_a_worker_keeps_its_last_few_problems(problems):
-    task = pickle.dumps(block())
-    for entry in Suite().single_prompts[: parcels._MOST + 3]:
-        run_parcel(task, entry.problem, program())
-    assert len(problems) == parcels._MOST
-
-
-def test_small_problems_travel_with_their_blocks():
-    with Counting() as pool:
-        assert Post(pool).submit(block()).result() == blocks.run_task(block())
-    assert [problem for _, problem, _ in pool.asked] == [None]
+        assert settle(tmp_path, Cluster(pool, lambda: 1, keep)) == whole
+    assert len(pool.asked) == len(list(tmp_path.glob("*.json"))) > len(kept)
+    cells = {pickle.loads(data).name for data in kept}
+    assert len(cells) == 2
+    # What was kept stands in every call, and what travels with it is a few words.
+    assert {id(cell) for _, cell, _ in pool.asked} == {id(data) for data in kept}
+    assert max(len(rest) for _, _, rest in pool.asked) < 1_000
 
 
 def test_another_program_is_refused_with_both_versions():
     with pytest.raises(WrongVersion) as caught:
-        run_parcel(pickle.dumps(block()), None, "ustat_pg 0.0.1 (code 0)")
+        blocks.run_there("ustat_pg 0.0.1 (code 0)", *parts(block()))
     assert program() in str(caught.value)
     assert "ustat_pg 0.0.1 (code 0)" in str(caught.value)
 
@@ -150,7 +132,7 @@ def test_a_worker_process_computes_with_one_thread_of_linear_algebra(monkeypatch
 
         pool.submit(pickle.loads, pickle.dumps(block())).result()
         assert threads() == {2}
-        Post(pool).submit(block()).result()
+        pool.submit(blocks.run_there, program(), *parts(block())).result()
         assert threads() == {1}
 
 
@@ -214,7 +196,7 @@ def test_an_error_in_a_task_is_not_taken_for_a_lost_worker(tmp_path, monkeypatch
     def fail(task: blocks.Task) -> dict:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(parcels, "run_task", fail)
+    monkeypatch.setattr(blocks, "run_task", fail)
     with ThreadPoolExecutor(1) as pool, pytest.raises(ZeroDivisionError):
         settle(tmp_path, Cluster(pool, lambda: 1))
 

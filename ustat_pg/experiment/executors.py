@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..validation import InputError
-from .parcels import WrongVersion, program
+from .blocks import WrongVersion
+from .store import program
 
 __all__ = ["Cluster", "LostWorkers", "dask_cluster", "loss", "mpi_cluster"]
 
@@ -37,10 +38,17 @@ class Cluster(Executor):
     Arguments:
         executor: what runs the tasks.
         threads: how many it runs at a time at the moment; raises :class:`LostWorkers`.
+        keep: leaves bytes on the workers, and returns what stands for them as an argument of
+            ``submit``; the bytes themselves travel with each task unless given.
     """
 
-    def __init__(self, executor: Executor, threads: Callable[[], int]) -> None:
-        self._executor, self.threads = executor, threads
+    def __init__(
+        self,
+        executor: Executor,
+        threads: Callable[[], int],
+        keep: Callable[[bytes], Any] = bytes,
+    ) -> None:
+        self._executor, self.threads, self.keep = executor, threads, keep
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See :class:`concurrent.futures.Executor`."""
@@ -118,7 +126,11 @@ def dask_cluster(
                     )
             return count[0]
 
-        yield Cluster(client.get_executor(pure=False), threads)
+        def keep(data: bytes) -> Any:
+            # A task that the scheduler knows: done again where the worker that had its result died.
+            return client.submit(bytes, data)
+
+        yield Cluster(client.get_executor(pure=False), threads, keep)
 
 
 def _identify(address: str, answer: float) -> None:

@@ -18,9 +18,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from .._version import __version__
 from ..validation import InputError
 
-__all__ = ["Store", "StoreError", "code_version", "computed_by"]
+__all__ = ["Store", "StoreError", "code_version", "program"]
 
 _MAKERS = (
     "distributions",
@@ -68,6 +69,14 @@ def code_version() -> str:
         state.update(file.relative_to(root).as_posix().encode())
         state.update(file.read_bytes())
     return state.hexdigest()[:16]
+
+
+def program() -> str:
+    """What computes in this process, in words that are equal where results are interchangeable.
+
+    The words say nothing of the processor: kinds of processors may differ in a last digit.
+    """
+    return f"ustat_pg {__version__} (code {code_version()}, {computed_by()})"
 
 
 class Store:

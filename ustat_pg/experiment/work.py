@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -15,11 +16,10 @@ from tqdm import tqdm
 
 from ..engines import MomentSums
 from ..memory import ChunkWarning, out_of_memory
-from .blocks import Block, Task, halved, run_task, sums_of
+from .blocks import Block, Task, halved, run_task, run_there, sums_of
 from .executors import Cluster, LostWorkers, loss
 from .options import Options
-from .parcels import Post
-from .store import Store
+from .store import Store, program
 
 __all__ = ["Interrupted", "Work", "environment"]
 
@@ -45,9 +45,8 @@ class Work:
     ) -> None:
         self.store, self.options, self.executor = store, options, executor
         self.on_done = on_done
-        # The default executor's threads read tasks where they are.
-        self.post = None if isinstance(executor, ThreadPoolExecutor) else Post(executor)
         self.results: Results = {}
+        self._cells: dict[int, tuple[Any, Any]] = {}
 
     def run(self, tasks: Iterable[Task], what: str) -> None:
         """Have the results of all tasks, from the store or by running them."""
@@ -84,10 +83,19 @@ class Work:
             asked = halved(asked)
         return None
 
-    def _submit(self, task: Task, *, whole: bool = False) -> Future[Any]:
-        if self.post is None:
+    def _submit(self, task: Task) -> Future[Any]:
+        if isinstance(self.executor, ThreadPoolExecutor):
+            # The threads of this process read tasks where they are.
             return self.executor.submit(run_task, task)
-        return self.post.submit(task, whole=whole)
+        fields = dict(vars(task))
+        cell = fields.pop("cell")
+        # A cell may be megabytes that hundreds of blocks share: it is pickled once.
+        if id(cell) not in self._cells:
+            data = pickle.dumps(cell)
+            kept = self.executor.keep(data) if isinstance(self.executor, Cluster) else data
+            self._cells[id(cell)] = cell, kept
+        rest = pickle.dumps((type(task), fields))
+        return self.executor.submit(run_there, program(), self._cells[id(cell)][1], rest)
 
     def _threads(self) -> int:
         if isinstance(self.executor, Cluster):
@@ -127,9 +135,6 @@ class Work:
                         too_large.add(task.cell.name)
                         queue.append((key, smaller))
                         continue
-                    if result is None:
-                        running[self._submit(task, whole=True)] = (key, task)
-                        continue
                     self.results[key] = result
                     self.store.put(task.description, result)
                     bar.update(task.weight)
@@ -145,7 +150,7 @@ class Work:
         finally:
             # What is under way when a run stops is finished and kept, unless its executor can drop it.
             for future, (_, task) in running.items():
-                if not future.cancel() and future.exception() is None and future.result():
+                if not future.cancel() and future.exception() is None:
                     self.store.put(task.description, future.result())
 
     def __getitem__(self, task: Task) -> dict[str, Any]:
