@@ -440,6 +440,7 @@ NOT_IN_RESULTS = {
     "_version.py",
     "predictions/group_size.py",  # not called by probes
     "predictions/limit_law.py",
+    "predictions/runs.py",
     "predictions/suboptimality.py",
 }
 
@@ -457,7 +458,7 @@ def imported(file):
 def test_every_file_that_makes_a_result_is_in_the_key():
     root = Path(store_module.__file__).parent.parent
     found, ahead = set(), [root / "experiment/blocks.py", root / "experiment/probes.py"]
-    ahead += (root / "engines").glob("*.py")  # imported by name
+    ahead += (root / "engines").rglob("*.py")  # imported by name
     while ahead:
         file = ahead.pop()
         if file in found or not file.is_file():

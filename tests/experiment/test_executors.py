@@ -24,9 +24,15 @@ from simulations.__main__ import main
 from simulations.problems import Suite, mse_of
 from ustat_pg.checks import equal
 from ustat_pg.engines import Cell
-from ustat_pg.experiment import Check, Claim, Options, Store, blocks, mean_of, run_claims
-from ustat_pg.experiment.blocks import WrongVersion
-from ustat_pg.experiment.executors import Cluster, LostWorkers, loss, mpi_cluster
+from ustat_pg.experiment import Check, Claim, Options, Store, blocks, executors, mean_of, run_claims
+from ustat_pg.experiment.executors import (
+    Cluster,
+    LostWorkers,
+    WrongVersion,
+    loss,
+    mpi_cluster,
+    run_there,
+)
 from ustat_pg.experiment.store import program
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.validation import InputError
@@ -117,7 +123,7 @@ def test_a_cell_is_left_on_the_workers_once_and_changes_no_byte(whole, tmp_path)
 
 def test_another_program_is_refused_with_both_versions():
     with pytest.raises(WrongVersion) as caught:
-        blocks.run_there("ustat_pg 0.0.1 (code 0)", *parts(block()))
+        run_there("ustat_pg 0.0.1 (code 0)", *parts(block()))
     assert program() in str(caught.value)
     assert "ustat_pg 0.0.1 (code 0)" in str(caught.value)
 
@@ -132,7 +138,7 @@ def test_a_worker_process_computes_with_one_thread_of_linear_algebra(monkeypatch
 
         pool.submit(pickle.loads, pickle.dumps(block())).result()
         assert threads() == {2}
-        pool.submit(blocks.run_there, program(), *parts(block())).result()
+        pool.submit(run_there, program(), *parts(block())).result()
         assert threads() == {1}
 
 
@@ -196,7 +202,7 @@ def test_an_error_in_a_task_is_not_taken_for_a_lost_worker(tmp_path, monkeypatch
     def fail(task: blocks.Task) -> dict:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(blocks, "run_task", fail)
+    monkeypatch.setattr(executors, "run_task", fail)
     with ThreadPoolExecutor(1) as pool, pytest.raises(ZeroDivisionError):
         settle(tmp_path, Cluster(pool, lambda: 1))
 

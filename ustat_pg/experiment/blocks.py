@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
-from platform import node
 from threading import local
 from typing import Any
 
@@ -16,18 +14,14 @@ from threadpoolctl import threadpool_limits
 from ..engines import Cell, MomentSums, Quantity, get_engine
 from ..engines.networks.cell import Probe
 from ..engines.runs.cell import Labelled, Runs, TrainingQuantity
-from ..validation import InputError
 from .identities import discrepancies
-from .store import program
 
 __all__ = [
     "Block",
     "IdentityBlock",
     "Task",
-    "WrongVersion",
     "halved",
     "run_task",
-    "run_there",
     "sums_of",
 ]
 
@@ -151,30 +145,6 @@ def run_task(task: Task) -> dict[str, Any]:
         "products": sums.products.tolist(),
         **({"counts": counts} if counts else {}),
     }
-
-
-class WrongVersion(InputError):
-    """A worker would compute with other code than the process that asks it."""
-
-
-def run_there(asked: str, cell: bytes, rest: bytes) -> dict[str, Any]:
-    """Do the work in another process.
-
-    Arguments:
-        asked: the :func:`~ustat_pg.experiment.store.program` whose results are asked for.
-        cell: the task's cell, pickled; a cluster may keep these bytes on its workers.
-        rest: the task's class and its other fields, pickled.
-
-    Raises:
-        WrongVersion: another program runs in this process.
-    """
-    if program() != asked:
-        raise WrongVersion(
-            f"a worker on {node()} has {program()}, and this process has {asked}: "
-            "install the same versions there and start the worker again"
-        )
-    kind, fields = pickle.loads(rest)
-    return run_task(kind(cell=pickle.loads(cell), **fields))
 
 
 def sums_of(result: dict[str, Any]) -> MomentSums:

@@ -8,18 +8,28 @@ moment, and which of their errors mean that workers were lost.
 from __future__ import annotations
 
 import logging
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from platform import node
 from typing import Any
 
 from ..validation import InputError
-from .blocks import WrongVersion
+from .blocks import run_task
 from .store import program
 
-__all__ = ["Cluster", "LostWorkers", "dask_cluster", "loss", "mpi_cluster"]
+__all__ = [
+    "Cluster",
+    "LostWorkers",
+    "WrongVersion",
+    "dask_cluster",
+    "loss",
+    "mpi_cluster",
+    "run_there",
+]
 
 ANSWER = 10.0
 """Seconds within which a scheduler must answer."""
@@ -30,6 +40,30 @@ _KEEPS = "finished blocks are kept, and the same command continues from them"
 
 class LostWorkers(InputError):
     """Workers, or what leads them, are gone; finished blocks are kept, and the same call continues."""
+
+
+class WrongVersion(InputError):
+    """A worker would compute with other code than the process that asks it."""
+
+
+def run_there(asked: str, cell: bytes, rest: bytes) -> dict[str, Any]:
+    """Do the work in another process.
+
+    Arguments:
+        asked: the :func:`~ustat_pg.experiment.store.program` whose results are asked for.
+        cell: the task's cell, pickled; a cluster may keep these bytes on its workers.
+        rest: the task's class and its other fields, pickled.
+
+    Raises:
+        WrongVersion: another program runs in this process.
+    """
+    if program() != asked:
+        raise WrongVersion(
+            f"a worker on {node()} has {program()}, and this process has {asked}: "
+            "install the same versions there and start the worker again"
+        )
+    kind, fields = pickle.loads(rest)
+    return run_task(kind(cell=pickle.loads(cell), **fields))
 
 
 class Cluster(Executor):

@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from ..engines import MomentSums
 from ..memory import ChunkWarning, out_of_memory
-from .blocks import Block, Task, halved, run_task, run_there, sums_of
-from .executors import Cluster, LostWorkers, loss
+from .blocks import Block, Task, halved, run_task, sums_of
+from .executors import Cluster, LostWorkers, loss, run_there
 from .options import Options
 from .store import Store, program
 
