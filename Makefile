@@ -5,42 +5,47 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: verify networks llm test lint figures report theory browser benchmarks clean
+.PHONY: help install verify networks llm test lint figures report theory browser benchmarks clean
 
-verify: .venv/core  ## run the main job, print the verdict table, write report and figures
+help:  ## this list, with durations on two cores once everything is installed; 1 s
+	@awk -F ':.*##' '/^[a-z]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: .venv/core  ## the library and its command ustat-pg in .venv, with what draws figures; 2 min
+
+verify: .venv/core  ## the main job: verdict table, report and figures in results/quick; 5 min
 	@status=0; .venv/bin/python -m simulations verify --size $(SIZE) --out results/$(SIZE) || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE) || exit 2;; esac; exit $$status
 
-networks: .venv/torch  ## the claims on token problems, under a prefix softmax and under a transformer
+networks: .venv/torch  ## the claims on token problems, under a prefix softmax and a transformer; 10 min
 	@for kind in $(KINDS); do status=0; \
 	  .venv/bin/python -m simulations verify --on $$kind --size $(SIZE) --out results/$(SIZE)-$$kind || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-$$kind || exit 2;; esac; \
 	  test $$status = 0 || exit $$status; done
 
-llm: .venv/llm  ## the claims on the language models that ship with the library
+llm: .venv/llm  ## the claims on the language models that ship with the library; an hour at SIZE=quick, 5 min at smoke
 	@status=0; .venv/bin/python -m simulations verify --on language-model --size $(SIZE) --out results/$(SIZE)-language-model || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-language-model || exit 2;; esac; exit $$status
 
-figures: .venv/core  ## draw again from the stored results
+figures: .venv/core  ## draw again from the stored results; 30 s
 	.venv/bin/python -m figures results/$(SIZE)
 
-report: .venv/core  ## one self-contained page of the stored run
+report: .venv/core  ## one self-contained page of the stored run; 10 s
 	.venv/bin/python -m simulations report results/$(SIZE)
 
-test: .venv/dev  ## the whole suite
+test: .venv/dev  ## the whole suite; 40 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal
 
-theory: .venv/theory  ## the site of executable pages
+theory: .venv/theory  ## the site of executable pages, in build/theory; 6 min
 	.venv/bin/python -m sphinx -T -q -W --keep-going -E -b html theory build/theory
 	@echo "open $(CURDIR)/build/theory/index.html"
 
-browser:  ## Chromium and its driver for the tests of the site, where apt-get and root are there
+browser:  ## Chromium and its driver for the tests of the site, by apt-get as root; 1 min
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
 	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium chromium-driver; \
 	else echo "no Chromium here and no way to install it: its tests will be skipped"; fi
 
-lint: .venv/dev  ## format, lint, types, import contracts
+lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
@@ -69,9 +74,9 @@ lint: .venv/dev  ## format, lint, types, import contracts
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-benchmarks: .venv/dev  ## every benchmark, side by side with its peers; minutes, on a quiet machine
+benchmarks: .venv/dev  ## every benchmark beside its peers, on a quiet machine; 60 min
 	-$(PIP) --editable '.[benchmarks]'
 	for name in false_alarms mse_kernel ustatistics cost weighted_chi2 trajectories network_scores network_training llm_scores llm_pool gpu; do .venv/bin/python -m benchmarks.$$name || exit 1; done
 
-clean:
+clean:  ## remove .venv, results and build
 	rm -rf .venv results build dist *.egg-info

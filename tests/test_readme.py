@@ -1,48 +1,162 @@
-"""The README: its code runs, its table is the one that a run prints."""
+"""What a stranger reads first: the README's size, links, code, commands and table; other pages' links."""
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import io
+import json
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from simulations import ON_NETWORKS, STEMS, Suite, claim
+from tests.support.readme import README, printed_table, verdict_table
 from ustat_pg.paper import RESULTS
 
-ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+ROOT = README.parent
+PAGES = sorted(
+    page.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "benchmarks/*.md", "theory/**/*.md", "ustat_pg/**/*.md")
+    for page in ROOT.glob(pattern)
+    if "generated" not in page.parts
+)
+FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
-@pytest.mark.parametrize(("name", "least"), [("README.md", 9), ("CONTRIBUTING.md", 7)])
-def test_its_code_runs(name, least):
-    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-    found = doctest.testfile(str(ROOT / name), module_relative=False, optionflags=flags)
-    assert found.attempted >= least
-    assert found.failed == 0
+def blocks(page, language):
+    """The fenced blocks of a page in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
 
 
-def test_its_table_is_the_runs():
-    text = re.search(r"<!-- verdicts -->\n(.*)<!-- end -->", README.read_text(), re.DOTALL)[1]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
-    both = "exact + simulation"
-    # On real data training is simulated, and for the last two results there is none.
-    real = dict.fromkeys(("suboptimality", "limit_law"), "simulation")
-    real |= dict.fromkeys(("oracle_policy", "optimal_policy"), "-")
-    # Whole runs of a network are not enumerated; some results need an optimum within reach.
-    network = dict.fromkeys(ON_NETWORKS, both) | {"suboptimality": "simulation"}
-    assert rows == [
-        [
-            RESULTS[stem].label,
-            stem,
-            "CONFIRMED",
-            both,
-            both,
-            real.get(stem, both),
-            network.get(stem, "-"),
-            network.get(stem, "-"),
-            "{0} of {0}".format(len(claim(stem, Suite()).rivals)),
-        ]
-        for stem in STEMS
+def missing_paths(folder, text):
+    """The files and folders that a text links to, or names in backticks, and that are not there."""
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    links = [folder / link for link in links if not link.startswith("http")]
+    named = re.findall(r"`([\w.]+(?:/[\w.]+)+/?)`", text)
+    named = [ROOT / name for name in named if name.split("/")[0] in FOLDERS - {"results", "build"}]
+    return [str(path) for path in links + named if not path.exists()]
+
+
+def test_its_size():
+    text = README.read_text("utf-8")
+    assert len(text.encode()) <= 6144
+    assert text.count("\n") <= 110
+    assert [line for line in text.splitlines() if len(line) > 110] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_points_to_what_is_there(page):
+    assert missing_paths((ROOT / page).parent, (ROOT / page).read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "fault", ["[x](nowhere.md)", "![x](figures/no.png)", "`tests/nothing.py`", "`theory/no/`"]
+)
+def test_a_path_that_is_not_there_is_seen(fault):
+    assert len(missing_paths(ROOT, f"Sound: [x](README.md), `tests/support`. {fault}")) == 1
+
+
+@pytest.mark.parametrize(
+    ("page", "fewest"), [("README.md", 5), ("CONTRIBUTING.md", 7), ("theory/map.md", 12)]
+)
+def test_the_code_of_a_page_runs(page, fewest):
+    code = "\n".join(blocks(page, "python"))
+    test = doctest.DocTestParser().get_doctest(code, {}, page, page, 0)
+    results = doctest.DocTestRunner(optionflags=FLAGS).run(test)
+    assert results.attempted >= fewest
+    assert results.failed == 0
+
+
+def said(command):
+    """What a command prints, run in this process; ``> FILE`` writes it there."""
+    from simulations.__main__ import main as simulations
+    from ustat_pg.cli import main as library
+
+    command, _, target = command.partition(" > ")
+    programs = {"ustat-pg": library, "python -m simulations": simulations}
+    name = next(name for name in programs if command.startswith(name + " "))
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert programs[name](shlex.split(command.removeprefix(name))) == 0
+    if target:
+        Path(target).write_text(output.getvalue(), "utf-8")
+        return ""
+    return output.getvalue()
+
+
+def test_its_commands_print_what_it_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        (command, shown)
+        for block in blocks("README.md", "console")
+        for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
     ]
+    assert len(commands) >= 4
+    for command, shown in commands:
+        printed = said(command)
+        assert doctest.OutputChecker().check_output(shown, printed, FLAGS), (command, printed)
+
+
+def test_make_alone_lists_the_targets_that_pages_name_with_their_durations():
+    listed = subprocess.run(
+        ["make", "--silent"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    targets = dict(re.findall(r"^  (\w+) +(.+)$", listed, re.MULTILINE))
+    for page in ("README.md", "CONTRIBUTING.md", "theory/findings.md", "benchmarks/README.md"):
+        text = (ROOT / page).read_text("utf-8")
+        assert set(re.findall(r"(?:^|`)make (\w+)", text, re.MULTILINE)) <= {*targets, "help"}
+    assert {"verify", "test", "theory", "lint"} <= set(targets)
+    for name, text in targets.items():
+        assert re.search(r"\d+ (s|min)\b", text) or name == "clean", (name, text)
+
+
+def test_its_table_follows_the_results():
+    """The labels and statements; the verdicts are compared where a whole run is made."""
+    labels = [result.label for result in RESULTS.values() if not result.label.startswith("Figure")]
+    rows = [line.split(" | ") for line in printed_table().splitlines()[2:]]
+    assert [row[0].removeprefix("| ") for row in rows] == labels
+    table = (ROOT / "theory/index.md").read_text("utf-8")
+    for stem, result in RESULTS.items():
+        if result.label in labels and result.delivered:
+            assert f"| []({stem}.md) | {result.label} | {result.short} |" in table
+
+
+def test_the_table_of_a_run_tells_a_changed_verdict():
+    def claim(verdict, rival):
+        check = {"exact": {"verdict": verdict}, "simulation": None}
+        rivals = [{"verdict": "REFUTED"}, {"verdict": rival}]
+        return {"stem": "mse", "verdict": verdict, "checks": [check], "rivals": rivals}
+
+    row = "| Theorem 2 | {} | {} | exact | {} of 2 |\n"
+    short = RESULTS["mse"].short
+    assert row.format(short, "CONFIRMED", 2) in verdict_table([claim("CONFIRMED", "REFUTED")])
+    assert row.format(short, "REFUTED", 1) in verdict_table([claim("REFUTED", "SURVIVED")])
+
+
+def test_every_benchmark_stands_in_the_list_of_speeds():
+    text = (ROOT / "benchmarks/README.md").read_text("utf-8")
+    names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__"}
+    assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_the_examples_of_files_are_read(tmp_path):
+    from ustat_pg.llm.rollouts import load_rewards
+    from ustat_pg.llm.tasks import jsonl_task
+    from ustat_pg.problems import load_problem
+
+    problem, critic, rewards, rollouts, prompts = blocks("theory/files.md", "json")
+    (verifier,) = blocks("theory/files.md", "python")
+    files = {"problem.json": problem, "rewards.jsonl": rewards, "prompts.jsonl": prompts}
+    for name, text in (files | {"rollouts.jsonl": rollouts}).items():
+        (tmp_path / name).write_text(text, "utf-8")
+    assert load_problem(tmp_path / "problem.json").context_probs.size == len(json.loads(critic))
+    assert load_rewards(tmp_path / "rewards.jsonl")[1].shape == (2, 4)
+    assert load_rewards(tmp_path / "rollouts.jsonl")[1].shape == (1, 4)
+    scope = {}
+    exec(verifier, scope)
+    task = jsonl_task(tmp_path / "prompts.jsonl", scope["reward"])
+    assert task.rewards(task.prompts[0], ["5", " 5", "6"], [[1], [2], [3]]).tolist() == [1, 1, 0]

@@ -14,6 +14,7 @@ import pytest
 
 from simulations import ON_LANGUAGE_MODELS, STEMS, Suite
 from simulations.__main__ import main
+from tests.support.readme import printed_table, verdict_table
 from ustat_pg.experiment import Options, load_results
 from ustat_pg.experiment import plan as planning
 from ustat_pg.experiment.options import BUDGETS
@@ -104,6 +105,7 @@ def test_every_claim_is_confirmed_and_every_rival_refuted(seed, tmp_path, capsys
         # No real data has the optimum that Corollaries 9 and 10 need.
         assert origins | {"real"} == {"made-up", "generated", "real"}
         assert "real" in origins or entry["stem"] in ("oracle_policy", "optimal_policy")
+    assert verdict_table(data["claims"]) == printed_table()
     frame = load_results(tmp_path)
     assert (frame["verdict"] == "CONFIRMED").all()
     assert (tmp_path / "report.md").exists()
