@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ustat_pg.results import FIGURES_FOLDER, Results, load_run
 from ustat_pg.validation import InputError
 
 from . import data
@@ -19,35 +20,40 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def paint(folder: Path, out: Path, names: Sequence[str] = ()) -> tuple[list[Path], list[str]]:
+def paint(
+    results: Results, folder: Path, out: Path, names: Sequence[str] = ()
+) -> tuple[list[Path], list[str]]:
     """Draw what a run has data for.
 
     Arguments:
-        folder: the run's.
+        results: the run's records.
+        folder: the run's, with its curves and its training sweep.
         out: where the files go; made if it is not there.
-        names: of figures; all unless given.
+        names: the figures to draw; all unless given.
 
     Returns:
         the files, and the names of figures that the run has no data for.
 
     Raises:
-        InputError: no finished run, or its files are damaged; a name that is unknown.
+        InputError: a name that is unknown, files of the run that are damaged, or no Matplotlib.
     """
     unknown = [name for name in names if name not in PICTURES]
     if unknown:
         raise InputError(f"figure {unknown[0]!r} is unknown: choose of {', '.join(PICTURES)}")
-    document = data.verdicts(folder)
     curves = _joined([data.curves(folder), data.sweep(folder)])
-    import matplotlib
-    import matplotlib.pyplot as plt
-
+    try:
+        import matplotlib
+        import matplotlib.pyplot as plt
+        import seaborn  # noqa: F401
+    except ImportError:
+        raise InputError("figures need pip install 'ustat_pg[figures]'") from None
     matplotlib.use("Agg")
     out.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     missing: list[str] = []
     for name in names or PICTURES:
         picture = PICTURES[name]
-        source: Any = document if picture.source is None else _points(curves, picture)
+        source: Any = results if picture.source is None else _points(curves, picture)
         figure = None
         if source is not None:
             with theme():
@@ -78,10 +84,10 @@ def _points(curves: pd.DataFrame | None, picture: Picture) -> pd.DataFrame | Non
     if curves is None:
         return None
     # An error of zero (one arm, equal rewards) has no place on a logarithmic axis.
-    own = curves[curves["figure"] == picture.source]
-    if "prediction" in own:
-        own = own[~(own["prediction"] <= 0)]
-    return own.reset_index(drop=True) if len(own) else None
+    points = curves[curves["figure"] == picture.source]
+    if "prediction" in points:
+        points = points[~(points["prediction"] <= 0)]
+    return points.reset_index(drop=True) if len(points) else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,7 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         files, missing = paint(
-            options.folder, options.out or options.folder / "figures", options.names
+            load_run(options.folder),
+            options.folder,
+            options.out or options.folder / FIGURES_FOLDER,
+            options.names,
         )
     except (OSError, InputError) as error:
         print(f"figures: {error}", file=sys.stderr)

@@ -1,28 +1,20 @@
-"""What figures read: the files that a run left in its folder.
-
-``ustat_pg.experiment.load_curves`` reads the same file, but comes with engines and predictions; a
-figure that cannot import them cannot simulate.
-"""
+"""What figures read beside a run's records: the points of its curves, and a training sweep's tables."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ustat_pg.results import CURVES_FILE, SWEEP_FOLDER, load_curves
 from ustat_pg.validation import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CURVES_FILE", "RESULTS_FILE", "curves", "sweep", "verdicts"]
+__all__ = ["curves", "sweep"]
 
-CURVES_FILE = "curves.csv"
-RESULTS_FILE = "verdicts.json"
 SWEEP_FILES = {"figure5.csv": "group_size_lm", "table2.csv": "group_size_lm_final"}
 """Tables of a training sweep in the folder ``sweep`` of a run, with the figures that show them."""
-
-_COLUMNS = {"figure", "series", "prediction", "exact", "estimate", "low", "high"}
 
 
 def curves(folder: Path) -> pd.DataFrame | None:
@@ -31,22 +23,8 @@ def curves(folder: Path) -> pd.DataFrame | None:
     Raises:
         InputError: the file is not the curves of a run.
     """
-    import pandas as pd
-
-    path = folder / CURVES_FILE
-    if not path.exists():
-        return None
-    try:
-        frame = pd.read_csv(path, low_memory=False)
-    except pd.errors.EmptyDataError:
-        return None
-    except ValueError:
-        raise InputError(f"{path}: not the curves of a run") from None
-    if not len(frame):
-        return None
-    if not set(frame.columns) >= _COLUMNS:
-        raise InputError(f"{path}: not the curves of a run")
-    return frame
+    frame = load_curves(folder) if (folder / CURVES_FILE).exists() else None
+    return None if frame is None or frame.empty else frame
 
 
 def sweep(folder: Path) -> pd.DataFrame | None:
@@ -64,7 +42,7 @@ def sweep(folder: Path) -> pd.DataFrame | None:
 
     parts = []
     for file, figure in SWEEP_FILES.items():
-        path = folder / "sweep" / file
+        path = folder / SWEEP_FOLDER / file
         if not path.exists():
             continue
         try:
@@ -72,11 +50,11 @@ def sweep(folder: Path) -> pd.DataFrame | None:
                 columns={"trainer": "series", "K": "budget", "G": "group_size"}
             )
             table = table.rename(columns={"accuracy": "estimate"})
-            here = table[["series", "budget", "group_size", "estimate", "low", "high"]]
+            reached = table[["series", "budget", "group_size", "estimate", "low", "high"]]
             if file == "figure5.csv":
-                parts.append(here.assign(panel="trained", step=table["step"], figure=figure))
+                parts.append(reached.assign(panel="trained", step=table["step"], figure=figure))
                 continue
-            parts.append(here.assign(panel="final", figure=figure))
+            parts.append(reached.assign(panel="final", figure=figure))
             paper = table[["budget", "group_size", "paper"]].rename(columns={"paper": "estimate"})
             # Each trainer's row has the paper's number beside it.
             paper = paper.drop_duplicates(["budget", "group_size"])
@@ -85,22 +63,5 @@ def sweep(folder: Path) -> pd.DataFrame | None:
             raise InputError(f"{path}: not the table of a sweep") from None
     if not parts:
         return None
-    found = pd.concat(parts, ignore_index=True)
-    return found[found["estimate"].notna()].reset_index(drop=True)
-
-
-def verdicts(folder: Path) -> dict[str, Any]:
-    """The verdicts of a finished run.
-
-    Raises:
-        InputError: there is no finished run, or the file is damaged.
-    """
-    path = folder / RESULTS_FILE
-    try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        assert isinstance(data["claims"], list)
-    except OSError as error:
-        raise InputError(f"{path}: no finished run: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AssertionError):
-        raise InputError(f"{path}: not the results of a run") from None
-    return data
+    points = pd.concat(parts, ignore_index=True)
+    return points[points["estimate"].notna()].reset_index(drop=True)

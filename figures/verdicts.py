@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ustat_pg.results import ORIGINS
+
 from . import style
 from .picture import Picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from ustat_pg.results import ClaimResult, Results
 
 __all__ = ["PICTURES", "draw"]
 
@@ -23,44 +27,45 @@ EDGE = 8.0
 """Rivals further away than this are drawn at the edge."""
 
 LOOKS = {
-    "made-up": (style.BLUE, "o", "made up"),
-    "generated": (style.ORANGE, "s", "generated"),
-    "real": (style.GREEN, "D", "real data"),
-    "user": (style.PINK, "^", "problem"),
+    "made-up": (style.BLUE, "o"),
+    "generated": (style.ORANGE, "s"),
+    "real": (style.GREEN, "D"),
+    "user": (style.PINK, "^"),
 }
-"""Colour, marker and name of each kind of problem."""
+"""Colour and marker of problems, by where they come from."""
 
 
-def _rows(claim: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows(claim: ClaimResult) -> list[dict[str, Any]]:
     """The simulated checks that have sampling error, with their rivals' places."""
     rows = []
-    for check in claim["checks"]:
-        drawn = check["simulation"]
-        if drawn is None or not drawn["standard_error"] or None in drawn["interval"]:
+    for check in claim.checks:
+        drawn = check.simulation
+        if drawn is None or not drawn.standard_error > 0:
             continue
-        half = (drawn["interval"][1] - drawn["interval"][0]) / 2
-        rivals = []
-        for name in check["planned_for"]:
-            says = check["rivals"][name]["says"]
-            value = says[1] if says[0] is None else says[0]
-            if value is not None:
-                rivals.append(float(np.clip((value - check["prediction"]) / half, -EDGE, EDGE)))
+        half = (drawn.interval.high - drawn.interval.low) / 2
+        if not np.isfinite(half):
+            continue
+        ends = [check.rival_end(name) for name in check.planned_for]
         rows.append(
             {
-                "origin": check["origin"],
-                "place": (drawn["estimate"] - check["prediction"]) / half,
-                "error": drawn["standard_error"] / half,
-                "rivals": rivals,
+                "origin": check.origin,
+                "place": (drawn.estimate - check.prediction) / half,
+                "error": drawn.standard_error / half,
+                "rivals": [
+                    float(np.clip((end - check.prediction) / half, -EDGE, EDGE))
+                    for end in ends
+                    if end is not None
+                ],
             }
         )
     return rows
 
 
-def draw(document: dict[str, Any]) -> Figure | None:
-    """The figure of a run's results (its ``verdicts.json``); None if nothing was simulated."""
+def draw(results: Results) -> Figure | None:
+    """The figure of a run's checks; None if nothing was simulated."""
     from matplotlib.lines import Line2D
 
-    claims = [(claim, rows) for claim in document["claims"] if (rows := _rows(claim))]
+    claims = [(claim, rows) for claim in results.claims if (rows := _rows(claim))]
     if not claims:
         return None
     rows_of_panels = 1 if len(claims) <= 6 else 2
@@ -68,10 +73,10 @@ def draw(document: dict[str, Any]) -> Figure | None:
     for axis, (claim, rows) in zip(axes, claims, strict=True):
         axis.axvspan(-1, 1, color="0.9", lw=0)
         axis.axvline(0, color="0.5", lw=0.6)
-        for origin, (colour, marker, _) in LOOKS.items():
-            own = [(y, row) for y, row in enumerate(rows) if row["origin"] == origin]
-            heights, places = [y for y, _ in own], np.array([row["place"] for _, row in own])
-            errors = np.array([row["error"] for _, row in own])
+        for origin, (colour, marker) in LOOKS.items():
+            known = [(y, row) for y, row in enumerate(rows) if row["origin"] == origin]
+            heights, places = [y for y, _ in known], np.array([row["place"] for _, row in known])
+            errors = np.array([row["error"] for _, row in known])
             axis.hlines(heights, places - errors, places + errors, color=colour, lw=0.9)
             axis.plot(places, heights, marker, color=colour, ms=2.2, mew=0)
         crosses = [(place, y) for y, row in enumerate(rows) for place in row["rivals"]]
@@ -83,12 +88,12 @@ def draw(document: dict[str, Any]) -> Figure | None:
         axis.set_xticks([-EDGE, -4, -1, 1, 4, EDGE], ["≤-8", "-4", "-1", "1", "4", "≥8"])
         axis.set_ylim(len(rows) - 1 + edge, -edge)
         axis.set_yticks([])
-        axis.set_title(f"{claim['label']}\n{claim['verdict']}")
+        axis.set_title(f"{claim.label}\n{claim.verdict.value}")
         axis.spines["left"].set_visible(False)
     origins = dict.fromkeys(row["origin"] for _, rows in claims for row in rows)
     handles = [
-        Line2D([], [], color=colour, marker=marker, ms=2.8, mew=0, label=label)
-        for colour, marker, label in map(LOOKS.__getitem__, origins)
+        Line2D([], [], color=LOOKS[o][0], marker=LOOKS[o][1], ms=2.8, mew=0, label=ORIGINS[o])
+        for o in origins
     ]
     handles.append(Line2D([], [], color="black", marker="x", ms=3, mew=0.6, lw=0, label="rival"))
     wide = len(claims) > 1

@@ -200,11 +200,9 @@ def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
 
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
-    from ustat_pg.checks import Verdict
-    from ustat_pg.experiment import Store, load_results, run_claims, run_points
-    from ustat_pg.experiment.curves import CURVES_FILE
-    from ustat_pg.experiment.results import RESULTS_FILE
-    from ustat_pg.report import document, exit_code, remarks, report, verdict_table
+    from ustat_pg.experiment import Store, run_claims, run_points
+    from ustat_pg.report import document, exit_code, markdown, remarks, summary, verdict_table
+    from ustat_pg.results import CHECKS_FILE, CURVES_FILE, MARKDOWN_FILE, VERDICTS_FILE
 
     suite = _suite(options)
     folder = _folder(options, suite)
@@ -212,34 +210,22 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     with _cluster(options) as cluster:
         how = _options(options, cluster)
         run = run_claims([claim(stem, suite) for stem in stems], how, store, cluster)
-        data = document(run, how, _command(options, stems), options.problem)
-        store.write(folder / RESULTS_FILE, json.dumps(data, indent=1) + "\n")
-        store.write(folder / "report.md", report(run, how, _command(options, stems)))
-        store.write(folder / "checks.csv", load_results(folder).to_csv(index=False))
+        results = document(run, how, _command(options, stems), options.problem)
+        store.write(folder / VERDICTS_FILE, results.json())
+        store.write(folder / MARKDOWN_FILE, markdown(results))
+        store.write(folder / CHECKS_FILE, results.frame().to_csv(index=False))
         points = [point for stem in stems for point in curves(stem, suite)]
         frame = run_points(points, how, store, cluster)
         store.write(folder / CURVES_FILE, frame.to_csv(index=False))
     if options.json:
-        print(json.dumps(data))
-        return exit_code(run)
-    print(verdict_table(run))
-    rivals = [rival for result in run.claims for rival in result.rivals]
-    refuted = sum(rival.verdict.value == "REFUTED" for rival in rivals)
-    alone = sum(
-        rival.verdict.value == "NOT TESTED" and str(rival.simulation) == "REFUTED"
-        for rival in rivals
-    )
-    confirmed = sum(result.verdict == Verdict.CONFIRMED for result in run.claims)
-    apart = " and, apart from it, by simulation" if how.simulates else ""
-    apart += f", {alone} by simulation alone" if alone else ""
-    print(
-        f"\n{confirmed} of {len(run.claims)} results confirmed, {refuted} of {len(rivals)} wrong "
-        f"formulas refuted by enumeration{apart}; {run.seconds:.0f} s."
-    )
-    for line in (*remarks(run), *suite.skipped):
+        print(results.json(indent=None))
+        return exit_code(run.claims)
+    print(verdict_table(run.claims))
+    print(f"\n{summary(run.claims)}; {run.seconds:.0f} s.")
+    for line in (*remarks(run.claims, run.set_aside), *suite.skipped):
         print(f"- {line}")
-    print(f"Report: {folder / 'report.md'}")
-    return exit_code(run)
+    print(f"Report: {folder / MARKDOWN_FILE}")
+    return exit_code(run.claims)
 
 
 def _known(options: argparse.Namespace) -> list[str]:
@@ -322,8 +308,10 @@ def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from ustat_pg.checks import Verdict
     from ustat_pg.experiment.alone import check_alone
-    from ustat_pg.report import check_table
+    from ustat_pg.report import EXIT_CODES, check_table
+    from ustat_pg.results import plain
 
     _check_stems(options, [options.stem])
     _check_device(options, [options.stem])
@@ -338,31 +326,29 @@ def _check(options: argparse.Namespace) -> int:
         claim(options.stem, suite), options.name, _options(options, None), numbers, options.refute
     )
     if options.json:
-        print(json.dumps(result.to_dict()))
+        print(json.dumps(plain(result)))
     else:
         print(check_table(options.stem, result))
-    verdicts = {found.decision.verdict.value for found in result.found.values()}
-    return 1 if "REFUTED" in verdicts else 0 if verdicts == {"CONFIRMED"} else 3
+    return EXIT_CODES[result.verdict or Verdict.INCONCLUSIVE]
 
 
 def _report(options: argparse.Namespace) -> int:
-    from ustat_pg.experiment import Store
-    from ustat_pg.html_report import Figure, html_report
-
-    # First without figures: whatever is missing is said before they are drawn.
-    html_report(options.folder)
     from figures.__main__ import paint
     from figures.catalogue import PICTURES
+    from ustat_pg.experiment import Store, load_run
+    from ustat_pg.report import Figure, html
+    from ustat_pg.results import FIGURES_FOLDER, HTML_FILE
 
-    files, _ = paint(options.folder, options.folder / "figures")
+    folder: Path = options.folder
+    results = load_run(folder)
+    files, _ = paint(results, folder, folder / FIGURES_FOLDER)
     drawn = [
         Figure(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
         for file in files
         if file.suffix == ".svg"
     ]
-    target = options.folder / "report.html"
-    Store(options.folder / "blocks").write(target, html_report(options.folder, drawn))
-    print(f"Report: {target}")
+    Store(folder / "blocks").write(folder / HTML_FILE, html(results, drawn))
+    print(f"Report: {folder / HTML_FILE}")
     return 0
 
 

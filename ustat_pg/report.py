@@ -1,320 +1,520 @@
-"""What a run found, for a person: the verdict table, and the whole report as Markdown."""
+"""What a run found, for a person: tables for a terminal, a Markdown page, and one HTML page that
+stands alone. All three show one view of the run's records, so that they cannot disagree.
+"""
 
 from __future__ import annotations
 
 import platform
+import shlex
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from importlib.resources import files
 from importlib.util import find_spec
+from math import isfinite
 from os import cpu_count
 from typing import Any
 
+from attrs import asdict, frozen
 from tabulate import tabulate
 
 from ._version import __version__
-from .checks import FAMILY_ALPHA, RivalVerdict, Verdict
+from .checks import FAMILY_ALPHA, Interval, RivalVerdict, Verdict, worst
 from .experiment import Options, Plan, Run
 from .experiment.functionals import Identity
-from .experiment.results import KINDS, CheckResult, ClaimResult
 from .experiment.store import code_version
 from .paper import PAPER, RESULTS
+from .results import (
+    KINDS,
+    ORIGINS,
+    CheckResult,
+    ClaimResult,
+    Findings,
+    Machine,
+    Provenance,
+    Results,
+    RivalResult,
+)
 
 __all__ = [
+    "EXIT_CODES",
+    "Figure",
+    "check_command",
     "check_table",
     "document",
     "exit_code",
+    "html",
+    "markdown",
     "plan_table",
     "remarks",
-    "report",
+    "statement_rows",
+    "summary",
     "verdict_table",
+    "view",
 ]
 
-_ORIGINS = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
+EXIT_CODES = {Verdict.CONFIRMED: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
+
+MARKS = {"CONFIRMED": "✓", "REFUTED": "✗", "INCONCLUSIVE": "?"}
+
+STRIP_PIXELS = 148
+"""The width of the picture beside a check."""
+
+UNIT_PIXELS = 16.0
+"""Pixels of a half-width in that picture."""
+
+EDGE_UNITS = 4.0
+"""Half-widths from the prediction to the picture's edge: what lies further away is drawn there."""
 
 
-def verdict_table(run: Run, style: str = "simple") -> str:
-    """One row for each claim: its verdict, the evidence on each kind of problem, its rivals."""
-    origins = [
-        origin
-        for origin in _ORIGINS
-        if any(check.check.origin == origin for result in run.claims for check in result.checks)
-    ]
-    header = [
-        "result",
-        "stem",
-        "verdict",
-        *(_ORIGINS[origin] for origin in origins),
-        "rivals refuted",
-    ]
-    rows = []
-    for result in run.claims:
-        count = Counter(rival.verdict for rival in result.rivals)
-        refuted = count[RivalVerdict.REFUTED]
-        told = refuted + count[RivalVerdict.SURVIVED]
-        alone = sum(
-            rival.verdict == RivalVerdict.NOT_TESTED and rival.simulation == RivalVerdict.REFUTED
-            for rival in result.rivals
-        )
-        count[RivalVerdict.NOT_TESTED] -= alone
-        apart = [f"{alone} by simulation alone"] if alone else []
-        apart += [
-            f"{count[verdict]} {word}"
-            for verdict, word in (
-                (RivalVerdict.NOT_DISTINGUISHABLE, "coincide"),
-                (RivalVerdict.NOT_TESTED, "not tested"),
-            )
-            if count[verdict]
-        ]
-        rows.append(
-            [
-                result.claim.label,
-                result.claim.stem,
-                result.verdict.value,
-                *(_evidence(result, origin) for origin in origins),
-                f"{refuted} of {told}" + (f" ({', '.join(apart)})" if apart else ""),
-            ]
-        )
-    return str(tabulate(rows, header, tablefmt=style))
+def document(run: Run, options: Options, command: str = "", problem: str | None = None) -> Results:
+    """The records of a run, with what reproduces it.
 
-
-def _evidence(result: ClaimResult, origin: str) -> str:
-    """Which kinds of evidence confirm a claim on problems of one origin, and which do not."""
-    words = []
-    for kind in KINDS:
-        verdict = result.evidence(kind, origin)
-        if verdict is not None:
-            words.append(kind if verdict == Verdict.CONFIRMED else f"{kind} {verdict.value}")
-    return " + ".join(words) or "-"
-
-
-def remarks(run: Run) -> list[str]:
-    """Lines that a reader must not miss: what failed, what is open and what it would take."""
-    lines = []
-    for result in run.claims:
-        stem = result.claim.stem
-        for check in result.checks:
-            for kind, found in check.found.items():
-                if found.decision.verdict == Verdict.CONFIRMED:
-                    continue
-                line = (
-                    f"{stem}: {check.check.name} is {found.decision.verdict.value} by {kind}: "
-                    f"{found.evidence.estimate:.6g} in [{found.evidence.interval.low:.6g}, "
-                    f"{found.evidence.interval.high:.6g}], predicted {check.check.statement.prediction:.6g}"
-                )
-                if found.needed > found.evidence.replications:
-                    line += (
-                        f"; it would need {found.needed:,} replications "
-                        f"and had {found.evidence.replications:,}"
-                    )
-                lines.append(line)
-        lines += [
-            f"{stem}: rival '{rival.name}' survived"
-            for rival in result.rivals
-            if rival.verdict == RivalVerdict.SURVIVED
-        ]
-        if not result.checks:
-            lines.append(f"{stem}: nothing can be checked on this problem")
-        elif result.evidence("exact") is None:
-            reasons = [check.infeasible for check in result.checks if check.infeasible]
-            lines.append(f"{stem}: nothing was enumerated: {reasons[0]}")
-    lines += [f"damaged results file, kept and computed again: {name}" for name in run.set_aside]
-    return lines
-
-
-def exit_code(run: Run) -> int:
-    """0 if every claim is confirmed, 1 if one is refuted, 3 if one is inconclusive."""
-    verdicts = {result.verdict for result in run.claims}
-    if Verdict.REFUTED in verdicts:
-        return 1
-    return 3 if Verdict.INCONCLUSIVE in verdicts else 0
-
-
-def document(
-    run: Run, options: Options, command: str = "", problem: str | None = None
-) -> dict[str, Any]:
-    """The run as one JSON object: ``claims`` depends on the claims, the seed, the engine and the
-    code alone; ``draws`` has the replications of every check's cells, which reproduce it alone;
-    ``run`` says when, where and by which command.
+    Arguments:
+        run: the verdicts and the plans.
+        options: size, engine, device, seed and workers.
+        command: the one that makes the run again.
+        problem: the file of the user's own problem.
     """
-    return {
-        "claims": [result.to_dict() for result in run.claims],
-        "draws": {plan.claim.stem: _draws(plan) for plan in run.plans},
-        "run": {
-            "command": command,
-            "problem": problem,
-            "seconds": round(run.seconds, 3),
-            "paper": PAPER,
-            "size": options.size,
-            "engine": options.engine,
-            "device": options.device,
-            "seed": options.seed,
-            "workers": options.workers,
-            "family_alpha": FAMILY_ALPHA,
-            "machine": {
-                "system": platform.system(),
-                "platform": platform.platform(),
-                "processor": platform.machine(),
-                "cores": cpu_count(),
-            },
-            "versions": {
-                "ustat_pg": __version__,
-                "code": code_version(),
-                "python": platform.python_version(),
-                **{
-                    name: version(name)
-                    for name in ("numpy", "scipy", "numba", "llvmlite", "pandas", "scikit-learn")
-                },
-                **({"torch": version("torch")} if find_spec("torch") else {}),
-            },
-            "set_aside": list(run.set_aside),
+    libraries = ["numpy", "scipy", "numba", "llvmlite", "pandas", "scikit-learn"]
+    libraries += ["torch"] if find_spec("torch") else []
+    provenance = Provenance(
+        command,
+        problem,
+        round(run.seconds, 3),
+        PAPER,
+        options.size,
+        options.engine,
+        options.device,
+        options.seed,
+        options.workers,
+        FAMILY_ALPHA,
+        Machine(platform.system(), platform.platform(), platform.machine(), cpu_count()),
+        {
+            "ustat_pg": __version__,
+            "code": code_version(),
+            "python": platform.python_version(),
+            **{name: version(name) for name in libraries},
         },
-    }
+        run.set_aside,
+    )
+    return Results(run.claims, {plan.claim.stem: _draws(plan) for plan in run.plans}, provenance)
 
 
-def _draws(plan: Plan) -> dict[str, list[int]]:
+def _draws(plan: Plan) -> dict[str, tuple[int, ...]]:
     """The replications of each simulated check's cells, in their order."""
     return {
-        check.name: [
+        check.name: tuple(
             plan.replications[name]
             for name in dict.fromkeys(c.name for c in check.functional.cells)
-        ]
+        )
         for check in plan.claim.checks
         if not isinstance(check.functional, Identity) and plan.replications
     }
 
 
-def report(run: Run, options: Options, command: str) -> str:
-    """The run as a Markdown page: table, remarks, and every check with its evidence."""
-    lines = [
-        "# Verdicts",
-        "",
-        f"On {PAPER}; size {options.size}, engine {options.engine}, seed {options.seed}; "
-        f"ustat_pg {__version__}, code {code_version()}.",
-        "",
-        f"Reproduce with `{command}`.",
-        "",
-        verdict_table(run, "github"),
-        "",
-        f"A suite of true claims shows a false alarm with probability at most {FAMILY_ALPHA:g}; "
-        "intervals are empirical Bernstein ones, which hold at every sample size. Each rival is refuted "
-        "by the check that does it with the fewest replications, in every origin of problems; other "
-        "checks may be too coarse for it and say only that they agree with the prediction.",
-        "",
-        *(f"- {line}" for line in remarks(run)),
+def exit_code(claims: Iterable[ClaimResult]) -> int:
+    """0 if every claim is confirmed, 1 if one is refuted, 3 if one is inconclusive."""
+    return EXIT_CODES[worst(claim.verdict for claim in claims)]
+
+
+def _rivals_refuted(rivals: Iterable[RivalResult]) -> tuple[str, str]:
+    """How many rivals are refuted of those that can be told apart, and a note on the others.
+
+    A rival counts as refuted where each kind of evidence refutes it, or simulation does and nothing
+    could be enumerated; as told apart where it is refuted or survived. The note says how many were
+    refuted by simulation alone, how many coincide with the prediction, and how many were not tested.
+
+    >>> said = RivalVerdict.REFUTED, RivalVerdict.NOT_TESTED, RivalVerdict.REFUTED
+    >>> _rivals_refuted([RivalResult("runs", RivalVerdict.NOT_TESTED, *said[1:], {})])
+    ('1 of 1', ' (1 by simulation alone)')
+    """
+    rivals = list(rivals)
+    count = Counter(rival.verdict for rival in rivals)
+    alone = sum(rival.by_simulation_alone for rival in rivals)
+    refuted = count[RivalVerdict.REFUTED] + alone
+    notes = {
+        "by simulation alone": alone,
+        "coincide": count[RivalVerdict.NOT_DISTINGUISHABLE],
+        "not tested": count[RivalVerdict.NOT_TESTED] - alone,
+    }
+    note = ", ".join(f"{number} {words}" for words, number in notes.items() if number)
+    told_apart = refuted + count[RivalVerdict.SURVIVED]
+    return f"{refuted} of {told_apart}", f" ({note})" if note else ""
+
+
+def _evidence(claim: ClaimResult, origin: str | None = None) -> str:
+    """Which kinds of evidence confirm a claim on problems of one origin, and which do not."""
+    words = []
+    for kind in KINDS:
+        verdict = claim.evidence(kind, origin)
+        if verdict is not None:
+            words.append(kind if verdict == Verdict.CONFIRMED else f"{kind} {verdict.value}")
+    return " + ".join(words) or "-"
+
+
+def summary(claims: Sequence[ClaimResult]) -> str:
+    """How many results are confirmed and how many wrong formulas refuted, in one line."""
+    count = Counter(claim.verdict for claim in claims)
+    words = [f"{count[Verdict.CONFIRMED]} of {len(claims)} results confirmed"]
+    words += [
+        f"{count[verdict]} {verdict.value}"
+        for verdict in (Verdict.REFUTED, Verdict.INCONCLUSIVE)
+        if count[verdict]
     ]
-    for result in run.claims:
-        lines += ["", *_section(result)]
-    return "\n".join(lines) + "\n"
+    refuted, note = _rivals_refuted(rival for claim in claims for rival in claim.rivals)
+    simulated = any(claim.evidence("simulation") for claim in claims)
+    by = "enumeration and, apart from it, by simulation" if simulated else "enumeration"
+    return f"{', '.join(words)}; {refuted} wrong formulas refuted by {by}{note}"
 
 
-def _section(result: ClaimResult) -> Iterator[str]:
-    about = RESULTS[result.claim.stem]
-    yield f"## {about.label} ({result.claim.stem}): {result.verdict.value}"
-    yield ""
-    yield about.statement
-    if about.assumptions:
-        yield f"Assumes: {about.assumptions}"
-    if about.sharper:
-        yield f"Here: {about.sharper}"
-    yield ""
-    rivals = [
+def _origins(claims: Sequence[ClaimResult]) -> dict[str, str]:
+    """The origins that there are checks of, with their words."""
+    known = {check.origin for claim in claims for check in claim.checks}
+    return {origin: word for origin, word in ORIGINS.items() if origin in known}
+
+
+def verdict_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
+    """One row for each claim: its verdict, the evidence on problems of each origin, its rivals."""
+    origins = _origins(claims)
+    header = ["result", "stem", "verdict", *origins.values(), "rivals refuted"]
+    rows = [
         [
-            rival.name.replace("|", "\\|"),
-            rival.verdict.value,
-            rival.exact.value,
-            "-" if rival.simulation is None else rival.simulation.value,
+            claim.label,
+            claim.stem,
+            claim.verdict.value,
+            *(_evidence(claim, origin) for origin in origins),
+            "".join(_rivals_refuted(claim.rivals)),
         ]
-        for rival in result.rivals
+        for claim in claims
     ]
-    yield str(tabulate(rivals, ["rival", "verdict", "exact", "simulation"], tablefmt="github"))
-    yield ""
-    header = [
-        "check",
-        "predicted",
-        "exact",
-        "simulated",
-        "standard error",
-        "interval",
-        "replications",
-        "sees",
-        "verdict",
-    ]
-    yield str(
-        tabulate(
-            [_row(check) for check in result.checks],
-            header,
-            tablefmt="github",
-            disable_numparse=True,
-        )
-    )
+    return _table(rows, header, style)
 
 
-def _row(check: CheckResult) -> list[str]:
-    exact, drawn = check.found.get("exact"), check.found.get("simulation")
-    verdicts = {found.decision.verdict for found in check.found.values()}
-    verdict = next((v for v in (Verdict.REFUTED, Verdict.INCONCLUSIVE) if v in verdicts), None)
+def statement_rows(claims: Sequence[ClaimResult]) -> list[tuple[str, str, str, str, str]]:
+    """Result, stem, short statement, verdict and evidence of each claim: a table for a page.
+
+    Arguments:
+        claims: those of a run, ``load_run(folder).claims`` for example.
+    """
     return [
-        check.check.name.replace("|", "\\|"),
-        f"{check.check.statement.prediction:.6g}",
-        "too many outcomes" if exact is None else f"{exact.evidence.estimate:.6g}",
-        "-" if drawn is None else f"{drawn.evidence.estimate:.6g}",
-        "-" if drawn is None else f"{drawn.evidence.standard_error:.2g}",
-        "-"
-        if drawn is None
-        else f"[{drawn.evidence.interval.low:.6g}, {drawn.evidence.interval.high:.6g}]",
-        "-" if drawn is None else f"{drawn.evidence.replications:,}",
-        "-" if drawn is None else f"{drawn.evidence.smallest_discrepancy:.2g}",
-        (verdict or Verdict.CONFIRMED).value,
+        (
+            claim.label,
+            claim.stem,
+            RESULTS[claim.stem].short,
+            claim.verdict.value,
+            f"{_evidence(claim)}; {_rivals_refuted(claim.rivals)[0]} rivals refuted",
+        )
+        for claim in claims
     ]
 
 
-def check_table(stem: str, result: CheckResult) -> str:
-    """One check as a small table: each kind of evidence, then each rival."""
-    statement = result.check.statement
-    lines = [
-        f"{RESULTS[stem].label} ({stem}): {result.check.name}",
-        f"predicted {statement.prediction:.12g}",
-        "",
+def _table(rows: Sequence[Sequence[Any]], header: Sequence[str], style: str = "simple") -> str:
+    if style == "github":
+        rows = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return str(tabulate(rows, header, tablefmt=style, disable_numparse=True))
+
+
+def _number(value: float, none: str = "-", digits: int = 6) -> str:
+    return f"{value:.{digits}g}" if isfinite(value) else none
+
+
+def _near(check: CheckResult, value: float) -> float:
+    """The value, or 0 where it differs from a predicted 0 by rounding alone."""
+    return 0.0 if check.prediction == 0 and abs(value) <= check.rounding else value
+
+
+def _estimate(check: CheckResult, findings: Findings, digits: int = 6) -> str:
+    zero = findings.estimate != 0 and _near(check, findings.estimate) == 0
+    return "0 to rounding" if zero else _number(findings.estimate, digits=digits)
+
+
+def _ends(check: CheckResult, findings: Findings, digits: int = 6) -> tuple[str, str]:
+    low, high = (_near(check, end) for end in (findings.interval.low, findings.interval.high))
+    return _number(low, "-∞", digits), _number(high, "∞", digits)
+
+
+def remarks(claims: Iterable[ClaimResult], set_aside: Iterable[str] = ()) -> list[str]:
+    """Lines that a reader must not miss: what failed, what is open and what it would take.
+
+    Arguments:
+        claims: those of a run.
+        set_aside: names of the files that the run found damaged.
+    """
+    return [
+        *(f"{claim.stem}: {remark}" for claim in claims for remark in _remarks(claim)),
+        *(f"damaged results file, kept and computed again: {name}" for name in set_aside),
     ]
-    found = [
-        [
-            kind,
-            f"{evidence.estimate:.12g}",
-            f"{evidence.standard_error:.2g}",
-            f"[{evidence.interval.low:.12g}, {evidence.interval.high:.12g}]",
-            f"{evidence.replications:,}" if evidence.replications else "-",
-            findings.decision.verdict.value,
-        ]
-        for kind, findings in result.found.items()
-        for evidence in [findings.evidence]
-    ]
-    header = ["evidence", "estimate", "standard error", "interval", "replications", "verdict"]
-    lines.append(tabulate(found, header, disable_numparse=True))
-    if result.infeasible:
-        lines += ["", f"not enumerated: {result.infeasible}"]
-    names = dict.fromkeys(
-        name for findings in result.found.values() for name in findings.decision.rivals
+
+
+def _remarks(claim: ClaimResult) -> Iterator[str]:
+    for check in claim.checks:
+        for kind, findings in check.found.items():
+            if findings.verdict == Verdict.CONFIRMED:
+                continue
+            low, high = _ends(check, findings)
+            line = (
+                f"{check.name} is {findings.verdict.value} by {kind}: "
+                f"{_estimate(check, findings)} in [{low}, {high}], "
+                f"predicted {_number(check.prediction)}"
+            )
+            if findings.replications_needed > findings.replications:
+                line += (
+                    f"; it would need {findings.replications_needed:,} replications "
+                    f"and had {findings.replications:,}"
+                )
+            yield line
+    for rival in claim.rivals:
+        if rival.verdict == RivalVerdict.SURVIVED:
+            yield f"the wrong formula “{rival.name}” survived"
+    if not claim.checks:
+        yield "nothing can be checked on this problem"
+    elif claim.evidence("exact") is None:
+        reasons = [check.not_enumerated for check in claim.checks if check.not_enumerated]
+        yield f"nothing was enumerated: {reasons[0]}" if reasons else "nothing was enumerated"
+
+
+def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:
+    """The words, quoted for a shell, of the command that reproduces one check of a run by itself."""
+    run, draws = results.run, results.draws[stem].get(check.name, ())
+    words = ["python", "-m", "simulations", "check", stem, check.name]
+    for option, value in (("size", run.size), ("engine", run.engine), ("seed", run.seed)):
+        words += [f"--{option}", str(value)]
+    if check.simulation is not None:
+        numbers = draws or (check.simulation.replications,)
+        numbers = numbers[:1] if len(set(numbers)) == 1 else numbers
+        words += ["--replications", ",".join(str(n) for n in numbers)]
+    if draws:
+        for rival in check.planned_for:
+            words += ["--refute", rival]
+    if run.problem is not None:
+        words += ["--problem", run.problem]
+    return [shlex.quote(word) for word in words]
+
+
+@frozen
+class Figure:
+    """A drawn figure for the HTML page.
+
+    Arguments:
+        name: short, the figure's anchor.
+        title: a few words.
+        alt: what is seen, in one sentence.
+        svg: the whole file.
+    """
+
+    name: str
+    title: str
+    alt: str
+    svg: bytes
+
+    @property
+    def source(self) -> str:
+        """The picture itself in place of its address."""
+        return f"data:image/svg+xml;base64,{b64encode(self.svg).decode()}"
+
+
+def markdown(results: Results) -> str:
+    """The run as a Markdown page: table, remarks, and every check with its evidence."""
+    return _rendered("report.md", results)
+
+
+def html(results: Results, figures: Sequence[Figure] = ()) -> str:
+    """The run as one HTML page that loads nothing, from here or anywhere.
+
+    Arguments:
+        results: those of a finished run.
+        figures: drawn ones, in their order.
+    """
+    return _rendered("report.html", results, figures)
+
+
+def _rendered(template: str, results: Results, figures: Sequence[Figure] = ()) -> str:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=template.endswith(".html"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    rivals = []
-    for name in names:
-        says = statement.rivals.get(name)
-        if says is None:
-            said = "another formula"
-        elif says.low == says.high:
-            said = f"{says.low:.6g}"
-        else:
-            said = f"[{says.low:.6g}, {says.high:.6g}]"
-        rivals.append([name, said, *(f.decision.rivals[name].value for f in result.found.values())])
+    environment.filters["table"] = _rows_as_table
+    source = files("ustat_pg").joinpath("templates", template).read_text(encoding="utf-8")
+    return environment.from_string(source).render(**view(results), figures=figures)
+
+
+def _rows_as_table(rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> str:
+    """Rows as a Markdown table: of each the named columns, under their headings."""
+    cells = [[row[column] for column in columns] for row in rows]
+    return _table(cells, list(columns.values()), "github")
+
+
+def view(results: Results) -> dict[str, Any]:
+    """What both templates show, all of it plain values."""
+    claims = results.claims
+    return {
+        "paper_address": f"https://arxiv.org/abs/{PAPER.split()[-1]}",
+        "run": asdict(results.run),
+        "claims": [_claim(results, claim) for claim in claims],
+        "table": verdict_table(claims, "github"),
+        "origins": _origins(claims),
+        "marks": MARKS,
+        "remarks": remarks(claims, results.run.set_aside),
+        "summary": summary(claims),
+        "worst": worst(claim.verdict for claim in claims).value,
+    }
+
+
+def _claim(results: Results, claim: ClaimResult) -> dict[str, Any]:
+    about = RESULTS[claim.stem]
+    return {
+        "stem": claim.stem,
+        "label": claim.label,
+        "verdict": claim.verdict.value,
+        "statement": about.statement,
+        "assumptions": about.assumptions,
+        "sharper": about.sharper,
+        "evidence": {origin: _evidence(claim, origin) for origin in ORIGINS},
+        "refuted": "".join(_rivals_refuted(claim.rivals)),
+        "rivals": [
+            {
+                "name": rival.name,
+                "verdict": rival.verdict.value,
+                "exact": rival.exact.value,
+                "simulation": "-" if rival.simulation is None else rival.simulation.value,
+            }
+            for rival in claim.rivals
+        ],
+        "remarks": list(_remarks(claim)),
+        "checks": [
+            {**_check(check), "command": check_command(results, claim.stem, check)}
+            for check in claim.checks
+        ],
+    }
+
+
+def _check(check: CheckResult) -> dict[str, Any]:
+    exact, drawn = check.exact, check.simulation
+    low, high = ("-", "-") if drawn is None else _ends(check, drawn)
+    return {
+        "name": check.name,
+        "origin": ORIGINS[check.origin],
+        "verdict": "-" if check.verdict is None else check.verdict.value,
+        "predicted": _number(check.prediction),
+        "exact": "not enumerated" if exact is None else _estimate(check, exact),
+        "why_not": check.not_enumerated or "",
+        "simulated": "-" if drawn is None else _estimate(check, drawn),
+        "error": "-" if drawn is None else _number(drawn.standard_error, "∞", 2),
+        "interval": "-" if drawn is None else f"[{low}, {high}]",
+        "replications": "-" if drawn is None else f"{drawn.replications:,}",
+        "sees": "-" if drawn is None else _number(drawn.smallest_discrepancy, "∞", 2),
+        "rivals": [
+            {
+                "name": name,
+                "says": _says(values),
+                "elsewhere": drawn is not None
+                and drawn.rivals.get(name) == RivalVerdict.SURVIVED
+                and name not in check.planned_for,
+                **{
+                    kind: check.found[kind].rivals[name].value if kind in check.found else "-"
+                    for kind in KINDS
+                },
+            }
+            for name, values in check.rivals.items()
+        ],
+        "strip": _strip(check),
+    }
+
+
+def _says(values: Interval | None) -> str:
+    """What a rival says of a check's value, in words."""
+    if values is None:
+        return "another formula"
+    low, high = _number(values.low), _number(values.high)
+    if isfinite(values.low) and isfinite(values.high):
+        return low if low == high else f"from {low} to {high}"
+    return f"at least {low}" if isfinite(values.low) else f"at most {high}"
+
+
+def _strip(check: CheckResult) -> dict[str, Any]:
+    """Places of the interval, the estimate and the rivals about the prediction, in pixels: in units
+    of the interval's half-width, or where nothing is drawn of a third of the nearest rival's distance.
+    """
+    middle, prediction = STRIP_PIXELS / 2, check.prediction
+    findings = check.simulation or check.exact
+    if findings is None or not isfinite(findings.estimate):
+        return {"width": STRIP_PIXELS, "middle": middle, "found": False, "label": "no estimate"}
+    rivals = {name: end for name in check.rivals if (end := check.rival_end(name)) is not None}
+    interval = findings.interval
+    gaps = [abs(value - prediction) for value in rivals.values() if value != prediction]
+    unit = interval.half_width if isfinite(interval.half_width) else 0.0
+    if check.simulation is None or not unit > 0:
+        # A discrepancy is shown against the rounding that is allowed.
+        region = check.region.high if isfinite(check.region.high) else 0.0
+        unit = min(gaps) / 3 if gaps else (region if not unit > 0 else unit) or 1.0
+
+    def place(value: float) -> float:
+        steps = max(-EDGE_UNITS, min(EDGE_UNITS, (value - prediction) / unit))
+        return round(middle + UNIT_PIXELS * steps, 2)
+
+    crosses = []
+    for name, value in rivals.items():
+        far = abs(value - prediction) / unit > EDGE_UNITS
+        side = ("left" if value < prediction else "right") if far else ""
+        planned = name in check.planned_for
+        crosses.append({"x": place(value), "beyond": side, "name": name, "planned": planned})
+    start = place(interval.low) if isfinite(interval.low) else 0.0
+    end = place(interval.high) if isfinite(interval.high) else STRIP_PIXELS
+    low, high = _ends(check, findings)
+    return {
+        "width": STRIP_PIXELS,
+        "middle": middle,
+        "found": True,
+        "from": start,
+        "to": max(end, start + 0.5),
+        "at": place(findings.estimate),
+        "crosses": crosses,
+        "label": f"estimate {_estimate(check, findings)} in [{low}, {high}], "
+        f"predicted {_number(prediction)}, {len(crosses)} wrong formulas",
+    }
+
+
+def check_table(stem: str, check: CheckResult) -> str:
+    """One check as a small table: each kind of evidence, then each rival."""
+    rows = []
+    for kind, findings in check.found.items():
+        low, high = _ends(check, findings, 12)
+        rows.append(
+            [
+                kind,
+                _estimate(check, findings, 12),
+                _number(findings.standard_error, "∞", 2),
+                f"[{low}, {high}]",
+                f"{findings.replications:,}" if findings.replications else "-",
+                findings.verdict.value,
+            ]
+        )
+    header = ["evidence", "estimate", "standard error", "interval", "replications", "verdict"]
+    lines = [
+        f"{RESULTS[stem].label} ({stem}): {check.name}",
+        f"predicted {_number(check.prediction, digits=12)}",
+        "",
+        _table(rows, header),
+    ]
+    if check.not_enumerated:
+        lines += ["", f"not enumerated: {check.not_enumerated}"]
+    rivals = [
+        [name, _says(values), *(f.rivals[name].value for f in check.found.values())]
+        for name, values in check.rivals.items()
+    ]
     if rivals:
-        lines += [
-            "",
-            str(tabulate(rivals, ["rival", "says", *result.found], disable_numparse=True)),
-        ]
+        lines += ["", _table(rivals, ["rival", "says", *check.found])]
     return "\n".join(lines)
 
 
-def plan_table(plans: list[Plan], budget: int) -> str:
+def plan_table(plans: Sequence[Plan], budget: int) -> str:
     """What a run would draw: one row for each claim."""
     rows = []
     for plan in plans:
@@ -339,4 +539,4 @@ def plan_table(plans: list[Plan], budget: int) -> str:
         "replications",
         "most for a check",
     ]
-    return str(tabulate(rows, header, disable_numparse=True))
+    return _table(rows, header)

@@ -122,7 +122,7 @@ def test_the_claims_hold_and_no_rival_survives(name, tmp_path):
     suite = Suite("smoke", user=MAKERS[name]())
     claims = [claim(stem, suite) for stem in GRADIENT_STEMS]
     done = run_claims(claims, Options("smoke"), Store(tmp_path)).claims
-    assert [(one.claim.stem, one.verdict) for one in done] == [
+    assert [(one.stem, one.verdict) for one in done] == [
         (stem, Verdict.CONFIRMED) for stem in GRADIENT_STEMS
     ]
     rivals = [rival for one in done for rival in one.rivals]

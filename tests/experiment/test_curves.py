@@ -11,9 +11,10 @@ from ustat_pg.checks import Evidence, Interval
 from ustat_pg.checks.intervals import half_width
 from ustat_pg.engines import Cell, get_engine
 from ustat_pg.experiment import Options, Point, Store, load_curves, mean_of, run_points
-from ustat_pg.experiment.curves import CURVES_FILE, _interval
+from ustat_pg.experiment.curves import _interval
 from ustat_pg.experiment.plan import BLOCK
 from ustat_pg.predictions import gradient_mse
+from ustat_pg.results import CURVES_FILE
 from ustat_pg.validation import InputError
 
 

@@ -35,6 +35,7 @@ from ustat_pg.experiment.executors import (
 )
 from ustat_pg.experiment.store import program
 from ustat_pg.predictions import gradient_mse
+from ustat_pg.results import plain
 from ustat_pg.validation import InputError
 
 SKEWED = Suite().skewed.problem
@@ -63,7 +64,7 @@ def parts(task: blocks.Block) -> tuple[bytes, bytes]:
 
 def settle(folder, executor=None, on_done=None) -> str:
     run = run_claims([small_claim()], OPTIONS, Store(folder), executor, on_done)
-    return json.dumps([result.to_dict() for result in run.claims])
+    return json.dumps([plain(result) for result in run.claims])
 
 
 @pytest.fixture(scope="module")

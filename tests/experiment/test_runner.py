@@ -28,7 +28,8 @@ from ustat_pg.experiment import plan as planning
 from ustat_pg.experiment import work as module
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.report import document, exit_code, remarks, report, verdict_table
+from ustat_pg.report import document, exit_code, markdown, remarks, verdict_table
+from ustat_pg.results import plain
 from ustat_pg.validation import InputError
 
 SKEWED = Suite().skewed.problem
@@ -52,7 +53,7 @@ def small_claim(truth: float | None = None, rival: float = 1.5) -> Claim:
 
 
 def claims_of(run) -> str:
-    return json.dumps([result.to_dict() for result in run.claims])
+    return json.dumps([plain(result) for result in run.claims])
 
 
 def test_a_true_claim_is_confirmed_and_its_rival_refuted(tmp_path):
@@ -60,8 +61,8 @@ def test_a_true_claim_is_confirmed_and_its_rival_refuted(tmp_path):
     (result,) = run.claims
     assert result.verdict == Verdict.CONFIRMED
     assert result.rivals[0].verdict == RivalVerdict.REFUTED
-    assert exit_code(run) == 0
-    assert remarks(run) == []
+    assert exit_code(run.claims) == 0
+    assert remarks(run.claims, run.set_aside) == []
 
 
 def test_a_false_claim_is_refuted_by_both_kinds_of_evidence(tmp_path):
@@ -69,8 +70,8 @@ def test_a_false_claim_is_refuted_by_both_kinds_of_evidence(tmp_path):
     (result,) = run.claims
     assert result.verdict == Verdict.REFUTED
     assert result.evidence("exact") == result.evidence("simulation") == Verdict.REFUTED
-    assert exit_code(run) == 1
-    assert "REFUTED by simulation" in "\n".join(remarks(run))
+    assert exit_code(run.claims) == 1
+    assert "REFUTED by simulation" in "\n".join(remarks(run.claims, run.set_aside))
 
 
 def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path):
@@ -79,10 +80,10 @@ def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path
     assert result.verdict == Verdict.INCONCLUSIVE
     assert result.rivals[0].exact == RivalVerdict.REFUTED
     assert result.rivals[0].simulation == RivalVerdict.SURVIVED
-    assert exit_code(run) == 3
-    needed = max(check.found["simulation"].needed for check in result.checks)
+    assert exit_code(run.claims) == 3
+    needed = max(check.found["simulation"].replications_needed for check in result.checks)
     assert needed > Options("smoke").budget
-    assert f"would need {needed:,} replications" in "\n".join(remarks(run))
+    assert f"would need {needed:,} replications" in "\n".join(remarks(run.claims, run.set_aside))
 
 
 def test_a_rival_that_coincides_is_not_distinguishable(tmp_path):
@@ -114,7 +115,7 @@ def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):
     run = run_claims([Claim("mse", (), (check,))], Options("smoke"), Store(tmp_path))
     assert run.claims[0].verdict == Verdict.INCONCLUSIVE
     assert run.claims[0].evidence("simulation") == Verdict.CONFIRMED
-    assert "outcomes" in "\n".join(remarks(run))
+    assert "outcomes" in "\n".join(remarks(run.claims, run.set_aside))
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +177,7 @@ def test_a_truncated_block_is_computed_again_and_reported(whole, tmp_path):
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
     assert claims_of(run) == whole
     assert run.set_aside == (str(victim.with_suffix(".damaged")),)
-    assert "kept and computed again" in "\n".join(remarks(run))
+    assert "kept and computed again" in "\n".join(remarks(run.claims, run.set_aside))
 
 
 def test_a_disk_that_fills_keeps_what_was_finished(whole, tmp_path, monkeypatch):
@@ -207,10 +208,10 @@ def test_more_replications_begin_with_the_same_blocks(tmp_path):
 def test_the_plan_is_what_the_run_does(tmp_path):
     (plan,) = plan_claims([small_claim()], Options("smoke"), Store(tmp_path / "a"))
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "b"))
-    drawn = {c.check.name: c.found["simulation"] for c in run.claims[0].checks}
+    drawn = {c.name: c.found["simulation"] for c in run.claims[0].checks}
     for name, needed in plan.needed.items():
-        assert drawn[name].needed == needed
-        assert drawn[name].evidence.replications >= needed
+        assert drawn[name].replications_needed == needed
+        assert drawn[name].replications >= needed
 
 
 def test_reference_engine_gives_the_same_verdicts(tmp_path, monkeypatch):
@@ -221,7 +222,7 @@ def test_reference_engine_gives_the_same_verdicts(tmp_path, monkeypatch):
 
 def test_results_load_as_a_tidy_frame(tmp_path):
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "blocks"))
-    (tmp_path / "verdicts.json").write_text(json.dumps(document(run, Options("smoke"))))
+    (tmp_path / "verdicts.json").write_text(document(run, Options("smoke")).json())
     frame = load_results(tmp_path)
     assert len(frame) == 4
     assert set(frame["kind"]) == {"exact", "simulation"}
@@ -240,9 +241,9 @@ def test_no_results_are_one_clear_error(tmp_path, text):
 
 def test_table_and_report_name_every_check(tmp_path):
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    assert "Theorem 2" in verdict_table(run)
-    assert "exact + simulation" in verdict_table(run)
-    page = report(run, Options("smoke"), "the command")
+    assert "Theorem 2" in verdict_table(run.claims)
+    assert "exact + simulation" in verdict_table(run.claims)
+    page = markdown(document(run, Options("smoke"), "the command"))
     for part in ("G=2", "G=3", "other", "the command", "CONFIRMED"):
         assert part in page
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,6 +20,7 @@ from figures.gradient_mse_lm import PANELS as MODELS
 from figures.group_size_lm import draw as draw_group_size
 from figures.group_size_lm import draw_final
 from figures.style import BASELINES, theme
+from tests.support.runs import NO_CLAIMS
 from ustat_pg.validation import InputError
 
 
@@ -215,14 +214,13 @@ def test_nothing_is_drawn_where_there_is_nothing(errors, noise, trained, final):
 def test_a_run_finds_its_sweep(sweep_folder, noise, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "verdicts.json").write_text(json.dumps({"claims": []}))
     noise.to_csv(folder / "curves.csv", index=False)
     names = ["group_size_lm", "group_size_lm_final"]
     assert data.sweep(folder) is None
-    files, missing = paint(folder, tmp_path / "without", names)
+    files, missing = paint(NO_CLAIMS, folder, tmp_path / "without", names)
     assert missing == names[1:]
     (folder / "sweep").symlink_to(sweep_folder / "sweep")
-    drawn, missing = paint(folder, tmp_path / "with", names)
+    drawn, missing = paint(NO_CLAIMS, folder, tmp_path / "with", names)
     assert not missing
     assert files[0].read_bytes() != drawn[0].read_bytes()
 

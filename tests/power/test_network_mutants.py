@@ -94,8 +94,8 @@ def test_a_wrong_program_is_refuted(name, on, tmp_path, monkeypatch, quick_block
     mutant.plant(monkeypatch)
     engine = "reference" if mutant.file == ESTIMATORS else "cpu"
     for result in results(mutant.stems, on, engine, tmp_path):
-        assert result.evidence("exact") == Verdict.REFUTED, result.claim.stem
-        assert result.evidence("simulation") == Verdict.REFUTED, result.claim.stem
+        assert result.evidence("exact") == Verdict.REFUTED, result.stem
+        assert result.evidence("simulation") == Verdict.REFUTED, result.stem
 
 
 # Training runs.

@@ -7,21 +7,23 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from attrs import evolve
 
 from simulations import Suite, claim
 from simulations.__main__ import main
 from ustat_pg.experiment import Options, Store, plan, run_claims
 from ustat_pg.experiment.alone import check_alone
 from ustat_pg.experiment.options import BUDGETS
-from ustat_pg.html_report import check_command
 from ustat_pg.problems import example_problem
-from ustat_pg.report import document
+from ustat_pg.report import check_command, document
+from ustat_pg.results import load_run, plain
 
 
 def stored_run(folder, stems, suite, options, problem=None):
-    """The document of a run, as it is read back from its file."""
+    """The records of a run, as they are read back from their file."""
     run = run_claims([claim(stem, suite) for stem in stems], options, Store(folder))
-    return json.loads(json.dumps(document(run, options, "", problem)))
+    (folder / "verdicts.json").write_text(document(run, options, "", problem).json())
+    return load_run(folder)
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +33,17 @@ def smoke(tmp_path_factory):
     return stored_run(tmp_path_factory.mktemp("smoke"), stems, Suite("smoke"), Options("smoke"))
 
 
-def again(run, stem, check, capsys):
+def again(results, stem, check, capsys):
     """What the line's own command says, and its exit code."""
-    command = check_command(run["run"], stem, check, run["draws"][stem].get(check["name"]))
-    words = shlex.split(command)
+    words = shlex.split(" ".join(check_command(results, stem, check)))
     assert words[:4] == ["python", "-m", "simulations", "check"]
     code = main([*words[3:], "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
 def without_plan(check):
-    """A check of a stored run less what only the run's pilots know."""
+    """A check as plain data, less what only the run's pilots know."""
+    check = json.loads(json.dumps(check if isinstance(check, dict) else plain(check)))
     for kind in ("exact", "simulation"):
         if check[kind] is not None:
             check[kind].pop("replications_needed")
@@ -65,34 +67,33 @@ def without_plan(check):
 def test_a_line_alone_is_the_runs_to_the_last_bit(smoke, stem, name, capsys):
     (stored,) = [
         check
-        for entry in smoke["claims"]
-        if entry["stem"] == stem
-        for check in entry["checks"]
-        if check["name"] == name
+        for entry in smoke.claims
+        if entry.stem == stem
+        for check in entry.checks
+        if check.name == name
     ]
-    code, alone = again(smoke, stem, json.loads(json.dumps(stored)), capsys)
+    code, alone = again(smoke, stem, stored, capsys)
     assert code == 0
-    assert alone["simulation"]["estimate"] == stored["simulation"]["estimate"]
-    assert alone["simulation"]["interval"] == stored["simulation"]["interval"]
-    assert without_plan(alone) == without_plan(json.loads(json.dumps(stored)))
+    assert alone["simulation"]["estimate"] == stored.simulation.estimate
+    assert without_plan(alone) == without_plan(stored)
 
 
 def test_another_seed_draws_something_else(smoke, capsys):
-    stored = smoke["claims"][1]["checks"][0]
-    other = {**smoke, "run": {**smoke["run"], "seed": 5}}
+    stored = smoke.claims[1].checks[0]
+    other = evolve(smoke, run=evolve(smoke.run, seed=5))
     _, alone = again(other, "mse", stored, capsys)
-    assert alone["simulation"]["estimate"] != stored["simulation"]["estimate"]
+    assert alone["simulation"]["estimate"] != stored.simulation.estimate
 
 
 def test_cells_of_unequal_replications_and_the_reference_engine(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(plan, "BLOCK", 256)
     monkeypatch.setitem(BUDGETS, "smoke", 1024)
     run = stored_run(tmp_path, ["oracle"], Suite("smoke"), Options("smoke", "reference"))
-    slopes = [c for c in run["claims"][0]["checks"] if "order of" in c["name"]]
+    slopes = [check for check in run.claims[0].checks if "order of" in check.name]
     # Both cells of a slope are drawn as often as it needs, but a ratio may need one oftener.
-    run["draws"]["oracle"][slopes[0]["name"]] = [512, 768]
-    words = check_command(run["run"], "oracle", slopes[0], [512, 768])
-    assert "--replications 512,768" in words
+    run.draws["oracle"][slopes[0].name] = (512, 768)
+    words = check_command(run, "oracle", slopes[0])
+    assert words[words.index("--replications") + 1] == "512,768"
     _, alone = again(run, "oracle", slopes[0], capsys)
     assert alone["simulation"]["replications"] == 512 + 768
     stored = slopes[1]
@@ -108,19 +109,19 @@ def test_the_users_own_problem_and_enumeration_alone(tmp_path, capsys):
 
     suite = Suite("smoke", 0, load_problem(str(path)))
     run = stored_run(tmp_path / "out", ["mse"], suite, Options("smoke", "exact"), str(path))
-    stored = run["claims"][0]["checks"][0]
+    stored = run.claims[0].checks[0]
     code, alone = again(run, "mse", stored, capsys)
     assert code == 0
     assert alone["simulation"] is None
-    assert alone == stored
+    assert alone == json.loads(json.dumps(plain(stored)))
 
 
 def test_exactly_n_replications_and_merging_changes_nothing_but_rounding():
     design = claim("mse", Suite("smoke"))
     name = design.checks[0].name
-    found = check_alone(design, name, Options("smoke"), [70_000]).found["simulation"].evidence
+    found = check_alone(design, name, Options("smoke"), [70_000]).simulation
     assert found.replications == 70_000
-    one = check_alone(design, name, Options("smoke")).found["simulation"].evidence
+    one = check_alone(design, name, Options("smoke")).simulation
     assert one.replications == 65_536
     assert found.interval.half_width < one.interval.half_width
 
@@ -129,10 +130,10 @@ def test_a_rival_asked_for_decides_the_verdict():
     design = claim("oracle", Suite("smoke"))
     name, rival = "skewed G=2 B=1: ratio - 1", "ratio 1 + 1/G"
     result = check_alone(design, name, Options("smoke"))
-    assert result.to_dict()["rivals"][rival]["simulation"] == "SURVIVED"
-    assert result.found["simulation"].decision.verdict == "CONFIRMED"
+    assert result.simulation.rivals[rival] == "SURVIVED"
+    assert result.simulation.verdict == "CONFIRMED"
     asked = check_alone(design, name, Options("smoke"), refute=[rival])
-    assert asked.found["simulation"].decision.verdict == "INCONCLUSIVE"
+    assert asked.simulation.verdict == "INCONCLUSIVE"
 
 
 def test_a_wrong_prediction_is_refuted(capsys, monkeypatch):

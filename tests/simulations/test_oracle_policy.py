@@ -24,7 +24,7 @@ def test_enumeration_confirms_the_claim_and_refutes_every_rival(tmp_path):
     built = oracle_policy.claim(Suite("smoke", 3))
     run = run_claims([built], Options("smoke", engine="exact"), Store(tmp_path))
     (result,) = run.claims
-    assert all(check.found["exact"].decision.verdict == "CONFIRMED" for check in result.checks)
+    assert all(check.found["exact"].verdict == "CONFIRMED" for check in result.checks)
     assert {rival.name: rival.exact for rival in result.rivals} == dict.fromkeys(
         oracle_policy.RIVALS, "REFUTED"
     )

@@ -10,6 +10,7 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from simulations import Suite
 from simulations import claim as claim_of
@@ -36,6 +37,7 @@ from ustat_pg.experiment import plan as planning
 from ustat_pg.experiment.alone import check_alone
 from ustat_pg.experiment.plan import why_not_exact
 from ustat_pg.predictions import finite_weights, sup_distance
+from ustat_pg.results import plain
 
 GRPO, ORACLE = Estimator("grpo"), Estimator("oracle")
 LANDSCAPE = triple()
@@ -124,7 +126,7 @@ def small_claim(factor: float = 1.0, law: float = 1.0) -> Claim:
 
 
 def claims_of(run) -> str:
-    return json.dumps([result.to_dict() for result in run.claims])
+    return json.dumps([plain(result) for result in run.claims])
 
 
 @pytest.fixture(autouse=True)
@@ -148,24 +150,24 @@ def test_a_true_claim_is_confirmed_and_its_rival_refuted(whole):
     (result,) = whole.claims
     for check in result.checks:
         for kind, found in check.found.items():
-            assert found.decision.verdict == Verdict.CONFIRMED, (check.check.name, kind)
+            assert found.verdict == Verdict.CONFIRMED, (check.name, kind)
     assert result.verdict == Verdict.CONFIRMED
     (rival,) = result.rivals
     assert rival.exact == rival.simulation == rival.verdict == RivalVerdict.REFUTED
 
 
 def test_which_checks_have_which_evidence(whole):
-    exact = [c.check.name for c in whole.claims[0].checks if "exact" in c.found]
+    exact = [c.name for c in whole.claims[0].checks if "exact" in c.found]
     assert exact == ["transform", "order", "growth", "ratio across cells"]
     for check in whole.claims[0].checks:
         assert "simulation" in check.found
-        said = check.infeasible
-        assert (said is None) == (check.check.name in exact)
+        said = check.not_enumerated
+        assert (said is None) == (check.name in exact)
         assert said is None or "compared by simulation" in said
 
 
 def test_several_blocks_are_merged(whole):
-    drawn = [c.found["simulation"].evidence.replications for c in whole.claims[0].checks]
+    drawn = [c.found["simulation"].replications for c in whole.claims[0].checks]
     assert min(drawn) >= 2 * planning.BLOCK
 
 
@@ -210,11 +212,11 @@ def test_other_seeds_draw_something_else(whole, tmp_path):
     run = run_claims([small_claim()], Options("smoke", seed=1), Store(tmp_path))
     assert run.claims[0].verdict == Verdict.CONFIRMED
     for one, two in zip(run.claims[0].checks, whole.claims[0].checks, strict=True):
-        drawn = [c.found["simulation"].evidence.estimate for c in (one, two)]
+        drawn = [c.found["simulation"].estimate for c in (one, two)]
         assert drawn[0] != drawn[1]
         assert ("exact" in one.found) == ("exact" in two.found)
         if "exact" in one.found:
-            assert one.found["exact"].evidence == two.found["exact"].evidence
+            assert one.exact == two.exact
 
 
 def test_the_reference_engine_gives_the_same_verdicts(whole, tmp_path):
@@ -222,12 +224,13 @@ def test_the_reference_engine_gives_the_same_verdicts(whole, tmp_path):
     keep = ("transform", "distribution", "share")
     part = Claim(claim.stem, claim.rivals, tuple(c for c in claim.checks if c.name in keep))
     run = run_claims([part], Options("smoke", engine="reference"), Store(tmp_path))
-    compiled = {c.check.name: c for c in whole.claims[0].checks}
+    compiled = {c.name: c for c in whole.claims[0].checks}
     assert run.claims[0].verdict == Verdict.CONFIRMED
     for check in run.claims[0].checks:
-        other = compiled[check.check.name]
+        other = compiled[check.name]
         for kind, found in check.found.items():
-            assert found.decision == other.found[kind].decision
+            decided = other.found[kind]
+            assert (found.verdict, found.rivals) == (decided.verdict, decided.rivals)
 
 
 def test_the_exact_engine_alone(tmp_path):
@@ -246,20 +249,20 @@ def test_a_wrong_prediction_is_refuted_by_both_kinds_of_evidence(factor, tmp_pat
     run = run_claims([small_claim(factor)], Options("smoke"), Store(tmp_path))
     (result,) = run.claims
     assert result.verdict == Verdict.REFUTED
-    found = {c.check.name: c.found for c in result.checks}
+    found = {c.name: c.found for c in result.checks}
     for name in ("transform", "growth", "ratio across cells"):
         for kind in ("exact", "simulation"):
-            assert found[name][kind].decision.verdict == Verdict.REFUTED, (name, kind)
+            assert found[name][kind].verdict == Verdict.REFUTED, (name, kind)
     assert result.evidence("exact") == result.evidence("simulation") == Verdict.REFUTED
 
 
 def test_a_wrong_law_is_refuted_by_simulation(tmp_path):
     run = run_claims([small_claim(law=1.4)], Options("smoke"), Store(tmp_path))
-    found = {c.check.name: c.found for c in run.claims[0].checks}
+    found = {c.name: c.found for c in run.claims[0].checks}
     for name in ("distribution", "share"):
-        assert found[name]["simulation"].decision.verdict == Verdict.REFUTED
+        assert found[name]["simulation"].verdict == Verdict.REFUTED
     # The law sets the edges alone of where two samples are compared.
-    assert found["excess"]["simulation"].decision.verdict == Verdict.CONFIRMED
+    assert found["excess"]["simulation"].verdict == Verdict.CONFIRMED
     assert run.claims[0].verdict == Verdict.REFUTED
 
 
@@ -299,16 +302,15 @@ def test_a_check_alone_is_the_runs_to_the_last_bit(place, whole):
     drawn = [plan.replications[cell] for cell in cells]
     alone = check_alone(claim, name, Options("smoke", workers=2), drawn, plan.required[name])
     stored = whole.claims[0].checks[place]
-    assert list(alone.found) == list(stored.found)
-    for kind, found in stored.found.items():
-        assert alone.found[kind].evidence == found.evidence
-        assert alone.found[kind].decision == found.decision
-    assert alone.infeasible == stored.infeasible
+    assert alone.exact == stored.exact
+    # Only the run's own pilots know what the check needs.
+    assert alone.simulation == evolve(stored.simulation, replications_needed=0)
+    assert alone.not_enumerated == stored.not_enumerated
 
 
 def test_a_check_alone_with_another_number_draws_that_many():
     alone = check_alone(small_claim(), "distribution", Options("smoke"), [3000])
-    assert alone.found["simulation"].evidence.replications == 3000
+    assert alone.found["simulation"].replications == 3000
 
 
 # The delivered designs.

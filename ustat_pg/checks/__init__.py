@@ -13,6 +13,7 @@ from .verdict import (
     decide,
     equal,
     positive,
+    worst,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "equal",
     "positive",
     "replications_needed",
+    "worst",
 ]

@@ -7,7 +7,7 @@ interval; enumerated evidence has an interval as wide as its rounding.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf, isfinite
@@ -29,6 +29,7 @@ __all__ = [
     "decide",
     "equal",
     "positive",
+    "worst",
 ]
 
 ROUNDING = 1e-9
@@ -36,16 +37,27 @@ ROUNDING = 1e-9
 
 
 class Verdict(StrEnum):
-    """Of a check or a claim."""
+    """The verdict on a check or on a claim."""
 
     CONFIRMED = "CONFIRMED"
     REFUTED = "REFUTED"
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict of several: REFUTED if one is, else INCONCLUSIVE if one is; CONFIRMED of none.
+
+    >>> worst([Verdict.CONFIRMED, Verdict.INCONCLUSIVE]).value
+    'INCONCLUSIVE'
+    """
+    heard = set(verdicts)
+    grave = (Verdict.REFUTED, Verdict.INCONCLUSIVE)
+    return next((verdict for verdict in grave if verdict in heard), Verdict.CONFIRMED)
+
+
 class RivalVerdict(StrEnum):
-    """Of a wrong formula; NOT DISTINGUISHABLE where it gives the prediction's own value, NOT TESTED
-    where no check speaks of it (a design that does not fit the problem, nothing enumerable).
+    """The verdict on a wrong formula: NOT DISTINGUISHABLE where it gives the prediction's own value,
+    NOT TESTED where no check speaks of it (a design that does not fit the problem, nothing enumerable).
     """
 
     REFUTED = "REFUTED"

@@ -1,7 +1,8 @@
 """Experiments: claims as lists of checks, their planning, running and storing."""
 
+from ..results import load_curves, load_results, load_run
 from .claim import Check, Claim
-from .curves import Point, load_curves, run_points
+from .curves import Point, run_points
 from .executors import LostWorkers, dask_cluster, mpi_cluster
 from .functionals import (
     Identity,
@@ -15,7 +16,6 @@ from .functionals import (
 )
 from .options import Options
 from .plan import Plan
-from .results import load_results
 from .runner import Run, plan_claims, run_claims
 from .store import Store, StoreError
 from .work import Interrupted
@@ -41,6 +41,7 @@ __all__ = [
     "dask_cluster",
     "load_curves",
     "load_results",
+    "load_run",
     "mean_of",
     "mpi_cluster",
     "plan_claims",

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from ..checks import allotted_alpha, decide
 from ..engines import MomentSums
+from ..results import CheckResult, Findings
 from ..validation import InputError, integer
 from .blocks import Block, Task, run_task, sums_of
 from .claim import Check, Claim
@@ -32,7 +33,6 @@ from .plan import (
     why_not_compared,
     why_not_exact,
 )
-from .results import CheckResult, Findings
 from .runner import decide_identity, enumerate_check
 
 __all__ = ["check_alone"]
@@ -102,8 +102,8 @@ def check_alone(
         }
         simulated = sum(not isinstance(other.functional, Identity) for other in claim.checks)
         evidence = check.functional.evidence(of, allotted_alpha(claim.stem, simulated))
-        found["simulation"] = Findings(evidence, decide(statement, evidence, tuple(refute)))
-    return CheckResult(check, found, reason, tuple(refute))
+        found["simulation"] = Findings.of(evidence, decide(statement, evidence, tuple(refute)))
+    return CheckResult.of(check.name, check.origin, statement, found, reason, refute)
 
 
 def _find(claim: Claim, name: str) -> Check:

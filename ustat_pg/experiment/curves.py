@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scipy.stats import t as student
@@ -28,9 +27,7 @@ from .work import Work, environment
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CURVES_FILE", "Point", "load_curves", "run_points"]
-
-CURVES_FILE = "curves.csv"
+__all__ = ["Point", "run_points"]
 
 ALPHA = 0.05
 """Intervals of figures are 95% ones, each for itself: they decide nothing."""
@@ -141,26 +138,3 @@ def run_points(
     frame = pd.DataFrame(rows)
     places = [name for name in frame.columns if name not in measures]
     return frame.reindex(columns=[*places, *measures])
-
-
-def load_curves(folder: str | Path) -> pd.DataFrame:
-    """The curves of a finished run, as :func:`run_points` made them.
-
-    Arguments:
-        folder: the run's ``--out`` folder.
-
-    Raises:
-        InputError: there are none, or the file is damaged.
-    """
-    import pandas as pd
-
-    path = Path(folder) / CURVES_FILE
-    try:
-        frame = pd.read_csv(path)
-    except OSError as error:
-        raise InputError(f"{path}: no curves: {error.strerror}") from None
-    except ValueError:
-        raise InputError(f"{path}: not the curves of a run") from None
-    if not {"figure", "series", "prediction", "estimate"} <= set(frame.columns):
-        raise InputError(f"{path}: not the curves of a run")
-    return frame

@@ -17,6 +17,7 @@ from typing import Any
 from ..checks import Decision, Evidence, Interval, RivalVerdict, Verdict, decide
 from ..engines import MomentSums
 from ..engines.runs.cell import Runs
+from ..results import CheckResult, ClaimResult, Findings
 from .blocks import Task, sums_of
 from .claim import Check, Claim
 from .functionals import AnyQuantity, Identity, Sums
@@ -32,7 +33,6 @@ from .plan import (
     why_not_compared,
     why_not_exact,
 )
-from .results import CheckResult, ClaimResult, Findings
 from .store import Store
 from .work import Work, environment
 
@@ -71,9 +71,15 @@ def _decide(plan: Plan, work: Work, options: Options) -> ClaimResult:
         if options.simulates:
             evidence = check.functional.evidence(simulated, plan.alpha)
             decision = decide(check.statement, evidence, plan.required[check.name])
-            found["simulation"] = Findings(evidence, decision, plan.needed[check.name])
-        results.append(CheckResult(check, found, reason, plan.required.get(check.name, ())))
-    return ClaimResult.of(plan.claim, results, simulates=options.simulates)
+            found["simulation"] = Findings.of(evidence, decision, plan.needed[check.name])
+        required = plan.required.get(check.name, ())
+        results.append(
+            CheckResult.of(check.name, check.origin, check.statement, found, reason, required)
+        )
+    claim = plan.claim
+    return ClaimResult.of(
+        claim.stem, claim.rivals, results, claim.by_simulation, simulates=options.simulates
+    )
 
 
 def enumerate_check(check: Check, sums: Sums, found: dict[str, Findings]) -> str | None:
@@ -83,7 +89,7 @@ def enumerate_check(check: Check, sums: Sums, found: dict[str, Findings]) -> str
     if isnan(value) and any(isinstance(cell, Runs) for cell in check.functional.cells):
         return "backward induction did not settle on the finest grid that is feasible"
     evidence = Evidence.enumerated(value, check.statement)
-    found["exact"] = Findings(evidence, decide(check.statement, evidence, ()))
+    found["exact"] = Findings.of(evidence, decide(check.statement, evidence, ()))
     return None
 
 
@@ -113,16 +119,16 @@ def decide_identity(
             if verdicts[formula] == Verdict.REFUTED:
                 rivals[rival] = RivalVerdict.REFUTED
             elif kind == "simulation" and (
-                "exact" not in found
-                or found["exact"].decision.rivals[rival] == RivalVerdict.REFUTED
+                "exact" not in found or found["exact"].rivals[rival] == RivalVerdict.REFUTED
             ):
                 # No drawn group shows the difference, but others may.
                 rivals[rival] = RivalVerdict.SURVIVED
             else:
                 rivals[rival] = RivalVerdict.NOT_DISTINGUISHABLE
         worst = record["worst"][functional.formula]
-        found[kind] = Findings(evidence(worst), Decision(verdicts[functional.formula], rivals))
-    return CheckResult(check, found, reason, tuple(rival for rival, _ in functional.rivals))
+        found[kind] = Findings.of(evidence(worst), Decision(verdicts[functional.formula], rivals))
+    required = [rival for rival, _ in functional.rivals]
+    return CheckResult.of(check.name, check.origin, check.statement, found, reason, required)
 
 
 def plan_claims(

@@ -9,8 +9,8 @@ import pytest
 from ustat_pg.checks import Evidence, Interval, RivalVerdict, Verdict, decide, equal
 from ustat_pg.engines import Cell, Estimator, SquaredError
 from ustat_pg.experiment import Check, Claim, mean_of
-from ustat_pg.experiment.results import CheckResult, ClaimResult, Findings
 from ustat_pg.problems import random_problem
+from ustat_pg.results import CheckResult, ClaimResult, Findings
 from ustat_pg.validation import InputError
 
 CELL = mean_of(Cell(random_problem(0), 2), SquaredError(Estimator("grpo")))
@@ -28,17 +28,19 @@ def found(asked, exact=None, simulation=None, wide=0.05):
     statement, by = asked.statement, {}
     if exact is not None:
         evidence = Evidence.enumerated(exact, statement)
-        by["exact"] = Findings(evidence, decide(statement, evidence, ()))
+        by["exact"] = Findings.of(evidence, decide(statement, evidence, ()))
     if simulation is not None:
         interval = Interval(simulation - wide, simulation + wide)
         evidence = Evidence(simulation, interval, wide / 4, 1000, 1e-4)
-        by["simulation"] = Findings(evidence, decide(statement, evidence, tuple(statement.rivals)))
-    return CheckResult(asked, by, None if exact is not None else "whole runs", ())
+        by["simulation"] = Findings.of(
+            evidence, decide(statement, evidence, tuple(statement.rivals))
+        )
+    reason = None if exact is not None else "whole runs"
+    return CheckResult.of(asked.name, asked.origin, statement, by, reason)
 
 
 def settled(by_simulation, *results, rivals=(RUNS,), simulates=True):
-    claim = Claim("mse", rivals, tuple(result.check for result in results), by_simulation)
-    return ClaimResult.of(claim, results, simulates=simulates)
+    return ClaimResult.of("mse", rivals, results, by_simulation, simulates=simulates)
 
 
 def test_of_runs_alone_simulation_settles():

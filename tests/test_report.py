@@ -1,28 +1,28 @@
-"""The HTML report: whole, valid, self-contained, and plain about what failed."""
+"""Reports: the HTML page is whole and self-contained; all of them say the same of a run."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-import subprocess
 import sys
 from base64 import b64decode
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
 from simulations.__main__ import main
+from ustat_pg import report
 from ustat_pg.experiment import curves
 from ustat_pg.experiment import plan as planning
-from ustat_pg.html_report import Figure, html_report
+from ustat_pg.paper import RESULTS
+from ustat_pg.report import Figure, html, markdown, statement_rows, verdict_table
+from ustat_pg.results import load_run
 from ustat_pg.validation import InputError
 
-pytest.importorskip("jinja2")
+pytest.importorskip("seaborn")
 
-ROOT = Path(__file__).resolve().parents[1]
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 HOSTILE = "<script>alert('x')</script>\"' onload=x &amp; {{ 7 * 7 }} `rm`"
 
@@ -75,12 +75,17 @@ def page(folder):
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 
 
-def edited(folder, tmp_path, change):
-    """The page of a run whose stored verdicts were changed."""
+def altered(folder, tmp_path, change):
+    """The records of a run whose stored verdicts were changed."""
     document = json.loads((folder / "verdicts.json").read_text())
     change(document)
     (tmp_path / "verdicts.json").write_text(json.dumps(document))
-    return html_report(tmp_path)
+    return load_run(tmp_path)
+
+
+def edited(folder, tmp_path, change):
+    """The page of a run whose stored verdicts were changed."""
+    return html(altered(folder, tmp_path, change))
 
 
 def test_the_page_is_sound(page, folder):
@@ -205,8 +210,8 @@ def test_hostile_names_are_shown_and_not_obeyed(folder, tmp_path):
                 draws[HOSTILE] = [5, 7]
             claim["checks"][0]["name"] = HOSTILE
             claim["rivals"][0]["name"] = HOSTILE
-            says = next(iter(claim["checks"][0]["rivals"].values()))
-            claim["checks"][0]["rivals"] = {HOSTILE: {**says, "says": [1.0, 1.0]}}
+            claim["checks"][0]["rivals"] = {HOSTILE: [1.0, 1.0]}
+            claim["checks"][0]["simulation"]["rivals"] = {HOSTILE: "REFUTED"}
             claim["checks"][0]["not_enumerated"] = HOSTILE
             claim["checks"][0]["exact"] = None
 
@@ -228,7 +233,7 @@ def test_hostile_names_are_shown_and_not_obeyed(folder, tmp_path):
 
 def test_a_figure_is_the_file_itself(folder):
     figure = Figure("x", "A <title>", 'what "is" seen', b"<svg/>")
-    page = Page(html_report(folder, [figure]))
+    page = Page(html(load_run(folder), [figure]))
     (image,) = page.all("img")
     assert b64decode(image["src"].split(",")[1]) == b"<svg/>"
     assert image["alt"] == 'what "is" seen'
@@ -241,31 +246,26 @@ def test_a_figure_is_the_file_itself(folder):
         ("nonsense", "not the results of a run"),
         ("[]", "not the results of a run"),
         ('{"claims": 3, "run": {}, "draws": {}}', "not the results of a run"),
-        ('{"claims": [], "run": {}}', "an older version wrote it; verify again"),
+        ('{"claims": [], "run": {}}', "or those of an older version: verify again"),
     ],
 )
 def test_what_is_no_run_is_refused(text, message, tmp_path, capsys):
     if text is not None:
         (tmp_path / "verdicts.json").write_text(text)
     with pytest.raises(InputError, match=re.escape(message)):
-        html_report(tmp_path)
+        load_run(tmp_path)
     assert main(["report", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert not (tmp_path / "report.html").exists()
 
 
-def test_without_jinja2_the_message_says_what_to_install(tmp_path):
-    code = (
-        "import sys; sys.modules['jinja2'] = None;"
-        "from simulations.__main__ import main; sys.exit(main(['report', sys.argv[1]]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert "pip install 'ustat_pg[figures]'" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_without_matplotlib_the_message_says_what_to_install(folder, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["report", str(folder)]) == 2
+    message = capsys.readouterr().err
+    assert "pip install 'ustat_pg[figures]'" in message
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -304,14 +304,117 @@ def test_a_degenerate_problem_refutes_nothing_and_has_its_page(problem, tmp_path
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
 
 
-def test_a_damaged_document_is_refused_in_one_line(tmp_path, folder):
-    document = json.loads((folder / "verdicts.json").read_text())
-    for damage in ("prediction", "machine"):
-        broken = json.loads(json.dumps(document))
-        if damage == "machine":
-            del broken["run"]["machine"]
-        else:
-            broken["claims"][0]["checks"][0]["prediction"] = "x"
-        (tmp_path / "verdicts.json").write_text(json.dumps(broken))
-        with pytest.raises(InputError, match="not the results of a run"):
-            html_report(tmp_path)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda document: document["run"].pop("machine"),
+        lambda document: document.pop("draws"),
+        lambda document: document["draws"].pop("minibatch"),
+        lambda document: document["claims"][0].update(stem="nothing"),
+        lambda document: document["claims"][0].update(verdict="MAYBE"),
+        lambda document: document["claims"][0]["checks"][0].update(prediction="x"),
+        lambda document: document["claims"][0]["checks"][0].update(origin="nowhere"),
+        lambda document: document["claims"][0]["checks"][0]["simulation"].update(interval=[1]),
+        lambda document: document["claims"][0]["checks"][0]["simulation"].update(replications=1.5),
+    ],
+)
+def test_a_damaged_document_is_refused(damage, folder, tmp_path):
+    with pytest.raises(InputError, match="not the results of a run"):
+        altered(folder, tmp_path, damage)
+
+
+def test_records_are_read_back_as_they_were_written(folder):
+    results = load_run(folder)
+    assert results.json() == (folder / "verdicts.json").read_text()
+    assert results == load_run(folder / "verdicts.json")
+
+
+def test_the_page_is_made_once(folder, monkeypatch):
+    pages = []
+    monkeypatch.setattr(report, "html", lambda *arguments: pages.append(arguments) or "a page")
+    kept = (folder / "report.html").read_text()
+    assert main(["report", str(folder)]) == 0
+    (folder / "report.html").write_text(kept)
+    ((results, figures),) = pages
+    assert results == load_run(folder)
+    assert len(figures) == 3
+
+
+def words(text):
+    """A table's or a page's words and numbers, without its layout."""
+    return " ".join(text.replace("\\|", "").replace("|", " ").split())
+
+
+def test_markdown_html_and_terminal_say_the_same(folder, tmp_path):
+    def mixed(document):
+        first, second = document["claims"]
+        rivals = first["rivals"]
+        rivals[0]["verdict"] = "SURVIVED"
+        rivals[1]["verdict"] = rivals[2]["verdict"] = "NOT DISTINGUISHABLE"
+        rivals[3] |= {"verdict": "NOT TESTED", "exact": "NOT TESTED", "simulation": "REFUTED"}
+        second["rivals"][0] |= {"verdict": "NOT TESTED", "exact": "NOT TESTED", "simulation": None}
+        first["verdict"] = "INCONCLUSIVE"
+        found = second["checks"][1]["simulation"]
+        found |= {"interval": [None, 2.0], "standard_error": None, "verdict": "REFUTED"}
+
+    results = altered(folder, tmp_path, mixed)
+    told_apart = len(results.claims[0].rivals) - 2
+    count = f"{told_apart - 1} of {told_apart} (1 by simulation alone, 2 coincide)"
+    page = "".join(Page(html(results)).text)
+    for text in (verdict_table(results.claims), markdown(results), page):
+        assert count in text
+        assert "(1 not tested)" in text
+    view, page, pages = report.view(results), words(page), words(markdown(results))
+    total = f"{view['summary']}."
+    assert "1 by simulation alone, 2 coincide, 1 not tested" in total
+    assert total in page
+    assert total in pages
+    for claim in view["claims"]:
+        for check in claim["checks"]:
+            found = [check[key] for key in ("predicted", "exact", "simulated")]
+            rest = " ".join(check[key] for key in ("interval", "replications", "sees"))
+            row = f"{check['name']} {' '.join(found)} {check['error']} {rest} {check['verdict']}"
+            assert words(row) in pages
+            assert f"{' '.join(found)} ± {check['error']} {rest}" in page
+
+
+def test_a_difference_of_rounding_from_zero_does_not_look_like_one(folder, tmp_path):
+    def planted(rounding):
+        def change(document):
+            check = document["claims"][0]["checks"][0]
+            assert check["prediction"] == 0
+            check["rounding"] = rounding
+            for kind in ("exact", "simulation"):
+                check[kind] |= {"estimate": 5.6e-18, "interval": [5.6e-18, 5.6e-18]}
+                check[kind]["verdict"] = "REFUTED"
+
+        return altered(folder, tmp_path, change)
+
+    for text in (markdown(planted(1e-15)), html(planted(1e-15))):
+        assert "is REFUTED by exact: 0 to rounding in [0, 0], predicted 0" in text
+        assert "5.6e-18" not in text
+    # Beyond rounding a small difference stands as it is.
+    assert "5.6e-18 in [5.6e-18, 5.6e-18], predicted 0" in markdown(planted(0.0))
+
+
+def test_a_check_without_evidence_is_not_confirmed(folder, tmp_path):
+    def silent(document):
+        check = document["claims"][0]["checks"][0]
+        check |= {"exact": None, "simulation": None, "not_enumerated": "too many outcomes"}
+
+    results = altered(folder, tmp_path, silent)
+    check = results.claims[0].checks[0]
+    assert check.verdict is None
+    rows = [line.split("|") for line in markdown(results).splitlines() if line.startswith("| ")]
+    (row,) = [row for row in rows if row[1].strip() == check.name]
+    assert row[-2].strip() == "-"
+    assert Page(html(results)).all("details")
+
+
+def test_rows_for_a_page_have_statement_and_evidence(folder):
+    rows = statement_rows(load_run(folder).claims)
+    assert [row[1] for row in rows] == ["ustatistic", "minibatch"]
+    for label, stem, short, verdict, evidence in rows:
+        assert (label, short) == (RESULTS[stem].label, RESULTS[stem].short)
+        assert verdict == "CONFIRMED"
+        assert re.fullmatch(r"exact \+ simulation; (\d+) of \1 rivals refuted", evidence)

@@ -1,0 +1,14 @@
+"""Records of a run for tests of what reads them."""
+
+from __future__ import annotations
+
+from ustat_pg.results import Machine, Provenance, Results
+
+NO_CLAIMS = Results(
+    (),
+    {},
+    Provenance(
+        "", None, 0.0, "", "smoke", "cpu", "cpu", 0, 1, 1e-3, Machine("", "", "", 1), {}, ()
+    ),
+)
+"""A run of nothing."""

@@ -1,0 +1,497 @@
+"""The records of a run, and the files that hold them: runs write them, reports and figures read them.
+
+A record is plain data: it knows no engine and no design, so that what draws a figure cannot simulate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from math import inf, isfinite, nan
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+from attrs import asdict, frozen, has
+
+from .checks import Decision, Evidence, Interval, RivalVerdict, Statement, Verdict, worst
+from .paper import RESULTS
+from .validation import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "KINDS",
+    "ORIGINS",
+    "CheckResult",
+    "ClaimResult",
+    "Findings",
+    "Machine",
+    "Provenance",
+    "Results",
+    "RivalResult",
+    "load_curves",
+    "load_results",
+    "load_run",
+]
+
+KINDS = ("exact", "simulation")
+"""The two kinds of evidence that a run produces."""
+
+ORIGINS = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
+"""Where a problem comes from, with the words that a reader sees."""
+
+VERDICTS_FILE = "verdicts.json"
+CHECKS_FILE = "checks.csv"
+CURVES_FILE = "curves.csv"
+MARKDOWN_FILE = "report.md"
+HTML_FILE = "report.html"
+FIGURES_FOLDER = "figures"
+SWEEP_FOLDER = "sweep"
+
+CURVE_COLUMNS = {"figure", "series", "prediction", "exact", "estimate", "low", "high"}
+"""Columns that every table of curves has."""
+
+
+@frozen
+class Findings:
+    """One kind of evidence on one check, and what it decides.
+
+    Arguments:
+        verdict: the verdict on the check.
+        estimate: the quantity's value.
+        standard_error: Monte Carlo standard error; 0 where nothing is drawn.
+        interval: that misses the truth with probability at most alpha.
+        replications: those drawn; 0 where nothing is.
+        replications_needed: those that the check needs, by its pilot; 0 where nothing is drawn.
+        alpha: the allotted false-alarm rate; 0 where nothing is drawn.
+        smallest_discrepancy: a discrepancy as large as this would be seen.
+        rivals: the verdict on each rival that the check speaks of.
+    """
+
+    verdict: Verdict
+    estimate: float
+    standard_error: float
+    interval: Interval
+    replications: int
+    replications_needed: int
+    alpha: float
+    smallest_discrepancy: float
+    rivals: dict[str, RivalVerdict]
+
+    @classmethod
+    def of(cls, evidence: Evidence, decision: Decision, needed: int = 0) -> Findings:
+        """The record of an engine's evidence and of what the decider makes of it."""
+        return cls(
+            decision.verdict,
+            evidence.estimate,
+            evidence.standard_error,
+            evidence.interval,
+            evidence.replications,
+            needed,
+            evidence.alpha,
+            evidence.smallest_discrepancy,
+            dict(decision.rivals),
+        )
+
+
+@frozen
+class CheckResult:
+    """A check, and what each kind of evidence says of it.
+
+    Arguments:
+        name: unique in its claim.
+        origin: where the problem comes from, a key of :data:`ORIGINS`.
+        prediction: the value expected.
+        rounding: differences up to this are rounding.
+        region: the values that the statement allows.
+        exact: what was enumerated; None where nothing was.
+        not_enumerated: why nothing was enumerated; None where something was.
+        simulation: what was simulated; None where nothing was.
+        planned_for: the rivals that the check was planned to refute.
+        rivals: the values that each rival allows; None for a rival that is another formula.
+    """
+
+    name: str
+    origin: str
+    prediction: float
+    rounding: float
+    region: Interval
+    exact: Findings | None
+    not_enumerated: str | None
+    simulation: Findings | None
+    planned_for: tuple[str, ...]
+    rivals: dict[str, Interval | None]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        origin: str,
+        statement: Statement,
+        found: Mapping[str, Findings],
+        not_enumerated: str | None,
+        planned_for: Iterable[str] = (),
+    ) -> CheckResult:
+        """The record of a check's statement and of the findings on it, by kind."""
+        rivals = dict.fromkeys(name for findings in found.values() for name in findings.rivals)
+        return cls(
+            name,
+            origin,
+            statement.prediction,
+            statement.tolerance,
+            statement.region,
+            found.get("exact"),
+            not_enumerated,
+            found.get("simulation"),
+            tuple(planned_for),
+            {rival: statement.rivals.get(rival) for rival in rivals},
+        )
+
+    @property
+    def found(self) -> dict[str, Findings]:
+        """The findings by kind, of the kinds that there are."""
+        kinds = {"exact": self.exact, "simulation": self.simulation}
+        return {kind: findings for kind, findings in kinds.items() if findings is not None}
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The worst verdict of any kind of evidence; None without any."""
+        return worst(f.verdict for f in self.found.values()) if self.found else None
+
+    def rival_end(self, rival: str) -> float | None:
+        """The finite end of what a rival allows, the lower if both are; None if there is none."""
+        values = self.rivals[rival]
+        ends = () if values is None else (values.low, values.high)
+        return next((end for end in ends if isfinite(end)), None)
+
+
+@frozen
+class RivalResult:
+    """A rival of a claim, over all checks: refuted only where both kinds of evidence refute it.
+
+    Arguments:
+        name: the rival's.
+        verdict: that of both kinds together.
+        exact: that of enumeration.
+        simulation: that of simulation; None where nothing was to be simulated.
+        origins: the verdict of each kind of evidence, by where the problems come from.
+    """
+
+    name: str
+    verdict: RivalVerdict
+    exact: RivalVerdict
+    simulation: RivalVerdict | None
+    origins: dict[str, dict[str, RivalVerdict]]
+
+    @property
+    def by_simulation_alone(self) -> bool:
+        """Whether simulation refutes what nothing could enumerate."""
+        return self.verdict == RivalVerdict.NOT_TESTED and self.simulation == RivalVerdict.REFUTED
+
+
+def _first_of(verdicts: Sequence[RivalVerdict], order: Sequence[RivalVerdict]) -> RivalVerdict:
+    """The first in the order that occurs; NOT TESTED if none does."""
+    return next((verdict for verdict in order if verdict in verdicts), RivalVerdict.NOT_TESTED)
+
+
+def _together(verdicts: Sequence[RivalVerdict]) -> RivalVerdict:
+    """The verdict of several checks on problems of one origin: one refutation is enough."""
+    order = (RivalVerdict.REFUTED, RivalVerdict.SURVIVED, RivalVerdict.NOT_DISTINGUISHABLE)
+    return _first_of(verdicts, order)
+
+
+def _everywhere(verdicts: Sequence[RivalVerdict]) -> RivalVerdict:
+    """The verdict over several origins, or over both kinds of evidence: REFUTED if it is on each
+    where the rival can be told apart.
+    """
+    order = (
+        RivalVerdict.SURVIVED,
+        RivalVerdict.NOT_TESTED,
+        RivalVerdict.REFUTED,
+        RivalVerdict.NOT_DISTINGUISHABLE,
+    )
+    return _first_of(verdicts, order)
+
+
+def _rival(name: str, checks: Sequence[CheckResult], kinds: Sequence[str]) -> RivalResult:
+    origins: dict[str, dict[str, RivalVerdict]] = {}
+    for origin in dict.fromkeys(check.origin for check in checks):
+        origins[origin] = {
+            kind: _together(
+                [
+                    check.found[kind].rivals[name]
+                    for check in checks
+                    if check.origin == origin
+                    and kind in check.found
+                    and name in check.found[kind].rivals
+                ]
+            )
+            for kind in kinds
+        }
+    # Real data must be told apart only where it can be within the budget; made-up and generated
+    # problems are chosen so that it can.
+    counted = {origin: by for origin, by in origins.items() if origin != "real"} or origins
+    overall = {kind: _everywhere([by[kind] for by in counted.values()]) for kind in kinds}
+    return RivalResult(
+        name,
+        _everywhere(list(overall.values())),
+        overall["exact"],
+        overall.get("simulation"),
+        origins,
+    )
+
+
+@frozen
+class ClaimResult:
+    """The verdict on a claim, its checks and its rivals.
+
+    Arguments:
+        stem: the result's.
+        label: the paper's numbering.
+        verdict: that of all evidence.
+        checks: all of them, in the design's order.
+        rivals: all of them, in the claim's order.
+    """
+
+    stem: str
+    label: str
+    verdict: Verdict
+    checks: tuple[CheckResult, ...]
+    rivals: tuple[RivalResult, ...]
+
+    @classmethod
+    def of(
+        cls,
+        stem: str,
+        rivals: Sequence[str],
+        checks: Sequence[CheckResult],
+        by_simulation: Sequence[str] = (),
+        *,
+        simulates: bool,
+    ) -> ClaimResult:
+        """REFUTED if any evidence is; CONFIRMED if every check is confirmed by each kind of
+        evidence that is to be had, each kind is to be had at all, and no rival survived. Where the
+        claim leaves a rival to simulation, simulation alone is heard.
+        """
+        kinds = KINDS if simulates else KINDS[:1]
+        # On one's own problem a rival may have no check; the suite's problems leave none out.
+        open_ends = {RivalVerdict.SURVIVED}
+        if any(check.origin == "made-up" for check in checks):
+            open_ends.add(RivalVerdict.NOT_TESTED)
+        settled = tuple(_rival(name, checks, kinds) for name in rivals)
+        alone = set(by_simulation) if simulates else set()
+        if alone and set(rivals) <= alone and not any(check.exact for check in checks):
+            # What was enumerated all the same is heard.
+            kinds = KINDS[1:]
+        verdict = worst(_of_kind(checks, kind) or Verdict.INCONCLUSIVE for kind in kinds)
+        if verdict == Verdict.CONFIRMED and any(
+            (rival.simulation if rival.name in alone else rival.verdict) in open_ends
+            for rival in settled
+        ):
+            verdict = Verdict.INCONCLUSIVE
+        return cls(stem, RESULTS[stem].label, verdict, tuple(checks), settled)
+
+    def evidence(self, kind: str, origin: str | None = None) -> Verdict | None:
+        """The verdict of one kind of evidence, on problems of one origin; None without any."""
+        return _of_kind([c for c in self.checks if origin in (None, c.origin)], kind)
+
+
+def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
+    heard = [check.found[kind].verdict for check in checks if kind in check.found]
+    return worst(heard) if heard else None
+
+
+@frozen
+class Machine:
+    """The machine that a run was made on."""
+
+    system: str
+    platform: str
+    processor: str
+    cores: int | None
+
+
+@frozen
+class Provenance:
+    """When, where and by which command a run was made; times are in seconds."""
+
+    command: str
+    problem: str | None
+    seconds: float
+    paper: str
+    size: str
+    engine: str
+    device: str
+    seed: int
+    workers: int
+    family_alpha: float
+    machine: Machine
+    versions: dict[str, str]
+    set_aside: tuple[str, ...]
+
+
+@frozen
+class Results:
+    """A finished run.
+
+    Arguments:
+        claims: what depends on the claims, the seed, the engine and the code alone.
+        draws: by stem and check, the replications of the check's cells: they reproduce it alone.
+        run: when, where and by which command.
+    """
+
+    claims: tuple[ClaimResult, ...]
+    draws: dict[str, dict[str, tuple[int, ...]]]
+    run: Provenance
+
+    def json(self, indent: int | None = 1) -> str:
+        """The records as one JSON object, which :func:`load_run` reads."""
+        return json.dumps(plain(self), indent=indent) + "\n" * (indent is not None)
+
+    def frame(self) -> pd.DataFrame:
+        """One row for each check and kind of evidence: see :func:`load_results`."""
+        import pandas as pd
+
+        rows = []
+        for claim in self.claims:
+            for check in claim.checks:
+                for kind, findings in check.found.items():
+                    measured = plain(findings)
+                    del measured["rivals"]
+                    low, high = measured.pop("interval")
+                    rows.append(
+                        {
+                            "stem": claim.stem,
+                            "label": claim.label,
+                            "claim_verdict": claim.verdict.value,
+                            "check": check.name,
+                            "origin": check.origin,
+                            "kind": kind,
+                            "prediction": check.prediction,
+                            **measured,
+                            "low": low,
+                            "high": high,
+                        }
+                    )
+        return pd.DataFrame(rows)
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A record as JSON has it: an interval is a pair, and what is not finite is null."""
+    return asdict(record, value_serializer=lambda record, attribute, value: _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Interval):
+        return [value.low, value.high]
+    if isinstance(value, Verdict | RivalVerdict):
+        return value.value
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+_hints = cache(get_type_hints)
+
+
+def _record(kind: Any, value: Any) -> Any:
+    """The inverse of :func:`plain`: a value of that type, from what JSON has in its place.
+
+    Raises:
+        KeyError, TypeError, ValueError: the value is not of that type.
+    """
+    parts = get_args(kind)
+    if kind is Interval:
+        low, high = value
+        return Interval(-inf if low is None else low, inf if high is None else high)
+    if has(kind):
+        return kind(**{name: _record(hint, value[name]) for name, hint in _hints(kind).items()})
+    if get_origin(kind) is UnionType:
+        return None if value is None else _record(parts[0], value)
+    if get_origin(kind) is tuple:
+        return tuple(_record(parts[0], part) for part in _require(list, value))
+    if get_origin(kind) is dict:
+        return {name: _record(parts[1], part) for name, part in _require(dict, value).items()}
+    if kind is float:
+        return nan if value is None else float(_require((int, float), value))
+    return kind(value) if kind in (Verdict, RivalVerdict) else _require(kind, value)
+
+
+def _require(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not of type {kind}")
+    return value
+
+
+def load_run(folder: str | Path) -> Results:
+    """The records of a finished run.
+
+    Arguments:
+        folder: the run's ``--out`` folder, or its ``verdicts.json``.
+
+    Raises:
+        InputError: there is no finished run, its file is damaged, or an older version wrote it.
+    """
+    path = Path(folder)
+    path = path / VERDICTS_FILE if path.is_dir() else path
+    try:
+        results: Results = _record(Results, json.loads(path.read_text(encoding="utf-8")))
+        known = all(
+            claim.stem in RESULTS
+            and claim.stem in results.draws
+            and all(check.origin in ORIGINS for check in claim.checks)
+            for claim in results.claims
+        )
+        if not known:
+            raise KeyError("stem")
+    except OSError as error:
+        raise InputError(f"{path}: no finished run: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{path}: not the results of a run, or those of an older version: "
+            "verify again, finished blocks are kept"
+        ) from None
+    return results
+
+
+def load_results(folder: str | Path) -> pd.DataFrame:
+    """The checks of a finished run as a tidy frame: one row for each check and kind of evidence.
+
+    Arguments:
+        folder: the run's ``--out`` folder, or its ``verdicts.json``.
+
+    Returns:
+        columns stem, label, claim_verdict, check, origin, kind, prediction, and those of the
+        evidence: verdict, estimate, standard_error, low, high, replications, alpha, ...
+
+    Raises:
+        InputError: there is no finished run, its file is damaged, or an older version wrote it.
+    """
+    return load_run(folder).frame()
+
+
+def load_curves(folder: str | Path) -> pd.DataFrame:
+    """The points of a run's figures as a tidy frame, as ``experiment.run_points`` made them.
+
+    Arguments:
+        folder: the run's ``--out`` folder.
+
+    Raises:
+        InputError: there are none, or the file is damaged.
+    """
+    import pandas as pd
+
+    path = Path(folder) / CURVES_FILE
+    try:
+        frame = pd.read_csv(path, low_memory=False)
+    except OSError as error:
+        raise InputError(f"{path}: no curves: {error.strerror}") from None
+    except pd.errors.EmptyDataError:
+        # A run of claims without figures leaves an empty table.
+        return pd.DataFrame(columns=sorted(CURVE_COLUMNS))
+    except ValueError:
+        raise InputError(f"{path}: not the curves of a run") from None
+    if not set(frame.columns) >= CURVE_COLUMNS:
+        raise InputError(f"{path}: not the curves of a run")
+    return frame
