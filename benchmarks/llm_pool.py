@@ -52,7 +52,7 @@ BATCH = 256
 
 MOST_SECONDS = 600
 MOST_BYTES = 2 * 10**9
-"""Of one run of the command."""
+"""Bounds on one run of the command."""
 
 PARTS = ("equal", "growth", "command")
 
@@ -179,12 +179,12 @@ def by_sampling(
 
 
 def variances(repeats: Array) -> Array:
-    """Of one repetition's estimate at each prompt, from (rounds, ..., P)."""
+    """Variances of one repetition's estimate at each prompt, from (rounds, ..., P)."""
     return repeats.var(axis=0, ddof=1)
 
 
 def standard_error(repeats: Array) -> Array:
-    """Of one repetition's mean over prompts, which are independent, from (rounds, ..., P)."""
+    """Standard error of one repetition's mean over independent prompts, from (rounds, ..., P)."""
     found = variances(repeats)
     return np.sqrt(found.sum(axis=-1)) / found.shape[-1]
 
@@ -313,7 +313,7 @@ def _curve(
 
 
 def exponents(cells: dict[tuple[int, int], float]) -> list[tuple[float, float]]:
-    """Of seconds in prompts and in rollouts, with standard errors of the fit."""
+    """Exponents of seconds in prompts and in rollouts, with standard errors of the fit."""
     sizes = np.log(np.array(list(cells)))
     design = np.column_stack([np.ones(len(sizes)), sizes])
     logs = np.log(list(cells.values()))

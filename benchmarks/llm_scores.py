@@ -218,7 +218,7 @@ def measure(way: str, size: Size, count: int, length: int) -> dict[str, Any]:
 
 
 def in_process(way: str, name: str, count: int, length: int, limit: float) -> dict[str, Any] | None:
-    """The same in a process of its own; None where it takes longer than the limit."""
+    """A measurement in a process of its own; None where it takes longer than the limit."""
     command = [sys.executable, "-m", "benchmarks.llm_scores", "--child", way, "--sizes", name]
     command += ["--lengths", str(length), "--count", str(count)]
     environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}

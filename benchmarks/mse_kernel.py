@@ -404,7 +404,7 @@ def _draw_by_search(first: Any, replications: Any, key: Any, group: Any, search:
 
 @njit(nogil=True)
 def _draw_by_comparison(first: Any, replications: Any, key: Any, group: Any, search: Any) -> Any:
-    """The same sum, each word compared with every threshold; for few outcomes."""
+    """The sum of draws, each word compared with every threshold; for few outcomes."""
     words = np.empty(((group + 3) // 4, 4 * bodies.LANES), np.uint32)
     rows = words.reshape((4 * len(words), bodies.LANES))
     ends = search.ends[0]

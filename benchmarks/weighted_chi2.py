@@ -36,7 +36,7 @@ DATA = Path(__file__).resolve().parents[1] / "tests/data/weighted_chi2_reference
 POINTS = 1000
 VALID = 1e-6
 FEW = 12
-"""Of so many points a peer that takes them one by one is timed; the rest costs the same."""
+"""Points on which a peer that takes them one by one is timed; the others cost the same."""
 
 CHUNK = 2**22
 
@@ -71,7 +71,7 @@ def _integrand(count: int, arguments: Any) -> float:
 
 
 def imhof_compiled(weights: Array, x: float) -> float:
-    """The same with a compiled integrand, which quad calls without Python."""
+    """Imhof's integral with a compiled integrand, which quad calls without Python."""
     callback = LowLevelCallable(_integrand.ctypes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IntegrationWarning)

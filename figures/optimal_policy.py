@@ -20,7 +20,7 @@ TITLES = {
     "uneven": "norm form, uneven Λ",
 }
 CONSTANT = style.Line(style.PINK, "^", (1, 1), size=3.4)
-"""Of every constant: each panel has one."""
+"""The look of a constant: each panel has one."""
 
 
 def _looks(names: list[str]) -> dict[str, style.Line]:

@@ -28,7 +28,7 @@ NAMES = {
 }
 
 LEVELS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75)
-"""Of the ratio's shades: finer towards 1."""
+"""Levels of the ratio's shades, finer towards 1."""
 
 
 def draw_frontier(frame: pd.DataFrame) -> Figure:

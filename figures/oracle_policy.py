@@ -40,7 +40,7 @@ def _of(frame: pd.DataFrame, series: str) -> pd.DataFrame:
 
 
 def _points(frame: pd.DataFrame, series: str) -> pd.DataFrame:
-    """The same without a line: its exact values lie on one that is drawn already."""
+    """Points without a line: their exact values lie on one that is drawn already."""
     own = _of(frame, series)
     own["exact"] = np.nan
     return own

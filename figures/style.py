@@ -38,7 +38,7 @@ GREY = "0.45"
 BLUE, ORANGE, GREEN, RED, PINK, BROWN = (
     "#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#8c613c",
 )  # fmt: skip
-"""Of seaborn's palette "colorblind"; its light brown is replaced by a darker one."""
+"""Colours of seaborn's palette "colorblind"; its light brown is replaced by a darker one."""
 
 
 @dataclass(frozen=True)

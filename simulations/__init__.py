@@ -35,7 +35,7 @@ ON_RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")
 own, which need not have one, does not take their place."""
 
 KINDS = ("bandit", "tokens", "transformer", "language-model")
-"""Of problem: softmax bandits; token problems under a prefix softmax; the same under a transformer; the
+"""Kinds of problem: softmax bandits; token problems under a prefix softmax and under a transformer; the
 language models that ship with the library.
 """
 

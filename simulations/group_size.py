@@ -56,7 +56,7 @@ REACH = 4.0
 projection is met once in 10⁴ runs, and the range of a gap is small."""
 
 OWN_ERROR = 2.5
-"""Of the linearised theory: this over t + t₀ of the gap; under a constant rate 1.5% of it."""
+"""Error of the linearised theory: this over t + t₀ of the gap; under a constant rate 1.5% of it."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class Run:
 
     @property
     def length(self) -> int:
-        """Of the runs."""
+        """The length of the runs, in steps."""
         return self.steps or self.step
 
     @property
     def radius(self) -> float:
-        """Of Θ."""
+        """The radius of Θ."""
         landscape, basis = self.ground.landscape, self.ground.landscape.identifiable
         noise = gradient_covariance(self.moments, self.baseline, self.group_size, self.batch_size)
         rates = self.schedule.rates(self.length)
@@ -131,7 +131,7 @@ class Run:
 
     @property
     def predicted(self) -> float:
-        """Of the linearised runs."""
+        """The mean gap of the linearised runs."""
         landscape, size = self.ground.landscape, self.group_size
         if self.design == "epochs":
             return epoch_gap(self)
@@ -159,7 +159,7 @@ class Run:
 
     @property
     def own_error(self) -> float:
-        """Of the prediction."""
+        """The prediction's own error."""
         if isinstance(self.schedule, Decay):
             return OWN_ERROR / (self.step + self.schedule.t0) * self.predicted
         return 0.015 * self.predicted

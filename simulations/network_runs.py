@@ -52,7 +52,7 @@ EFFECT = 0.07
 """A share of the gap that is looked for when two group sizes are compared."""
 
 LEAST, MORE_NOISE = 0.05, 1.5
-"""Of a study at its start: pass rate of the hardest prompt; noise of one prompt a step, over that of
+"""Limits of a study at its start: pass rate of the hardest prompt; noise of one prompt a step, over that of
 several.
 """
 

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 WIDTH = 8
-"""Of the transformers whose groups are enumerated: some 900 parameters."""
+"""Width of the transformers whose groups are enumerated: some 900 parameters."""
 
 _STEP = 0.3
 """Length of an exact gradient step in parameters."""

@@ -61,7 +61,7 @@ def _word(estimator: Estimator) -> str:
 
 @lru_cache(maxsize=512)
 def weights(ground: Ground, runs: Training, estimator: Estimator, steps: int) -> tuple[float, ...]:
-    """Of the law of the gap after so many steps."""
+    """Weights of the law of the gap after so many steps."""
     landscape = ground.landscape
     more = {} if estimator.constant is None else {"constant": estimator.constant}
     noise = covariance_of(landscape, estimator.baseline, runs.group_size, runs.batch_size, **more)

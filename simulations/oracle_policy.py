@@ -184,7 +184,7 @@ def _runs(ground: Ground, size: int, steps: int) -> tuple[Linear, float]:
 
 
 def _whole_runs(ground: Ground, sizes: tuple[int, ...], ends: tuple[int, ...]) -> Iterator[Check]:
-    """The same in whole training runs: the order in G, and the size at every T."""
+    """Checks in whole training runs: the order in G, and the size at every T."""
     first = ends[0]
     found = [_runs(ground, size, first) for size in sizes]
     places = tuple(0.5 * log(pairs(size)) for size in sizes)

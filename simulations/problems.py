@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "Suite", "mse_of", "spread", "two_valued"]
 
 SHOWN = ("problem", "sums", "addition-trained")
-"""Of problems in place of the bandits, those that figures show."""
+"""Problems in place of the bandits that figures show."""
 
 ORIGINS = ("made-up", "generated", "real", "user")
 

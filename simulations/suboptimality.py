@@ -197,7 +197,7 @@ CASES = ((1, 2, "grpo"), (4, 4, "grpo"), (1, 4, "oracle"), (4, 1, "vanilla"))
 """B, G and baseline."""
 
 BATCHES = ((4, 2, "grpo"), (8, 4, "grpo"), (4, 4, "oracle"), (8, 1, "vanilla"))
-"""The same where one prompt's noise is large."""
+"""B, G and baseline where one prompt's noise is large."""
 
 
 def claim(suite: Suite) -> Claim:

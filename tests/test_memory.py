@@ -18,7 +18,7 @@ ALLOCATOR = (
 
 
 class OutOfMemoryError(RuntimeError):
-    """As torch names that of a device."""
+    """The name that torch gives to the error of a device."""
 
 
 @pytest.mark.parametrize(

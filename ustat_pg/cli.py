@@ -228,7 +228,7 @@ def say_advice(
     """Print an advice, as a table with a sentence or as one JSON object.
 
     Arguments:
-        advice: it.
+        advice: the advice on a group size.
         as_json: which of the two.
         more: what else the object holds.
     """

@@ -47,7 +47,7 @@ QUANTITIES = (Gap(GRPO, 3), Gap(GRPO, 1))
 
 
 class OutOfMemoryError(RuntimeError):
-    """As torch names that of a device."""
+    """The name that torch gives to the error of a device."""
 
 
 ERRORS = {

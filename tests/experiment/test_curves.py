@@ -114,7 +114,7 @@ def test_the_map_has_the_correlation_that_it_says():
 
 
 def evidence_of(values, width):
-    """Of a mean, as a functional on a cell gives it."""
+    """Evidence of a mean, as a functional on a cell gives it."""
     n, mean, error = len(values), float(np.mean(values)), float(np.std(values, ddof=1))
     half = width if np.isinf(width) else half_width(n, error**2, width, 0.05)
     found = Interval(mean - half, mean + half)

@@ -112,7 +112,7 @@ def test_scores_against_finite_differences():
 
 
 def test_the_gradient_of_the_return():
-    """Of J by finite differences, and by autograd of J written out."""
+    """The gradient of J by finite differences, and by autograd of J written out."""
     policy = POLICIES["ended"]
     bandit = PROBLEM.at(policy)
     gradient = bandit.gradient()

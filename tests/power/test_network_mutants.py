@@ -63,7 +63,7 @@ def suite_on(on: str) -> Suite:
 
 
 def results(stems, on, engine, folder):
-    """Of the claims on these, by enumeration and by simulation."""
+    """Results of the claims on these, by enumeration and by simulation."""
     suite, few = suite_on(on), []
     for stem in stems:
         whole = claim(stem, suite)
@@ -123,7 +123,7 @@ SEEN_ON_TRANSFORMERS = ("group mean for grpo", "divided by B only", "without noi
 
 
 def step_result(on, folder, engine="cpu"):
-    """Of the made-up problem's checks on one step."""
+    """The result of the made-up problem's checks on one step."""
     found = network_runs.one_step(Suite("smoke", on=on))
     # Made-up problems come first; the others are not wanted.
     checks = tuple(islice(found, 2))
@@ -170,7 +170,7 @@ def test_a_wrong_enumeration_is_refuted(name, old, new, tmp_path, monkeypatch, r
 
 
 def sizes_result(folder):
-    """Of the made-up problem's check on group sizes."""
+    """The result of the made-up problem's check on group sizes."""
     check = next(iter(network_runs.group_sizes(Suite("smoke", on="tokens"))))
     assert check.origin == "made-up"
     rivals = network_runs.GROUP_SIZE_RIVALS

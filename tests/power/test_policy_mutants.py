@@ -172,7 +172,7 @@ def of_limit_law(m: ModuleType) -> dict[str, bool]:
 
 
 def of_suboptimality(m: ModuleType) -> dict[str, bool]:
-    """The same for the bounds."""
+    """What the bounds of the mutant say."""
     low, high, mse = 0.3, 1.1, 0.7
     made = {"pl": low, "smoothness": high, "mse": mse}
     early = np.array([4.0, 2.5, 0.9, 0.4])

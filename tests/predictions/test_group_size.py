@@ -251,7 +251,7 @@ def test_a_population_of_one_is_one_prompt():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_population_is_the_design_without_replacement(seed):
-    """Of a problem whose contexts are the population."""
+    """The population is that of a problem's contexts."""
     moments = random_problem(seed, "uniform-contexts", contexts=6).moments()
     for row in group_size_advice(moments, 24, population=6).table:
         expected = gradient_mse(

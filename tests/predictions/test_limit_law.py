@@ -207,7 +207,7 @@ def test_second_moments_are_those_of_simulated_runs(gaussian):
 
 
 def distances():
-    """Of simulated gaps, from the law and from rivals."""
+    """Distances of simulated gaps, from the law and from rivals."""
     gaps = 0.5 * simulated(True, np.zeros(2)) ** 2 @ BENDS
     weights = finite_weights(BENDS, NOISE, RATES)
     exponents = 6.0 * BENDS

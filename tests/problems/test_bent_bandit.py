@@ -421,7 +421,7 @@ def test_the_norm_only_problem_has_its_closed_form():
 
 
 def weights(problem, baseline, group, c=8.0, **known):
-    """Of the limit law of the scaled gap: eigenvalues of ½ Λ^½ Γ Λ^½, ascending (Theorem 8).
+    """Weights of the limit law of the scaled gap: eigenvalues of ½ Λ^½ Γ Λ^½, ascending (Theorem 8).
 
     Γ solves (cΛ - ½I) Γ + Γ (cΛ - ½I) = c² Σ.
     """

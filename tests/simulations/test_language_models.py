@@ -46,7 +46,7 @@ def measured(cell, checks, replications=REPLICATIONS):
 
 
 def verdicts(cell, checks, required):
-    """Of the decider, at a false-alarm rate of one in a hundred, check by check."""
+    """The decider's verdicts at a false-alarm rate of one in a hundred, check by check."""
     from ustat_pg.checks import decide
 
     sums = measured(cell, checks)

@@ -38,7 +38,7 @@ def find(name, path=None, target=None):
     return None if name.partition('.')[0] == 'torch' else own(name, path, target)
 PathFinder.find_spec = find
 """
-"""As on a machine without it: find_spec says None, and an import fails."""
+"""A machine without torch: find_spec says None, and an import fails."""
 
 
 @lru_cache

@@ -55,7 +55,7 @@ def training(group_size=2):
 
 @lru_cache
 def weights(baseline, group_size=2, steps=STEPS):
-    """Of the gap, by the linear recursion."""
+    """Weights of the gap's law, by the linear recursion."""
     noise = covariance_of(LANDSCAPE, baseline, group_size)
     return tuple(finite_weights(LANDSCAPE.curvatures, noise, SCHEDULE.rates(steps)).tolist())
 

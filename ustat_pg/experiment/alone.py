@@ -114,7 +114,7 @@ def _find(claim: Claim, name: str) -> Check:
 
 
 def _unknown(what: str, name: str, known: Collection[str]) -> str:
-    """That there is no such name, and those that it may have been meant for."""
+    """The message that there is no such name, with the names that may have been meant."""
     near = get_close_matches(name, known, n=3, cutoff=0.3) or list(known)[:3]
     said = ", ".join(repr(other) for other in near) or "there are none"
     return f"{what} {name!r} is unknown; the nearest of {len(known)}: {said}"

@@ -146,7 +146,7 @@ class Ratio:
 
     @property
     def rounding(self) -> float:
-        """Of its value, which is taken to be below 10."""
+        """The rounding of the ratio, which is taken to be below 10."""
         return _FEW_BITS + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
 
     def _excess(self, ratio: float) -> Linear:
@@ -280,7 +280,7 @@ class _Law:
 
     @property
     def rounding(self) -> float:
-        """Of its value: the cdf's own error."""
+        """The rounding of the distance: the cdf's own error."""
         return 1e-9
 
     def exact(self, sums: Sums) -> float:

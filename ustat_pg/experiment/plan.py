@@ -54,7 +54,7 @@ class Plan:
     """What one claim will run.
 
     Arguments:
-        claim: it.
+        claim: the claim that is planned.
         alpha: allotted to each simulated check.
         required: the rivals that each check is to refute, by check.
         needed: the replications that each check needs, by check, be they within the budget or not.

@@ -25,7 +25,7 @@ PROBES = ("return", "gradient", "pl", "correlation", "mse", "relative-mse")
 
 
 def correlation(problem: SoftmaxBandit) -> float:
-    """Of ‖s‖² and reward at fixed prompts: the correlation that Assumption 2 wants to be 0.
+    """The correlation of ‖s‖² and reward at fixed prompts, which Assumption 2 wants to be 0.
 
     E[‖s‖² a] / √(E Var(‖s‖² | X) · E σ²(X)); 0 where either does not vary.
     """

@@ -52,7 +52,7 @@ Array = NDArray[np.float64]
 _ROUNDING = 1e-10
 """How far, as a share of its largest eigenvalue, a matrix may be from symmetric and positive."""
 _ENTRIES = 1 << 20
-"""Of (steps, r, r) arrays, held at once."""
+"""Entries of (steps, r, r) arrays that are held at once."""
 _LEVELS = 1024
 _ROUNDS = 200
 

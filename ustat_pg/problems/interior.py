@@ -31,7 +31,7 @@ _PROBES = 4096
 _SINGULAR = 1e-8
 """A curvature below this share of what it could be is none: the Hessian counts as singular."""
 _TERMS = 18
-"""Of the series of e^y - 1 - y on |y| <= 1: the next is below 1e-17 of the first."""
+"""Terms of the series of e^y - 1 - y on |y| <= 1: the next is below 1e-17 of the first."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class InteriorProblem(ABC):
     @property
     @abstractmethod
     def radius(self) -> float:
-        """Of the compact set in the identifiable directions."""
+        """The radius of the compact set in the identifiable directions."""
 
     @property
     @abstractmethod
     def flat_radius(self) -> float:
-        """Of the compact set in the flat directions."""
+        """The radius of the compact set in the flat directions."""
 
     @abstractmethod
     def at(self, theta: ArrayLike) -> SoftmaxBandit:

@@ -234,7 +234,7 @@ class LocationBandit(InteriorProblem):
 
     @cached_property
     def second_mean(self) -> Array | None:
-        """The same where the second action is 1; equal, up to rounding."""
+        """Mean rewards where the second action is 1; equal, up to rounding."""
         if self.second_rewards is None or self.second_probs is None:
             return None
         return frozen((self.second_rewards * self.second_probs).sum(axis=-1))

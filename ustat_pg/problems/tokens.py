@@ -173,7 +173,7 @@ class TokenProblem:
         return self.bandit(policy if tabulate is None else tabulate(memory))
 
     def bandit(self, policy: SoftmaxPolicy) -> TokenBandit:
-        """As :meth:`at`, but with the policy as it is."""
+        """The bandit of :meth:`at`, but with the policy as it is."""
         rewards = self.rewards[:, :, None]
         return TokenBandit(policy, np.asarray(self.probs), rewards, np.ones_like(rewards))
 

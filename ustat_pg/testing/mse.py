@@ -59,7 +59,7 @@ class MseReport:
 
     @property
     def rescaled_ratio_to_grpo(self) -> float:
-        """The same at equal step length, from ``rescaled_mse``."""
+        """The ratio to grpo at equal step length, from ``rescaled_mse``."""
         return _ratio(self.rescaled_mse, self.grpo_mse)
 
     def __str__(self) -> str:

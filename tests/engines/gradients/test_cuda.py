@@ -216,7 +216,7 @@ def test_a_word_on_an_edge_belongs_to_what_lies_above(monkeypatch):
 
 
 def test_the_kernels_compile_for_a_device(monkeypatch):
-    """As far as a machine without one can say: their types, and code for compute capability 8.0."""
+    """What a machine without a device can say: their types, and code for compute capability 8.0."""
     from numba.cuda.cudadrv.error import NvvmSupportError
     from numba.cuda.cudadrv.nvvm import NVVM
 

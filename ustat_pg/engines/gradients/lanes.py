@@ -611,7 +611,7 @@ def _count_by_comparison(group: Any, tables: Any, words: Any, counts: Any) -> No
 
 @njit(nogil=True)
 def _count_by_search(group: Any, tables: Any, words: Any, counts: Any) -> None:
-    """The same (4 ⌈M/4⌉, LANES), with one search a word (4 ⌈G/4⌉, LANES)."""
+    """Counts (4 ⌈M/4⌉, LANES), with one search a word (4 ⌈G/4⌉, LANES)."""
     ends, guide, shift = tables.outcomes.ends[0], tables.outcomes.guide[0], tables.outcomes.shift
     counts[:] = 0
     for i in range(group):

@@ -52,7 +52,7 @@ _STEEP = 50
 """Positions of a tree at which its attention costs as much as all else."""
 
 _BYTES = 2**27
-"""Of gradients of single outputs, and of tables of which nothing is kept, at once."""
+"""Bytes held at once by gradients of single outputs, and by tables of which nothing is kept."""
 
 _ENUMERATED = ("oracle", "minimum-variance")
 """Baselines that need all outputs of a prompt."""
@@ -96,7 +96,7 @@ class Tables:
 
     @property
     def cost(self) -> float:
-        """Of a prompt, in positions of a walk."""
+        """The cost of a prompt, in positions of a walk."""
         if self._by_tree:
             size = self._tokens.shape[-1]
             return size * (1 + size / _STEEP)
@@ -113,7 +113,7 @@ class Tables:
         return self.cost * max(self.model.activity / self.read, 1)
 
     def __call__(self, theta: Tensor, contexts: Tensor) -> Tensor:
-        """Of one θ (d,) at prompts (P,): (P, N, A)."""
+        """Log-probabilities of one θ (d,) at prompts (P,): (P, N, A)."""
         return self._tree(theta, contexts) if self._by_tree else self._leaves(theta, contexts)
 
     def _plant(self, policy: TransformerPolicy, longest: int) -> None:
@@ -211,7 +211,7 @@ class _Problem:
         self.ways = integers(places)
 
     def draw_rewards(self, contexts: Tensor, outputs: Tensor, drawn: Tensor) -> Tensor:
-        """Of outputs (R, B, G) of prompts (R, B), by their words (R, B, G)."""
+        """Rewards of outputs (R, B, G) of prompts (R, B), by their words (R, B, G)."""
         pairs = contexts[..., None] * self.arms + outputs
         if self.values == 1:
             return self.rewards[pairs, 0]
@@ -402,7 +402,7 @@ class _Runs:
     def _by_walk(
         self, t: int, theta: Tensor, contexts: Tensor, drawn: Tensor
     ) -> tuple[Tensor, list[Tensor], Tensor, dict[str, Tensor]]:
-        """As :meth:`_by_table`, of the drawn outputs alone."""
+        """What :meth:`_by_table` gives, from the drawn outputs alone."""
         space, model, (runs, batch) = self.space, self.model, contexts.shape
         group, length, symbols = drawn.shape[2], space.length, space.symbols
         every = contexts[..., None].expand(runs, batch, group).flatten(1)

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 BINS = 2048
-"""Of the histogram of a probability integral transform, equal in width."""
+"""Bins of the histogram of a probability integral transform, equal in width."""
 
 _BLOCK_WORK = 2**26
 """Outputs drawn in one block, about: a second's work."""
@@ -54,7 +54,7 @@ _RELATIVE = 1e-5
 """Error of an expectation by backward induction that is asked for, of its value."""
 
 _ABSOLUTE = 1e-6
-"""The same where the value is small, of the greatest value that there can be."""
+"""The error asked for where the value is small, as a share of the greatest value that there can be."""
 
 
 def _positive(name: str, value: float) -> None:

@@ -562,11 +562,11 @@ class _Projection:
 
     @property
     def plain(self) -> tuple[Array, Array, Array, Array, float]:
-        """As the bodies read it."""
+        """The arrays that the bodies read."""
         return self.frame, self.shift, self.low, self.high, self.radius
 
     def bounds(self, r: int) -> tuple[Array, Array]:
-        """Of the points left, (r,) each; infinite unless every direction is clipped."""
+        """The bounds of the points left, (r,) each; infinite unless every direction is clipped."""
         if len(self.frame) < r:
             return np.full(r, -np.inf), np.full(r, np.inf)
         if self.radius > 0:

@@ -139,7 +139,7 @@ def back_on_plane(  # type: ignore[no-untyped-def]
     coefficients, scale, spacing, first, shape, y, move, chance, rate,
     frame, shift, low, high, radius, out,
 ):  # fmt: skip
-    """The same on a plane, coefficients (W, n + 4, n + 4)."""
+    """Values on a plane, from coefficients (W, n + 4, n + 4)."""
     at, z = np.empty(2), np.empty(len(frame))
     width, rows, columns = len(coefficients), shape[0], shape[1]
     for m in range(len(y)):
