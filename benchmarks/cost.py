@@ -24,13 +24,12 @@ from scipy.stats import linregress
 from tabulate import tabulate
 
 from benchmarks.ustatistics import duration, machine
-from ustat_pg.engines import Cell, Estimator, MomentSums, SquaredError, get_engine
+from ustat_pg.engines import Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.experiment import Options, Point, Store, mean_of, plan, run_points
 from ustat_pg.experiment.blocks import Block, run_task, sums_of
 from ustat_pg.experiment.curves import BLOCKS
 from ustat_pg.problems import SoftmaxBandit
 
-ENGINE = get_engine("cpu")
 REPLICATIONS = plan.BLOCK
 QUANTITIES = (SquaredError(Estimator("grpo")),)
 
@@ -62,7 +61,7 @@ class Series:
     name: str
     expected: str
     sizes: tuple[int, ...]
-    cell: Callable[[int], Cell]
+    cell: Callable[[int], GradientCell]
     replications: Callable[[int], int]
 
 
@@ -75,49 +74,49 @@ SERIES = (
         "R, replications (G = 8, K = 4)",
         "1",
         powers(15, 22),
-        lambda r: Cell(problem(1, 4), 8),
+        lambda r: GradientCell(problem(1, 4), 8),
         lambda r: r,
     ),
     Series(
         "G, group size (K = 4)",
         "below 1, to 1 from below: work per output, and some per group",
         powers(1, 9),
-        lambda g: Cell(problem(1, 4), g),
+        lambda g: GradientCell(problem(1, 4), g),
         lambda g: 131_072,
     ),
     Series(
         "K, arms (G = 8, tabular)",
         "0 while the tables fit in the cache: outputs are visited, not arms",
         powers(1, 12),
-        lambda k: Cell(problem(1, k), 8),
+        lambda k: GradientCell(problem(1, k), 8),
         lambda k: 131_072,
     ),
     Series(
         "X, prompts (B = 8 i.i.d., G = 8, K = 4, tabular: d = 4 X)",
         "0 or below: prompts that differ share no parameter",
         powers(0, 10),
-        lambda x: Cell(problem(x, 4), 8, 8),
+        lambda x: GradientCell(problem(x, 4), 8, 8),
         lambda x: 8_192,
     ),
     Series(
         "B, batch size (X = 64 prompts i.i.d., G = 8, K = 4, tabular)",
         "from 1 to 2: inner products between all pairs of prompts",
         powers(0, 6),
-        lambda b: Cell(problem(64, 4), 8, b),
+        lambda b: GradientCell(problem(64, 4), 8, b),
         lambda b: 2_048,
     ),
     Series(
         "d, parameters (dense scores, G = 8, K = 8)",
         "to 1 from below: G vectors of length d are added up; 0 where their inner products are kept",
         powers(2, 10),
-        lambda d: Cell(problem(1, 8, d), 8),
+        lambda d: GradientCell(problem(1, 8, d), 8),
         lambda d: 16_384,
     ),
     Series(
         "d, parameters (dense scores, B = 8 of X = 8, G = 8, K = 8)",
         "to 1 from below, as above",
         powers(2, 9),
-        lambda d: Cell(problem(8, 8, d), 8, 8),
+        lambda d: GradientCell(problem(8, 8, d), 8, 8),
         lambda d: 1_024,
     ),
 )
@@ -137,8 +136,8 @@ def slope(series: Series, sizes: Sequence[int], replications: float, rounds: int
     for _ in range(rounds):
         for i, (cell, count) in enumerate(zip(cells, counts, strict=True)):
             # A first call makes the problem's tables, which the engine then keeps.
-            ENGINE.measure(cell, QUANTITIES, replications=1)
-            took = seconds(lambda c=cell, n=count: ENGINE.measure(c, QUANTITIES, replications=n))
+            cell.measure("cpu", QUANTITIES, replications=1)
+            took = seconds(lambda c=cell, n=count: c.measure("cpu", QUANTITIES, replications=n))
             least[i] = min(least[i], took)
     fit = linregress(np.log(sizes), np.log(least))
     last = np.log(least[-1] / least[-2]) / np.log(sizes[-1] / sizes[-2])
@@ -153,9 +152,9 @@ def slope(series: Series, sizes: Sequence[int], replications: float, rounds: int
     ]
 
 
-CELLS: dict[str, Callable[[int], Cell]] = {
-    "one prompt": lambda seed: Cell(problem(1, 4, seed=seed), 8),
-    "minibatch": lambda seed: Cell(problem(64, 4, seed=seed), 8, 4),
+CELLS: dict[str, Callable[[int], GradientCell]] = {
+    "one prompt": lambda seed: GradientCell(problem(1, 4, seed=seed), 8),
+    "minibatch": lambda seed: GradientCell(problem(64, 4, seed=seed), 8, 4),
 }
 """A cheap and a dearer cell: one prompt of 4 arms, and 4 of 64 prompts, both at G = 8."""
 
@@ -169,7 +168,7 @@ class Job:
     size: str
 
     @cached_property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[GradientCell]:
         return [CELLS[self.kind](seed) for seed in range(self.number)]
 
     @property
@@ -198,8 +197,8 @@ def merged(results: Iterable[MomentSums]) -> MomentSums:
 
 def measured(task: Block) -> MomentSums:
     """A block's body, and nothing else."""
-    return ENGINE.measure(
-        task.cell,
+    return task.cell.measure(
+        "cpu",
         task.quantities,
         seed=task.seed,
         first=task.first,

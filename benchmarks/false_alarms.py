@@ -24,8 +24,7 @@ from simulations.mse import rivals
 from simulations.problems import Suite, mse_of, two_valued
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Cell, Constant, Estimator, Pit, Training, get_engine
-from ustat_pg.engines.runs.cell import measure_training
+from ustat_pg.engines import Constant, Estimator, GradientCell, Pit, Training
 from ustat_pg.experiment import LawDistance, mean_of
 from ustat_pg.predictions import gradient_mse, sup_distance
 from ustat_pg.problems import LocationBandit
@@ -42,23 +41,23 @@ def share(count: int, of: int) -> str:
 
 def of_means(seeds: int) -> list[list[object]]:
     """Rows of false alarms on an MSE."""
-    engine, quantity, rows = get_engine("cpu"), mse_of("grpo"), list[list[object]]()
+    quantity, rows = mse_of("grpo"), list[list[object]]()
     problems = {
         "skewed": Suite().skewed.problem,
         "rarely solved": two_valued([0.97, 0.01, 0.01, 0.01], [0, 1, 0, 0]),
     }
     for (name, problem), alpha in product(problems.items(), (0.05, 0.01)):
-        cell, moments = Cell(problem, 2), problem.moments()
+        cell, moments = GradientCell(problem, 2), problem.moments()
         functional, true = mean_of(cell, quantity), gradient_mse(moments, "grpo", 2).mse
         statement = equal(true, {"nearest": rivals(moments, 2)["G^2 for G(G-1)"]}, scale=true)
-        pilot = engine.measure(cell, (quantity,), seed=10**9, replications=100_000)
+        pilot = cell.measure("cpu", (quantity,), seed=10**9, replications=100_000)
         margin = statement.margin_for(["nearest"])
         planned = functional.needed({cell.name: ((quantity,), pilot)}, margin, alpha, true)
         # On the second problem the planned number is large; its small samples are the point.
         for n in (100, 1000, planned) if name == "skewed" else (100, 1000):
             alarms = normal = missed = 0
             for seed in range(seeds):
-                block = engine.measure(cell, (quantity,), seed=seed, replications=n)
+                block = cell.measure("cpu", (quantity,), seed=seed, replications=n)
                 evidence = functional.evidence({cell.name: ((quantity,), block)}, alpha)
                 decision = decide(statement, evidence)
                 alarms += decision.verdict == Verdict.REFUTED
@@ -88,8 +87,8 @@ def of_laws(seeds: int) -> list[list[object]]:
         for n in (20, 100, planned):
             alarms = limit = missed = 0
             for seed in range(seeds):
-                block = measure_training(
-                    "cpu", functional.cell, functional.quantities, seed=seed, replications=n
+                block = functional.cell.measure(
+                    "cpu", functional.quantities, seed=seed, replications=n
                 )
                 sums = {functional.cell.name: (functional.quantities, block)}
                 evidence = functional.evidence(sums, alpha)

@@ -37,13 +37,10 @@ from threadpoolctl import threadpool_limits
 from benchmarks import mse_kernel, network_scores, network_training, trajectories
 from benchmarks.ustatistics import machine
 from ustat_pg import rng
-from ustat_pg.engines import Cell, Estimator, MomentSums, SquaredError
+from ustat_pg.engines import Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.engines.device import MOST_THREADS, device_name, launch, require_device
-from ustat_pg.engines.gradients import cpu, cuda
 from ustat_pg.engines.gradients import scalar as cuda_bodies
-from ustat_pg.engines.gradients.autograd import AutogradEngine
 from ustat_pg.engines.runs.cuda import flips
-from ustat_pg.engines.runs.trajectory import get_trajectory_engine
 from ustat_pg.validation import InputError
 
 AGREEMENT = 1e-10
@@ -148,7 +145,7 @@ def squares_on_cpu(cell: Any, replications: int, threads: int) -> MomentSums:
     """The cpu engine on every core."""
 
     def share(first: int, count: int) -> MomentSums:
-        return cpu.ENGINE.measure(cell, [mse_kernel.QUANTITY], first=first, replications=count)
+        return cell.measure("cpu", [mse_kernel.QUANTITY], first=first, replications=count)
 
     return reduce(MomentSums.merge, in_threads(share, replications, threads))
 
@@ -162,7 +159,7 @@ def squared_error(case: mse_kernel.Case, effort: Effort) -> list[str]:
     cell, total = case.cell, effort.squares
 
     def on_device() -> MomentSums:
-        return cuda.ENGINE.measure(cell, [mse_kernel.QUANTITY], replications=total)
+        return cell.measure("cuda", [mse_kernel.QUANTITY], replications=total)
 
     on_cpu = partial(squares_on_cpu, cell, total, effort.threads)
     one, two = on_cpu(), on_device()
@@ -177,10 +174,9 @@ def squared_error(case: mse_kernel.Case, effort: Effort) -> list[str]:
 
 def paths_on_cpu(trajectory: Any, replications: int, threads: int) -> np.ndarray[Any, Any]:
     """The cpu engine on every core."""
-    run = get_trajectory_engine("cpu").run
     return np.concatenate(
         in_threads(
-            lambda first, count: run(trajectory, first=first, replications=count),
+            lambda first, count: trajectory.run("cpu", first=first, replications=count),
             replications,
             threads,
         )
@@ -203,7 +199,7 @@ def paths(case: trajectories.Case, effort: Effort) -> list[str]:
     times = least(
         effort.rounds,
         partial(paths_on_cpu, trajectory, effort.runs, effort.threads),
-        partial(get_trajectory_engine("cuda").run, trajectory, replications=effort.runs),
+        partial(trajectory.run, "cuda", replications=effort.runs),
         partial(floor, effort.runs, effort.steps, 2 * case.group),
     )
     agreement = (
@@ -274,8 +270,8 @@ def torch_works(effort: Effort, tiny: bool) -> list[TorchWork]:
 
     def gradients(name: str) -> np.ndarray[Any, Any]:
         quantity = SquaredError(Estimator("grpo"))
-        engine = AutogradEngine(device=name)
-        found = engine.measure(Cell(bandit, 8), [quantity], replications=effort.gradients)
+        cell = GradientCell(bandit, 8, device=name)
+        found = cell.measure("autograd", [quantity], replications=effort.gradients)
         return found.mean[None]
 
     size = f"{effort.gradients:,} gradients, G = 8, float64"

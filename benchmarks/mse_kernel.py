@@ -32,7 +32,7 @@ from tabulate import tabulate
 from threadpoolctl import threadpool_limits
 
 from ustat_pg import rng
-from ustat_pg.engines import Cell, Estimator, SquaredError
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.engines.gradients import cpu
 from ustat_pg.engines.gradients import lanes as bodies
 from ustat_pg.predictions import gradient_mse
@@ -60,13 +60,13 @@ class Case:
     group: int
 
     @cached_property
-    def cell(self) -> Cell:
+    def cell(self) -> GradientCell:
         """The cell that the engine measures."""
         numbers = np.random.default_rng(self.arms)
         logits, rewards = numbers.normal(size=self.arms), numbers.uniform(size=self.arms)
         ones = np.ones((1, self.arms, 1))
         problem = SoftmaxBandit.tabular([1.0], logits[None], rewards[None, :, None], ones)
-        return Cell(problem, self.group)
+        return GradientCell(problem, self.group)
 
     @cached_property
     def mse(self) -> float:
@@ -436,9 +436,7 @@ class Blocks:
         first = self.first
         self.first += replications
         if self.body is None:
-            return cpu.ENGINE.measure(
-                self.case.cell, [QUANTITY], first=first, replications=replications
-            )
+            return self.case.cell.measure("cpu", [QUANTITY], first=first, replications=replications)
         return self.body(first, replications, self.key, self.case.group, self.search)
 
 
@@ -518,7 +516,7 @@ def check_mean(case: Case, name: str, run: Peer, least: int = 20_000) -> None:
 
 def check_engine(case: Case, replications: int = 100_000) -> None:
     """Fail unless the engine's mean is the predicted MSE within its Monte Carlo error."""
-    found = cpu.ENGINE.measure(case.cell, [QUANTITY], seed=1, replications=replications)
+    found = case.cell.measure("cpu", [QUANTITY], seed=1, replications=replications)
     off = (found.mean[0] - case.mse) / np.sqrt(found.covariance[0, 0] / replications)
     if not abs(off) < ERRORS:
         raise SystemExit(f"the engine at {case} is {off:.1f} standard errors from the MSE")

@@ -27,7 +27,7 @@ from torch import Tensor
 from benchmarks.ustatistics import machine
 from ustat_pg import rng
 from ustat_pg.engines import Constant, Estimator
-from ustat_pg.engines.networks.cell import NetworkTraining, train
+from ustat_pg.engines.networks.cell import NetworkTraining
 from ustat_pg.engines.networks.models import Model, model_of
 from ustat_pg.engines.torch_draws import words
 from ustat_pg.policies.transformer import TransformerPolicy
@@ -87,7 +87,7 @@ QUICK = (Case(4, steps=2, vocabulary=3, length=2),)
 
 def at_once(training: NetworkTraining, runs: int, seed: int) -> Array:
     """θ after the last step, (R, d)."""
-    return train(training, GRPO, (training.steps,), seed=seed, replications=runs)[:, 0]
+    return training.train(GRPO, (training.steps,), seed=seed, replications=runs)[:, 0]
 
 
 def in_eights(training: NetworkTraining, runs: int, seed: int) -> Array:

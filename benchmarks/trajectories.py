@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.ustatistics import machine
 from ustat_pg.engines.runs.schedules import Decay
-from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine
+from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import SoftmaxBandit
 
 THREADS = 2
@@ -126,10 +126,10 @@ def in_threads(function: Callable[[int, int], Array], replications: int) -> Arra
 
 def engine(case: Case, seed: int, replications: int, steps: int, name: str = "cpu") -> Array:
     """θ_T of this library's engine."""
-    trajectory, run = case.trajectory(steps), get_trajectory_engine(name).run
+    trajectory = case.trajectory(steps)
 
     def share(first: int, count: int) -> Array:
-        return run(trajectory, seed=seed, first=first, replications=count)[:, 0]
+        return trajectory.run(name, seed=seed, first=first, replications=count)[:, 0]
 
     return in_threads(share, replications)
 
@@ -489,12 +489,11 @@ def slope(sizes: Sequence[int], timed: Callable[[int], float], repeats: int) -> 
 
 def slopes(case: Case, effort: Effort) -> tuple[float, float]:
     """Slopes of one thread's processor time in R and in T."""
-    run = get_trajectory_engine("cpu").run
 
     def timed(replications: int, steps: int) -> float:
         trajectory = case.trajectory(steps)
         begin = time.thread_time()
-        run(trajectory, replications=replications)
+        trajectory.run("cpu", replications=replications)
         return time.thread_time() - begin
 
     base_r, base_t = (1024, 125) if not effort.quick else (512, 50)

@@ -23,7 +23,7 @@ from math import log
 import numpy as np
 
 from ustat_pg.checks import equal, positive
-from ustat_pg.engines import Cell, Constant, Decay, Estimator, Gap, Training
+from ustat_pg.engines import Constant, Decay, Estimator, Gap, GradientCell, Training
 from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
 from ustat_pg.moments import Moments
@@ -298,7 +298,7 @@ def _gradient(entry: Entry, budget: int, sizes: tuple[int, ...]) -> Iterator[Che
         yield Check(
             f"{entry.name} K={budget} G={size}: error of the gradient",
             entry.origin,
-            mean_of(Cell(entry.problem, size, batch), mse_of("grpo")),
+            mean_of(GradientCell(entry.problem, size, batch), mse_of("grpo")),
             equal(value, wrong if size == 2 else None, scale=value),
         )
 

@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.datasets import load_diabetes
 
 from ustat_pg.engines import Ball, Estimator, Quantity, SquaredProjection
-from ustat_pg.engines.base import direction
+from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import (
     BentBandit,

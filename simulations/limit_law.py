@@ -41,7 +41,6 @@ from ustat_pg.engines import (
     Pit,
     Training,
 )
-from ustat_pg.engines.runs.trajectory import get_trajectory_engine
 from ustat_pg.experiment import (
     Check,
     Claim,
@@ -419,9 +418,7 @@ def _mixture_curves() -> Iterator[Point]:
     steps = (*range(64), *(round(2 ** (n / 4)) for n in range(24, 49)))
     for run, start in enumerate(((-0.8, -3.0), (1.5, -1.0), (-0.8, 1.0), (1.5, 3.0))):
         runs = Training(landscape, 2, steps[-1], Decay(20.0, 60.0), start=start)
-        path = get_trajectory_engine("cpu").run(
-            runs.trajectory(GRPO, steps), seed=run, replications=1
-        )[0]
+        path = runs.trajectory(GRPO, steps).run("cpu", seed=run, replications=1)[0]
         for step, point in zip(steps, path, strict=True):
             at = {"run": run, "step": step, "x": float(point[0]), "y": float(point[1])}
             yield Point("mixture", "run", at, landscape.maximum - float(landscape.gap(point)))

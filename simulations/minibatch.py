@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Cell
+from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import gradient_mse
@@ -86,7 +86,7 @@ def claim(suite: Suite) -> Claim:
     checks = []
     for entry, group_size, batch_size, design in _cells(suite):
         moments = entry.problem.moments()
-        cell = Cell(entry.problem, group_size, batch_size, design)
+        cell = GradientCell(entry.problem, group_size, batch_size, design)
         for baseline in ("grpo", "vanilla"):
             value = gradient_mse(moments, baseline, group_size, batch_size, design).mse
             wrong = rivals(moments, group_size, batch_size, design) if baseline == "grpo" else {}
@@ -113,7 +113,7 @@ def curves(suite: Suite) -> Iterator[Point]:
         for design in ("iid", "without-replacement", "fixed"):
             if design == "fixed" and batch != problem.contexts:
                 continue
-            cell = Cell(problem, size, batch, design)
+            cell = GradientCell(problem, size, batch, design)
             value = batch * gradient_mse(moments, "grpo", size, batch, design).mse
             yield Point("designs", design, at, value, Linear(cell, ((mse_of("grpo"), batch),)))
         for rival in ("(N-B)/N for (N-B)/(N-1)", "no prompt term"):

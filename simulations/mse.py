@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ustat_pg.checks import at_most, equal
-from ustat_pg.engines import Cell, Distance, Estimator, Projection, SquaredProjection
-from ustat_pg.engines.base import direction
+from ustat_pg.engines import Distance, Estimator, GradientCell, Projection, SquaredProjection
+from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Point, mean_of
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import explicit_bound, gradient_covariance, gradient_mse
@@ -58,12 +58,12 @@ def claim(suite: Suite) -> Claim:
 def _of(entry: Entry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
     moments = entry.problem.moments()
     for size in group_sizes:
-        cell, at = Cell(entry.problem, size), f"{entry.name} G={size}"
+        cell, at = GradientCell(entry.problem, size), f"{entry.name} G={size}"
         predicted = gradient_mse(moments, "grpo", size)
         statement = equal(predicted.mse, rivals(moments, size), scale=predicted.mse)
         yield Check(f"{at}: grpo", entry.origin, mean_of(cell, mse_of("grpo")), statement)
     size = group_sizes[0]
-    cell, at = Cell(entry.problem, size), f"{entry.name} G={size}"
+    cell, at = GradientCell(entry.problem, size), f"{entry.name} G={size}"
     for baseline in PEERS:
         value = gradient_mse(moments, baseline, size).mse
         scale = max(value, predicted.vanilla_mse / 10)
@@ -106,7 +106,7 @@ def curves(suite: Suite) -> Iterator[Point]:
     for entry, batch in suite.shown:
         moments = entry.problem.moments()
         for size in suite.curve_sizes:
-            cell = Cell(entry.problem, size, batch)
+            cell = GradientCell(entry.problem, size, batch)
             for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
                 yield Point(
                     "mse",

@@ -27,7 +27,7 @@ import numpy as np
 
 from ustat_pg.checks import equal, positive
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Cell, Decay, Estimator, Gap, GapTransform, Pit, Training
+from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, GradientCell, Pit, Training
 from ustat_pg.experiment import Check, Claim, LawExcess, LawShare, Linear, Point
 from ustat_pg.predictions import finite_weights, sup_distance
 from ustat_pg.problems import norm_only_problem
@@ -153,7 +153,7 @@ def weight_gain(ground: Ground, better: Estimator, worse: Estimator, axis: int, 
         for estimator, sign in ((worse, 1.0), (better, -1.0))
         for quantity, share in projected(problem, estimator, form)
     ]
-    return Linear(Cell(problem, 1), tuple(terms))
+    return Linear(GradientCell(problem, 1), tuple(terms))
 
 
 def factors(ground: Ground, c: float) -> np.ndarray:
@@ -237,7 +237,7 @@ def _correlation(ground: Ground) -> Check:
     return Check(
         f"{ground.name}: E[‖s‖² a] = -tr Λ",
         ground.origin,
-        Linear(Cell(problem, 1), terms),
+        Linear(GradientCell(problem, 1), terms),
         equal(total, {EVERYWHERE: 0.0}),
     )
 

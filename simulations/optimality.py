@@ -24,7 +24,7 @@ from itertools import chain
 import numpy as np
 
 from ustat_pg.checks import equal, positive
-from ustat_pg.engines import Cell
+from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
@@ -74,7 +74,7 @@ def _difference(
         for baseline, constant in (worse, better)
     )
     weights = ((mse_of(*worse), 1.0), (mse_of(*better), -1.0))
-    return Linear(Cell(entry.problem, size), weights), high - low, high
+    return Linear(GradientCell(entry.problem, size), weights), high - low, high
 
 
 def _beats(entry: Entry, size: int, better: Named, worse: Named, rival: str) -> Iterator[Check]:
@@ -154,10 +154,10 @@ def _figures(entry: Entry) -> Iterator[Check]:
         yield Check(
             f"{entry.name} G={size}: {baseline} x 1e3 = {figure}",
             entry.origin,
-            Linear(Cell(entry.problem, size), ((mse_of(baseline), 1e3),)),
+            Linear(GradientCell(entry.problem, size), ((mse_of(baseline), 1e3),)),
             equal(figure, relative_margin=0.05, digits=digits),
         )
-    cell = Cell(entry.problem, 2)
+    cell = GradientCell(entry.problem, 2)
     yield Check(
         f"{entry.name} G=2: norm-weighted = grpo",
         entry.origin,
@@ -226,7 +226,7 @@ def _frontier() -> Iterator[Point]:
             prediction = gradient_mse(moments, "grpo", size)
             functional = None
             if i % 3 == 0 and j % 3 == 0:
-                cell = Cell(problem, size)
+                cell = GradientCell(problem, size)
                 functional = Ratio(
                     mean_of(cell, mse_of("grpo")),
                     mean_of(cell, mse_of("vanilla")),
@@ -248,7 +248,7 @@ def _map() -> Iterator[Point]:
     for correlation in np.linspace(-1, 1, 21).round(2).tolist():
         chances = [(1 - correlation) / 2, *[(1 + correlation) / 2] * 4]
         problem = two_valued([0.5, 0.125, 0.125, 0.125, 0.125], chances)
-        moments, cell = problem.moments(), Cell(problem, size)
+        moments, cell = problem.moments(), GradientCell(problem, size)
         at: dict[str, float | str] = {"correlation": correlation, "group_size": size}
         for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
             value = gradient_mse(moments, baseline, size).mse

@@ -20,7 +20,7 @@ from math import log
 import numpy as np
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Cell
+from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, Ratio, mean_of
 from ustat_pg.predictions import gradient_mse, oracle_ratio
 
@@ -39,7 +39,7 @@ SMALL, LARGE = 4, 16
 """The group sizes between which orders are measured."""
 
 
-def _excess(cell: Cell) -> Ratio:
+def _excess(cell: GradientCell) -> Ratio:
     """MSE_grpo / MSE_oracle - 1 on the same draws."""
     prediction = gradient_mse(
         cell.problem.moments(), "grpo", cell.group_size, cell.batch_size, cell.design
@@ -54,7 +54,7 @@ def _ratio(entry: Entry, group_size: int, batch_size: int) -> Check | None:
     predicted = gradient_mse(moments, "grpo", group_size, batch_size)
     if not predicted.oracle_mse > 1e-3 * predicted.mse:
         return None
-    cell = Cell(entry.problem, group_size, batch_size)
+    cell = GradientCell(entry.problem, group_size, batch_size)
     wrong = {
         "ratio 1 + 1/G": 1 / group_size,
         "ratio (G/(G-1))^2": (group_size / (group_size - 1)) ** 2 - 1,
@@ -89,7 +89,7 @@ def _slope(entry: Entry, batch_size: int) -> Check | None:
         entry.origin,
         LogSlope(
             abscissae,
-            tuple(_excess(Cell(entry.problem, g, batch_size)) for g in (SMALL, LARGE)),
+            tuple(_excess(GradientCell(entry.problem, g, batch_size)) for g in (SMALL, LARGE)),
             (excess[0], excess[1]),
         ),
         equal(predicted, wrong, relative_margin=0.25),
@@ -161,5 +161,5 @@ def curves(suite: Suite) -> Iterator[Point]:
             if excess < 1e3:
                 at: dict[str, float | str] = {"problem": entry.name, "group_size": size}
                 at |= {"batch_size": batch, "one_prompt": str(entry.problem.contexts == 1)}
-                cell = Cell(entry.problem, size, batch)
+                cell = GradientCell(entry.problem, size, batch)
                 yield Point("ratio", entry.name, at, excess, _excess(cell))

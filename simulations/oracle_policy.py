@@ -26,7 +26,7 @@ from math import log, sqrt
 import numpy as np
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Cell, Decay, Estimator, Gap, Training
+from ustat_pg.engines import Decay, Estimator, Gap, GradientCell, Training
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
 from ustat_pg.predictions import (
     finite_covariance,
@@ -115,7 +115,7 @@ def difference(
         for estimator, sign in ((GRPO, 1.0), (ORACLE, -1.0))
         for quantity, share in projected(problem, estimator, form)
     ]
-    return Linear(Cell(problem, size, batch), tuple(terms))
+    return Linear(GradientCell(problem, size, batch), tuple(terms))
 
 
 def _slope(ground: Ground, sizes: tuple[int, ...], weight: int, exactly: bool) -> Check:
@@ -299,7 +299,9 @@ def curves(suite: Suite) -> Iterator[Point]:
             for estimator in (GRPO, ORACLE):
                 noise = covariance_of(landscape, estimator.baseline, size)
                 (weight,) = limit_weights(landscape.curvatures, noise, scale(ground))
-                functional = Linear(Cell(problem, size), tuple(projected(problem, estimator, form)))
+                functional = Linear(
+                    GradientCell(problem, size), tuple(projected(problem, estimator, form))
+                )
                 yield Point(STEM, estimator.baseline, at, float(weight), functional)
             yield Point(
                 STEM, "difference", at, constant / pairs(size), difference(ground, size), True

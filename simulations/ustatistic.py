@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ustat_pg.checks import Interval, Statement, equal
-from ustat_pg.engines import Cell, Distance, Estimator
+from ustat_pg.engines import Distance, Estimator, GradientCell
 from ustat_pg.experiment import Check, Claim, Identity, Linear, Point, mean_of
 from ustat_pg.predictions import gradient_mse
 
@@ -49,7 +49,7 @@ def claim(suite: Suite) -> Claim:
     same = Statement(0.0, Interval(0.0, ROUNDING), scale=0.0)
     for entry in suite.single_prompts:
         for group_size in dict.fromkeys((*suite.group_sizes[:3], 3)):
-            cell = Cell(entry.problem, group_size)
+            cell = GradientCell(entry.problem, group_size)
             at = f"{entry.name} G={group_size}"
             for estimator, formula in IDENTITIES:
                 rivals = tuple(RIVALS.items()) if formula == "U-statistic" else ()
@@ -61,7 +61,7 @@ def claim(suite: Suite) -> Claim:
                         same,
                     )
                 )
-        cell = Cell(entry.problem, 2)
+        cell = GradientCell(entry.problem, 2)
         second = Distance(Estimator("grpo"), Estimator("oracle"))
         weights = ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0), (second, -1.0))
         scale = gradient_mse(entry.problem.moments(), "grpo", 2).mse
@@ -94,5 +94,5 @@ def curves(suite: Suite) -> Iterator[Point]:
                     part,
                     {"problem": entry.name, "group_size": size},
                     value,
-                    mean_of(Cell(problem, size), quantity),
+                    mean_of(GradientCell(problem, size), quantity),
                 )

@@ -7,13 +7,13 @@ from itertools import product
 import pytest
 
 from ustat_pg.checks import Evidence, Interval, RivalVerdict, Verdict, decide, equal
-from ustat_pg.engines import Cell, Estimator, SquaredError
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.experiment import Check, Claim, mean_of
 from ustat_pg.problems import random_problem
 from ustat_pg.results import CheckResult, ClaimResult, Findings
 from ustat_pg.validation import InputError
 
-CELL = mean_of(Cell(random_problem(0), 2), SquaredError(Estimator("grpo")))
+CELL = mean_of(GradientCell(random_problem(0), 2), SquaredError(Estimator("grpo")))
 RUNS, OTHER = "a wrong run", "a wrong formula"
 TRUE, FALSE, FAR = 1.0, 2.0, 1.5
 """A value that agrees with the prediction, the rival's, and one between them."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .validation import InputError, integer
 
-__all__ = ["ALIASES", "DESIGNS", "check_design"]
+__all__ = ["ALIASES", "DESIGNS", "require_design"]
 
 DESIGNS = ("iid", "fixed", "without-replacement")
 """Independent draws from ρ; every prompt once; distinct prompts drawn uniformly."""
@@ -16,7 +16,7 @@ ALIASES = {"rloo": "grpo", "reinforce": "vanilla"}
 """Other names in use for the same estimator."""
 
 
-def check_design(design: str, batch_size: int, contexts: int, uniform: bool) -> None:
+def require_design(design: str, batch_size: int, contexts: int, uniform: bool) -> None:
     """Refuse a design that does not fit the prompts.
 
     Raises:

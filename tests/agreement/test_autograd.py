@@ -9,7 +9,7 @@ from simulations import Suite, claim
 from tests.agreement import test_engines as shared
 from ustat_pg import rng
 from ustat_pg.checks import RivalVerdict, Verdict
-from ustat_pg.engines import Cell, Distance, Estimator, SquaredError
+from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError
 from ustat_pg.engines.gradients import cpu, reference
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.policies import OutputSpace
@@ -24,7 +24,6 @@ from ustat_pg.problems import (
 torch = pytest.importorskip("torch")
 
 from tests.agreement.test_tokens import SMALL, SORTING, network, prefix  # noqa: E402
-from ustat_pg.engines import get_engine  # noqa: E402
 from ustat_pg.engines.gradients import autograd  # noqa: E402
 from ustat_pg.engines.gradients.autograd import AutogradEngine  # noqa: E402
 from ustat_pg.engines.networks import models as torch_models  # noqa: E402
@@ -81,7 +80,7 @@ def compare(cell, replications=40, precision="float64", quantities=None, first=s
     """A block's sums against the reference engine's."""
     quantities = quantities or shared.quantities_for(cell.group_size)
     where = {"seed": 3, "first": first, "replications": replications}
-    plain = reference.ENGINE.measure(cell, quantities, **where)
+    plain = cell.measure("reference", quantities, **where)
     found = AutogradEngine(precision=precision).measure(cell, quantities, **where)
     relative, floor = ROUNDING[precision]
     scale = shared.scale_of(cell.problem) ** shared.powers(quantities)
@@ -107,8 +106,8 @@ def test_the_same_integers(make):
 
 def test_the_same_integers_on_real_data():
     """1,797 contexts, and more of them drawn at once than one block of words holds."""
-    same_integers(Cell(digits_problem(), 6, 5), 400)
-    same_integers(Cell(digits_problem(), 2, 40, "without-replacement"))
+    same_integers(GradientCell(digits_problem(), 6, 5), 400)
+    same_integers(GradientCell(digits_problem(), 2, 40, "without-replacement"))
 
 
 def test_laws_with_corners_give_the_same_integers():
@@ -119,7 +118,7 @@ def test_laws_with_corners_give_the_same_integers():
         np.tile([[1.0, 0.0, 2.0]], (6, 3, 1)),
         np.tile([[0.0, 1e-11, 1 - 1e-11], [0.5, 0.5, 0.0], [0.0, 1.0, 0.0]], (6, 1, 1)),
     )
-    same_integers(Cell(problem, 9, 4), 500, first=0)
+    same_integers(GradientCell(problem, 9, 4), 500, first=0)
 
 
 def test_a_word_on_an_edge_belongs_to_the_outcome_above(monkeypatch):
@@ -135,12 +134,12 @@ def test_a_word_on_an_edge_belongs_to_the_outcome_above(monkeypatch):
     edges = [int(end) for end in rng.thresholds(problem.context_probs)]
     words[:] = sorted({0, 2**32 - 1} | {e + d for e in edges[:-1] for d in (-1, 0, 1)})
     expected = [sum(end <= word for end in edges) for word in words]
-    where, _ = autograd.draw(Cell(problem, 1, len(words)), seed=0, first=0, replications=2)
+    where, _ = autograd.draw(GradientCell(problem, 1, len(words)), seed=0, first=0, replications=2)
     assert where.tolist() == [expected] * 2
     ends = rng.thresholds(problem.outcomes.probs)
     inner = {int(e) + d for e in ends.ravel() for d in (-1, 0) if e < 2**32}
     words[:] = sorted(inner | {0, 2**32 - 1})
-    cell = Cell(problem, len(words), 5, "fixed")
+    cell = GradientCell(problem, len(words), 5, "fixed")
     _, chosen = autograd.draw(cell, seed=0, first=0, replications=1)
     for x in range(5):
         assert chosen[0, x].tolist() == [sum(int(e) <= word for e in ends[x]) for word in words]
@@ -157,7 +156,7 @@ def test_the_same_sums(make, precision):
 @each
 def test_the_same_sums_of_few_estimators(make):
     """Some take a surrogate each; one more and they share the outputs' own gradients."""
-    cell = Cell(make(), 4, 2)
+    cell = GradientCell(make(), 4, 2)
     for count in range(1, autograd._FEW + 2):
         names = ("norm-weighted", "grpo", "oracle", "minimum-variance")[:count]
         assert len(names) == count
@@ -169,8 +168,8 @@ def test_the_same_sums_of_few_estimators(make):
 
 def test_the_same_sums_on_real_data():
     part = digits_problem().restrict(range(0, 1797, 60), uniform=True)
-    compare(Cell(part, 4, 3), 30)
-    compare(Cell(part, 3, 5, "without-replacement"), 30)
+    compare(GradientCell(part, 4, 3), 30)
+    compare(GradientCell(part, 3, 5, "without-replacement"), 30)
 
 
 def test_the_same_sums_where_scores_vanish():
@@ -182,7 +181,7 @@ def test_the_same_sums_where_scores_vanish():
         SoftmaxBandit.tabular([1.0], [[40.0, 0.0, 0.0]], rewards, law),
     ):
         for batch in (1, 2):
-            compare(Cell(problem, 4, batch), 100)
+            compare(GradientCell(problem, 4, batch), 100)
 
 
 def test_the_same_sums_under_a_large_offset():
@@ -194,8 +193,8 @@ def test_the_same_sums_under_a_large_offset():
     )
     names = ("grpo", "group-mean", "oracle", "minimum-variance")
     quantities = [SquaredError(Estimator(name)) for name in names]
-    cell = Cell(problem, 4, 2)
-    plain = reference.ENGINE.measure(cell, quantities, replications=50).mean
+    cell = GradientCell(problem, 4, 2)
+    plain = cell.measure("reference", quantities, replications=50).mean
     assert plain[0] < 10
     for precision, rounding in (("float64", 1e-5), ("float32", 1e-3)):
         found = AutogradEngine(precision=precision).measure(cell, quantities, replications=50)
@@ -205,18 +204,17 @@ def test_the_same_sums_under_a_large_offset():
 @each
 def test_simulation_finds_what_enumeration_finds(make):
     problem = make()
-    for cell in (Cell(problem, 2), Cell(problem, 3), Cell(problem, 2, 2)):
+    for cell in (GradientCell(problem, 2), GradientCell(problem, 3), GradientCell(problem, 2, 2)):
         shared.within_five_errors(cell, "autograd", 4000)
 
 
 def test_blocks_merged_are_one_block():
-    cell, quantities = Cell(network(BRACKETS), 3, 2), shared.quantities_for(3)
-    engine = get_engine("autograd")
-    whole = engine.measure(cell, quantities, seed=1, first=shared.FAR, replications=60)
+    cell, quantities = GradientCell(network(BRACKETS), 3, 2), shared.quantities_for(3)
+    whole = cell.measure("autograd", quantities, seed=1, first=shared.FAR, replications=60)
     merged = None
     for start, stop in ((0, 1), (1, 25), (25, 59), (59, 60)):
         where = {"first": shared.FAR + start, "replications": stop - start}
-        part = engine.measure(cell, quantities, seed=1, **where)
+        part = cell.measure("autograd", quantities, seed=1, **where)
         merged = part if merged is None else merged.merge(part)
     scale = shared.scale_of(cell.problem) ** shared.powers(quantities)
     assert (np.abs(merged.mean - whole.mean) / scale).max() < 1e-13
@@ -228,7 +226,7 @@ def test_many_outputs_and_parameters():
     problem = TokenProblem(space, [(3,), (1, 4)], lambda x, y: float(sum(y) % 10 == x[0]))
     policy = TransformerPolicy.initial(space, problem.prompts, width=8, seed=2)
     assert policy.d > 1000
-    cell = Cell(problem.at(policy), 8, 2)
+    cell = GradientCell(problem.at(policy), 8, 2)
     quantities = [SquaredError(Estimator(name)) for name in ("grpo", "vanilla", "oracle")]
     for precision in ROUNDING:
         compare(cell, 20, precision, quantities)
@@ -299,7 +297,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("precision", ROUNDING)
 def test_a_wrong_gradient_is_refused(monkeypatch, wrong, few, precision):
-    cell = Cell(network(BRACKETS), 4, 2)
+    cell = GradientCell(network(BRACKETS), 4, 2)
     quantities = [SquaredError(Estimator("grpo"))]
     if not few:
         shifts = range(autograd._FEW)
@@ -313,7 +311,7 @@ def test_a_wrong_gradient_is_refused(monkeypatch, wrong, few, precision):
 @pytest.mark.parametrize("factor", [0.0, 1.01, -1.0])
 def test_a_wrong_target_is_refused(monkeypatch, factor):
     """By the sums of a block, and by what enumeration finds."""
-    cell = Cell(MAKERS["prefix"](), 2)
+    cell = GradientCell(MAKERS["prefix"](), 2)
     original = autograd._Prepared._target
     monkeypatch.setattr(autograd, "_KEPT", {})
     monkeypatch.setattr(autograd._Prepared, "_target", lambda self, m: factor * original(self, m))

@@ -26,20 +26,19 @@ from tests.agreement import test_trajectories as paths
 from ustat_pg.engines import (
     Ball,
     Box,
-    Cell,
     Constant,
     Decay,
     Distance,
     Estimator,
     Gap,
+    GradientCell,
     SquaredError,
     Training,
-    get_engine,
 )
 from ustat_pg.engines.gradients import cpu, cuda, reference
 from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs.cuda import Flips, flips
-from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine
+from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,9 +88,7 @@ def _small(room: int, shape: Any, dtype: Any) -> Any:
 
 
 def measure(engine, cell, quantities, replications=REPLICATIONS, first=FAR):
-    return get_engine(engine).measure(
-        cell, quantities, seed=3, first=first, replications=replications
-    )
+    return cell.measure(engine, quantities, seed=3, first=first, replications=replications)
 
 
 def train(engine, training, quantities):
@@ -99,9 +96,7 @@ def train(engine, training, quantities):
 
 
 def run(engine, trajectory, replications=4, first=FAR):
-    return get_trajectory_engine(engine).run(
-        trajectory, seed=4, first=first, replications=replications
-    )
+    return trajectory.run(engine, seed=4, first=first, replications=replications)
 
 
 def corners():
@@ -132,9 +127,12 @@ def measured_cells():
             yield f"{label}/{cell.design}/G{cell.group_size}/B{cell.batch_size}", cell
     for number, problem in enumerate(corners()):
         for batch in (1, 2):
-            yield f"corner {number}/B{batch}", Cell(problem, 4, batch)
+            yield f"corner {number}/B{batch}", GradientCell(problem, 4, batch)
     for kind in ("plain", "shared-linear", "linear", "one-context"):
-        yield f"large group/{kind}", Cell(random_problem(2, kind), cuda.COMPARED_OUTPUTS + 6)
+        yield (
+            f"large group/{kind}",
+            GradientCell(random_problem(2, kind), cuda.COMPARED_OUTPUTS + 6),
+        )
 
 
 def plain_quantities(size):
@@ -180,8 +178,8 @@ def trajectories():
             )
 
 
-CHUNKED = Cell(random_problem(0, "plain"), 4, 2)
-PLAIN = Cell(random_problem(0, "plain"), 4)
+CHUNKED = GradientCell(random_problem(0, "plain"), 4, 2)
+PLAIN = GradientCell(random_problem(0, "plain"), 4)
 PATH = Trajectory(paths.problem(3, 5, 2, 2), 3, STEPS, Constant(0.5), snapshots=(0, 5, STEPS))
 
 

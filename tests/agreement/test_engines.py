@@ -7,16 +7,15 @@ import pytest
 
 from ustat_pg import estimators, rng
 from ustat_pg.engines import (
-    Cell,
     Distance,
     Estimator,
+    GradientCell,
     InfeasibleError,
     Projection,
     SquaredError,
     SquaredProjection,
-    get_engine,
 )
-from ustat_pg.engines.gradients import cpu, exact, reference
+from ustat_pg.engines.gradients import cpu, reference
 from ustat_pg.engines.gradients import lanes as bodies
 from ustat_pg.problems import KINDS, SoftmaxBandit, digits_problem, random_problem
 from ustat_pg.validation import InputError
@@ -68,11 +67,11 @@ def cells(problem, sizes, batches):
     even = problem.restrict(range(problem.contexts), uniform=True)
     for size in sizes:
         for batch in batches:
-            yield Cell(problem, size, batch)
+            yield GradientCell(problem, size, batch)
             if batch <= problem.contexts:
-                yield Cell(even, size, batch, "without-replacement")
+                yield GradientCell(even, size, batch, "without-replacement")
             if batch == problem.contexts:
-                yield Cell(even, size, batch, "fixed")
+                yield GradientCell(even, size, batch, "fixed")
 
 
 @pytest.mark.parametrize("first", [0, FAR])
@@ -96,12 +95,12 @@ def test_the_same_integers(form, first):
 
 def test_the_same_integers_on_real_data():
     """1,797 contexts: a guide table with fewer places than contexts."""
-    cell = Cell(digits_problem(), 6, 5)
+    cell = GradientCell(digits_problem(), 6, 5)
     plain = reference.draw(cell, seed=1, first=FAR, replications=400)
     where, chosen = cpu.draw(cell, seed=1, first=FAR, replications=400)
     assert np.array_equal(plain.contexts, where)
     assert np.array_equal(plain.arms, cell.problem.outcomes.arms[where[..., None], chosen])
-    cell = Cell(digits_problem(), 2, 40, "without-replacement")
+    cell = GradientCell(digits_problem(), 2, 40, "without-replacement")
     plain = reference.draw(cell, seed=1, first=3, replications=50)
     where, _ = cpu.draw(cell, seed=1, first=3, replications=50)
     assert np.array_equal(plain.contexts, where)
@@ -115,7 +114,7 @@ def test_laws_with_corners_give_the_same_integers():
         np.tile([[1.0, 0.0, 2.0]], (6, 3, 1)),
         np.tile([[0.0, 1e-11, 1 - 1e-11], [0.5, 0.5, 0.0], [0.0, 1.0, 0.0]], (6, 1, 1)),
     )
-    cell = Cell(problem, 9, 4)
+    cell = GradientCell(problem, 9, 4)
     plain = reference.draw(cell, seed=2, first=0, replications=500)
     where, chosen = cpu.draw(cell, seed=2, first=0, replications=500)
     assert set(np.unique(where)) <= {1, 3, 4}
@@ -140,12 +139,14 @@ def test_a_word_on_an_edge_belongs_to_the_outcome_above(monkeypatch):
         return np.broadcast_to(np.array(words, np.uint32)[:count], (*shape, count))
 
     monkeypatch.setattr(rng, "words", handed)
-    found = reference.draw(Cell(problem, 1, len(words)), seed=0, first=0, replications=2)
+    found = reference.draw(GradientCell(problem, 1, len(words)), seed=0, first=0, replications=2)
     assert found.contexts.tolist() == [expected] * 2
     outcomes = problem.outcomes
     ends = rng.thresholds(outcomes.probs)
     words[:] = sorted({int(e) for e in ends.ravel() if e < 2**32})
-    found = reference.draw(Cell(problem, len(words), 5, "fixed"), seed=0, first=0, replications=1)
+    found = reference.draw(
+        GradientCell(problem, len(words), 5, "fixed"), seed=0, first=0, replications=1
+    )
     for x in range(5):
         chosen = [sum(int(end) <= word for end in ends[x]) for word in words]
         assert found.arms[0, x].tolist() == outcomes.arms[x, chosen].tolist()
@@ -155,9 +156,7 @@ def test_a_word_on_an_edge_belongs_to_the_outcome_above(monkeypatch):
 def compare(cell, replications, tolerance=1e-12, first=FAR, seed=3):
     quantities = quantities_for(cell.group_size)
     plain, *others = (
-        get_engine(name).measure(
-            cell, quantities, seed=seed, first=first, replications=replications
-        )
+        cell.measure(name, quantities, seed=seed, first=first, replications=replications)
         for name in SAMPLING
     )
     scale = scale_of(cell.problem) ** powers(quantities)
@@ -185,8 +184,8 @@ def test_the_same_numbers_on_every_kind(kind):
 
 def test_the_same_numbers_on_real_data():
     part = digits_problem().restrict(range(0, 1797, 60), uniform=True)
-    compare(Cell(part, 4, 3), 60)
-    compare(Cell(part, 3, 5, "without-replacement"), 60)
+    compare(GradientCell(part, 4, 3), 60)
+    compare(GradientCell(part, 3, 5, "without-replacement"), 60)
 
 
 def test_the_same_numbers_where_scores_vanish():
@@ -199,7 +198,7 @@ def test_the_same_numbers_where_scores_vanish():
         SoftmaxBandit.tabular([1.0], [[16.0, 0.0, 0.5]], rewards, law),
     ):
         for batch in (1, 2):
-            compare(Cell(problem, 4, batch), 200)
+            compare(GradientCell(problem, 4, batch), 200)
 
 
 @pytest.mark.parametrize("gap", [3.0, 5.0, 6.8, 7.8, 9.0])
@@ -208,7 +207,7 @@ def test_one_replication_keeps_its_digits_where_a_norm_dwarfs_the_others(gap):
     problem = SoftmaxBandit.tabular(
         [1.0], [[gap, 0.0, 0.3]], [[[0.9], [0.37], [0.61]]], np.ones((1, 3, 1))
     )
-    cell = Cell(problem, 3)
+    cell = GradientCell(problem, 3)
     draws = reference.draw(cell, seed=0, first=0, replications=20_000)
     rare = np.flatnonzero((draws.arms[:, 0] > 0).sum(axis=1) == 1)[:20]
     assert len(rare) > 5
@@ -227,10 +226,8 @@ def test_the_same_numbers_under_a_large_offset(batch):
     names = ("grpo", "group-mean", "oracle", "norm-weighted", "minimum-variance")
     quantities = [SquaredError(Estimator(name)) for name in names]
     quantities += [Distance(Estimator("grpo"), Estimator("oracle"))]
-    cell = Cell(problem, 4, batch)
-    plain, *others = (
-        get_engine(name).measure(cell, quantities, replications=50).mean for name in SAMPLING
-    )
+    cell = GradientCell(problem, 4, batch)
+    plain, *others = (cell.measure(name, quantities, replications=50).mean for name in SAMPLING)
     small = [0, 1, 2, 5]
     assert plain[0] < 10
     for found in others:
@@ -240,16 +237,15 @@ def test_the_same_numbers_under_a_large_offset(batch):
 
 @pytest.mark.parametrize("kind", ["plain", "linear", "shared-linear"])
 def test_blocks_merged_are_one_block(kind):
-    cell = Cell(random_problem(0, kind), 4, 2)
+    cell = GradientCell(random_problem(0, kind), 4, 2)
     quantities = quantities_for(4)
     scale = scale_of(cell.problem) ** powers(quantities)
     for name in SAMPLING:
-        engine = get_engine(name)
-        whole = engine.measure(cell, quantities, seed=1, first=FAR, replications=300)
+        whole = cell.measure(name, quantities, seed=1, first=FAR, replications=300)
         merged = None
         for start, stop in ((0, 1), (1, 120), (120, 299), (299, 300)):
-            part = engine.measure(
-                cell, quantities, seed=1, first=FAR + start, replications=stop - start
+            part = cell.measure(
+                name, quantities, seed=1, first=FAR + start, replications=stop - start
             )
             merged = part if merged is None else merged.merge(part)
         assert merged.n == whole.n == 300
@@ -259,41 +255,40 @@ def test_blocks_merged_are_one_block(kind):
 
 
 def test_the_order_of_quantities_does_not_matter():
-    cell = Cell(random_problem(0), 4, 2)
+    cell = GradientCell(random_problem(0), 4, 2)
     quantities = quantities_for(4)
     order = np.random.default_rng(0).permutation(len(quantities))
     for name in SAMPLING:
-        engine = get_engine(name)
-        straight = engine.measure(cell, quantities, replications=50)
-        mixed = engine.measure(cell, [quantities[i] for i in order], replications=50)
+        straight = cell.measure(name, quantities, replications=50)
+        mixed = cell.measure(name, [quantities[i] for i in order], replications=50)
         assert np.allclose(mixed.mean, straight.mean[order], rtol=1e-12, atol=1e-15)
         assert np.allclose(
             mixed.products, straight.products[np.ix_(order, order)], rtol=1e-10, atol=1e-14
         )
         for i in (0, 7, 15, 30):
-            alone = engine.measure(cell, [quantities[i]], replications=50)
+            alone = cell.measure(name, [quantities[i]], replications=50)
             assert alone.mean[0] == pytest.approx(straight.mean[i], rel=1e-12, abs=1e-15)
 
 
 def test_the_cpu_engine_takes_no_new_baseline_for_another(monkeypatch):
     """One that the body does not know would be computed as no baseline at all."""
     monkeypatch.setitem(estimators.BASELINES, "median", estimators.group_mean)
-    cell = Cell(random_problem(0), 3)
+    cell = GradientCell(random_problem(0), 3)
     quantity = SquaredError(Estimator("median"))
-    get_engine("reference").measure(cell, [quantity], replications=10)
+    cell.measure("reference", [quantity], replications=10)
     with pytest.raises(InputError, match="engine cpu cannot run median"):
-        get_engine("cpu").measure(cell, [quantity], replications=10)
+        cell.measure("cpu", [quantity], replications=10)
 
 
 def test_the_cpu_engine_refuses_what_it_cannot_run():
     own = Estimator("own", function=lambda z, _: z)
     for quantity in (SquaredError(own), Distance(Estimator("grpo"), own)):
         with pytest.raises(InputError, match="engine cpu cannot run own: use reference or exact"):
-            cpu.ENGINE.measure(Cell(random_problem(0), 2), [quantity], replications=2)
+            GradientCell(random_problem(0), 2).measure("cpu", [quantity], replications=2)
     for name in LEAVE_ONE_OUT:
         with pytest.raises(InputError, match="at least 2: group size is 1"):
-            cpu.ENGINE.measure(
-                Cell(random_problem(0), 1), [SquaredError(Estimator(name))], replications=2
+            GradientCell(random_problem(0), 1).measure(
+                "cpu", [SquaredError(Estimator(name))], replications=2
             )
 
 
@@ -302,18 +297,18 @@ def test_the_cpu_engine_refuses_what_it_cannot_run():
 def test_a_block_without_replications_is_refused(name, replications):
     """With n = 0 a result would read as an enumerated mean."""
     with pytest.raises(InputError, match="replications"):
-        get_engine(name).measure(
-            Cell(random_problem(0), 2), [SquaredError(Estimator("grpo"))], replications=replications
+        GradientCell(random_problem(0), 2).measure(
+            name, [SquaredError(Estimator("grpo"))], replications=replications
         )
 
 
 def within_five_errors(cell, name, replications):
     quantities = quantities_for(cell.group_size)
     try:
-        truth = exact.ENGINE.measure(cell, quantities).mean
+        truth = cell.measure("exact", quantities).mean
     except InfeasibleError:
         pytest.fail("the test asks for too much")
-    found = get_engine(name).measure(cell, quantities, seed=11, replications=replications)
+    found = cell.measure(name, quantities, seed=11, replications=replications)
     error = np.sqrt(np.diagonal(found.covariance) / replications)
     rounding = 1e-13 * scale_of(cell.problem) ** powers(quantities)
     off = np.abs(found.mean - truth) / (5 * error + rounding)
@@ -328,7 +323,7 @@ def test_simulation_finds_what_enumeration_finds(kind):
         # As it is, its rare arms (1e-5) carry the error: a normal interval would take millions.
         problem = problem.with_theta(problem.policy.theta / 2)
     for size, batch in ((2, 1), (4, 1), (2, 2)):
-        error = within_five_errors(Cell(problem, size, batch), "cpu", 100_000)
+        error = within_five_errors(GradientCell(problem, size, batch), "cpu", 100_000)
         assert error.max() < 0.01
 
 
@@ -337,11 +332,11 @@ def test_simulation_finds_what_enumeration_finds(kind):
 def test_simulation_finds_what_enumeration_finds_in_other_designs(form, design):
     problem = random_problem(5, FORMS[form], contexts=2).restrict([0, 1], uniform=True)
     batch = 2 if design == "fixed" else 1
-    within_five_errors(Cell(problem, 2, batch, design), "cpu", 50_000)
+    within_five_errors(GradientCell(problem, 2, batch, design), "cpu", 50_000)
 
 
 @pytest.mark.parametrize("kind", ["plain", "linear", "shared-linear", "binary"])
 def test_the_reference_finds_what_enumeration_finds(kind):
     problem = random_problem(6, kind, contexts=2)
-    within_five_errors(Cell(problem, 3, 1), "reference", 10_000)
-    within_five_errors(Cell(problem, 2, 2), "reference", 10_000)
+    within_five_errors(GradientCell(problem, 3, 1), "reference", 10_000)
+    within_five_errors(GradientCell(problem, 2, 2), "reference", 10_000)

@@ -14,8 +14,8 @@ import torch
 from ustat_pg import rng
 from ustat_pg.engines import Constant, Decay, Estimator, Gap
 from ustat_pg.engines.networks import runs as network_runs
-from ustat_pg.engines.networks.cell import NetworkTraining, train
-from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine
+from ustat_pg.engines.networks.cell import NetworkTraining
+from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.policies import ArmLinearSoftmax, OutputSpace, PrefixSoftmax, TabularSoftmax
 from ustat_pg.policies.transformer import TransformerPolicy
 from ustat_pg.problems import SoftmaxBandit, TokenProblem, modular_sum, sorting
@@ -90,13 +90,13 @@ def reference(training, problem, estimator, snapshots, name="reference", **where
         snapshots=snapshots,
     )
     object.__setattr__(runs, "address", training.address)
-    return get_trajectory_engine(name).run(runs, **where)
+    return runs.run(name, **where)
 
 
 def off(training, problem, estimator, snapshots=SNAPSHOTS, **asked):
     """How far the two engines' θ are apart."""
     where = {"seed": 4, "first": FAR, "replications": 12} | asked
-    one = train(training, estimator, snapshots, **where)
+    one = training.train(estimator, snapshots, **where)
     two = reference(training, problem, estimator, snapshots, **where)
     assert one.shape == two.shape == (where["replications"], len(snapshots), problem.d)
     assert one.dtype == np.float64
@@ -275,7 +275,7 @@ def token_cell(which, **changed):
 
 def from_hand(training, estimator, runs=3, steps=2):
     """How far θ is from the arithmetic above, and how far it went."""
-    theta = train(training, estimator, (0, steps), seed=5, first=FAR, replications=runs)
+    theta = training.train(estimator, (0, steps), seed=5, first=FAR, replications=runs)
     hand = [by_hand(training, estimator, FAR + r, 5, steps) for r in range(runs)]
     moved = np.abs(theta[:, 1] - theta[:, 0]).max()
     return np.abs(theta[:, 1] - hand).max(), moved
@@ -386,9 +386,9 @@ def test_a_planted_error_is_seen_on_tokens(plant, monkeypatch):
 
 def test_a_rate_of_the_step_before_is_seen(monkeypatch):
     training = token_cell(TOKENS["prefix"])
-    own = train(training, Estimator("grpo"), (1,), replications=2)
+    own = training.train(Estimator("grpo"), (1,), replications=2)
     early_rate(monkeypatch)
-    assert np.abs(train(training, Estimator("grpo"), (1,), replications=2) - own).max() > 1e-3
+    assert np.abs(training.train(Estimator("grpo"), (1,), replications=2) - own).max() > 1e-3
 
 
 # Chunks, order, offsets.
@@ -400,21 +400,21 @@ def test_chunks_and_order_change_no_more_than_rounding(precision):
     limit = {"float64": 1e-13, "float32": 1e-5}[precision]
     training = token_cell(TOKENS["transformer"], precision=precision, batch_size=3)
     estimator, where = Estimator("grpo"), {"seed": 1, "first": FAR, "replications": 7}
-    whole = train(training, estimator, (1, 3), **where)
+    whole = training.train(estimator, (1, 3), **where)
     for chunk in (1, 2, 3):
-        parts = train(replace(training, chunk=chunk), estimator, (1, 3), **where)
+        parts = replace(training, chunk=chunk).train(estimator, (1, 3), **where)
         assert np.abs(parts - whole).max() < limit
-    later = train(training, estimator, (1, 3), seed=1, first=FAR + 5, replications=2)
+    later = training.train(estimator, (1, 3), seed=1, first=FAR + 5, replications=2)
     assert np.abs(later - whole[5:]).max() < limit
     assert np.abs(whole[5] - whole[6]).max() > 1e-2
-    again = train(training, estimator, (1, 3), **where)
+    again = training.train(estimator, (1, 3), **where)
     assert np.array_equal(again, whole)
 
 
 def test_single_precision_is_near_double():
     which = TOKENS["transformer"]
     double, single = (
-        train(token_cell(which, precision=name), Estimator("grpo"), (3,), replications=8)
+        token_cell(which, precision=name).train(Estimator("grpo"), (3,), replications=8)
         for name in ("float64", "float32")
     )
     assert 0 < np.abs(double - single).max() < 1e-4
@@ -448,7 +448,7 @@ def test_a_step_is_the_gradient_in_the_mean(kind):
     gradient = problem.bandit(policy).gradient()
     moves = {}
     for name in ("grpo", "norm-weighted", "oracle", "group-mean"):
-        theta = train(training, Estimator(name), (0, 1), seed=8, replications=runs)
+        theta = training.train(Estimator(name), (0, 1), seed=8, replications=runs)
         moves[name] = (theta[:, 1] - theta[:, 0]) / rate
     for name in ("grpo", "norm-weighted", "oracle"):
         mean, error = moves[name].mean(axis=0), moves[name].std(axis=0, ddof=1) / np.sqrt(runs)

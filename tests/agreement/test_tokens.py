@@ -11,8 +11,8 @@ import pytest
 from simulations import Suite, claim
 from tests.agreement import test_engines as shared
 from ustat_pg.checks import RivalVerdict, Verdict
-from ustat_pg.engines import Cell, Distance, Estimator, SquaredError
-from ustat_pg.engines.gradients import cpu, exact, reference
+from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError
+from ustat_pg.engines.gradients import cpu, reference
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import gradient_mse
@@ -66,7 +66,7 @@ def test_the_same_integers_and_numbers(make):
 @each
 def test_simulation_finds_what_enumeration_finds(make):
     problem = make()
-    for cell in (Cell(problem, 2), Cell(problem, 3), Cell(problem, 2, 2)):
+    for cell in (GradientCell(problem, 2), GradientCell(problem, 3), GradientCell(problem, 2, 2)):
         for name in ("reference", "cpu"):
             shared.within_five_errors(cell, name, 20_000 if name == "cpu" else 2_000)
 
@@ -80,11 +80,11 @@ def test_predictions_are_what_enumeration_finds(make, design):
     if design != "iid":
         problem = problem.restrict(range(problem.contexts), uniform=True)
     size = 2
-    cell = Cell(problem, size, batch, design)
+    cell = GradientCell(problem, size, batch, design)
     estimators = [Estimator(name) for name in BASELINES]
     quantities = [SquaredError(e) for e in estimators]
     quantities += [Distance(Estimator("grpo"), Estimator("oracle"))]
-    found = exact.ENGINE.measure(cell, quantities).mean
+    found = cell.measure("exact", quantities).mean
     moments = problem.moments()
     scale = max(found)
     for value, name in zip(found, BASELINES, strict=False):
@@ -100,7 +100,7 @@ def test_a_moment_that_is_one_percent_off_is_seen(make):
     problem = make()
     moments = problem.moments()
     wrong = replace(moments, gradient_sq=moments.gradient_sq * 1.01)
-    value = exact.ENGINE.measure(Cell(problem, 2), [SquaredError(Estimator("grpo"))]).mean[0]
+    value = GradientCell(problem, 2).measure("exact", [SquaredError(Estimator("grpo"))]).mean[0]
     assert gradient_mse(moments, "grpo", 2).mse == pytest.approx(value, rel=1e-11)
     assert gradient_mse(wrong, "grpo", 2).mse != pytest.approx(value, rel=1e-6)
 
@@ -112,7 +112,7 @@ def test_coordinates_of_the_span_give_the_same_errors():
     assert short.d < dense.d
     quantities = [SquaredError(Estimator(name)) for name in (*BASELINES, "norm-weighted")]
     for size in (2, 3):
-        one, two = (exact.ENGINE.measure(Cell(p, size), quantities).mean for p in (dense, short))
+        one, two = (GradientCell(p, size).measure("exact", quantities).mean for p in (dense, short))
         assert one == pytest.approx(two, rel=1e-9)
 
 
@@ -140,8 +140,8 @@ def test_many_outputs_under_the_compiled_engine():
     space = OutputSpace(10, 3)
     problem = TokenProblem(space, [(3,)], lambda x, y: float(sum(y) % 10 == x[0]))
     bandit = problem.at(PrefixSoftmax.random(space, 1, seed=2, scale=0.5))
-    cell = Cell(bandit, 8)
-    found = cpu.ENGINE.measure(cell, [SquaredError(Estimator("grpo"))], replications=20_000)
+    cell = GradientCell(bandit, 8)
+    found = cell.measure("cpu", [SquaredError(Estimator("grpo"))], replications=20_000)
     error = float(np.sqrt(found.covariance[0, 0] / found.n))
     predicted = gradient_mse(bandit.moments(), "grpo", 8).mse
     assert abs(found.mean[0] - predicted) < 5 * error

@@ -12,7 +12,7 @@ import pytest
 from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
 from ustat_pg.engines.runs import reference as plain
 from ustat_pg.engines.runs.lanes import FEW_CONTEXTS, LANES
-from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine
+from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import SoftmaxBandit, random_problem
 
 FAR = 2**40 + 3
@@ -56,7 +56,7 @@ def bends_of(which, seed=0):
 
 
 def run(name, trajectory, **where):
-    return get_trajectory_engine(name).run(trajectory, **where)
+    return trajectory.run(name, **where)
 
 
 def compare(trajectory, replications=60, seed=4, first=FAR):

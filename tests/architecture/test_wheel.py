@@ -73,9 +73,9 @@ def test_it_works_in_a_clean_environment(wheel, tmp_path):
     assert json.loads(out)["mse"] > 0
     code = (
         "from ustat_pg.engines import *; from ustat_pg.problems import random_problem;"
-        "c = Cell(random_problem(0), 2);"
+        "c = GradientCell(random_problem(0), 2);"
         "q = [SquaredError(Estimator('grpo'))];"
-        "print(get_engine('cpu').measure(c, q, replications=100).n,"
-        " get_engine('exact').measure(c, q).mean[0] > 0)"
+        "print(c.measure('cpu', q, replications=100).n,"
+        " c.measure('exact', q).mean[0] > 0)"
     )
     assert run(str(python), "-c", code).strip() == "100 True"

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +15,9 @@ from numba import cuda as numba_cuda
 
 from benchmarks import gpu as benchmark
 from benchmarks import mse_kernel, trajectories
-from ustat_pg.engines.gradients import cpu
+from ustat_pg.engines import GradientCell
 from ustat_pg.engines.runs.cuda import Flips
-from ustat_pg.engines.runs.trajectory import get_trajectory_engine
+from ustat_pg.engines.runs.trajectory import Trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 SQUARED = mse_kernel.Case(5, 4)
@@ -97,16 +96,19 @@ class OnTheCpu:
     """Stands in for the device: the cpu engine, of another seed where asked."""
 
     def __init__(self, monkeypatch, seed=0, spoil=1.0):
-        def measure(cell, quantities, replications):
-            found = cpu.ENGINE.measure(cell, quantities, seed=seed, replications=replications)
+        measure, run = GradientCell.measure, Trajectory.run
+
+        def measured(cell, engine, quantities, **where):
+            if engine == "cpu":
+                return measure(cell, engine, quantities, **where)
+            found = measure(cell, "cpu", quantities, seed=seed, **where)
             return replace(found, mean=found.mean * spoil)
 
-        monkeypatch.setattr(benchmark.cuda, "ENGINE", SimpleNamespace(measure=measure))
-        monkeypatch.setattr(benchmark, "get_trajectory_engine", lambda name: TRAJECTORIES)
+        monkeypatch.setattr(GradientCell, "measure", measured)
+        monkeypatch.setattr(Trajectory, "run", lambda asked, _, **where: run(asked, "cpu", **where))
         monkeypatch.setattr(benchmark, "floor", lambda *sizes: None)
 
 
-TRAJECTORIES = get_trajectory_engine("cpu")
 SMALL = benchmark.Effort(squares=5000, runs=2100, steps=5, compared=50, rounds=1, threads=2)
 
 
@@ -166,9 +168,9 @@ def test_shares_are_all_replications_once(total):
 
 def test_threads_do_not_change_the_cpu_engines_runs():
     trajectory = PATHS.trajectory(4)
-    whole = TRAJECTORIES.run(trajectory, replications=2100)
+    whole = trajectory.run("cpu", replications=2100)
     assert np.array_equal(benchmark.paths_on_cpu(trajectory, 2100, 2), whole)
     found = benchmark.squares_on_cpu(SQUARED.cell, 5000, 2)
     assert found.n == 5000
-    alone = cpu.ENGINE.measure(SQUARED.cell, [mse_kernel.QUANTITY], replications=5000)
+    alone = SQUARED.cell.measure("cpu", [mse_kernel.QUANTITY], replications=5000)
     assert found.mean == pytest.approx(alone.mean, rel=1e-12)

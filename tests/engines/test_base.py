@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 
 from ustat_pg.engines import (
-    Cell,
     Distance,
     Draws,
     Estimator,
+    GradientCell,
     MomentSums,
     Projection,
     SquaredError,
     SquaredProjection,
-    get_engine,
 )
-from ustat_pg.engines.base import direction, estimators_of
+from ustat_pg.engines.gradients.cell import direction, estimators_of
 from ustat_pg.problems import random_problem
 from ustat_pg.validation import InputError
 
@@ -107,18 +106,18 @@ EVEN = random_problem(0, "uniform-contexts")
 )
 def test_cells_that_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
-        Cell(*arguments)
+        GradientCell(*arguments)
 
 
 def test_a_cells_name_is_its_address():
     cells = [
-        Cell(problem, size, batch, design)
+        GradientCell(problem, size, batch, design)
         for problem in (EVEN, random_problem(1, "uniform-contexts"))
         for size in (1, 2, 11)
         for batch, design in ((3, "iid"), (3, "fixed"), (1, "iid"), (3, "without-replacement"))
     ]
     assert len({cell.name for cell in cells}) == len(cells)
-    assert Cell(EVEN, 2).name == f"{EVEN.digest}/G2/B1/iid"
+    assert GradientCell(EVEN, 2).name == f"{EVEN.digest}/G2/B1/iid"
 
 
 def test_labels():
@@ -163,8 +162,8 @@ def test_estimators_that_are_refused(arguments, message):
 @pytest.mark.parametrize("engine", ["exact", "reference", "cpu"])
 def test_a_constant_that_is_no_number_is_refused_by_every_engine(engine, number):
     with pytest.raises(InputError):
-        get_engine(engine).measure(
-            Cell(UNEVEN, 2), [SquaredError(Estimator("constant", constant=number))], replications=4
+        GradientCell(UNEVEN, 2).measure(
+            engine, [SquaredError(Estimator("constant", constant=number))], replications=4
         )
 
 
@@ -248,15 +247,15 @@ def test_directions():
 
 
 def test_engines_by_name():
+    cell, quantity = GradientCell(UNEVEN, 2), SquaredError(Estimator("grpo"))
     for name in ("exact", "reference", "cpu"):
-        engine = get_engine(name)
-        assert engine.name == name
-        assert engine.enumerates == (name == "exact")
+        sums = cell.measure(name, [quantity], replications=10)
+        assert sums.n == (0 if name == "exact" else 10)
     for name in ("gpu", "base", "", "Exact"):
         with pytest.raises(InputError, match="choose one of exact, reference, cpu"):
-            get_engine(name)
+            cell.measure(name, [quantity], replications=10)
 
 
 def test_cells_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Cell(UNEVEN, 2).group_size = 3
+        GradientCell(UNEVEN, 2).group_size = 3

@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 
 from simulations.landscapes import ball, triple
-from ustat_pg.engines import Cell as GradientCell
-from ustat_pg.engines import Constant, Estimator, Gap, MomentSums, Pit, SquaredError, Training
-from ustat_pg.engines.runs.cell import BINS, measure_training
+from ustat_pg.engines import (
+    Constant,
+    Estimator,
+    Gap,
+    GradientCell,
+    MomentSums,
+    Pit,
+    SquaredError,
+    Training,
+)
+from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.experiment.blocks import Block, run_task, sums_of
 
 LANDSCAPE = triple()
@@ -27,7 +35,7 @@ def block(first=0, replications=200, seed=3, **more):
 
 def test_a_result_is_plain_data_and_comes_back_whole():
     task = block()
-    direct = measure_training("cpu", CELL, QUANTITIES, seed=3, replications=200)
+    direct = CELL.measure("cpu", QUANTITIES, seed=3, replications=200)
     stored = json.loads(json.dumps(run_task(task)))
     found = sums_of(stored)
     assert found.n == direct.n

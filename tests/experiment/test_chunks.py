@@ -20,18 +20,18 @@ from ustat_pg.engines import (
     Constant,
     Estimator,
     Gap,
+    GradientCell,
     InfeasibleError,
     MomentSums,
     SquaredError,
 )
 from ustat_pg.engines.networks.cell import NetworkTraining, OutOfMemory
-from ustat_pg.engines.runs.cell import Runs
 from ustat_pg.experiment import Check, Claim, Options, Store, mean_of, run_claims
 from ustat_pg.experiment import blocks as blocks_module
 from ustat_pg.experiment import store as store_module
 from ustat_pg.experiment.blocks import Block, halved, run_task, sums_of
 from ustat_pg.experiment.options import BUDGETS
-from ustat_pg.experiment.plan import block_size, block_tasks, engine_of, exact_task, pilot_task
+from ustat_pg.experiment.plan import block_tasks, exact_task, pilot_task
 from ustat_pg.experiment.store import computed_by
 from ustat_pg.experiment.work import Work, environment
 from ustat_pg.memory import ChunkWarning
@@ -60,7 +60,7 @@ ERRORS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Hungry(Runs):
+class Hungry(Cell):
     """Runs whose values are their numbers, and which may not be more than some at once."""
 
     error: Exception
@@ -85,10 +85,10 @@ class Hungry(Runs):
     def rounding(self, quantity):
         return 0.0
 
-    def check_quantities(self, quantities):
+    def require_quantities(self, quantities):
         pass
 
-    def check_exact(self, quantities):
+    def require_exact(self, quantities):
         raise InfeasibleError("runs are simulated")
 
     def measure(self, engine, quantities, *, seed=0, first=0, replications=0):
@@ -222,12 +222,12 @@ def test_an_error_that_is_not_memory_is_raised_at_once(error, tmp_path):
 
 
 def test_a_gradients_block_has_no_chunk(tmp_path, monkeypatch):
-    def full(name):
+    def full(*_, **__):
         raise MemoryError("full")
 
-    task = Block(Cell(random_problem(0), 2), (SquaredError(GRPO),), "cpu", 0, 0, 10)
+    task = Block(GradientCell(random_problem(0), 2), (SquaredError(GRPO),), "cpu", 0, 0, 10)
     assert halved(task) is None
-    monkeypatch.setattr(blocks_module, "get_engine", full)
+    monkeypatch.setattr(GradientCell, "measure", full)
     with pytest.raises(MemoryError, match="full"):
         work_on([task], Store(tmp_path))
 
@@ -326,7 +326,7 @@ def test_the_chunk_is_part_of_the_blocks_key(tmp_path):
 
 
 def test_the_device_is_part_of_an_autograd_blocks_key_and_of_no_other():
-    bandit, quantities = Cell(random_problem(0), 2), (SquaredError(GRPO),)
+    bandit, quantities = GradientCell(random_problem(0), 2), (SquaredError(GRPO),)
     for engine in ("cpu", "cuda", "reference", "autograd"):
         said = [
             Block(bandit, quantities, engine, device=device).description
@@ -343,14 +343,19 @@ def test_the_device_reaches_the_engine(monkeypatch):
     asked = []
 
     class Spy(type(autograd.ENGINE)):
-        def __init__(self, device="cpu"):
-            asked.append(device)
-            super().__init__(device="cpu")
+        def measure(self, cell, quantities, **where):
+            asked.append(cell.device)
+            return super().measure(cell.on("cpu"), quantities, **where)
+
+        def require(self, cell, quantities):
+            pass
 
     monkeypatch.setattr(autograd, "ENGINE", Spy())
-    task = Block(Cell(PROBLEM.at(POLICY), 2), (SquaredError(GRPO),), "autograd", 0, 0, 4, "cuda:1")
+    task = Block(
+        GradientCell(PROBLEM.at(POLICY), 2), (SquaredError(GRPO),), "autograd", 0, 0, 4, "cuda:1"
+    )
     run_task(task)
-    assert asked == ["cpu", "cuda:1"]
+    assert asked == ["cuda:1"]
 
 
 @needs_torch
@@ -377,11 +382,11 @@ def test_one_thread_in_torch_wherever_a_network_is_trained():
 
 
 def test_networks_are_run_by_autograd_whatever_was_asked_for():
-    cell, gradients = training(), Cell(random_problem(0), 2)
+    cell, gradients = training(), GradientCell(random_problem(0), 2)
     for engine in ("cpu", "reference", "cuda"):
         options = Options("smoke", engine, seed=5, device="cuda:1")
-        assert engine_of(cell, options) == "autograd"
-        assert engine_of(gradients, options) == engine
+        assert cell.engine(options.engine) == "autograd"
+        assert gradients.engine(options.engine) == engine
         blocks = [
             pilot_task(cell, QUANTITIES, options),
             *block_tasks(cell, QUANTITIES, options, 20),
@@ -397,7 +402,7 @@ def test_networks_are_run_by_autograd_whatever_was_asked_for():
 def test_a_block_of_few_runs_is_its_own_pilots_size(block, size, pilot):
     cell = training(block=block)
     task = pilot_task(cell, QUANTITIES, Options("smoke"))
-    assert block_size(cell) == size
+    assert cell.block == size
     assert task.replications == pilot
     # No verdict reads a pilot's runs.
     assert task.first >= 2**62
@@ -413,11 +418,11 @@ def test_whole_runs_of_networks_have_no_exact_task():
 
 def test_the_budget_counts_outputs():
     options = Options("smoke")
-    assert options.budget_of(training()) == 6_000_000 * 256 // (3 * 2 * 3)
-    assert options.budget_of(Cell(random_problem(0), 2)) == 6_000_000
+    assert training().budget(options.budget) == 6_000_000 * 256 // (3 * 2 * 3)
+    assert GradientCell(random_problem(0), 2).budget(options.budget) == 6_000_000
     # One block at least.
     long = replace(training(), steps=2**20, batch_size=2**10)
-    assert options.budget_of(long) == long.block
+    assert long.budget(options.budget) == long.block
 
 
 def test_the_store_knows_the_version_of_torch(monkeypatch):

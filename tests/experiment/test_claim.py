@@ -9,7 +9,7 @@ import pytest
 
 from ustat_pg.checks import Verdict, decide, equal
 from ustat_pg.checks.intervals import half_width
-from ustat_pg.engines import Cell, Distance, Estimator, MomentSums, SquaredError, get_engine
+from ustat_pg.engines import Distance, Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Ratio, mean_of
 from ustat_pg.predictions import gradient_mse, oracle_ratio
 from ustat_pg.problems import random_problem
@@ -20,12 +20,12 @@ GRPO, ORACLE = Estimator("grpo"), Estimator("oracle")
 PANEL = (SquaredError(GRPO), SquaredError(ORACLE), Distance(GRPO, ORACLE))
 
 
-def simulated(cell: Cell, n: int = 40_000, seed: int = 0):
-    return {cell.name: (PANEL, get_engine("cpu").measure(cell, PANEL, seed=seed, replications=n))}
+def simulated(cell: GradientCell, n: int = 40_000, seed: int = 0):
+    return {cell.name: (PANEL, cell.measure("cpu", PANEL, seed=seed, replications=n))}
 
 
 def test_a_mean_is_the_blocks_mean_with_its_standard_error():
-    cell = Cell(PROBLEM, 3)
+    cell = GradientCell(PROBLEM, 3)
     sums = simulated(cell)
     evidence = mean_of(cell, PANEL[0]).evidence(sums, 1e-3)
     block = sums[cell.name][1]
@@ -35,7 +35,7 @@ def test_a_mean_is_the_blocks_mean_with_its_standard_error():
 
 
 def test_a_difference_uses_the_paired_draws():
-    cell = Cell(PROBLEM, 3)
+    cell = GradientCell(PROBLEM, 3)
     sums = simulated(cell)
     block = sums[cell.name][1]
     evidence = Linear(cell, ((PANEL[0], 1.0), (PANEL[1], -1.0))).evidence(sums, 1e-3)
@@ -44,7 +44,7 @@ def test_a_difference_uses_the_paired_draws():
 
 
 def test_a_ratios_interval_ends_where_its_excess_is_rejected():
-    cell = Cell(PROBLEM, 4)
+    cell = GradientCell(PROBLEM, 4)
     sums = simulated(cell)
     ratio = Ratio(mean_of(cell, PANEL[0]), mean_of(cell, PANEL[1]))
     evidence = ratio.evidence(sums, 1e-4)
@@ -58,7 +58,7 @@ def test_a_ratios_interval_ends_where_its_excess_is_rejected():
 
 
 def test_a_ratio_over_nothing_confirms_nothing():
-    cell = Cell(PROBLEM, 4)
+    cell = GradientCell(PROBLEM, 4)
     sums = {cell.name: (PANEL, MomentSums(10, np.array([1.0, 0.0, 0.0]), np.zeros((3, 3))))}
     evidence = Ratio(mean_of(cell, PANEL[0]), mean_of(cell, PANEL[1])).evidence(sums, 0.1)
     assert decide(equal(1.0), evidence).verdict == Verdict.INCONCLUSIVE
@@ -66,11 +66,13 @@ def test_a_ratio_over_nothing_confirms_nothing():
 
 def test_ratio_sides_must_share_a_cell():
     with pytest.raises(InputError, match="same cell"):
-        Ratio(mean_of(Cell(PROBLEM, 2), PANEL[0]), mean_of(Cell(PROBLEM, 3), PANEL[1]))
+        Ratio(
+            mean_of(GradientCell(PROBLEM, 2), PANEL[0]), mean_of(GradientCell(PROBLEM, 3), PANEL[1])
+        )
 
 
 def test_the_slope_of_a_power_law_is_its_exponent():
-    cells = [Cell(PROBLEM, g) for g in (2, 4, 8)]
+    cells = [GradientCell(PROBLEM, g) for g in (2, 4, 8)]
     sums = {
         cell.name: (PANEL, MomentSums.exact(np.array([cell.group_size**-1.5, 1.0, 1.0])))
         for cell in cells
@@ -84,7 +86,7 @@ def test_the_slope_of_a_power_law_is_its_exponent():
 
 
 def test_a_slopes_interval_holds_the_truth_and_narrows():
-    cells = [Cell(PROBLEM, g) for g in (2, 8)]
+    cells = [GradientCell(PROBLEM, g) for g in (2, 8)]
     truth = [gradient_mse(PROBLEM.moments(), "grpo", g).mse for g in (2, 8)]
     exact = log(truth[1] / truth[0]) / log(4)
     points = tuple(mean_of(cell, PANEL[0]) for cell in cells)
@@ -98,7 +100,7 @@ def test_a_slopes_interval_holds_the_truth_and_narrows():
 
 
 def test_a_slope_through_a_negative_value_confirms_nothing():
-    cells = [Cell(PROBLEM, g) for g in (2, 8)]
+    cells = [GradientCell(PROBLEM, g) for g in (2, 8)]
     sums = {
         cell.name: (PANEL, MomentSums(10, np.array([-1.0, 1.0, 1.0]), np.zeros((3, 3))))
         for cell in cells
@@ -110,7 +112,7 @@ def test_a_slope_through_a_negative_value_confirms_nothing():
 
 @pytest.mark.parametrize("kind", ["mean", "ratio", "slope"])
 def test_planned_replications_reach_the_margin(kind):
-    cells = [Cell(PROBLEM, g) for g in (2, 4)]
+    cells = [GradientCell(PROBLEM, g) for g in (2, 4)]
     pilot = simulated(cells[0], 8192, seed=1) | simulated(cells[1], 8192, seed=1)
     ratio = Ratio(mean_of(cells[0], PANEL[0]), mean_of(cells[0], PANEL[1]))
     functional, prediction, margin = {
@@ -133,12 +135,14 @@ def test_planned_replications_reach_the_margin(kind):
 
 
 def test_two_checks_of_one_name_are_refused():
-    check = Check("a", "made-up", mean_of(Cell(PROBLEM, 2), PANEL[0]), equal(1.0))
+    check = Check("a", "made-up", mean_of(GradientCell(PROBLEM, 2), PANEL[0]), equal(1.0))
     with pytest.raises(InputError, match="same name"):
         Claim("mse", (), (check, check))
 
 
 def test_a_rival_that_the_claim_does_not_list_is_refused():
-    check = Check("a", "made-up", mean_of(Cell(PROBLEM, 2), PANEL[0]), equal(1.0, {"x": 2.0}))
+    check = Check(
+        "a", "made-up", mean_of(GradientCell(PROBLEM, 2), PANEL[0]), equal(1.0, {"x": 2.0})
+    )
     with pytest.raises(InputError, match="not listed"):
         Claim("mse", (), (check,))

@@ -9,7 +9,7 @@ from simulations import STEMS, Suite, curves
 from simulations.problems import mse_of
 from ustat_pg.checks import Evidence, Interval
 from ustat_pg.checks.intervals import half_width
-from ustat_pg.engines import Cell, get_engine
+from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Options, Point, Store, load_curves, mean_of, run_points
 from ustat_pg.experiment.curves import _interval
 from ustat_pg.experiment.plan import BLOCK
@@ -25,7 +25,7 @@ def problem():
 
 def points(problem, enumerate=True):
     value = gradient_mse(problem.moments(), "grpo", 3).mse
-    functional = mean_of(Cell(problem, 3), mse_of("grpo"))
+    functional = mean_of(GradientCell(problem, 3), mse_of("grpo"))
     return [
         Point("f", "grpo", {"group_size": 3}, value, functional, enumerate),
         Point("f", "grpo", {"group_size": 4}, gradient_mse(problem.moments(), "grpo", 4).mse),
@@ -35,7 +35,7 @@ def points(problem, enumerate=True):
 
 def test_a_point_is_what_the_engine_measures(problem, tmp_path):
     frame = run_points(points(problem), Options("smoke"), Store(tmp_path))
-    drawn = get_engine("cpu").measure(Cell(problem, 3), (mse_of("grpo"),), replications=BLOCK)
+    drawn = GradientCell(problem, 3).measure("cpu", (mse_of("grpo"),), replications=BLOCK)
     row = frame.iloc[0]
     assert row.estimate == drawn.mean[0]
     assert row.replications == BLOCK
@@ -57,9 +57,7 @@ def test_what_is_not_there_is_missing_and_not_zero(problem, tmp_path):
 
 def test_a_second_run_draws_nothing(problem, tmp_path, monkeypatch):
     first = run_points(points(problem), Options("smoke"), Store(tmp_path))
-    monkeypatch.setattr(
-        "ustat_pg.experiment.blocks.get_engine", lambda name: pytest.fail("drawn again")
-    )
+    monkeypatch.setattr(GradientCell, "measure", lambda *_, **__: pytest.fail("drawn again"))
     pd.testing.assert_frame_equal(
         first, run_points(points(problem), Options("smoke", workers=2), Store(tmp_path))
     )

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from simulations.__main__ import main
 from simulations.problems import Suite, mse_of
 from ustat_pg.checks import equal
-from ustat_pg.engines import Cell
+from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Check, Claim, Options, Store, blocks, executors, mean_of, run_claims
 from ustat_pg.experiment.executors import (
     Cluster,
@@ -46,14 +46,14 @@ def small_claim() -> Claim:
     checks = []
     for size in (2, 3):
         value = gradient_mse(SKEWED.moments(), "grpo", size).mse
-        cell = Cell(SKEWED, size)
+        cell = GradientCell(SKEWED, size)
         statement = equal(value, {"other": 1.5 * value}, scale=value)
         checks.append(Check(f"G={size}", "made-up", mean_of(cell, mse_of("grpo")), statement))
     return Claim("mse", ("other",), tuple(checks))
 
 
 def block(size: int = 2) -> blocks.Block:
-    return blocks.Block(Cell(SKEWED, size), (mse_of("grpo"),), "cpu", 0, 0, 1_000)
+    return blocks.Block(GradientCell(SKEWED, size), (mse_of("grpo"),), "cpu", 0, 0, 1_000)
 
 
 def parts(task: blocks.Block) -> tuple[bytes, bytes]:

@@ -10,7 +10,7 @@ import pytest
 
 from simulations.networks import bandits
 from ustat_pg.engines import Estimator
-from ustat_pg.engines.networks.cell import Probe as Protocol
+from ustat_pg.engines.networks.cell import PolicyQuantity
 from ustat_pg.experiment.probes import PROBES, Probe, correlation, pl_ratio
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
@@ -212,7 +212,7 @@ def test_labels_are_distinct_and_all_are_probes_of_runs():
         assert one.label != other.label
         assert one != other
     for probe in probes:
-        assert isinstance(probe, Protocol)
+        assert isinstance(probe, PolicyQuantity)
         assert hash(probe) == hash(Probe(**vars(probe)))
 
 

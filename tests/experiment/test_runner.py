@@ -11,7 +11,7 @@ import pytest
 
 from simulations.problems import Suite, mse_of
 from ustat_pg.checks import RivalVerdict, Verdict, equal
-from ustat_pg.engines import Cell
+from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import (
     Check,
     Claim,
@@ -45,7 +45,7 @@ def small_claim(truth: float | None = None, rival: float = 1.5) -> Claim:
             Check(
                 f"G={size}",
                 "made-up",
-                mean_of(Cell(SKEWED, size), mse_of("grpo")),
+                mean_of(GradientCell(SKEWED, size), mse_of("grpo")),
                 equal(said, {"other": rival * value}, scale=said),
             )
         )
@@ -111,7 +111,9 @@ def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):
         np.ones(shape),
     )
     value = gradient_mse(problem.moments(), "grpo", 2, 3).mse
-    check = Check("large", "user", mean_of(Cell(problem, 2, 3), mse_of("grpo")), equal(value))
+    check = Check(
+        "large", "user", mean_of(GradientCell(problem, 2, 3), mse_of("grpo")), equal(value)
+    )
     run = run_claims([Claim("mse", (), (check,))], Options("smoke"), Store(tmp_path))
     assert run.claims[0].verdict == Verdict.INCONCLUSIVE
     assert run.claims[0].evidence("simulation") == Verdict.CONFIRMED

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ustat_pg import estimators, ustatistics
-from ustat_pg.engines import Cell, Distance, Estimator, Projection, SquaredError
-from ustat_pg.engines.base import direction
-from ustat_pg.engines.gradients import cpu, exact
+from ustat_pg.engines import Distance, Estimator, GradientCell, Projection, SquaredError
+from ustat_pg.engines.gradients import cpu
+from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.predictions import gradient_mse, oracle_ratio
 from ustat_pg.problems import KINDS, random_problem
 
@@ -187,7 +187,7 @@ def test_every_baseline_but_the_group_mean_is_unbiased(problem, size):
     several = [Estimator(name) for name in names] + [Estimator("constant", constant=0.7)]
     quantities = [Projection(e, j) for e in several for j in range(2)]
     quantities += [Projection(Estimator("group-mean"), j) for j in range(2)]
-    found = exact.ENGINE.measure(Cell(problem, size), quantities).mean
+    found = GradientCell(problem, size).measure("exact", quantities).mean
     assert np.abs(found[:-2]).max() < 1e-13
     along = np.array([problem.gradient() @ direction(problem, j) for j in range(2)])
     assert np.allclose(found[-2:], -along / size, rtol=0, atol=1e-13)
@@ -196,10 +196,10 @@ def test_every_baseline_but_the_group_mean_is_unbiased(problem, size):
 @given(problems.filter(lambda p: p.contexts < 3))
 def test_second_order_part_is_the_distance_of_grpo_and_oracle(problem):
     """E‖grpo - oracle‖² is the MSE's second-order term, the parts being uncorrelated."""
-    cell = Cell(problem, 2)
+    cell = GradientCell(problem, 2)
     grpo, oracle = Estimator("grpo"), Estimator("oracle")
-    found = exact.ENGINE.measure(
-        cell, [Distance(grpo, oracle), SquaredError(grpo), SquaredError(oracle)]
+    found = cell.measure(
+        "exact", [Distance(grpo, oracle), SquaredError(grpo), SquaredError(oracle)]
     ).mean
     expected = gradient_mse(problem.moments(), "grpo", 2).second_order_term
     scale = float(problem.moments().norm_squared_reward.max())
@@ -232,7 +232,7 @@ def test_the_ratio_falls_to_one(problem):
 def test_the_compiled_body_is_the_array_face(kind, size):
     """One group at a time: the cpu engine's squared error, and ‖ĝ - g‖² by the estimators."""
     problem = random_problem(8, kind)
-    cell = Cell(problem, size)
+    cell = GradientCell(problem, size)
     moments, g = problem.moments(), problem.gradient()
     names = ["vanilla", "group-mean", "oracle", "minimum-variance", "constant"]
     names += ["grpo", "norm-weighted"] if size > 1 else []
@@ -242,7 +242,7 @@ def test_the_compiled_body_is_the_array_face(kind, size):
     ]
     contexts, chosen = cpu.draw(cell, seed=4, first=0, replications=30)
     for r in range(30):
-        found = cpu.ENGINE.measure(cell, quantities, seed=4, first=r, replications=1)
+        found = cell.measure("cpu", quantities, seed=4, first=r, replications=1)
         assert not found.products.any()
         x, outcome = contexts[r, 0], chosen[r, 0]
         z = problem.outcomes.rewards[x, outcome]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ustat_pg.engines import Cell, Estimator, SquaredError, get_engine
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.predictions import gradient_covariance, gradient_mse, oracle_ratio
 from ustat_pg.problems import SoftmaxBandit, random_problem
 
@@ -43,10 +43,8 @@ def test_predictions_do_not_see_an_offset(offset, kind):
 @pytest.mark.parametrize("engine", ["exact", "cpu", "reference"])
 def test_engines_do_not_see_an_offset(offset, kind, engine):
     # One prompt: another offset is another cell, and so other draws, which only exact has not.
-    exact = get_engine("exact").measure(Cell(shifted(0.0, kind), 3), QUANTITIES).mean
-    found = get_engine(engine).measure(
-        Cell(shifted(offset, kind), 3), QUANTITIES, replications=20_000
-    )
+    exact = GradientCell(shifted(0.0, kind), 3).measure("exact", QUANTITIES).mean
+    found = GradientCell(shifted(offset, kind), 3).measure(engine, QUANTITIES, replications=20_000)
     if engine == "exact":
         assert found.mean == pytest.approx(exact, rel=1e-13 + 1e-15 * offset)
     else:

@@ -432,7 +432,7 @@ def test_quantities_that_are_none(quantity, cell):
 
 def test_nothing_is_enumerated_and_nothing_but_autograd_scores(cell):
     asked = all_of()[:1]
-    for call in (cell.check_exact, lambda quantities: cell.measure("exact", quantities)):
+    for call in (cell.require_exact, lambda quantities: cell.measure("exact", quantities)):
         with pytest.raises(InfeasibleError, match="listed"):
             call(asked)
     with pytest.raises(InputError, match="autograd"):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from ustat_pg.engines import Cell, Estimator, SquaredError, get_engine
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.llm import estimates
 from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
@@ -140,9 +140,7 @@ def test_the_same_test_refuses_biased_versions(name, wrong):
 
 def exact_mse(problem, context, estimator, group_size):
     one = problem.restrict([context])
-    return float(
-        get_engine("exact").measure(Cell(one, group_size), [SquaredError(estimator)]).mean[0]
-    )
+    return float(GradientCell(one, group_size).measure("exact", [SquaredError(estimator)]).mean[0])
 
 
 @pytest.mark.parametrize("group_size", [2, 3, 5])
@@ -348,9 +346,7 @@ def test_token_sequences_are_estimated_within_error():
         exact = gradient_mse(moments, row.baseline, row.group_size, 3).mse
         assert abs(row.mse - exact) < 4.5 * row.se, row
     drawn = estimates.curves(pool, [3], ["norm-weighted"], design="iid")
-    exact = get_engine("exact").measure(
-        Cell(problem, 3), [SquaredError(Estimator("norm-weighted"))]
-    )
+    exact = GradientCell(problem, 3).measure("exact", [SquaredError(Estimator("norm-weighted"))])
     assert abs(drawn.mse[0] - exact.mean[0]) < 4.5 * drawn.se[0]
     shares = estimates.zero_signal(pool, [2, 4])
     for row in shares.itertuples():

@@ -10,8 +10,7 @@ from simulations.landscapes import bowl, plane
 from simulations.mse import rivals
 from simulations.problems import Suite, mse_of, two_valued
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
-from ustat_pg.engines import Cell, Pit, get_engine
-from ustat_pg.engines.runs.cell import measure_training
+from ustat_pg.engines import GradientCell, Pit
 from ustat_pg.experiment import LawDistance, mean_of
 from ustat_pg.predictions import gradient_mse
 
@@ -25,12 +24,12 @@ PROBLEMS = {
 
 def verdicts(problem, alpha, replications, truth=1.0, seeds=SEEDS):
     """The decider's verdicts on grpo's MSE times ``truth``, seed by seed."""
-    cell, moments = Cell(problem, 2), problem.moments()
+    cell, moments = GradientCell(problem, 2), problem.moments()
     value = gradient_mse(moments, "grpo", 2).mse
     statement = equal(truth * value, {"G^2": rivals(moments, 2)["G^2 for G(G-1)"]}, scale=value)
-    functional, engine = mean_of(cell, QUANTITY), get_engine("cpu")
+    functional = mean_of(cell, QUANTITY)
     for seed in range(seeds):
-        block = engine.measure(cell, (QUANTITY,), seed=seed, replications=replications)
+        block = cell.measure("cpu", (QUANTITY,), seed=seed, replications=replications)
         yield decide(statement, functional.evidence({cell.name: ((QUANTITY,), block)}, alpha))
 
 
@@ -50,11 +49,11 @@ def test_a_claim_wrong_by_a_third_is_refuted_every_time():
 
 def test_at_the_planned_number_the_rival_is_missed_at_most_once_in_a_thousand():
     problem, alpha = PROBLEMS["skewed"], 0.05
-    cell, moments = Cell(problem, 2), problem.moments()
+    cell, moments = GradientCell(problem, 2), problem.moments()
     value = gradient_mse(moments, "grpo", 2).mse
     statement = equal(value, {"G^2": rivals(moments, 2)["G^2 for G(G-1)"]}, scale=value)
     functional = mean_of(cell, QUANTITY)
-    pilot = get_engine("cpu").measure(cell, (QUANTITY,), seed=10**9, replications=8192)
+    pilot = cell.measure("cpu", (QUANTITY,), seed=10**9, replications=8192)
     margin = statement.margin_for(["G^2"])
     planned = functional.needed({cell.name: ((QUANTITY,), pilot)}, margin, alpha, value)
     found = list(verdicts(problem, alpha, planned))
@@ -68,8 +67,8 @@ def law_verdicts(functional, alpha, replications, seeds):
     """The decider's verdicts on a law, seed by seed."""
     statement = equal(0.0, scale=1.0, relative_margin=1.0)
     for seed in range(seeds):
-        block = measure_training(
-            "cpu", functional.cell, functional.quantities, seed=seed, replications=replications
+        block = functional.cell.measure(
+            "cpu", functional.quantities, seed=seed, replications=replications
         )
         sums = {functional.cell.name: (functional.quantities, block)}
         yield decide(statement, functional.evidence(sums, alpha))

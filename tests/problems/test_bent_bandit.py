@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 from scipy.special import expit, logit
 
-from ustat_pg.engines import Cell, Estimator, SquaredError, get_engine
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import (
     BentBandit,
@@ -213,10 +213,8 @@ def test_the_tangent_is_another_policy_elsewhere():
 def test_engines_measure_at_the_tangent_what_is_predicted(name):
     problem = PROBLEMS["two-contexts"]
     bandit = problem.at(places(problem)[2])
-    cell = Cell(bandit, 3)
-    found = get_engine(name).measure(
-        cell, (SquaredError(Estimator("grpo")),), replications=100_000, seed=1
-    )
+    cell = GradientCell(bandit, 3)
+    found = cell.measure(name, (SquaredError(Estimator("grpo")),), replications=100_000, seed=1)
     expected = gradient_mse(bandit.moments(), "grpo", 3).mse
     if name == "exact":
         assert found.mean[0] == pytest.approx(expected, rel=1e-12)

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ustat_pg.engines import Cell, Estimator, SquaredError, get_engine
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 from ustat_pg.problems.location_bandit import LocationBandit, mixture_problem
@@ -170,8 +170,8 @@ def test_engines_enumerate_a_location_bandit_as_it_is():
     """Its exact mean squared error, from outcomes alone, is that of the closed form."""
     for problem in (PROBLEMS["A"], PROBLEMS["mixture"], PROBLEMS["second-action"]):
         bandit = problem.at(problem.maximiser + 0.1)
-        found = get_engine("exact").measure(
-            Cell(bandit, group_size=2), [SquaredError(Estimator("grpo"))]
+        found = GradientCell(bandit, group_size=2).measure(
+            "exact", [SquaredError(Estimator("grpo"))]
         )
         expected = gradient_mse(bandit.moments(), "grpo", group_size=2).mse
         assert found.mean[0] == pytest.approx(expected, rel=1e-12)

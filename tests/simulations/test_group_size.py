@@ -12,7 +12,6 @@ from simulations import Suite
 from simulations.group_size import RIVALS, Run, claim, epoch_gap, schedules
 from simulations.landscapes import Landscapes, tug
 from ustat_pg.engines import Constant
-from ustat_pg.engines.runs.cell import measure_training
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.predictions import (
     covariance_parts,
@@ -34,7 +33,7 @@ def ground():
 def measured(run: Run, engine: str, n: int = 0) -> tuple[float, float]:
     """The mean gap and its standard error."""
     cell, ((quantity, _),) = run.gap.cell, run.gap.weights
-    sums = measure_training(engine, cell, [quantity], seed=5, replications=n)
+    sums = cell.measure(engine, [quantity], seed=5, replications=n)
     return float(sums.mean[0]), float(np.sqrt(sums.covariance[0, 0] / n)) if n else 0.0
 
 

@@ -37,7 +37,7 @@ from simulations.network_runs import (
 from simulations.networks import initial, tasks
 from tests.support.mutants import mutated_function
 from ustat_pg.engines import Estimator, Gap, MomentSums
-from ustat_pg.engines.networks.cell import NetworkTraining, train
+from ustat_pg.engines.networks.cell import NetworkTraining
 from ustat_pg.estimators import advantages
 from ustat_pg.experiment import Claim, Linear
 from ustat_pg.experiment.blocks import Block, run_task, sums_of
@@ -407,7 +407,7 @@ def test_points_are_distinct_and_ask_for_steps_that_are_taken(points):
         if point.functional is None:
             continue
         (cell,) = point.functional.cells
-        cell.check_quantities(point.functional.quantities)
+        cell.require_quantities(point.functional.quantities)
         for quantity in point.functional.quantities:
             assert quantity.step == point.at["step"]
             if isinstance(quantity, Probe) and quantity.baseline:
@@ -516,7 +516,7 @@ def test_probes_of_whole_runs_are_those_of_the_policies_they_come_to():
         Probe(GRPO, 3, "relative-mse", "grpo", 4),
     )
     sums = sums_of(run_task(Block(training, probes, "autograd", 3, 10, 4)))
-    theta = train(training, GRPO, (1, 3), seed=3, first=10, replications=4)
+    theta = training.train(GRPO, (1, 3), seed=3, first=10, replications=4)
     values = np.array(
         [
             [

@@ -19,7 +19,7 @@ import simulations.__main__ as command
 from simulations import KINDS, ON_NETWORKS, ON_RUNS, STEMS, Suite, claim, curves, networks
 from simulations.__main__ import main
 from ustat_pg.checks import RivalVerdict, Verdict
-from ustat_pg.engines.runs.cell import Runs
+from ustat_pg.engines import GradientCell, NetworkTraining
 from ustat_pg.experiment import Identity, Options, Store, run_claims
 from ustat_pg.problems import example_problem, random_problem
 from ustat_pg.validation import InputError
@@ -211,10 +211,10 @@ def test_without_torch_the_gradients_claims_are_left(no_torch):
         assert built.checks
         assert built.by_simulation == ()
         cells = [cell for check in built.checks for cell in check.functional.cells]
-        assert not any(isinstance(cell, Runs) for cell in cells)
+        assert all(isinstance(cell, GradientCell) for cell in cells)
         for point in curves(stem, suite):
             parts = () if point.functional is None else point.functional.cells
-            assert not any(isinstance(cell, Runs) for cell in parts)
+            assert all(isinstance(cell, GradientCell) for cell in parts)
         # A rival that is listed is still heard.
         for rival in built.rivals:
             assert any(
@@ -237,7 +237,11 @@ def test_with_torch_they_are_all_there():
     assert step.startswith("suboptimality on tokens is one training step, enumerated")
     assert sizes.startswith("group_size on tokens is the noise at fixed parameters")
     built = claim("group_size", suite)
-    assert any(isinstance(cell, Runs) for check in built.checks for cell in check.functional.cells)
+    assert any(
+        isinstance(cell, NetworkTraining)
+        for check in built.checks
+        for cell in check.functional.cells
+    )
     assert command._known(command._parser().parse_args(["verify", "--on", "tokens"])) == list(
         ON_NETWORKS
     )
@@ -295,7 +299,7 @@ def test_enumeration_alone_trains_no_network():
         built = claim(stem, suite)
         assert built.by_simulation == ()
         cells = [cell for check in built.checks for cell in check.functional.cells]
-        assert not any(isinstance(cell, Runs) for cell in cells)
+        assert all(isinstance(cell, GradientCell) for cell in cells)
     # A bandit's runs stay on the list: there what is not enumerated is said check by check.
     bandit = command._parser().parse_args(["verify", "--engine", "exact"])
     assert command._known(bandit) == list(STEMS)

@@ -8,8 +8,7 @@ import pytest
 from simulations import oracle_policy
 from simulations.landscapes import Landscapes, covariance_of, form_of_weight, projected
 from simulations.problems import Suite
-from ustat_pg.engines import Cell, Estimator, get_engine
-from ustat_pg.engines.runs.cell import measure_training
+from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.predictions import gradient_covariance, limit_weights
 from ustat_pg.problems import random_problem
@@ -74,8 +73,8 @@ def test_squared_projections_add_up_to_any_form(seed):
     matrix = np.random.default_rng(seed).normal(size=(problem.d, problem.d))
     matrix = matrix + matrix.T
     terms = projected(problem, Estimator("grpo"), matrix)
-    cell, quantities = Cell(problem, 2), [quantity for quantity, _ in terms]
-    means = get_engine("exact").measure(cell, quantities).mean
+    cell, quantities = GradientCell(problem, 2), [quantity for quantity, _ in terms]
+    means = cell.measure("exact", quantities).mean
     found = float(means @ [weight for _, weight in terms])
     expected = float((matrix * gradient_covariance(problem.moments(), "grpo", 2)).sum())
     assert found == pytest.approx(expected, rel=1e-9)
@@ -101,7 +100,7 @@ def test_the_error_of_a_finite_run_shrinks_as_allowed(grounds):
     for steps in (200, 800):
         functional, predicted = oracle_policy._runs(ground, 2, steps)
         quantities = [quantity for quantity, _ in functional.weights]
-        means = measure_training("exact", functional.cell, quantities).mean
+        means = functional.cell.measure("exact", quantities).mean
         off.append(abs((means[0] - means[1]) / predicted - 1))
         assert off[-1] < oracle_policy.ALLOWANCE / (steps + oracle_policy.OFFSET)
     assert off[0] > 1.7 * off[1]

@@ -1,25 +1,15 @@
 """Engines: what loops one replication's arithmetic over outcomes or over random draws.
 
 ``exact`` enumerates every outcome, ``reference`` is plain NumPy written to be read, ``cpu`` is the
-same compiled, ``cuda`` the same on a GPU, and ``autograd`` differentiates a network. All answer the
-same questions about the same cells. A cell is a gradient at fixed parameters (:class:`Cell`) or whole
-training runs (:class:`Training`, and :class:`NetworkTraining`).
+same compiled, ``cuda`` the same on a GPU, and ``autograd`` differentiates a network. A cell says
+what is drawn: a gradient at fixed parameters (:class:`GradientCell`), whole training runs
+(:class:`Training`) or those of a network (:class:`NetworkTraining`). All have one door,
+``cell.measure(engine, quantities)``. Each kind has a folder, with a file for the cell and one for
+each engine that runs it.
 """
 
-from .base import (
-    Cell,
-    Distance,
-    Draws,
-    Engine,
-    Estimator,
-    InfeasibleError,
-    MomentSums,
-    Projection,
-    Quantity,
-    SquaredError,
-    SquaredProjection,
-    get_engine,
-)
+from .base import Cell, Draws, Estimator, InfeasibleError, MomentSums, Quantity
+from .gradients.cell import Distance, GradientCell, Projection, SquaredError, SquaredProjection
 from .networks.cell import NetworkTraining
 from .runs.cell import ConditionalPit, Gap, GapTransform, Pit, Training
 from .runs.regions import Ball, Box
@@ -34,10 +24,10 @@ __all__ = [
     "Decay",
     "Distance",
     "Draws",
-    "Engine",
     "Estimator",
     "Gap",
     "GapTransform",
+    "GradientCell",
     "InfeasibleError",
     "MomentSums",
     "NetworkTraining",
@@ -47,5 +37,4 @@ __all__ = [
     "SquaredError",
     "SquaredProjection",
     "Training",
-    "get_engine",
 ]

@@ -1,8 +1,9 @@
-"""What every engine shares: cells, quantities, and the sums a block of replications leaves."""
+"""What all cells share: what plans, blocks and verdicts ask of them, and the sums of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -11,7 +12,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..designs import check_design
 from ..estimators import advantages, canonical
 from ..problems import SoftmaxBandit
 from ..validation import InputError, finite_array, integer
@@ -19,18 +19,13 @@ from ..validation import InputError, finite_array, integer
 __all__ = [
     "ENGINES",
     "Cell",
-    "Distance",
     "Draws",
-    "Engine",
     "Estimator",
     "InfeasibleError",
     "MomentSums",
-    "Projection",
     "Quantity",
-    "SquaredError",
-    "SquaredProjection",
-    "direction",
-    "get_engine",
+    "require_block",
+    "require_engine",
 ]
 
 Array = NDArray[np.float64]
@@ -41,43 +36,12 @@ PROMPT_ONLY = ("vanilla", "constant", "oracle", "minimum-variance")
 """The baselines that are functions of the prompt: :meth:`Estimator.baseline_values` knows them."""
 
 
+OUTPUTS_OF_A_GRADIENT = 256
+"""Outputs of a training run that count as one replication of a gradient in a budget."""
+
+
 class InfeasibleError(InputError):
     """Enumeration would be too large; the message says how large."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One point of a claim's design: a problem, a group size, a batch size, how prompts are drawn.
-
-    Arguments:
-        problem: what the policy is trained on.
-        group_size: G >= 1.
-        batch_size: B >= 1.
-        design: iid, fixed (each context once, in order) or without-replacement.
-
-    Raises:
-        InputError: a size that is not a positive whole number, an unknown design, or one that does
-            not fit the problem.
-    """
-
-    problem: SoftmaxBandit
-    group_size: int
-    batch_size: int = 1
-    design: str = "iid"
-
-    def __post_init__(self) -> None:
-        integer("group size", self.group_size)
-        check_design(self.design, self.batch_size, self.problem.contexts, self.problem.uniform)
-
-    @property
-    def outputs(self) -> int:
-        """Drawn in one replication: B G."""
-        return self.batch_size * self.group_size
-
-    @property
-    def name(self) -> str:
-        """The cell's address in the space of draws."""
-        return f"{self.problem.digest}/G{self.group_size}/B{self.batch_size}/{self.design}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,94 +134,6 @@ class Estimator:
         )
 
 
-@dataclass(frozen=True)
-class SquaredError:
-    """‖ĝ - g‖², whose mean is the MSE."""
-
-    estimator: Estimator
-
-    @property
-    def label(self) -> str:
-        return f"mse[{self.estimator.label}]"
-
-
-@dataclass(frozen=True)
-class Distance:
-    """‖ĝ₁ - ĝ₂‖² of two estimators on the same draws."""
-
-    first: Estimator
-    second: Estimator
-
-    @property
-    def label(self) -> str:
-        return f"distance[{self.first.label},{self.second.label}]"
-
-
-@dataclass(frozen=True)
-class Projection:
-    """⟨ĝ - g, u⟩ along the unit vector :func:`direction` of that number: 0 in the mean if unbiased."""
-
-    estimator: Estimator
-    number: int = 0
-
-    @property
-    def label(self) -> str:
-        return f"projection{self.number}[{self.estimator.label}]"
-
-
-@dataclass(frozen=True)
-class SquaredProjection:
-    """⟨ĝ - g, u⟩², whose mean is uᵀ E[(ĝ-g)(ĝ-g)ᵀ] u."""
-
-    estimator: Estimator
-    number: int = 0
-
-    @property
-    def label(self) -> str:
-        return f"squared-projection{self.number}[{self.estimator.label}]"
-
-
-Quantity = SquaredError | Distance | Projection | SquaredProjection
-
-
-def direction(problem: SoftmaxBandit, number: int) -> Array:
-    """The unit vector of that number in parameter space, fixed by the problem, (d,)."""
-    vector = np.random.default_rng([int(problem.digest, 16), number]).normal(size=problem.d)
-    return np.asarray(vector / np.linalg.norm(vector))
-
-
-def check_block(quantities: Sequence[Quantity], first: int, replications: int) -> None:
-    """Refuse a block that draws nothing, measures nothing or lies outside the addresses."""
-    integer("replications", replications)
-    if not quantities:
-        raise InputError("a block needs at least one quantity")
-    if integer("first replication", first, 0) + replications > 2**63:
-        raise InputError(f"first replication is {first}: replications end at 2^63")
-
-
-def check_estimators(cell: Cell, quantities: Iterable[Quantity]) -> None:
-    """Refuse leave-one-out baselines in a group of one."""
-    for estimator in estimators_of(quantities):
-        leaves_out = estimator.function is None and estimator.baseline in ("grpo", "norm-weighted")
-        if leaves_out and cell.group_size < 2:
-            raise InputError(
-                f"{estimator.label} needs a group of at least 2: group size is {cell.group_size}"
-            )
-
-
-def estimators_of(quantities: Iterable[Quantity]) -> list[Estimator]:
-    """The estimators that the quantities speak of, each once, in order of appearance."""
-    seen: dict[Estimator, None] = {}
-    for quantity in quantities:
-        pair = (
-            (quantity.first, quantity.second)
-            if isinstance(quantity, Distance)
-            else (quantity.estimator,)
-        )
-        seen.update(dict.fromkeys(pair))
-    return list(seen)
-
-
 @dataclass(frozen=True, eq=False)
 class MomentSums:
     """Count, mean and centred cross products of some quantities: all that a block leaves behind.
@@ -313,37 +189,121 @@ class MomentSums:
         return self.products / max(self.n - 1, 1)
 
 
-class Engine(Protocol):
-    """What runs cells."""
+class Quantity(Protocol):
+    """What is measured on a cell, one number a replication."""
 
-    name: str
-    enumerates: bool
+    @property
+    def label(self) -> str:
+        """Its name in blocks and stored results; equal quantities have equal labels."""
 
-    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
-        """Raise :class:`InputError` where this engine cannot measure that."""
 
+class Cell(ABC):
+    """One point of a claim's design: what is drawn, as plans, blocks and verdicts see it."""
+
+    group_size: int
+    batch_size: int
+    steps: int
+    """The minibatches of one replication."""
+
+    settles: bool = True
+    """Whether every mean that can be enumerated is found; else it is NaN where it is uncertain."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The address of the draws, and a digest of all that is not in it."""
+
+    @property
+    @abstractmethod
+    def block(self) -> int:
+        """The replications in a block."""
+
+    @property
+    def outputs(self) -> int:
+        """The outputs drawn in one replication: T B G."""
+        return self.steps * self.batch_size * self.group_size
+
+    @property
+    def reserve(self) -> float:
+        """The factor of replications beyond what the pilot asks for, where a pilot is a poor guide."""
+        return 1.0
+
+    def pilot(self, replications: int) -> int:
+        """The replications that a plan is made from, where blocks are large enough for so many."""
+        return max(min(256, self.block), min(replications, self.block // 4))
+
+    def budget(self, replications: int) -> int:
+        """The replications that cost as much as so many of a gradient: one for 256 outputs."""
+        return max(self.block, replications * OUTPUTS_OF_A_GRADIENT // self.outputs)
+
+    def engine(self, asked: str) -> str:
+        """The engine that runs the cell where that one was asked for."""
+        return asked
+
+    def on(self, device: str) -> Cell:
+        """The cell with its gradients on cpu, cuda or cuda:N, unless it names a device itself."""
+        return self
+
+    def halved(self) -> Cell | None:
+        """The same draws with half as many at once; None where there is no chunk to halve."""
+        return None
+
+    @abstractmethod
+    def range(self, quantity: Quantity) -> tuple[float, float]:
+        """The least and the greatest value of a quantity, or numbers beyond them."""
+
+    @abstractmethod
+    def rounding(self, quantity: Quantity) -> float:
+        """The most that the enumerated mean of a quantity may be off by."""
+
+    @abstractmethod
+    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+        """Refuse what cannot be asked of this cell."""
+
+    @abstractmethod
+    def require_exact(self, quantities: Sequence[Quantity]) -> None:
+        """Raise :class:`InfeasibleError` where a quantity's mean cannot be enumerated."""
+
+    @abstractmethod
     def measure(
         self,
-        cell: Cell,
+        engine: str,
         quantities: Sequence[Quantity],
         *,
         seed: int = 0,
         first: int = 0,
         replications: int = 0,
     ) -> MomentSums:
-        """Replications ``first`` to ``first + replications`` of the cell (all outcomes if exact)."""
+        """Replications ``first`` to ``first + replications``; all outcomes by the exact engine.
+
+        Arguments:
+            engine: exact, reference, cpu, cuda or autograd, of which a cell may lack some.
+            quantities: what is measured.
+            seed: of the draws; the exact engine has none.
+
+        Raises:
+            InputError: an unknown engine or quantity, or replications outside the addresses.
+            InfeasibleError: the exact engine would have too much to enumerate.
+        """
 
 
 ENGINES = ("exact", "reference", "cpu", "cuda", "autograd")
+"""The engines of a gradient; whole runs have some of them."""
 
 
-def get_engine(name: str) -> Engine:
-    """The engine of that name.
+def require_engine(name: str) -> None:
+    """Refuse an engine that there is not, or that lacks its library.
 
     Raises:
-        InputError: there is none.
+        InputError: the name is unknown, or torch is not installed.
     """
     if name not in ENGINES:
         raise InputError(f"engine {name!r} is unknown: choose one of {', '.join(ENGINES)}")
-    engine: Engine = import_module(f".gradients.{name}", __package__).ENGINE
-    return engine
+    import_module(f".gradients.{name}", __package__)
+
+
+def require_block(first: int, replications: int) -> None:
+    """Refuse a block that draws nothing or lies outside the addresses."""
+    integer("replications", replications)
+    if integer("first replication", first, 0) + replications > 2**63:
+        raise InputError(f"first replication is {first}: replications end at 2^63")

@@ -16,17 +16,15 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from ..checks import allotted_alpha, decide
-from ..engines import MomentSums
+from ..engines import MomentSums, Quantity
 from ..results import CheckResult, Findings
 from ..validation import InputError, integer
 from .blocks import Block, Task, run_task, sums_of
 from .claim import Check, Claim
-from .functionals import AnyQuantity, Identity
+from .functionals import Identity
 from .options import Options
 from .plan import (
-    block_size,
     block_tasks,
-    engine_of,
     exact_task,
     identity_task,
     panels,
@@ -77,7 +75,7 @@ def check_alone(
             f"{len(replications)} numbers of replications: {name!r} has {len(names)} "
             f"cell{'s' * (len(names) > 1)}; give one number, or one for each"
         )
-    asked = list(replications) or [block_size(measured[cell][0]) for cell in names]
+    asked = list(replications) or [measured[cell][0].block for cell in names]
     asked *= len(names) // len(asked)
     reason = why_not_exact(check.functional)
     enumerated = {} if reason else {cell: exact_task(*measured[cell]) for cell in names}
@@ -97,7 +95,7 @@ def check_alone(
         known = {cell: (task.quantities, sums([task])) for cell, task in enumerated.items()}
         reason = enumerate_check(check, known, found)
     if drawn:
-        of: dict[str, tuple[Sequence[AnyQuantity], MomentSums]] = {
+        of: dict[str, tuple[Sequence[Quantity], MomentSums]] = {
             cell: (measured[cell][1], sums(blocks)) for cell, blocks in drawn.items()
         }
         simulated = sum(not isinstance(other.functional, Identity) for other in claim.checks)
@@ -122,10 +120,10 @@ def _unknown(what: str, name: str, known: Collection[str]) -> str:
 
 def _blocks(panel: tuple[Any, Any], options: Options, n: int) -> list[Block]:
     """Exactly n replications: whole blocks, as a run has them, and the rest."""
-    rest = n % block_size(panel[0])
+    rest = n % panel[0].block
     whole = block_tasks(*panel, options, n - rest)
     if rest:
-        engine = engine_of(panel[0], options)
+        engine = panel[0].engine(options.engine)
         whole.append(Block(*panel, engine, options.seed, n - rest, rest, options.device))
     return whole
 

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..engines import Cell, MomentSums, Quantity, get_engine
-from ..engines.networks.cell import Probe
-from ..engines.runs.cell import Labelled, Runs, TrainingQuantity
+from ..engines import Cell, GradientCell, MomentSums, Quantity
 from .identities import discrepancies
 
 __all__ = [
@@ -30,8 +28,8 @@ __all__ = [
 class Block:
     """Some replications of a cell, or all its outcomes if the engine enumerates."""
 
-    cell: Cell | Runs
-    quantities: tuple[Quantity | TrainingQuantity | Probe | Labelled, ...]
+    cell: Cell
+    quantities: tuple[Quantity, ...]
     engine: str
     seed: int = 0
     first: int = 0
@@ -56,16 +54,14 @@ class Block:
     @property
     def weight(self) -> float:
         """Roughly how much work it is, for the progress shown."""
-        if isinstance(self.cell, Runs):
-            return max(self.replications, 1024) * self.cell.outputs / 8
-        return max(self.replications, 20_000) * self.cell.batch_size
+        return max(self.replications, 1024) * self.cell.outputs
 
 
 @dataclass(frozen=True)
 class IdentityBlock:
     """Drawn groups of a cell, or all of them, on which formulas are compared."""
 
-    cell: Cell
+    cell: GradientCell
     estimator: str
     formulas: tuple[str, ...]
     seed: int = 0
@@ -86,7 +82,7 @@ class IdentityBlock:
     @property
     def weight(self) -> float:
         """Roughly how much work it is, for the progress shown."""
-        return 200_000
+        return 1_600_000
 
 
 Task = Block | IdentityBlock
@@ -94,7 +90,7 @@ Task = Block | IdentityBlock
 
 def halved(task: Task) -> Block | None:
     """The task with half as many runs at once; None where it has no chunk to halve."""
-    if not isinstance(task, Block) or not isinstance(task.cell, Runs):
+    if not isinstance(task, Block):
         return None
     smaller = task.cell.halved()
     return None if smaller is None else replace(task, cell=smaller)
@@ -130,14 +126,13 @@ def run_task(task: Task) -> dict[str, Any]:
             replications=task.replications,
         )
         return {"n": count, "worst": worst}
-    where = {"seed": task.seed, "first": task.first, "replications": task.replications}
-    if isinstance(task.cell, Runs):
-        sums = task.cell.measure(task.engine, task.quantities, **where)
-    else:
-        engine = get_engine(task.engine)
-        if task.engine == "autograd":
-            engine = type(engine)(device=task.device)  # type: ignore[call-arg]
-        sums = engine.measure(task.cell, task.quantities, **where)  # type: ignore[arg-type]
+    sums = task.cell.on(task.device).measure(
+        task.engine,
+        task.quantities,
+        seed=task.seed,
+        first=task.first,
+        replications=task.replications,
+    )
     counts = {label: count.tolist() for label, count in sums.counts.items()}
     return {
         "n": sums.n,

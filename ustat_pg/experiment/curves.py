@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from scipy.stats import t as student
 
 from ..checks import Evidence, Interval
-from ..engines.runs.cell import Runs
 from ..validation import InputError
-from .functionals import AnyCell, LawShare, Linear, Ratio
+from .functionals import LawShare, Linear, Ratio
 from .options import Options
-from .plan import BLOCK, block_tasks, exact_task, panels_of, why_not_exact
+from .plan import block_tasks, exact_task, panels_of, why_not_exact
 from .store import Store
 from .work import Work, environment
 
@@ -69,11 +68,6 @@ class Point:
             raise InputError(f"{self.figure}: prediction {self.prediction} is not finite")
 
 
-def _block(cell: AnyCell) -> int:
-    """Replications of one block of a point."""
-    return min(cell.block, BLOCK) if isinstance(cell, Runs) else BLOCK
-
-
 def _interval(evidence: Evidence) -> Interval:
     """A point's 95% interval: Student's where there are few runs, or no range is known."""
     n, found = evidence.replications, evidence.interval
@@ -107,7 +101,7 @@ def run_points(
     asked = panels_of(p.functional for p in points if p.functional is not None and p.enumerate)
     exact = {name: task for name, panel in asked.items() if (task := exact_task(*panel)).quantities}
     blocks = {
-        name: block_tasks(cell, panel, options, BLOCKS[options.size] * _block(cell))
+        name: block_tasks(cell, panel, options, BLOCKS[options.size] * cell.block)
         for name, (cell, panel) in measured.items()
         if options.simulates
     }

@@ -15,23 +15,11 @@ from scipy.optimize import brentq
 
 from ..checks import Evidence, Interval, empirical_bernstein, replications_needed
 from ..checks.intervals import half_width
-from ..engines import Cell, MomentSums, Quantity
-from ..engines.gradients.bounds import quantity_range, quantity_rounding
-from ..engines.networks.cell import Probe
-from ..engines.runs.cell import (
-    BINS,
-    ConditionalPit,
-    Labelled,
-    Pit,
-    Runs,
-    Training,
-    TrainingQuantity,
-)
+from ..engines import Cell, ConditionalPit, GradientCell, MomentSums, Pit, Quantity, Training
+from ..engines.runs.cell import BINS
 from ..validation import InputError
 
 __all__ = [
-    "AnyCell",
-    "AnyQuantity",
     "Functional",
     "Identity",
     "LawDistance",
@@ -50,28 +38,23 @@ _FEW_BITS = 1e-14
 NO_NUMBER = 2**62
 """Replications needed where none would do."""
 
-AnyCell = Cell | Runs
-"""Of gradients at fixed parameters, or of whole training runs."""
-
-AnyQuantity = Quantity | TrainingQuantity | Probe | Labelled
-
-Sums = Mapping[str, tuple[Sequence[AnyQuantity], MomentSums]]
+Sums = Mapping[str, tuple[Sequence[Quantity], MomentSums]]
 
 
 @dataclass(frozen=True)
 class Linear:
     """constant + Σ weight · E quantity on one cell."""
 
-    cell: AnyCell
-    weights: tuple[tuple[AnyQuantity, float], ...]
+    cell: Cell
+    weights: tuple[tuple[Quantity, float], ...]
     constant: float = 0.0
 
     @property
-    def cells(self) -> tuple[AnyCell, ...]:
+    def cells(self) -> tuple[Cell, ...]:
         return (self.cell,)
 
     @property
-    def quantities(self) -> tuple[AnyQuantity, ...]:
+    def quantities(self) -> tuple[Quantity, ...]:
         return tuple(quantity for quantity, _ in self.weights)
 
     @property
@@ -79,17 +62,14 @@ class Linear:
         """Length of the range of one replication."""
         total = 0.0
         for quantity, weight in self.weights:
-            low, high = quantity_range(self.cell, quantity)
+            low, high = self.cell.range(quantity)
             total += abs(weight) * (high - low)
         return total
 
     @property
     def rounding(self) -> float:
         """The rounding error of its value."""
-        return sum(
-            abs(weight) * quantity_rounding(self.cell, quantity)
-            for quantity, weight in self.weights
-        )
+        return sum(abs(weight) * self.cell.rounding(quantity) for quantity, weight in self.weights)
 
     def moments(self, sums: Sums) -> tuple[int, float, float]:
         """Count, mean and variance of one replication."""
@@ -114,7 +94,7 @@ class Linear:
         return replications_needed(margin, self.moments(sums)[2], self.width, alpha)
 
 
-def mean_of(cell: AnyCell, quantity: AnyQuantity) -> Linear:
+def mean_of(cell: Cell, quantity: Quantity) -> Linear:
     """The mean of one quantity."""
     return Linear(cell, ((quantity, 1.0),))
 
@@ -137,11 +117,11 @@ class Ratio:
             raise InputError("a ratio's two sides must come from the same cell")
 
     @property
-    def cells(self) -> tuple[AnyCell, ...]:
+    def cells(self) -> tuple[Cell, ...]:
         return self.numerator.cells
 
     @property
-    def quantities(self) -> tuple[AnyQuantity, ...]:
+    def quantities(self) -> tuple[Quantity, ...]:
         return self.numerator.quantities + self.denominator.quantities
 
     @property
@@ -222,11 +202,11 @@ class LogSlope:
         )
 
     @property
-    def cells(self) -> tuple[AnyCell, ...]:
+    def cells(self) -> tuple[Cell, ...]:
         return tuple(cell for point in self.points for cell in point.cells)
 
     @property
-    def quantities(self) -> tuple[AnyQuantity, ...]:
+    def quantities(self) -> tuple[Quantity, ...]:
         return tuple(quantity for point in self.points for quantity in point.quantities)
 
     @property
@@ -275,7 +255,7 @@ class _Law:
     cell: Training
 
     @property
-    def cells(self) -> tuple[AnyCell, ...]:
+    def cells(self) -> tuple[Cell, ...]:
         return (self.cell,)
 
     @property
@@ -299,7 +279,7 @@ class LawDistance(_Law):
     pit: Pit | ConditionalPit
 
     @property
-    def quantities(self) -> tuple[AnyQuantity, ...]:
+    def quantities(self) -> tuple[Quantity, ...]:
         return (self.pit,)
 
     def _cumulative(self, sums: Sums) -> tuple[int, np.ndarray]:
@@ -338,7 +318,7 @@ class LawExcess(_Law):
             raise InputError("two laws are compared on the edges of one")
 
     @property
-    def quantities(self) -> tuple[AnyQuantity, ...]:
+    def quantities(self) -> tuple[Quantity, ...]:
         return (self.first, self.second)
 
     def evidence(self, sums: Sums, alpha: float) -> Evidence:
@@ -372,7 +352,7 @@ class LawShare(_Law):
     level: float
 
     @property
-    def quantities(self) -> tuple[AnyQuantity, ...]:
+    def quantities(self) -> tuple[Quantity, ...]:
         return (self.pit,)
 
     def evidence(self, sums: Sums, alpha: float) -> Evidence:
@@ -413,13 +393,13 @@ class Identity:
         rivals: the formulas of the rivals, by the rivals' names.
     """
 
-    cell: Cell
+    cell: GradientCell
     formula: str
     rivals: tuple[tuple[str, str], ...] = ()
     estimator: str = "grpo"
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[GradientCell, ...]:
         return (self.cell,)
 
     @property

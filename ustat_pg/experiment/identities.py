@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines import Cell, Draws, Estimator
+from ..engines import Draws, Estimator, GradientCell
 from ..engines.gradients import exact, reference
 from ..estimators import gradient
 from ..ustatistics import (
@@ -104,7 +104,7 @@ def _sum_kernel(scores: Array, rewards: Array) -> Array:
 
 
 def discrepancies(
-    cell: Cell,
+    cell: GradientCell,
     estimator: str,
     formulas: tuple[str, ...],
     *,
@@ -141,5 +141,5 @@ def discrepancies(
     return count, worst
 
 
-def _advantages(estimator: str, cell: Cell, draws: Draws) -> Array:
+def _advantages(estimator: str, cell: GradientCell, draws: Draws) -> Array:
     return Estimator(estimator).advantages(cell.problem, draws)[:, 0]

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..engines import get_engine
-from ..engines.runs.cell import Runs
+from ..engines.base import require_engine
 from ..validation import InputError, integer
-from .functionals import AnyCell
 
 __all__ = ["BUDGETS", "Options"]
 
 BUDGETS = {"smoke": 6_000_000, "quick": 20_000_000, "full": 500_000_000}
 """The most replications of one check, by size."""
-
-RUN_WORK = 256
-"""Outputs of a training run that count as one replication in the budget."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +36,16 @@ class Options:
     def __post_init__(self) -> None:
         if self.size not in BUDGETS:
             raise InputError(f"size {self.size!r} is unknown: choose one of {', '.join(BUDGETS)}")
-        get_engine(self.engine)
+        require_engine(self.engine)
         integer("seed", self.seed, 0)
         integer("workers", self.workers)
 
     @property
     def simulates(self) -> bool:
         """Whether there is a simulation beside the enumeration."""
-        return not get_engine(self.engine).enumerates
+        return self.engine != "exact"
 
     @property
     def budget(self) -> int:
         """The most replications of one check."""
         return BUDGETS[self.size]
-
-    def budget_of(self, cell: AnyCell) -> int:
-        """The most replications of one check on a cell: fewer of whole training runs."""
-        if not isinstance(cell, Runs):
-            return self.budget
-        return max(cell.block, self.budget * RUN_WORK // cell.outputs)

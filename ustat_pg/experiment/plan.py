@@ -15,19 +15,17 @@ from typing import Any
 import numpy as np
 
 from ..checks import allotted_alpha
-from ..engines import Cell, InfeasibleError
+from ..engines import Cell, GradientCell, InfeasibleError, Quantity
 from ..engines.gradients import exact
-from ..engines.runs.cell import Runs
+from ..engines.gradients.cell import BLOCK
 from .blocks import Block, IdentityBlock, Task, sums_of
 from .claim import Check, Claim
-from .functionals import AnyCell, AnyQuantity, Functional, Identity, LogSlope
+from .functionals import Functional, Identity, LogSlope
 from .options import Options
 
 __all__ = [
     "Plan",
-    "block_size",
     "block_tasks",
-    "engine_of",
     "exact_task",
     "first_wave",
     "identity_task",
@@ -39,7 +37,6 @@ __all__ = [
     "why_not_exact",
 ]
 
-BLOCK = 65_536
 PILOT = 8_192
 PILOT_FIRST = 2**62
 IDENTITY_GROUPS = 100
@@ -68,14 +65,14 @@ class Plan:
     replications: dict[str, int] = field(default_factory=dict)
 
 
-Panel = tuple[AnyQuantity, ...]
+Panel = tuple[Quantity, ...]
 """The quantities measured together on a cell."""
 
 
-def panels_of(functionals: Iterable[Functional]) -> dict[str, tuple[AnyCell, Panel]]:
+def panels_of(functionals: Iterable[Functional]) -> dict[str, tuple[Cell, Panel]]:
     """What functionals measure, cell by cell: the quantities of them all, in order of name."""
-    cells: dict[str, AnyCell] = {}
-    quantities: dict[str, dict[str, AnyQuantity]] = {}
+    cells: dict[str, Cell] = {}
+    quantities: dict[str, dict[str, Quantity]] = {}
     for functional in functionals:
         if isinstance(functional, Identity):
             continue
@@ -90,39 +87,26 @@ def panels_of(functionals: Iterable[Functional]) -> dict[str, tuple[AnyCell, Pan
     }
 
 
-def panels(claim: Claim) -> dict[str, tuple[AnyCell, Panel]]:
+def panels(claim: Claim) -> dict[str, tuple[Cell, Panel]]:
     """What a claim measures, by the quantities of all its checks."""
     return panels_of(check.functional for check in claim.checks)
 
 
-def block_size(cell: AnyCell) -> int:
-    """Replications in a block: some tenths of a second's work and more."""
-    return min(cell.block, BLOCK) if isinstance(cell, Runs) else BLOCK
-
-
-def exact_task(cell: AnyCell, panel: Panel) -> Block:
+def exact_task(cell: Cell, panel: Panel) -> Block:
     """Every outcome of a cell, for those quantities that can be enumerated."""
     return Block(cell, tuple(q for q in panel if why_not_enumerated(cell, (q,)) is None), "exact")
 
 
-def pilot_task(cell: AnyCell, panel: Panel, options: Options) -> Block:
+def pilot_task(cell: Cell, panel: Panel, options: Options) -> Block:
     """A cell's pilot, on replications that no verdict reads."""
     replications = PILOT // 8 if options.engine == "reference" else PILOT
-    if isinstance(cell, Runs):
-        # Where a block is a few runs, it is its own pilot's size.
-        replications = cell.pilot or max(min(256, cell.block), min(replications, cell.block // 4))
-    engine = engine_of(cell, options)
+    engine, replications = cell.engine(options.engine), cell.pilot(replications)
     return Block(cell, panel, engine, options.seed, PILOT_FIRST, replications, options.device)
 
 
-def engine_of(cell: AnyCell, options: Options) -> str:
-    """The engine that draws a cell."""
-    return cell.engine(options.engine) if isinstance(cell, Runs) else options.engine
-
-
-def block_tasks(cell: AnyCell, panel: Panel, options: Options, n: int) -> list[Block]:
+def block_tasks(cell: Cell, panel: Panel, options: Options, n: int) -> list[Block]:
     """The blocks of a cell's first n replications."""
-    size, engine = block_size(cell), engine_of(cell, options)
+    size, engine = cell.block, cell.engine(options.engine)
     return [
         Block(cell, panel, engine, options.seed, first, size, options.device)
         for first in range(0, n, size)
@@ -140,13 +124,10 @@ def identity_task(functional: Identity, options: Options | None) -> IdentityBloc
     return IdentityBlock(cell, functional.estimator, functional.formulas, seed, groups)
 
 
-def why_not_enumerated(cell: AnyCell, quantities: Panel) -> str | None:
+def why_not_enumerated(cell: Cell, quantities: Panel) -> str | None:
     """Why quantities on a cell cannot all be enumerated, or None."""
     try:
-        if isinstance(cell, Runs):
-            cell.check_exact(quantities)
-        else:
-            exact.ENGINE.check(cell, ())
+        cell.require_exact(quantities)
     except InfeasibleError as error:
         return str(error)
     return None
@@ -163,7 +144,7 @@ def why_not_exact(functional: Functional) -> str | None:
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def why_not_compared(cell: Cell) -> str | None:
+def why_not_compared(cell: GradientCell) -> str | None:
     """Why formulas are not compared on every group of a cell, or None."""
     number = exact.size(cell, tuples=True)
     return (
@@ -209,7 +190,7 @@ def make_plan(claim: Claim, found: Callable[[Task], dict[str, Any]], options: Op
             return BLOCK
         wanted = check.functional.needed(pilots, margin, plan.alpha, statement.prediction)
         cells = check.functional.cells
-        reserve = max(cell.reserve if isinstance(cell, Runs) else 1.0 for cell in cells)
+        reserve = max(cell.reserve for cell in cells)
         return wanted if reserve == 1 else int(np.ceil(wanted * reserve))
 
     required: dict[str, list[str]] = {check.name: [] for check in simulated}
@@ -234,7 +215,7 @@ def make_plan(claim: Claim, found: Callable[[Task], dict[str, Any]], options: Op
         wanted = needed(check, check.statement.margin_for(plan.required[check.name]))
         plan.needed[check.name] = wanted
         for cell in check.functional.cells:
-            size, budget = block_size(cell), options.budget_of(cell)
+            size, budget = cell.block, cell.budget(options.budget)
             # Far over the budget no verdict is to be had: a few blocks give the estimate.
             affordable = budget if wanted <= 10 * budget else 4 * size
             blocks = -(-min(wanted, affordable) // size)
@@ -244,7 +225,4 @@ def make_plan(claim: Claim, found: Callable[[Task], dict[str, Any]], options: Op
 
 
 def _cost(check: Check) -> int:
-    return sum(
-        cell.outputs + 8 * cell.batch_size * (cell.steps if isinstance(cell, Runs) else 1)
-        for cell in check.functional.cells
-    )
+    return sum(cell.outputs + 8 * cell.batch_size * cell.steps for cell in check.functional.cells)

@@ -12,8 +12,8 @@ from math import inf
 
 import numpy as np
 
-from ..engines import Cell, Estimator, SquaredError
-from ..engines.gradients import exact
+from ..engines import Estimator, GradientCell, SquaredError
+from ..engines.networks.cell import PolicyQuantity
 from ..predictions import gradient_mse
 from ..problems import SoftmaxBandit
 from ..validation import InputError, integer
@@ -49,7 +49,7 @@ def pl_ratio(problem: SoftmaxBandit) -> float:
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(PolicyQuantity):
     """A number of the policy at a step of training.
 
     Arguments:
@@ -115,7 +115,7 @@ class Probe:
         if self.baseline == "norm-weighted":
             # It has no closed form: its error is enumerated.
             quantity = SquaredError(Estimator(self.baseline))
-            value = float(exact.ENGINE.measure(Cell(problem, *sizes), [quantity]).mean[0])
+            value = float(GradientCell(problem, *sizes).measure("exact", [quantity]).mean[0])
         else:
             value = gradient_mse(moments, self.baseline, *sizes).mse
         if self.name == "mse":

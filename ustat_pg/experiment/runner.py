@@ -15,12 +15,11 @@ from math import isnan
 from typing import Any
 
 from ..checks import Decision, Evidence, Interval, RivalVerdict, Verdict, decide
-from ..engines import MomentSums
-from ..engines.runs.cell import Runs
+from ..engines import MomentSums, Quantity
 from ..results import CheckResult, ClaimResult, Findings
 from .blocks import Task, sums_of
 from .claim import Check, Claim
-from .functionals import AnyQuantity, Identity, Sums
+from .functionals import Identity, Sums
 from .options import Options
 from .plan import (
     Plan,
@@ -50,8 +49,8 @@ class Run:
 
 
 def _decide(plan: Plan, work: Work, options: Options) -> ClaimResult:
-    exact_sums: dict[str, tuple[Sequence[AnyQuantity], MomentSums]] = {}
-    simulated: dict[str, tuple[Sequence[AnyQuantity], MomentSums]] = {}
+    exact_sums: dict[str, tuple[Sequence[Quantity], MomentSums]] = {}
+    simulated: dict[str, tuple[Sequence[Quantity], MomentSums]] = {}
     for name, (cell, panel) in panels(plan.claim).items():
         task = exact_task(cell, panel)
         if task.quantities:
@@ -86,7 +85,7 @@ def enumerate_check(check: Check, sums: Sums, found: dict[str, Findings]) -> str
     """Add what is found without sampling; or say why there is nothing."""
     assert not isinstance(check.functional, Identity)
     value = check.functional.exact(sums)
-    if isnan(value) and any(isinstance(cell, Runs) for cell in check.functional.cells):
+    if isnan(value) and not all(cell.settles for cell in check.functional.cells):
         return "backward induction did not settle on the finest grid that is feasible"
     evidence = Evidence.enumerated(value, check.statement)
     found["exact"] = Findings.of(evidence, decide(check.statement, evidence, ()))

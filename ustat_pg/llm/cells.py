@@ -32,8 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ..engines import InfeasibleError, MomentSums
-from ..engines.runs.cell import Runs
+from ..engines import Cell, InfeasibleError, MomentSums, Quantity
 from ..validation import InputError, integer
 
 if TYPE_CHECKING:
@@ -197,7 +196,7 @@ def _digest(member: Member) -> str:
 
 
 @dataclass(frozen=True)
-class LmCell(Runs):
+class LmCell(Cell):
     """Models on tasks whose prompts are drawn i.i.d., the same places for every model.
 
     Arguments:
@@ -267,8 +266,7 @@ class LmCell(Runs):
         fresh = self.groups * self.group_sizes[-1]
         return self.prompts * len(self.members) * (3 * self.rollouts + fresh) * _WORK
 
-    @property
-    def pilot(self) -> int:
+    def pilot(self, replications: int) -> int:
         """Of a few blocks: errors are skewed, and one block would not see it."""
         return 3 * _BLOCK
 
@@ -281,18 +279,22 @@ class LmCell(Runs):
         """Networks are differentiated."""
         return "autograd"
 
-    def range(self, quantity: Any) -> tuple[float, float]:
+    def range(self, quantity: Quantity) -> tuple[float, float]:
         """No bound is known: an interval without one is that of a nearly normal mean."""
         return 0.0, 0.0
 
-    def rounding(self, quantity: Any) -> float:
+    def rounding(self, quantity: Quantity) -> float:
         """Of float32 sums, next to nothing beside the sampling error."""
         return 0.0
 
-    def check_quantities(self, quantities: Sequence[Any]) -> None:
+    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
         """Refuse what cannot be asked of these models."""
+        self._required(quantities)
+
+    def _required(self, quantities: Sequence[Quantity]) -> list[LmQuantity]:
         if not quantities:
             raise InputError("a block needs at least one quantity")
+        required: list[LmQuantity] = []
         for quantity in quantities:
             if not isinstance(quantity, LmQuantity) or quantity.member not in self.by_name:
                 raise InputError(f"{quantity!r} is no quantity of {', '.join(self.by_name)}")
@@ -303,16 +305,18 @@ class LmCell(Runs):
             sizes = self.group_sizes if quantity.what not in CONSTANTS else (0,)
             if quantity.group_size not in sizes:
                 raise InputError(f"{quantity.label}: group sizes are {self.group_sizes}")
+            required.append(quantity)
+        return required
 
-    def check_exact(self, quantities: Sequence[Any]) -> None:
+    def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError`, always."""
-        self.check_quantities(quantities)
+        self.require_quantities(quantities)
         raise InfeasibleError("the completions of a language model cannot be listed")
 
     def measure(
         self,
         engine: str,
-        quantities: Sequence[Any],
+        quantities: Sequence[Quantity],
         *,
         seed: int = 0,
         first: int = 0,
@@ -324,16 +328,16 @@ class LmCell(Runs):
             InputError: another engine, unknown quantities, models that are not there.
         """
         if engine == "exact":
-            self.check_exact(quantities)
+            self.require_exact(quantities)
         if engine != "autograd":
             raise InputError(f"engine {engine!r} cannot score language models: choose autograd")
-        self.check_quantities(quantities)
-        values = np.empty((replications, len(quantities)))
+        required = self._required(quantities)
+        values = np.empty((replications, len(required)))
         # Blocks are the only parallel layer. This limit is the calling thread's own.
         with threadpool_limits(1, user_api="openmp"):
             for row in range(replications):
                 found: dict[str, float] = {}
-                for member in dict.fromkeys(quantity.member for quantity in quantities):
+                for member in dict.fromkeys(quantity.member for quantity in required):
                     found |= _replication(
                         self.by_name[member],
                         self.group_sizes,
@@ -343,7 +347,7 @@ class LmCell(Runs):
                         seed,
                         first + row,
                     )
-                values[row] = [found[quantity.label] for quantity in quantities]
+                values[row] = [found[quantity.label] for quantity in required]
         return MomentSums.of(values)
 
 

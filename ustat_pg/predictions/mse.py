@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..designs import ALIASES, DESIGNS, check_design
+from ..designs import ALIASES, DESIGNS, require_design
 from ..moments import Moments
 from ..validation import InputError, finite_array, integer
 
@@ -84,7 +84,7 @@ def _prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
     """What multiplies tr Cov_X g(X) in the MSE."""
     prompts = len(moments)
     uniform = bool(np.allclose(moments.context_probs, 1 / prompts, rtol=1e-9, atol=0))
-    check_design(design, batch_size, prompts, uniform)
+    require_design(design, batch_size, prompts, uniform)
     if design == "iid":
         return 1 / batch_size
     if design == "fixed" or prompts == 1:

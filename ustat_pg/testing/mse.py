@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..engines.base import Cell, Estimator, SquaredError
+from ..engines import Estimator, GradientCell, SquaredError
 from ..engines.gradients.exact import ExactEngine
 from ..predictions.mse import gradient_mse
 from ..problems import SoftmaxBandit
@@ -112,7 +112,9 @@ def exact_mse(
     under = UnderTest(function, layout, inputs, array)
     if not isinstance(problem, SoftmaxBandit):
         raise InputError(f"problem is a {type(problem).__name__}: it must be a SoftmaxBandit")
-    cell = Cell(problem, integer("group size", group_size, 2), integer("batch size", batch_size))
+    cell = GradientCell(
+        problem, integer("group size", group_size, 2), integer("batch size", batch_size)
+    )
     target = problem.gradient()
     bias = mean_gradient(under, cell) - target
     estimator = Estimator(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.base import Cell, InfeasibleError
+from ..engines import GradientCell, InfeasibleError
 from ..engines.gradients.exact import minibatches
 from ..problems import SoftmaxBandit
 from ..validation import InputError
@@ -96,7 +96,7 @@ def _named(
     return dict(problems)
 
 
-def mean_gradient(under: UnderTest, cell: Cell) -> Array:
+def mean_gradient(under: UnderTest, cell: GradientCell) -> Array:
     """E ĝ by enumeration of every outcome, in order, of a minibatch: (d,)."""
     problem = cell.problem
     weights = np.zeros(problem.contexts * problem.arms)
@@ -313,7 +313,7 @@ def assert_unbiased(
                 scale = (moments.context_probs @ moments.fisher_trace) * (
                     moments.context_probs @ square
                 )
-                mean = mean_gradient(under, Cell(problem, size, batch))
+                mean = mean_gradient(under, GradientCell(problem, size, batch))
                 results.append(
                     _Expectation(name, size, batch, mean, problem.gradient(), float(scale) ** 0.5)
                 )

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from ustat_pg.engines import (
-    Cell,
     Distance,
     Estimator,
+    GradientCell,
     Projection,
     SquaredError,
     SquaredProjection,
-    get_engine,
 )
 from ustat_pg.engines.gradients import reference
 from ustat_pg.memory import ChunkWarning
@@ -84,7 +83,7 @@ def test_the_target_is_the_slope_of_the_return(problem, memory):
 
 def test_estimates_are_what_a_training_loop_would_take():
     """One backward pass each, through the policy's own teacher forcing, written out."""
-    cell = Cell(NETWORK, 3, 2)
+    cell = GradientCell(NETWORK, 3, 2)
     draws = reference.draw(cell, seed=5, first=9, replications=6)
     where, chosen = autograd.draw(cell, seed=5, first=9, replications=6)
     value = (NETWORK.policy.probs * NETWORK.mean_rewards).sum(axis=1)
@@ -125,7 +124,7 @@ def test_quantities_are_of_these_estimates():
     """A projection's mean square is its square's mean, and a distance of one with itself is 0."""
     one = Estimator("vanilla")
     quantities = [Projection(one, 4), SquaredProjection(one, 4), Distance(one, one)]
-    sums = ENGINE.measure(Cell(LINEAR, 2), quantities, replications=50)
+    sums = GradientCell(LINEAR, 2).measure("autograd", quantities, replications=50)
     assert sums.mean[2] == 0
     assert sums.mean[1] == pytest.approx(sums.mean[0] ** 2 + sums.products[0, 0] / 50, rel=1e-9)
 
@@ -143,15 +142,15 @@ def test_squared_norms_are_autograds_and_made_once(monkeypatch):
 
 def test_neither_scores_nor_their_products_are_asked_of_the_policy(monkeypatch):
     """What it finds is evidence of its own."""
-    cell = Cell(SoftmaxBandit.tabular([0.4, 0.6], [[0.1, 0.5]] * 2, [[[1.0], [0.2]]] * 2,
+    cell = GradientCell(SoftmaxBandit.tabular([0.4, 0.6], [[0.1, 0.5]] * 2, [[[1.0], [0.2]]] * 2,
                                       np.ones((2, 2, 1))), 3)  # fmt: skip
     names = ("vanilla", "grpo", "oracle", "norm-weighted")
     quantities = [SquaredError(Estimator(name)) for name in names]
-    wanted = reference.ENGINE.measure(cell, quantities, replications=20).mean
+    wanted = cell.measure("reference", quantities, replications=20).mean
     for name in ("combine", "inner", "gram", "scores", "mean_combination", "squared_norms"):
         monkeypatch.setattr(TabularSoftmax, name, None)
-    cell = Cell(replace(cell.problem), 3)
-    found = ENGINE.measure(cell, quantities, replications=20).mean
+    cell = GradientCell(replace(cell.problem), 3)
+    found = cell.measure("autograd", quantities, replications=20).mean
     assert found == pytest.approx(wanted, rel=1e-12)
 
 
@@ -162,7 +161,7 @@ def test_a_function_sees_what_the_reference_shows_it():
         seen.append(draws)
         return rewards - draws.squared_norms * rewards.mean(axis=-1, keepdims=True)
 
-    cell = Cell(NETWORK, 3, 2)
+    cell = GradientCell(NETWORK, 3, 2)
     quantities = [SquaredError(Estimator("own", function=own))]
     one, two = (
         engine.measure(cell, quantities, replications=8) for engine in (reference.ENGINE, ENGINE)
@@ -179,7 +178,7 @@ def test_advantages_are_wide_in_single_precision(name):
     rewards = [[[2.0**30 + 0.25], [2.0**30]]]
     problem = SoftmaxBandit.tabular([1.0], [[0.3, 0.0]], rewards, np.ones((1, 2, 1)))
     estimator = Estimator(name, constant=2.0**30 if name == "constant" else None)
-    cell, quantities = Cell(problem, 4), [SquaredError(estimator)]
+    cell, quantities = GradientCell(problem, 4), [SquaredError(estimator)]
     wide, narrow = (
         AutogradEngine(precision=p).measure(cell, quantities, replications=30).mean
         for p in ("float64", "float32")
@@ -192,7 +191,7 @@ def test_advantages_are_wide_in_single_precision(name):
 
 
 def test_values_do_not_depend_on_the_chunk():
-    cell = Cell(NETWORK, 3, 2)
+    cell = GradientCell(NETWORK, 3, 2)
     whole, *others = (
         AutogradEngine(memory=memory).measure(cell, MANY, seed=2, first=7, replications=30)
         for memory in (2**30, 2**20, 2**16, 1)
@@ -216,8 +215,8 @@ def test_a_chunk_is_what_memory_allows():
 
 
 def test_running_out_of_memory_halves_the_chunk(monkeypatch):
-    cell = Cell(PLAIN, 3)
-    wanted = ENGINE.measure(cell, ONE, seed=1, replications=50)
+    cell = GradientCell(PLAIN, 3)
+    wanted = cell.measure("autograd", ONE, seed=1, replications=50)
     original = autograd._Prepared.values
     sizes = []
 
@@ -229,14 +228,14 @@ def test_running_out_of_memory_halves_the_chunk(monkeypatch):
 
     monkeypatch.setattr(autograd._Prepared, "values", limited)
     with pytest.warns(ChunkWarning, match="replications at once: going on with") as warned:
-        found = ENGINE.measure(cell, ONE, seed=1, replications=50)
+        found = cell.measure("autograd", ONE, seed=1, replications=50)
     assert [str(one.message) for one in warned] == [
         f"out of memory with {n} replications at once: going on with {n // 2}" for n in (50, 25, 12)
     ]
     assert sizes == [6] * 8 + [2]
     assert found.mean == pytest.approx(wanted.mean, rel=1e-12)
     # What did fit is remembered: the next block warns no more.
-    ENGINE.measure(cell, ONE, seed=1, first=50, replications=20)
+    cell.measure("autograd", ONE, seed=1, first=50, replications=20)
     assert sizes[9:] == [6, 6, 6, 2]
 
 
@@ -277,14 +276,14 @@ def test_the_target_and_norms_halve_too(monkeypatch):
 def test_one_that_does_not_fit_is_refused_and_other_errors_are_not_hidden(monkeypatch):
     monkeypatch.setattr(autograd._Prepared, "values", lambda *_: out_of_memory())
     with pytest.raises(InputError, match="replications do not fit in memory one at a time"):
-        ENGINE.measure(Cell(PLAIN, 3), ONE, replications=1)
+        GradientCell(PLAIN, 3).measure("autograd", ONE, replications=1)
 
     def fail(*_):
         raise RuntimeError("shapes do not match")
 
     monkeypatch.setattr(autograd._Prepared, "values", fail)
     with pytest.raises(RuntimeError, match="shapes do not match"):
-        ENGINE.measure(Cell(PLAIN, 3), ONE, replications=4)
+        GradientCell(PLAIN, 3).measure("autograd", ONE, replications=4)
 
 
 def test_few_problems_are_kept_and_never_one_for_another():
@@ -301,21 +300,17 @@ def test_few_problems_are_kept_and_never_one_for_another():
 # Devices.
 
 
-def test_the_device_is_the_engines_or_the_environments(monkeypatch):
-    assert AutogradEngine().where == "cpu"
+def test_the_device_is_the_cells_or_the_environments(monkeypatch):
+    cell = GradientCell(PLAIN, 2)
+    assert ENGINE.prepared(PLAIN).model.device.type == "cpu"
     monkeypatch.setenv(autograd.DEVICE, "cuda:77")
-    assert ENGINE.where == "cuda:77"
-    for ask in (
-        lambda: ENGINE.check(Cell(PLAIN, 2), ONE),
-        lambda: ENGINE.measure(Cell(PLAIN, 2), ONE, replications=2),
-    ):
-        with pytest.raises(InputError, match="device 'cuda:77' is not there"):
-            ask()
-    # An engine that was given a device keeps it.
-    AutogradEngine(device="cpu").measure(Cell(PLAIN, 2), ONE, replications=2)
+    with pytest.raises(InputError, match="device 'cuda:77' is not there"):
+        cell.measure("autograd", ONE, replications=2)
+    # A cell that was given a device keeps it.
+    cell.on("cpu").measure("autograd", ONE, replications=2)
     monkeypatch.setenv(autograd.DEVICE, "tpu")
     with pytest.raises(InputError, match="device is 'tpu': choose cpu, cuda or cuda:N"):
-        ENGINE.measure(Cell(PLAIN, 2), ONE, replications=2)
+        cell.measure("autograd", ONE, replications=2)
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
@@ -325,29 +320,28 @@ def test_nothing_is_made_on_another_device(problem, precision):
     own = Estimator("own", function=lambda z, draws: z * draws.squared_norms)
     even = problem.restrict(range(3), uniform=True)
     with torch.device("meta"):
-        for cell in (Cell(problem, 3, 2), Cell(even, 3, 2, "without-replacement")):
+        for cell in (GradientCell(problem, 3, 2), GradientCell(even, 3, 2, "without-replacement")):
             for quantities in (ONE, [*MANY, SquaredError(own)]):
                 AutogradEngine(precision=precision).measure(cell, quantities, replications=3)
-        autograd.draw(Cell(even, 2, 3, "fixed"), seed=0, first=0, replications=2)
+        autograd.draw(GradientCell(even, 2, 3, "fixed"), seed=0, first=0, replications=2)
 
 
 def test_other_engines_do_not_load_torch():
     code = (
         "import sys, ustat_pg.engines as e\n"
-        "for name in ('exact', 'reference', 'cpu'): e.get_engine(name)\n"
+        "for name in ('exact', 'reference', 'cpu'): e.base.require_engine(name)\n"
         "print('torch' in sys.modules)\n"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout == "False\n"
-    assert get_engine("autograd") is ENGINE
 
 
 def test_without_torch_it_says_so():
     code = WITHOUT_TORCH + (
-        "from ustat_pg.engines import get_engine\n"
+        "from ustat_pg.engines.base import require_engine\n"
         "from ustat_pg.validation import InputError\n"
-        "get_engine('cpu')\n"
-        "try: get_engine('autograd')\n"
+        "require_engine('cpu')\n"
+        "try: require_engine('autograd')\n"
         "except InputError as error: print(error)\n"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -365,26 +359,30 @@ SHORT = sorting(2, 2).at(
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda e: e.check(Cell(PLAIN, 1), ONE), "at least 2: group size is 1"),
-        (lambda e: e.measure(Cell(PLAIN, 1), ONE, replications=2), "at least 2"),
-        (lambda e: e.check(Cell(SHORT, 2), ONE), "no parameters to differentiate"),
-        (lambda e: e.measure(Cell(SHORT, 2), ONE, replications=2), "no parameters to differ"),
-        (lambda e: e.measure(Cell(PLAIN, 2), ONE, replications=0), "replications is 0"),
-        (lambda e: e.measure(Cell(PLAIN, 2), [], replications=2), "at least one quantity"),
         (
-            lambda e: e.measure(Cell(PLAIN, 2), ONE, first=2**63 - 1, replications=2),
+            lambda: GradientCell(PLAIN, 1).measure("autograd", ONE, replications=2),
+            "at least 2: group size is 1",
+        ),
+        (
+            lambda: GradientCell(SHORT, 2).measure("autograd", ONE, replications=2),
+            "no parameters to differentiate",
+        ),
+        (lambda: GradientCell(PLAIN, 2).measure("autograd", ONE, replications=0), "replications is 0"),
+        (lambda: GradientCell(PLAIN, 2).measure("autograd", [], replications=2), "at least one quantity"),
+        (
+            lambda: GradientCell(PLAIN, 2).measure("autograd", ONE, first=2**63 - 1, replications=2),
             "replications end at 2\\^63",
         ),
         (
-            lambda _: AutogradEngine(precision="half").measure(
-                Cell(PLAIN, 2), ONE, replications=2
+            lambda: AutogradEngine(precision="half").measure(
+                GradientCell(PLAIN, 2), ONE, replications=2
             ),
             "precision is 'half'",
         ),
-        (lambda _: AutogradEngine(memory=0), "memory is 0"),
+        (lambda: AutogradEngine(memory=0), "memory is 0"),
         (
-            lambda _: AutogradEngine(precision="float32").measure(
-                Cell(
+            lambda: AutogradEngine(precision="float32").measure(
+                GradientCell(
                     SoftmaxBandit.tabular(
                         [0.5, 0.5], [[0.0, 0.0], [0.0, 1e40]], [[[1.0], [0.0]]] * 2,
                         np.ones((2, 2, 1)),
@@ -394,8 +392,8 @@ SHORT = sorting(2, 2).at(
             "log-probabilities hold (nan|-inf) at context 1, output 0",
         ),
         (
-            lambda _: AutogradEngine(precision="float32").measure(
-                Cell(
+            lambda: AutogradEngine(precision="float32").measure(
+                GradientCell(
                     SoftmaxBandit.tabular(
                         [1.0], [[0.0, 0.0]], [[[1e45], [0.0]]], np.ones((1, 2, 1))
                     ), 2,
@@ -407,18 +405,18 @@ SHORT = sorting(2, 2).at(
 )  # fmt: skip
 def test_bad_input_is_refused(ask, message):
     with pytest.raises(InputError, match=message):
-        ask(ENGINE)
+        ask()
 
 
 def test_tables_of_another_size_than_their_source_are_refused():
     table = NETWORK.policy
     wrong = replace(table, all_scores=table.all_scores[..., :-1], parameters=None)
     with pytest.raises(InputError, match=f"have {NETWORK.d - 1} parameters and their source"):
-        ENGINE.measure(Cell(replace(NETWORK, policy=wrong), 2), ONE, replications=2)
+        GradientCell(replace(NETWORK, policy=wrong), 2).measure("autograd", ONE, replications=2)
 
 
 def test_the_last_replications_there_are():
-    cell = Cell(PLAIN, 2)
+    cell = GradientCell(PLAIN, 2)
     where = {"first": 2**63 - 3, "replications": 3}
     one, two = (engine.measure(cell, ONE, **where) for engine in (reference.ENGINE, ENGINE))
     assert one.mean == pytest.approx(two.mean, rel=1e-12)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ustat_pg.engines import Cell, Distance, Estimator, Projection, SquaredError, SquaredProjection
+from ustat_pg.engines import (
+    Distance,
+    Estimator,
+    GradientCell,
+    Projection,
+    SquaredError,
+    SquaredProjection,
+)
 from ustat_pg.engines.gradients import exact, reference
-from ustat_pg.engines.gradients.bounds import quantity_range
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
 
@@ -31,7 +37,7 @@ QUANTITIES = [
 
 
 def check(problem, size, batch, quantities=QUANTITIES):
-    cell = Cell(problem, size, batch)
+    cell = GradientCell(problem, size, batch)
     lowest, highest = np.inf, -np.inf
     for draws, _ in exact.minibatches(cell):
         values = reference.ENGINE.values(cell, quantities, draws)
@@ -40,7 +46,7 @@ def check(problem, size, batch, quantities=QUANTITIES):
     share = {}
     scale = np.sqrt(problem.policy.squared_norms.max()) * np.abs(problem.outcomes.rewards).max()
     for quantity, low, high in zip(quantities, lowest, highest, strict=True):
-        least, greatest = quantity_range(cell, quantity)
+        least, greatest = cell.range(quantity)
         assert np.isfinite([least, greatest]).all()
         power = 1 if isinstance(quantity, Projection) else 2
         slack = 1e-12 * max(abs(least), abs(greatest)) + (1e-15 * scale) ** power
@@ -103,26 +109,20 @@ def test_an_arm_that_is_never_taken_does_not_widen_the_range():
     )
     for name in ("grpo", "vanilla", "oracle", "norm-weighted"):
         quantity = SquaredError(Estimator(name))
-        assert quantity_range(Cell(two, 2), quantity) == pytest.approx(
-            quantity_range(Cell(one, 2), quantity)
+        assert GradientCell(two, 2).range(quantity) == pytest.approx(
+            GradientCell(one, 2).range(quantity)
         )
 
 
 def test_ranges_by_hand():
     coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    cell = Cell(coin, 2)
+    cell = GradientCell(coin, 2)
     g, s = np.sqrt(2) / 4, np.sqrt(2) / 2
     # Two scores are sqrt 2 apart, two rewards 1.
-    assert quantity_range(cell, SquaredError(GRPO)) == pytest.approx((0, (s + g) ** 2))
-    assert quantity_range(cell, SquaredError(Estimator("vanilla"))) == pytest.approx(
-        (0, (s + g) ** 2)
-    )
-    assert quantity_range(cell, SquaredError(Estimator("oracle"))) == pytest.approx(
-        (0, (s / 2 + g) ** 2)
-    )
-    assert quantity_range(cell, Distance(GRPO, Estimator("oracle"))) == pytest.approx(
-        (0, (1.5 * s) ** 2)
-    )
+    assert cell.range(SquaredError(GRPO)) == pytest.approx((0, (s + g) ** 2))
+    assert cell.range(SquaredError(Estimator("vanilla"))) == pytest.approx((0, (s + g) ** 2))
+    assert cell.range(SquaredError(Estimator("oracle"))) == pytest.approx((0, (s / 2 + g) ** 2))
+    assert cell.range(Distance(GRPO, Estimator("oracle"))) == pytest.approx((0, (1.5 * s) ** 2))
 
 
 def test_the_range_is_not_idle():
@@ -134,10 +134,10 @@ def test_the_range_is_not_idle():
 def test_a_function_has_no_range():
     own = Estimator("own", function=lambda z, _: z)
     with pytest.raises((InputError, ValueError), match="no range is known for own"):
-        quantity_range(Cell(random_problem(0), 2), SquaredError(own))
+        GradientCell(random_problem(0), 2).range(SquaredError(own))
 
 
 def test_a_function_under_a_known_name_has_no_range_either():
     big = Estimator("grpo", function=lambda z, _: 1e6 * z)
     with pytest.raises((InputError, ValueError), match="no range is known"):
-        quantity_range(Cell(random_problem(0), 2), SquaredError(big))
+        GradientCell(random_problem(0), 2).range(SquaredError(big))

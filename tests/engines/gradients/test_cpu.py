@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from ustat_pg import rng
-from ustat_pg.engines import Cell, Distance, Estimator, Projection, SquaredError, SquaredProjection
+from ustat_pg.engines import (
+    Distance,
+    Estimator,
+    GradientCell,
+    Projection,
+    SquaredError,
+    SquaredProjection,
+)
 from ustat_pg.engines.gradients import cpu
 from ustat_pg.engines.gradients import lanes as bodies
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
@@ -74,13 +81,13 @@ def test_the_same_numbers_whichever_way_outcomes_are_counted(arms, size):
     """Compared with all thresholds, searched into a table of counts, or searched sparsely."""
     problem = one_prompt(arms)
     assert cpu._tables(problem).distinct
-    compare(Cell(problem, size))
+    compare(GradientCell(problem, size))
 
 
 @pytest.mark.parametrize("replications", [1, 2, 63, 64, 65, 128, 300])
 @pytest.mark.parametrize("arms", [5, 40, 200])
 def test_the_same_numbers_in_blocks_of_any_length(arms, replications):
-    compare(Cell(one_prompt(arms), 24), replications)
+    compare(GradientCell(one_prompt(arms), 24), replications)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "linear"])
@@ -89,23 +96,23 @@ def test_the_same_numbers_on_every_kind(kind, contexts):
     """Several rewards an arm, several prompts, shared features, degenerate laws."""
     problem = random_problem(1, kind, contexts=contexts)
     for size in (1, 2, 5, 16):
-        for cell in (Cell(problem, size), *designs(problem, size)):
+        for cell in (GradientCell(problem, size), *designs(problem, size)):
             compare(cell)
 
 
 def designs(problem, size):
     """The cells of the other designs."""
     even = problem.restrict(range(problem.contexts), uniform=True)
-    yield Cell(even, size, 1, "without-replacement")
+    yield GradientCell(even, size, 1, "without-replacement")
     if problem.contexts == 1:
-        yield Cell(even, size, 1, "fixed")
+        yield GradientCell(even, size, 1, "fixed")
 
 
 @pytest.mark.parametrize("arms", [5, 40, 200])
 def test_the_same_numbers_in_degenerate_problems(arms):
     """All rewards equal; one arm certain; one arm nearly so; outcomes of probability zero."""
     for size in (1, 2, 24):
-        compare(Cell(one_prompt(arms, rewards=np.full(arms, 0.7)), size))
+        compare(GradientCell(one_prompt(arms, rewards=np.full(arms, 0.7)), size))
         for gap in (-800.0, -40.0, -16.0):
             for sure in (0, arms // 2, arms - 1):
                 logits = np.full((1, arms), gap)
@@ -114,14 +121,14 @@ def test_the_same_numbers_in_degenerate_problems(arms):
                 problem = SoftmaxBandit.tabular(
                     [1.0], logits, rewards[None, :, None], np.ones((1, arms, 1))
                 )
-                compare(Cell(problem, size))
+                compare(GradientCell(problem, size))
 
 
 @pytest.mark.parametrize("arms", [5, 40, 200])
 def test_all_rewards_equal_leave_no_error(arms):
     """g = 0, and grpo sees nothing at all: exactly, for every way of counting."""
-    cell = Cell(one_prompt(arms, rewards=np.full(arms, 0.75)), 24)
-    found = cpu.ENGINE.measure(cell, [SquaredError(Estimator("grpo"))], replications=100)
+    cell = GradientCell(one_prompt(arms, rewards=np.full(arms, 0.75)), 24)
+    found = cell.measure("cpu", [SquaredError(Estimator("grpo"))], replications=100)
     assert found.mean[0] < 1e-28
     assert found.products[0, 0] < 1e-56
 
@@ -145,9 +152,9 @@ def test_a_large_offset_costs_no_digits(arms):
 def test_what_the_body_for_one_prompt_does_not_take():
     plain, linear = random_problem(0, "plain"), random_problem(0, "linear")
     grpo = Estimator("grpo")
-    assert cpu._is_plain(Cell(plain, 3), [SquaredError(grpo)])
-    assert not cpu._is_plain(Cell(plain, 3, 2), [SquaredError(grpo)])
-    assert not cpu._is_plain(Cell(linear, 3), [SquaredError(grpo)])
+    assert cpu._is_plain(GradientCell(plain, 3), [SquaredError(grpo)])
+    assert not cpu._is_plain(GradientCell(plain, 3, 2), [SquaredError(grpo)])
+    assert not cpu._is_plain(GradientCell(linear, 3), [SquaredError(grpo)])
     weighted = Estimator("norm-weighted")
     for other in (
         SquaredError(weighted),
@@ -155,4 +162,4 @@ def test_what_the_body_for_one_prompt_does_not_take():
         Projection(grpo, 0),
         SquaredProjection(grpo, 0),
     ):
-        assert not cpu._is_plain(Cell(plain, 3), [SquaredError(grpo), other])
+        assert not cpu._is_plain(GradientCell(plain, 3), [SquaredError(grpo), other])

@@ -15,22 +15,20 @@ from ustat_pg import rng
 from ustat_pg.engines import (
     Ball,
     Box,
-    Cell,
     Constant,
     Decay,
     Distance,
     Estimator,
+    GradientCell,
     MomentSums,
     SquaredError,
     device,
-    get_engine,
 )
 from ustat_pg.engines.gradients import cpu, cuda
 from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs import cpu as trajectory_cpu
 from ustat_pg.engines.runs import cuda as trajectory_cuda
 from ustat_pg.engines.runs import scalar as path_bodies
-from ustat_pg.engines.runs import trajectory
 from ustat_pg.engines.runs.cuda import flips
 from ustat_pg.engines.runs.trajectory import Trajectory, starts
 from ustat_pg.problems import SoftmaxBandit, random_problem
@@ -86,7 +84,7 @@ def measured(cell, quantities, count, tabled=None, seed=3):
 
 
 def compare(cell, quantities, found, seed=3):
-    expected = cpu.ENGINE.measure(cell, quantities, seed=seed, first=FAR, replications=found.n)
+    expected = cell.measure("cpu", quantities, seed=seed, first=FAR, replications=found.n)
     scale = shared.scale_of(cell.problem) ** shared.powers(quantities)
     off = np.abs(found.mean - expected.mean) / scale
     assert off.max() < 1e-12, (cell.name, quantities[off.argmax()].label, off.max())
@@ -227,7 +225,7 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
     fake = SimpleNamespace(compute_capability=(8, 0))
     monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: fake)
     quantities = shared.quantities_for(3)
-    cell = Cell(random_problem(1, "linear", contexts=3), 3)
+    cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
     tables, asked = cpu._tables(cell.problem), cpu._asked(cell.problem, quantities)
     room = bodies.Room(*scratch(cuda._shapes(cell, asked, tables, False, False), 2))
     path = Trajectory(
@@ -271,7 +269,7 @@ def no_device(monkeypatch):
     monkeypatch.setattr(numba_cuda, "is_available", lambda: False)
 
 
-CELL = Cell(random_problem(0, "plain"), 4)
+CELL = GradientCell(random_problem(0, "plain"), 4)
 QUANTITY = SquaredError(Estimator("grpo"))
 PATH = Trajectory(paths.problem(3, 5, 2, 2), 3, 20, Constant(0.5), snapshots=(0, 10, 20))
 
@@ -279,10 +277,10 @@ PATH = Trajectory(paths.problem(3, 5, 2, 2), 3, 20, Constant(0.5), snapshots=(0,
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: get_engine("cuda").measure(CELL, [QUANTITY], replications=5),
-        lambda: get_engine("cuda").check(CELL, [QUANTITY]),
+        lambda: CELL.measure("cuda", [QUANTITY], replications=5),
+        lambda: CELL.measure("cuda", [QUANTITY], replications=1),
         lambda: cuda.draw(CELL, seed=0, first=0, replications=5),
-        lambda: trajectory.get_trajectory_engine("cuda").run(PATH),
+        lambda: PATH.run("cuda"),
         lambda: flips(PATH, "cpu", "cuda", replications=2),
     ],
     ids=["measure", "check", "draw", "run", "flips"],
@@ -298,7 +296,7 @@ def test_the_simulator_beside_compiled_code_is_refused(monkeypatch):
     monkeypatch.setattr(config, "ENABLE_CUDASIM", 1)
     monkeypatch.setattr(config, "DISABLE_JIT", 0)
     with pytest.raises(InputError, match="set NUMBA_DISABLE_JIT=1 beside"):
-        cuda.ENGINE.measure(CELL, [QUANTITY], replications=5)
+        CELL.measure("cuda", [QUANTITY], replications=5)
     assert device.device_name() == "numba's CUDA simulator"
 
 
@@ -306,16 +304,16 @@ def test_what_the_cpu_engine_refuses_is_refused(no_device):
     """Before it is asked whether there is a device."""
     own = SquaredError(Estimator("own", function=lambda z, _: z))
     with pytest.raises(InputError, match="engine cuda cannot run own: use reference or exact"):
-        cuda.ENGINE.check(CELL, [own])
+        CELL.measure("cuda", [own], replications=1)
     with pytest.raises(InputError, match="at least 2: group size is 1"):
-        cuda.ENGINE.check(Cell(random_problem(0), 1), [QUANTITY])
+        GradientCell(random_problem(0), 1).measure("cuda", [QUANTITY], replications=1)
     for replications in (0, 2.5):
         with pytest.raises(InputError, match="replications"):
-            cuda.ENGINE.measure(CELL, [QUANTITY], replications=replications)
+            CELL.measure("cuda", [QUANTITY], replications=replications)
         with pytest.raises(InputError, match="replications"):
-            trajectory_cuda.ENGINE.run(PATH, replications=replications)
+            PATH.run("cuda", replications=replications)
     with pytest.raises(InputError, match="at least one quantity"):
-        cuda.ENGINE.measure(CELL, [], replications=5)
+        CELL.measure("cuda", [], replications=5)
 
 
 # Memory: a device of a given size, in NumPy.
@@ -438,9 +436,16 @@ class Planted:
         return theta
 
 
+def stand_in(monkeypatch, engines):
+    """Have trajectories run by these engines."""
+    monkeypatch.setattr(
+        Trajectory, "run", lambda asked, name, **where: engines[name].run(asked, **where)
+    )
+
+
 def planted(monkeypatch, spoil):
     engines = {"cpu": trajectory_cpu.ENGINE, "planted": Planted(spoil)}
-    monkeypatch.setattr(trajectory_cuda, "get_trajectory_engine", engines.__getitem__)
+    stand_in(monkeypatch, engines)
     return flips(PATH, "cpu", "planted", replications=50)
 
 
@@ -460,7 +465,7 @@ def test_runs_that_diverge_are_counted(monkeypatch):
 def test_runs_at_infinity_in_both_are_the_same(monkeypatch):
     lost = Planted(lambda theta: theta.__setitem__((slice(3, 5), 2), [[np.inf, np.nan]] * 2))
     engines = {"one": lost, "two": lost}
-    monkeypatch.setattr(trajectory_cuda, "get_trajectory_engine", engines.__getitem__)
+    stand_in(monkeypatch, engines)
     found = flips(PATH, "one", "two", replications=9)
     assert (found.diverged, found.apart) == (0, 0.0)
 
@@ -468,7 +473,7 @@ def test_runs_at_infinity_in_both_are_the_same(monkeypatch):
 def test_a_large_parameter_is_compared_by_its_digits(monkeypatch):
     large = Planted(lambda theta: theta.__imul__(1e6))
     engines = {"one": large, "two": Planted(lambda theta: theta.__imul__(1e6 * (1 + 1e-12)))}
-    monkeypatch.setattr(trajectory_cuda, "get_trajectory_engine", engines.__getitem__)
+    stand_in(monkeypatch, engines)
     assert flips(PATH, "one", "two", replications=20).diverged == 0
     assert flips(PATH, "one", "two", replications=20, tolerance=1e-14).diverged > 0
 
@@ -490,5 +495,5 @@ def test_other_draws_are_seen(monkeypatch):
     real = trajectory_cpu.ENGINE.run
     late = SimpleNamespace(run=lambda a, first, **where: real(a, first=first + 1, **where))
     engines = {"cpu": trajectory_cpu.ENGINE, "late": late}
-    monkeypatch.setattr(trajectory_cuda, "get_trajectory_engine", engines.__getitem__)
+    stand_in(monkeypatch, engines)
     assert flips(PATH, "cpu", "late", replications=50).diverged == 50

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from ustat_pg.engines import (
-    Cell,
     Distance,
     Estimator,
+    GradientCell,
     InfeasibleError,
     Projection,
     SquaredError,
     SquaredProjection,
 )
-from ustat_pg.engines.base import direction
 from ustat_pg.engines.gradients import exact
+from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
 
-ENGINE = exact.ENGINE
+VANILLA = [SquaredError(Estimator("vanilla"))]
 CLOSED = ("vanilla", "grpo", "group-mean", "oracle", "constant", "minimum-variance")
 DESIGNS = ("iid", "fixed", "without-replacement")
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -56,9 +56,9 @@ def batch_of(design, problem):
 def test_closed_forms_are_what_enumeration_finds(kind, design):
     problem = even(kind) if design != "iid" else random_problem(0, kind, contexts=2)
     batch = batch_of(design, problem)
-    cell = Cell(problem, 2, batch, design)
+    cell = GradientCell(problem, 2, batch, design)
     quantities = [SquaredError(estimator(name)) for name in CLOSED]
-    found = ENGINE.measure(cell, quantities)
+    found = cell.measure("exact", quantities)
     assert found.n == 0
     moments = problem.moments()
     scale = float((moments.norm_squared_reward + 0.09 * moments.fisher_trace).max())
@@ -74,7 +74,7 @@ def test_closed_forms_at_other_group_sizes(size):
         problem = random_problem(3, kind, contexts=2)
         names = [name for name in CLOSED if name != "grpo" or size > 1]
         quantities = [SquaredError(estimator(name)) for name in names]
-        found = ENGINE.measure(Cell(problem, size, 1), quantities).mean
+        found = GradientCell(problem, size, 1).measure("exact", quantities).mean
         for name, value in zip(names, found, strict=True):
             constant = 0.3 if name == "constant" else None
             expected = gradient_mse(problem.moments(), name, size, constant=constant).mse
@@ -88,13 +88,17 @@ def test_closed_forms_at_other_group_sizes(size):
 def test_covariances_are_what_enumeration_finds_along_directions(kind, design):
     problem = even(kind)
     batch = batch_of(design, problem)
-    cell = Cell(problem, 3, batch, design) if batch == 1 else Cell(problem, 2, batch, design)
+    cell = (
+        GradientCell(problem, 3, batch, design)
+        if batch == 1
+        else GradientCell(problem, 2, batch, design)
+    )
     gradient, moments = problem.gradient(), problem.moments()
     for name in CLOSED:
         quantities = [
             kind_(estimator(name), j) for j in range(3) for kind_ in (Projection, SquaredProjection)
         ]
-        found = ENGINE.measure(cell, quantities).mean
+        found = cell.measure("exact", quantities).mean
         constant = 0.3 if name == "constant" else None
         matrix = gradient_covariance(
             moments, name, cell.group_size, batch, design, constant=constant
@@ -126,7 +130,11 @@ def test_one_cell_by_loops():
         mse += chance * float(((loo - problem.gradient()) ** 2).sum())
         distance += chance * float(((loo - weighted) ** 2).sum())
     grpo, norm = Estimator("grpo"), Estimator("norm-weighted")
-    found = ENGINE.measure(Cell(problem, size), [SquaredError(grpo), Distance(grpo, norm)]).mean
+    found = (
+        GradientCell(problem, size)
+        .measure("exact", [SquaredError(grpo), Distance(grpo, norm)])
+        .mean
+    )
     assert found == pytest.approx([mse, distance], rel=1e-11)
 
 
@@ -134,7 +142,7 @@ def test_one_cell_by_loops():
 @pytest.mark.parametrize("kind", ["uniform-contexts", "linear", "two-arms"])
 def test_tuples_and_counts_find_the_same(kind, design):
     problem = even(kind)
-    cell = Cell(problem, 2, batch_of(design, problem), design)
+    cell = GradientCell(problem, 2, batch_of(design, problem), design)
     grpo, norm = Estimator("grpo"), Estimator("norm-weighted")
     quantities = [
         *(SquaredError(estimator(name)) for name in (*CLOSED, "norm-weighted")),
@@ -142,7 +150,7 @@ def test_tuples_and_counts_find_the_same(kind, design):
         Projection(norm),
         SquaredProjection(grpo, 1),
     ]
-    counts = ENGINE.measure(cell, quantities).mean
+    counts = cell.measure("exact", quantities).mean
     tuples = exact.ExactEngine(tuples=True).measure(cell, quantities).mean
     assert np.allclose(counts, tuples, rtol=1e-11, atol=1e-16)
 
@@ -170,7 +178,7 @@ def test_the_size_is_the_number_of_outcomes(design, tuples):
             "without-replacement": itertools.permutations(range(3), batch),
         }[design]
         expected = sum(math.prod(groups[x] for x in prompts) for prompts in chosen)
-        cell = Cell(problem, size, batch, design)
+        cell = GradientCell(problem, size, batch, design)
         assert exact.size(cell, tuples=tuples) == expected
         chunks = list(exact.minibatches(cell, tuples=tuples))
         assert sum(len(probability) for _, probability in chunks) == expected
@@ -179,52 +187,52 @@ def test_the_size_is_the_number_of_outcomes(design, tuples):
 
 
 def test_chunks_are_pieces_of_the_whole(monkeypatch):
-    cell = Cell(random_problem(0, "plain", contexts=2), 2, 2)
+    cell = GradientCell(random_problem(0, "plain", contexts=2), 2, 2)
     quantities = [SquaredError(Estimator("grpo"))]
-    whole = ENGINE.measure(cell, quantities).mean
+    whole = cell.measure("exact", quantities).mean
     monkeypatch.setattr(exact, "_CHUNK_BYTES", 1)
     assert max(len(chance) for _, chance in exact.minibatches(cell)) == 64
-    assert ENGINE.measure(cell, quantities).mean == pytest.approx(whole, rel=1e-13)
+    assert cell.measure("exact", quantities).mean == pytest.approx(whole, rel=1e-13)
 
 
 @pytest.mark.parametrize("batch", [5, 20, 21, 22, 40, 66, 70, 100])
 def test_the_size_of_large_choices_without_replacement(batch):
     """One coin a context, groups of one: (100)_B 2^B, whatever an int64 holds."""
-    cell = Cell(coins(100), 1, batch, "without-replacement")
+    cell = GradientCell(coins(100), 1, batch, "without-replacement")
     assert exact.size(cell) == math.perm(100, batch) * 2**batch
     if batch > 5:
         with pytest.raises(InfeasibleError):
-            ENGINE.check(cell, [])
+            cell.require_exact(VANILLA)
 
 
 @pytest.mark.parametrize(("contexts", "group"), [(49, 1), (49, 2), (49, 10**7), (60, 1), (60, 2)])
 def test_the_size_of_large_fixed_sets(contexts, group):
-    cell = Cell(coins(contexts), group, contexts, "fixed")
+    cell = GradientCell(coins(contexts), group, contexts, "fixed")
     assert exact.size(cell) == (group + 1) ** contexts
 
 
 def test_a_large_set_with_one_outcome_each_is_feasible():
-    cell = Cell(coins(60, outcomes=1), 3, 60, "fixed")
+    cell = GradientCell(coins(60, outcomes=1), 3, 60, "fixed")
     assert exact.size(cell) == 1
-    ENGINE.check(cell, [])
+    cell.require_exact(VANILLA)
 
 
 @pytest.mark.parametrize("batch", [30, 200, 500])
 def test_what_is_infeasible_is_refused_however_large(batch):
-    cell = Cell(coins(100), 2, batch)
+    cell = GradientCell(coins(100), 2, batch)
     with pytest.raises(InfeasibleError):
-        ENGINE.check(cell, [])
+        cell.require_exact(VANILLA)
     with pytest.raises(InfeasibleError):
-        ENGINE.measure(cell, [SquaredError(Estimator("grpo"))])
+        cell.measure("exact", [SquaredError(Estimator("grpo"))])
 
 
 def test_what_is_infeasible_is_refused_with_its_size():
-    cell = Cell(coins(100), 4, 4)
+    cell = GradientCell(coins(100), 4, 4)
     assert exact.size(cell) == 500**4
     for refusal in (
-        lambda: ENGINE.check(cell, []),
+        lambda: cell.require_exact(VANILLA),
         lambda: next(exact.minibatches(cell)),
-        lambda: ENGINE.measure(cell, [SquaredError(Estimator("grpo"))]),
+        lambda: cell.measure("exact", [SquaredError(Estimator("grpo"))]),
     ):
         with pytest.raises(InfeasibleError, match=re.escape("10^10.8 outcomes")):
             refusal()
@@ -232,21 +240,23 @@ def test_what_is_infeasible_is_refused_with_its_size():
 
 
 def test_the_limit_itself_is_feasible(monkeypatch):
-    cell = Cell(coins(2), 2, 1)
+    cell = GradientCell(coins(2), 2, 1)
     monkeypatch.setattr(exact, "LIMIT", 6)
-    ENGINE.check(cell, [])
+    cell.require_exact(VANILLA)
     monkeypatch.setattr(exact, "LIMIT", 5)
     with pytest.raises(InfeasibleError):
-        ENGINE.check(cell, [])
+        cell.require_exact(VANILLA)
 
 
 def test_a_function_of_the_rewards_is_enumerated():
     problem = random_problem(1, "plain", contexts=2)
     own = Estimator("own", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
     library = Estimator("group-mean")
-    found = ENGINE.measure(
-        Cell(problem, 3), [SquaredError(own), SquaredError(library), Distance(own, library)]
-    ).mean
+    found = (
+        GradientCell(problem, 3)
+        .measure("exact", [SquaredError(own), SquaredError(library), Distance(own, library)])
+        .mean
+    )
     assert found[0] == pytest.approx(found[1], rel=1e-13)
     assert found[2] == pytest.approx(0.0, abs=1e-30)
 
@@ -259,19 +269,21 @@ def test_a_function_that_looks_at_the_order_needs_tuples():
         return z - np.concatenate([np.zeros_like(z[..., :1]), z[..., :-1]], axis=-1)
 
     quantities = [Projection(Estimator("own", function=previous), j) for j in range(3)]
-    cell = Cell(problem, 3)
+    cell = GradientCell(problem, 3)
     assert np.abs(exact.ExactEngine(tuples=True).measure(cell, quantities).mean).max() < 1e-15
-    assert np.abs(ENGINE.measure(cell, quantities).mean).max() > 1e-3
+    assert np.abs(cell.measure("exact", quantities).mean).max() > 1e-3
 
 
 def test_a_wrong_function_under_a_known_name_is_found_out():
     """grpo without the factor G/(G-1), given under the name of what it was meant to be."""
     problem = random_problem(1, "one-context")
     wrong = Estimator("grpo", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
-    found = ENGINE.measure(Cell(problem, 2), [Distance(wrong, Estimator("grpo"))]).mean
-    expected = ENGINE.measure(
-        Cell(problem, 2), [Distance(Estimator("group-mean"), Estimator("grpo"))]
-    ).mean
+    found = GradientCell(problem, 2).measure("exact", [Distance(wrong, Estimator("grpo"))]).mean
+    expected = (
+        GradientCell(problem, 2)
+        .measure("exact", [Distance(Estimator("group-mean"), Estimator("grpo"))])
+        .mean
+    )
     assert expected[0] > 1e-3
     assert found == pytest.approx(expected, rel=1e-12)
 
@@ -279,7 +291,7 @@ def test_a_wrong_function_under_a_known_name_is_found_out():
 def test_leave_one_out_refuses_a_group_of_one():
     for name in ("grpo", "norm-weighted"):
         with pytest.raises(InputError, match="at least 2"):
-            ENGINE.measure(Cell(random_problem(0), 1), [SquaredError(Estimator(name))])
+            GradientCell(random_problem(0), 1).measure("exact", [SquaredError(Estimator(name))])
 
 
 def test_numbers_of_the_theory_for_the_norm_weighted_baseline():
@@ -289,7 +301,7 @@ def test_numbers_of_the_theory_for_the_norm_weighted_baseline():
     )
     quantities = [SquaredError(Estimator("norm-weighted")), SquaredError(Estimator("grpo"))]
     found = {
-        size: 1e3 * ENGINE.measure(Cell(problem, size), quantities).mean
+        size: 1e3 * GradientCell(problem, size).measure("exact", quantities).mean
         for size in (2, 3, 4, 8, 16)
     }
     assert found[2][0] == pytest.approx(found[2][1], rel=1e-12)
@@ -303,7 +315,7 @@ def test_rivals_are_excluded():
     """No second-order term, or G^2 for G(G-1), is not what enumeration finds."""
     for kind in ("plain", "binary", "linear", "near-deterministic"):
         problem = random_problem(0, kind, contexts=2)
-        value = ENGINE.measure(Cell(problem, 3), [SquaredError(Estimator("grpo"))]).mean[0]
+        value = GradientCell(problem, 3).measure("exact", [SquaredError(Estimator("grpo"))]).mean[0]
         terms = gradient_mse(problem.moments(), "grpo", 3)
         for wrong in (
             terms.mse - terms.second_order_term,

@@ -10,16 +10,16 @@ import scipy.stats
 
 from ustat_pg import rng
 from ustat_pg.engines import (
-    Cell,
     Distance,
     Estimator,
+    GradientCell,
     MomentSums,
     Projection,
     SquaredError,
     SquaredProjection,
 )
-from ustat_pg.engines.base import direction
 from ustat_pg.engines.gradients import reference
+from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.problems import random_problem
 from ustat_pg.validation import InputError
 
@@ -28,7 +28,7 @@ EVEN = random_problem(0, "uniform-contexts", contexts=4)
 
 
 def test_a_draw_is_what_its_address_says():
-    cell = Cell(random_problem(3, "plain"), 6, 5)
+    cell = GradientCell(random_problem(3, "plain"), 6, 5)
     first, seed = 2**40 + 3, 9
     found = reference.draw(cell, seed=seed, first=first, replications=4)
     key, outcomes = rng.cell_key(seed, cell.name), cell.problem.outcomes
@@ -46,7 +46,7 @@ def test_a_draw_is_what_its_address_says():
 
 
 def test_draws_do_not_depend_on_where_a_block_begins():
-    cell = Cell(EVEN, 3, 2, "without-replacement")
+    cell = GradientCell(EVEN, 3, 2, "without-replacement")
     whole = reference.draw(cell, seed=0, first=0, replications=20)
     part = reference.draw(cell, seed=0, first=7, replications=5)
     assert np.array_equal(whole.contexts[7:12], part.contexts)
@@ -56,7 +56,7 @@ def test_draws_do_not_depend_on_where_a_block_begins():
 
 def test_seeds_and_cells_have_draws_of_their_own():
     def arms(seed, size=8, batch=4, design="iid"):
-        cell = Cell(EVEN, size, batch, design)
+        cell = GradientCell(EVEN, size, batch, design)
         return reference.draw(cell, seed=seed, first=0, replications=50).arms
 
     one = arms(0)
@@ -66,13 +66,13 @@ def test_seeds_and_cells_have_draws_of_their_own():
 
 
 def test_fixed_prompts_are_all_in_order():
-    found = reference.draw(Cell(EVEN, 2, 4, "fixed"), seed=0, first=0, replications=3)
+    found = reference.draw(GradientCell(EVEN, 2, 4, "fixed"), seed=0, first=0, replications=3)
     assert found.contexts.tolist() == [[0, 1, 2, 3]] * 3
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 4])
 def test_prompts_without_replacement_are_every_choice_equally_often(batch):
-    cell = Cell(EVEN, 1, batch, "without-replacement")
+    cell = GradientCell(EVEN, 1, batch, "without-replacement")
     found = reference.draw(cell, seed=5, first=0, replications=12_000).contexts
     assert found.shape == (12_000, batch)
     choices = list(itertools.permutations(range(4), batch))
@@ -84,7 +84,7 @@ def test_prompts_without_replacement_are_every_choice_equally_often(batch):
 
 def test_contexts_and_outcomes_follow_their_laws():
     problem = random_problem(1, "plain")
-    found = reference.draw(Cell(problem, 4, 2), seed=3, first=0, replications=10_000)
+    found = reference.draw(GradientCell(problem, 4, 2), seed=3, first=0, replications=10_000)
     count = np.bincount(found.contexts.ravel(), minlength=3)
     assert scipy.stats.chisquare(count, problem.context_probs * count.sum()).pvalue > 1e-3
     for x in range(3):
@@ -100,7 +100,7 @@ def test_contexts_and_outcomes_follow_their_laws():
 @pytest.mark.parametrize("kind", ["plain", "linear", "shared-linear"])
 def test_values_by_loops(kind):
     problem = random_problem(2, kind)
-    cell = Cell(problem, 3, 2)
+    cell = GradientCell(problem, 3, 2)
     grpo, fixed = Estimator("grpo"), Estimator("constant", constant=0.4)
     quantities = [
         SquaredError(grpo),
@@ -130,7 +130,7 @@ def test_values_by_loops(kind):
             ((one - g) @ unit) ** 2,
         ]
         assert found[r] == pytest.approx(expected, rel=1e-11, abs=1e-15)
-    measured = ENGINE.measure(cell, quantities, seed=1, first=0, replications=5)
+    measured = cell.measure("reference", quantities, seed=1, first=0, replications=5)
     expected = MomentSums.of(found)
     assert measured.n == 5
     assert np.allclose(measured.mean, expected.mean, rtol=1e-14)
@@ -138,11 +138,11 @@ def test_values_by_loops(kind):
 
 
 def test_chunks_are_pieces_of_the_whole(monkeypatch):
-    cell = Cell(random_problem(0), 3, 2)
+    cell = GradientCell(random_problem(0), 3, 2)
     quantities = [SquaredError(Estimator("grpo"))]
-    whole = ENGINE.measure(cell, quantities, first=5, replications=50)
+    whole = cell.measure("reference", quantities, first=5, replications=50)
     monkeypatch.setattr(reference, "_CHUNK_BYTES", 5000)
-    pieces = ENGINE.measure(cell, quantities, first=5, replications=50)
+    pieces = cell.measure("reference", quantities, first=5, replications=50)
     assert pieces.n == whole.n
     assert np.array_equal(pieces.mean, whole.mean)
     assert np.array_equal(pieces.products, whole.products)
@@ -151,14 +151,16 @@ def test_chunks_are_pieces_of_the_whole(monkeypatch):
 def test_leave_one_out_refuses_a_group_of_one():
     for name in ("grpo", "norm-weighted"):
         with pytest.raises(InputError, match="at least 2"):
-            ENGINE.measure(
-                Cell(random_problem(0), 1), [SquaredError(Estimator(name))], replications=2
+            GradientCell(random_problem(0), 1).measure(
+                "reference", [SquaredError(Estimator(name))], replications=2
             )
 
 
 def test_a_function_is_measured():
     own = Estimator("own", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
-    found = ENGINE.measure(
-        Cell(random_problem(0), 3), [Distance(own, Estimator("group-mean"))], replications=20
+    found = GradientCell(random_problem(0), 3).measure(
+        "reference",
+        [Distance(own, Estimator("group-mean"))],
+        replications=20,
     )
     assert found.mean[0] == pytest.approx(0.0, abs=1e-30)

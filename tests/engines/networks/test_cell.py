@@ -22,8 +22,7 @@ from ustat_pg.engines import (
     Pit,
     SquaredError,
 )
-from ustat_pg.engines.networks.cell import NetworkTraining, OutOfMemory, Probe, train
-from ustat_pg.engines.runs.cell import Runs
+from ustat_pg.engines.networks.cell import NetworkTraining, OutOfMemory, Probe
 from ustat_pg.memory import out_of_memory
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.problems import SoftmaxBandit, modular_sum, random_problem
@@ -182,14 +181,14 @@ def test_a_bandit_of_another_policy_is_refused():
 )
 def test_quantities_that_are_none_are_refused(quantities, message):
     with pytest.raises(InputError, match=message):
-        cell().check_quantities(quantities)
+        cell().require_quantities(quantities)
 
 
 @pytest.mark.parametrize("name", ["grpo", "norm-weighted"])
 def test_a_group_of_one_leaves_no_other(name):
     with pytest.raises(InputError, match="needs a group of at least 2: group size is 1"):
-        cell(group_size=1).check_quantities([Gap(Estimator(name), 1)])
-    cell(group_size=1).check_quantities([Gap(VANILLA, 1)])
+        cell(group_size=1).require_quantities([Gap(Estimator(name), 1)])
+    cell(group_size=1).require_quantities([Gap(VANILLA, 1)])
 
 
 def test_scores_of_all_outputs_are_refused_with_their_size():
@@ -198,8 +197,8 @@ def test_scores_of_all_outputs_are_refused_with_their_size():
     large = cell(problem=problem, policy=policy, batch_size=2)
     size = 8 * 2 * 11**4 * policy.d / 2**30
     with pytest.raises(InputError, match=rf"29282 outputs in 16104 parameters .* {size:.1f} GiB"):
-        large.check_quantities([Gap(Estimator("minimum-variance"), 1)])
-    large.check_quantities([Gap(ORACLE, 1)])
+        large.require_quantities([Gap(Estimator("minimum-variance"), 1)])
+    large.require_quantities([Gap(ORACLE, 1)])
 
 
 @pytest.mark.parametrize(
@@ -216,7 +215,7 @@ def test_scores_of_all_outputs_are_refused_with_their_size():
 def test_runs_that_cannot_be_asked_for_are_refused(arguments, message):
     asked = {"snapshots": [1], "first": 0, "replications": 1} | arguments
     with pytest.raises(InputError, match=message):
-        train(cell(), GRPO, asked.pop("snapshots"), **asked)
+        cell().train(GRPO, asked.pop("snapshots"), **asked)
 
 
 # What plans and blocks ask.
@@ -224,7 +223,6 @@ def test_runs_that_cannot_be_asked_for_are_refused(arguments, message):
 
 def test_what_the_experiment_layer_asks():
     own = cell(batch_size=2)
-    assert isinstance(own, Runs)
     assert (own.outputs, own.block, own.engine("cpu"), own.engine("cuda")) == (
         4 * 2 * 3,
         8,
@@ -232,7 +230,7 @@ def test_what_the_experiment_layer_asks():
         "autograd",
     )
     with pytest.raises(InfeasibleError, match="simulated"):
-        own.check_exact([Gap(GRPO, 1)])
+        own.require_exact([Gap(GRPO, 1)])
     with pytest.raises(InfeasibleError):
         own.measure("exact", [Gap(GRPO, 1)])
     with pytest.raises(InputError, match="engine 'cpu' cannot train networks"):
@@ -286,7 +284,7 @@ def test_quantities_are_those_of_the_bandit_on_the_way():
     sums = own.measure("autograd", quantities, seed=3, first=11, replications=6)
     values = np.empty((6, len(quantities)))
     for column, quantity in enumerate(quantities):
-        theta = train(own, quantity.estimator, steps, seed=3, first=11, replications=6)
+        theta = own.train(quantity.estimator, steps, seed=3, first=11, replications=6)
         for run in range(6):
             bandit = PROBLEM.bandit(POLICY.with_theta(theta[run, steps.index(quantity.step)]))
             if isinstance(quantity, Gap):
@@ -382,7 +380,7 @@ def test_other_errors_stay_what_they_are(monkeypatch):
 
     monkeypatch.setattr(network_runs._Runs, "slope", wrong)
     with pytest.raises(RuntimeError, match="shapes do not match"):
-        train(cell(), GRPO, [1])
+        cell().train(GRPO, [1])
 
 
 def test_an_out_of_memory_survives_being_sent():
@@ -406,7 +404,7 @@ def test_more_than_memory_is_told(monkeypatch):
 
     monkeypatch.setattr(network_runs._Runs, "slope", greedy)
     with pytest.raises(OutOfMemory, match="with 2 runs at once"):
-        train(replace(cell(), chunk=2), GRPO, [1], replications=3)
+        replace(cell(), chunk=2).train(GRPO, [1], replications=3)
 
 
 def test_torch_is_imported_late():

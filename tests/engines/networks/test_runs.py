@@ -15,7 +15,7 @@ from torch.func import vmap
 from ustat_pg import rng
 from ustat_pg.engines import Constant, Decay, Estimator
 from ustat_pg.engines.networks import runs as network_runs
-from ustat_pg.engines.networks.cell import NetworkTraining, train
+from ustat_pg.engines.networks.cell import NetworkTraining
 from ustat_pg.engines.networks.models import model_of
 from ustat_pg.engines.networks.runs import Tables, objectives
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
@@ -191,14 +191,14 @@ def len_of(prompt, output):
 
 def test_stretches_of_words_change_nothing(monkeypatch):
     training = cell(network(SPACES["end"]), steps=5)
-    whole = train(training, GRPO, (5,), replications=3)
+    whole = training.train(GRPO, (5,), replications=3)
     monkeypatch.setattr(network_runs, "_WORDS", 1)
-    assert np.array_equal(train(training, GRPO, (5,), replications=3), whole)
+    assert np.array_equal(training.train(GRPO, (5,), replications=3), whole)
 
 
 def test_the_last_runs_that_have_addresses():
     training = cell(network(SPACES["end"]))
-    found = train(training, GRPO, (3,), first=2**63 - 2, replications=2)
+    found = training.train(GRPO, (3,), first=2**63 - 2, replications=2)
     assert np.abs(found[0] - found[1]).max() > 0
 
 
@@ -291,7 +291,7 @@ def test_small_steps_are_not_rounded_away():
     """θ stays in float64 where the network is in float32: 1e-12 is below its last place."""
     policy = network(SPACES["end"])
     training = cell(policy, precision="float32", schedule=Constant(1e-12))
-    theta = train(training, GRPO, (0, 1, 3), replications=2)
+    theta = training.train(GRPO, (0, 1, 3), replications=2)
     assert theta.dtype == np.float64
     assert (theta[:, 0] == policy.theta).all()
     steps = np.abs(theta[:, 2] - theta[:, 1]).max()
@@ -319,24 +319,24 @@ def test_runs_that_diverge_are_named(by_table, monkeypatch):
     monkeypatch.setattr(network_runs._Runs, "__init__", init)
     message = r"run 6 of grpo has {} that are not finite after 2 steps, with a rate of 0\.25"
     with pytest.raises(InputError, match=message.format("log-probabilities")):
-        train(training, GRPO, (3,), first=4, replications=4)
+        training.train(GRPO, (3,), first=4, replications=4)
     with pytest.raises(InputError, match=message.format("parameters")):
-        train(training, GRPO, (2,), first=4, replications=4)
-    assert np.isfinite(train(training, GRPO, (1,), first=4, replications=4)).all()
-    assert np.isfinite(train(training, GRPO, (3,), first=4, replications=2)).all()
+        training.train(GRPO, (2,), first=4, replications=4)
+    assert np.isfinite(training.train(GRPO, (1,), first=4, replications=4)).all()
+    assert np.isfinite(training.train(GRPO, (3,), first=4, replications=2)).all()
 
 
 def test_a_start_that_is_too_far_is_named():
     training = cell(network(SPACES["end"]), start_scale=1e200)
     with pytest.raises(InputError, match=r"run 0 of grpo .* after 0 steps, before any"):
-        train(training, GRPO, (1,), replications=2)
+        training.train(GRPO, (1,), replications=2)
 
 
 def test_gradients_are_taken_whatever_surrounds_them():
     training = cell(network(SPACES["end"]))
-    own = train(training, GRPO, (3,), replications=2)
+    own = training.train(GRPO, (3,), replications=2)
     with torch.no_grad():
-        assert np.array_equal(train(training, GRPO, (3,), replications=2), own)
+        assert np.array_equal(training.train(GRPO, (3,), replications=2), own)
 
 
 def test_the_gradient_is_that_of_each_run_alone():
@@ -378,6 +378,6 @@ def test_threads_are_limited_in_a_block(monkeypatch):
 
     training = replace(cell(network(SPACES["end"])), steps=1)
     training.measure("autograd", [Gap(GRPO, 1)], replications=2)
-    train(training, GRPO, (1,), replications=2)
+    training.train(GRPO, (1,), replications=2)
     assert seen == [1, 2]
     assert torch.get_num_threads() == 2

@@ -15,21 +15,20 @@ from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import (
     Ball,
     Box,
-    Cell,
     ConditionalPit,
     Constant,
     Decay,
     Estimator,
     Gap,
     GapTransform,
+    GradientCell,
     InfeasibleError,
     Pit,
     SquaredError,
     Training,
 )
 from ustat_pg.engines.runs import exact as trajectory_exact
-from ustat_pg.engines.runs.cell import BINS, measure_training
-from ustat_pg.engines.runs.trajectory import get_trajectory_engine
+from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.predictions import finite_weights
 from ustat_pg.problems import LocationBandit, mixture_problem
 from ustat_pg.validation import InputError
@@ -106,7 +105,7 @@ def test_what_is_asked_again_is_equal(change):
 
 
 def test_a_run_is_no_gradient():
-    gradient = Cell(ONE.at(ONE.maximiser), 2)
+    gradient = GradientCell(ONE.at(ONE.maximiser), 2)
     assert cell() != gradient
     assert cell().name != gradient.name
 
@@ -163,7 +162,7 @@ def test_the_engines_agree(name):
     training = ENGINE_CASES[name]
     quantities = panel(training.landscape, 30)
     plain, compiled = (
-        measure_training(engine, training, quantities, seed=3, first=2**33, replications=200)
+        training.measure(engine, quantities, seed=3, first=2**33, replications=200)
         for engine in ("reference", "cpu")
     )
     assert plain.n == compiled.n == 200
@@ -181,11 +180,9 @@ def test_values_are_those_of_the_runs(name):
     training = ENGINE_CASES[name]
     landscape = training.landscape
     quantities = panel(landscape, 30)
-    found = measure_training("cpu", training, quantities, seed=3, replications=150)
+    found = training.measure("cpu", quantities, seed=3, replications=150)
     theta = {
-        estimator: get_trajectory_engine("cpu").run(
-            training.trajectory(estimator, (0, 15, 30)), seed=3, replications=150
-        )
+        estimator: training.trajectory(estimator, (0, 15, 30)).run("cpu", seed=3, replications=150)
         for estimator in (GRPO, ORACLE)
     }
 
@@ -212,18 +209,18 @@ def test_values_are_those_of_the_runs(name):
 def test_fewer_steps_are_the_first_of_more():
     few, many = cell(steps=10), cell(steps=30)
     asked = (Gap(GRPO, 10), Pit(GRPO, 10, (0.003,)))
-    one, two = (measure_training("cpu", c, asked, seed=1, replications=100) for c in (few, many))
+    one, two = (c.measure("cpu", asked, seed=1, replications=100) for c in (few, many))
     assert np.array_equal(one.mean, two.mean)
     assert np.array_equal(one.counts[asked[1].label], two.counts[asked[1].label])
 
 
 def test_order_and_company_change_nothing():
     training, quantities = cell(), panel(ONE, 30)
-    together = measure_training("cpu", training, quantities, seed=1, replications=100)
-    reverse = measure_training("cpu", training, quantities[::-1], seed=1, replications=100)
+    together = training.measure("cpu", quantities, seed=1, replications=100)
+    reverse = training.measure("cpu", quantities[::-1], seed=1, replications=100)
     assert np.allclose(together.mean, reverse.mean[::-1], rtol=1e-13)
     for column, quantity in enumerate(quantities):
-        alone = measure_training("cpu", training, (quantity,), seed=1, replications=100)
+        alone = training.measure("cpu", (quantity,), seed=1, replications=100)
         assert alone.mean[0] == pytest.approx(together.mean[column], rel=1e-13)
 
 
@@ -232,7 +229,7 @@ def test_estimators_share_their_draws():
     starts, steps = [], []
     for baseline in ("grpo", "group-mean"):
         runs = training.trajectory(Estimator(baseline), (0, 1))
-        theta = get_trajectory_engine("cpu").run(runs, seed=4, replications=300)
+        theta = runs.run("cpu", seed=4, replications=300)
         starts.append(theta[:, 0])
         steps.append(theta[:, 1] - theta[:, 0])
     assert np.array_equal(*starts)
@@ -244,7 +241,7 @@ def test_estimators_share_their_draws():
 def test_differences_between_estimators_are_paired():
     training = cell(start=None, projection=ball(ONE, 0.4))
     quantities = (Gap(GRPO, 30), Gap(Estimator("group-mean"), 30))
-    sums = measure_training("cpu", training, quantities, seed=5, replications=4000)
+    sums = training.measure("cpu", quantities, seed=5, replications=4000)
     correlation = sums.covariance[0, 1] / np.sqrt(np.prod(np.diag(sums.covariance)))
     assert correlation > 0.5
 
@@ -257,9 +254,7 @@ def test_two_blocks_merged_are_one(cut):
     training, quantities = ENGINE_CASES["plane"], panel(PLANE, 30)
 
     def block(first, replications):
-        return measure_training(
-            "cpu", training, quantities, seed=2, first=first, replications=replications
-        )
+        return training.measure("cpu", quantities, seed=2, first=first, replications=replications)
 
     whole, merged = block(0, 500), block(0, cut).merge(block(cut, 500 - cut))
     assert merged.n == whole.n
@@ -274,7 +269,7 @@ def test_two_blocks_merged_are_one(cut):
 def test_seeds_and_replications_draw_something_else():
     quantities = (Gap(GRPO, 30),)
     draws = [
-        measure_training("cpu", cell(), quantities, seed=seed, first=first, replications=50).mean[0]
+        cell().measure("cpu", quantities, seed=seed, first=first, replications=50).mean[0]
         for seed, first in ((0, 0), (1, 0), (0, 50))
     ]
     assert len(set(draws)) == 3
@@ -328,7 +323,7 @@ def test_long_runs_have_the_law_of_the_linear_recursion():
         for baseline in ("grpo", "oracle")
     )
     pits = [Pit(GRPO, steps, tuple(weights.tolist())) for weights in (right, wrong)]
-    sums = measure_training("cpu", training, pits, seed=8, replications=20_000)
+    sums = training.measure("cpu", pits, seed=8, replications=20_000)
     near, far = (distance(sums.counts[pit.label]) for pit in pits)
     # The band of 20,000 draws is .014 at 1e-3; what is left is the law's own error at this T.
     assert near < 0.025
@@ -357,10 +352,10 @@ def test_backward_induction_is_what_simulation_tends_to(training):
         *(Gap(GRPO, last), Gap(ORACLE, last // 2, 2.0), GapTransform(VANILLA, last, 20.0)),
         *(Gap(GRPO, 0), GapTransform(GRPO, last // 2, 3.0)),
     )
-    exact = measure_training("exact", training, asked)
+    exact = training.measure("exact", asked)
     assert exact.n == 0
     assert not exact.counts
-    drawn = measure_training("cpu", training, asked, seed=9, replications=40_000)
+    drawn = training.measure("cpu", asked, seed=9, replications=40_000)
     error = np.sqrt(np.diag(drawn.covariance) / drawn.n)
     assert (np.abs(drawn.mean - exact.mean) <= 4.5 * error + 1e-12).all()
     assert (error <= 0.02 * exact.mean).all()
@@ -372,7 +367,7 @@ def test_backward_induction_is_what_simulation_tends_to(training):
 def test_an_expectation_that_does_not_settle_is_no_number(monkeypatch):
     monkeypatch.setattr(trajectory_exact, "WORK_LIMIT", 8e3)
     training = cell(steps=4, projection=ball(ONE, 0.11))
-    found = measure_training("exact", training, (Gap(GRPO, 4), Gap(GRPO, 0)))
+    found = training.measure("exact", (Gap(GRPO, 4), Gap(GRPO, 0)))
     assert np.isnan(found.mean[0])
 
 
@@ -415,9 +410,7 @@ def test_no_gap_is_beyond_the_largest(name, way):
 
 def test_runs_stay_within_their_quantities_ranges():
     training = cell(PAIR, projection=ball(PAIR, 0.1), schedule=Constant(1.0))
-    drawn = get_trajectory_engine("cpu").run(
-        training.trajectory(GRPO, tuple(range(31))), seed=1, replications=500
-    )
+    drawn = training.trajectory(GRPO, tuple(range(31))).run("cpu", seed=1, replications=500)
     gaps = PAIR.gap(drawn)
     for quantity in (Gap(GRPO, 30), Gap(GRPO, 30, 5.0), GapTransform(GRPO, 30, 9.0)):
         low, high = training.range(quantity)
@@ -446,32 +439,32 @@ def test_runs_stay_within_their_quantities_ranges():
 @pytest.mark.parametrize("engine", ["cpu", "reference", "exact"])
 def test_quantities_that_runs_do_not_have(engine, quantities, message):
     with pytest.raises(InputError, match=message):
-        measure_training(engine, cell(), quantities, replications=10)
+        cell().measure(engine, quantities, replications=10)
 
 
 def test_an_engine_that_does_not_exist():
     with pytest.raises(InputError, match="engine 'gpu' is unknown"):
-        measure_training("gpu", cell(), (Gap(GRPO, 3),), replications=10)
+        cell().measure("gpu", (Gap(GRPO, 3),), replications=10)
 
 
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
 def test_no_replications(engine):
     with pytest.raises(InputError, match="replications is 0"):
-        measure_training(engine, cell(), (Gap(GRPO, 3),))
+        cell().measure(engine, (Gap(GRPO, 3),))
 
 
 def test_leave_one_out_in_a_group_of_one():
     training = cell(group_size=1)
-    assert measure_training("cpu", training, (Gap(VANILLA, 3),), replications=10).n == 10
+    assert training.measure("cpu", (Gap(VANILLA, 3),), replications=10).n == 10
     with pytest.raises(InputError, match="at least 2"):
-        measure_training("cpu", training, (Gap(GRPO, 3),), replications=10)
+        training.measure("cpu", (Gap(GRPO, 3),), replications=10)
 
 
 @pytest.mark.parametrize("quantity", [Pit(GRPO, 3, (1.0,)), ConditionalPit(GRPO, 3, 0, 1.0, 2.0)])
 def test_a_distribution_is_not_enumerated(quantity):
     for call in (
-        lambda: cell().check_exact((quantity,)),
-        lambda: measure_training("exact", cell(), (Gap(GRPO, 3), quantity)),
+        lambda: cell().require_exact((quantity,)),
+        lambda: cell().measure("exact", (Gap(GRPO, 3), quantity)),
     ):
         with pytest.raises(InfeasibleError, match="compared by simulation"):
             call()
@@ -479,9 +472,9 @@ def test_a_distribution_is_not_enumerated(quantity):
 
 def test_what_backward_induction_cannot_do():
     with pytest.raises(InfeasibleError, match="one point"):
-        cell(start_scale=0.1).check_exact((Gap(GRPO, 3),))
+        cell(start_scale=0.1).require_exact((Gap(GRPO, 3),))
     with pytest.raises(InfeasibleError, match="epochs"):
-        cell(PAIR, design="epochs").check_exact((Gap(GRPO, 3),))
+        cell(PAIR, design="epochs").require_exact((Gap(GRPO, 3),))
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pytest
 from scipy.interpolate import make_interp_spline
 
 from ustat_pg import estimators
-from ustat_pg.engines import Ball, Box, Cell, Constant, Decay, Estimator, InfeasibleError
+from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator, GradientCell, InfeasibleError
 from ustat_pg.engines.gradients.exact import minibatches
 from ustat_pg.engines.runs import exact as module
 from ustat_pg.engines.runs import splines
 from ustat_pg.engines.runs.exact import check, expectations
-from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine, starts
+from ustat_pg.engines.runs.trajectory import Trajectory, starts
 from ustat_pg.problems import LocationBandit, mixture_problem
 from ustat_pg.problems.bent_bandit import norm_only_problem
 from ustat_pg.validation import InputError
@@ -50,7 +50,7 @@ def tree(landscape, trajectory, functions=FUNCTIONS):
         following, weight = [], []
         for here, own in zip(theta, chance, strict=True):
             problem = landscape.at(here)
-            cell = Cell(problem, trajectory.group_size, trajectory.batch_size)
+            cell = GradientCell(problem, trajectory.group_size, trajectory.batch_size)
             for draws, probability in minibatches(cell, tuples=True):
                 advantage = trajectory.estimator.advantages(problem, draws)
                 scores = problem.policy.all_scores[draws.contexts[..., None], draws.arms]
@@ -161,7 +161,7 @@ def test_simulation_agrees(landscape, more):
     trajectory = ask(landscape, snapshots=(last // 3, last), **more)
     found = expectations(landscape, trajectory, functions, trajectory.snapshots, relative=1e-3)
     assert found.converged
-    theta = get_trajectory_engine("cpu").run(trajectory, seed=7, replications=20_000)
+    theta = trajectory.run("cpu", seed=7, replications=20_000)
     gaps = landscape.gap(theta)
     for values, function in zip(found.values, functions, strict=True):
         drawn = function(gaps)

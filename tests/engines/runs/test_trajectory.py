@@ -13,7 +13,7 @@ from ustat_pg import rng
 from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
 from ustat_pg.engines.gradients import reference
 from ustat_pg.engines.runs import lanes as bodies
-from ustat_pg.engines.runs.trajectory import Trajectory, get_trajectory_engine
+from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.predictions import gradient_covariance
 from ustat_pg.problems import BentBandit, SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
@@ -47,7 +47,7 @@ def ask(problem=PROBLEM, group_size=3, steps=5, schedule=None, **more):
 
 
 def run(name, trajectory, **where):
-    return get_trajectory_engine(name).run(trajectory, **where)
+    return trajectory.run(name, **where)
 
 
 # What is asked.
@@ -150,7 +150,7 @@ def test_schedules_by_hand():
         (lambda: ask(snapshots=(-1, 5)), "snapshot is -1"),
         (lambda: ask(snapshots=(3, 2)), "increasing"),
         (lambda: ask(snapshots=(2, 2)), "increasing"),
-        (lambda: get_trajectory_engine("exact"), "'exact' is unknown: choose one of reference"),
+        (lambda: run("exact", ask()), "'exact' is unknown: choose one of reference"),
         (lambda: run("cpu", ask(), replications=0), "replications is 0"),
         (lambda: run("reference", ask(), first=2**63 - 1, replications=2), "end at 2"),
     ],
@@ -554,10 +554,10 @@ def test_the_bodies_philox_is_that_of_the_library():
 
 def test_the_sampled_path_of_the_cell_engine_and_the_first_step_agree_in_law():
     """Another program for ĝ: the cell engines' groups, at other addresses."""
-    from ustat_pg.engines import Cell
+    from ustat_pg.engines import GradientCell
     from ustat_pg.estimators import advantages, gradient
 
-    cell = Cell(PROBLEM, 3)
+    cell = GradientCell(PROBLEM, 3)
     draws = reference.draw(cell, seed=1, first=0, replications=20_000)
     scores = np.stack([PROBLEM.policy.scores(x) for x in range(3)])
     drawn = scores[draws.contexts[:, 0, None], draws.arms[:, 0]]

@@ -27,18 +27,13 @@ from ...estimators import advantages
 from ...memory import ChunkWarning, out_of_memory
 from ...problems import SoftmaxBandit
 from ...validation import InputError, integer
-from ..base import (
-    Array,
-    Cell,
+from ..base import Array, Draws, Estimator, MomentSums
+from .cell import (
     Distance,
-    Draws,
-    Estimator,
-    MomentSums,
+    GradientCell,
+    GradientQuantity,
     Projection,
-    Quantity,
     SquaredError,
-    check_block,
-    check_estimators,
     direction,
     estimators_of,
 )
@@ -56,7 +51,7 @@ from ..networks.models import Model, device_of, differentiable, model_of
 __all__ = ["ENGINE", "AutogradEngine", "draw"]
 
 DEVICE = "USTAT_DEVICE"
-"""The environment variable that names the device of an engine that was given none."""
+"""The environment variable that names the device of a cell that names none."""
 
 _COPIES = 3
 """Gradients that exist at once: what a backward pass returns, and what it still holds."""
@@ -77,7 +72,7 @@ T = TypeVar("T")
 
 
 def draw(
-    cell: Cell, *, seed: int, first: int, replications: int, device: str = "cpu"
+    cell: GradientCell, *, seed: int, first: int, replications: int, device: str = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications, int64."""
     return _draw(cell, _Ends.of(cell.problem, device_of(device)), seed, first, replications)
@@ -107,7 +102,7 @@ class _Ends:
 
 
 def _draw(
-    cell: Cell, ends: _Ends, seed: int, first: int, replications: int
+    cell: GradientCell, ends: _Ends, seed: int, first: int, replications: int
 ) -> tuple[Tensor, Tensor]:
     key = rng.cell_key(seed, cell.name)
     device = ends.contexts.device
@@ -121,7 +116,7 @@ def _draw(
     return contexts, places - rows * ends.width
 
 
-def _contexts(cell: Cell, ends: _Ends, key: Any, numbers: Tensor) -> Tensor:
+def _contexts(cell: GradientCell, ends: _Ends, key: Any, numbers: Tensor) -> Tensor:
     total, batch = cell.problem.contexts, cell.batch_size
     every = torch.arange(total, device=numbers.device)
     if cell.design == "fixed":
@@ -317,7 +312,9 @@ class _Prepared:
         keyword = {"oracle": "value", "minimum-variance": "optimal_baseline"}[name]
         return _tensor(advantages(name, rewards, **{keyword: self.wide(values)[contexts]}))
 
-    def values(self, quantities: Sequence[Quantity], contexts: Tensor, chosen: Tensor) -> Array:
+    def values(
+        self, quantities: Sequence[GradientQuantity], contexts: Tensor, chosen: Tensor
+    ) -> Array:
         """The quantities of each replication, (r, Q)."""
         rows = contexts[:, :, None]
         arms, rewards = self.arms[rows, chosen], self.rewards[rows, chosen]
@@ -366,74 +363,68 @@ _KEPT: dict[tuple[str, str, str, int], _Prepared] = {}
 _LOCK = Lock()
 
 
+def _device(name: str | None) -> str:
+    """The device of that name; without one that of the environment, else the CPU."""
+    return name or os.environ.get(DEVICE) or "cpu"
+
+
 @dataclass(frozen=True)
 class AutogradEngine:
     """Draws as the reference engine does, and differentiates surrogates.
 
     Arguments:
-        device: cpu, cuda or cuda:N; None for what the environment's ``USTAT_DEVICE`` names when a
-            block is measured, else cpu.
         precision: of parameters and gradients, float64 or float32; rewards, advantages and sums
             are float64 either way.
         memory: bytes that gradients may take at once. Where it runs out nonetheless the work goes
             on in smaller chunks, with a :class:`~ustat_pg.memory.ChunkWarning`.
 
-    >>> from ustat_pg.engines import Cell, Estimator, SquaredError
+    >>> from ustat_pg.engines import GradientCell, Estimator, SquaredError
     >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> quantity = SquaredError(Estimator("vanilla"))
-    >>> AutogradEngine().measure(Cell(bandit, 2), [quantity], replications=4).mean.shape
+    >>> AutogradEngine().measure(GradientCell(bandit, 2), [quantity], replications=4).mean.shape
     (1,)
     """
 
-    device: str | None = None
     precision: str = "float64"
     memory: int = 2**28
 
     name: ClassVar[str] = "autograd"
-    enumerates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         integer("memory", self.memory)
 
-    @property
-    def where(self) -> str:
-        """The device's name."""
-        return self.device or os.environ.get(DEVICE) or "cpu"
-
-    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
-        """Refuse leave-one-out baselines in a group of one, tables, and a device not there."""
-        check_estimators(cell, quantities)
+    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
+        """Refuse tables, and a device that is not there."""
         differentiable(cell.problem.policy)
-        device_of(self.where)
+        device_of(_device(cell.device))
 
-    def prepared(self, problem: SoftmaxBandit) -> _Prepared:
-        """The problem on the device, made once."""
-        place = (problem.digest, self.where, self.precision, self.memory)
+    def prepared(self, problem: SoftmaxBandit, device: str | None = None) -> _Prepared:
+        """The problem on a device, made once."""
+        device = _device(device)
+        place = (problem.digest, device, self.precision, self.memory)
         with _LOCK:
             if place not in _KEPT:
                 while len(_KEPT) >= _MOST:
                     del _KEPT[next(iter(_KEPT))]
-                model = model_of(problem.policy, self.where, self.precision)
+                model = model_of(problem.policy, device, self.precision)
                 _KEPT[place] = _Prepared(problem, model, self.memory)
             return _KEPT[place]
 
     def measure(
         self,
-        cell: Cell,
-        quantities: Sequence[Quantity],
+        cell: GradientCell,
+        quantities: Sequence[GradientQuantity],
         *,
         seed: int = 0,
         first: int = 0,
         replications: int = 0,
     ) -> MomentSums:
-        """See :class:`~ustat_pg.engines.Engine`.
+        """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`.
 
         Raises:
             InputError: also where log-probabilities or what is measured are not finite.
         """
-        check_block(quantities, first, replications)
-        self.check(cell, quantities)
-        own = self.prepared(cell.problem)
+        own = self.prepared(cell.problem, cell.device)
 
         def run(rows: slice) -> Array:
             drawn = _draw(cell, own.ends, seed, first + rows.start, rows.stop - rows.start)

@@ -12,23 +12,18 @@ from ... import rng
 from ...policies import SharedLinearSoftmax, TabularSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError
-from ..base import (
-    PROMPT_ONLY,
-    Array,
-    Cell,
+from ..base import PROMPT_ONLY, Array, Integers, MomentSums
+from . import lanes as bodies
+from .cell import (
     Distance,
-    Integers,
-    MomentSums,
+    GradientCell,
+    GradientQuantity,
     Projection,
-    Quantity,
     SquaredError,
     SquaredProjection,
-    check_block,
-    check_estimators,
     direction,
     estimators_of,
 )
-from . import lanes as bodies
 
 __all__ = ["ENGINE", "draw"]
 
@@ -116,7 +111,9 @@ def _make_tables(problem: SoftmaxBandit) -> bodies.Tables:
     )
 
 
-def draw(cell: Cell, *, seed: int, first: int, replications: int) -> tuple[Integers, Integers]:
+def draw(
+    cell: GradientCell, *, seed: int, first: int, replications: int
+) -> tuple[Integers, Integers]:
     """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications."""
     contexts = np.empty((replications, cell.batch_size), np.int64)
     chosen = np.empty((replications, cell.batch_size, cell.group_size), np.int64)
@@ -129,28 +126,24 @@ class CpuEngine:
     """One compiled loop over replications, single-threaded and without the interpreter lock."""
 
     name = "cpu"
-    enumerates = False
 
-    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
+    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
         """Refuse estimators that are Python functions, and baselines that the body does not know."""
         for estimator in estimators_of(quantities):
             compiled = estimator.baseline in _KINDS or estimator.baseline in PROMPT_ONLY
             if estimator.function is not None or not compiled:
                 raise InputError(f"engine cpu cannot run {estimator.label}: use reference or exact")
-        check_estimators(cell, quantities)
 
     def measure(
         self,
-        cell: Cell,
-        quantities: Sequence[Quantity],
+        cell: GradientCell,
+        quantities: Sequence[GradientQuantity],
         *,
         seed: int = 0,
         first: int = 0,
         replications: int = 0,
     ) -> MomentSums:
-        """See :class:`~ustat_pg.engines.Engine`."""
-        check_block(quantities, first, replications)
-        self.check(cell, quantities)
+        """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
         mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
         tables, asked = _tables(cell.problem), _asked(cell.problem, quantities)
         body = bodies.one_prompt_block if _is_plain(cell, quantities) else bodies.block
@@ -169,7 +162,7 @@ class CpuEngine:
         return MomentSums(replications, mean, products)
 
 
-def _is_plain(cell: Cell, quantities: Sequence[Quantity]) -> bool:
+def _is_plain(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bool:
     """Whether the body for one prompt takes these."""
     return (
         cell.batch_size == 1
@@ -179,7 +172,7 @@ def _is_plain(cell: Cell, quantities: Sequence[Quantity]) -> bool:
     )
 
 
-def _asked(problem: SoftmaxBandit, quantities: Sequence[Quantity]) -> bodies.Asked:
+def _asked(problem: SoftmaxBandit, quantities: Sequence[GradientQuantity]) -> bodies.Asked:
     """The quantities as the compiled body reads them."""
     estimators = estimators_of(quantities)
     baselines = np.zeros((len(estimators), problem.contexts))
@@ -207,7 +200,7 @@ def _asked(problem: SoftmaxBandit, quantities: Sequence[Quantity]) -> bodies.Ask
     )
 
 
-def _encode(quantity: Quantity, place: dict[Any, int]) -> tuple[int, int, int]:
+def _encode(quantity: GradientQuantity, place: dict[Any, int]) -> tuple[int, int, int]:
     """A quantity as the body reads it: its kind and two numbers."""
     if isinstance(quantity, Distance):
         return bodies.DISTANCE, place[quantity.first], place[quantity.second]

@@ -18,18 +18,10 @@ from numba import cuda
 
 from ... import rng
 from ...validation import InputError
-from ..base import (
-    PROMPT_ONLY,
-    Cell,
-    Integers,
-    MomentSums,
-    Quantity,
-    check_block,
-    check_estimators,
-    estimators_of,
-)
+from ..base import PROMPT_ONLY, Integers, MomentSums
 from ..device import Shapes, allocate, in_chunks, launch, require_device, upload
 from . import scalar as bodies
+from .cell import GradientCell, GradientQuantity, estimators_of
 from .cpu import _DESIGNS, _KINDS, _asked, _is_plain, _tables
 
 __all__ = ["ENGINE", "draw"]
@@ -41,7 +33,7 @@ COMPARED_OUTPUTS = 64
 """Groups at most that large find their equal arms by comparison; a guess, for no device was at hand."""
 
 
-def _shapes(cell: Cell, asked: Any, tables: Any, plain: bool, tabled: bool) -> Shapes:
+def _shapes(cell: GradientCell, asked: Any, tables: Any, plain: bool, tabled: bool) -> Shapes:
     """The fields of :class:`~ustat_pg.engines.gradients.scalar.Room`; unused ones hold one number."""
     one, batch, group = (1,), cell.batch_size, cell.group_size
     ints, reals = np.int64, np.float64
@@ -79,7 +71,9 @@ def _shapes(cell: Cell, asked: Any, tables: Any, plain: bool, tabled: bool) -> S
     }
 
 
-def draw(cell: Cell, *, seed: int, first: int, replications: int) -> tuple[Integers, Integers]:
+def draw(
+    cell: GradientCell, *, seed: int, first: int, replications: int
+) -> tuple[Integers, Integers]:
     """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications.
 
     Raises:
@@ -125,9 +119,8 @@ class CudaEngine:
     """One thread of the device to a replication; sums of the quantities in a fixed order."""
 
     name = "cuda"
-    enumerates = False
 
-    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
+    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
         """Refuse what the cpu engine refuses, and a machine without a device."""
         for estimator in estimators_of(quantities):
             compiled = estimator.baseline in _KINDS or estimator.baseline in PROMPT_ONLY
@@ -135,21 +128,18 @@ class CudaEngine:
                 raise InputError(
                     f"engine cuda cannot run {estimator.label}: use reference or exact"
                 )
-        check_estimators(cell, quantities)
         require_device()
 
     def measure(
         self,
-        cell: Cell,
-        quantities: Sequence[Quantity],
+        cell: GradientCell,
+        quantities: Sequence[GradientQuantity],
         *,
         seed: int = 0,
         first: int = 0,
         replications: int = 0,
     ) -> MomentSums:
-        """See :class:`~ustat_pg.engines.Engine`."""
-        check_block(quantities, first, replications)
-        self.check(cell, quantities)
+        """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
         segment = _segment(len(quantities))
         tables, asked = _tables(cell.problem), _asked(cell.problem, quantities)
         plain = _is_plain(cell, quantities)

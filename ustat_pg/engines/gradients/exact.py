@@ -17,18 +17,13 @@ from typing import Any
 import numpy as np
 
 from ...problems import SoftmaxBandit
-from ..base import (
-    Array,
-    Cell,
+from ..base import Array, Draws, InfeasibleError, Integers, MomentSums
+from .cell import (
     Distance,
-    Draws,
-    InfeasibleError,
-    Integers,
-    MomentSums,
+    GradientCell,
+    GradientQuantity,
     Projection,
-    Quantity,
     SquaredError,
-    check_estimators,
     direction,
     estimators_of,
 )
@@ -47,7 +42,7 @@ WORK_LIMIT = 2e9
 _CHUNK_BYTES = 16_000_000
 
 
-def size(cell: Cell, *, tuples: bool = False) -> int:
+def size(cell: GradientCell, *, tuples: bool = False) -> int:
     """How many outcomes of a minibatch there are, summed over the choices of prompts."""
     counts = [int(count) for count in cell.problem.outcomes.counts]
     groups = [
@@ -66,7 +61,7 @@ def size(cell: Cell, *, tuples: bool = False) -> int:
     return polynomial[cell.batch_size] * factorial(cell.batch_size)
 
 
-def _refuse(cell: Cell, tuples: bool) -> None:
+def _refuse(cell: GradientCell, tuples: bool) -> None:
     """Raise where there are too many outcomes, and say how many."""
     number = size(cell, tuples=tuples)
     contexts, batch = cell.problem.contexts, cell.batch_size
@@ -82,7 +77,7 @@ def _refuse(cell: Cell, tuples: bool) -> None:
         )
 
 
-def minibatches(cell: Cell, *, tuples: bool = False) -> Iterator[tuple[Draws, Array]]:
+def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[Draws, Array]]:
     """Every outcome of a minibatch, in chunks of :class:`Draws` with their probabilities (n,).
 
     Raises:
@@ -119,7 +114,7 @@ def minibatches(cell: Cell, *, tuples: bool = False) -> Iterator[tuple[Draws, Ar
             )
 
 
-def _prompts(cell: Cell) -> Iterator[tuple[tuple[int, ...], float]]:
+def _prompts(cell: GradientCell) -> Iterator[tuple[tuple[int, ...], float]]:
     """Every choice of prompts with its probability."""
     everyone, probs = range(cell.problem.contexts), cell.problem.context_probs
     if cell.design == "fixed":
@@ -159,14 +154,12 @@ class ExactEngine:
     """
 
     name = "exact"
-    enumerates = True
 
     def __init__(self, tuples: bool = False) -> None:
         self.tuples = tuples
 
-    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
+    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
         """Raise :class:`InfeasibleError` where there are too many outcomes."""
-        check_estimators(cell, quantities)
         _refuse(cell, self.tuples)
 
     @staticmethod
@@ -178,15 +171,14 @@ class ExactEngine:
 
     def measure(
         self,
-        cell: Cell,
-        quantities: Sequence[Quantity],
+        cell: GradientCell,
+        quantities: Sequence[GradientQuantity],
         *,
         seed: int = 0,
         first: int = 0,
         replications: int = 0,
     ) -> MomentSums:
         """The quantities' exact means; seed and replications are not used."""
-        self.check(cell, quantities)
         problem = cell.problem
         labels = estimators_of(quantities)
         along = {

@@ -9,17 +9,13 @@ from numpy.typing import NDArray
 
 from ... import rng
 from ...estimators import gradient
-from ..base import (
-    Array,
-    Cell,
+from ..base import Array, Draws, MomentSums
+from .cell import (
     Distance,
-    Draws,
-    MomentSums,
+    GradientCell,
+    GradientQuantity,
     Projection,
-    Quantity,
     SquaredError,
-    check_block,
-    check_estimators,
     direction,
     estimators_of,
 )
@@ -29,7 +25,7 @@ __all__ = ["ENGINE", "draw"]
 _CHUNK_BYTES = 64_000_000
 
 
-def draw(cell: Cell, *, seed: int, first: int, replications: int) -> Draws:
+def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Draws:
     """The outcomes of replications ``first`` onwards: contexts (R, B), the rest (R, B, G)."""
     key = rng.cell_key(seed, cell.name)
     numbers = np.arange(first, first + replications, dtype=np.uint64)
@@ -46,7 +42,7 @@ def draw(cell: Cell, *, seed: int, first: int, replications: int) -> Draws:
 
 
 def _contexts(
-    cell: Cell, key: NDArray[np.uint64], numbers: NDArray[np.uint64]
+    cell: GradientCell, key: NDArray[np.uint64], numbers: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
     total, batch = cell.problem.contexts, cell.batch_size
     if cell.design == "fixed":
@@ -69,24 +65,20 @@ class ReferenceEngine:
     """Draws, gathers scores, calls the estimators, averages."""
 
     name = "reference"
-    enumerates = False
 
-    def check(self, cell: Cell, quantities: Sequence[Quantity]) -> None:
-        """Refuse leave-one-out baselines in a group of one; all else is measured."""
-        check_estimators(cell, quantities)
+    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
+        """Refuse nothing: all is measured."""
 
     def measure(
         self,
-        cell: Cell,
-        quantities: Sequence[Quantity],
+        cell: GradientCell,
+        quantities: Sequence[GradientQuantity],
         *,
         seed: int = 0,
         first: int = 0,
         replications: int = 0,
     ) -> MomentSums:
-        """See :class:`~ustat_pg.engines.Engine`."""
-        check_block(quantities, first, replications)
-        self.check(cell, quantities)
+        """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
         problem = cell.problem
         row = 8 * cell.batch_size * cell.group_size * max(problem.d, problem.outcomes.arms.shape[1])
         chunk = max(1, _CHUNK_BYTES // row)
@@ -97,7 +89,9 @@ class ReferenceEngine:
             values.append(self.values(cell, quantities, draws))
         return MomentSums.of(np.concatenate(values))
 
-    def values(self, cell: Cell, quantities: Sequence[Quantity], draws: Draws) -> Array:
+    def values(
+        self, cell: GradientCell, quantities: Sequence[GradientQuantity], draws: Draws
+    ) -> Array:
         """The quantities of each replication, (R, Q)."""
         problem = cell.problem
         contexts, place = np.unique(draws.contexts, return_inverse=True)

@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,12 +40,12 @@ from ...memory import out_of_memory
 from ...policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
 from ...validation import InputError, finite_array, frozen, integer
-from ..base import Array, Estimator, InfeasibleError, MomentSums
-from ..runs.cell import Gap, Runs
+from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity, require_block
+from ..runs.cell import Gap
 from ..runs.schedules import Constant, Decay, Schedule
-from ..runs.trajectory import TRAJECTORY_DESIGNS, check_block
+from ..runs.trajectory import TRAJECTORY_DESIGNS
 
-__all__ = ["NetworkTraining", "OutOfMemory", "Probe", "train"]
+__all__ = ["NetworkTraining", "OutOfMemory", "PolicyQuantity"]
 
 _BASELINES = tuple(name for name in BASELINES if name != "critic")
 _LEAVE_ONE_OUT = ("grpo", "norm-weighted")
@@ -77,32 +78,34 @@ class OutOfMemory(MemoryError):
         return f"out of memory with {self.chunk} runs at once"
 
 
-@runtime_checkable
-class Probe(Protocol):
-    """A number of the bandit that a network is at θₜ, measured along training."""
+class PolicyQuantity:
+    """A number of the bandit that a network is at θₜ, measured along training.
+
+    Arguments:
+        estimator: of the runs.
+        step: t.
+    """
+
+    estimator: Estimator
+    step: int
 
     @property
-    def estimator(self) -> Estimator:
-        """Whose runs they are."""
-
-    @property
-    def step(self) -> int:
-        """t."""
-
-    @property
+    @abstractmethod
     def label(self) -> str:
-        """How results call it; equal probes have equal labels."""
+        """Its name in results; equal quantities have equal labels."""
 
     @property
+    @abstractmethod
     def range(self) -> tuple[float, float]:
-        """Between which values it can lie."""
+        """Its least and greatest value."""
 
+    @abstractmethod
     def of(self, bandit: SoftmaxBandit) -> float:
         """Its value at one run's parameters."""
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkTraining(Runs):
+class NetworkTraining(Cell):
     """A cell of whole training runs of a network. Equal if all that is asked is equal.
 
     Arguments:
@@ -326,31 +329,39 @@ class NetworkTraining(Runs):
         chunk = min(self.chunk or self.block, self.block) // 2
         return replace(self, chunk=chunk) if chunk else None
 
-    def range(self, quantity: Any) -> tuple[float, float]:
-        """Between which values a quantity can lie."""
-        if not isinstance(quantity, Gap):
-            low, high = quantity.range
+    def range(self, quantity: Quantity) -> tuple[float, float]:
+        """The least and the greatest value of a quantity, or numbers beyond them."""
+        (required,) = self._required([quantity])
+        if not isinstance(required, Gap):
+            low, high = required.range
             return float(low), float(high)
         worst = float(self.context_probs @ self.mean_rewards.min(axis=1))
-        return 0.0, quantity.scale * (self.optimum - worst)
+        return 0.0, required.scale * (self.optimum - worst)
 
-    def rounding(self, quantity: Any) -> float:
-        """What the enumerated value of a quantity at one run's parameters may be off by."""
+    def rounding(self, quantity: Quantity) -> float:
+        """The most that the enumerated value of a quantity at one run's parameters may be off by."""
         low, high = self.range(quantity)
         return _EXACTNESS * (high - low)
 
-    def check_quantities(self, quantities: Sequence[Any]) -> None:
-        """Refuse what is no quantity of these runs, and steps that they do not take."""
+    def _required(self, quantities: Sequence[Quantity]) -> list[Gap | PolicyQuantity]:
+        """The quantities, if they are those of these runs, at steps that they take."""
         if not quantities:
             raise InputError("a block needs at least one quantity")
+        required: list[Gap | PolicyQuantity] = []
         for quantity in quantities:
-            if not isinstance(quantity, (Gap, Probe)):
+            if not isinstance(quantity, (Gap, PolicyQuantity)):
                 raise InputError(f"{quantity!r} is no quantity of a network's training run")
             if integer("step", quantity.step, 0) > self.steps:
                 raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
-            self.check_estimator(quantity.estimator)
+            self.require_estimator(quantity.estimator)
+            required.append(quantity)
+        return required
 
-    def check_estimator(self, estimator: Estimator) -> None:
+    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+        """Refuse what is no quantity of these runs, and steps that they do not take."""
+        self._required(quantities)
+
+    def require_estimator(self, estimator: Estimator) -> None:
         """Refuse an estimator that these runs cannot take."""
         if not isinstance(estimator, Estimator):
             raise InputError(f"estimator is {estimator!r}: it must be an Estimator")
@@ -372,15 +383,15 @@ class NetworkTraining(Runs):
                     f"{_NORM_BYTES / 2**30:g} GiB is allowed; take norm-weighted instead"
                 )
 
-    def check_exact(self, quantities: Sequence[Any]) -> None:
+    def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError`, always."""
-        self.check_quantities(quantities)
+        self.require_quantities(quantities)
         raise InfeasibleError("whole runs of a network are simulated: they are not enumerated")
 
     def measure(
         self,
         engine: str,
-        quantities: Sequence[Any],
+        quantities: Sequence[Quantity],
         *,
         seed: int = 0,
         first: int = 0,
@@ -394,49 +405,89 @@ class NetworkTraining(Runs):
             OutOfMemory: so many runs at once do not fit.
         """
         if engine == "exact":
-            self.check_exact(quantities)
+            self.require_exact(quantities)
         if engine != "autograd":
             raise InputError(f"engine {engine!r} cannot train networks: choose autograd")
-        self.check_quantities(quantities)
+        required = self._required(quantities)
         columns: dict[Estimator, list[int]] = {}
-        for column, quantity in enumerate(quantities):
+        for column, quantity in enumerate(required):
             columns.setdefault(quantity.estimator, []).append(column)
         from . import runs as network_runs  # noqa: F401 - its threads are limited once it is there
 
-        values = np.empty((replications, len(quantities)))
-        where = {"seed": seed, "first": first, "replications": replications}
+        values = np.empty((replications, len(required)))
         # Blocks are the only parallel layer. This limit is the calling thread's own.
         with threadpool_limits(1, user_api="openmp"):
-            for estimator, own in columns.items():
-                snapshots = sorted({quantities[column].step for column in own})
-                theta = train(self, estimator, snapshots, **where)
-                values[:, own] = self._values(theta, snapshots, [quantities[c] for c in own])
+            for estimator, places in columns.items():
+                snapshots = sorted({required[column].step for column in places})
+                theta = self.train(
+                    estimator, snapshots, seed=seed, first=first, replications=replications
+                )
+                values[:, places] = self._values(theta, snapshots, [required[c] for c in places])
         return MomentSums.of(values)
 
-    def _values(self, theta: Array, snapshots: Sequence[int], quantities: Sequence[Any]) -> Array:
+    def train(
+        self,
+        estimator: Estimator,
+        snapshots: Sequence[int],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 1,
+    ) -> Array:
+        """θ at the snapshots, of runs ``first`` to ``first + replications``: (R, S, d), in float64.
+
+        Arguments:
+            estimator: by the name of its baseline; V and b* are those of the current θ.
+            snapshots: steps at which θ is kept, increasing, 0 the start.
+
+        Raises:
+            InputError: what does not fit, torch or a device that is not there, or a run whose
+                log-probabilities are not finite; run, step and rate are named.
+            OutOfMemory: so many runs at once do not fit.
+        """
+        require_block(first, replications)
+        self.require_estimator(estimator)
+        kept = [integer("snapshot", step, 0) for step in snapshots]
+        if not kept or kept != sorted(set(kept)) or kept[-1] > self.steps:
+            raise InputError(
+                f"snapshots are {kept}: they must be increasing steps from 0 to {self.steps}"
+            )
+        from .runs import run
+
+        chunk = min(self.chunk or self.block, replications)
+        end = first + replications
+        parts = [
+            _in_memory(run, self, estimator, kept, seed, begin, min(chunk, end - begin))
+            for begin in range(first, end, chunk)
+        ]
+        return np.concatenate(parts)
+
+    def _values(
+        self, theta: Array, snapshots: Sequence[int], quantities: Sequence[Gap | PolicyQuantity]
+    ) -> Array:
         """Quantities of one estimator at parameters (R, S, d): (R, their number)."""
         values = np.empty((len(theta), len(quantities)))
-        by_step: dict[int, list[tuple[int, Any]]] = {}
+        gaps: dict[int, list[tuple[int, Gap]]] = {}
+        numbers: dict[int, list[tuple[int, PolicyQuantity]]] = {}
         for place, quantity in enumerate(quantities):
-            by_step.setdefault(quantity.step, []).append((place, quantity))
-        for step, asked in by_step.items():
-            here = theta[:, snapshots.index(step)]
-            gaps = [(place, gap) for place, gap in asked if isinstance(gap, Gap)]
-            probes = [(place, probe) for place, probe in asked if not isinstance(probe, Gap)]
-            if gaps:
-                from .runs import objectives
+            if isinstance(quantity, Gap):
+                gaps.setdefault(quantity.step, []).append((place, quantity))
+            else:
+                numbers.setdefault(quantity.step, []).append((place, quantity))
+        for step, columns in gaps.items():
+            from .runs import objectives
 
-                off = self.optimum - _in_memory(objectives, self, here)
-                for place, quantity in gaps:
-                    values[:, place] = quantity.of(off)
-            if probes:
-                for run, point in enumerate(here):
-                    # One bandit for all: it keeps the moments that it has computed.
-                    bandit = self.at(point)
-                    for place, probe in probes:
-                        values[run, place] = value = probe.of(bandit)
-                        if not np.isfinite(value):
-                            raise InputError(f"{probe.label} is {value}: it must be finite")
+            off = self.optimum - _in_memory(objectives, self, theta[:, snapshots.index(step)])
+            for place, gap in columns:
+                values[:, place] = gap.of(off)
+        for step, probes in numbers.items():
+            for run, point in enumerate(theta[:, snapshots.index(step)]):
+                # One bandit for all: it keeps the moments that it has computed.
+                bandit = self.at(point)
+                for place, probe in probes:
+                    values[run, place] = value = probe.of(bandit)
+                    if not np.isfinite(value):
+                        raise InputError(f"{probe.label} is {value}: it must be finite")
         return values
 
 
@@ -455,42 +506,3 @@ def _in_memory(function: Any, training: NetworkTraining, *arguments: Any) -> Any
         if isinstance(error, OutOfMemory) or not out_of_memory(error):
             raise
         raise OutOfMemory(min(training.chunk or training.block, training.block)) from None
-
-
-def train(
-    training: NetworkTraining,
-    estimator: Estimator,
-    snapshots: Sequence[int],
-    *,
-    seed: int = 0,
-    first: int = 0,
-    replications: int = 1,
-) -> Array:
-    """θ at the snapshots, of runs ``first`` to ``first + replications``: (R, S, d), in float64.
-
-    Arguments:
-        training: the cell.
-        estimator: by the name of its baseline; V and b* are those of the current θ.
-        snapshots: steps at which θ is kept, increasing, 0 the start.
-
-    Raises:
-        InputError: what does not fit, torch or a device that is not there, or a run whose
-            log-probabilities are not finite; run, step and rate are named.
-        OutOfMemory: so many runs at once do not fit.
-    """
-    check_block(first, replications)
-    training.check_estimator(estimator)
-    kept = [integer("snapshot", step, 0) for step in snapshots]
-    if not kept or kept != sorted(set(kept)) or kept[-1] > training.steps:
-        raise InputError(
-            f"snapshots are {kept}: they must be increasing steps from 0 to {training.steps}"
-        )
-    from .runs import run
-
-    chunk = min(training.chunk or training.block, replications)
-    end = first + replications
-    parts = [
-        _in_memory(run, training, estimator, kept, seed, begin, min(chunk, end - begin))
-        for begin in range(first, end, chunk)
-    ]
-    return np.concatenate(parts)

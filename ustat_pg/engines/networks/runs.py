@@ -518,7 +518,7 @@ def run(
     first: int,
     replications: int,
 ) -> Array:
-    """One chunk of :func:`~ustat_pg.engines.networks.cell.train`."""
+    """One chunk of :meth:`~ustat_pg.engines.NetworkTraining.train`."""
     runs = _Runs(training, estimator, seed, first, replications)
     kept = []
     with torch.enable_grad():

@@ -1,8 +1,8 @@
 """Cells of whole training runs: what is asked of the gap J* - J(θ) along the meta-algorithm.
 
-A :class:`Training` is a cell as :class:`~ustat_pg.engines.Cell` is: a problem with group and batch
-size, and beside them a schedule and a number of steps. Estimators and steps belong to the
-quantities, so that baselines run on the same draws and differences between them are paired.
+A :class:`Training` is a problem with group and batch size, a schedule and a number of steps.
+Estimators and steps belong to the quantities, so that baselines run on the same draws and
+differences between them are paired.
 
 ``reference``, ``cpu`` and ``cuda`` draw the runs. ``exact`` takes the expectation over every outcome of every
 step, by backward induction; it knows smooth functions of the gap and no distribution.
@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,22 +24,19 @@ from scipy.stats import chi2
 from ...distributions import WeightedChi2
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, integer
-from ..base import Array, Estimator, InfeasibleError, MomentSums
+from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity
 from .regions import Ball, Theta
 from .schedules import Schedule
-from .trajectory import Trajectory, get_trajectory_engine
+from .trajectory import Trajectory
 
 __all__ = [
     "BINS",
     "ConditionalPit",
     "Gap",
     "GapTransform",
-    "Labelled",
     "Pit",
-    "Runs",
     "Training",
     "TrainingQuantity",
-    "measure_training",
 ]
 
 BINS = 2048
@@ -170,87 +165,11 @@ class ConditionalPit:
 
 
 TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit
-
-
-class Labelled(Protocol):
-    """A quantity of runs that are defined elsewhere, a language model's for example."""
-
-    @property
-    def label(self) -> str:
-        """Its name in blocks and stored results."""
-
-
-class Runs(ABC):
-    """A cell of whole training runs, as plans, blocks and verdicts see it."""
-
-    group_size: int
-    batch_size: int
-    steps: int
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The address of the draws, and a digest of what is not in it."""
-
-    @property
-    @abstractmethod
-    def block(self) -> int:
-        """The runs in a block."""
-
-    @property
-    def outputs(self) -> int:
-        """Drawn in one run: T B G."""
-        return self.steps * self.batch_size * self.group_size
-
-    @property
-    def pilot(self) -> int | None:
-        """The runs that a plan is made from; None where the block says how many."""
-        return None
-
-    @property
-    def reserve(self) -> float:
-        """By how much more runs are planned than the pilot asks for, where it is a poor guide."""
-        return 1.0
-
-    def engine(self, asked: str) -> str:
-        """The engine that runs it where that one was asked for."""
-        return asked
-
-    def halved(self) -> Runs | None:
-        """The same runs with half as many at once; None where that is not to be had."""
-        return None
-
-    @abstractmethod
-    def range(self, quantity: Any) -> tuple[float, float]:
-        """Between which values a quantity can lie."""
-
-    @abstractmethod
-    def rounding(self, quantity: Any) -> float:
-        """What the enumerated value of a quantity may be off by."""
-
-    @abstractmethod
-    def check_quantities(self, quantities: Sequence[Any]) -> None:
-        """Refuse what cannot be asked of these runs."""
-
-    @abstractmethod
-    def check_exact(self, quantities: Sequence[Any]) -> None:
-        """Raise :class:`InfeasibleError` where a quantity's mean cannot be enumerated."""
-
-    @abstractmethod
-    def measure(
-        self,
-        engine: str,
-        quantities: Sequence[Any],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
-    ) -> MomentSums:
-        """Runs ``first`` to ``first + replications``, or all outcomes by the exact engine."""
+"""What can be asked of a bandit's runs."""
 
 
 @dataclass(frozen=True, eq=False)
-class Training(Runs):
+class Training(Cell):
     """A cell of whole training runs. Equal if all that is asked is equal.
 
     Arguments:
@@ -361,19 +280,22 @@ class Training(Runs):
         found = float(self.landscape.gap(theta_set.centre + points @ basis.T).max())
         return min(1.01 * found, everywhere)
 
-    def range(self, quantity: Any) -> tuple[float, float]:
-        """Between which values a quantity can lie."""
+    settles = False
+
+    def range(self, quantity: Quantity) -> tuple[float, float]:
+        """The least and the greatest value of a quantity, or numbers beyond them."""
         return (0.0, quantity.scale * self.largest_gap) if isinstance(quantity, Gap) else (0.0, 1.0)
 
-    def rounding(self, quantity: Any) -> float:
-        """What the enumerated value of a quantity may be off by."""
+    def rounding(self, quantity: Quantity) -> float:
+        """The most that the enumerated mean of a quantity may be off by."""
         share = _ABSOLUTE if isinstance(quantity, Gap) else _RELATIVE
         return float(share * self.range(quantity)[1])
 
-    def check_quantities(self, quantities: Sequence[Any]) -> None:
-        """Refuse what is no quantity of a training run, and steps that it does not take."""
+    def _required(self, quantities: Sequence[Quantity]) -> list[TrainingQuantity]:
+        """The quantities, if they are those of a training run, at steps that it takes."""
         if not quantities:
             raise InputError("a block needs at least one quantity")
+        required: list[TrainingQuantity] = []
         for quantity in quantities:
             if not isinstance(quantity, TrainingQuantity):
                 raise InputError(f"{quantity!r} is no quantity of a training run")
@@ -383,13 +305,18 @@ class Training(Runs):
                 raise InputError(
                     f"coordinate is {quantity.coordinate}: there are {self.landscape.d} parameters"
                 )
+            required.append(quantity)
+        return required
 
-    def check_exact(self, quantities: Sequence[Any]) -> None:
+    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+        """Refuse what is no quantity of a training run, and steps that it does not take."""
+        self._required(quantities)
+
+    def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where backward induction cannot find a quantity's mean."""
         from . import exact as trajectory_exact
 
-        self.check_quantities(quantities)
-        for quantity in quantities:
+        for quantity in self._required(quantities):
             if not isinstance(quantity, (Gap, GapTransform)):
                 raise InfeasibleError(
                     "a distribution is compared by simulation; its Laplace transform is enumerated"
@@ -400,67 +327,51 @@ class Training(Runs):
     def measure(
         self,
         engine: str,
-        quantities: Sequence[Any],
+        quantities: Sequence[Quantity],
         *,
         seed: int = 0,
         first: int = 0,
         replications: int = 0,
     ) -> MomentSums:
-        """See :func:`measure_training`."""
-        where = {"seed": seed, "first": first, "replications": replications}
-        return measure_training(engine, self, quantities, **where)
+        """Runs ``first`` to ``first + replications``; every outcome by the exact engine.
 
+        Arguments:
+            engine: reference, cpu, cuda, or exact, which takes no seed.
+            quantities: what is measured.
 
-def measure_training(
-    engine: str,
-    training: Training,
-    quantities: Sequence[TrainingQuantity],
-    *,
-    seed: int = 0,
-    first: int = 0,
-    replications: int = 0,
-) -> MomentSums:
-    """Replications ``first`` to ``first + replications`` of a cell of training runs.
-
-    Arguments:
-        engine: reference, cpu, cuda, or exact, which takes every outcome and no seed.
-        training: the cell.
-        quantities: what is measured.
-
-    Raises:
-        InputError: unknown engines and quantities, steps beyond the runs' end.
-        InfeasibleError: the exact engine cannot take that expectation.
-    """
-    training.check_quantities(quantities)
-    steps: dict[Estimator, dict[int, list[int]]] = {}
-    for column, quantity in enumerate(quantities):
-        steps.setdefault(quantity.estimator, {}).setdefault(quantity.step, []).append(column)
-    if engine == "exact":
-        training.check_exact(quantities)
-        return MomentSums.exact(_expected(training, quantities, steps))
-    values = np.empty((replications, len(quantities)))
-    for estimator, by_step in steps.items():
-        snapshots = sorted(by_step)
-        runs = training.trajectory(estimator, snapshots)
-        theta = get_trajectory_engine(engine).run(
-            runs, seed=seed, first=first, replications=replications
-        )
-        gaps = training.landscape.gap(theta)
-        for place, step in enumerate(snapshots):
-            for column in by_step[step]:
-                quantity, gap = quantities[column], gaps[:, place]
-                values[:, column] = (
-                    quantity.of(gap, theta[:, place])
-                    if isinstance(quantity, (Pit, ConditionalPit))
-                    else quantity.of(gap)
-                )
-    counts = {
-        quantity.label: np.histogram(values[:, column], bins=BINS, range=(0, 1))[0]
-        for column, quantity in enumerate(quantities)
-        if isinstance(quantity, (Pit, ConditionalPit))
-    }
-    sums = MomentSums.of(values)
-    return MomentSums(sums.n, sums.mean, sums.products, counts)
+        Raises:
+            InputError: unknown engines and quantities, steps beyond the runs' end.
+            InfeasibleError: the exact engine cannot take that expectation.
+        """
+        required = self._required(quantities)
+        steps: dict[Estimator, dict[int, list[int]]] = {}
+        for column, quantity in enumerate(required):
+            steps.setdefault(quantity.estimator, {}).setdefault(quantity.step, []).append(column)
+        if engine == "exact":
+            self.require_exact(quantities)
+            return MomentSums.exact(_expected(self, required, steps))
+        values = np.empty((replications, len(required)))
+        for estimator, by_step in steps.items():
+            snapshots = sorted(by_step)
+            theta = self.trajectory(estimator, snapshots).run(
+                engine, seed=seed, first=first, replications=replications
+            )
+            gaps = self.landscape.gap(theta)
+            for place, step in enumerate(snapshots):
+                for column in by_step[step]:
+                    quantity, gap = required[column], gaps[:, place]
+                    values[:, column] = (
+                        quantity.of(gap, theta[:, place])
+                        if isinstance(quantity, (Pit, ConditionalPit))
+                        else quantity.of(gap)
+                    )
+        counts = {
+            quantity.label: np.histogram(values[:, column], bins=BINS, range=(0, 1))[0]
+            for column, quantity in enumerate(required)
+            if isinstance(quantity, (Pit, ConditionalPit))
+        }
+        sums = MomentSums.of(values)
+        return MomentSums(sums.n, sums.mean, sums.products, counts)
 
 
 def _expected(

@@ -8,7 +8,7 @@ from ... import rng
 from ..base import Array
 from . import lanes as bodies
 from .regions import Ball, Box
-from .trajectory import Trajectory, check_block, starts
+from .trajectory import Trajectory, starts
 
 __all__ = ["ENGINE"]
 
@@ -70,8 +70,7 @@ class CpuTrajectories:
     def run(
         self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
     ) -> Array:
-        """See :class:`~ustat_pg.engines.runs.trajectory.TrajectoryEngine`."""
-        check_block(first, replications)
+        """See :meth:`~ustat_pg.engines.runs.trajectory.Trajectory.run`."""
         plan = _plan(trajectory)
         begin = starts(trajectory, seed=seed, first=first, replications=replications)
         out = np.empty((replications, len(plan.snapshots), trajectory.problem.d))

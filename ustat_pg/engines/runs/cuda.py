@@ -20,7 +20,7 @@ from ..base import Array
 from ..device import in_chunks, launch, require_device, upload
 from . import scalar as bodies
 from .cpu import _plan
-from .trajectory import Trajectory, check_block, get_trajectory_engine, starts
+from .trajectory import Trajectory, starts
 
 __all__ = ["ENGINE", "Flips", "flips"]
 
@@ -36,12 +36,11 @@ class CudaTrajectories:
     def run(
         self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
     ) -> Array:
-        """See :class:`~ustat_pg.engines.runs.trajectory.TrajectoryEngine`.
+        """See :meth:`~ustat_pg.engines.runs.trajectory.Trajectory.run`.
 
         Raises:
             InputError: there is no device, or tables and scratch do not fit it.
         """
-        check_block(first, replications)
         require_device()
         begin = starts(trajectory, seed=seed, first=first, replications=replications)
         plan = _plan(trajectory)
@@ -148,9 +147,7 @@ def flips(
     if not 0 < tolerance < np.inf:
         raise InputError(f"tolerance is {tolerance!r}: it must be positive and finite")
     one, two = (
-        get_trajectory_engine(name).run(
-            trajectory, seed=seed, first=first, replications=replications
-        )
+        trajectory.run(name, seed=seed, first=first, replications=replications)
         for name in (first_engine, second_engine)
     )
     # Runs without a projection may end at infinity, in both engines alike.

@@ -35,7 +35,8 @@ from ...estimators import gradient
 from ...policies import ArmLinearSoftmax
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, finite_array, integer
-from ..base import Array, Cell, Draws, InfeasibleError, Integers
+from ..base import Array, Draws, InfeasibleError, Integers
+from ..gradients.cell import GradientCell
 from ..gradients.exact import minibatches, size
 from .regions import Ball, Box
 from .splines import back_on_line, back_on_plane, coefficients
@@ -317,7 +318,7 @@ class _Chain:
             problem.reward_values,
             problem.reward_probs,
         )
-        cell = Cell(uniform, trajectory.group_size, trajectory.batch_size)
+        cell = GradientCell(uniform, trajectory.group_size, trajectory.batch_size)
         self._refuse(size(cell))
         found = [(draws, probability) for draws, probability in minibatches(cell)]
         chance = np.concatenate([probability for _, probability in found])

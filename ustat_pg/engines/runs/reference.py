@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ... import rng
 from ...estimators import advantages, gradient
 from ..base import Array, Integers
-from .trajectory import Trajectory, check_block, starts
+from .trajectory import Trajectory, starts
 
 __all__ = ["ENGINE"]
 
@@ -30,8 +30,7 @@ class ReferenceTrajectories:
     def run(
         self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
     ) -> Array:
-        """See :class:`~ustat_pg.engines.runs.trajectory.TrajectoryEngine`."""
-        check_block(first, replications)
+        """See :meth:`~ustat_pg.engines.runs.trajectory.Trajectory.run`."""
         problem = trajectory.problem
         row = 8 * trajectory.batch_size * max(trajectory.group_size, problem.arms) * problem.d
         chunk = max(1, _CHUNK_BYTES // row)

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,7 +41,7 @@ from ... import rng
 from ...policies import ArmLinearSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError, finite_array, frozen, integer
-from ..base import Array, Estimator
+from ..base import Array, Estimator, require_block
 from .regions import Ball, Box, Theta
 from .schedules import Constant, Decay, Schedule
 
@@ -49,8 +49,6 @@ __all__ = [
     "TRAJECTORY_DESIGNS",
     "TRAJECTORY_ENGINES",
     "Trajectory",
-    "TrajectoryEngine",
-    "get_trajectory_engine",
     "starts",
 ]
 
@@ -238,6 +236,25 @@ class Trajectory:
     def __hash__(self) -> int:
         return hash((self.name, self.estimator.label, self.steps))
 
+    def run(self, engine: str, *, seed: int = 0, first: int = 0, replications: int = 1) -> Array:
+        """θ at the snapshots, of replications ``first`` to ``first + replications``, (R, S, d).
+
+        Arguments:
+            engine: reference, cpu or cuda.
+
+        Raises:
+            InputError: an unknown engine, or replications outside the addresses.
+        """
+        if engine not in TRAJECTORY_ENGINES:
+            raise InputError(
+                f"trajectory engine {engine!r} is unknown: choose one of "
+                f"{', '.join(TRAJECTORY_ENGINES)}"
+            )
+        require_block(first, replications)
+        runner = import_module(f".{engine}", __package__).ENGINE
+        theta: Array = runner.run(self, seed=seed, first=first, replications=replications)
+        return theta
+
     @property
     def offset(self) -> Array:
         """What the logits hold beside ⟨φ(x, k), θ⟩ and the bends, (X, K)."""
@@ -274,35 +291,3 @@ def starts(trajectory: Trajectory, *, seed: int, first: int, replications: int) 
         words = rng.words(key, numbers, rng.step_slots(0, 0), d)
         theta += scale * ndtri((words + 0.5) * 2.0**-32)
     return theta if trajectory.projection is None else trajectory.projection.project(theta)
-
-
-class TrajectoryEngine(Protocol):
-    """What runs trajectories."""
-
-    name: str
-
-    def run(
-        self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
-    ) -> Array:
-        """θ at the snapshots, of replications ``first`` to ``first + replications``, (R, S, d)."""
-
-
-def check_block(first: int, replications: int) -> None:
-    """Refuse a block that runs nothing or lies outside the addresses."""
-    integer("replications", replications)
-    if integer("first replication", first, 0) + replications > 2**63:
-        raise InputError(f"first replication is {first}: replications end at 2^63")
-
-
-def get_trajectory_engine(name: str) -> TrajectoryEngine:
-    """The engine of that name.
-
-    Raises:
-        InputError: there is none.
-    """
-    if name not in TRAJECTORY_ENGINES:
-        raise InputError(
-            f"trajectory engine {name!r} is unknown: choose one of {', '.join(TRAJECTORY_ENGINES)}"
-        )
-    engine: TrajectoryEngine = import_module(f".{name}", __package__).ENGINE
-    return engine

@@ -1,0 +1,309 @@
+"""Cells of gradients at fixed parameters, and what is asked of their estimates.
+
+A :class:`GradientCell` is a problem with a group size, a batch size and a design of prompts. Its
+quantities name estimators, so that baselines run on the same draws and differences between them
+are paired.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Protocol
+
+import numpy as np
+
+from ...designs import require_design
+from ...problems import SoftmaxBandit
+from ...validation import InputError, integer
+from ..base import Array, Cell, Estimator, MomentSums, Quantity, require_block, require_engine
+from .bounds import largest_along, largest_norm, reward_rounding
+
+__all__ = [
+    "BLOCK",
+    "Distance",
+    "Engine",
+    "GradientCell",
+    "GradientQuantity",
+    "Projection",
+    "SquaredError",
+    "SquaredProjection",
+    "direction",
+    "estimators_of",
+]
+
+BLOCK = 65_536
+"""Replications in a block: some tenths of a second's work and more."""
+
+
+def direction(problem: SoftmaxBandit, number: int) -> Array:
+    """The unit vector of that number in parameter space, fixed by the problem, (d,)."""
+    vector = np.random.default_rng([int(problem.digest, 16), number]).normal(size=problem.d)
+    return np.asarray(vector / np.linalg.norm(vector))
+
+
+class _OfMinibatch(ABC):
+    """What is measured on a minibatch."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Its name in blocks and stored results."""
+
+    @property
+    @abstractmethod
+    def estimators(self) -> tuple[Estimator, ...]:
+        """The estimators that it reads."""
+
+    @abstractmethod
+    def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
+        """Its least and greatest value on any minibatch, or numbers beyond them.
+
+        A minibatch's gradient is a mean of its prompts', so that the bound of one prompt serves.
+        """
+
+    def rounding(self, problem: SoftmaxBandit) -> float:
+        """The most that its enumerated mean may be off by.
+
+        A reward less a baseline is off by a few bits of the reward, which an error's square
+        multiplies by the rewards' spread.
+        """
+        low, high = problem.reward_range
+        off, norm = reward_rounding(problem)
+        return off * (high - low + off) * norm**2
+
+
+@dataclass(frozen=True)
+class SquaredError(_OfMinibatch):
+    """‖ĝ - g‖², whose mean is the MSE."""
+
+    estimator: Estimator
+
+    @property
+    def label(self) -> str:
+        return f"mse[{self.estimator.label}]"
+
+    @property
+    def estimators(self) -> tuple[Estimator, ...]:
+        return (self.estimator,)
+
+    def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
+        gradient_norm = float(np.linalg.norm(problem.gradient()))
+        return 0.0, (largest_norm(problem, self.estimator) + gradient_norm) ** 2
+
+
+@dataclass(frozen=True)
+class Distance(_OfMinibatch):
+    """‖ĝ₁ - ĝ₂‖² of two estimators on the same draws."""
+
+    first: Estimator
+    second: Estimator
+
+    @property
+    def label(self) -> str:
+        return f"distance[{self.first.label},{self.second.label}]"
+
+    @property
+    def estimators(self) -> tuple[Estimator, ...]:
+        return (self.first, self.second)
+
+    def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
+        return 0.0, sum(largest_norm(problem, each) for each in self.estimators) ** 2
+
+
+@dataclass(frozen=True)
+class Projection(_OfMinibatch):
+    """⟨ĝ - g, u⟩ along the unit vector :func:`direction` of that number: 0 in the mean if unbiased."""
+
+    estimator: Estimator
+    number: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"projection{self.number}[{self.estimator.label}]"
+
+    @property
+    def estimators(self) -> tuple[Estimator, ...]:
+        return (self.estimator,)
+
+    def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
+        largest = largest_along(problem, self.estimator, direction(problem, self.number))
+        return -largest, largest
+
+    def rounding(self, problem: SoftmaxBandit) -> float:
+        off, norm = reward_rounding(problem)
+        return off * norm
+
+
+@dataclass(frozen=True)
+class SquaredProjection(_OfMinibatch):
+    """⟨ĝ - g, u⟩², whose mean is uᵀ E[(ĝ-g)(ĝ-g)ᵀ] u."""
+
+    estimator: Estimator
+    number: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"squared-projection{self.number}[{self.estimator.label}]"
+
+    @property
+    def estimators(self) -> tuple[Estimator, ...]:
+        return (self.estimator,)
+
+    def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
+        largest = largest_along(problem, self.estimator, direction(problem, self.number))
+        return 0.0, largest**2
+
+
+GradientQuantity = SquaredError | Distance | Projection | SquaredProjection
+"""What can be asked of a minibatch."""
+
+
+def estimators_of(quantities: Iterable[GradientQuantity]) -> list[Estimator]:
+    """The estimators that the quantities speak of, each once, in order of appearance."""
+    return list(dict.fromkeys(each for quantity in quantities for each in quantity.estimators))
+
+
+@dataclass(frozen=True)
+class GradientCell(Cell):
+    """A problem, a group size, a batch size, and how prompts are drawn.
+
+    Arguments:
+        problem: what the policy is trained on.
+        group_size: G >= 1.
+        batch_size: B >= 1.
+        design: iid, fixed (each context once, in order) or without-replacement.
+        device: where the autograd engine works: cpu, cuda or cuda:N; unless given what the
+            environment's ``USTAT_DEVICE`` names, else cpu.
+
+    Raises:
+        InputError: a size that is not a positive whole number, an unknown design, or one that does
+            not fit the problem.
+
+    >>> from ustat_pg.problems import random_problem
+    >>> cell, quantity = GradientCell(random_problem(0), 2), SquaredError(Estimator("grpo"))
+    >>> cell.measure("cpu", [quantity], replications=100).n
+    100
+    """
+
+    problem: SoftmaxBandit
+    group_size: int
+    batch_size: int = 1
+    design: str = "iid"
+    device: str | None = None
+
+    steps = 1
+
+    def __post_init__(self) -> None:
+        integer("group size", self.group_size)
+        require_design(self.design, self.batch_size, self.problem.contexts, self.problem.uniform)
+
+    @property
+    def name(self) -> str:
+        """The cell's address in the space of draws."""
+        return f"{self.problem.digest}/G{self.group_size}/B{self.batch_size}/{self.design}"
+
+    @property
+    def block(self) -> int:
+        """The replications in a block."""
+        return BLOCK
+
+    def budget(self, replications: int) -> int:
+        """The same replications: budgets count those of gradients."""
+        return replications
+
+    def on(self, device: str) -> GradientCell:
+        """The cell with its gradients on that device."""
+        return replace(self, device=device)
+
+    def range(self, quantity: Quantity) -> tuple[float, float]:
+        """The least and the greatest value of a quantity, or numbers beyond them."""
+        return _gradient_quantity(quantity).range(self.problem)
+
+    def rounding(self, quantity: Quantity) -> float:
+        """The most that the enumerated mean of a quantity may be off by."""
+        return _gradient_quantity(quantity).rounding(self.problem)
+
+    def _required(self, quantities: Sequence[Quantity]) -> list[GradientQuantity]:
+        """The quantities, if they are those of a gradient, with no one left out of a group of one."""
+        if not quantities:
+            raise InputError("a block needs at least one quantity")
+        required = [_gradient_quantity(quantity) for quantity in quantities]
+        for estimator in estimators_of(required):
+            leaves_out = estimator.function is None and estimator.baseline in (
+                "grpo",
+                "norm-weighted",
+            )
+            if leaves_out and self.group_size < 2:
+                raise InputError(
+                    f"{estimator.label} needs a group of at least 2: "
+                    f"group size is {self.group_size}"
+                )
+        return required
+
+    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+        """Refuse what is no quantity of a gradient, and leave-one-out in a group of one."""
+        self._required(quantities)
+
+    def require_exact(self, quantities: Sequence[Quantity]) -> None:
+        """Raise :class:`InfeasibleError` where there are too many outcomes."""
+        self._runner("exact", quantities)
+
+    def measure(
+        self,
+        engine: str,
+        quantities: Sequence[Quantity],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """Replications ``first`` to ``first + replications``; all outcomes by the exact engine.
+
+        Raises:
+            InputError: an unknown engine or quantity, a baseline that a compiled engine does not
+                know, replications outside the addresses.
+            InfeasibleError: the exact engine would have too many outcomes to enumerate.
+        """
+        require_engine(engine)
+        if engine != "exact":
+            require_block(first, replications)
+        runner, required = self._runner(engine, quantities)
+        return runner.measure(self, required, seed=seed, first=first, replications=replications)
+
+    def _runner(
+        self, name: str, quantities: Sequence[Quantity]
+    ) -> tuple[Engine, list[GradientQuantity]]:
+        """The engine of that name and the quantities, if it can measure them."""
+        runner: Engine = import_module(f".{name}", __package__).ENGINE
+        required = self._required(quantities)
+        runner.require(self, required)
+        return runner, required
+
+
+def _gradient_quantity(quantity: Quantity) -> GradientQuantity:
+    if not isinstance(quantity, GradientQuantity):
+        raise InputError(f"{quantity!r} is no quantity of a gradient")
+    return quantity
+
+
+class Engine(Protocol):
+    """What measures gradients."""
+
+    name: str
+
+    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
+        """Raise :class:`InputError` where this engine cannot measure that."""
+
+    def measure(
+        self,
+        cell: GradientCell,
+        quantities: Sequence[GradientQuantity],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """Replications ``first`` to ``first + replications`` of the cell (all outcomes if exact)."""
