@@ -18,7 +18,7 @@ from tests.support.advantages import (
     rloo,
     signed_wrongly,
 )
-from ustat_pg.engines.base import Estimator, GradientCell, SquaredError
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.engines.gradients.exact import ExactEngine
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.testing import exact_mse
