@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,13 +15,21 @@ from ustat_pg.experiment.plan import panels as panels_of
 from ustat_pg.problems import SoftmaxBandit, random_problem, save_problem
 from ustat_pg.report import exit_code, remarks, verdict_table
 
+suite_of = cache(Suite)
 
-@pytest.mark.parametrize("size", ["smoke", "quick"])
-@pytest.mark.parametrize("seed", [0, 1, 7, 31337, 2**31])
+
+@cache
+def claim_of(stem, size="smoke", seed=0):
+    """A claim, made once."""
+    return claim(stem, suite_of(size, seed))
+
+
+@pytest.mark.parametrize(
+    ("size", "seed"), [("smoke", 0), ("smoke", 1), ("smoke", 2**31), ("quick", 31337)]
+)
 def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, size):
-    suite = Suite(size, seed)
     for stem in STEMS:
-        built = claim(stem, suite)
+        built = claim_of(stem, size, seed)
         for rival, origin in itertools.product(built.rivals, ("made-up", "generated")):
             heard = [
                 check
@@ -39,7 +48,7 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, si
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_claim_has_made_up_generated_and_real_problems(stem):
-    origins = {check.origin for check in claim(stem, Suite("smoke")).checks}
+    origins = {check.origin for check in claim_of(stem).checks}
     # Of real data few have a return with a known interior optimum; see landscapes.diabetes.
     assert origins - {"real"} == {"made-up", "generated"}
     if stem not in ("oracle_policy", "optimal_policy"):
@@ -51,7 +60,7 @@ def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
     def cells(seed: int, origin: str) -> set[str]:
         return {
             cell.name
-            for check in claim(stem, Suite("smoke", seed)).checks
+            for check in claim_of(stem, seed=seed).checks
             if check.origin == origin
             for cell in check.functional.cells
             # At the optimum bends show in no gradient: the same cell whatever they are.
@@ -63,7 +72,7 @@ def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
 
 
 def test_panels_hold_what_checks_ask():
-    built = claim("optimality", Suite("smoke"))
+    built = claim_of("optimality")
     panels = panels_of(built)
     for check in built.checks:
         for cell in check.functional.cells:
@@ -118,18 +127,13 @@ def test_simulation_does_not_refute_it_either(name, tmp_path):
     assert main([*words, "--out", str(tmp_path / "out")]) in (0, 3)
 
 
-def problems_of(suite: Suite) -> dict[str, SoftmaxBandit]:
-    """Every problem that a claim of the suite runs on, by its digest."""
-    return {
+def test_anchors_of_every_problem_that_a_claim_runs_on():
+    problems = {
         cell.problem.digest: cell.problem
         for stem in STEMS
-        for check in claim(stem, suite).checks
+        for check in claim_of(stem, "quick", 31337).checks
         for cell in check.functional.cells
     }
-
-
-def test_anchors_of_every_problem_that_a_claim_runs_on():
-    problems = problems_of(Suite("quick"))
     assert len(problems) > 30
     rng = np.random.default_rng(0)
     for problem in problems.values():

@@ -23,11 +23,22 @@ REPLICATIONS = 64
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def out(tmp_path_factory):
+    """A run's folder, in which the pools of all tests here are kept."""
+    return tmp_path_factory.mktemp("runs") / "results" / "smoke-language-model"
+
+
+@pytest.fixture(scope="module")
+def pools(out):
+    return out / "pools"
+
+
+@pytest.fixture(scope="module")
+def study(pools):
     """What a small pool predicts."""
     from simulations import language_models
 
-    return language_models.study(MEMBER, "smoke", 0, tmp_path_factory.mktemp("pools"))
+    return language_models.study(MEMBER, "smoke", 0, pools)
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +175,8 @@ def test_an_excess_of_first_order_is_refuted(cell, study, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory, study):
-    return Suite("smoke", on="language-model", folder=tmp_path_factory.mktemp("suite"))
+def suite(pools):
+    return Suite("smoke", on="language-model", folder=pools)
 
 
 def test_the_claims_of_a_suite(suite):
@@ -269,7 +280,10 @@ def test_what_is_refused(words, message, capsys, tmp_path):
     assert captured.err.count("\n") == 1
 
 
-def test_a_check_alone(capsys):
+def test_a_check_alone(capsys, suite, out, monkeypatch):
+    # Where a command that is told no folder looks.
+    out.mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(out.parents[1])
     name = "base G=2: vanilla, sampled over predicted"
     words = ("--on", "language-model", "--size", "smoke", "--replications", "8", "--workers", "1")
     code = main(["check", "gradient_mse_lm", name, *words, "--json"])

@@ -240,18 +240,24 @@ def test_the_gap_after_one_step_is_that_of_all_pairs_in_their_order(on):
     assert abs(brute(on, "grpo") / brute(on, "group-mean") - 1) > 1e-2
 
 
-@pytest.mark.parametrize("on", ON)
+WRONG = [
+    ("(1 + (i < j))", "1"),
+    ("(1 + (i < j))", "2"),
+    ("range(i, len", "range(i + 1, len"),
+    ("(rewards[i] - rewards[j]) / 2", "(rewards[i] - rewards[j])"),
+    ("scores[i] - scores[j]", "scores[i] + scores[j]"),
+    ("share * table", "table"),
+    ("rate * pace * step", "rate * step / pace"),
+    ("table[x, i] * table[x, j]", "table[x, i] * table[x, i]"),
+]
+
+
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("on", "old", "new"),
     [
-        ("(1 + (i < j))", "1"),
-        ("(1 + (i < j))", "2"),
-        ("range(i, len", "range(i + 1, len"),
-        ("(rewards[i] - rewards[j]) / 2", "(rewards[i] - rewards[j])"),
-        ("scores[i] - scores[j]", "scores[i] + scores[j]"),
-        ("share * table", "table"),
-        ("rate * pace * step", "rate * step / pace"),
-        ("table[x, i] * table[x, j]", "table[x, i] * table[x, i]"),
+        *(("tokens", *change) for change in WRONG),
+        # The same lines, on scores of another kind.
+        pytest.param("transformer", *WRONG[4], marks=needs_torch),
     ],
 )
 def test_a_wrong_enumeration_is_refused(on, old, new):
