@@ -70,7 +70,7 @@ def test_an_interrupted_prediction_says_so(tmp_path):
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=1200)
     assert process.returncode == 130
     assert error == "ustat-pg: interrupted\n"
 

@@ -41,6 +41,8 @@ from ustat_pg.engines.runs.cuda import Flips, flips
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 FAR = shared.FAR
 REPLICATIONS = 5
@@ -245,7 +247,7 @@ def answers(tmp_path_factory):
         [sys.executable, "-W", "error", "-c", code],
         cwd=ROOT,
         check=True,
-        timeout=300,
+        timeout=1200,
         env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
     )
     return pickle.loads(file.read_bytes())

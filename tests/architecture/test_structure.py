@@ -28,17 +28,6 @@ def test_stems_are_those_of_the_paper_in_its_order():
     assert list(STEMS) == [stem for stem in RESULTS if stem in STEMS]
 
 
-def test_every_rival_of_the_theory_is_listed():
-    from simulations import Suite, claim
-
-    counts = {stem: len(claim(stem, Suite("smoke")).rivals) for stem in STEMS}
-    assert counts == {
-        "ustatistic": 6, "mse": 8, "minibatch": 5, "oracle": 4, "optimality": 4,
-        "suboptimality": 5, "group_size": 5, "limit_law": 10, "oracle_policy": 3,
-        "optimal_policy": 4,
-    }  # fmt: skip
-
-
 def test_the_rivals_of_language_models_are_listed():
     from simulations import ON_LANGUAGE_MODELS
 

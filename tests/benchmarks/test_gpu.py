@@ -44,7 +44,7 @@ def test_in_the_simulator_it_runs_and_reports_no_times(tmp_path):
         [sys.executable, "-W", "error", "-c", code],
         cwd=ROOT,
         check=True,
-        timeout=200,
+        timeout=1200,
         capture_output=True,
         text=True,
         env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},

@@ -31,6 +31,8 @@ from figures.catalogue import ALT, PICTURES
 from tests.support.runs import NO_CLAIMS
 from ustat_pg.results import load_run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = list(PICTURES)
 NETWORKS = [name for name in NAMES if name.startswith(("tokens_", "transformer_"))]

@@ -33,6 +33,8 @@ from ustat_pg.llm.models import load_model, tokenise  # noqa: E402
 from ustat_pg.llm.tasks import load_task  # noqa: E402
 from ustat_pg.validation import InputError  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SIZES = (2, 3)
 ROLLOUTS, GROUPS, PER = 24, 12, 3
 """Of a replication; PER prompts, of the three that there are."""

@@ -208,7 +208,7 @@ def test_a_hub_that_cannot_be_reached_names_the_local_way(tmp_path, environment)
         env=os.environ | {"HF_HOME": str(tmp_path)} | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,
         check=False,
     )
     said = done.stdout.splitlines()

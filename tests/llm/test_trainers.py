@@ -349,7 +349,7 @@ def test_a_step_of_two_processes(small, tmp_path):
             "--nproc-per-node", "2", str(script), small.name, str(out),
         ],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": root},
-        capture_output=True, text=True, check=False, timeout=280,
+        capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     worst = json.loads(out.read_text())

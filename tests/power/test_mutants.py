@@ -14,6 +14,8 @@ from ustat_pg.checks import Verdict
 from ustat_pg.experiment import Claim, Options, Store, run_claims
 from ustat_pg.experiment import plan as planning
 
+pytestmark = pytest.mark.slow
+
 KEEP = ("several", "features", "skewed")
 
 

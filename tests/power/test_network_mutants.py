@@ -20,6 +20,8 @@ from ustat_pg.experiment import Claim, Options, Store, run_claims
 from ustat_pg.experiment import plan as planning
 from ustat_pg.experiment.options import BUDGETS
 
+pytestmark = pytest.mark.slow
+
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 ON = ["tokens", pytest.param("transformer", marks=needs_torch)]
 

@@ -18,6 +18,8 @@ from ustat_pg.checks import Verdict
 from ustat_pg.experiment import Claim, Options, Store, run_claims
 from ustat_pg.experiment import plan as planning
 
+pytestmark = pytest.mark.slow
+
 LAW = "ustat_pg/predictions/limit_law.py"
 BOUND = "ustat_pg/predictions/suboptimality.py"
 BODIES = "ustat_pg/engines/runs/lanes.py"

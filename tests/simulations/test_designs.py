@@ -24,6 +24,7 @@ def claim_of(stem, size="smoke", seed=0):
     return claim(stem, suite_of(size, seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "seed"), [("smoke", 0), ("smoke", 1), ("smoke", 2**31), ("quick", 31337)]
 )
@@ -46,6 +47,15 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, si
             assert heard, (stem, rival, origin)
 
 
+def test_every_rival_of_the_theory_is_listed():
+    counts = {stem: len(claim_of(stem).rivals) for stem in STEMS}
+    assert counts == {
+        "ustatistic": 6, "mse": 8, "minibatch": 5, "oracle": 4, "optimality": 4,
+        "suboptimality": 5, "group_size": 5, "limit_law": 10, "oracle_policy": 3,
+        "optimal_policy": 4,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_claim_has_made_up_generated_and_real_problems(stem):
     origins = {check.origin for check in claim_of(stem).checks}
@@ -55,6 +65,7 @@ def test_every_claim_has_made_up_generated_and_real_problems(stem):
         assert "real" in origins
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stem", STEMS)
 def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
     def cells(seed: int, origin: str) -> set[str]:
@@ -127,6 +138,7 @@ def test_simulation_does_not_refute_it_either(name, tmp_path):
     assert main([*words, "--out", str(tmp_path / "out")]) in (0, 3)
 
 
+@pytest.mark.slow
 def test_anchors_of_every_problem_that_a_claim_runs_on():
     problems = {
         cell.problem.digest: cell.problem

@@ -11,9 +11,12 @@ import pytest
 from simulations import ON_LANGUAGE_MODELS, STEMS, Suite, gradient_mse_lm, group_size_lm
 from simulations.__main__ import main
 
-pytestmark = pytest.mark.skipif(
-    not all(find_spec(name) for name in ("torch", "transformers")), reason="no language models"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(find_spec(name) for name in ("torch", "transformers")), reason="no language models"
+    ),
+]
 
 MEMBER = "embedded:base"
 REPLICATIONS = 64

@@ -43,6 +43,7 @@ def whole(tmp_path_factory):
     return claims_in(done.stdout), len(list((folder / "blocks").glob("*.json")))
 
 
+@pytest.mark.slow
 def test_workers_change_no_byte_and_progress_is_shown_on_a_terminals_stderr_alone(whole, tmp_path):
     pty = pytest.importorskip("pty")
     reader, writer = pty.openpty()
@@ -71,6 +72,7 @@ def test_workers_change_no_byte_and_progress_is_shown_on_a_terminals_stderr_alon
     assert claims_in((tmp_path / "verdicts.json").read_text()) == whole[0]
 
 
+@pytest.mark.slow
 def test_three_kills_change_no_byte_and_keep_finished_blocks(whole, tmp_path):
     claims, blocks = whole
     kept = 0
@@ -211,6 +213,7 @@ def test_bad_usage_is_one_line_and_exit_2(words, message, capsys, tmp_path, monk
     assert message in captured.err
 
 
+@pytest.mark.slow
 def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
     import simulations.minibatch as module
 
@@ -243,6 +246,7 @@ def test_list_and_plan(tmp_path, capsys):
     assert max(plan["needed"].values()) <= Options("smoke").budget
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="reads Linux's account of memory"
 )

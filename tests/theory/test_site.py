@@ -20,6 +20,8 @@ import pytest
 
 from simulations import STEMS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("index", *STEMS, "networks", "language_models")
 LARGEST = 1_500_000
@@ -49,7 +51,7 @@ def site(tmp_path_factory):
     return target
 
 
-def build(source, target, timeout=300):
+def build(source, target, timeout=1200):
     """Build as ``make theory`` does: warnings are errors, every page is executed."""
     command = [sys.executable, "-m", "sphinx", "-T", "-q", "-W", "--keep-going", "-E", "-b", "html"]
     return subprocess.run(
