@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.readme import README, printed_table, verdict_table
+from tests.support.readme import README, printed_table
 from ustat_pg.paper import RESULTS
 
 ROOT = README.parent
@@ -123,18 +123,6 @@ def test_its_table_follows_the_results():
     for stem, result in RESULTS.items():
         if result.label in labels and result.delivered:
             assert f"| []({stem}.md) | {result.label} | {result.short} |" in table
-
-
-def test_the_table_of_a_run_tells_a_changed_verdict():
-    def claim(verdict, rival):
-        check = {"exact": {"verdict": verdict}, "simulation": None}
-        rivals = [{"verdict": "REFUTED"}, {"verdict": rival}]
-        return {"stem": "mse", "verdict": verdict, "checks": [check], "rivals": rivals}
-
-    row = "| Theorem 2 | {} | {} | exact | {} of 2 |\n"
-    short = RESULTS["mse"].short
-    assert row.format(short, "CONFIRMED", 2) in verdict_table([claim("CONFIRMED", "REFUTED")])
-    assert row.format(short, "REFUTED", 1) in verdict_table([claim("REFUTED", "SURVIVED")])
 
 
 def test_every_benchmark_stands_in_the_list_of_speeds():

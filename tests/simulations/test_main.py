@@ -21,6 +21,7 @@ from ustat_pg.experiment import Options, load_results
 from ustat_pg.experiment import plan as planning
 from ustat_pg.experiment.options import BUDGETS
 from ustat_pg.problems import example_problem
+from ustat_pg.results import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "simulations", "verify", "minibatch", "--size", "smoke"]
@@ -135,7 +136,7 @@ def test_every_claim_is_confirmed_and_every_rival_refuted(suite_run):
         # No real data has the optimum that Corollaries 9 and 10 need.
         assert origins | {"real"} == {"made-up", "generated", "real"}
         assert "real" in origins or entry["stem"] in ("oracle_policy", "optimal_policy")
-    assert verdict_table(data["claims"]) == printed_table()
+    assert verdict_table(load_run(folder).claims) == printed_table()
     frame = load_results(folder)
     assert (frame["verdict"] == "CONFIRMED").all()
     assert (folder / "report.md").exists()
