@@ -371,7 +371,7 @@ def command(model: str, rollouts: int, limit: int | None) -> tuple[list[str], st
     """Wall seconds, CPU seconds and peak memory of ``ustat-pg llm mse``, and its first line.
 
     Raises:
-        SystemExit: it fails.
+        SystemExit: the command fails.
     """
     words = ["llm", "mse", "--model", model, "--samples", str(rollouts)]
     words += [] if limit is None else ["--limit", str(limit)]

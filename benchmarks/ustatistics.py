@@ -220,7 +220,7 @@ def seconds_of(peer: Peer, scores: Array, rewards: Array) -> float:
     """The time of one call, whose value is compared with ours.
 
     Raises:
-        ValueError: it differs by more than 1e-10, relative.
+        ValueError: the peer's value differs by more than 1e-10, relative.
     """
     start = perf_counter()
     value = peer(scores, rewards)

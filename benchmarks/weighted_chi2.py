@@ -209,7 +209,7 @@ def ours(case: Case, kept: bool = False) -> Row:
     """WeightedChi2 on a case, a new object for every call or one for all.
 
     Raises:
-        SystemExit: it misses the reference.
+        SystemExit: the law misses the reference.
     """
     weights, x = case.weights, case.points
     law = WeightedChi2(weights)

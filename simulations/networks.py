@@ -102,7 +102,7 @@ def improved(problem: TokenProblem, policy: SoftmaxPolicy, value: float) -> Soft
     """The policy after exact gradient steps of one length, until its return is at least a value.
 
     Raises:
-        InputError: it is not reached.
+        InputError: that return is not reached.
     """
     for _ in range(_MOST_STEPS):
         bandit = problem.bandit(policy)

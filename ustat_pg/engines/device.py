@@ -98,7 +98,7 @@ def allocate(what: str, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
     """An array on the device.
 
     Raises:
-        InputError: it does not fit; its name and size, and what is free.
+        InputError: the array does not fit; its name and size, and what is free.
     """
     try:
         return cuda.device_array(shape, dtype)

@@ -157,7 +157,7 @@ class Store:
         """Write a file whole or not at all.
 
         Raises:
-            StoreError: it cannot be written; what was there before stays.
+            StoreError: the file cannot be written; what was there before stays.
         """
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:

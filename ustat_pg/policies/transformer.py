@@ -70,7 +70,7 @@ def device_of(name: str) -> torch.device:
     """The torch device of that name.
 
     Raises:
-        InputError: it is neither cpu nor cuda nor cuda:N, or this machine does not have it.
+        InputError: the name is neither cpu nor cuda nor cuda:N, or this machine does not have it.
 
     >>> device_of("cpu")
     device(type='cpu')

@@ -585,7 +585,7 @@ def _projection(given: Ball | Box | None, origin: Array, basis: Array) -> _Proje
     """The projection as it acts on y, where θ = origin + U y.
 
     Raises:
-        InfeasibleError: it moves θ out of that affine set.
+        InfeasibleError: the projection moves θ out of that affine set.
     """
     refused = InfeasibleError(
         "the projection moves theta out of the identifiable directions, or mixes them with others: "
