@@ -16,13 +16,13 @@ verify: .venv/core  ## the main job: verdict table, report and figures in result
 	@status=0; .venv/bin/python -m simulations verify --size $(SIZE) --out results/$(SIZE) || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE) || exit 2;; esac; exit $$status
 
-networks: .venv/torch  ## the claims on token problems, under a prefix softmax and a transformer; 10 min
+networks: .venv/torch  ## the claims on token problems, under a prefix softmax (2 min) and a transformer
 	@for kind in $(KINDS); do status=0; \
 	  .venv/bin/python -m simulations verify --on $$kind --size $(SIZE) --out results/$(SIZE)-$$kind || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-$$kind || exit 2;; esac; \
 	  test $$status = 0 || exit $$status; done
 
-llm: .venv/llm  ## the claims on the language models that ship with the library; an hour at SIZE=quick, 5 min at smoke
+llm: .venv/llm  ## the claims on the language models that ship with the library; not timed
 	@status=0; .venv/bin/python -m simulations verify --on language-model --size $(SIZE) --out results/$(SIZE)-language-model || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-language-model || exit 2;; esac; exit $$status
 
@@ -74,7 +74,7 @@ lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-benchmarks: .venv/dev  ## every benchmark beside its peers, on a quiet machine; 60 min
+benchmarks: .venv/dev  ## every benchmark beside its peers, on a quiet machine; not timed
 	-$(PIP) --editable '.[benchmarks]'
 	for name in false_alarms mse_kernel ustatistics cost weighted_chi2 trajectories network_scores network_training llm_scores llm_pool gpu; do .venv/bin/python -m benchmarks.$$name || exit 1; done
 
