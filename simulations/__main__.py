@@ -292,7 +292,7 @@ def _check_device(options: argparse.Namespace, stems: Sequence[str]) -> None:
         )
     if find_spec("torch") is None:
         raise InputError("--device needs torch: pip install 'ustat_pg[torch]'")
-    from ustat_pg.policies.transformer import device_of
+    from ustat_pg.policies.network import device_of
 
     device_of(options.device)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -105,7 +103,7 @@ def test_every_array_is_checked(name):
     "name", ["reward_variance", "fisher_trace", "norm_squared_advantage", "gradient_sq"]
 )
 def test_means_of_squares_are_not_negative(name):
-    with pytest.raises(InputError, match=f"{name} holds a negative entry"):
+    with pytest.raises(InputError, match=f"{name} holds -0.001: all entries must be at least 0"):
         record(**{name: np.array([1.0, -1e-3])})
 
 
@@ -135,7 +133,7 @@ def test_lists_are_read_as_arrays():
 
 
 def test_the_record_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         record().value = np.ones(2)
 
 

@@ -7,19 +7,18 @@ can fill this record gets every prediction of the library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .validation import InputError, finite_array, integer, probabilities
+from .validation import InputError, field, finite_array, integer, number, probabilities, record
 
 __all__ = ["ContextMatrices", "Moments"]
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@record()
 class ContextMatrices:
     """Matrix moments of one context: what a covariance needs and an MSE does not.
 
@@ -36,7 +35,7 @@ class ContextMatrices:
     gradient: Array
 
 
-@dataclass(frozen=True, eq=False)
+@record()
 class Moments:
     """Moments of score and reward in every context, all arrays of shape (X,).
 
@@ -59,39 +58,24 @@ class Moments:
         InputError: arrays of different lengths, not finite, or impossible as moments.
     """
 
-    context_probs: Array
-    value: Array
-    reward_variance: Array
-    fisher_trace: Array
-    norm_advantage: Array
-    norm_squared_advantage: Array
-    gradient_sq: Array
-    mean_gradient_sq: float
+    context_probs: Array = field(probabilities, ndim=1)
+    value: Array = field(finite_array, ndim=1)
+    reward_variance: Array = field(finite_array, ndim=1, minimum=0)
+    fisher_trace: Array = field(finite_array, ndim=1, minimum=0)
+    norm_advantage: Array = field(finite_array, ndim=1)
+    norm_squared_advantage: Array = field(finite_array, ndim=1, minimum=0)
+    gradient_sq: Array = field(finite_array, ndim=1, minimum=0)
+    mean_gradient_sq: float = field(number, minimum=0)
     reward_range: tuple[float, float]
     matrices: Callable[[], Iterator[ContextMatrices]] | None = None
 
-    def __post_init__(self) -> None:
-        probs = probabilities("context_probs", self.context_probs, 1)
-        object.__setattr__(self, "context_probs", probs)
-        for name in (
-            "value",
-            "reward_variance",
-            "fisher_trace",
-            "norm_advantage",
-            "norm_squared_advantage",
-            "gradient_sq",
-        ):
-            array = finite_array(name, getattr(self, name), 1)
-            if len(array) != len(probs):
+    def __attrs_post_init__(self) -> None:
+        for name, values in vars(self).items():
+            of_contexts = isinstance(values, np.ndarray) and name != "reward_range"
+            if of_contexts and len(values) != len(self):
                 raise InputError(
-                    f"{name} has {len(array)} entries: it must have one per context ({len(probs)})"
+                    f"{name} has {len(values)} entries: it must have one per context ({len(self)})"
                 )
-            object.__setattr__(self, name, array)
-        for name in ("reward_variance", "fisher_trace", "norm_squared_advantage", "gradient_sq"):
-            if (getattr(self, name) < 0).any():
-                raise InputError(f"{name} holds a negative entry: it is a mean of squares")
-        if not 0 <= self.mean_gradient_sq < np.inf:
-            raise InputError(f"mean_gradient_sq is {self.mean_gradient_sq}: it is a square")
         low, high = finite_array("reward_range", self.reward_range, 1)
         if not low <= high:
             raise InputError(f"reward_range is {self.reward_range}: the least must come first")
@@ -137,9 +121,9 @@ class Moments:
 
         def only() -> Iterator[ContextMatrices]:
             assert matrices is not None
-            for index, record in enumerate(matrices()):
+            for index, of_context in enumerate(matrices()):
                 if index == context:
-                    yield record
+                    yield of_context
                     return
 
         row = slice(context, context + 1)

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Callable
+from math import inf
+from typing import Any, TypeVar, dataclass_transform
 
+import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["InputError", "finite_array", "frozen", "integer", "number", "probabilities"]
+__all__ = [
+    "InputError",
+    "changed",
+    "field",
+    "finite_array",
+    "frozen",
+    "integer",
+    "number",
+    "positive",
+    "probabilities",
+    "record",
+]
+
+Record = TypeVar("Record")
 
 PROBABILITY_TOLERANCE = 1e-9
 """How far probabilities may sum from 1 before they are refused (they are then renormalised)."""
@@ -42,17 +58,46 @@ def integer(name: str, value: Any, minimum: int = 1) -> int:
     return number
 
 
+def number(
+    name: str, value: Any, above: float = -inf, below: float = inf, minimum: float = -inf
+) -> float:
+    """Return ``value`` as a finite float within limits.
+
+    >>> number("pass rate", 1.5, above=0, below=1)
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: pass rate is 1.5: it must lie between 0 and 1
+    """
+    result = float(finite_array(name, value, 0))
+    if not above < result < below or result < minimum:
+        allowed = f"be above {above:g}" if minimum == -inf else f"be at least {minimum:g}"
+        if below < inf:
+            allowed = f"lie between {above:g} and {below:g}"
+        elif above == 0:
+            allowed = "be positive"
+        raise InputError(f"{name} is {result!r}: it must {allowed}")
+    return result
+
+
+def positive(name: str, value: Any) -> float:
+    """Return ``value`` as a finite float above 0."""
+    return number(name, value, above=0.0)
+
+
 def frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:
     """The array itself, no longer writable: what is shared and hashed must not change."""
     array.setflags(write=False)
     return array
 
 
-def finite_array(name: str, value: ArrayLike, ndim: int | None = None) -> NDArray[np.float64]:
-    """Return ``value`` as a float64 array of ``ndim`` dimensions with finite entries.
+def finite_array(
+    name: str, value: ArrayLike, ndim: int | None = None, minimum: float = -inf
+) -> NDArray[np.float64]:
+    """Return ``value`` as a float64 array of ``ndim`` dimensions with finite entries >= ``minimum``.
 
     Raises:
-        InputError: the array is ragged, not numeric, of another dimension, or holds NaN or infinity.
+        InputError: the array is ragged, not numeric, of another dimension, or holds NaN, infinity
+            or an entry that is too small.
     """
     try:
         array = np.asarray(value)
@@ -71,19 +116,9 @@ def finite_array(name: str, value: ArrayLike, ndim: int | None = None) -> NDArra
         raise InputError(
             f"{name} holds {array[where]} at {list(where)}: all entries must be finite"
         )
+    if array.min() < minimum:
+        raise InputError(f"{name} holds {array.min()}: all entries must be at least {minimum:g}")
     return frozen(array)
-
-
-def number(name: str, value: Any, above: float) -> float:
-    """Return ``value`` as a finite number above a limit, or raise :class:`InputError`.
-
-    >>> number("rate", 1, above=0.0)
-    1.0
-    """
-    found = float(finite_array(name, value, 0))
-    if not found > above:
-        raise InputError(f"{name} is {found!r}: it must be above {above:g}")
-    return found
 
 
 def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
@@ -108,4 +143,55 @@ def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]
             f"{name} sums to {float(total[where])!r} at {list(where)}: probabilities must sum to 1"
         )
     # Sums already at 1 to rounding are left alone, so that probabilities read back are the same.
-    return np.where(np.abs(total - 1)[..., None] > 1e-12, array / total[..., None], array)
+    return frozen(np.where(np.abs(total - 1)[..., None] > 1e-12, array / total[..., None], array))
+
+
+def field(
+    require: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    default: Any = attrs.NOTHING,
+    init: bool = True,
+    **limits: Any,
+) -> Any:
+    """A field of a :func:`record` that a function of this module requires something of.
+
+    Arguments:
+        require: called as ``require(name, value, **limits)``; what it returns is kept.
+        name: what errors call the field; its own name unless given.
+        default: where it is None, None is allowed beside what is required.
+        init: whether the constructor takes the field.
+    """
+    if require is None:
+        return attrs.field(default=default, init=init)
+
+    def convert(value: Any, attribute: attrs.Attribute[Any]) -> Any:
+        if value is None and default is None:
+            return None
+        return require(name or attribute.name, value, **limits)
+
+    return attrs.field(default=default, converter=attrs.Converter(convert, takes_field=True))
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+def record(*, eq: bool = False) -> Callable[[type[Record]], type[Record]]:
+    """A class of frozen records whose fields say what is required of them.
+
+    >>> @record()
+    ... class Circle:
+    ...     centre: NDArray[np.float64] = field(finite_array, ndim=1)
+    ...     radius: float = field(positive, default=1.0)
+    >>> Circle([0, 2]).centre
+    array([0., 2.])
+    >>> Circle([0, 2], radius=-1)
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: radius is -1.0: it must be positive
+    """
+    # Without slots: cached properties stand in the instance's dictionary.
+    return attrs.frozen(eq=eq, slots=False)
+
+
+def changed(instance: Record, **changes: Any) -> Record:
+    """A record with other values in some of its fields."""
+    return attrs.evolve(instance, **changes)  # type: ignore[misc]

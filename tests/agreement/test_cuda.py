@@ -23,6 +23,7 @@ from numba import cuda as numba_cuda
 from tests.agreement import test_engines as shared
 from tests.agreement import test_tokens as tokens
 from tests.agreement import test_trajectories as paths
+from tests.support.bends import with_bends
 from ustat_pg.engines import (
     Ball,
     Box,
@@ -155,7 +156,7 @@ def trajectories():
             which = paths.problem(contexts, arms, d, values, uniform=design == "epochs")
             for estimator in paths.BASELINES:
                 yield Trajectory(
-                    which,
+                    with_bends(which) if bent else which,
                     group,
                     STEPS,
                     Decay(3.0, 5.0),
@@ -165,7 +166,6 @@ def trajectories():
                     start_scale=0.5,
                     snapshots=(0, 1, 7, STEPS),
                     projection=Ball(np.zeros(d), 2.0) if bent else None,
-                    bends=paths.bends_of(which) if bent else None,
                 )
     which = paths.problem(3, 7, 3, 2)
     span = np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2)[0]
@@ -174,10 +174,8 @@ def trajectories():
         Ball([0.1, 0.0, -0.2], 0.4, span),
         Box([-0.1, -np.inf, 0.0], [0.3, 0.2, np.inf]),
     ):
-        for bends in (None, paths.bends_of(which)):
-            yield Trajectory(
-                which, 3, STEPS, Constant(0.3), projection=theta_set, start_scale=1.0, bends=bends
-            )
+        for one in (which, with_bends(which)):
+            yield Trajectory(one, 3, STEPS, Constant(0.3), projection=theta_set, start_scale=1.0)
 
 
 CHUNKED = GradientCell(random_problem(0, "plain"), 4, 2)

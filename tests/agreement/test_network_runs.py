@@ -19,6 +19,7 @@ from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.policies import ArmLinearSoftmax, OutputSpace, PrefixSoftmax, TabularSoftmax
 from ustat_pg.policies.transformer import TransformerPolicy
 from ustat_pg.problems import SoftmaxBandit, TokenProblem, modular_sum, sorting
+from ustat_pg.validation import changed
 
 FAR = 2**40 + 3
 BASELINES = [
@@ -136,7 +137,7 @@ def test_a_bandit_has_the_runs_of_its_trajectories(estimator, changed):
 
 
 def test_uneven_prompts_are_drawn_alike():
-    problem = replace(linear(), context_probs=np.array([0.1, 0.5, 0.15, 0.25]))
+    problem = changed(linear(), context_probs=np.array([0.1, 0.5, 0.15, 0.25]))
     assert off(bandit_cell(problem, batch_size=3), problem, BASELINES[3]) < TOLERANCE
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -17,6 +16,7 @@ from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import TokenProblem, modular_sum, sorting
+from ustat_pg.validation import changed
 
 GRADIENT_STEMS = ("ustatistic", "mse", "minibatch", "oracle", "optimality")
 BASELINES = ("vanilla", "group-mean", "oracle", "minimum-variance", "grpo")
@@ -99,7 +99,7 @@ def test_predictions_are_what_enumeration_finds(make, design):
 def test_a_moment_that_is_one_percent_off_is_seen(make):
     problem = make()
     moments = problem.moments()
-    wrong = replace(moments, gradient_sq=moments.gradient_sq * 1.01)
+    wrong = changed(moments, gradient_sq=moments.gradient_sq * 1.01)
     value = GradientCell(problem, 2).measure("exact", [SquaredError(Estimator("grpo"))]).mean[0]
     assert gradient_mse(moments, "grpo", 2).mse == pytest.approx(value, rel=1e-11)
     assert gradient_mse(wrong, "grpo", 2).mse != pytest.approx(value, rel=1e-6)

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.support.bends import bends_of, with_bends
 from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
 from ustat_pg.engines.runs import reference as plain
 from ustat_pg.engines.runs.lanes import FEW_CONTEXTS, LANES
@@ -48,13 +49,6 @@ def problem(contexts, arms, d, values, uniform=True, seed=0):
     )
 
 
-def bends_of(which, seed=0):
-    """Bends of both signs, some zero."""
-    shape = which.policy.features.shape
-    bends = np.random.default_rng([seed, *shape]).normal(scale=0.5, size=shape)
-    return np.where(np.abs(bends) < 0.1, 0.0, bends)
-
-
 def run(name, trajectory, **where):
     return trajectory.run(name, **where)
 
@@ -92,7 +86,7 @@ def test_the_same_draws_make_the_same_path(
     which = problem(contexts, arms, d, values, uniform=design == "epochs")
     compare(
         Trajectory(
-            which,
+            with_bends(which) if bent else which,
             group,
             STEPS,
             Decay(3.0, 20.0),
@@ -103,7 +97,6 @@ def test_the_same_draws_make_the_same_path(
             snapshots=(0, 1, 17, STEPS),
             # Bends of negative sign may drive θ to infinity, where rounding grows with it.
             projection=Ball(np.zeros(d), 2.0) if bent else None,
-            bends=bends_of(which) if bent else None,
         )
     )
 
@@ -155,14 +148,14 @@ def test_bends_of_zero_change_no_bit_and_equal_ones_nothing(name, estimator, mon
     zero = np.zeros_like(which.policy.features)
     more = {"estimator": estimator, "batch_size": 2, "start_scale": 0.5, "snapshots": (0, 9, 30)}
     linear = Trajectory(which, 3, 30, Constant(0.5), **more)
-    bent = Trajectory(which, 3, 30, Constant(0.5), bends=zero, **more)
+    bent = Trajectory(with_bends(which, zero), 3, 30, Constant(0.5), **more)
     assert linear.name != bent.name
     monkeypatch.setattr(Trajectory, "name", "the same draws")
     plain, other = (run(name, trajectory, replications=200) for trajectory in (linear, bent))
     assert np.array_equal(plain, other)
-    alike = Trajectory(which, 3, 30, Constant(0.5), bends=zero + 0.1, **more)
+    alike = Trajectory(with_bends(which, zero + 0.1), 3, 30, Constant(0.5), **more)
     assert np.abs(run(name, alike, replications=200) - plain).max() < TOLERANCE
-    small = Trajectory(which, 3, 30, Constant(0.5), bends=bends_of(which) / 100, **more)
+    small = Trajectory(with_bends(which, bends_of(which) / 100), 3, 30, Constant(0.5), **more)
     assert np.abs(run(name, small, replications=200) - plain).max() > 1e-3
 
 
@@ -177,17 +170,16 @@ def test_bends_of_zero_change_no_bit_and_equal_ones_nothing(name, estimator, mon
 )
 def test_the_same_path_on_a_set(theta_set):
     which = problem(3, 7, 3, 2)
-    for bends in (None, bends_of(which)):
+    for one in (which, with_bends(which)):
         compare(
             Trajectory(
-                which,
+                one,
                 3,
                 STEPS,
                 Constant(0.3),
                 projection=theta_set,
                 start_scale=1.0,
                 snapshots=(0, 100, STEPS),
-                bends=bends,
             )
         )
 
@@ -227,7 +219,7 @@ def test_blocks_and_resumption_do_not_change_a_bit(name, design, bent):
     for which, group, batch in ((problem(6, 9, 2, 2), 3, 2), (problem(6, 2, 1, 3), 16, 3)):
         for estimator in BASELINES:
             trajectory = Trajectory(
-                which,
+                with_bends(which) if bent else which,
                 group,
                 12,
                 Decay(3.0, 5.0),
@@ -237,7 +229,6 @@ def test_blocks_and_resumption_do_not_change_a_bit(name, design, bent):
                 start_scale=0.3,
                 projection=Ball(np.zeros(which.d), 2.0),
                 snapshots=(0, 5, 12),
-                bends=bends_of(which) if bent else None,
             )
             total = 2 * LANES + 9
             whole = run(name, trajectory, seed=2, first=FAR, replications=total)

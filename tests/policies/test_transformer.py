@@ -7,9 +7,9 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 
@@ -20,12 +20,10 @@ from ustat_pg.validation import InputError
 torch = pytest.importorskip("torch")
 
 from tests.support.networks import backward_loop  # noqa: E402
+from ustat_pg.memory import ChunkWarning  # noqa: E402
 from ustat_pg.policies import transformer as module  # noqa: E402
-from ustat_pg.policies.transformer import (  # noqa: E402
-    ChunkWarning,
-    TransformerPolicy,
-    TransformerShape,
-)
+from ustat_pg.policies.network import Layer, TransformerShape  # noqa: E402
+from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -256,7 +254,7 @@ def test_the_memory_chosen_is_kept():
 def test_a_block_is_torch_s_own_layer():
     """The same weights in ``nn.TransformerEncoderLayer`` give the same outputs."""
     torch.manual_seed(0)
-    own = module._Block(8, 2).double()
+    own = Layer(8, 2).double()
     theirs = torch.nn.TransformerEncoderLayer(
         8, 2, 32, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
     ).double()
@@ -451,7 +449,7 @@ def test_threads_do_not_disturb_one_another():
     policies = [make(seed=seed) for seed in (1, 2)]
     alone = [policy.logits for policy in policies]
     for _ in range(5):
-        fresh = [replace(policy, _known={}) for policy in policies * 4]
+        fresh = [attrs.evolve(policy) for policy in policies * 4]
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(lambda policy: (policy.logits, policy.squared_norms), fresh))
         for (logits, _), wanted in zip(together, alone * 4, strict=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import mpmath
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from ustat_pg.problems import (
     norm_only_problem,
     ordered_problem,
 )
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, changed
 
 
 def random_bent(seed, contexts, d=2, arms=4):
@@ -142,7 +140,10 @@ def test_the_harness_sees_a_planted_error_of_the_hessian():
     problem = PROBLEMS["two-contexts"]
     theta = places(problem)[0]
     right = problem.hessian(theta)
-    linear = problem.at(theta).hessian()
+    policy = problem.at(theta).policy
+    linear = SoftmaxBandit(
+        policy.tangent, problem.context_probs, problem.rewards, problem.reward_probs
+    ).hessian()
     assert hessian_error(problem, right, theta) < 1e-7
     for wrong in (linear, 2 * linear - right, -right):
         assert hessian_error(problem, wrong, theta) > 1e-2
@@ -164,7 +165,7 @@ def test_lots_do_not_change_a_value(monkeypatch):
     problem = PROBLEMS["three-parameters"]
     theta = places(problem, count=50)
     whole = [f(theta) for f in (problem.objective, problem.gradient, problem.hessian, problem.gap)]
-    monkeypatch.setattr("ustat_pg.problems.bent_bandit._CHUNK", problem.features.size * 7)
+    monkeypatch.setattr("ustat_pg.problems.interior._CHUNK_ENTRIES", problem.features.size * 7)
     parts = [f(theta) for f in (problem.objective, problem.gradient, problem.hessian, problem.gap)]
     for one, two in zip(whole, parts, strict=True):
         assert np.allclose(one, two, rtol=1e-13, atol=1e-15)
@@ -189,7 +190,7 @@ def test_the_tangent_has_the_probabilities_and_scores_of_the_bent_policy(problem
 
 
 @each
-def test_the_hessian_is_the_tangents_less_the_mean_bend(problem):
+def test_the_hessian_is_that_of_the_bandit_and_the_tangents_less_the_mean_bend(problem):
     """∇²J = E[a s sᵀ] - diag E[a ψ], the first from the bandit's own enumeration."""
     for theta in places(problem):
         bandit = problem.at(theta)
@@ -197,16 +198,31 @@ def test_the_hessian_is_the_tangents_less_the_mean_bend(problem):
         for x, chance in enumerate(problem.context_probs):
             advantage = problem.mean_rewards[x] - bandit.moments().value[x]
             bend += chance * (bandit.policy.probs[x] * advantage) @ problem.bends[x]
-        expected = bandit.hessian() - np.diag(bend)
+        products = [record.advantage for record in bandit.moments().matrices()]
+        expected = np.einsum("x,xij->ij", problem.context_probs, products) - np.diag(bend)
+        assert np.allclose(bandit.hessian(), expected, rtol=0, atol=1e-13)
         assert np.allclose(problem.hessian(theta), expected, rtol=0, atol=1e-13)
 
 
-def test_the_tangent_is_another_policy_elsewhere():
+def test_at_other_parameters_the_policy_is_still_the_bent_one_and_not_its_tangent():
     problem = PROBLEMS["two-contexts"]
     here, there = places(problem)[:2]
-    assert np.abs(problem.at(here).with_theta(there).policy.probs - problem.at(there).policy.probs)[
-        0
-    ].max() > (0.01)
+    moved, direct = problem.at(here).with_theta(there), problem.at(there)
+    assert np.array_equal(moved.policy.probs, direct.policy.probs)
+    assert moved.digest == direct.digest
+    assert problem.at(here).objective(there) == direct.objective()
+    tangent = problem.at(here).policy.tangent.with_theta(there)
+    assert np.abs(tangent.probs - direct.policy.probs)[0].max() > 0.01
+
+
+def test_bends_name_runs_and_not_gradients_at_the_point_of_contact():
+    """At 0 bends show in no gradient: the same draws, but others for runs that leave 0."""
+    one, two = (ordered_problem(2, bend=bend).at(np.zeros(2)) for bend in (1.0, 2.0))
+    assert one.digest == two.digest
+    assert one.path_digest != two.path_digest
+    assert one.path_digest.startswith(f"{one.digest}/bent")
+    linear = SoftmaxBandit(one.policy.tangent, [1.0], one.reward_values, one.reward_probs)
+    assert linear.path_digest == linear.digest == one.digest
 
 
 @pytest.mark.parametrize("name", ["exact", "cpu"])
@@ -306,7 +322,7 @@ def test_flat_directions_are_those_that_no_seen_difference_of_logits_depends_on(
     # The same with features as they are and a bend along the flat ones: two directions more.
     bends = problem.bends.copy()
     bends[0, 0] = [2.0, 3.3, 2.0]
-    assert dataclasses.replace(problem, bends=bends).identifiable.shape == (3, 3)
+    assert changed(problem, bends=bends).identifiable.shape == (3, 3)
 
 
 # The gap.
@@ -534,7 +550,7 @@ def test_a_flat_optimum_is_refused():
         (lambda: ordered_problem(0), "dimensions is 0"),
         (lambda: ordered_problem(2, bend=0.0), r"a number or \(2,\), positive"),
         (lambda: ordered_problem(2, bend=[1.0] * 3), r"a number or \(2,\), positive"),
-        (lambda: ordered_problem(value=0.0), "value is 0: it must lie between 0 and 1"),
+        (lambda: ordered_problem(value=0.0), "value is 0.0: it must lie between 0 and 1"),
         (lambda: ordered_problem(value=1.0), "value is 1"),
         (lambda: ordered_problem(value=np.nan), "value holds nan|value is nan"),
         (lambda: norm_only_problem(radius=-1.0), "radius is -1"),

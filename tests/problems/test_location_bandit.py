@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -12,7 +11,7 @@ from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 from ustat_pg.problems.location_bandit import LocationBandit, mixture_problem
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, changed
 
 
 def random_location(seed, contexts, flat=0, second=False):
@@ -182,7 +181,7 @@ def test_many_parameters_at_once_are_each_on_their_own(problem, monkeypatch):
     theta = places(problem, count=6).reshape(2, 3, problem.d)
     functions = (problem.objective, problem.gradient, problem.hessian, problem.gap, problem.project)
     whole = [function(theta) for function in functions]
-    monkeypatch.setattr("ustat_pg.problems.location_bandit._CHUNK", 1)
+    monkeypatch.setattr("ustat_pg.problems.interior._CHUNK_ENTRIES", 1)
     for function, expected in zip(functions, whole, strict=True):
         assert np.allclose(function(theta), expected, rtol=1e-13, atol=1e-15)
         for i, j in itertools.product(range(2), range(3)):
@@ -254,7 +253,7 @@ def test_the_maximum_against_a_dense_grid(name):
 @pytest.mark.parametrize("edge", [0.6, 1.3])
 def test_the_projection_is_the_nearest_maximiser(edge):
     """Against a search over the set of maximisers, with a flat set of dimension 2 cut off."""
-    problem = dataclasses.replace(PROBLEMS["flat"], flat_radius=edge)
+    problem = changed(PROBLEMS["flat"], flat_radius=edge)
     axes = np.meshgrid(*[np.linspace(-edge, edge, 401)] * 2)
     along = np.stack([axis.ravel() for axis in axes], axis=-1)
     along = along[np.linalg.norm(along, axis=1) <= edge]
@@ -428,7 +427,7 @@ def test_the_pattern_of_refusals_is_itself_accepted():
         ({"directions": np.zeros((2, 2))}, "does not depend on theta"),
         ({"arms": [0.0, 0.0, 1.0]}, "must be different"),
         ({"arms": [0.0, 1.0]}, "rewards has shape"),
-        ({"tau": 0.0}, "tau is 0: it must be positive"),
+        ({"tau": 0.0}, "tau is 0.0: it must be positive"),
         ({"tau": np.inf}, "tau holds inf"),
         ({"radius": -1.0}, "radius is -1"),
         ({"flat_radius": 0.0}, "flat_radius is 0"),

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from ustat_pg.policies import TabularSoftmax
-from ustat_pg.problems import KINDS, SoftmaxBandit, digits_problem, random_problem
+from ustat_pg.problems import (
+    KINDS,
+    SoftmaxBandit,
+    digits_problem,
+    random_problem,
+    save_problem,
+)
 from ustat_pg.validation import InputError
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -361,14 +367,18 @@ def test_the_digest_is_kept_by_the_same_parameters():
         assert problem.with_theta(problem.policy.theta).digest == problem.digest
 
 
-def test_a_policy_of_ones_own_has_no_file_form():
-    class Own(TabularSoftmax.__mro__[1]):
+def test_files_hold_no_policy_of_ones_own(tmp_path):
+    class Own(TabularSoftmax.__mro__[2]):
         logits = np.zeros((1, 2))
         theta = np.zeros(2)
         with_theta = restrict = combine = inner = gram = None
         mean_combination = squared_combinations = diameters = None
         feature_norm = 1.0
 
+        def arrays(self):
+            return {"own": self.theta}
+
     own = SoftmaxBandit(Own(), [1.0], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    with pytest.raises(TypeError, match="no file form for Own"):
-        own.arrays()
+    assert len(own.digest) == 16
+    with pytest.raises(InputError, match="files do not hold a Own"):
+        save_problem(own, tmp_path / "problem.json")

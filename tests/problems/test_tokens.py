@@ -286,7 +286,7 @@ def test_numbers_of_other_kinds_are_rewards():
         ),
         (
             lambda: PROBLEMS["modular"].at(PrefixSoftmax.zeros(OutputSpace(3, 2), 3)).hessian(),
-            "Hessian of a token problem",
+            "second derivatives of a PrefixSoftmax are not known",
         ),
     ],
 )

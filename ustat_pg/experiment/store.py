@@ -35,6 +35,7 @@ _MAKERS = (
 )
 _MAKER_FILES = (
     "designs.py",
+    "digests.py",
     "rng.py",
     "estimators.py",
     "ustatistics.py",

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..validation import InputError
+from .bent import BentSoftmax
 from .softmax import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from .tabulated import TabulatedPolicy
 from .tokens import OutputSpace, PrefixSoftmax
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArmLinearSoftmax",
+    "BentSoftmax",
     "OutputSpace",
     "PrefixSoftmax",
     "SharedLinearSoftmax",

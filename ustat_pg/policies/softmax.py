@@ -12,18 +12,36 @@ thousands while an inner product of scores costs K multiplications.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from ..validation import InputError, finite_array, frozen
+from ..validation import InputError, field, finite_array, frozen, record
 
-__all__ = ["ArmLinearSoftmax", "SharedLinearSoftmax", "SoftmaxPolicy", "TabularSoftmax"]
+if TYPE_CHECKING:
+    from .tokens import OutputSpace
+
+__all__ = [
+    "ArmLinearSoftmax",
+    "ScoreTable",
+    "SharedLinearSoftmax",
+    "SoftmaxPolicy",
+    "TabularSoftmax",
+    "largest_distances",
+]
 
 Array = NDArray[np.float64]
+
+
+def largest_distances(gram: Array, possible: NDArray[np.bool_]) -> float:
+    """max ‖s_k - s_l‖ over possible arms (K,), from one context's ⟨s_k, s_l⟩ (K, K)."""
+    inside = gram[np.ix_(possible, possible)]
+    norms = np.diagonal(inside)
+    squares = norms[:, None] + norms - 2 * inside
+    return float(np.sqrt(max(squares.max(initial=0.0), 0.0)))
 
 
 def _arm_gram(first: Array, second: Array) -> Array:
@@ -34,15 +52,45 @@ def _arm_gram(first: Array, second: Array) -> Array:
 class SoftmaxPolicy(ABC):
     """A softmax policy at fixed parameters, over X contexts and K arms."""
 
+    in_files: ClassVar[bool] = False
+    """Whether a problem file holds the policy, as its :meth:`arrays`."""
+    bends: Array | None = None
+    """ψ(x, k), (X, K, d), where logits are quadratic in θ; None where they are linear."""
+    space: OutputSpace | None = None
+    """The outputs of a policy over token sequences."""
+    prompts: tuple[tuple[int, ...], ...] | None = None
+    """The prompts that a policy reads, where it does."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that name this policy."""
+
     @property
     @abstractmethod
     def logits(self) -> Array:
-        """(X, K)."""
+        """The logits of every context and arm, (X, K)."""
 
     @property
     @abstractmethod
     def theta(self) -> Array:
         """The parameters, (d,)."""
+
+    def tabulated(self, memory: int | None = None) -> SoftmaxPolicy:
+        """The policy as engines read its scores one by one: itself, or tables of at most ``memory``
+        bytes where a score takes long to compute.
+        """
+        return self
+
+    def curvature(self, weights: Array, context_probs: Array) -> Array:
+        """Σ_x ρ(x) Σ_k w(x, k) ∇² logit(x, k) for weights (X, K) and ρ (X,), on the diagonal: (d,).
+
+        Raises:
+            InputError: the logits have no second derivative that is known.
+        """
+        raise InputError(
+            f"the second derivatives of a {type(self).__name__} are not known, and so not the "
+            "Hessian of its return: difference the gradient instead"
+        )
 
     @abstractmethod
     def with_theta(self, theta: Array) -> SoftmaxPolicy:
@@ -105,8 +153,53 @@ class SoftmaxPolicy(ABC):
         """The longest feature vector: what a score is a difference of."""
 
 
-@dataclass(frozen=True, eq=False)
-class SharedLinearSoftmax(SoftmaxPolicy):
+class _LinearSoftmax(SoftmaxPolicy):
+    """A policy whose logits are linear in the parameters, but for an offset."""
+
+    in_files = True
+
+    def curvature(self, weights: Array, context_probs: Array) -> Array:
+        return np.zeros(self.d)
+
+
+class ScoreTable(SoftmaxPolicy):
+    """A policy that holds the scores of all arms in a table, and answers from it."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def all_scores(self) -> Array:
+            """s(x, k), (X, K, d)."""
+
+    def combine(self, context: int, weights: Array) -> Array:
+        return weights @ self.all_scores[context]
+
+    def inner(self, vector: Array) -> Array:
+        return self.all_scores @ vector
+
+    def gram(self, first: int, second: int) -> Array:
+        return self.all_scores[first] @ self.all_scores[second].T
+
+    def mean_combination(self, weights: Array, context_probs: Array) -> Array:
+        flat = self.all_scores.reshape(-1, self.all_scores.shape[2])
+        return (weights * context_probs[:, None]).ravel() @ flat
+
+    def squared_combinations(self, weights: Array) -> Array:
+        sums = (weights[:, None, :] @ self.all_scores)[:, 0]
+        return np.asarray((sums**2).sum(axis=1))
+
+    def diameters(self, possible: NDArray[np.bool_]) -> Array:
+        return np.array(
+            [largest_distances(self.gram(x, x), arms) for x, arms in enumerate(possible)]
+        )
+
+    @cached_property
+    def squared_norms(self) -> Array:
+        return np.einsum("xkd,xkd->xk", self.all_scores, self.all_scores)
+
+
+@record()
+class SharedLinearSoftmax(_LinearSoftmax):
     """One weight vector per arm on features of the context: logit(x, k) = ⟨φ(x), W_k⟩.
 
     Arguments:
@@ -114,17 +207,18 @@ class SharedLinearSoftmax(SoftmaxPolicy):
         weights: W, (K, m); θ is W row by row, d = K m.
     """
 
-    features: Array
-    weights: Array
+    features: Array = field(finite_array, ndim=2)
+    weights: Array = field(finite_array, ndim=2)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "features", finite_array("features", self.features, 2))
-        object.__setattr__(self, "weights", finite_array("weights", self.weights, 2))
+    def __attrs_post_init__(self) -> None:
         if self.features.shape[1] != self.weights.shape[1]:
             raise InputError(
                 f"features have {self.features.shape[1]} columns and weights "
                 f"{self.weights.shape[1]}: they must have the same number"
             )
+
+    def arrays(self) -> dict[str, Array]:
+        return {"context_features": self.features, "weights": self.weights}
 
     @cached_property
     def logits(self) -> Array:
@@ -173,18 +267,18 @@ class SharedLinearSoftmax(SoftmaxPolicy):
         return float(np.linalg.norm(self.features, axis=1).max())
 
 
-@dataclass(frozen=True, eq=False)
-class TabularSoftmax(SoftmaxPolicy):
+@record()
+class TabularSoftmax(_LinearSoftmax):
     """The parameters are the logits themselves, context by context: d = X K.
 
     Arguments:
         table: logits, (X, K).
     """
 
-    table: Array
+    table: Array = field(finite_array, name="logits", ndim=2)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "table", finite_array("logits", self.table, 2))
+    def arrays(self) -> dict[str, Array]:
+        return {"logits": self.table}
 
     @property
     def logits(self) -> Array:
@@ -232,8 +326,21 @@ class TabularSoftmax(SoftmaxPolicy):
         return 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class ArmLinearSoftmax(SoftmaxPolicy):
+def require_arms(features: Array, theta: Array, offset: Array | None) -> None:
+    """Refuse features (X, K, d), parameters (d,) and an offset (X, K) that do not match."""
+    if features.shape[2] != len(theta):
+        raise InputError(
+            f"features have {features.shape[2]} entries per arm and theta {len(theta)}: they must "
+            "have the same number"
+        )
+    if offset is not None and offset.shape != features.shape[:2]:
+        raise InputError(
+            f"offset has shape {offset.shape}: it must be contexts and arms, {features.shape[:2]}"
+        )
+
+
+@record()
+class ArmLinearSoftmax(_LinearSoftmax, ScoreTable):
     """One parameter vector on features of context and arm: logit(x, k) = ⟨φ(x, k), θ⟩ + o(x, k).
 
     The offset o does not depend on θ, so scores have the same form with it as without. With arms
@@ -252,26 +359,17 @@ class ArmLinearSoftmax(SoftmaxPolicy):
     array([[0.25, 0.75]])
     """
 
-    features: Array
-    parameters: Array
-    offset: Array | None = None
+    features: Array = field(finite_array, ndim=3)
+    parameters: Array = field(finite_array, name="theta", ndim=1)
+    offset: Array | None = field(finite_array, ndim=2, default=None)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "features", finite_array("features", self.features, 3))
-        object.__setattr__(self, "parameters", finite_array("theta", self.parameters, 1))
-        if self.features.shape[2] != len(self.parameters):
-            raise InputError(
-                f"features have {self.features.shape[2]} entries per arm and theta "
-                f"{len(self.parameters)}: they must have the same number"
-            )
-        if self.offset is not None:
-            offset = finite_array("offset", self.offset, 2)
-            if offset.shape != self.features.shape[:2]:
-                raise InputError(
-                    f"offset has shape {offset.shape}: it must be contexts and arms, "
-                    f"{self.features.shape[:2]}"
-                )
-            object.__setattr__(self, "offset", offset)
+    def __attrs_post_init__(self) -> None:
+        require_arms(self.features, self.parameters, self.offset)
+
+    def arrays(self) -> dict[str, Array]:
+        named = {"features": self.features, "theta": self.parameters}
+        # Only where there is one, so that policies without keep their name.
+        return named if self.offset is None else {**named, "offset": self.offset}
 
     @cached_property
     def logits(self) -> Array:
@@ -295,33 +393,15 @@ class ArmLinearSoftmax(SoftmaxPolicy):
         mean = np.einsum("xk,xkd->xd", self.probs, self.features)
         return self.features - mean[:, None, :]
 
-    def combine(self, context: int, weights: Array) -> Array:
-        return weights @ self.all_scores[context]
-
-    def inner(self, vector: Array) -> Array:
-        return np.einsum("xkd,d->xk", self.all_scores, vector)
-
-    def gram(self, first: int, second: int) -> Array:
-        return self.all_scores[first] @ self.all_scores[second].T
-
-    def mean_combination(self, weights: Array, context_probs: Array) -> Array:
-        return np.einsum("xk,xkd->d", weights * context_probs[:, None], self.all_scores)
-
-    def squared_combinations(self, weights: Array) -> Array:
-        return (np.einsum("xk,xkd->xd", weights, self.all_scores) ** 2).sum(axis=1)
-
-    def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        out = np.zeros(len(possible))
-        for x, arms in enumerate(possible):
-            gram = self.gram(x, x)[np.ix_(arms, arms)]
-            norms = np.diagonal(gram)
-            out[x] = np.sqrt(max((norms[:, None] + norms - 2 * gram).max(), 0.0))
-        return out
-
-    @cached_property
-    def squared_norms(self) -> Array:
-        return np.einsum("xkd,xkd->xk", self.all_scores, self.all_scores)
-
     @property
     def feature_norm(self) -> float:
         return float(np.linalg.norm(self.features, axis=2).max())
+
+    def logits_at(self, theta: Array) -> Array:
+        """The logits at parameters (n, d): (n, X, K)."""
+        logits = np.einsum("xkd,nd->nxk", self.features, theta)
+        return logits if self.offset is None else logits + self.offset
+
+    def features_at(self, theta: Array) -> Array:
+        """φ, which is the same at all parameters (n, d): (n, X, K, d)."""
+        return np.broadcast_to(self.features, (len(theta), *self.features.shape))

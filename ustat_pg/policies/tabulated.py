@@ -8,15 +8,13 @@ logits needed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from ..validation import InputError, finite_array, frozen
-from .softmax import SoftmaxPolicy
+from ..validation import InputError, field, finite_array, frozen, record
+from .softmax import ScoreTable, SoftmaxPolicy
 
 __all__ = ["TabulatedPolicy"]
 
@@ -26,16 +24,8 @@ _ROUNDING = 1e-10
 """Mean score, against the longest, up to which it is taken for rounding in float64."""
 
 
-def largest_distances(gram: Array, possible: NDArray[np.bool_]) -> float:
-    """max ‖s_k - s_l‖ over possible arms (K,), from one context's ⟨s_k, s_l⟩ (K, K)."""
-    inside = gram[np.ix_(possible, possible)]
-    norms = np.diagonal(inside)
-    squares = norms[:, None] + norms - 2 * inside
-    return float(np.sqrt(max(squares.max(initial=0.0), 0.0)))
-
-
-@dataclass(frozen=True, eq=False)
-class TabulatedPolicy(SoftmaxPolicy):
+@record()
+class TabulatedPolicy(ScoreTable):
     """A policy at fixed parameters, as tables of log-probabilities and scores.
 
     Probabilities are made to sum to 1 and scores to have mean 0, E[s | x] = 0, exactly; what was
@@ -60,17 +50,16 @@ class TabulatedPolicy(SoftmaxPolicy):
     (array([[0.25, 0.75]]), array([[0.5625, 0.0625]]))
     """
 
-    log_probs: Array
-    all_scores: Array
-    parameters: Array | None = None
+    log_probs: Array = field(finite_array, ndim=2)
+    all_scores: Array = field(finite_array, name="scores", ndim=3)
+    parameters: Array | None = field(finite_array, name="theta", ndim=1, default=None)
     source: SoftmaxPolicy | None = None
     origin: Mapping[str, Array] | None = None
     tolerance: float = _ROUNDING
     score_mean: Array = field(init=False)
 
-    def __post_init__(self) -> None:
-        logs = finite_array("log_probs", self.log_probs, 2)
-        scores = finite_array("scores", self.all_scores, 3)
+    def __attrs_post_init__(self) -> None:
+        logs, scores = self.log_probs, self.all_scores
         if scores.shape[:2] != logs.shape:
             raise InputError(
                 f"scores have shape {scores.shape}: the first two must be contexts and outputs, "
@@ -83,7 +72,6 @@ class TabulatedPolicy(SoftmaxPolicy):
                 f"probabilities of context {x} sum to {float(np.exp(total[x]))!r}: they must sum "
                 f"to 1 within {self.tolerance:g}"
             )
-        object.__setattr__(self, "log_probs", frozen(logs))
         mean = np.einsum("xk,xkd->xd", self.probs, scores)
         longest = np.sqrt(np.einsum("xkd,xkd->xk", scores, scores).max(axis=1))
         # Where every score is rounding, so is their mean: there is nothing to compare it with.
@@ -98,14 +86,11 @@ class TabulatedPolicy(SoftmaxPolicy):
         scores = scores - mean[:, None, :]
         object.__setattr__(self, "all_scores", frozen(scores))
         object.__setattr__(self, "score_mean", frozen(np.linalg.norm(mean, axis=1)))
-        if self.parameters is not None:
-            own = finite_array("theta", self.parameters, 1)
-            if len(own) != scores.shape[2]:
-                raise InputError(
-                    f"theta has {len(own)} entries and scores {scores.shape[2]}: they must have "
-                    "the same number"
-                )
-            object.__setattr__(self, "parameters", own)
+        if self.parameters is not None and len(self.parameters) != scores.shape[2]:
+            raise InputError(
+                f"theta has {len(self.parameters)} entries and scores {scores.shape[2]}: they must "
+                "have the same number"
+            )
 
     @classmethod
     def from_gram(
@@ -212,9 +197,8 @@ class TabulatedPolicy(SoftmaxPolicy):
         source = None if self.source is None else self.source.restrict(contexts)
         origin = self.origin
         if origin is not None:
-            named = getattr(source, "arrays", None)
             chosen = np.append(origin.get("contexts", []), [-1, *contexts])
-            origin = {**origin, "contexts": chosen} if named is None else named()
+            origin = {**origin, "contexts": chosen} if source is None else source.arrays()
         return TabulatedPolicy(
             self.log_probs[contexts],
             self.all_scores[contexts],
@@ -224,34 +208,8 @@ class TabulatedPolicy(SoftmaxPolicy):
             self.tolerance,
         )
 
-    def combine(self, context: int, weights: Array) -> Array:
-        return weights @ self.all_scores[context]
-
     def scores(self, context: int) -> Array:
         return self.all_scores[context]
-
-    def inner(self, vector: Array) -> Array:
-        return self.all_scores @ vector
-
-    def gram(self, first: int, second: int) -> Array:
-        return self.all_scores[first] @ self.all_scores[second].T
-
-    def mean_combination(self, weights: Array, context_probs: Array) -> Array:
-        flat = self.all_scores.reshape(-1, self.all_scores.shape[2])
-        return (weights * context_probs[:, None]).ravel() @ flat
-
-    def squared_combinations(self, weights: Array) -> Array:
-        sums = (weights[:, None, :] @ self.all_scores)[:, 0]
-        return np.asarray((sums**2).sum(axis=1))
-
-    def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        return np.array(
-            [largest_distances(self.gram(x, x), arms) for x, arms in enumerate(possible)]
-        )
-
-    @cached_property
-    def squared_norms(self) -> Array:
-        return np.einsum("xkd,xkd->xk", self.all_scores, self.all_scores)
 
     @property
     def d(self) -> int:

@@ -9,7 +9,6 @@ and so is its score. With all outputs listed, the policy is a softmax bandit who
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf, log10
 
@@ -18,9 +17,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import log_softmax
 
-from ..validation import InputError, finite_array, integer
-from .softmax import SoftmaxPolicy
-from .tabulated import largest_distances
+from ..validation import InputError, field, finite_array, integer, record
+from .softmax import SoftmaxPolicy, largest_distances
 
 __all__ = ["OutputSpace", "PrefixSoftmax"]
 
@@ -37,7 +35,7 @@ PAD = -1
 """Stands after the last token of an output that is shorter than others."""
 
 
-def check_gram_size(outputs: int) -> None:
+def require_gram_size(outputs: int) -> None:
     """Refuse a table of all pairs of outputs that would not fit, and say how large it is."""
     if 8 * outputs**2 > GRAM_BYTES:
         raise InputError(
@@ -46,7 +44,7 @@ def check_gram_size(outputs: int) -> None:
         )
 
 
-def check_scores_size(outputs: int, parameters: int, limit: int = GRAM_BYTES) -> None:
+def require_scores_size(outputs: int, parameters: int, limit: int = GRAM_BYTES) -> None:
     """Refuse a table of all scores that would not fit, and say how large it is."""
     if 8 * outputs * parameters > limit:
         raise InputError(
@@ -71,7 +69,7 @@ def score_diameters(policy: SoftmaxPolicy, possible: NDArray[np.bool_]) -> Array
     return out
 
 
-@dataclass(frozen=True)
+@record(eq=True)
 class OutputSpace:
     """All outputs of a vocabulary: of one length, or up to a length with an end token.
 
@@ -91,13 +89,11 @@ class OutputSpace:
     array([[ 2, -1], [ 0,  2], [ 1,  2], [ 0,  0], [ 0,  1], [ 1,  0], [ 1,  1]])
     """
 
-    vocabulary: int
-    length: int
+    vocabulary: int = field(integer)
+    length: int = field(integer)
     end: bool = False
 
-    def __post_init__(self) -> None:
-        integer("vocabulary", self.vocabulary)
-        integer("length", self.length)
+    def __attrs_post_init__(self) -> None:
         if not isinstance(self.end, (bool, np.bool_)):
             raise InputError(f"end is {self.end!r}: it must be True or False")
         if self._needed > MOST_OUTPUTS:
@@ -215,7 +211,7 @@ class OutputSpace:
         return {"space": np.array([self.vocabulary, self.length, self.end], dtype=np.float64)}
 
 
-@dataclass(frozen=True, eq=False)
+@record()
 class PrefixSoftmax(SoftmaxPolicy):
     """One vector of logits per prefix, for each prompt apart or for all prompts together.
 
@@ -238,22 +234,18 @@ class PrefixSoftmax(SoftmaxPolicy):
     """
 
     space: OutputSpace
-    tables: Array
-    contexts: int | None = None
+    tables: Array = field(finite_array, ndim=3)
+    contexts: int | None = field(integer, default=None)
 
-    def __post_init__(self) -> None:
-        tables = finite_array("tables", self.tables, 3)
+    def __attrs_post_init__(self) -> None:
         wanted = (self.space.prefixes, self.space.symbols)
-        if tables.shape[1:] != wanted:
+        if self.tables.shape[1:] != wanted:
             raise InputError(
-                f"tables have shape {tables.shape}: the last two must be prefixes and choices, "
-                f"{wanted}"
+                f"tables have shape {self.tables.shape}: the last two must be prefixes and "
+                f"choices, {wanted}"
             )
-        if self.contexts is not None:
-            integer("contexts", self.contexts)
-            if len(tables) != 1:
-                raise InputError(f"{len(tables)} tables are given: prompts that share have one")
-        object.__setattr__(self, "tables", tables)
+        if self.contexts is not None and len(self.tables) != 1:
+            raise InputError(f"{len(self.tables)} tables are given: prompts that share have one")
 
     @classmethod
     def zeros(cls, space: OutputSpace, contexts: int, shared: bool = False) -> PrefixSoftmax:
@@ -336,7 +328,7 @@ class PrefixSoftmax(SoftmaxPolicy):
         Raises:
             InputError: the table would be too large.
         """
-        check_scores_size(self.space.count, max(self.d, self.space.count))
+        require_scores_size(self.space.count, max(self.d, self.space.count))
         return self.combine(context, np.eye(self.space.count))
 
     def inner(self, vector: Array) -> Array:
@@ -347,7 +339,7 @@ class PrefixSoftmax(SoftmaxPolicy):
 
     def gram(self, first: int, second: int) -> Array:
         count = self.space.count
-        check_gram_size(count)
+        require_gram_size(count)
         if self._table(first) != self._table(second):
             return np.zeros((count, count))
         place = self._table(first)

@@ -10,186 +10,59 @@ products with a vector, norms and Gram matrices are computed in chunks whose mem
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import local
 from typing import Any
 
+import attrs
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from ..memory import ChunkWarning, out_of_memory
 from ..validation import InputError, finite_array, frozen, integer
+from .network import PRECISIONS, CausalTransformer, TransformerShape, blank, device_of
 from .softmax import SoftmaxPolicy
 from .tabulated import TabulatedPolicy
 from .tokens import (
     GRAM_BYTES,
     PAD,
     OutputSpace,
-    check_gram_size,
-    check_scores_size,
+    require_gram_size,
+    require_scores_size,
     score_diameters,
 )
 
-__all__ = [
-    "CausalTransformer",
-    "ChunkWarning",
-    "TransformerPolicy",
-    "TransformerShape",
-    "device_of",
-]
+__all__ = ["TransformerPolicy"]
 
 Array = NDArray[np.float64]
-
-PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 
 _TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 """How far from 1 and 0 the sum of probabilities and the mean score may be, by precision."""
 
-_COPIES = 3
+_GRADIENT_COPIES = 3
 """Per-sample gradients that exist at once: what a backward pass returns, and what it still holds."""
 
-_NEAR = 2**25
+_CACHE_BYTES = 2**25
 """Bytes of gradients beyond which a CPU loses more in its caches than it gains by larger chunks."""
 
-_LEAST = 16
+_LEAST_CHUNK_OUTPUTS = 16
 """Outputs below which a chunk costs a CPU more in calls than in its caches."""
 
-_FEW = 8
+_MOST_BACKWARD_PASSES = 8
 """Weightings for which a backward pass each is cheaper than all scores."""
-
-
-def device_of(name: str) -> torch.device:
-    """The torch device of that name.
-
-    Raises:
-        InputError: the name is neither cpu nor cuda nor cuda:N, or this machine does not have it.
-
-    >>> device_of("cpu")
-    device(type='cpu')
-    """
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError):
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise InputError(f"device is {name!r}: choose cpu, cuda or cuda:N")
-    there = torch.cuda.device_count() if device.type == "cuda" else 1
-    if (device.index or 0) >= there:
-        count = torch.cuda.device_count()
-        raise InputError(f"device {name!r} is not there: this machine has {count} CUDA devices")
-    return device
-
-
-@dataclass(frozen=True)
-class TransformerShape:
-    """The sizes of a :class:`CausalTransformer`.
-
-    Arguments:
-        inputs: tokens it can read, without the begin token.
-        choices: tokens it can write.
-        positions: the longest sequence it reads, begin token included.
-        width: of a position's vector, a multiple of ``heads``.
-        layers: attention and feed-forward pairs.
-        heads: of the attention.
-
-    Raises:
-        InputError: a size that is not a positive whole number, or a width that heads do not divide.
-    """
-
-    inputs: int
-    choices: int
-    positions: int
-    width: int = 16
-    layers: int = 1
-    heads: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("inputs", "choices", "positions", "width", "layers", "heads"):
-            integer(name, getattr(self, name))
-        if self.width % self.heads:
-            raise InputError(f"width is {self.width}: it must be a multiple of heads, {self.heads}")
-
-    def sizes(self) -> Array:
-        """The numbers themselves, in order."""
-        return np.array(
-            [self.inputs, self.choices, self.positions, self.width, self.layers, self.heads],
-            dtype=np.float64,
-        )
 
 
 _THREAD = local()
 """The blank modules of each thread, by shape."""
 
 
-class _Block(nn.Module):
-    """Attention and feed-forward, normalised before each: a layer of ``nn.TransformerEncoder``.
-
-    That one's fused attention has no batching rule under ``vmap``, and its plain form takes about
-    twice as long as these lines.
-    """
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor, later: Tensor) -> Tensor:
-        width = x.shape[-1] // self.heads
-        parts = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, width))
-        query, key, value = parts.movedim(-3, 0).transpose(-2, -3).unbind(0)
-        match = query @ key.transpose(-1, -2) / math.sqrt(width)
-        weights = match.masked_fill(later, -math.inf).softmax(-1)
-        x = x + self.out((weights @ value).transpose(-2, -3).flatten(-2))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
-
-
-class CausalTransformer(nn.Module):
-    """Logits of the next token after each position: tokens (..., n) to (..., n, choices).
-
-    Nothing in it depends on values, so that it may be called under ``torch.func`` with parameters
-    of many runs stacked.
-    """
-
-    def __init__(self, shape: TransformerShape) -> None:
-        super().__init__()
-        self.begin = shape.inputs
-        self.tokens = nn.Embedding(shape.inputs + 1, shape.width)
-        self.places = nn.Embedding(shape.positions, shape.width)
-        self.blocks = nn.ModuleList(_Block(shape.width, shape.heads) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.width)
-        self.head = nn.Linear(shape.width, shape.choices)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits after each of the tokens (..., n): (..., n, choices)."""
-        n = tokens.shape[-1]
-        x = self.tokens(tokens) + self.places.weight[:n]
-        later = torch.ones(n, n, dtype=torch.bool, device=tokens.device).triu(1)
-        for block in self.blocks:
-            x = block(x, later)
-        logits: Tensor = self.head(self.norm(x))
-        return logits
-
-
-def _blank(shape: TransformerShape) -> CausalTransformer:
-    """The network without values: parameters are always passed in."""
-    with torch.device("meta"):
-        return CausalTransformer(shape)
-
-
-@dataclass(eq=False)
+@attrs.define(eq=False, slots=False)
 class TransformerPolicy(SoftmaxPolicy):
     """A causal transformer at fixed parameters, over some prompts and all outputs of a space.
 
@@ -221,9 +94,9 @@ class TransformerPolicy(SoftmaxPolicy):
     device: str = "cpu"
     memory: int = 2**28
     chunk: int | None = None
-    _known: dict[str, Any] = field(default_factory=dict, repr=False)
+    _known: dict[str, Any] = attrs.field(factory=dict, init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         self.prompts = tuple(
             tuple(integer("prompt token", token, 0) for token in prompt) for prompt in self.prompts
         )
@@ -289,7 +162,7 @@ class TransformerPolicy(SoftmaxPolicy):
         )
         rng = np.random.default_rng(integer("seed", seed, 0))
         parts = []
-        for name, tensor in _blank(shape).named_parameters():
+        for name, tensor in blank(shape).named_parameters():
             size = tuple(tensor.shape)
             if len(size) > 1:
                 # A row of an embedding is read alone: its entries are of order 1/√2, and two add.
@@ -310,7 +183,7 @@ class TransformerPolicy(SoftmaxPolicy):
             _THREAD.modules = {}
         modules: dict[TransformerShape, CausalTransformer] = _THREAD.modules
         if self.shape not in modules:
-            modules[self.shape] = _blank(self.shape)
+            modules[self.shape] = blank(self.shape)
         return modules[self.shape]
 
     @cached_property
@@ -340,10 +213,7 @@ class TransformerPolicy(SoftmaxPolicy):
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what defines the policy: tensors and tables are made anew."""
-        names = self.__dataclass_fields__
-        return {name: value for name, value in self.__dict__.items() if name in names} | {
-            "_known": {}
-        }
+        return attrs.asdict(self, recurse=False) | {"_known": {}}
 
     def arrays(self) -> dict[str, Array]:
         """The arrays that name this policy."""
@@ -440,10 +310,10 @@ class TransformerPolicy(SoftmaxPolicy):
             * (self.shape.width + self.shape.heads * self.shape.positions // 4)
         )
         moving = self.d if parameters is None else parameters
-        per_output = each * (_COPIES * moving + activity)
+        per_output = each * (_GRADIENT_COPIES * moving + activity)
         size = max(1, int(self.memory // per_output))
         if torch.device(self.device).type == "cpu":
-            size = min(size, max(_LEAST, _NEAR // (each * max(moving, 1))))
+            size = min(size, max(_LEAST_CHUNK_OUTPUTS, _CACHE_BYTES // (each * max(moving, 1))))
         return size
 
     def _score_rows(
@@ -519,11 +389,11 @@ class TransformerPolicy(SoftmaxPolicy):
         return int(self._ends[-1])
 
     def with_theta(self, theta: Array) -> TransformerPolicy:
-        return replace(self, parameters=theta, _known={})
+        return attrs.evolve(self, parameters=theta)
 
     def restrict(self, contexts: NDArray[np.intp]) -> TransformerPolicy:
         chosen = tuple(self.prompts[int(x)] for x in contexts)
-        return replace(self, prompts=chosen, _known={})
+        return attrs.evolve(self, prompts=chosen)
 
     def scores(self, context: int) -> Array:
         """s(x, k) of every output, (K, d): the one answer that holds them all.
@@ -531,7 +401,7 @@ class TransformerPolicy(SoftmaxPolicy):
         Raises:
             InputError: the table would be too large.
         """
-        check_scores_size(self.space.count, self.d, max(self.memory, GRAM_BYTES))
+        require_scores_size(self.space.count, self.d, max(self.memory, GRAM_BYTES))
         out = np.empty((self.space.count, self.d))
         for rows, pieces in self._all_rows(context):
             for part, found in pieces:
@@ -558,7 +428,7 @@ class TransformerPolicy(SoftmaxPolicy):
 
     def combine(self, context: int, weights: Array) -> Array:
         rows = weights.reshape(-1, weights.shape[-1])
-        if len(rows) <= _FEW:
+        if len(rows) <= _MOST_BACKWARD_PASSES:
             tables = (self.space.choices.T @ rows.T).T
             wanted = (self.space.prefixes, self.space.symbols)
             out = np.stack([self._backward(context, row.reshape(wanted)) for row in tables])
@@ -604,7 +474,7 @@ class TransformerPolicy(SoftmaxPolicy):
             InputError: the matrix itself would be too large.
         """
         total = len(contexts) * self.space.count
-        check_gram_size(total)
+        require_gram_size(total)
         out = torch.zeros(total, total, dtype=torch.float64, device=self.device)
         width = max(1, min(self.d, int(self.memory // (8 * total))))
         for low in range(0, self.d, width):

@@ -15,8 +15,6 @@ there, :func:`norm_only_problem` has only its trace 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -24,20 +22,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit, softmax
 
-from ..policies import ArmLinearSoftmax
-from ..validation import InputError, finite_array, frozen, integer, probabilities
-from .interior import InteriorProblem, positive, second_order
+from ..policies import BentSoftmax
+from ..validation import (
+    InputError,
+    field,
+    finite_array,
+    integer,
+    number,
+    positive,
+    probabilities,
+    record,
+)
+from .interior import InteriorProblem, excess_return, row_space
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = ["BentBandit", "norm_only_problem", "ordered_problem"]
 
 Array = NDArray[np.float64]
 
-_CHUNK = 1 << 21
-"""Parameters are taken in lots, so that the (lot, X, K, d) arrays stay below this many entries."""
 
-
-@dataclass(frozen=True, eq=False)
+@record()
 class BentBandit(InteriorProblem):
     """A contextual bandit whose logits are quadratic in θ, with an interior optimum.
 
@@ -65,50 +69,22 @@ class BentBandit(InteriorProblem):
     (array([0.5]), 0.5312, array([0.249]))
     """
 
-    context_probs: Array
-    features: Array
-    bends: Array
-    rewards: Array
-    reward_probs: Array
-    offset: Array | None = None
-    radius: float = 3.0
-    flat_radius: float = 100.0
+    context_probs: Array = field(probabilities, ndim=1)
+    features: Array = field(finite_array, ndim=3)
+    bends: Array = field(finite_array, ndim=3)
+    rewards: Array = field(finite_array, ndim=3)
+    reward_probs: Array = field(probabilities, ndim=3)
+    offset: Array | None = field(finite_array, ndim=2, default=None)
+    radius: float = field(positive, default=3.0)
+    flat_radius: float = field(positive, default=100.0)
 
     _remedy: ClassVar[str] = "the arms that are rewarded bend more"
     _draws_anew: ClassVar[bool] = False
     _noise: ClassVar[float] = 1e-15
 
-    def __post_init__(self) -> None:
-        arrays = {
-            "context_probs": probabilities("context_probs", self.context_probs, 1),
-            "features": finite_array("features", self.features, 3),
-            "bends": finite_array("bends", self.bends, 3),
-            "rewards": finite_array("rewards", self.rewards, 3),
-            "reward_probs": probabilities("reward_probs", self.reward_probs, 3),
-        }
-        if self.offset is not None:
-            arrays["offset"] = finite_array("offset", self.offset, 2)
-        for name, array in arrays.items():
-            object.__setattr__(self, name, frozen(array))
-        for name in ("radius", "flat_radius"):
-            object.__setattr__(self, name, positive(name, getattr(self, name)))
-        if self.bends.shape != self.features.shape:
-            raise InputError(
-                f"bends has shape {self.bends.shape}: it must be that of the features, "
-                f"{self.features.shape}"
-            )
-        if self.offset is not None and self.offset.shape != self.features.shape[:2]:
-            raise InputError(
-                f"offset has shape {self.offset.shape}: it must be contexts and arms, "
-                f"{self.features.shape[:2]}"
-            )
-        # The bandit itself refuses all other shapes; the search, problems with no interior optimum.
+    def __attrs_post_init__(self) -> None:
+        # The bandit itself refuses shapes that do not match; the search, no interior optimum.
         _ = self.at(np.zeros(self.d)), self.certificate
-
-    @property
-    def contexts(self) -> int:
-        """X, the number of contexts."""
-        return len(self.context_probs)
 
     @property
     def d(self) -> int:
@@ -116,76 +92,44 @@ class BentBandit(InteriorProblem):
         return self.features.shape[2]
 
     @cached_property
-    def mean_rewards(self) -> Array:
-        """r(x, k) = E[z | x, k], (X, K)."""
-        return frozen((self.rewards * self.reward_probs).sum(axis=-1))
+    def _origin(self) -> BentSoftmax:
+        """The policy at 0."""
+        return BentSoftmax(self.features, self.bends, np.zeros(self.d), self.offset)
 
     def at(self, theta: ArrayLike) -> SoftmaxBandit:
-        """The softmax bandit at parameters (d,): moments, outcomes, engines.
-
-        Its policy is the tangent there, with features φ - ψθ: probabilities and scores are those of
-        the bent policy at θ, and only there. So is the gradient; for the Hessian and for other
-        parameters ask the bent problem. A :class:`~ustat_pg.engines.runs.trajectory.Trajectory` takes
-        this bandit together with ``bends``.
-        """
-        vector = self._parameters(finite_array("theta", theta, 1))
-        offset = (self.bends * vector**2).sum(axis=-1) / 2
-        if self.offset is not None:
-            offset = offset + self.offset
-        policy = ArmLinearSoftmax(self.features - self.bends * vector, vector, offset)
+        """The softmax bandit at parameters (d,): moments, outcomes, engines."""
+        policy = self._origin.with_theta(self._parameters(finite_array("theta", theta, 1)))
         return SoftmaxBandit(policy, self.context_probs, self.rewards, self.reward_probs)
 
-    def _policy(self, theta: Array) -> tuple[Array, Array, Array]:
+    @property
+    def _entries(self) -> int:
+        return self.features.size
+
+    def _responses(self, theta: Array) -> tuple[Array, Array, Array]:
         """π, V and π a at parameters (n, d): (n, X, K), (n, X), (n, X, K)."""
-        logits = np.einsum("xkd,nd->nxk", self.features, theta)
-        logits -= np.einsum("xkd,nd->nxk", self.bends, theta**2) / 2
-        if self.offset is not None:
-            logits += self.offset
-        probs = np.asarray(softmax(logits, axis=-1))
+        probs = np.asarray(softmax(self._origin.logits_at(theta), axis=-1))
         value = (probs * self.mean_rewards).sum(axis=-1)
         return probs, value, probs * (self.mean_rewards - value[..., None])
 
-    def _lots(self, theta: ArrayLike) -> Iterator[tuple[slice, Array]]:
-        """The parameters (..., d) as (n, d), lot by lot."""
-        flat = np.reshape(theta, (-1, self.d))
-        size = max(1, _CHUNK // self.features.size)
-        for start in range(0, len(flat), size):
-            yield slice(start, start + size), flat[start : start + size]
+    def _objectives(self, theta: Array) -> Array:
+        """J(θ) = Σ_x ρ(x) V(x)."""
+        return self._responses(theta)[1] @ self.context_probs
 
-    def _out(self, theta: Array, order: int) -> Array:
-        return np.empty((theta.size // self.d, *(self.d,) * order))
+    def _gradients(self, theta: Array) -> Array:
+        """∇J(θ) = Σ_x ρ(x) E[a (φ - ψθ) | x]."""
+        weights = self._responses(theta)[2] * self.context_probs[:, None]
+        bent = np.einsum("nxk,xkd->nd", weights, self.bends) * theta
+        return np.asarray(np.einsum("nxk,xkd->nd", weights, self.features) - bent)
 
-    def objective(self, theta: ArrayLike) -> Array:
-        """J(θ) = Σ_x ρ(x) V(x) for parameters (..., d): (...)."""
-        vector = self._parameters(theta)
-        out = self._out(vector, 0)
-        for rows, lot in self._lots(vector):
-            out[rows] = self._policy(lot)[1] @ self.context_probs
-        return out.reshape(vector.shape[:-1])
-
-    def gradient(self, theta: ArrayLike) -> Array:
-        """∇J(θ) = Σ_x ρ(x) E[a (φ - ψθ) | x] for parameters (..., d): (..., d)."""
-        vector = self._parameters(theta)
-        out = self._out(vector, 1)
-        for rows, lot in self._lots(vector):
-            weights = self._policy(lot)[2] * self.context_probs[:, None]
-            out[rows] = np.einsum("nxk,xkd->nd", weights, self.features)
-            out[rows] -= np.einsum("nxk,xkd->nd", weights, self.bends) * lot
-        return out.reshape(vector.shape)
-
-    def hessian(self, theta: ArrayLike) -> Array:
-        """∇²J(θ) = Σ_x ρ(x) E[a (s sᵀ - diag ψ) | x] for parameters (..., d): (..., d, d)."""
-        vector = self._parameters(theta)
-        out = self._out(vector, 2)
-        for rows, lot in self._lots(vector):
-            probs, _, weights = self._policy(lot)
-            weights = weights * self.context_probs[:, None]
-            own = self.features - self.bends * lot[:, None, None, :]
-            scores = own - np.einsum("nxk,nxkd->nxd", probs, own)[:, :, None, :]
-            out[rows] = np.einsum("nxk,nxki,nxkj->nij", weights, scores, scores)
-            bent = np.einsum("nxk,xkd->nd", weights, self.bends)
-            out[rows] -= bent[:, :, None] * np.eye(self.d)
-        return out.reshape(*vector.shape, self.d)
+    def _hessians(self, theta: Array) -> Array:
+        """∇²J(θ) = Σ_x ρ(x) E[a (s sᵀ - diag ψ) | x]."""
+        probs, _, weights = self._responses(theta)
+        weights = weights * self.context_probs[:, None]
+        features = self._origin.features_at(theta)
+        scores = features - np.einsum("nxk,nxkd->nxd", probs, features)[:, :, None, :]
+        bent = np.einsum("nxk,xkd->nd", weights, self.bends)
+        products = np.einsum("nxk,nxki,nxkj->nij", weights, scores, scores)
+        return np.asarray(products - bent[:, :, None] * np.eye(self.d))
 
     @cached_property
     def _row_space(self) -> tuple[Array, Array]:
@@ -194,11 +138,8 @@ class BentBandit(InteriorProblem):
         No logit gains on another along w, wherever one starts, if and only if the differences of
         features are orthogonal to w and those of bends are 0 in every entry where w is not.
         """
-        mean = self.mean_rewards
-        spread = np.ptp(mean, axis=1)
-        seen = (self.context_probs > 0) & (spread > 1e-13 * (1 + np.abs(mean).max()))
         features, bends = (
-            (array - array[:, :1])[seen].reshape(-1, self.d)
+            (array - array[:, :1])[self._seen].reshape(-1, self.d)
             for array in (self.features, self.bends)
         )
         rows = np.concatenate([features, np.diag(np.abs(bends).max(axis=0, initial=0.0))])
@@ -208,9 +149,7 @@ class BentBandit(InteriorProblem):
                 "the same, or all features and bends are"
             )
         # R has the row space of the rows, and as many rows as there are parameters.
-        _, singular, right = np.linalg.svd(np.linalg.qr(rows, mode="r"))
-        rank = int((singular > singular[0] * max(rows.shape) * 1e-14).sum())
-        return right[:rank].T, right[rank:].T
+        return row_space(np.asarray(np.linalg.qr(rows, mode="r")), max(rows.shape))
 
     @property
     def _steepest(self) -> float:
@@ -219,41 +158,21 @@ class BentBandit(InteriorProblem):
         lengths = (features**2).sum(axis=1) + bends.max(axis=1)
         return float(self.context_probs @ (lengths * np.ptp(self.mean_rewards, axis=1)))
 
-    def gap(self, theta: ArrayLike) -> Array:
-        """J* - J(θ) for parameters (..., d): (...), to nearly full *relative* precision near Θ*.
-
-        With δ = θ - θ*, expectations at θ*, w = ⟨f, δ⟩ - ½⟨ψ, δ²⟩ less its mean, q(y) = e^y - 1 - y
-        and Q = E[q(w)],
-
-            V(θ) - V(θ*) - ⟨g, δ⟩ = (E[a q(w)] - ½⟨E[a ψ], δ²⟩ - ⟨g, δ⟩ Q) / (1 + Q),
-
-        and the terms ⟨g(x), δ⟩ add up to 0 at the maximiser. A difference of two returns would
-        lose every digit at a gap of 1e-16.
-        """
-        vector = self._parameters(theta)
-        out = self._out(vector, 0)
-        for rows, lot in self._lots(vector):
-            away = (lot - self.maximiser) @ self.identifiable @ self.identifiable.T
-            out[rows] = -(self._beyond_first_order(away) @ self.context_probs)
-        return out.reshape(vector.shape[:-1])
-
     def _beyond_first_order(self, away: Array) -> Array:
-        """V(θ* + δ) - V(θ*) - ⟨g, δ⟩ of every context, for steps δ (n, d): (n, X)."""
-        probs, value, weights = (array[0] for array in self._policy(self.maximiser[None, :]))
-        tilt = self.features - self.bends * self.maximiser
-        tilt = tilt - np.einsum("xk,xkd->xd", probs, tilt)[:, None, :]
+        """V(θ* + δ) - V(θ*) - ⟨g, δ⟩ = (E[a q(w)] - ½⟨E[a ψ], δ²⟩ - ⟨g, δ⟩ Q) / (1 + Q), δ = U away.
+
+        Expectations are those at θ*, w = ⟨f, δ⟩ - ½⟨ψ, δ²⟩ less its mean.
+        """
+        steps = away @ self.identifiable.T
+        probs, value, weights = (array[0] for array in self._responses(self.maximiser[None, :]))
+        tilt = self._origin.with_theta(self.maximiser).all_scores
         bends = self.bends - np.einsum("xk,xkd->xd", probs, self.bends)[:, None, :]
-        exponents = np.einsum("xkd,nd->nxk", tilt, away)
-        exponents -= np.einsum("xkd,nd->nxk", bends, away**2) / 2
-        along = away @ np.einsum("xk,xkd->xd", weights, tilt).T
-        bent = away**2 @ np.einsum("xk,xkd->xd", weights, bends).T / 2
-        near = np.abs(exponents).max(axis=-1) <= 1.0
-        # Far steps take the plain difference below; 0 here keeps the series from overflowing.
-        excess = second_order(np.where(near[..., None], exponents, 0.0))
-        mass = (probs * excess).sum(axis=-1)
-        close = ((weights * excess).sum(axis=-1) - bent - along * mass) / (1 + mass)
-        far = self._policy(self.maximiser + away)[1] - value - along
-        return np.where(near, close, far)
+        exponents = np.einsum("xkd,nd->nxk", tilt, steps)
+        exponents -= np.einsum("xkd,nd->nxk", bends, steps**2) / 2
+        along = steps @ np.einsum("xk,xkd->xd", weights, tilt).T
+        bent = steps**2 @ np.einsum("xk,xkd->xd", weights, bends).T / 2
+        far = self._responses(self.maximiser + steps)[1] - value - along
+        return excess_return(exponents, probs, weights, along, bent, far)
 
 
 def _signed_units(dimensions: int) -> Array:
@@ -294,9 +213,7 @@ def ordered_problem(
     beta = finite_array("bend", bend)
     if beta.shape not in ((), (d,)) or (beta <= 0).any():
         raise InputError(f"bend is {beta.tolist()}: it must be a number or ({d},), positive")
-    p = float(finite_array("value", value, 0))
-    if not 0 < p < 1:
-        raise InputError(f"value is {p:g}: it must lie between 0 and 1")
+    p = number("value", value, above=0, below=1)
     units = _signed_units(d)
     earns = np.repeat([0.0, 1.0], len(units))
     return BentBandit(

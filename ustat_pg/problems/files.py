@@ -104,9 +104,11 @@ def save_problem(problem: SoftmaxBandit, path: str | Path) -> None:
     """Write a problem to a ``.json`` or ``.npz`` file, to be read back unchanged.
 
     Raises:
-        InputError: the name ends in neither.
+        InputError: the name ends in neither, or no file holds such a policy.
     """
     path = Path(path)
+    if not problem.policy.in_files:
+        raise InputError(f"{path}: files do not hold a {type(problem.policy).__name__}")
     if path.suffix == ".npz":
         with path.open("wb") as file:
             np.savez_compressed(file, **problem.arrays())  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ on the boundary, or flat at θ* in a direction that it depends on.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
 from typing import ClassVar
 
@@ -19,22 +19,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
-from ..validation import InputError, finite_array, frozen
+from ..validation import InputError, finite_array, frozen, record
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = ["Certificate", "InteriorProblem"]
 
 Array = NDArray[np.float64]
 
-_STARTS = 24
-_PROBES = 4096
-_SINGULAR = 1e-8
+_SEARCH_STARTS = 24
+_PROBED_POINTS = 4096
+_SINGULAR_SHARE = 1e-8
 """A curvature below this share of what it could be is none: the Hessian counts as singular."""
-_TERMS = 18
+_CHUNK_ENTRIES = 1 << 21
+"""Entries of the largest array that many parameters at once may need."""
+_SERIES_TERMS = 18
 """Terms of the series of e^y - 1 - y on |y| <= 1: the next is below 1e-17 of the first."""
 
 
-@dataclass(frozen=True)
+@record(eq=True)
 class Certificate:
     """What speaks for the maximiser that the search found.
 
@@ -58,20 +60,46 @@ class Certificate:
     starts: int
 
 
-def positive(name: str, value: float) -> float:
-    """A finite number above 0."""
-    number = float(finite_array(name, value, 0))
-    if number <= 0:
-        raise InputError(f"{name} is {number:g}: it must be positive")
-    return number
-
-
 def second_order(y: Array) -> Array:
     """e^y - 1 - y to full relative precision where |y| <= 1."""
     total = np.ones_like(y)
-    for n in range(_TERMS, 2, -1):
+    for n in range(_SERIES_TERMS, 2, -1):
         total = 1 + total * y / n
     return total * y * y / 2
+
+
+def excess_return(
+    exponents: Array, probs: Array, weights: Array, along: Array, bent: Array | float, far: Array
+) -> Array:
+    """V(θ) - V(θ*) less its first order, by context, to nearly full *relative* precision near θ*.
+
+    The sums are those of q(y) = e^y - 1 - y: (Σ w q(y) - bent - along · Σ π q(y))/(1 + Σ π q(y)).
+
+    Arguments:
+        exponents: y, how much the logits grow on the mean one, (n, X, K).
+        probs, weights: π and π a at θ*, (X, K).
+        along: the first order of V(θ) - V(θ*), (n, X).
+        bent: Σ w (y - its first order), (n, X).
+        far: the answer where some |y| > 1, as a plain difference, (n, X).
+    """
+    near = np.abs(exponents).max(axis=-1) <= 1.0
+    # 0 keeps the series from overflowing at far steps.
+    excess = second_order(np.where(near[..., None], exponents, 0.0))
+    mass = (probs * excess).sum(axis=-1)
+    close = ((weights * excess).sum(axis=-1) - bent - along * mass) / (1 + mass)
+    return np.where(near, close, far)
+
+
+def row_space(rows: Array, size: int) -> tuple[Array, Array]:
+    """Orthonormal bases of the span of rows (m, d), not all 0, and of the rest, (d, r), (d, d - r).
+
+    Arguments:
+        rows: (m, d).
+        size: by which rounding in the rows grows.
+    """
+    _, singular, right = np.linalg.svd(rows)
+    rank = int((singular > singular[0] * size * 1e-14).sum())
+    return right[:rank].T, right[rank:].T
 
 
 class InteriorProblem(ABC):
@@ -80,6 +108,17 @@ class InteriorProblem(ABC):
     A class of such problems gives the return, the directions that it depends on and the compact
     set; the maximiser, the curvatures there and the nearest maximiser are found from them.
     """
+
+    context_probs: Array
+    """ρ(x), (X,)."""
+    rewards: Array
+    """The values a reward can take, (X, K, M)."""
+    reward_probs: Array
+    """Their probabilities given context and arm, (X, K, M)."""
+    radius: float
+    """The radius of the compact set in the identifiable directions."""
+    flat_radius: float
+    """The radius of the compact set in the flat directions."""
 
     _remedy: ClassVar[str]
     """What may give a problem an interior optimum that has none."""
@@ -98,35 +137,9 @@ class InteriorProblem(ABC):
     def d(self) -> int:
         """The number of parameters."""
 
-    @property
-    @abstractmethod
-    def radius(self) -> float:
-        """The radius of the compact set in the identifiable directions."""
-
-    @property
-    @abstractmethod
-    def flat_radius(self) -> float:
-        """The radius of the compact set in the flat directions."""
-
     @abstractmethod
     def at(self, theta: ArrayLike) -> SoftmaxBandit:
         """The softmax bandit at parameters (d,): moments, outcomes, engines."""
-
-    @abstractmethod
-    def objective(self, theta: ArrayLike) -> Array:
-        """J(θ) for parameters (..., d): (...)."""
-
-    @abstractmethod
-    def gradient(self, theta: ArrayLike) -> Array:
-        """∇J(θ) for parameters (..., d): (..., d)."""
-
-    @abstractmethod
-    def hessian(self, theta: ArrayLike) -> Array:
-        """∇²J(θ) for parameters (..., d): (..., d, d)."""
-
-    @abstractmethod
-    def gap(self, theta: ArrayLike) -> Array:
-        """J* - J(θ) for parameters (..., d): (...), to nearly full *relative* precision near Θ*."""
 
     @property
     @abstractmethod
@@ -137,6 +150,82 @@ class InteriorProblem(ABC):
     @abstractmethod
     def _steepest(self) -> float:
         """How large a curvature could be if nothing cancelled: a scale for rounding noise."""
+
+    @property
+    @abstractmethod
+    def _entries(self) -> int:
+        """The entries of the largest array that one θ needs."""
+
+    # At parameters (n, d):
+
+    @abstractmethod
+    def _objectives(self, theta: Array) -> Array:
+        """J(θ), (n,)."""
+
+    @abstractmethod
+    def _gradients(self, theta: Array) -> Array:
+        """∇J(θ), (n, d)."""
+
+    @abstractmethod
+    def _hessians(self, theta: Array) -> Array:
+        """∇²J(θ), (n, d, d)."""
+
+    @abstractmethod
+    def _beyond_first_order(self, away: Array) -> Array:
+        """V(θ) - V(θ*) - ⟨∇V(θ*), θ - θ*⟩ of every context, for Uᵀ(θ - θ*) (n, r): (n, X)."""
+
+    @property
+    def contexts(self) -> int:
+        """X, the number of contexts."""
+        return len(self.context_probs)
+
+    @cached_property
+    def mean_rewards(self) -> Array:
+        """r(x, k) = E[z | x, k], (X, K)."""
+        return frozen((self.rewards * self.reward_probs).sum(axis=-1))
+
+    @property
+    def _seen(self) -> NDArray[np.bool_]:
+        """Whether a context has a share in how the return depends on θ, (X,)."""
+        mean = self.mean_rewards
+        spread = np.ptp(mean, axis=1)
+        return (self.context_probs > 0) & (spread > 1e-13 * (1 + np.abs(mean).max()))
+
+    def objective(self, theta: ArrayLike) -> Array:
+        """J(θ) for parameters (..., d): (...)."""
+        return self._in_chunks(self._objectives, self._parameters(theta), 0)
+
+    def gradient(self, theta: ArrayLike) -> Array:
+        """∇J(θ) for parameters (..., d): (..., d)."""
+        return self._in_chunks(self._gradients, self._parameters(theta), 1)
+
+    def hessian(self, theta: ArrayLike) -> Array:
+        """∇²J(θ) for parameters (..., d): (..., d, d)."""
+        return self._in_chunks(self._hessians, self._parameters(theta), 2)
+
+    def gap(self, theta: ArrayLike) -> Array:
+        """J* - J(θ) for parameters (..., d): (...), to nearly full *relative* precision near Θ*.
+
+        The first orders ⟨∇V(θ*), θ - θ*⟩ add up to 0 at the maximiser. A difference of two returns
+        would lose every digit at a gap of 1e-16.
+        """
+
+        def gaps(points: Array) -> Array:
+            return -(self._beyond_first_order(points) @ self.context_probs)
+
+        away = (self._parameters(theta) - self.maximiser) @ self.identifiable
+        return self._in_chunks(gaps, away, 0)
+
+    def _in_chunks(self, function: Callable[[Array], Array], points: Array, order: int) -> Array:
+        """A function of points (n, m) with values (n, d, ..., d), at points (..., m)."""
+        shape = (self.d,) * order
+        flat = points.reshape(-1, points.shape[-1])
+        out = np.empty((len(flat), *shape))
+        size = max(1, _CHUNK_ENTRIES // self._entries)
+        for start in range(0, len(flat), size):
+            rows = slice(start, start + size)
+            out[rows] = function(flat[rows])
+        return out.reshape(points.shape[:-1] + shape)
 
     def _parameters(self, theta: ArrayLike) -> Array:
         vector = finite_array("theta", theta)
@@ -169,12 +258,12 @@ class InteriorProblem(ABC):
         def ball(units: Array) -> Array:
             return np.asarray(units * self.radius * rng.random((len(units), 1)) ** (1 / rank))
 
-        units = sphere(_PROBES)
+        units = sphere(_PROBED_POINTS)
         probes = ball(units)
-        best = probes[np.argsort(-self.objective(probes @ basis.T))[: _STARTS // 3]]
-        others = _STARTS - 1 - len(best)
+        best = probes[np.argsort(-self.objective(probes @ basis.T))[: _SEARCH_STARTS // 3]]
+        others = _SEARCH_STARTS - 1 - len(best)
         if self._draws_anew:
-            scattered, units = ball(sphere(others)), sphere(_PROBES)
+            scattered, units = ball(sphere(others)), sphere(_PROBED_POINTS)
         else:
             scattered = probes[:others]
         return np.concatenate([np.zeros((1, rank)), best, scattered]), units
@@ -193,7 +282,7 @@ class InteriorProblem(ABC):
             ).x
             for _ in range(3):
                 curvature, off = np.linalg.eigvalsh(self._bend(point)), self._slope(point)
-                if curvature[0] <= 0 or curvature[0] < _SINGULAR * curvature[-1]:
+                if curvature[0] <= 0 or curvature[0] < _SINGULAR_SHARE * curvature[-1]:
                     break
                 # A step of rounding noise would only take a maximiser of exactly 0 off it.
                 if np.abs(off).max() < self._noise:
@@ -243,7 +332,7 @@ class InteriorProblem(ABC):
         curvatures, axes = np.linalg.eigh(self._bend(point))
         # Contexts whose returns cancel leave rounding noise, so the scale is that of one context.
         scale = max(float(np.abs(curvatures).max()), self._steepest)
-        if curvatures[0] <= _SINGULAR * scale:
+        if curvatures[0] <= _SINGULAR_SHARE * scale:
             raise InputError(
                 f"the optimum is flat in a direction that the return depends on: the curvatures "
                 f"are {curvatures.tolist()}; they must be positive"

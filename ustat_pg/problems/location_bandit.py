@@ -19,8 +19,6 @@ Assumption 8 in which the limit law is a mixture.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -30,19 +28,25 @@ from scipy.fft import dct
 from scipy.special import softmax
 
 from ..policies import ArmLinearSoftmax
-from ..validation import InputError, finite_array, frozen, integer, probabilities
-from .interior import Certificate, InteriorProblem, positive, second_order
-from .softmax_bandit import SoftmaxBandit
+from ..validation import (
+    InputError,
+    field,
+    finite_array,
+    frozen,
+    integer,
+    positive,
+    probabilities,
+    record,
+)
+from .interior import InteriorProblem, excess_return, row_space
+from .softmax_bandit import SoftmaxBandit, require_laws
 
-__all__ = ["Certificate", "LocationBandit", "mixture_problem"]
+__all__ = ["LocationBandit", "mixture_problem"]
 
 Array = NDArray[np.float64]
 
-_CHUNK = 1 << 21
-"""Parameters are taken in lots, so that the (lot, X, K) arrays stay below this many entries."""
 
-
-@dataclass(frozen=True, eq=False)
+@record()
 class LocationBandit(InteriorProblem):
     """A contextual bandit whose policy is a bump of probability at m = ⟨A(x), θ⟩ on a grid of arms.
 
@@ -76,52 +80,23 @@ class LocationBandit(InteriorProblem):
     array([0.42, 0.26])
     """
 
-    context_probs: Array
-    directions: Array
-    arms: Array
-    tau: float
-    rewards: Array
-    reward_probs: Array
-    radius: float = 3.0
-    flat_radius: float = 100.0
-    second_rewards: Array | None = None
-    second_probs: Array | None = None
+    context_probs: Array = field(probabilities, ndim=1)
+    directions: Array = field(finite_array, ndim=2)
+    arms: Array = field(finite_array, ndim=1)
+    tau: float = field(positive)
+    rewards: Array = field(finite_array, ndim=3)
+    reward_probs: Array = field(probabilities, ndim=3)
+    radius: float = field(positive, default=3.0)
+    flat_radius: float = field(positive, default=100.0)
+    second_rewards: Array | None = field(finite_array, ndim=3, default=None)
+    second_probs: Array | None = field(probabilities, ndim=3, default=None)
 
     _remedy: ClassVar[str] = "the targets lie between the arms"
     _draws_anew: ClassVar[bool] = True
     _noise: ClassVar[float] = 0.0
 
-    def __post_init__(self) -> None:
-        arrays = {
-            "context_probs": probabilities("context_probs", self.context_probs, 1),
-            "directions": finite_array("directions", self.directions, 2),
-            "arms": finite_array("arms", self.arms, 1),
-            "rewards": finite_array("rewards", self.rewards, 3),
-            "reward_probs": probabilities("reward_probs", self.reward_probs, 3),
-        }
-        if (self.second_rewards is None) != (self.second_probs is None):
-            raise InputError("second_rewards and second_probs: give both or none")
-        if self.second_rewards is not None and self.second_probs is not None:
-            arrays["second_rewards"] = finite_array("second_rewards", self.second_rewards, 3)
-            arrays["second_probs"] = probabilities("second_probs", self.second_probs, 3)
-        for name, array in arrays.items():
-            object.__setattr__(self, name, frozen(array))
-        for name in ("tau", "radius", "flat_radius"):
-            object.__setattr__(self, name, positive(name, getattr(self, name)))
-        self._check_shapes(arrays)
-        if self.second_mean is not None:
-            off = np.abs(self.second_mean - self.mean_rewards)
-            if off.max() > 1e-12 * max(1.0, float(np.abs(self.rewards).max())):
-                x, k = np.unravel_index(int(off.argmax()), off.shape)
-                raise InputError(
-                    f"the second action changes the mean reward of context {x}, arm {k} by "
-                    f"{off[x, k]:.3g}: it may change the law of the reward, not its mean"
-                )
-        # The search itself refuses problems with no interior optimum.
-        _ = self.certificate
-
-    def _check_shapes(self, arrays: dict[str, Array]) -> None:
-        contexts, arms = len(self.context_probs), len(self.arms)
+    def __attrs_post_init__(self) -> None:
+        shape = contexts, arms = self.contexts, len(self.arms)
         if len(self.directions) != contexts:
             raise InputError(
                 f"directions has {len(self.directions)} rows: it must have one per context "
@@ -129,18 +104,24 @@ class LocationBandit(InteriorProblem):
             )
         if arms < 2 or len(np.unique(self.arms)) < arms:
             raise InputError(f"arms are {self.arms.tolist()}: they must be different, at least two")
-        for name in ("rewards", "reward_probs", "second_rewards", "second_probs"):
-            if name in arrays and arrays[name].shape[:2] != (contexts, arms):
-                raise InputError(
-                    f"{name} has shape {arrays[name].shape}: the first two must be contexts and "
-                    f"arms, ({contexts}, {arms})"
-                )
-        for first, second in (("rewards", "reward_probs"), ("second_rewards", "second_probs")):
-            if first in arrays and arrays[first].shape != arrays[second].shape:
-                raise InputError(
-                    f"{first} has shape {arrays[first].shape} and {second} "
-                    f"{arrays[second].shape}: they must be equal"
-                )
+        require_laws(shape, "rewards", self.rewards, "reward_probs", self.reward_probs)
+        if (self.second_rewards is None) != (self.second_probs is None):
+            raise InputError("second_rewards and second_probs: give both or none")
+        if self.second_rewards is not None and self.second_probs is not None:
+            self._require_second(self.second_rewards, self.second_probs)
+        # The search itself refuses problems with no interior optimum.
+        _ = self.certificate
+
+    def _require_second(self, rewards: Array, probs: Array) -> None:
+        """Refuse a second action that does not fit the first, or changes a mean reward."""
+        require_laws(self.mean_rewards.shape, "second_rewards", rewards, "second_probs", probs)
+        off = np.abs((rewards * probs).sum(axis=-1) - self.mean_rewards)
+        if off.max() > 1e-12 * max(1.0, float(np.abs(self.rewards).max())):
+            x, k = np.unravel_index(int(off.argmax()), off.shape)
+            raise InputError(
+                f"the second action changes the mean reward of context {x}, arm {k} by "
+                f"{off[x, k]:.3g}: it may change the law of the reward, not its mean"
+            )
 
     @classmethod
     def bump(
@@ -218,26 +199,9 @@ class LocationBandit(InteriorProblem):
         )
 
     @property
-    def contexts(self) -> int:
-        """X, the number of contexts."""
-        return len(self.context_probs)
-
-    @property
     def d(self) -> int:
         """The number of parameters."""
         return self.directions.shape[1] + (self.second_rewards is not None)
-
-    @cached_property
-    def mean_rewards(self) -> Array:
-        """r(x, u) = E[z | x, u], (X, K)."""
-        return frozen((self.rewards * self.reward_probs).sum(axis=-1))
-
-    @cached_property
-    def second_mean(self) -> Array | None:
-        """Mean rewards where the second action is 1; equal, up to rounding."""
-        if self.second_rewards is None or self.second_probs is None:
-            return None
-        return frozen((self.second_rewards * self.second_probs).sum(axis=-1))
 
     @cached_property
     def paths(self) -> Array:
@@ -272,11 +236,14 @@ class LocationBandit(InteriorProblem):
         policy = ArmLinearSoftmax(features, vector, offset)
         return SoftmaxBandit(policy, self.context_probs, values, law)
 
+    def _chances(self, places: Array) -> Array:
+        """π(u | x) at places (..., X): (..., X, K)."""
+        exponents = -((self.arms - places[..., None]) ** 2) / (2 * self.tau**2)
+        return np.asarray(softmax(exponents, axis=-1))
+
     def curve(self, places: Array, order: int = 0) -> tuple[Array, ...]:
         """v_x(m) and its derivatives up to ``order`` (3 at most) at places (..., X)."""
-        probs = np.asarray(
-            softmax(-((self.arms - places[..., None]) ** 2) / (2 * self.tau**2), axis=-1)
-        )
+        probs = self._chances(places)
         value = (probs * self.mean_rewards).sum(axis=-1)
         out = [value]
         if order:
@@ -292,94 +259,55 @@ class LocationBandit(InteriorProblem):
                 out.append(third / self.tau**6)
         return tuple(out)
 
-    def _lots(self, theta: Array) -> Iterator[tuple[slice, Array]]:
-        """Places (n, X) of the parameters (N, d), lot by lot."""
-        size = max(1, _CHUNK // (self.contexts * len(self.arms)))
-        for start in range(0, len(theta), size):
-            rows = slice(start, start + size)
-            yield rows, theta[rows] @ self.paths.T
+    @property
+    def _entries(self) -> int:
+        return self.mean_rewards.size
 
-    def _summed(self, theta: ArrayLike, order: int) -> Array:
-        """Σ_x ρ v_x^(order) A(x)^⊗order, (..., d, ..., d)."""
-        vector = self._parameters(theta)
-        flat = vector.reshape(-1, self.d)
-        out = np.empty((len(flat), *(self.d,) * order))
-        spec = ("nx->n", "nx,xi->ni", "nx,xi,xj->nij")[order]
-        for rows, places in self._lots(flat):
-            weights = self.context_probs * self.curve(places, order)[order]
-            out[rows] = np.einsum(spec, weights, *(self.paths,) * order)
-        return out.reshape(vector.shape[:-1] + (self.d,) * order)
+    def _weighted(self, theta: Array, order: int) -> Array:
+        """ρ v_x^(order) at parameters (n, d): (n, X)."""
+        return self.context_probs * self.curve(theta @ self.paths.T, order)[order]
 
-    def objective(self, theta: ArrayLike) -> Array:
-        """J(θ) = Σ_x ρ(x) v_x(⟨A(x), θ⟩) for parameters (..., d): (...)."""
-        return self._summed(theta, 0)
+    def _objectives(self, theta: Array) -> Array:
+        """J(θ) = Σ_x ρ(x) v_x(⟨A(x), θ⟩)."""
+        return np.einsum("nx->n", self._weighted(theta, 0))
 
-    def gradient(self, theta: ArrayLike) -> Array:
-        """∇J(θ) = Σ_x ρ(x) v_x' A(x) for parameters (..., d): (..., d)."""
-        return self._summed(theta, 1)
+    def _gradients(self, theta: Array) -> Array:
+        """∇J(θ) = Σ_x ρ(x) v_x' A(x)."""
+        return np.einsum("nx,xi->ni", self._weighted(theta, 1), self.paths)
 
-    def hessian(self, theta: ArrayLike) -> Array:
-        """∇²J(θ) = Σ_x ρ(x) v_x'' A(x) A(x)ᵀ for parameters (..., d): (..., d, d)."""
-        return self._summed(theta, 2)
+    def _hessians(self, theta: Array) -> Array:
+        """∇²J(θ) = Σ_x ρ(x) v_x'' A(x) A(x)ᵀ."""
+        return np.einsum("nx,xi,xj->nij", self._weighted(theta, 2), self.paths, self.paths)
 
     @cached_property
     def _row_space(self) -> tuple[Array, Array]:
         """Orthonormal bases of what the return depends on and of the rest, (d, r) and (d, d - r)."""
-        mean = self.mean_rewards
-        spread = np.ptp(mean, axis=1)
-        seen = (self.context_probs > 0) & (spread > 1e-13 * (1 + np.abs(mean).max()))
-        rows = self.paths[seen]
+        rows = self.paths[self._seen]
         if not rows.any():
             raise InputError(
                 "the return does not depend on theta: every mean reward is the same within its "
                 "context, or every direction is 0"
             )
-        _, singular, right = np.linalg.svd(rows)
-        rank = int((singular > singular[0] * max(rows.shape) * 1e-14).sum())
-        return right[:rank].T, right[rank:].T
+        return row_space(rows, max(rows.shape))
 
     @property
     def _steepest(self) -> float:
         lengths = (self.paths**2).sum(axis=1) * np.ptp(self.mean_rewards, axis=1)
         return float(self.context_probs @ lengths) / self.tau**2
 
-    def gap(self, theta: ArrayLike) -> Array:
-        """J* - J(θ) for parameters (..., d): (...), to nearly full *relative* precision near Θ*.
+    def _beyond_first_order(self, away: Array) -> Array:
+        """v_x(m + t) - v_x(m) - t v_x'(m) = (E[a q(tw)] - t v_x'(m) E[q(tw)]) / (1 + E[q(tw)]).
 
-        With t = ⟨A(x), θ - θ*⟩ and expectations at θ*, w = (u - E u)/τ² and q(y) = e^y - 1 - y,
-
-            v_x(m + t) - v_x(m) - t v_x'(m) = (E[a q(tw)] - t v_x'(m) E[q(tw)]) / (1 + E[q(tw)]),
-
-        and the terms t v_x'(m) add up to 0 at the maximiser. A difference of two returns would
-        lose every digit at a gap of 1e-16.
+        Expectations are those at θ*, t = ⟨A(x), U away⟩, w = (u - E u)/τ².
         """
-        vector = self._parameters(theta)
-        flat = (vector.reshape(-1, self.d) - self.maximiser) @ self.identifiable
-        steps = flat @ (self.paths @ self.identifiable).T
-        out = np.empty(len(steps))
-        size = max(1, _CHUNK // (self.contexts * len(self.arms)))
-        for start in range(0, len(steps), size):
-            rows = slice(start, start + size)
-            out[rows] = -(self._beyond_first_order(steps[rows]) @ self.context_probs)
-        return out.reshape(vector.shape[:-1])
-
-    def _beyond_first_order(self, steps: Array) -> Array:
-        """v_x(m* + t) - v_x(m*) - t v_x'(m*) for steps t (n, X)."""
+        steps = away @ (self.paths @ self.identifiable).T
         places = self.paths @ self.maximiser
         value, slope = self.curve(places, 1)
-        probs = np.asarray(
-            softmax(-((self.arms - places[:, None]) ** 2) / (2 * self.tau**2), axis=-1)
-        )
+        probs = self._chances(places)
         tilt = (self.arms - (probs @ self.arms)[:, None]) / self.tau**2
-        exponents = steps[..., None] * tilt
-        near = np.abs(exponents).max(axis=-1) <= 1.0
-        # Far steps take the plain difference below; 0 here keeps the series from overflowing.
-        excess = second_order(np.where(near[..., None], exponents, 0.0))
-        mass = (probs * excess).sum(axis=-1)
-        weighted = (probs * (self.mean_rewards - value[:, None]) * excess).sum(axis=-1)
-        close = (weighted - steps * slope * mass) / (1 + mass)
+        weights = probs * (self.mean_rewards - value[:, None])
         far = self.curve(places + steps)[0] - value - steps * slope
-        return np.where(near, close, far)
+        return excess_return(steps[..., None] * tilt, probs, weights, steps * slope, 0.0, far)
 
 
 def mixture_problem(

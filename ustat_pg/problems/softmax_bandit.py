@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..digests import digest
 from ..moments import ContextMatrices, Moments
 from ..policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
-from ..validation import InputError, finite_array, frozen, integer, probabilities
+from ..validation import (
+    InputError,
+    changed,
+    field,
+    finite_array,
+    frozen,
+    integer,
+    probabilities,
+    record,
+)
 
 __all__ = ["Outcomes", "SoftmaxBandit"]
 
 Array = NDArray[np.float64]
 
-_LARGEST = 1e50
+_LARGEST_MAGNITUDE = 1e50
 """Rewards and logits above this are refused: variances of squared errors take fourth powers."""
 
 
-@dataclass(frozen=True, eq=False)
+@record()
 class Outcomes:
     """What one rollout can yield: the (arm, reward) pairs of positive probability, per context.
 
@@ -39,7 +48,22 @@ class Outcomes:
     probs: Array
 
 
-@dataclass(frozen=True, eq=False)
+def require_laws(
+    shape: tuple[int, ...], name: str, values: Array, law_name: str, law: Array
+) -> None:
+    """Refuse values (X, K, M) and their probabilities that do not match contexts and arms."""
+    for label, array in ((name, values), (law_name, law)):
+        if array.shape[:2] != shape:
+            raise InputError(
+                f"{label} has shape {array.shape}: the first two must be contexts and arms, {shape}"
+            )
+    if values.shape != law.shape:
+        raise InputError(
+            f"{name} has shape {values.shape} and {law_name} {law.shape}: they must be equal"
+        )
+
+
+@record()
 class SoftmaxBandit:
     """A contextual bandit with a softmax policy at its current parameters.
 
@@ -59,42 +83,26 @@ class SoftmaxBandit:
     """
 
     policy: SoftmaxPolicy
-    context_probs: Array
-    reward_values: Array
-    reward_probs: Array
+    context_probs: Array = field(probabilities, ndim=1)
+    reward_values: Array = field(finite_array, ndim=3)
+    reward_probs: Array = field(probabilities, ndim=3)
 
-    def __post_init__(self) -> None:
-        contexts, arms = self.policy.logits.shape
-        probs = probabilities("context_probs", self.context_probs, 1)
-        values = finite_array("reward_values", self.reward_values, 3)
-        law = probabilities("reward_probs", self.reward_probs, 3)
-        if len(probs) != contexts:
+    def __attrs_post_init__(self) -> None:
+        shape = self.policy.logits.shape
+        if len(self.context_probs) != shape[0]:
             raise InputError(
-                f"context_probs has {len(probs)} entries: the policy has {contexts} contexts"
+                f"context_probs has {len(self.context_probs)} entries: the policy has {shape[0]} "
+                "contexts"
             )
-        for name, array in (("reward_values", values), ("reward_probs", law)):
-            if array.shape[:2] != (contexts, arms):
-                raise InputError(
-                    f"{name} has shape {array.shape}: the first two must be contexts and arms, "
-                    f"({contexts}, {arms})"
-                )
-        if values.shape != law.shape:
+        require_laws(shape, "reward_values", self.reward_values, "reward_probs", self.reward_probs)
+        if not np.abs(self.policy.logits).max() <= _LARGEST_MAGNITUDE:
             raise InputError(
-                f"reward_values has shape {values.shape} and reward_probs {law.shape}: "
-                "they must be equal"
+                f"the policy's logits exceed {_LARGEST_MAGNITUDE:g}: they are too large to compare"
             )
-        if not np.abs(self.policy.logits).max() <= _LARGEST:
+        if np.abs(self.reward_values).max() > _LARGEST_MAGNITUDE:
             raise InputError(
-                f"the policy's logits exceed {_LARGEST:g}: they are too large to compare"
+                f"reward_values exceed {_LARGEST_MAGNITUDE:g}: their squares would overflow"
             )
-        if np.abs(values).max() > _LARGEST:
-            raise InputError(f"reward_values exceed {_LARGEST:g}: their squares would overflow")
-        for name, array in (
-            ("context_probs", probs),
-            ("reward_values", values),
-            ("reward_probs", law),
-        ):
-            object.__setattr__(self, name, frozen(array))
 
     @classmethod
     def tabular(
@@ -104,9 +112,9 @@ class SoftmaxBandit:
         reward_values: ArrayLike,
         reward_probs: ArrayLike,
     ) -> SoftmaxBandit:
-        """The parameters are the logits (X, K): d = X K."""
+        """The problem whose parameters are the logits (X, K): d = X K."""
         policy = TabularSoftmax(finite_array("logits", logits, 2))
-        return cls._checked(policy, context_probs, reward_values, reward_probs)
+        return cls._of(policy, context_probs, reward_values, reward_probs)
 
     @classmethod
     def linear(
@@ -124,7 +132,7 @@ class SoftmaxBandit:
             finite_array("theta", theta, 1),
             None if offset is None else finite_array("offset", offset, 2),
         )
-        return cls._checked(policy, context_probs, reward_values, reward_probs)
+        return cls._of(policy, context_probs, reward_values, reward_probs)
 
     @classmethod
     def shared_linear(
@@ -140,22 +148,11 @@ class SoftmaxBandit:
             finite_array("context_features", context_features, 2),
             finite_array("weights", weights, 2),
         )
-        return cls._checked(policy, context_probs, reward_values, reward_probs)
+        return cls._of(policy, context_probs, reward_values, reward_probs)
 
     @classmethod
-    def _checked(
-        cls,
-        policy: SoftmaxPolicy,
-        context_probs: ArrayLike,
-        reward_values: ArrayLike,
-        reward_probs: ArrayLike,
-    ) -> SoftmaxBandit:
-        return cls(
-            policy,
-            finite_array("context_probs", context_probs, 1),
-            finite_array("reward_values", reward_values, 3),
-            finite_array("reward_probs", reward_probs, 3),
-        )
+    def _of(cls, policy: SoftmaxPolicy, *laws: Any) -> SoftmaxBandit:
+        return cls(policy, *laws)
 
     @property
     def contexts(self) -> int:
@@ -222,14 +219,16 @@ class SoftmaxBandit:
         return self._gradient
 
     def hessian(self) -> Array:
-        """∇²J(θ) = E_X E[s sᵀ a | X], (d, d).
+        """∇²J(θ) = E_X E[a (s sᵀ + ∇² logit) | X], (d, d).
 
-        In general ∇²J = E[z (s sᵀ + ∇² log π)]; the logits are linear in θ, so ∇² log π = -F(x)
-        for every arm, and what is left is E[s sᵀ z | x] - V(x) F(x).
+        In general ∇²J = E[z (s sᵀ + ∇² log π)], and ∇² log π = -F(x) + ∇² logit - E[∇² logit | x].
+
+        Raises:
+            InputError: the second derivatives of the policy's logits are not known.
         """
-        total = np.zeros((self.d, self.d))
-        for probability, record in zip(self.context_probs, self._matrices(), strict=True):
-            total += probability * record.advantage
+        total = np.diag(self.policy.curvature(self._advantage_weights, self.context_probs))
+        for probability, matrices in zip(self.context_probs, self._matrices(), strict=True):
+            total += probability * matrices.advantage
         return total
 
     def moments(self) -> Moments:
@@ -337,11 +336,12 @@ class SoftmaxBandit:
         probs = self.context_probs[chosen]
         if uniform or probs.sum() == 0:
             probs = np.ones(len(chosen))
-        return SoftmaxBandit(
-            self.policy.restrict(chosen),
-            probs / probs.sum(),
-            self.reward_values[chosen],
-            self.reward_probs[chosen],
+        return changed(
+            self,
+            policy=self.policy.restrict(chosen),
+            context_probs=probs / probs.sum(),
+            reward_values=self.reward_values[chosen],
+            reward_probs=self.reward_probs[chosen],
         )
 
     def with_theta(self, theta: ArrayLike) -> SoftmaxBandit:
@@ -349,35 +349,25 @@ class SoftmaxBandit:
         vector = finite_array("theta", theta, 1)
         if len(vector) != self.d:
             raise InputError(f"theta has {len(vector)} entries: the policy has {self.d} parameters")
-        return replace(self, policy=self.policy.with_theta(vector))
+        return changed(self, policy=self.policy.with_theta(vector))
 
     def arrays(self) -> dict[str, Array]:
         """The arrays that define the problem, by their names in a problem file."""
-        policy = self.policy
-        own: dict[str, Array]
-        if isinstance(policy, TabularSoftmax):
-            own = {"logits": policy.table}
-        elif isinstance(policy, ArmLinearSoftmax):
-            own = {"features": policy.features, "theta": policy.parameters}
-            # Only where there is one, so that problems without keep their digest.
-            if policy.offset is not None:
-                own["offset"] = policy.offset
-        elif isinstance(policy, SharedLinearSoftmax):
-            own = {"context_features": policy.features, "weights": policy.weights}
-        else:
-            raise TypeError(f"no file form for {type(policy).__name__}")
         return {
             "context_probs": self.context_probs,
-            **own,
+            **self.policy.arrays(),
             "reward_values": self.reward_values,
             "reward_probs": self.reward_probs,
         }
 
     @cached_property
     def digest(self) -> str:
-        """A name that only this very problem has: a hash of its arrays."""
-        state = hashlib.sha256()
-        for name, array in self.arrays().items():
-            state.update(f"{name}{array.shape}".encode())
-            state.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
-        return state.hexdigest()[:16]
+        """The name of the problem at its parameters: a digest of its arrays, which addresses draws."""
+        return digest(self.arrays())
+
+    @cached_property
+    def path_digest(self) -> str:
+        """The name of the problem at all parameters, which addresses the draws of whole runs."""
+        # Only where there are bends, so that linear policies keep their draws.
+        bends = self.policy.bends
+        return self.digest if bends is None else f"{self.digest}/bent{digest(bends)}"

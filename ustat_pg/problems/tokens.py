@@ -6,9 +6,7 @@ softmax bandit whose arms are the outputs, so that every moment, engine and pred
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
@@ -17,7 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..moments import ContextMatrices
 from ..policies import OutputSpace, SoftmaxPolicy
-from ..validation import InputError, finite_array, frozen, integer, probabilities
+from ..validation import (
+    InputError,
+    field,
+    finite_array,
+    frozen,
+    integer,
+    probabilities,
+    record,
+)
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = [
@@ -37,16 +43,9 @@ _MATRIX_BYTES = 2**29
 """A (d, d) moment matrix larger than this is refused."""
 
 
-@dataclass(frozen=True, eq=False)
+@record()
 class TokenBandit(SoftmaxBandit):
     """A softmax bandit whose arms are the outputs of a token policy; made by :meth:`TokenProblem.at`."""
-
-    def hessian(self) -> Array:
-        """Refused: log π is not linear in θ up to a term that all outputs share."""
-        raise InputError(
-            "the Hessian of a token problem is not an expectation of scores alone: difference "
-            "the gradient instead"
-        )
 
     def _matrices(self) -> Iterator[ContextMatrices]:
         if 8 * self.d**2 > _MATRIX_BYTES:
@@ -56,28 +55,36 @@ class TokenBandit(SoftmaxBandit):
             )
         return super()._matrices()
 
-    def restrict(self, contexts: Sequence[int], uniform: bool = False) -> TokenBandit:
-        """The problem on some of its contexts only, a token problem still."""
-        part = super().restrict(contexts, uniform)
-        return TokenBandit(part.policy, part.context_probs, part.reward_values, part.reward_probs)
-
-    @cached_property
-    def digest(self) -> str:
-        """A hash of what defines policy, prompts and rewards, not of probabilities computed."""
-        named = getattr(self.policy, "arrays", None)
-        own = {
-            "context_probs": self.context_probs,
-            **(self.arrays() if named is None else named()),
-            "reward_values": self.reward_values,
-        }
-        state = hashlib.sha256()
-        for name, array in own.items():
-            state.update(f"{name}{np.shape(array)}".encode())
-            state.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
-        return state.hexdigest()[:16]
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that define policy, prompts and rewards, not probabilities computed."""
+        named = super().arrays()
+        # Rewards are certain: only files have to say so.
+        if not self.policy.in_files:
+            del named["reward_probs"]
+        return named
 
 
-@dataclass(frozen=True, eq=False)
+def _rows(prompts: Iterable[Sequence[int]]) -> tuple[Tokens, ...]:
+    """Prompts as tuples."""
+    try:
+        return tuple(tuple(prompt) for prompt in prompts)
+    except TypeError:
+        raise InputError(
+            f"prompts are {prompts!r}: they must be sequences of tokens, [(1,), (2,)] for example"
+        ) from None
+
+
+def _prompts(name: str, value: Iterable[Sequence[int]]) -> tuple[Tokens, ...]:
+    """At least one prompt, each of tokens that are whole numbers >= 0."""
+    rows = tuple(
+        tuple(integer("prompt token", token, 0) for token in prompt) for prompt in _rows(value)
+    )
+    if not rows:
+        raise InputError(f"the set of {name} is empty: at least one is needed")
+    return rows
+
+
+@record()
 class TokenProblem:
     """Prompts, the outputs that can answer them, and a verifier as reward.
 
@@ -98,26 +105,19 @@ class TokenProblem:
     """
 
     space: OutputSpace
-    prompts: tuple[Tokens, ...]
+    prompts: tuple[Tokens, ...] = field(_prompts)
     verifier: Verifier
-    probs: Array | None = None
+    probs: Array | None = field(probabilities, ndim=1, default=None)
     name: str = "tokens"
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         if not isinstance(self.space, OutputSpace):
             raise InputError(f"space is {self.space!r}: it must be an OutputSpace")
-        prompts = tuple(
-            tuple(integer("prompt token", token, 0) for token in prompt)
-            for prompt in _rows(self.prompts)
-        )
-        if not prompts:
-            raise InputError("the set of prompts is empty: at least one is needed")
-        object.__setattr__(self, "prompts", prompts)
-        given = np.full(len(prompts), 1 / len(prompts)) if self.probs is None else self.probs
-        probs = probabilities("probs", given, 1)
-        if len(probs) != len(prompts):
-            raise InputError(f"probs has {len(probs)} entries: there are {len(prompts)} prompts")
-        object.__setattr__(self, "probs", frozen(probs))
+        count = self.contexts
+        probs = frozen(np.full(count, 1 / count)) if self.probs is None else self.probs
+        if len(probs) != count:
+            raise InputError(f"probs has {len(probs)} entries: there are {count} prompts")
+        object.__setattr__(self, "probs", probs)
 
     @property
     def contexts(self) -> int:
@@ -165,15 +165,16 @@ class TokenProblem:
                 f"the policy has {policy.logits.shape[0]} prompts and {policy.logits.shape[1]} "
                 f"outputs: the problem has {shape[0]} and {shape[1]}"
             )
-        for name in ("space", "prompts"):
-            theirs, own = getattr(policy, name, None), getattr(self, name)
-            if theirs is not None and theirs != own:
-                raise InputError(f"the policy's {name} are {theirs}: the problem's are {own}")
-        tabulate = getattr(policy, "tabulated", None)
-        return self.bandit(policy if tabulate is None else tabulate(memory))
+        for name, theirs, ours in (
+            ("space", policy.space, self.space),
+            ("prompts", policy.prompts, self.prompts),
+        ):
+            if theirs is not None and theirs != ours:
+                raise InputError(f"the policy's {name} are {theirs}: the problem's are {ours}")
+        return self.bandit(policy.tabulated(memory))
 
     def bandit(self, policy: SoftmaxPolicy) -> TokenBandit:
-        """The bandit of :meth:`at`, but with the policy as it is."""
+        """The bandit of a policy as it is, not made a table of."""
         rewards = self.rewards[:, :, None]
         return TokenBandit(policy, np.asarray(self.probs), rewards, np.ones_like(rewards))
 
@@ -182,20 +183,10 @@ class TokenProblem:
         return self.optimum - bandit.objective()
 
 
-def _rows(prompts: Iterable[Sequence[int]]) -> tuple[Tokens, ...]:
-    """Prompts as tuples."""
-    try:
-        return tuple(tuple(prompt) for prompt in prompts)
-    except TypeError:
-        raise InputError(
-            f"prompts are {prompts!r}: they must be sequences of tokens, [(1,), (2,)] for example"
-        ) from None
-
-
 # Verifiers are instances of classes, not closures: a problem must survive being pickled.
 
 
-@dataclass(frozen=True)
+@record(eq=True)
 class _ModularSum:
     modulus: int
     graded: bool
@@ -235,7 +226,7 @@ def modular_sum(
     return _problem("modular-sum", OutputSpace(size, length, end), chosen, verifier, probs, size)
 
 
-@dataclass(frozen=True)
+@record(eq=True)
 class _DigitAddition:
     base: int
     digits: int
@@ -290,7 +281,7 @@ def digit_addition(
     return _problem("digit-addition", space, chosen, verifier, probs, size, 2 * each)
 
 
-@dataclass(frozen=True)
+@record(eq=True)
 class _BracketMatching:
     graded: bool
 
@@ -348,7 +339,7 @@ def bracket_matching(
     return _problem("brackets", space, chosen, _BracketMatching(graded), probs, 2 * size)
 
 
-@dataclass(frozen=True)
+@record(eq=True)
 class _Sorting:
     graded: bool
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +21,7 @@ from ustat_pg.engines.gradients import reference
 from ustat_pg.memory import ChunkWarning
 from ustat_pg.policies import TabularSoftmax
 from ustat_pg.problems import SoftmaxBandit, bracket_matching, random_problem, sorting
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, changed
 
 torch = pytest.importorskip("torch")
 
@@ -149,7 +148,7 @@ def test_neither_scores_nor_their_products_are_asked_of_the_policy(monkeypatch):
     wanted = cell.measure("reference", quantities, replications=20).mean
     for name in ("combine", "inner", "gram", "scores", "mean_combination", "squared_norms"):
         monkeypatch.setattr(TabularSoftmax, name, None)
-    cell = GradientCell(replace(cell.problem), 3)
+    cell = GradientCell(changed(cell.problem), 3)
     found = cell.measure("autograd", quantities, replications=20).mean
     assert found == pytest.approx(wanted, rel=1e-12)
 
@@ -410,9 +409,9 @@ def test_bad_input_is_refused(ask, message):
 
 def test_tables_of_another_size_than_their_source_are_refused():
     table = NETWORK.policy
-    wrong = replace(table, all_scores=table.all_scores[..., :-1], parameters=None)
+    wrong = changed(table, all_scores=table.all_scores[..., :-1], parameters=None)
     with pytest.raises(InputError, match=f"have {NETWORK.d - 1} parameters and their source"):
-        GradientCell(replace(NETWORK, policy=wrong), 2).measure("autograd", ONE, replications=2)
+        GradientCell(changed(NETWORK, policy=wrong), 2).measure("autograd", ONE, replications=2)
 
 
 def test_the_last_replications_there_are():

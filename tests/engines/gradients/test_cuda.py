@@ -11,6 +11,7 @@ from numba import cuda as numba_cuda
 
 from tests.agreement import test_engines as shared
 from tests.agreement import test_trajectories as paths
+from tests.support.bends import with_bends
 from ustat_pg import rng
 from ustat_pg.engines import (
     Ball,
@@ -118,9 +119,9 @@ def followed(asked, count, seed=4):
     *room, begin, out = scratch(trajectory_cuda._shapes(asked, plan), count)
     begin[:] = starts(asked, seed=seed, first=FAR, replications=count).T
     bends = np.zeros((0, 0, 0))
-    if asked.bends is not None:
+    if asked.policy.bends is not None:
         # A copy: a read-only view would be another type, and another compilation.
-        bends = np.array(np.moveaxis(asked.bends, 0, 2), order="C")
+        bends = np.array(np.moveaxis(asked.policy.bends, 0, 2), order="C")
     key = rng.cell_key(seed, asked.name)
     many_paths(FAR, key, asked.batch_size, plan, bends, path_bodies.Room(*room), begin, out)
     return np.moveaxis(out, -1, 0)
@@ -144,7 +145,7 @@ def test_the_body_of_a_path_has_the_cpu_engines_bits(
     which = paths.problem(contexts, arms, d, values, uniform=design == "epochs")
     for theta_set in (None, Ball(np.zeros(d), 2.0), Box(np.full(d, -0.4), np.full(d, 0.6))):
         asked = Trajectory(
-            which,
+            with_bends(which) if bent else which,
             group,
             60,
             Decay(3.0, 20.0),
@@ -154,7 +155,6 @@ def test_the_body_of_a_path_has_the_cpu_engines_bits(
             start_scale=0.5,
             snapshots=(0, 1, 17, 60),
             projection=theta_set,
-            bends=paths.bends_of(which) if bent else None,
         )
         lanes = paths.run("cpu", asked, seed=4, first=FAR, replications=20)
         assert np.array_equal(followed(asked, 20), lanes, equal_nan=True)

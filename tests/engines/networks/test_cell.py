@@ -26,7 +26,7 @@ from ustat_pg.engines.networks.cell import NetworkTraining, OutOfMemory, PolicyQ
 from ustat_pg.memory import out_of_memory
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.problems import SoftmaxBandit, modular_sum, random_problem
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, changed
 
 GRPO, ORACLE, VANILLA = Estimator("grpo"), Estimator("oracle"), Estimator("vanilla")
 PROBLEM = modular_sum(3, 2, end=True)
@@ -71,7 +71,7 @@ CHANGES = {
     "batch size": {"batch_size": 3},
     "design": {"batch_size": 3, "design": "epochs"},
     "problem": {"problem": modular_sum(3, 2, end=True, prompts=[(0,), (2,), (1,)])},
-    "verifier": {"problem": replace(PROBLEM, verifier=lambda x, y: float(len(y)))},
+    "verifier": {"problem": changed(PROBLEM, verifier=lambda x, y: float(len(y)))},
     "prompt probabilities": {"problem": modular_sum(3, 2, end=True, probs=[0.2, 0.3, 0.5])},
     "policy": {"policy": PrefixSoftmax.random(PROBLEM.space, 3, seed=2)},
     "shared policy": {"policy": PrefixSoftmax.random(PROBLEM.space, 3, seed=1, shared=True)},
@@ -106,8 +106,8 @@ def test_every_change_has_a_name_of_its_own():
 
 def test_the_address_holds_what_is_drawn_and_no_more():
     own = cell().address
-    for what, changed in CHANGES.items():
-        assert (cell(**changed).address != own) == (what in IN_ADDRESS), what
+    for what, change in CHANGES.items():
+        assert (cell(**change).address != own) == (what in IN_ADDRESS), what
     assert cell(device="cuda:1").name == cell(device="cuda").name
 
 

@@ -130,9 +130,7 @@ def test_a_tree_of_all_paths(name):
 
 def test_logits_that_bend():
     landscape = norm_only_problem()
-    trajectory = Trajectory(
-        landscape.at(np.zeros(2)), 2, 2, Constant(0.4), start=[0.2, -0.3], bends=landscape.bends
-    )
+    trajectory = Trajectory(landscape.at(np.zeros(2)), 2, 2, Constant(0.4), start=[0.2, -0.3])
     found = expectations(landscape, trajectory, FUNCTIONS, [2], relative=1e-6)
     assert found.converged
     off = found.values[:, 0] - tree(landscape, trajectory)

@@ -186,7 +186,7 @@ class NetworkTraining(Cell):
                 f"problem is {self.problem!r}: it must be a TokenProblem or a SoftmaxBandit"
             )
         # Prompts and outputs are compared, without a pass of the network.
-        space, prompts = (getattr(self.policy, name, None) for name in ("space", "prompts"))
+        space, prompts = self.policy.space, self.policy.prompts
         if space != self.problem.space:
             raise InputError(
                 f"the policy's outputs are {space}: the problem's are {self.problem.space}"
@@ -295,8 +295,8 @@ class NetworkTraining(Cell):
     @cached_property
     def name(self) -> str:
         """The address of the draws, and a digest of what is not in it."""
-        named = getattr(self.policy, "arrays", None)
-        arrays = {} if named is None else named()
+        # The address names a bandit's policy.
+        arrays = {} if self.policy.in_files else self.policy.arrays()
         digest = _digest(
             {**arrays, "theta": self.policy.theta, "start_scale": np.asarray(self.start_scale)},
             [

@@ -35,7 +35,8 @@ try:
 except ImportError:
     raise InputError("torch models need torch: pip install 'ustat_pg[torch]'") from None
 
-from ...policies.transformer import PRECISIONS, TransformerPolicy, device_of
+from ...policies.network import PRECISIONS, device_of
+from ...policies.transformer import TransformerPolicy
 
 __all__ = ["Model", "device_of", "differentiable", "model_of"]
 

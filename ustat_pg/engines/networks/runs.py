@@ -33,7 +33,8 @@ from torch.nn import functional
 from ... import rng
 from ...estimators import advantages
 from ...policies import OutputSpace
-from ...policies.transformer import CausalTransformer, TransformerPolicy
+from ...policies.network import CausalTransformer
+from ...policies.transformer import TransformerPolicy
 from ...validation import InputError
 from ..base import Array, Estimator
 from ..torch_draws import words

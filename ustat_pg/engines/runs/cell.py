@@ -215,7 +215,6 @@ class Training(Cell):
 
     def trajectory(self, estimator: Estimator, snapshots: Sequence[int]) -> Trajectory:
         """The runs of one estimator."""
-        bends = getattr(self.landscape, "bends", None)
         return Trajectory(
             self.problem,
             self.group_size,
@@ -228,7 +227,6 @@ class Training(Cell):
             start_scale=self.start_scale,
             projection=self.projection,
             snapshots=snapshots,
-            **({} if bends is None else {"bends": bends}),
         )
 
     @cached_property

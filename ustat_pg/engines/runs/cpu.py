@@ -42,9 +42,11 @@ def _plan(trajectory: Trajectory) -> bodies.Plan:
     # Copies in C order: a read-only or strided array is another type to numba.
     return bodies.Plan(
         contexts=rng.thresholds(problem.context_probs),
-        features=np.pad(np.moveaxis(trajectory.features, 0, 2), ((0, 0), (0, 0), (0, spare))),
+        features=np.pad(
+            np.moveaxis(trajectory.policy.features, 0, 2), ((0, 0), (0, 0), (0, spare))
+        ),
         offset=np.pad(trajectory.offset.T, ((0, 0), (0, spare))),
-        by_arm=trajectory.features.reshape(contexts * arms, problem.d).T.copy(),
+        by_arm=trajectory.policy.features.reshape(contexts * arms, problem.d).T.copy(),
         law=law.T.copy(),
         rewards=problem.reward_values.reshape(contexts * arms, values).T.copy(),
         mean_rewards=problem.mean_rewards.T.copy(),
@@ -75,7 +77,7 @@ class CpuTrajectories:
         begin = starts(trajectory, seed=seed, first=first, replications=replications)
         out = np.empty((replications, len(plan.snapshots), trajectory.problem.d))
         key = rng.cell_key(seed, trajectory.name)
-        bends = trajectory.bends
+        bends = trajectory.policy.bends
         if bends is not None:
             bends = np.moveaxis(bends, 0, 2).copy()
         group, batch = trajectory.group_size, trajectory.batch_size

@@ -48,8 +48,8 @@ class CudaTrajectories:
         there = upload(plan, "the trajectory's tables")
         key = cuda.to_device(rng.cell_key(seed, trajectory.name))
         bends = np.zeros((0, 0, 0))
-        if trajectory.bends is not None:
-            bends = np.moveaxis(trajectory.bends, 0, 2)
+        if trajectory.policy.bends is not None:
+            bends = np.moveaxis(trajectory.policy.bends, 0, 2)
         bends = upload(bends, "the bends")
         out = np.empty((replications, len(plan.snapshots), trajectory.problem.d))
 

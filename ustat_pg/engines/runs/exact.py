@@ -288,16 +288,11 @@ class _Chain:
 
     def bandit(self, theta: Array) -> SoftmaxBandit:
         """One bandit whose contexts are those of all parameters (m, d), parameter by parameter."""
-        trajectory, problem = self.trajectory, self.trajectory.problem
-        features = np.broadcast_to(trajectory.features, (len(theta), *trajectory.features.shape))
-        logits = np.einsum("xkd,md->mxk", trajectory.features, theta) + trajectory.offset
-        if trajectory.bends is not None:
-            features = features - trajectory.bends * theta[:, None, None, :]
-            logits = logits - np.einsum("xkd,md->mxk", trajectory.bends, theta**2) / 2
-        _, arms, d = trajectory.features.shape
-        policy = ArmLinearSoftmax(
-            features.reshape(-1, arms, d), np.zeros(d), logits.reshape(-1, arms)
-        )
+        problem, moving = self.trajectory.problem, self.trajectory.policy
+        _, arms, d = moving.features.shape
+        features = moving.features_at(theta).reshape(-1, arms, d)
+        offset = moving.logits_at(theta).reshape(-1, arms)
+        policy = ArmLinearSoftmax(features, np.zeros(d), offset)
 
         def tiled(array: Array) -> Array:
             return np.tile(array, (len(theta),) + (1,) * (array.ndim - 1))
@@ -313,7 +308,7 @@ class _Chain:
         """Every outcome once, at the uniform policy, and which of them move y alike."""
         trajectory, problem = self.trajectory, self.trajectory.problem
         uniform = SoftmaxBandit(
-            ArmLinearSoftmax(trajectory.features, np.zeros(problem.d)),
+            ArmLinearSoftmax(trajectory.policy.features, np.zeros(problem.d)),
             problem.context_probs,
             problem.reward_values,
             problem.reward_probs,

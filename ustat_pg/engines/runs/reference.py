@@ -109,12 +109,12 @@ def _estimate(
     problem, group = trajectory.problem, trajectory.group_size
     slots = rng.step_slots(t, np.arange(trajectory.batch_size))
     words = rng.words(key, numbers[:, None], slots, 2 * group)
-    features = trajectory.features[contexts]
+    features = trajectory.policy.features[contexts]
     logits = trajectory.offset[contexts]
     for j in range(problem.d):
         logits = logits + features[..., j] * theta[:, None, None, j]
-    if trajectory.bends is not None:
-        bends, here = trajectory.bends[contexts], theta[:, None, None, :]
+    if trajectory.policy.bends is not None:
+        bends, here = trajectory.policy.bends[contexts], theta[:, None, None, :]
         logits = logits - _sum(bends * here**2) / 2
         features = features - bends * here
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))

@@ -26,7 +26,6 @@ their draws.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +37,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from ... import rng
-from ...policies import ArmLinearSoftmax
+from ...policies import ArmLinearSoftmax, BentSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError, finite_array, frozen, integer
 from ..base import Array, Estimator, require_block
@@ -76,8 +75,8 @@ class Trajectory:
     Equal if all that is asked is equal; :attr:`name`, the address of the draws, holds less.
 
     Arguments:
-        problem: its policy is an ArmLinearSoftmax. With bends it is the tangent to the bent policy
-            at the policy's own parameters, as ``BentBandit.at`` gives it.
+        problem: its policy is an ArmLinearSoftmax or a BentSoftmax. Scores of the latter grow with
+            θ: without a projection a large rate may send a run to infinity.
         group_size: G >= 1; 2 for grpo and norm-weighted.
         steps: T, 1 to 2²⁰.
         schedule: the rates η₁ to η_T.
@@ -89,8 +88,6 @@ class Trajectory:
         start_scale: standard deviation of a normal spread of θ₀ around ``start``, a number or (d,).
         projection: Θ, on which every θ, the start too, is projected.
         snapshots: steps at which θ is kept, increasing, 0 the start; the last unless given.
-        bends: ψ(x, k), (X, K, d), by which the logits fall off their tangent; None for linear ones.
-            Scores then grow with θ: without a projection a large rate may send a run to infinity.
 
     Raises:
         InputError: what does not fit the above.
@@ -107,15 +104,13 @@ class Trajectory:
     start_scale: ArrayLike = 0.0
     projection: Theta | None = None
     snapshots: Sequence[int] | None = None
-    bends: Array | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.problem.policy, ArmLinearSoftmax):
+        if not isinstance(self.problem.policy, (ArmLinearSoftmax, BentSoftmax)):
             raise InputError(
                 f"the policy is a {type(self.problem.policy).__name__}: trajectories need an "
-                "ArmLinearSoftmax (features of context and arm)"
+                "ArmLinearSoftmax or a BentSoftmax (features of context and arm)"
             )
-        self._check_bends()
         self._check_sizes()
         self._check_design()
         if not isinstance(self.schedule, (Constant, Decay)):
@@ -142,16 +137,6 @@ class Trajectory:
                     f"{self.problem.d} parameters"
                 )
         self._check_snapshots()
-
-    def _check_bends(self) -> None:
-        if self.bends is None:
-            return
-        bends, wanted = finite_array("bends", self.bends, 3), self._policy.features.shape
-        if bends.shape != wanted:
-            raise InputError(
-                f"bends has shape {bends.shape}: it must be that of the features, {wanted}"
-            )
-        object.__setattr__(self, "bends", bends)
 
     def _check_sizes(self) -> None:
         integer("group size", self.group_size)
@@ -202,17 +187,8 @@ class Trajectory:
     @property
     def name(self) -> str:
         """The runs' address in the space of draws."""
-        # Only where there are some, so that linear policies keep their draws.
-        bent = "" if self.bends is None else f"/bent{self._bends_digest}"
-        return (
-            f"trajectory/{self.problem.digest}{bent}"
-            f"/G{self.group_size}/B{self.batch_size}/{self.design}"
-        )
-
-    @cached_property
-    def _bends_digest(self) -> str:
-        bends = np.ascontiguousarray(self.bends, dtype="<f8")
-        return hashlib.sha256(bends.tobytes()).hexdigest()[:16]
+        sizes = f"G{self.group_size}/B{self.batch_size}/{self.design}"
+        return f"trajectory/{self.problem.path_digest}/{sizes}"
 
     @cached_property
     def description(self) -> dict[str, Any]:
@@ -256,25 +232,17 @@ class Trajectory:
         return theta
 
     @property
+    def policy(self) -> ArmLinearSoftmax | BentSoftmax:
+        """The policy at the problem's own parameters, with features, bends and offset."""
+        policy = self.problem.policy
+        assert isinstance(policy, (ArmLinearSoftmax, BentSoftmax))
+        return policy
+
+    @property
     def offset(self) -> Array:
         """What the logits hold beside ⟨φ(x, k), θ⟩ and the bends, (X, K)."""
-        offset = self._policy.offset
-        offset = np.zeros(self._policy.features.shape[:2]) if offset is None else offset
-        if self.bends is None:
-            return offset
-        return np.asarray(offset - (self.bends * self._policy.theta**2).sum(axis=-1) / 2)
-
-    @property
-    def features(self) -> Array:
-        """φ(x, k), (X, K, d): the tangent's features, less what the bends put into them."""
-        features = self._policy.features
-        return features if self.bends is None else features + self.bends * self._policy.theta
-
-    @property
-    def _policy(self) -> ArmLinearSoftmax:
-        policy = self.problem.policy
-        assert isinstance(policy, ArmLinearSoftmax)
-        return policy
+        offset = self.policy.offset
+        return np.zeros(self.policy.features.shape[:2]) if offset is None else offset
 
 
 def starts(trajectory: Trajectory, *, seed: int, first: int, replications: int) -> Array:
