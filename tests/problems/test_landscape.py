@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ustat_pg.problems import SoftmaxBandit, random_problem
-from ustat_pg.problems.landscape import (
+from ustat_pg.problems import (
+    LocationBandit,
     Neighbourhood,
+    SoftmaxBandit,
     check_assumptions,
     constants,
     escape_to_infinity,
-    fourth_derivative_bounds,
+    mixture_problem,
+    random_problem,
 )
-from ustat_pg.problems.location_bandit import LocationBandit, mixture_problem
+from ustat_pg.problems.enclosures import fourth_derivative_bounds
 from ustat_pg.validation import InputError
 
 A = LocationBandit.bump([-1, 0, 1], [-0.7, 0.8, 0.3])
@@ -402,7 +404,7 @@ def test_ties_among_the_best_and_constant_returns():
         (lambda: Neighbourhood([0.0, np.inf], 1.0), "centre holds inf"),
         (lambda: constants(A, tolerance=0.0), "tolerance is 0"),
         (lambda: constants(A, budget=0), "budget is 0"),
-        (lambda: check_assumptions(A, pl=0.0), "pl is 0.0: a constant must be positive"),
+        (lambda: check_assumptions(A, pl=0.0), "pl is 0.0: it must be positive"),
         (lambda: check_assumptions(A, smoothness=np.nan), "smoothness holds nan"),
         (lambda: check_assumptions(random_problem(0), 1.0), "no region, no constants"),
         (lambda: check_assumptions(random_problem(0), weak=1.0), "no region, no constants"),

@@ -1,21 +1,13 @@
 """Problems: what a policy is trained on, with exact ground truth."""
 
+from .assumptions import AssumptionCheck, AssumptionReport, check_assumptions
 from .bent_bandit import BentBandit, norm_only_problem, ordered_problem
+from .enclosures import Constants, Enclosure, Neighbourhood, constants
+from .escape import Escape, escape_to_infinity
 from .files import example_problem, load_problem, problem_from_mapping, save_problem
 from .generator import KINDS, random_problem
 from .interior import Certificate, InteriorProblem
 from .labelled import digits_problem, labelled_problem
-from .landscape import (
-    AssumptionCheck,
-    AssumptionReport,
-    Constants,
-    Enclosure,
-    Escape,
-    Neighbourhood,
-    check_assumptions,
-    constants,
-    escape_to_infinity,
-)
 from .location_bandit import LocationBandit, mixture_problem
 from .softmax_bandit import Outcomes, SoftmaxBandit
 from .tokens import (
