@@ -86,7 +86,7 @@ def test_text_names_the_parts(capsys, file):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--group-size", "1"), "group size is 1: leave-one-out needs at least 2"),
+        (("--group-size", "1"), "needs a group of at least 2: group size is 1"),
         (("--group-size", "0"), "group size is 0"),
         (("--group-size", "4", "--batch-size", "-1"), "batch size is -1"),
         (("--group-size", "4", "--baseline", "best"), "baseline 'best' is unknown"),

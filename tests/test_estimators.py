@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ustat_pg import estimators
+from ustat_pg.baselines import baseline
 from ustat_pg.validation import InputError
 
 REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.25, -1.0, 2.0, 0.25]]
@@ -318,11 +319,11 @@ def test_squared_norms_that_are_refused(norms, message):
 
 def test_aliases():
     rewards = np.asarray(REWARDS)
-    assert estimators.canonical("rloo") == "grpo"
-    assert estimators.canonical("reinforce") == "vanilla"
+    assert baseline("rloo").name == "grpo"
+    assert baseline("reinforce").name == "vanilla"
     assert np.array_equal(estimators.advantages("rloo", rewards), estimators.grpo(rewards))
     assert np.array_equal(estimators.advantages("reinforce", rewards), rewards)
-    assert all(estimators.canonical(name) == name for name in estimators.BASELINES)
+    assert all(baseline(name).name == name for name in estimators.BASELINES)
 
 
 @pytest.mark.parametrize("name", ["GRPO", "", "mean", "group_mean"])

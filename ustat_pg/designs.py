@@ -1,19 +1,16 @@
-"""How the prompts of a minibatch are chosen, and other names in use for baselines.
+"""How the prompts of a minibatch are chosen.
 
-On the ground, because predictions and engines both need them and may not know each other.
+On the ground, because predictions and engines both need it and may not know each other.
 """
 
 from __future__ import annotations
 
 from .validation import InputError, integer
 
-__all__ = ["ALIASES", "DESIGNS", "require_design"]
+__all__ = ["DESIGNS", "require_design"]
 
 DESIGNS = ("iid", "fixed", "without-replacement")
 """Independent draws from ρ; every prompt once; distinct prompts drawn uniformly."""
-
-ALIASES = {"rloo": "grpo", "reinforce": "vanilla"}
-"""Other names in use for the same estimator."""
 
 
 def require_design(design: str, batch_size: int, contexts: int, uniform: bool) -> None:

@@ -22,14 +22,12 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
-from .designs import ALIASES
+from .baselines import baseline as record_of
 from .validation import InputError
 
 __all__ = [
-    "ALIASES",
     "BASELINES",
     "advantages",
-    "canonical",
     "constant",
     "critic",
     "gradient",
@@ -59,9 +57,9 @@ def _namespace(name: str, array: Array) -> Any:
     return xp
 
 
-def _rewards(rewards: Array, least: int, name: str) -> Any:
+def _rewards(rewards: Array, name: str) -> Any:
     """The array's namespace, after refusing what no estimator can use."""
-    xp = _namespace("rewards", rewards)
+    xp, least = _namespace("rewards", rewards), record_of(name).least_group
     if rewards.ndim < 1 or rewards.shape[-1] < least:
         size = rewards.shape[-1] if rewards.ndim else 0
         raise InputError(
@@ -73,7 +71,7 @@ def _rewards(rewards: Array, least: int, name: str) -> Any:
 
 def _prompt_only(rewards: Array, baseline: Array, name: str) -> Array:
     """Subtract b(x): a number, or an array of the rewards' leading shape, in the rewards' type."""
-    xp = _rewards(rewards, 1, name)
+    xp = _rewards(rewards, name)
     if isinstance(baseline, Real):
         if not isfinite(baseline):
             raise InputError(f"the baseline of {name} is {baseline}: it must be finite")
@@ -116,7 +114,7 @@ def vanilla(rewards: Array) -> Array:
     >>> vanilla(np.array([1.0, 0.0]))
     array([1., 0.])
     """
-    return _rewards(rewards, 1, "vanilla").asarray(rewards, copy=True)
+    return _rewards(rewards, "vanilla").asarray(rewards, copy=True)
 
 
 def grpo(rewards: Array) -> Array:
@@ -138,7 +136,7 @@ def grpo(rewards: Array) -> Array:
     >>> grpo(np.array([1.0, 0.0, 0.0]))
     array([ 1. , -0.5, -0.5])
     """
-    xp = _rewards(rewards, 2, "grpo")
+    xp = _rewards(rewards, "grpo")
     size = rewards.shape[-1]
     others = (xp.sum(rewards, axis=-1, keepdims=True) - rewards) / (size - 1)
     return rewards - others
@@ -162,7 +160,7 @@ def group_mean(rewards: Array) -> Array:
     >>> group_mean(np.array([1.0, 0.0]))
     array([ 0.5, -0.5])
     """
-    xp = _rewards(rewards, 1, "group-mean")
+    xp = _rewards(rewards, "group-mean")
     return rewards - xp.mean(rewards, axis=-1, keepdims=True)
 
 
@@ -270,7 +268,7 @@ def norm_weighted(rewards: Array, *, squared_norms: Array) -> Array:
     >>> norm_weighted(np.array([1.0, 0.0, 0.0]), squared_norms=np.array([1.0, 1.0, 3.0]))
     array([ 1.  , -0.25, -0.5 ])
     """
-    xp = _rewards(rewards, 2, "norm-weighted")
+    xp = _rewards(rewards, "norm-weighted")
     _beside("squared_norms", squared_norms, xp)
     if tuple(squared_norms.shape) != tuple(rewards.shape):
         raise InputError(
@@ -306,28 +304,11 @@ BASELINES: dict[str, Callable[..., Array]] = {
 """Advantage functions by name."""
 
 
-def canonical(name: str) -> str:
-    """The name under which a baseline is listed.
-
-    >>> canonical("rloo")
-    'grpo'
-
-    Raises:
-        InputError: the baseline is unknown.
-    """
-    known = ALIASES.get(name, name) if isinstance(name, str) else name
-    if not isinstance(known, str) or known not in BASELINES:
-        raise InputError(
-            f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, *ALIASES])}"
-        )
-    return known
-
-
 def advantages(name: str, rewards: Array, **known: Array) -> Array:
     """Advantages of the baseline called ``name``; ``known`` is what that baseline takes.
 
     Arguments:
-        name: one of :data:`BASELINES` or :data:`ALIASES`.
+        name: one of :data:`BASELINES`, or an alias.
         rewards: (..., G).
         known: the keyword argument of that baseline's own function, e.g. ``value=`` for the oracle.
 
@@ -338,7 +319,7 @@ def advantages(name: str, rewards: Array, **known: Array) -> Array:
     >>> advantages("rloo", np.array([1.0, 0.0]))
     array([ 1., -1.])
     """
-    function = BASELINES[canonical(name)]
+    function = BASELINES[record_of(name).name]
     try:
         signature(function).bind(rewards, **known)
     except TypeError as error:

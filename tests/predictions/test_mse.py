@@ -394,8 +394,8 @@ def test_rivals_differ(kind):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"baseline": "grpo", "group_size": 1}, "group size is 1: leave-one-out needs at least 2"),
-        ({"baseline": "rloo", "group_size": 1}, "leave-one-out needs at least 2"),
+        ({"baseline": "grpo", "group_size": 1}, "needs a group of at least 2: group size is 1"),
+        ({"baseline": "rloo", "group_size": 1}, "rloo needs a group of at least 2"),
         ({"baseline": "oracle", "group_size": 0}, "group size is 0"),
         ({"baseline": "oracle", "group_size": 2.0}, "group size is 2.0"),
         ({"baseline": "oracle", "group_size": True}, "group size is True"),
@@ -449,5 +449,5 @@ def test_the_gain_refuses_sizes_that_are_none():
 
 
 def test_the_ratio_refuses_a_group_of_one():
-    with pytest.raises(InputError, match="leave-one-out"):
+    with pytest.raises(InputError, match="at least 2"):
         oracle_ratio(record(), 1)

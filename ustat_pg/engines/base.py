@@ -7,23 +7,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..estimators import advantages, canonical
+from .. import baselines
+from ..baselines import BASELINES, Baseline
+from ..estimators import advantages
 from ..problems import SoftmaxBandit
 from ..validation import InputError, finite_array, integer
 
 __all__ = [
     "ENGINES",
+    "NEEDS",
+    "RUNNABLE",
     "Cell",
     "Draws",
     "Estimator",
     "InfeasibleError",
     "MomentSums",
     "Quantity",
+    "expected_reward",
+    "optimal_baseline",
     "require_block",
     "require_engine",
 ]
@@ -32,9 +38,11 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-PROMPT_ONLY = ("vanilla", "constant", "oracle", "minimum-variance")
-"""The baselines that are functions of the prompt: :meth:`Estimator.baseline_values` knows them."""
+NEEDS = ("constant", "value", "optimal_baseline", "squared_norms")
+"""What engines can give an advantage function beside the rewards."""
 
+RUNNABLE = tuple(name for name, record in BASELINES.items() if set(record.needs) <= set(NEEDS))
+"""The baselines that engines can run."""
 
 OUTPUTS_OF_A_GRADIENT = 256
 """Outputs of a training run that count as one replication of a gradient in a budget."""
@@ -78,9 +86,12 @@ class Estimator:
 
     def __post_init__(self) -> None:
         if self.function is None:
-            object.__setattr__(self, "baseline", canonical(self.baseline))
-            if self.baseline == "critic":
-                raise InputError("engines have no critic: use constant or a function")
+            object.__setattr__(self, "baseline", baselines.baseline(self.baseline).name)
+            if self.baseline not in RUNNABLE:
+                raise InputError(
+                    f"engines have no {self.baseline}: use constant or a function, or one of "
+                    f"{', '.join(RUNNABLE)}"
+                )
             if (self.constant is not None) != (self.baseline == "constant"):
                 raise InputError("a constant is given with, and only with, the baseline constant")
             if self.constant is not None:
@@ -91,47 +102,106 @@ class Estimator:
         """How results call it."""
         return self.baseline if self.constant is None else f"constant={self.constant!r}"
 
+    @property
+    def record(self) -> Baseline:
+        """What is known of the baseline; next to nothing of a function."""
+        return Baseline(self.baseline) if self.function is not None else BASELINES[self.baseline]
+
+    def require_group(self, group_size: int) -> None:
+        """Refuse a group in which there is no other output to leave one out for."""
+        if self.function is None:
+            baselines.require_group(self.baseline, group_size)
+
+    def require_name(self, name_of_runs: str) -> None:
+        """Refuse a function, which runs of parameters that change cannot take."""
+        if self.function is not None:
+            raise InputError(
+                f"{name_of_runs} cannot take {self.label}: choose one of {', '.join(RUNNABLE)}"
+            )
+
+    def weigh(self, rewards: Any, **find: Callable[[], Any]) -> Any:
+        """The advantages of a baseline that has a name, in the rewards' own library.
+
+        Arguments:
+            rewards: (..., G).
+            find: how to get what baselines need beside rewards; only what this one needs is got.
+        """
+        find["constant"] = lambda: self.constant
+        known = {need: find[need]() for need in self.record.needs}
+        return advantages(self.baseline, rewards, **known)
+
     def baseline_values(self, problem: SoftmaxBandit) -> Array | None:
         """b(x) where the baseline depends on the prompt only, (X,); else None."""
-        if self.function is not None or self.baseline not in PROMPT_ONLY:
+        if not self.record.of_prompt:
             return None
-        if self.baseline == "vanilla":
-            return np.zeros(problem.contexts)
-        if self.baseline == "constant":
-            return np.full(problem.contexts, self.constant)
+        none = np.zeros((problem.contexts, 1))
+        # A reward of 0 less the baseline.
+        return np.asarray(0.0 - self._of_problem(problem, none)[:, 0])
+
+    def _of_problem(
+        self,
+        problem: SoftmaxBandit,
+        rewards: Array,
+        contexts: Integers | slice = slice(None),
+        squared_norms: Array | None = None,
+    ) -> Array:
         # From the outcomes, not from the moments that predictions read: evidence shares no code.
         outcomes = problem.outcomes
-        value = (outcomes.probs * outcomes.rewards).sum(axis=1)
-        if self.baseline == "oracle":
-            return value
         rows = np.arange(problem.contexts)[:, None]
-        weights = outcomes.probs * problem.policy.squared_norms[rows, outcomes.arms]
-        total = weights.sum(axis=1)
-        shift = (weights * (outcomes.rewards - value[:, None])).sum(axis=1)
-        return value + shift / np.where(total > 0, total, 1.0)
+
+        def best() -> Array:
+            norms = problem.policy.squared_norms[rows, outcomes.arms]
+            return optimal_baseline(outcomes.probs, outcomes.rewards, norms)[contexts]
+
+        return np.asarray(
+            self.weigh(
+                rewards,
+                value=lambda: expected_reward(outcomes.probs, outcomes.rewards)[contexts],
+                optimal_baseline=best,
+                squared_norms=lambda: squared_norms,
+            )
+        )
 
     def advantages(self, problem: SoftmaxBandit, draws: Draws) -> Array:
         """Advantages of the drawn outputs, S + (B, G)."""
-        if self.function is not None:
-            out = np.asarray(self.function(draws.rewards, draws), dtype=np.float64)
-            if out.shape != draws.rewards.shape:
-                raise InputError(
-                    f"{self.label} returned shape {out.shape} for rewards {draws.rewards.shape}"
-                )
-            return finite_array(f"advantages of {self.label}", out)
-        if self.baseline == "norm-weighted":
-            return np.asarray(
-                advantages(self.baseline, draws.rewards, squared_norms=draws.squared_norms)
+        if self.function is None:
+            return self._of_problem(problem, draws.rewards, draws.contexts, draws.squared_norms)
+        out = np.asarray(self.function(draws.rewards, draws), dtype=np.float64)
+        if out.shape != draws.rewards.shape:
+            raise InputError(
+                f"{self.label} returned shape {out.shape} for rewards {draws.rewards.shape}"
             )
-        values = self.baseline_values(problem)
-        if values is None or self.baseline == "vanilla":
-            return np.asarray(advantages(self.baseline, draws.rewards))
-        if self.baseline == "constant":
-            return np.asarray(advantages("constant", draws.rewards, constant=self.constant))
-        keyword = {"oracle": "value", "minimum-variance": "optimal_baseline"}[self.baseline]
-        return np.asarray(
-            advantages(self.baseline, draws.rewards, **{keyword: values[draws.contexts]})
-        )
+        return finite_array(f"advantages of {self.label}", out)
+
+
+def _total(array: Any) -> Any:
+    return array.sum(-1)
+
+
+def expected_reward(probs: Any, rewards: Any, total: Callable[[Any], Any] = _total) -> Any:
+    """V = E z of outcomes on the last axis, in NumPy or torch.
+
+    Arguments:
+        probs, rewards: (..., M).
+        total: the sum over the last axis.
+    """
+    return total(probs * rewards)
+
+
+def optimal_baseline(
+    probs: Any, rewards: Any, squared_norms: Any, total: Callable[[Any], Any] = _total
+) -> Any:
+    """b* = E[‖s‖² z] / E‖s‖² of outcomes on the last axis, V where all scores are 0.
+
+    Arguments:
+        probs, rewards, squared_norms: (..., M).
+        total: the sum over the last axis.
+    """
+    value = expected_reward(probs, rewards, total)
+    weights = probs * squared_norms
+    weight = total(weights)
+    # Off V, so that an offset of the rewards costs no digits.
+    return value + total(weights * (rewards - value[..., None])) / (weight + (weight == 0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from math import inf
 
 import numpy as np
 
+from ..baselines import baseline
 from ..engines import Estimator, GradientCell, SquaredError
 from ..engines.networks.cell import PolicyQuantity
 from ..predictions import gradient_mse
@@ -79,12 +80,12 @@ class Probe(PolicyQuantity):
             raise InputError(f"probe {self.name!r} is unknown: choose one of {', '.join(PROBES)}")
         if self.name.endswith("mse") != bool(self.baseline):
             raise InputError(f"a baseline is given with, and only with, an mse: {self.baseline!r}")
+        least = baseline(self.baseline).least_group if self.baseline else 1
         if self.baseline:
             # What would fail only after the runs is refused before them.
             Estimator(self.baseline)
-        leaves_out = self.baseline in ("grpo", "norm-weighted")
         integer("step", self.step, 0)
-        integer("group size", self.group_size, 2 if leaves_out else 1)
+        integer("group size", self.group_size, least)
         integer("batch size", self.batch_size)
 
     @property
@@ -112,8 +113,8 @@ class Probe(PolicyQuantity):
             return correlation(problem)
         moments = problem.moments()
         sizes = (self.group_size, self.batch_size)
-        if self.baseline == "norm-weighted":
-            # It has no closed form: its error is enumerated.
+        if not baseline(self.baseline).closed_form:
+            # The error is enumerated.
             quantity = SquaredError(Estimator(self.baseline))
             value = float(GradientCell(problem, *sizes).measure("exact", [quantity]).mean[0])
         else:

@@ -34,6 +34,7 @@ _MAKERS = (
     "experiment/probes.py",
 )
 _MAKER_FILES = (
+    "baselines.py",
     "designs.py",
     "digests.py",
     "rng.py",

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from ..designs import ALIASES
+from ..baselines import ALIASES
 from ..estimators import advantages
 from ..validation import InputError, finite_array, integer
 

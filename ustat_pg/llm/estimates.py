@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 from scipy.stats import t as student
 
-from ..designs import ALIASES
+from ..baselines import ALIASES
 from ..predictions import MseConstants
 from ..validation import InputError, finite_array, integer
 from .scored import ScoredPool, leave_one_out

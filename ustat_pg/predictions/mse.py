@@ -12,12 +12,15 @@ these up to O(E‖s‖²/G²); here they are exact, with G(G-1) where the paper'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..designs import ALIASES, DESIGNS, require_design
+from ..baselines import Baseline, require_group
+from ..baselines import baseline as record_of
+from ..designs import DESIGNS, require_design
 from ..moments import Moments
 from ..validation import InputError, finite_array, integer
 
@@ -38,8 +41,6 @@ Array = NDArray[np.float64]
 _ROUNDING = 1e-13
 """Differences of moments below this share of the terms they are made of are zero."""
 _TIE = 1e-12
-_PROMPT_ONLY = ("vanilla", "oracle", "constant", "minimum-variance", "critic")
-_LEAVE_ONE_OUT = ("grpo", "group-mean")
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,13 @@ class MsePrediction:
     paper_bound: float | None
 
 
-def _canonical(baseline: str, group_size: int) -> str:
-    name = ALIASES.get(baseline, baseline)
-    if name == "norm-weighted":
-        raise InputError("norm-weighted has no closed form: use enumeration or simulation")
-    if name not in (*_PROMPT_ONLY, *_LEAVE_ONE_OUT):
-        known = ", ".join([*_PROMPT_ONLY, *_LEAVE_ONE_OUT, *ALIASES])
-        raise InputError(f"baseline {baseline!r} is unknown: choose one of {known}")
-    if name == "grpo" and group_size < 2:
-        raise InputError(f"group size is {group_size}: leave-one-out needs at least 2")
-    return name
+def _with_closed_form(baseline: str, group_size: int) -> Baseline:
+    """The record of a baseline whose error has a closed form, at a group that it can take."""
+    record = record_of(baseline)
+    if not record.closed_form:
+        raise InputError(f"{record.name} has no closed form: use enumeration or simulation")
+    require_group(baseline, group_size)
+    return record
 
 
 def _prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
@@ -93,25 +91,27 @@ def _prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
 
 
 def _baseline_values(
-    moments: Moments, name: str, constant: float | None, critic: ArrayLike | None
+    moments: Moments, record: Baseline, constant: float | None, critic: ArrayLike | None
 ) -> Array:
-    """b(x) of a baseline that depends on the prompt only, (X,)."""
-    if (constant is not None) != (name == "constant"):
+    """b(x) of a baseline that depends on the prompt only, else V(x), (X,)."""
+    if (constant is not None) != ("constant" in record.needs):
         raise InputError("a constant is given with, and only with, the baseline constant")
-    if (critic is not None) != (name == "critic"):
+    if (critic is not None) != ("predicted_value" in record.needs):
         raise InputError("predicted values are given with, and only with, the baseline critic")
-    if name == "constant":
-        return np.full(len(moments), float(finite_array("constant", constant, 0)))  # type: ignore[arg-type]
-    if name == "critic":
-        values = finite_array("predicted values", critic, 1)  # type: ignore[arg-type]
-        if len(values) != len(moments):
-            raise InputError(
-                f"predicted values have {len(values)} entries: one per context ({len(moments)}) is needed"
-            )
-        return values
-    if name == "minimum-variance":
-        return moments.optimal_baseline
-    return np.zeros(len(moments)) if name == "vanilla" else moments.value
+    if not record.of_prompt:
+        return moments.value
+    find: dict[str, Callable[[], Array]] = {
+        "constant": lambda: np.full(len(moments), float(finite_array("constant", constant, 0))),  # type: ignore[arg-type]
+        "value": lambda: moments.value,
+        "optimal_baseline": lambda: moments.optimal_baseline,
+        "predicted_value": lambda: finite_array("predicted values", critic, 1),  # type: ignore[arg-type]
+    }
+    values = find[record.needs[0]]() if record.needs else np.zeros(len(moments))
+    if len(values) != len(moments):
+        raise InputError(
+            f"predicted values have {len(values)} entries: one per context ({len(moments)}) is needed"
+        )
+    return values
 
 
 def _single_output(moments: Moments, values: Array) -> Array:
@@ -154,7 +154,7 @@ def gradient_mse(
     0.125
     """
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
-    name = _canonical(baseline, size)
+    record = _with_closed_form(baseline, size)
     factor = _prompt_factor(moments, prompts, design)
     mean = moments.context_probs
     spread = float(mean @ moments.gradient_sq) - moments.mean_gradient_sq
@@ -166,14 +166,14 @@ def gradient_mse(
     oracle = prompt_term + inner(moments.value)
     vanilla = prompt_term + inner(np.zeros(len(moments)))
     second, bound, bias = 0.0, None, 0.0
-    first = inner(_baseline_values(moments, name, constant, critic))
-    if name in _LEAVE_ONE_OUT and size > 1:
+    first = inner(_baseline_values(moments, record, constant, critic))
+    if record.of_pairs and size > 1:
         pairs = size * (size - 1) * prompts
         noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
         second = float(mean @ noise) / pairs
-    if name == "grpo":
+    if record.name == "grpo":
         bound = prompt_term + first + explicit_bound(moments, size, prompts)
-    if name == "group-mean":
+    if record.name == "group-mean":
         shrink = ((size - 1) / size) ** 2
         prompt_term, first, second = shrink * prompt_term, shrink * first, shrink * second
         bias = moments.mean_gradient_sq / size**2
@@ -210,30 +210,30 @@ def gradient_covariance(
     [[0.0625, -0.0625], [-0.0625, 0.0625]]
     """
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
-    name = _canonical(baseline, size)
+    record = _with_closed_form(baseline, size)
     factor = _prompt_factor(moments, prompts, design)
-    values = _baseline_values(moments, name, constant, critic)
+    values = _baseline_values(moments, record, constant, critic)
     if moments.matrices is None:
         raise InputError("these moments hold traces only: a covariance needs their matrices")
     between = within = mean = np.zeros(())
     shifts = values - moments.value
-    for probability, shift, variance, record in zip(
+    for probability, shift, variance, context in zip(
         moments.context_probs, shifts, moments.reward_variance, moments.matrices(), strict=True
     ):
-        outer = np.outer(record.gradient, record.gradient)
+        outer = np.outer(context.gradient, context.gradient)
         single = (
-            record.squared_advantage
-            - 2 * shift * record.advantage
-            + shift**2 * record.fisher
+            context.squared_advantage
+            - 2 * shift * context.advantage
+            + shift**2 * context.fisher
             - outer
         ) / size
-        if name in _LEAVE_ONE_OUT and size > 1:
-            single = single + (variance * record.fisher + outer) / (size * (size - 1))
+        if record.of_pairs and size > 1:
+            single = single + (variance * context.fisher + outer) / (size * (size - 1))
         within = within + probability * single
         between = between + probability * outer
-        mean = mean + probability * record.gradient
+        mean = mean + probability * context.gradient
     covariance = factor * (between - np.outer(mean, mean)) + within / prompts
-    return covariance * ((size - 1) / size) ** 2 if name == "group-mean" else covariance
+    return covariance * ((size - 1) / size) ** 2 if record.name == "group-mean" else covariance
 
 
 def explicit_bound(moments: Moments, group_size: int, batch_size: int = 1) -> float:

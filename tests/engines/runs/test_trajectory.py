@@ -137,7 +137,7 @@ def test_schedules_by_hand():
         (lambda: ask(design="epochs", batch_size=2), "divide the number of contexts, 3"),
         (lambda: ask(schedule=0.1), "schedule is 0.1"),
         (lambda: ask(estimator="grpo"), "must be an Estimator"),
-        (lambda: ask(estimator=Estimator("own", function=lambda z, _: z)), "cannot run own"),
+        (lambda: ask(estimator=Estimator("own", function=lambda z, _: z)), "cannot take own"),
         (lambda: ask(start=[0.0, np.nan]), "start holds nan"),
         (lambda: ask(start=[0.0]), "start has 1 entries"),
         (lambda: ask(start_scale=-1.0), "not negative"),

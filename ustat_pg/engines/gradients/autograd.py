@@ -23,7 +23,6 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from ... import rng
-from ...estimators import advantages
 from ...memory import ChunkWarning, out_of_memory
 from ...problems import SoftmaxBandit
 from ...validation import InputError, integer
@@ -300,17 +299,20 @@ class _Prepared:
             norms = self.squared_norms(contexts[..., None], arms)
             drawn = (found.cpu().numpy() for found in (contexts, arms, rewards, norms))
             return self.wide(estimator.advantages(self.problem, Draws(*drawn)))
-        name = estimator.baseline
-        if name == "norm-weighted":
-            norms = self.squared_norms(contexts[..., None], arms)
-            return _tensor(advantages(name, rewards, squared_norms=norms))
-        if name == "constant":
-            return _tensor(advantages(name, rewards, constant=estimator.constant))
-        values = estimator.baseline_values(self.problem)
-        if values is None or name == "vanilla":
-            return _tensor(advantages(name, rewards))
-        keyword = {"oracle": "value", "minimum-variance": "optimal_baseline"}[name]
-        return _tensor(advantages(name, rewards, **{keyword: self.wide(values)[contexts]}))
+
+        def of_prompt() -> Tensor:
+            values = estimator.baseline_values(self.problem)
+            assert values is not None
+            return self.wide(values)[contexts]
+
+        return _tensor(
+            estimator.weigh(
+                rewards,
+                value=of_prompt,
+                optimal_baseline=of_prompt,
+                squared_norms=lambda: self.squared_norms(contexts[..., None], arms),
+            )
+        )
 
     def values(
         self, quantities: Sequence[GradientQuantity], contexts: Tensor, chosen: Tensor

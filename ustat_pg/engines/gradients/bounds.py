@@ -52,11 +52,11 @@ def _largest(problem: SoftmaxBandit, estimator: Estimator, sizes: Array, spreads
     at_outcomes = np.where(possible, sizes[rows, outcomes.arms], 0.0)
     if values is not None:
         return float((at_outcomes * np.abs(rewards - values[:, None])).max())
-    if estimator.baseline in ("grpo", "group-mean"):
+    if estimator.record.of_pairs:
         # The estimate is a mean of ½ (s - s')(z - z') over pairs.
         return float((spreads * reward_spread).max() / 2)
-    if estimator.baseline != "norm-weighted":
+    if not estimator.record.within_rewards:
         raise InputError(f"no range is known for {estimator.label}")
-    # A baseline within the rewards' range; norm-weighted takes 0 where the others' scores are 0.
+    # A baseline within the rewards' range, or 0.
     largest = np.maximum(reward_spread, np.abs(np.where(possible, rewards, 0.0)).max(axis=1))
     return float((at_outcomes.max(axis=1) * largest).max())

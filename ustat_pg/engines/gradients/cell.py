@@ -232,15 +232,7 @@ class GradientCell(Cell):
             raise InputError("a block needs at least one quantity")
         required = [_gradient_quantity(quantity) for quantity in quantities]
         for estimator in estimators_of(required):
-            leaves_out = estimator.function is None and estimator.baseline in (
-                "grpo",
-                "norm-weighted",
-            )
-            if leaves_out and self.group_size < 2:
-                raise InputError(
-                    f"{estimator.label} needs a group of at least 2: "
-                    f"group size is {self.group_size}"
-                )
+            estimator.require_group(self.group_size)
         return required
 
     def require_quantities(self, quantities: Sequence[Quantity]) -> None:

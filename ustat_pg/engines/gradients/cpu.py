@@ -12,7 +12,7 @@ from ... import rng
 from ...policies import SharedLinearSoftmax, TabularSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError
-from ..base import PROMPT_ONLY, Array, Integers, MomentSums
+from ..base import Array, Estimator, Integers, MomentSums
 from . import lanes as bodies
 from .cell import (
     Distance,
@@ -27,12 +27,12 @@ from .cell import (
 
 __all__ = ["ENGINE", "draw"]
 
-_DESIGNS = {
+DESIGNS = {
     "iid": bodies.IID,
     "fixed": bodies.FIXED,
     "without-replacement": bodies.WITHOUT_REPLACEMENT,
 }
-_KINDS = {
+KINDS = {
     "grpo": bodies.GRPO,
     "group-mean": bodies.GROUP_MEAN,
     "norm-weighted": bodies.NORM_WEIGHTED,
@@ -117,9 +117,16 @@ def draw(
     """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications."""
     contexts = np.empty((replications, cell.batch_size), np.int64)
     chosen = np.empty((replications, cell.batch_size, cell.group_size), np.int64)
-    key, design = rng.cell_key(seed, cell.name), _DESIGNS[cell.design]
+    key, design = rng.cell_key(seed, cell.name), DESIGNS[cell.design]
     bodies.draw_block(first, key, design, _tables(cell.problem), contexts, chosen)
     return contexts, chosen
+
+
+def require_compiled(engine: str, estimator: Estimator) -> None:
+    """Refuse Python functions, and baselines that the bodies have no coefficients for."""
+    compiled = estimator.record.of_prompt or estimator.baseline in KINDS
+    if estimator.function is not None or not compiled:
+        raise InputError(f"engine {engine} cannot run {estimator.label}: use reference or exact")
 
 
 class CpuEngine:
@@ -130,9 +137,7 @@ class CpuEngine:
     def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
         """Refuse estimators that are Python functions, and baselines that the body does not know."""
         for estimator in estimators_of(quantities):
-            compiled = estimator.baseline in _KINDS or estimator.baseline in PROMPT_ONLY
-            if estimator.function is not None or not compiled:
-                raise InputError(f"engine cpu cannot run {estimator.label}: use reference or exact")
+            require_compiled(self.name, estimator)
 
     def measure(
         self,
@@ -153,7 +158,7 @@ class CpuEngine:
             rng.cell_key(seed, cell.name),
             cell.group_size,
             cell.batch_size,
-            _DESIGNS[cell.design],
+            DESIGNS[cell.design],
             tables,
             asked,
             mean,
@@ -168,7 +173,7 @@ def _is_plain(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> boo
         cell.batch_size == 1
         and isinstance(cell.problem.policy, (TabularSoftmax, SharedLinearSoftmax))
         and all(isinstance(quantity, (SquaredError, Distance)) for quantity in quantities)
-        and all(e.baseline != "norm-weighted" for e in estimators_of(quantities))
+        and not any("squared_norms" in e.record.needs for e in estimators_of(quantities))
     )
 
 
@@ -189,9 +194,9 @@ def _asked(problem: SoftmaxBandit, quantities: Sequence[GradientQuantity]) -> bo
         along[j] = problem.policy.inner(unit)
     kind, first, second = np.ascontiguousarray(table.T)
     return bodies.Asked(
-        kinds=np.array([_KINDS.get(e.baseline, bodies.PROMPT_ONLY) for e in estimators]),
+        kinds=np.array([KINDS.get(e.baseline, bodies.PROMPT_ONLY) for e in estimators]),
         baselines=baselines,
-        weighted=any(e.baseline == "norm-weighted" for e in estimators),
+        weighted=any("squared_norms" in e.record.needs for e in estimators),
         quantity=kind,
         first=first,
         second=second,

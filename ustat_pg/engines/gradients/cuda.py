@@ -17,12 +17,11 @@ import numpy as np
 from numba import cuda
 
 from ... import rng
-from ...validation import InputError
-from ..base import PROMPT_ONLY, Integers, MomentSums
+from ..base import Integers, MomentSums
 from ..device import Shapes, allocate, in_chunks, launch, require_device, upload
 from . import scalar as bodies
 from .cell import GradientCell, GradientQuantity, estimators_of
-from .cpu import _DESIGNS, _KINDS, _asked, _is_plain, _tables
+from .cpu import DESIGNS, _asked, _is_plain, _tables, require_compiled
 
 __all__ = ["ENGINE", "draw"]
 
@@ -81,7 +80,7 @@ def draw(
     """
     require_device()
     tables = upload(_tables(cell.problem), "the problem's tables")
-    key, design = cuda.to_device(rng.cell_key(seed, cell.name)), _DESIGNS[cell.design]
+    key, design = cuda.to_device(rng.cell_key(seed, cell.name)), DESIGNS[cell.design]
     batch, group = cell.batch_size, cell.group_size
     contexts = np.empty((replications, batch), np.int64)
     chosen = np.empty((replications, batch, group), np.int64)
@@ -123,11 +122,7 @@ class CudaEngine:
     def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
         """Refuse what the cpu engine refuses, and a machine without a device."""
         for estimator in estimators_of(quantities):
-            compiled = estimator.baseline in _KINDS or estimator.baseline in PROMPT_ONLY
-            if estimator.function is not None or not compiled:
-                raise InputError(
-                    f"engine cuda cannot run {estimator.label}: use reference or exact"
-                )
+            require_compiled(self.name, estimator)
         require_device()
 
     def measure(
@@ -146,7 +141,7 @@ class CudaEngine:
         tabled = cell.group_size > COMPARED_OUTPUTS and cell.problem.arms < cell.group_size**2
         shapes = _shapes(cell, asked, tables, plain, tabled)
         there = upload(tables, "the problem's tables"), upload(asked, "the quantities' tables")
-        key, design = cuda.to_device(rng.cell_key(seed, cell.name)), _DESIGNS[cell.design]
+        key, design = cuda.to_device(rng.cell_key(seed, cell.name)), DESIGNS[cell.design]
         values = allocate("the quantities' values", (len(quantities), min(segment, replications)))
         parts = []
         for begin in range(0, replications, segment):

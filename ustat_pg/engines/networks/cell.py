@@ -35,7 +35,6 @@ from scipy.special import ndtri
 from threadpoolctl import threadpool_limits
 
 from ... import rng
-from ...estimators import BASELINES
 from ...memory import out_of_memory
 from ...policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
@@ -47,8 +46,6 @@ from ..runs.trajectory import TRAJECTORY_DESIGNS
 
 __all__ = ["NetworkTraining", "OutOfMemory", "PolicyQuantity"]
 
-_BASELINES = tuple(name for name in BASELINES if name != "critic")
-_LEAVE_ONE_OUT = ("grpo", "norm-weighted")
 _OF_BANDITS = (TabularSoftmax, ArmLinearSoftmax, SharedLinearSoftmax)
 _DEVICES = ("cpu", "cuda")
 _PRECISIONS = ("float64", "float32")
@@ -365,20 +362,14 @@ class NetworkTraining(Cell):
         """Refuse an estimator that these runs cannot take."""
         if not isinstance(estimator, Estimator):
             raise InputError(f"estimator is {estimator!r}: it must be an Estimator")
-        if estimator.function is not None or estimator.baseline not in _BASELINES:
-            raise InputError(
-                f"training runs cannot take {estimator.label}: choose one of {', '.join(_BASELINES)}"
-            )
-        if estimator.baseline in _LEAVE_ONE_OUT and self.group_size < 2:
-            raise InputError(
-                f"{estimator.label} needs a group of at least 2: group size is {self.group_size}"
-            )
-        if estimator.baseline == "minimum-variance":
+        estimator.require_name("training runs")
+        estimator.require_group(self.group_size)
+        if "optimal_baseline" in estimator.record.needs:
             contexts, outputs = self.mean_rewards.shape
             scores = min(contexts, self.batch_size) * outputs
             if 8 * scores * self.d > _NORM_BYTES:
                 raise InputError(
-                    f"minimum-variance needs scores of {scores} outputs in {self.d} parameters at "
+                    f"{estimator.label} needs scores of {scores} outputs in {self.d} parameters at "
                     f"every step, {8 * scores * self.d / 2**30:.1f} GiB: at most "
                     f"{_NORM_BYTES / 2**30:g} GiB is allowed; take norm-weighted instead"
                 )

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,12 +30,11 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from ... import rng
-from ...estimators import advantages
 from ...policies import OutputSpace
 from ...policies.network import CausalTransformer
 from ...policies.transformer import TransformerPolicy
 from ...validation import InputError
-from ..base import Array, Estimator
+from ..base import Array, Estimator, expected_reward, optimal_baseline
 from ..torch_draws import words
 from .cell import NetworkTraining
 from .models import Model, model_of
@@ -55,8 +53,8 @@ _STEEP = 50
 _BYTES = 2**27
 """Bytes held at once by gradients of single outputs, and by tables of which nothing is kept."""
 
-_ENUMERATED = ("oracle", "minimum-variance")
-"""Baselines that need all outputs of a prompt."""
+_ENUMERATED = {"value", "optimal_baseline"}
+"""What baselines need of all outputs of a prompt."""
 
 
 class _Tree(nn.Module):
@@ -313,7 +311,7 @@ class _Runs:
         outputs = training.batch_size * training.group_size
         self.by_table = (
             self.space.length == 1
-            or estimator.baseline in _ENUMERATED
+            or not _ENUMERATED.isdisjoint(estimator.record.needs)
             or prompts * self.tables.cost <= outputs * (self.tables.read + 1)
         )
 
@@ -335,8 +333,7 @@ class _Runs:
         way = self._by_table if self.by_table else self._by_walk
         log_probs, chosen, outputs, known = way(t, theta, contexts, drawn)
         rewards = self.problem.draw_rewards(contexts, outputs, drawn[..., -1])
-        known = self._known(theta, contexts, outputs, known)
-        weighed = advantages(self.estimator.baseline, rewards, **known)
+        weighed = self._weighed(theta, contexts, outputs, rewards, known)
         # One place more than there are choices: tokens after an output's end go there.
         weights = torch.zeros(log_probs.numel() + 1, dtype=torch.float64, device=theta.device)
         share = weighed / (self.training.batch_size * self.training.group_size)
@@ -446,30 +443,42 @@ class _Runs:
 
     # What baselines take beside the rewards.
 
-    def _known(
-        self, theta: Tensor, contexts: Tensor, outputs: Tensor, found: dict[str, Tensor]
-    ) -> dict[str, Any]:
-        baseline = self.estimator.baseline
-        if baseline == "constant":
-            return {"constant": self.estimator.constant}
-        if baseline == "norm-weighted":
-            return {"squared_norms": self._norms_of(theta, contexts, outputs)}
-        if baseline not in _ENUMERATED:
-            return {}
-        prompts = contexts
-        if self.all_prompts:
-            prompts = torch.arange(self.problem.contexts, device=theta.device)
-            prompts = prompts.expand(len(contexts), -1)
-        probs = self.problem.log_probs(found["tables"].double()).exp()
-        rewards = self.problem.mean_rewards[prompts]
-        value = (probs * rewards).sum(-1)
-        if baseline == "oracle":
-            return {"value": value.gather(1, found["place"])}
-        weights = probs * self._all_norms(theta, prompts)
-        total = weights.sum(-1)
-        shift = (weights * (rewards - value[..., None])).sum(-1)
-        best = value + shift / torch.where(total > 0, total, 1.0)
-        return {"optimal_baseline": best.gather(1, found["place"])}
+    def _weighed(
+        self,
+        theta: Tensor,
+        contexts: Tensor,
+        outputs: Tensor,
+        rewards: Tensor,
+        tabulated: dict[str, Tensor],
+    ) -> Tensor:
+        """The advantages of drawn outputs (R, B, G)."""
+
+        def law() -> tuple[Tensor, Tensor, Tensor]:
+            """The prompts that are tabulated, and the probabilities and rewards of their outputs."""
+            prompts = contexts
+            if self.all_prompts:
+                prompts = torch.arange(self.problem.contexts, device=theta.device)
+                prompts = prompts.expand(len(contexts), -1)
+            probs = self.problem.log_probs(tabulated["tables"].double()).exp()
+            return prompts, probs, self.problem.mean_rewards[prompts]
+
+        def value() -> Tensor:
+            _, probs, mean_rewards = law()
+            expected: Tensor = expected_reward(probs, mean_rewards)
+            return expected.gather(1, tabulated["place"])
+
+        def best() -> Tensor:
+            prompts, probs, mean_rewards = law()
+            found: Tensor = optimal_baseline(probs, mean_rewards, self._all_norms(theta, prompts))
+            return found.gather(1, tabulated["place"])
+
+        weighed: Tensor = self.estimator.weigh(
+            rewards,
+            value=value,
+            optimal_baseline=best,
+            squared_norms=lambda: self._norms_of(theta, contexts, outputs),
+        )
+        return weighed
 
     def _norms_of(self, theta: Tensor, contexts: Tensor, outputs: Tensor) -> Tensor:
         """‖s‖² of drawn outputs (R, B, G)."""

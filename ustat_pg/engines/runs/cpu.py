@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ... import rng
+from ...validation import InputError
 from ..base import Array
 from . import lanes as bodies
 from .regions import Ball, Box
@@ -27,6 +28,9 @@ _DESIGNS = {"iid": bodies.IID, "epochs": bodies.EPOCHS}
 def _plan(trajectory: Trajectory) -> bodies.Plan:
     """A trajectory as the compiled body reads it."""
     problem, theta_set = trajectory.problem, trajectory.projection
+    kind = _KINDS.get(trajectory.estimator.baseline)
+    if kind is None:
+        raise InputError(f"compiled engines cannot run {trajectory.estimator.label}: use reference")
     contexts, arms, values = problem.reward_values.shape
     low, high = np.zeros(problem.d), np.zeros(problem.d)
     centre, basis, radius = np.zeros(problem.d), np.eye(problem.d), 1.0
@@ -50,7 +54,7 @@ def _plan(trajectory: Trajectory) -> bodies.Plan:
         law=law.T.copy(),
         rewards=problem.reward_values.reshape(contexts * arms, values).T.copy(),
         mean_rewards=problem.mean_rewards.T.copy(),
-        kind=_KINDS[trajectory.estimator.baseline],
+        kind=kind,
         constant=trajectory.estimator.constant or 0.0,
         design=_DESIGNS[trajectory.design],
         rates=trajectory.schedule.rates(trajectory.steps),

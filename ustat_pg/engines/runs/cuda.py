@@ -72,7 +72,7 @@ def _shapes(trajectory: Trajectory, plan: Any) -> dict[str, tuple[tuple[int, ...
     """The fields of :class:`~ustat_pg.engines.runs.scalar.Room`, θ₀ and the snapshots."""
     arms, d, _ = plan.features.shape
     group, reals = trajectory.group_size, np.float64
-    weighted = group if trajectory.estimator.baseline == "norm-weighted" else 1
+    weighted = group if "squared_norms" in trajectory.estimator.record.needs else 1
     shuffled = trajectory.problem.contexts if trajectory.design == "epochs" else 1
     return {
         "theta": ((d,), reals),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ... import rng
-from ...estimators import advantages, gradient
-from ..base import Array, Integers
+from ...estimators import gradient
+from ..base import Array, Integers, expected_reward, optimal_baseline
 from .trajectory import Trajectory, starts
 
 __all__ = ["ENGINE"]
@@ -129,29 +127,16 @@ def _estimate(
     mean = np.stack([_sum(probs * features[..., j]) for j in range(problem.d)], axis=-1)
     scores = features - mean[:, :, None, :]
     drawn = np.take_along_axis(scores, arms[..., None], axis=2)
-    known = _known(trajectory, contexts, probs, _sum(scores**2), arms)
-    weighed = np.asarray(advantages(trajectory.estimator.baseline, rewards, **known))
+    norms, mean_rewards = _sum(scores**2), problem.mean_rewards[contexts]
+    weighed = np.asarray(
+        trajectory.estimator.weigh(
+            rewards,
+            value=lambda: expected_reward(probs, mean_rewards, _sum),
+            optimal_baseline=lambda: optimal_baseline(probs, mean_rewards, norms, _sum),
+            squared_norms=lambda: np.take_along_axis(norms, arms, axis=2),
+        )
+    )
     return np.asarray(gradient(drawn, weighed).mean(axis=1))
-
-
-def _known(
-    trajectory: Trajectory, contexts: Integers, probs: Array, norms: Array, arms: Integers
-) -> dict[str, Any]:
-    """What the baseline takes beside the rewards, at the current parameters."""
-    baseline = trajectory.estimator.baseline
-    if baseline == "constant":
-        return {"constant": trajectory.estimator.constant}
-    if baseline == "norm-weighted":
-        return {"squared_norms": np.take_along_axis(norms, arms, axis=2)}
-    mean_rewards = trajectory.problem.mean_rewards[contexts]
-    value = _sum(probs * mean_rewards)
-    if baseline == "oracle":
-        return {"value": value}
-    if baseline == "minimum-variance":
-        total = _sum(probs * norms)
-        shift = _sum(probs * norms * (mean_rewards - value[..., None]))
-        return {"optimal_baseline": value + shift / np.where(total > 0, total, 1.0)}
-    return {}
 
 
 ENGINE = ReferenceTrajectories()

@@ -56,17 +56,6 @@ TRAJECTORY_DESIGNS = ("iid", "epochs")
 
 TRAJECTORY_ENGINES = ("reference", "cpu", "cuda")
 
-_COMPILED = (
-    "vanilla",
-    "constant",
-    "oracle",
-    "minimum-variance",
-    "grpo",
-    "group-mean",
-    "norm-weighted",
-)
-_LEAVE_ONE_OUT = ("grpo", "norm-weighted")
-
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
@@ -117,16 +106,8 @@ class Trajectory:
             raise InputError(f"schedule is {self.schedule!r}: it must be a Constant or a Decay")
         if not isinstance(self.estimator, Estimator):
             raise InputError(f"estimator is {self.estimator!r}: it must be an Estimator")
-        if self.estimator.function is not None or self.estimator.baseline not in _COMPILED:
-            raise InputError(
-                f"trajectories cannot run {self.estimator.label}: "
-                f"choose one of {', '.join(_COMPILED)}"
-            )
-        if self.estimator.baseline in _LEAVE_ONE_OUT and self.group_size < 2:
-            raise InputError(
-                f"{self.estimator.label} needs a group of at least 2: "
-                f"group size is {self.group_size}"
-            )
+        self.estimator.require_name("trajectories")
+        self.estimator.require_group(self.group_size)
         self._check_start()
         if self.projection is not None:
             if not isinstance(self.projection, (Ball, Box)):
