@@ -25,12 +25,14 @@ from tabulate import tabulate
 
 from benchmarks.ustatistics import duration, machine
 from ustat_pg.engines import Estimator, GradientCell, MomentSums, SquaredError
-from ustat_pg.experiment import Options, Point, Store, mean_of, plan, run_points
-from ustat_pg.experiment.blocks import Block, run_task, sums_of
-from ustat_pg.experiment.curves import BLOCKS
+from ustat_pg.experiment import Options, Point, Store, mean_of, options, run_points
+from ustat_pg.experiment.blocks import Block, record_of, run_task, sums_of
+from ustat_pg.experiment.curves import POINT_BLOCKS
+from ustat_pg.experiment.measurements import Measurements
+from ustat_pg.experiment.options import LARGEST_BLOCK
 from ustat_pg.problems import SoftmaxBandit
 
-REPLICATIONS = plan.BLOCK
+REPLICATIONS = LARGEST_BLOCK
 QUANTITIES = (SquaredError(Estimator("grpo")),)
 
 
@@ -180,12 +182,10 @@ class Job:
 
     @property
     def blocks(self) -> list[Block]:
-        total = BLOCKS[self.size] * REPLICATIONS
-        return [
-            block
-            for cell in self.cells
-            for block in plan.block_tasks(cell, QUANTITIES, Options(), total)
-        ]
+        total = POINT_BLOCKS[self.size] * REPLICATIONS
+        means = [mean_of(cell, QUANTITIES[0]) for cell in self.cells]
+        by_cell = Measurements(means, Options()).blocks({cell.name: total for cell in self.cells})
+        return [block for blocks in by_cell.values() for block in blocks]
 
     def doubled(self) -> Job:
         return replace(self, number=2 * self.number)
@@ -269,7 +269,7 @@ def share(of_least: float, of_rounds: Sequence[float]) -> str:
 
 def overhead(job: Job, smaller: int, rounds: int) -> list[str]:
     """A row of the table: the runner on fresh and on full stores, against bare calls, one worker."""
-    with patch.object(plan, "BLOCK", REPLICATIONS // smaller):
+    with patch.object(options, "LARGEST_BLOCK", REPLICATIONS // smaller):
         tasks = job.blocks
         times = []
         for _ in range(rounds):
@@ -290,7 +290,7 @@ def overhead(job: Job, smaller: int, rounds: int) -> list[str]:
 
 def steps(tasks: Sequence[Block]) -> list[float]:
     """Seconds per block of a key, of writing a file, of reading it back and of merging."""
-    results = [run_task(task) for task in tasks]
+    results = [record_of(run_task(task)) for task in tasks]
     with fresh_store() as store:
         takes = [
             seconds(lambda: [store.key(task.description) for task in tasks]),

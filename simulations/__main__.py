@@ -309,7 +309,7 @@ def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
 
 def _check(options: argparse.Namespace) -> int:
     from ustat_pg.checks import Verdict
-    from ustat_pg.experiment.alone import check_alone
+    from ustat_pg.experiment.runner import check_alone
     from ustat_pg.report import EXIT_CODES, check_table
     from ustat_pg.results import plain
 

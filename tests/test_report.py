@@ -14,8 +14,7 @@ import pytest
 
 from simulations.__main__ import main
 from ustat_pg import report
-from ustat_pg.experiment import curves
-from ustat_pg.experiment import plan as planning
+from ustat_pg.experiment import curves, options
 from ustat_pg.paper import RESULTS
 from ustat_pg.report import Figure, html, markdown, statement_rows, verdict_table
 from ustat_pg.results import load_run
@@ -63,7 +62,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     words = ["verify", "ustatistic", "minibatch", "--size", "smoke", "--seed", "3"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "BLOCK", 2048)
+        patch.setattr(options, "LARGEST_BLOCK", 2048)
         patch.setattr(curves, "BLOCK", 2048)
         assert main([*words, "--out", str(folder)]) == 0
     assert main(["report", str(folder)]) == 0

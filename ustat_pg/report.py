@@ -22,7 +22,6 @@ from tabulate import tabulate
 from ._version import __version__
 from .checks import FAMILY_ALPHA, Interval, RivalVerdict, Verdict, worst
 from .experiment import Options, Plan, Run
-from .experiment.functionals import Identity
 from .experiment.store import code_version
 from .paper import PAPER, RESULTS
 from .results import (
@@ -110,7 +109,7 @@ def _draws(plan: Plan) -> dict[str, tuple[int, ...]]:
             for name in dict.fromkeys(c.name for c in check.functional.cells)
         )
         for check in plan.claim.checks
-        if not isinstance(check.functional, Identity) and plan.replications
+        if plan.replications
     }
 
 

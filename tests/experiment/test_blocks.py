@@ -21,7 +21,7 @@ from ustat_pg.engines import (
     Training,
 )
 from ustat_pg.engines.runs.cell import BINS
-from ustat_pg.experiment.blocks import Block, run_task, sums_of
+from ustat_pg.experiment.blocks import Block, record_of, run_task, sums_of
 
 LANDSCAPE = triple()
 CELL = Training(LANDSCAPE, 2, 12, Constant(0.3), projection=ball(LANDSCAPE, 0.5))
@@ -36,7 +36,7 @@ def block(first=0, replications=200, seed=3, **more):
 def test_a_result_is_plain_data_and_comes_back_whole():
     task = block()
     direct = CELL.measure("cpu", QUANTITIES, seed=3, replications=200)
-    stored = json.loads(json.dumps(run_task(task)))
+    stored = json.loads(json.dumps(record_of(run_task(task))))
     found = sums_of(stored)
     assert found.n == direct.n
     assert np.array_equal(found.mean, direct.mean)
@@ -52,13 +52,13 @@ def test_a_task_survives_the_way_to_another_process():
     sent = pickle.loads(pickle.dumps(task))
     assert sent == task
     assert sent.description == task.description
-    assert run_task(sent) == run_task(task)
+    assert record_of(run_task(sent)) == record_of(run_task(task))
 
 
 def test_histograms_merge_bin_by_bin_whatever_the_parts():
-    whole = sums_of(run_task(block()))
+    whole = run_task(block())
     for cuts in ((0, 1, 200), (0, 64, 128, 200), (0, 199, 200)):
-        parts = [sums_of(run_task(block(first, last - first))) for first, last in pairwise(cuts)]
+        parts = [run_task(block(first, last - first)) for first, last in pairwise(cuts)]
         merged = parts[0]
         for part in parts[1:]:
             merged = merged.merge(part)
@@ -76,14 +76,14 @@ def test_histograms_merge_bin_by_bin_whatever_the_parts():
 
 
 def test_a_block_without_its_histogram_is_not_merged_with_one_that_has_it():
-    one = sums_of(run_task(block()))
+    one = run_task(block())
     with pytest.raises(KeyError):
         one.merge(MomentSums(one.n, one.mean, one.products))
 
 
 def test_the_exact_block_has_no_replications_and_no_histogram():
     task = Block(CELL, QUANTITIES[:1], "exact")
-    stored = run_task(task)
+    stored = record_of(run_task(task))
     assert stored["n"] == 0
     assert "counts" not in stored
     assert sums_of(stored).counts == {}
@@ -93,7 +93,7 @@ def test_gradient_blocks_hold_no_histogram():
     task = Block(
         GradientCell(LANDSCAPE.at(LANDSCAPE.maximiser), 2), (SquaredError(GRPO),), "cpu", 0, 0, 50
     )
-    assert set(run_task(task)) == {"n", "mean", "products"}
+    assert set(record_of(run_task(task))) == {"n", "mean", "products"}
 
 
 def test_everything_that_matters_is_in_the_description():

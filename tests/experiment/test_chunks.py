@@ -29,9 +29,9 @@ from ustat_pg.engines.networks.cell import NetworkTraining, OutOfMemory
 from ustat_pg.experiment import Check, Claim, Options, Store, mean_of, run_claims
 from ustat_pg.experiment import blocks as blocks_module
 from ustat_pg.experiment import store as store_module
-from ustat_pg.experiment.blocks import Block, halved, run_task, sums_of
+from ustat_pg.experiment.blocks import Block, halved, record_of, run_task
+from ustat_pg.experiment.measurements import Measurements
 from ustat_pg.experiment.options import BUDGETS
-from ustat_pg.experiment.plan import block_tasks, exact_task, pilot_task
 from ustat_pg.experiment.store import computed_by
 from ustat_pg.experiment.work import Work, environment
 from ustat_pg.memory import ChunkWarning
@@ -106,11 +106,16 @@ def work_on(tasks, store, executor=None, workers=1):
     with environment(options, executor) as pool:
         work = Work(store, options, pool)
         work.run(tasks, "test")
-        return [work[task] for task in tasks]
+        return [record_of(work.sums([task])) for task in tasks]
 
 
-def tasks_of(cell, n=32):
-    return block_tasks(cell, QUANTITIES, Options("smoke"), n)
+def measured(cell, options=None):
+    """What the two quantities ask of a cell."""
+    return Measurements([mean_of(cell, each) for each in QUANTITIES], options or Options("smoke"))
+
+
+def tasks_of(cell, n=32, options=None):
+    return measured(cell, options).blocks({cell.name: n})[cell.name]
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
@@ -197,7 +202,7 @@ def test_a_result_of_the_chunk_asked_for_goes_before_that_of_a_smaller_one(tmp_p
     with pytest.warns(ChunkWarning):
         work_on(tasks_of(Hungry(MemoryError(), most=4), 16), store)
     (task,) = tasks_of(Hungry(MemoryError(), most=8), 16)
-    store.put(task.description, run_task(task))
+    store.put(task.description, record_of(run_task(task)))
     (found,) = work_on([task], store)
     assert found["mean"][1] == 8.0
 
@@ -282,13 +287,13 @@ def test_the_runs_of_a_network_go_on_and_are_the_same(tmp_path, small_memory, mo
     assert len(small_memory) == asked, "a rerun runs nothing"
     monkeypatch.undo()
     for task, result in zip(tasks, found, strict=True):
-        whole = sums_of(run_task(task))
-        assert sums_of(result).n == whole.n == 8
-        assert sums_of(result).mean == pytest.approx(whole.mean, rel=1e-12)
-        assert sums_of(result).products == pytest.approx(whole.products, rel=1e-9)
+        whole = run_task(task)
+        assert result["n"] == whole.n == 8
+        assert result["mean"] == pytest.approx(whole.mean, rel=1e-12)
+        assert np.array(result["products"]) == pytest.approx(whole.products, rel=1e-9)
     # Not those of other runs: another seed is seen at that tolerance.
-    other = sums_of(run_task(replace(tasks[0], seed=1)))
-    assert other.mean != pytest.approx(sums_of(found[0]).mean, rel=1e-6)
+    other = run_task(replace(tasks[0], seed=1))
+    assert other.mean != pytest.approx(np.array(found[0]["mean"]), rel=1e-6)
 
 
 def small_claim():
@@ -388,8 +393,8 @@ def test_networks_are_run_by_autograd_whatever_was_asked_for():
         assert cell.engine(options.engine) == "autograd"
         assert gradients.engine(options.engine) == engine
         blocks = [
-            pilot_task(cell, QUANTITIES, options),
-            *block_tasks(cell, QUANTITIES, options, 20),
+            *measured(cell, options).pilot_tasks.values(),
+            *tasks_of(cell, 24, options),
         ]
         assert {task.engine for task in blocks} == {"autograd"}
         assert {task.device for task in blocks} == {"cuda:1"}
@@ -401,19 +406,19 @@ def test_networks_are_run_by_autograd_whatever_was_asked_for():
 )
 def test_a_block_of_few_runs_is_its_own_pilots_size(block, size, pilot):
     cell = training(block=block)
-    task = pilot_task(cell, QUANTITIES, Options("smoke"))
+    (task,) = measured(cell).pilot_tasks.values()
     assert cell.block == size
     assert task.replications == pilot
     # No verdict reads a pilot's runs.
     assert task.first >= 2**62
-    tasks = block_tasks(cell, QUANTITIES, Options("smoke"), 3 * size)
+    tasks = tasks_of(cell, 3 * size)
     assert [(task.first, task.replications) for task in tasks] == [
         (0, size), (size, size), (2 * size, size)
     ]  # fmt: skip
 
 
 def test_whole_runs_of_networks_have_no_exact_task():
-    assert exact_task(training(), QUANTITIES).quantities == ()
+    assert measured(training()).exact_tasks == {}
 
 
 def test_the_budget_counts_outputs():

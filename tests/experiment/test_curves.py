@@ -12,7 +12,7 @@ from ustat_pg.checks.intervals import half_width
 from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Options, Point, Store, load_curves, mean_of, run_points
 from ustat_pg.experiment.curves import _interval
-from ustat_pg.experiment.plan import BLOCK
+from ustat_pg.experiment.options import LARGEST_BLOCK
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.results import CURVES_FILE
 from ustat_pg.validation import InputError
@@ -35,10 +35,10 @@ def points(problem, enumerate=True):
 
 def test_a_point_is_what_the_engine_measures(problem, tmp_path):
     frame = run_points(points(problem), Options("smoke"), Store(tmp_path))
-    drawn = GradientCell(problem, 3).measure("cpu", (mse_of("grpo"),), replications=BLOCK)
+    drawn = GradientCell(problem, 3).measure("cpu", (mse_of("grpo"),), replications=LARGEST_BLOCK)
     row = frame.iloc[0]
     assert row.estimate == drawn.mean[0]
-    assert row.replications == BLOCK
+    assert row.replications == LARGEST_BLOCK
     assert row.low < row.prediction < row.high
     assert row.exact == pytest.approx(row.prediction, rel=1e-12)
     # A wrong curve would be seen in the figure: its gap is far outside the interval.

@@ -59,7 +59,7 @@ def block(size: int = 2) -> blocks.Block:
 def parts(task: blocks.Block) -> tuple[bytes, bytes]:
     """A task's cell and its other fields, as they travel."""
     fields = dict(vars(task))
-    return pickle.dumps(fields.pop("cell")), pickle.dumps((blocks.Block, fields))
+    return pickle.dumps(fields.pop("cell")), pickle.dumps(fields)
 
 
 def settle(folder, executor=None, on_done=None) -> str:

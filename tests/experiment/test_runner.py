@@ -21,11 +21,12 @@ from ustat_pg.experiment import (
     StoreError,
     load_results,
     mean_of,
+    options,
     plan_claims,
     run_claims,
 )
-from ustat_pg.experiment import plan as planning
 from ustat_pg.experiment import work as module
+from ustat_pg.experiment.measurements import Measurements
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.report import document, exit_code, markdown, remarks, verdict_table
@@ -201,10 +202,13 @@ def test_a_disk_that_fills_keeps_what_was_finished(whole, tmp_path, monkeypatch)
 
 def test_more_replications_begin_with_the_same_blocks(tmp_path):
     (plan,) = plan_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    cell, panel = next(iter(planning.panels(plan.claim).values()))
-    few = planning.block_tasks(cell, panel, Options("smoke"), planning.BLOCK)
-    many = planning.block_tasks(cell, panel, Options("smoke"), 5 * planning.BLOCK)
+    measured = Measurements((c.functional for c in plan.claim.checks), Options("smoke"))
+    name, cell = next(iter(measured.cells.items()))
+    counts = dict.fromkeys(measured.cells, cell.block)
+    few = measured.blocks(counts)[name]
+    many = measured.blocks({**counts, name: 5 * cell.block})[name]
     assert many[: len(few)] == few
+    assert len(many) == 5 * len(few) == 5
 
 
 def test_the_plan_is_what_the_run_does(tmp_path):
@@ -217,7 +221,7 @@ def test_the_plan_is_what_the_run_does(tmp_path):
 
 
 def test_reference_engine_gives_the_same_verdicts(tmp_path, monkeypatch):
-    monkeypatch.setattr(planning, "BLOCK", 16_384)
+    monkeypatch.setattr(options, "LARGEST_BLOCK", 16_384)
     run = run_claims([small_claim()], Options("smoke", engine="reference"), Store(tmp_path))
     assert run.claims[0].verdict == Verdict.CONFIRMED
 

@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 
 from tests.support.models import save_tiny  # noqa: E402
 from ustat_pg.engines import InfeasibleError, MomentSums  # noqa: E402
-from ustat_pg.experiment.blocks import Block, run_task, sums_of  # noqa: E402
+from ustat_pg.experiment.blocks import Block, record_of, run_task, sums_of  # noqa: E402
 from ustat_pg.llm import cells, estimates  # noqa: E402
 from ustat_pg.llm.cells import (  # noqa: E402
     BASELINES,
@@ -330,7 +330,7 @@ def test_blocks_are_plain_data(cell):
     assert copy == cell
     assert copy.name == cell.name
     block = Block(copy, all_of(), "autograd", seed=7, first=1, replications=3)
-    found = run_task(pickle.loads(pickle.dumps(block)))
+    found = record_of(run_task(pickle.loads(pickle.dumps(block))))
     json.dumps([found, block.description], allow_nan=False)
     sums_equal(sums_of(found), cell.measure("autograd", all_of(), seed=7, first=1, replications=3))
 
@@ -451,20 +451,17 @@ def test_plans_look_at_more_than_a_block_and_keep_a_reserve(cell, monkeypatch):
     """Errors are skewed: a pilot of one block sees too little of them."""
     from ustat_pg.checks import equal
     from ustat_pg.experiment import Check, Claim, Options, mean_of
-    from ustat_pg.experiment.plan import make_plan, pilot_task
+    from ustat_pg.experiment.measurements import Measurements
+    from ustat_pg.experiment.plan import make_plan
 
     quantity = pooled("listed", "grpo", cell.group_sizes[0])
     check = Check("one", "made-up", mean_of(cell, quantity), equal(1.0, relative_margin=0.1))
     claim = Claim("gradient_mse_lm", (), (check,))
-    seen = []
-
-    def found(task):
-        seen.append(task.replications)
-        return {"n": 9, "mean": [1.0], "products": [[8.0]]}
-
-    plan = make_plan(claim, found, Options())
-    assert seen == [pilot_task(cell, (quantity,), Options()).replications]
-    assert seen[0] > cell.block
+    (task,) = Measurements([check.functional], Options()).pilot_tasks.values()
+    assert task.replications > cell.block
+    sums = MomentSums(9, np.array([1.0]), np.array([[8.0]]))
+    pilots = {cell.name: ((quantity,), sums)}
+    plan = make_plan(claim, pilots, Options())
     monkeypatch.setattr(type(cell), "reserve", 1.0)
-    bare = make_plan(claim, found, Options())
+    bare = make_plan(claim, pilots, Options())
     assert plan.needed["one"] == math.ceil(1.6 * bare.needed["one"])

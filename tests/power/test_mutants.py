@@ -11,8 +11,7 @@ import pytest
 from simulations import Suite, claim
 from tests.support.gradient_mutants import BODIES, ENDINGS, MUTANTS
 from ustat_pg.checks import Verdict
-from ustat_pg.experiment import Claim, Options, Store, run_claims
-from ustat_pg.experiment import plan as planning
+from ustat_pg.experiment import Claim, Options, Store, options, run_claims
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +33,7 @@ def few(stem: str) -> Claim:
 @pytest.fixture
 def quick_blocks(monkeypatch):
     """Smaller blocks: the reference engine is slow, and these mutants are far from the truth."""
-    monkeypatch.setattr(planning, "BLOCK", 8_192)
+    monkeypatch.setattr(options, "LARGEST_BLOCK", 8_192)
 
 
 def run(stems, engine, folder):

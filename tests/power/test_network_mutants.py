@@ -16,8 +16,7 @@ from simulations.problems import Entry
 from tests.support.gradient_mutants import BODIES, ENDINGS, ESTIMATORS, MUTANTS
 from tests.support.mutants import mutated, mutated_function
 from ustat_pg.checks import RivalVerdict, Verdict
-from ustat_pg.experiment import Claim, Options, Store, run_claims
-from ustat_pg.experiment import plan as planning
+from ustat_pg.experiment import Claim, Options, Store, options, run_claims
 from ustat_pg.experiment.options import BUDGETS
 
 pytestmark = pytest.mark.slow
@@ -78,7 +77,7 @@ def results(stems, on, engine, folder):
 @pytest.fixture
 def quick_blocks(monkeypatch):
     """Smaller blocks, and a budget of a few: these mutants are far from the truth."""
-    monkeypatch.setattr(planning, "BLOCK", 4_096)
+    monkeypatch.setattr(options, "LARGEST_BLOCK", 4_096)
     monkeypatch.setitem(BUDGETS, "smoke", 131_072)
 
 

@@ -15,8 +15,7 @@ import ustat_pg.engines.runs.cpu
 from simulations import Suite
 from tests.support.mutants import mutated
 from ustat_pg.checks import Verdict
-from ustat_pg.experiment import Claim, Options, Store, run_claims
-from ustat_pg.experiment import plan as planning
+from ustat_pg.experiment import Claim, Options, Store, options, run_claims
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +90,7 @@ def verdicts(claim, check, folder):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """What is far from the truth shows in few runs."""
-    monkeypatch.setattr(planning, "BLOCK", 4_096)
+    monkeypatch.setattr(options, "LARGEST_BLOCK", 4_096)
 
 
 @pytest.mark.parametrize("check", [TRANSFORM, STEP, FLOOR])

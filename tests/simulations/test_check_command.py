@@ -11,9 +11,9 @@ from attrs import evolve
 
 from simulations import Suite, claim
 from simulations.__main__ import main
-from ustat_pg.experiment import Options, Store, plan, run_claims
-from ustat_pg.experiment.alone import check_alone
+from ustat_pg.experiment import Options, Store, options, run_claims
 from ustat_pg.experiment.options import BUDGETS
+from ustat_pg.experiment.runner import check_alone
 from ustat_pg.problems import example_problem
 from ustat_pg.report import check_command, document
 from ustat_pg.results import load_run, plain
@@ -86,7 +86,7 @@ def test_another_seed_draws_something_else(smoke, capsys):
 
 
 def test_cells_of_unequal_replications_and_the_reference_engine(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(plan, "BLOCK", 256)
+    monkeypatch.setattr(options, "LARGEST_BLOCK", 256)
     monkeypatch.setitem(BUDGETS, "smoke", 1024)
     run = stored_run(tmp_path, ["oracle"], Suite("smoke"), Options("smoke", "reference"))
     slopes = [check for check in run.claims[0].checks if "order of" in check.name]
@@ -169,7 +169,7 @@ def test_the_table_names_evidence_and_rivals(capsys):
         (["mse", "skewed G=2: grpo", "--replications", "many"], "replications are 'many'"),
         (["mse", "skewed G=2: grpo", "--replications", "1"], "replications is 1"),
         (["mse", "skewed G=2: grpo", "--replications", "4,4"], "has 1 cell; give one number"),
-        (["ustatistic", "skewed G=2: grpo = U-statistic", "--replications", "4,4"], "one cell"),
+        (["ustatistic", "skewed G=2: grpo = U-statistic", "--replications", "4,4"], "has 1 cell"),
         (["ustatistic", "skewed G=2: grpo = U-statistic", "--refute", "V-stat"], "'V-statistic'"),
         (["mse", "skewed G=2: grpo", "--problem", "/nowhere.json"], "/nowhere.json: No such file"),
     ],

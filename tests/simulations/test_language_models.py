@@ -53,10 +53,13 @@ def cell():
 
 def measured(cell, checks, replications=REPLICATIONS):
     """Sums of all that the checks ask for, by the cell's name."""
-    from ustat_pg.experiment.plan import panels_of
+    from ustat_pg.experiment import Options
+    from ustat_pg.experiment.measurements import Measurements
 
-    ((name, (_, panel)),) = panels_of(check.functional for check in checks).items()
-    return {name: (panel, cell.measure("autograd", panel, replications=replications))}
+    measurements = Measurements((check.functional for check in checks), Options())
+    ((name, task),) = measurements.pilot_tasks.items()
+    asked = task.quantities
+    return {name: (asked, cell.measure("autograd", asked, replications=replications))}
 
 
 def verdicts(cell, checks, required):

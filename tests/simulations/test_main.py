@@ -17,8 +17,7 @@ import pytest
 from simulations import ON_LANGUAGE_MODELS, ON_RUNS, STEMS, Suite
 from simulations.__main__ import main
 from tests.support.readme import printed_table, verdict_table
-from ustat_pg.experiment import Options, load_results
-from ustat_pg.experiment import plan as planning
+from ustat_pg.experiment import Options, load_results, options
 from ustat_pg.experiment.options import BUDGETS
 from ustat_pg.problems import example_problem
 from ustat_pg.results import load_run
@@ -231,7 +230,7 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
     assert "REFUTED by exact" in capsys.readouterr().out
     monkeypatch.setattr(module, "gradient_mse", true)
     monkeypatch.setitem(BUDGETS, "smoke", 2)
-    monkeypatch.setattr(planning, "BLOCK", 64)
+    monkeypatch.setattr(options, "LARGEST_BLOCK", 64)
     assert main([*words, str(tmp_path / "b")]) == 3
     assert "it would need" in capsys.readouterr().out
 

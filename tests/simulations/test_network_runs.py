@@ -40,7 +40,7 @@ from ustat_pg.engines import Estimator, Gap, MomentSums
 from ustat_pg.engines.networks.cell import NetworkTraining
 from ustat_pg.estimators import advantages
 from ustat_pg.experiment import Claim, Linear
-from ustat_pg.experiment.blocks import Block, run_task, sums_of
+from ustat_pg.experiment.blocks import Block, run_task
 from ustat_pg.experiment.probes import Probe
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
@@ -521,7 +521,7 @@ def test_probes_of_whole_runs_are_those_of_the_policies_they_come_to():
         Probe(GRPO, 1, "pl"),
         Probe(GRPO, 3, "relative-mse", "grpo", 4),
     )
-    sums = sums_of(run_task(Block(training, probes, "autograd", 3, 10, 4)))
+    sums = run_task(Block(training, probes, "autograd", 3, 10, 4))
     theta = training.train(GRPO, (1, 3), seed=3, first=10, replications=4)
     values = np.array(
         [

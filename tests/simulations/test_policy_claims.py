@@ -31,11 +31,11 @@ from ustat_pg.experiment import (
     Ratio,
     Store,
     mean_of,
+    options,
     run_claims,
 )
-from ustat_pg.experiment import plan as planning
-from ustat_pg.experiment.alone import check_alone
-from ustat_pg.experiment.plan import why_not_exact
+from ustat_pg.experiment.measurements import Measurements
+from ustat_pg.experiment.runner import check_alone
 from ustat_pg.predictions import finite_weights, sup_distance
 from ustat_pg.results import plain
 
@@ -131,13 +131,13 @@ def claims_of(run) -> str:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(planning, "BLOCK", 2048)
+    monkeypatch.setattr(options, "LARGEST_BLOCK", 2048)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "BLOCK", 2048)
+        patch.setattr(options, "LARGEST_BLOCK", 2048)
         return run_claims(
             [small_claim()], Options("smoke"), Store(tmp_path_factory.mktemp("whole"))
         )
@@ -168,7 +168,7 @@ def test_which_checks_have_which_evidence(whole):
 
 def test_several_blocks_are_merged(whole):
     drawn = [c.found["simulation"].replications for c in whole.claims[0].checks]
-    assert min(drawn) >= 2 * planning.BLOCK
+    assert min(drawn) >= 2 * options.LARGEST_BLOCK
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -347,6 +347,8 @@ class TestDesigns:
     def test_every_listed_rival_is_told_apart_by_both_kinds_of_evidence(self, stem, seed):
         claim = delivered(stem, seed)
         assert set(LISTED[stem]) <= set(claim.rivals)
+        functionals = (check.functional for check in claim.checks)
+        measured = Measurements(functionals, Options("smoke"))
         for rival in claim.rivals:
             for origin in ("made-up", "generated"):
                 apart = [
@@ -355,7 +357,7 @@ class TestDesigns:
                     if check.origin == origin
                     and rival in check.statement.rivals
                     and check.statement.distinguishable(rival)
-                    and why_not_exact(check.functional) is None
+                    and measured.why_not_exact(check.functional) is None
                 ]
                 assert apart, (rival, origin)
                 # Farther than what the prediction itself may be off by.

@@ -5,7 +5,7 @@ from .claim import Check, Claim
 from .curves import Point, run_points
 from .executors import LostWorkers, dask_cluster, mpi_cluster
 from .functionals import (
-    Identity,
+    EverySample,
     LawDistance,
     LawExcess,
     LawShare,
@@ -23,7 +23,7 @@ from .work import Interrupted
 __all__ = [
     "Check",
     "Claim",
-    "Identity",
+    "EverySample",
     "Interrupted",
     "LawDistance",
     "LawExcess",

@@ -11,17 +11,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..engines import Cell, GradientCell, MomentSums, Quantity
-from .identities import discrepancies
+from ..engines import Cell, MomentSums, Quantity
 
-__all__ = [
-    "Block",
-    "IdentityBlock",
-    "Task",
-    "halved",
-    "run_task",
-    "sums_of",
-]
+__all__ = ["Block", "halved", "record_of", "run_task", "sums_of"]
 
 
 @dataclass(frozen=True)
@@ -57,41 +49,8 @@ class Block:
         return max(self.replications, 1024) * self.cell.outputs
 
 
-@dataclass(frozen=True)
-class IdentityBlock:
-    """Drawn groups of a cell, or all of them, on which formulas are compared."""
-
-    cell: GradientCell
-    estimator: str
-    formulas: tuple[str, ...]
-    seed: int = 0
-    replications: int = 0
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """What is computed, as the store's key reads it."""
-        return {
-            "kind": "identity",
-            "cell": self.cell.name,
-            "estimator": self.estimator,
-            "formulas": list(self.formulas),
-            "seed": self.seed,
-            "replications": self.replications,
-        }
-
-    @property
-    def weight(self) -> float:
-        """Roughly how much work it is, for the progress shown."""
-        return 1_600_000
-
-
-Task = Block | IdentityBlock
-
-
-def halved(task: Task) -> Block | None:
+def halved(task: Block) -> Block | None:
     """The task with half as many runs at once; None where it has no chunk to halve."""
-    if not isinstance(task, Block):
-        return None
     smaller = task.cell.halved()
     return None if smaller is None else replace(task, cell=smaller)
 
@@ -114,25 +73,20 @@ def _one_thread(engine: str) -> None:
         _THREAD.torch = torch
 
 
-def run_task(task: Task) -> dict[str, Any]:
-    """Do the work; the result is made of numbers, lists and names."""
-    _one_thread("" if isinstance(task, IdentityBlock) else task.engine)
-    if isinstance(task, IdentityBlock):
-        count, worst = discrepancies(
-            task.cell,
-            task.estimator,
-            task.formulas,
-            seed=task.seed,
-            replications=task.replications,
-        )
-        return {"n": count, "worst": worst}
-    sums = task.cell.on(task.device).measure(
+def run_task(task: Block) -> MomentSums:
+    """Do the work."""
+    _one_thread(task.engine)
+    return task.cell.on(task.device).measure(
         task.engine,
         task.quantities,
         seed=task.seed,
         first=task.first,
         replications=task.replications,
     )
+
+
+def record_of(sums: MomentSums) -> dict[str, Any]:
+    """Sums as a store keeps them: numbers, lists and names."""
     counts = {label: count.tolist() for label, count in sums.counts.items()}
     return {
         "n": sums.n,
@@ -143,6 +97,6 @@ def run_task(task: Task) -> dict[str, Any]:
 
 
 def sums_of(result: dict[str, Any]) -> MomentSums:
-    """A block's result as sums again."""
+    """The sums that a store kept."""
     counts = {label: np.array(count) for label, count in result.get("counts", {}).items()}
     return MomentSums(result["n"], np.array(result["mean"]), np.array(result["products"]), counts)

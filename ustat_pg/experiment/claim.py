@@ -8,7 +8,7 @@ from math import isfinite
 from ..checks import Statement
 from ..paper import RESULTS
 from ..validation import InputError
-from .functionals import Functional, Identity
+from .functionals import Functional
 
 __all__ = ["Check", "Claim"]
 
@@ -30,9 +30,8 @@ class Check:
     statement: Statement
 
     def __post_init__(self) -> None:
-        if not isinstance(self.functional, Identity):
-            sharp = replace(self.statement, floor=self.functional.rounding)
-            object.__setattr__(self, "statement", sharp)
+        sharp = replace(self.statement, floor=self.functional.rounding)
+        object.__setattr__(self, "statement", sharp)
 
 
 @dataclass(frozen=True)

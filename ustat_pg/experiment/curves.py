@@ -18,8 +18,8 @@ from scipy.stats import t as student
 from ..checks import Evidence, Interval
 from ..validation import InputError
 from .functionals import LawShare, Linear, Ratio
-from .options import Options
-from .plan import block_tasks, exact_task, panels_of, why_not_exact
+from .measurements import Measurements
+from .options import Options, block_of
 from .store import Store
 from .work import Work, environment
 
@@ -31,10 +31,10 @@ __all__ = ["Point", "run_points"]
 ALPHA = 0.05
 """Intervals of figures are 95% ones, each for itself: they decide nothing."""
 
-FEW = 2_000
+FEW_RUNS = 2_000
 """Runs below which an interval that holds at every sample size would say nothing in a figure."""
 
-BLOCKS = {"smoke": 1, "quick": 2, "full": 64}
+POINT_BLOCKS = {"smoke": 1, "quick": 2, "full": 64}
 """Blocks of every measured point, by size."""
 
 
@@ -71,7 +71,7 @@ class Point:
 def _interval(evidence: Evidence) -> Interval:
     """A point's 95% interval: Student's where there are few runs, or no range is known."""
     n, found = evidence.replications, evidence.interval
-    if (not 2 <= n < FEW and isfinite(found.half_width)) or not isfinite(evidence.estimate):
+    if (not 2 <= n < FEW_RUNS and isfinite(found.half_width)) or not isfinite(evidence.estimate):
         return found
     half = float(student.ppf(1 - ALPHA / 2, n - 1)) * evidence.standard_error
     return Interval(evidence.estimate - half, evidence.estimate + half)
@@ -97,25 +97,25 @@ def run_points(
     """
     import pandas as pd
 
-    measured = panels_of(p.functional for p in points if p.functional is not None)
-    asked = panels_of(p.functional for p in points if p.functional is not None and p.enumerate)
-    exact = {name: task for name, panel in asked.items() if (task := exact_task(*panel)).quantities}
-    blocks = {
-        name: block_tasks(cell, panel, options, BLOCKS[options.size] * cell.block)
-        for name, (cell, panel) in measured.items()
-        if options.simulates
+    functionals = [point.functional for point in points if point.functional is not None]
+    wanted = [p.functional for p in points if p.functional is not None and p.enumerate]
+    measured = Measurements(functionals, options, enumerated=wanted)
+    replications = {
+        name: POINT_BLOCKS[options.size] * block_of(cell) for name, cell in measured.cells.items()
     }
     with environment(options, executor) as pool:
         work = Work(store, options, pool)
-        work.run([*exact.values(), *(task for of in blocks.values() for task in of)], "curves")
-        known = {name: (task.quantities, work.sums([task])) for name, task in exact.items()}
-        drawn = {name: (measured[name][1], work.sums(of)) for name, of in blocks.items()}
+        blocks = measured.blocks(replications).values()
+        work.run(
+            [*measured.exact_tasks.values(), *(task for by in blocks for task in by)], "curves"
+        )
+        known, drawn = measured.exact(work), measured.drawn(work, replications)
     rows = []
     for point in points:
         row: dict[str, Any] = {"figure": point.figure, "series": point.series, **point.at}
         row["prediction"] = point.prediction
         if point.functional is not None:
-            if point.enumerate and why_not_exact(point.functional) is None:
+            if point.enumerate and measured.why_not_exact(point.functional) is None:
                 row["exact"] = point.functional.exact(known)
             if drawn:
                 evidence = point.functional.evidence(drawn, ALPHA)

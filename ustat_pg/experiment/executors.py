@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from platform import node
 from typing import Any
 
+from ..engines import MomentSums
 from ..validation import InputError
-from .blocks import run_task
+from .blocks import Block, run_task
 from .store import program
 
 __all__ = [
@@ -31,9 +32,9 @@ __all__ = [
     "run_there",
 ]
 
-ANSWER = 10.0
+ANSWER_SECONDS = 10.0
 """Seconds within which a scheduler must answer."""
-PATIENCE = 60.0
+PATIENCE_SECONDS = 60.0
 """Seconds that a run waits for workers to come back when none is left."""
 _KEEPS = "finished blocks are kept, and the same command continues from them"
 
@@ -46,13 +47,13 @@ class WrongVersion(InputError):
     """A worker would compute with other code than the process that asks it."""
 
 
-def run_there(asked: str, cell: bytes, rest: bytes) -> dict[str, Any]:
+def run_there(asked: str, cell: bytes, rest: bytes) -> MomentSums:
     """Do the work in another process.
 
     Arguments:
         asked: the :func:`~ustat_pg.experiment.store.program` whose results are asked for.
         cell: the task's cell, pickled; a cluster may keep these bytes on its workers.
-        rest: the task's class and its other fields, pickled.
+        rest: the task's other fields, pickled.
 
     Raises:
         WrongVersion: another program runs in this process.
@@ -62,8 +63,7 @@ def run_there(asked: str, cell: bytes, rest: bytes) -> dict[str, Any]:
             f"a worker on {node()} has {program()}, and this process has {asked}: "
             "install the same versions there and start the worker again"
         )
-    kind, fields = pickle.loads(rest)
-    return run_task(kind(cell=pickle.loads(cell), **fields))
+    return run_task(Block(cell=pickle.loads(cell), **pickle.loads(rest)))
 
 
 class Cluster(Executor):
@@ -114,7 +114,7 @@ def _line(error: BaseException) -> str:
 
 @contextmanager
 def dask_cluster(
-    address: str, answer: float = ANSWER, patience: float = PATIENCE
+    address: str, answer: float = ANSWER_SECONDS, patience: float = PATIENCE_SECONDS
 ) -> Iterator[Cluster]:
     """The workers of a Dask cluster that is running, as an executor.
 

@@ -6,22 +6,24 @@ or a statement about a gap's law. Each knows what one replication of it may be a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log, sqrt
+from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import brentq
 
 from ..checks import Evidence, Interval, empirical_bernstein, replications_needed
 from ..checks.intervals import half_width
-from ..engines import Cell, ConditionalPit, GradientCell, MomentSums, Pit, Quantity, Training
+from ..engines import Cell, ConditionalPit, MomentSums, Pit, Quantity, Training
 from ..engines.runs.cell import BINS
 from ..validation import InputError
 
 __all__ = [
+    "EverySample",
     "Functional",
-    "Identity",
     "LawDistance",
     "LawExcess",
     "LawShare",
@@ -41,8 +43,47 @@ NO_NUMBER = 2**62
 Sums = Mapping[str, tuple[Sequence[Quantity], MomentSums]]
 
 
+class Functional(ABC):
+    """What a check estimates: a number made of the means of quantities on cells."""
+
+    errs: ClassVar[bool] = True
+    """Whether draws can mislead: such a check takes a share of the claim's false alarms."""
+
+    @property
+    @abstractmethod
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells that are measured."""
+
+    @property
+    @abstractmethod
+    def quantities(self) -> tuple[Quantity, ...]:
+        """What is measured on each of them."""
+
+    @property
+    def parts(self) -> tuple[Functional, ...]:
+        """The functionals whose quantities are measured on their own cells only."""
+        return (self,)
+
+    @property
+    @abstractmethod
+    def rounding(self) -> float:
+        """The rounding error of the value."""
+
+    @abstractmethod
+    def exact(self, sums: Sums) -> float:
+        """The value, from enumerated means."""
+
+    @abstractmethod
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        """Estimate and interval, from the sums of draws."""
+
+    @abstractmethod
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        """The replications for an interval of that half-width, by a pilot's sums."""
+
+
 @dataclass(frozen=True)
-class Linear:
+class Linear(Functional):
     """constant + Σ weight · E quantity on one cell."""
 
     cell: Cell
@@ -100,7 +141,34 @@ def mean_of(cell: Cell, quantity: Quantity) -> Linear:
 
 
 @dataclass(frozen=True)
-class Ratio:
+class EverySample(Linear):
+    """A mean of squares that is 0 because the square of every sample is 0.
+
+    One sample that differs refutes an identity, and no number of samples errs on a true one: the
+    interval is the mean alone.
+
+    Arguments:
+        cell, weights, constant: as :class:`Linear` has them.
+        limit: the means that are taken for rounding.
+    """
+
+    limit: float = 0.0
+    errs: ClassVar[bool] = False
+
+    @property
+    def rounding(self) -> float:
+        return self.limit
+
+    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+        n, mean, _ = self.moments(sums)
+        return Evidence(mean, Interval(mean, mean), replications=n, rounding=self.limit)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return self.cell.block
+
+
+@dataclass(frozen=True)
+class Ratio(Functional):
     """E numerator / E denominator, both combinations on the same cell; the denominator positive.
 
     Arguments:
@@ -180,7 +248,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class LogSlope:
+class LogSlope(Functional):
     """The least-squares slope of log(functional) on given abscissae, one cell each.
 
     Arguments:
@@ -208,6 +276,11 @@ class LogSlope:
     @property
     def quantities(self) -> tuple[Quantity, ...]:
         return tuple(quantity for point in self.points for quantity in point.quantities)
+
+    @property
+    def parts(self) -> tuple[Functional, ...]:
+        # Another point's cell may take fewer steps than a quantity asks for.
+        return self.points
 
     @property
     def _weights(self) -> np.ndarray:
@@ -249,7 +322,7 @@ class LogSlope:
 
 
 @dataclass(frozen=True)
-class _Law:
+class _Law(Functional):
     """The law of a gap on one cell of whole runs. It has no exact value."""
 
     cell: Training
@@ -378,33 +451,3 @@ def _band_replications(margin: float, alpha: float) -> int:
 
 Point = Linear | Ratio | LawDistance
 """What a slope can go through."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """The largest relative discrepancy between an estimator and a formula over a cell's groups.
-
-    An identity holds in every sample, and one sample refutes it; so there is no sampling error.
-
-    Arguments:
-        cell: one prompt, batch size 1.
-        formula: its name, see :mod:`ustat_pg.experiment.identities`.
-        estimator: the side of the identity that trainers compute.
-        rivals: the formulas of the rivals, by the rivals' names.
-    """
-
-    cell: GradientCell
-    formula: str
-    rivals: tuple[tuple[str, str], ...] = ()
-    estimator: str = "grpo"
-
-    @property
-    def cells(self) -> tuple[GradientCell, ...]:
-        return (self.cell,)
-
-    @property
-    def formulas(self) -> tuple[str, ...]:
-        return (self.formula, *(formula for _, formula in self.rivals))
-
-
-Functional = Linear | Ratio | LogSlope | LawDistance | LawExcess | LawShare | Identity

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..engines import Cell
 from ..engines.base import require_engine
 from ..validation import InputError, integer
 
-__all__ = ["BUDGETS", "Options"]
+__all__ = ["BUDGETS", "LARGEST_BLOCK", "Options", "block_of"]
+
+LARGEST_BLOCK = 65_536
+"""The most replications in a block, of any cell."""
 
 BUDGETS = {"smoke": 6_000_000, "quick": 20_000_000, "full": 500_000_000}
 """The most replications of one check, by size."""
@@ -49,3 +53,8 @@ class Options:
     def budget(self) -> int:
         """The most replications of one check."""
         return BUDGETS[self.size]
+
+
+def block_of(cell: Cell) -> int:
+    """The replications in a block of a cell."""
+    return min(cell.block, LARGEST_BLOCK)

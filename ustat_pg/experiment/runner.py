@@ -8,34 +8,24 @@ not of workers, order or interruptions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import isnan
-from typing import Any
 
-from ..checks import Decision, Evidence, Interval, RivalVerdict, Verdict, decide
-from ..engines import MomentSums, Quantity
+from ..checks import Evidence, decide
 from ..results import CheckResult, ClaimResult, Findings
-from .blocks import Task, sums_of
+from ..validation import InputError, integer
 from .claim import Check, Claim
-from .functionals import Identity, Sums
-from .options import Options
-from .plan import (
-    Plan,
-    block_tasks,
-    exact_task,
-    first_wave,
-    identity_task,
-    make_plan,
-    panels,
-    why_not_compared,
-    why_not_exact,
-)
-from .store import Store
+from .functionals import Sums
+from .measurements import Measurements
+from .options import Options, block_of
+from .plan import Plan, alpha_of, make_plan
+from .store import Memory, Store
 from .work import Work, environment
 
-__all__ = ["Run", "plan_claims", "run_claims"]
+__all__ = ["Run", "check_alone", "plan_claims", "run_claims"]
 
 
 @dataclass(frozen=True)
@@ -48,85 +38,46 @@ class Run:
     set_aside: tuple[str, ...]
 
 
-def _decide(plan: Plan, work: Work, options: Options) -> ClaimResult:
-    exact_sums: dict[str, tuple[Sequence[Quantity], MomentSums]] = {}
-    simulated: dict[str, tuple[Sequence[Quantity], MomentSums]] = {}
-    for name, (cell, panel) in panels(plan.claim).items():
-        task = exact_task(cell, panel)
-        if task.quantities:
-            exact_sums[name] = (task.quantities, sums_of(work[task]))
-        if options.simulates:
-            blocks = block_tasks(cell, panel, options, plan.replications[name])
-            simulated[name] = (panel, work.sums(blocks))
-    results = []
-    for check in plan.claim.checks:
-        if isinstance(check.functional, Identity):
-            results.append(decide_identity(check, work.__getitem__, options))
-            continue
-        reason = why_not_exact(check.functional)
-        found: dict[str, Findings] = {}
-        if reason is None:
-            reason = enumerate_check(check, exact_sums, found)
-        if options.simulates:
-            evidence = check.functional.evidence(simulated, plan.alpha)
-            decision = decide(check.statement, evidence, plan.required[check.name])
-            found["simulation"] = Findings.of(evidence, decision, plan.needed[check.name])
-        required = plan.required.get(check.name, ())
-        results.append(
-            CheckResult.of(check.name, check.origin, check.statement, found, reason, required)
-        )
-    claim = plan.claim
+def _planned(claims: Sequence[Claim], work: Work, what: str) -> list[tuple[Measurements, Plan]]:
+    """What each claim measures, and its plan, once the first wave is run."""
+    options = work.options
+    measured = [
+        Measurements((check.functional for check in claim.checks), options) for claim in claims
+    ]
+    work.run((task for each in measured for task in each.first_wave()), what)
+    return [
+        (each, make_plan(claim, each.pilots(work), options))
+        for claim, each in zip(claims, measured, strict=True)
+    ]
+
+
+def _decide(measured: Measurements, plan: Plan, work: Work) -> ClaimResult:
+    exact, drawn = measured.exact(work), measured.drawn(work, plan.replications)
+    results = [_settle(check, measured, plan, exact, drawn) for check in plan.claim.checks]
+    claim, simulates = plan.claim, measured.options.simulates
     return ClaimResult.of(
-        claim.stem, claim.rivals, results, claim.by_simulation, simulates=options.simulates
+        claim.stem, claim.rivals, results, claim.by_simulation, simulates=simulates
     )
 
 
-def enumerate_check(check: Check, sums: Sums, found: dict[str, Findings]) -> str | None:
-    """Add what is found without sampling; or say why there is nothing."""
-    assert not isinstance(check.functional, Identity)
-    value = check.functional.exact(sums)
-    if isnan(value) and not all(cell.settles for cell in check.functional.cells):
-        return "backward induction did not settle on the finest grid that is feasible"
-    evidence = Evidence.enumerated(value, check.statement)
-    found["exact"] = Findings.of(evidence, decide(check.statement, evidence, ()))
-    return None
-
-
-def decide_identity(
-    check: Check, found_by: Callable[[Task], dict[str, Any]], options: Options
+def _settle(
+    check: Check, measured: Measurements, plan: Plan, exact: Sums, drawn: Sums
 ) -> CheckResult:
-    """An identity's rivals are judged by the discrepancies of their own formulas."""
-    functional = check.functional
-    assert isinstance(functional, Identity)
-    found: dict[str, Findings] = {}
-    reason = why_not_compared(functional.cell)
-    kinds: list[tuple[str, Options | None]] = [("exact", None)] if reason is None else []
-    if options.simulates:
-        kinds.append(("simulation", options))
-    for kind, draws in kinds:
-        record = found_by(identity_task(functional, draws))
-
-        def evidence(worst: float, groups: int = record["n"]) -> Evidence:
-            rounding = check.statement.region.high
-            return Evidence(worst, Interval(worst, worst), replications=groups, rounding=rounding)
-
-        verdicts: dict[str, Verdict] = {}
-        for formula, worst in record["worst"].items():
-            verdicts[formula] = decide(check.statement, evidence(worst)).verdict
-        rivals = {}
-        for rival, formula in functional.rivals:
-            if verdicts[formula] == Verdict.REFUTED:
-                rivals[rival] = RivalVerdict.REFUTED
-            elif kind == "simulation" and (
-                "exact" not in found or found["exact"].rivals[rival] == RivalVerdict.REFUTED
-            ):
-                # No drawn group shows the difference, but others may.
-                rivals[rival] = RivalVerdict.SURVIVED
-            else:
-                rivals[rival] = RivalVerdict.NOT_DISTINGUISHABLE
-        worst = record["worst"][functional.formula]
-        found[kind] = Findings.of(evidence(worst), Decision(verdicts[functional.formula], rivals))
-    required = [rival for rival, _ in functional.rivals]
+    """A check's evidence of either kind, and what follows from it."""
+    functional, found = check.functional, dict[str, Findings]()
+    reason = measured.why_not_exact(functional)
+    if reason is None:
+        value = functional.exact(exact)
+        if isnan(value) and not all(cell.settles for cell in functional.cells):
+            reason = "backward induction did not settle on the finest grid that is feasible"
+        else:
+            evidence = Evidence.enumerated(value, check.statement)
+            found["exact"] = Findings.of(evidence, decide(check.statement, evidence, ()))
+    required = plan.required.get(check.name, ())
+    if measured.options.simulates:
+        evidence = functional.evidence(drawn, plan.alpha)
+        decision = decide(check.statement, evidence, required)
+        found["simulation"] = Findings.of(evidence, decision, plan.needed.get(check.name, 0))
     return CheckResult.of(check.name, check.origin, check.statement, found, reason, required)
 
 
@@ -136,8 +87,7 @@ def plan_claims(
     """Run the first wave and say what the second would run."""
     with environment(options, executor) as pool:
         work = Work(store, options, pool)
-        work.run(first_wave(claims, options), "pilots")
-        return [make_plan(claim, work.__getitem__, options) for claim in claims]
+        return [plan for _, plan in _planned(claims, work, "pilots")]
 
 
 def run_claims(
@@ -166,14 +116,77 @@ def run_claims(
     start = time.perf_counter()
     with environment(options, executor) as pool:
         work = Work(store, options, pool, on_done)
-        work.run(first_wave(claims, options), "enumerate")
-        plans = [make_plan(claim, work.__getitem__, options) for claim in claims]
-        second = [
-            block
-            for plan in plans
-            for name, (cell, panel) in panels(plan.claim).items()
-            for block in block_tasks(cell, panel, options, plan.replications.get(name, 0))
-        ]
-        work.run(second, "simulate")
-        results = tuple(_decide(plan, work, options) for plan in plans)
-    return Run(results, tuple(plans), time.perf_counter() - start, tuple(store.set_aside))
+        planned = _planned(claims, work, "enumerate")
+        second = (measured.blocks(plan.replications) for measured, plan in planned)
+        work.run((task for by in second for blocks in by.values() for task in blocks), "simulate")
+        results = tuple(_decide(measured, plan, work) for measured, plan in planned)
+    return Run(
+        results,
+        tuple(plan for _, plan in planned),
+        time.perf_counter() - start,
+        tuple(store.set_aside),
+    )
+
+
+def check_alone(
+    claim: Claim,
+    name: str,
+    options: Options,
+    replications: Sequence[int] = (),
+    refute: Collection[str] = (),
+) -> CheckResult:
+    """Settle one check of a claim, with that many replications; nothing is stored or read.
+
+    Arguments:
+        claim: the whole claim: the check's share of the false alarms depends on it.
+        name: the check's.
+        options: engine, seed and workers; the size is the claim's own.
+        replications: of its cells, one number for all or one for each; one block each unless given.
+        refute: the rivals that the check must refute to be CONFIRMED, as a run plans them.
+
+    Raises:
+        InputError: a check or rival that the claim does not have, or a number of replications for
+            which there is no cell.
+    """
+    check = _find(claim, name)
+    for rival in refute:
+        if rival not in check.statement.rivals:
+            known = list(check.statement.rivals)
+            raise InputError(_unknown(f"rival of {name!r}", rival, known))
+    for number in replications:
+        integer("replications", number, 2)
+    functionals = (other.functional for other in claim.checks)
+    measured = Measurements(functionals, options, only=check.functional)
+    cells = measured.cells
+    if len(replications) not in (0, 1, len(cells)):
+        raise InputError(
+            f"{len(replications)} numbers of replications: {name!r} has {len(cells)} "
+            f"cell{'s' * (len(cells) > 1)}; give one number, or one for each"
+        )
+    numbers = list(replications) or [block_of(cell) for cell in cells.values()]
+    numbers *= len(cells) // len(numbers)
+    plan = Plan(claim, alpha_of(claim), {name: tuple(refute)})
+    plan.replications = dict(zip(cells, numbers, strict=True))
+    with environment(options, None) as pool:
+        work = Work(Memory(), options, pool)
+        enumerable = measured.why_not_exact(check.functional) is None
+        blocks = measured.blocks(plan.replications).values()
+        enumerations = measured.exact_tasks.values() if enumerable else ()
+        work.run([*enumerations, *(task for by in blocks for task in by)], "check")
+        exact = measured.exact(work) if enumerable else {}
+        drawn = measured.drawn(work, plan.replications)
+    return _settle(check, measured, plan, exact, drawn)
+
+
+def _find(claim: Claim, name: str) -> Check:
+    for check in claim.checks:
+        if check.name == name:
+            return check
+    raise InputError(_unknown(f"check of {claim.stem}", name, [c.name for c in claim.checks]))
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
+    """The message that there is no such name, with the names that may have been meant."""
+    near = get_close_matches(name, known, n=3, cutoff=0.3) or list(known)[:3]
+    said = ", ".join(repr(other) for other in near) or "there are none"
+    return f"{what} {name!r} is unknown; the nearest of {len(known)}: {said}"

@@ -21,7 +21,7 @@ import numpy as np
 from .._version import __version__
 from ..validation import InputError
 
-__all__ = ["Store", "StoreError", "code_version", "program"]
+__all__ = ["Memory", "Store", "StoreError", "code_version", "program"]
 
 _MAKERS = (
     "distributions",
@@ -30,7 +30,7 @@ _MAKERS = (
     "engines",
     "predictions/mse.py",
     "experiment/blocks.py",
-    "experiment/identities.py",
+    "experiment/formulas.py",
     "experiment/probes.py",
 )
 _MAKER_FILES = (
@@ -174,6 +174,19 @@ class Store:
                 f"{path}: cannot be written: {error.strerror}; finished blocks are kept, "
                 "and the same command continues from them"
             ) from None
+
+
+class Memory(Store):
+    """A store that reads nothing and keeps nothing."""
+
+    def __init__(self) -> None:
+        self.set_aside = []
+
+    def get(self, description: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def put(self, description: dict[str, Any], result: dict[str, Any]) -> None:
+        """Drop a result."""
 
 
 def _checksum(result: Any) -> str:

@@ -16,16 +16,14 @@ from tqdm import tqdm
 
 from ..engines import MomentSums
 from ..memory import ChunkWarning, out_of_memory
-from .blocks import Block, Task, halved, run_task, sums_of
+from .blocks import Block, halved, record_of, run_task, sums_of
 from .executors import Cluster, LostWorkers, loss, run_there
 from .options import Options
 from .store import Store, program
 
 __all__ = ["Interrupted", "Work", "environment"]
 
-Results = dict[str, dict[str, Any]]
-
-LOOK = 5.0
+CLUSTER_POLL_SECONDS = 5.0
 """Seconds after which a cluster is asked for its workers though no block has come."""
 
 
@@ -45,12 +43,12 @@ class Work:
     ) -> None:
         self.store, self.options, self.executor = store, options, executor
         self.on_done = on_done
-        self.results: Results = {}
+        self.results: dict[str, MomentSums] = {}
         self._cells: dict[int, tuple[Any, Any]] = {}
 
-    def run(self, tasks: Iterable[Task], what: str) -> None:
+    def run(self, tasks: Iterable[Block], what: str) -> None:
         """Have the results of all tasks, from the store or by running them."""
-        missing: dict[str, Task] = {}
+        missing: dict[str, Block] = {}
         for task in tasks:
             key = self.store.key(task.description)
             if key in self.results or key in missing:
@@ -74,16 +72,16 @@ class Work:
         ) as bar:
             self._drain(missing, bar)
 
-    def _stored(self, task: Task) -> dict[str, Any] | None:
+    def _stored(self, task: Block) -> MomentSums | None:
         """A task's result, or that of the smaller chunk which a run went on with."""
-        asked: Task | None = task
+        asked: Block | None = task
         while asked is not None:
             if (found := self.store.get(asked.description)) is not None:
-                return found
+                return sums_of(found)
             asked = halved(asked)
         return None
 
-    def _submit(self, task: Task) -> Future[Any]:
+    def _submit(self, task: Block) -> Future[Any]:
         if isinstance(self.executor, ThreadPoolExecutor):
             # The threads of this process read tasks where they are.
             return self.executor.submit(run_task, task)
@@ -94,7 +92,7 @@ class Work:
             data = pickle.dumps(cell)
             kept = self.executor.keep(data) if isinstance(self.executor, Cluster) else data
             self._cells[id(cell)] = cell, kept
-        rest = pickle.dumps((type(task), fields))
+        rest = pickle.dumps(fields)
         return self.executor.submit(run_there, program(), self._cells[id(cell)][1], rest)
 
     def _threads(self) -> int:
@@ -102,9 +100,9 @@ class Work:
             return max(self.executor.threads(), 1)
         return self.options.workers
 
-    def _drain(self, missing: dict[str, Task], bar: Any) -> None:
+    def _drain(self, missing: dict[str, Block], bar: Any) -> None:
         queue = list(missing.items())[::-1]
-        running: dict[Any, tuple[str, Task]] = {}
+        running: dict[Any, tuple[str, Block]] = {}
         too_large: set[str] = set()
         try:
             while queue or running:
@@ -116,7 +114,7 @@ class Work:
                     while task.cell.name in too_large and (less := halved(task)) is not None:
                         task = less
                     running[self._submit(task)] = (key, task)
-                done, _ = wait(running, timeout=LOOK, return_when=FIRST_COMPLETED)
+                done, _ = wait(running, timeout=CLUSTER_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in done:
                     key, task = running.pop(future)
                     try:
@@ -136,7 +134,7 @@ class Work:
                         queue.append((key, smaller))
                         continue
                     self.results[key] = result
-                    self.store.put(task.description, result)
+                    self.store.put(task.description, record_of(result))
                     bar.update(task.weight)
                     if self.on_done is not None:
                         self.on_done()
@@ -151,14 +149,12 @@ class Work:
             # What is under way when a run stops is finished and kept, unless its executor can drop it.
             for future, (_, task) in running.items():
                 if not future.cancel() and future.exception() is None:
-                    self.store.put(task.description, future.result())
-
-    def __getitem__(self, task: Task) -> dict[str, Any]:
-        return self.results[self.store.key(task.description)]
+                    self.store.put(task.description, record_of(future.result()))
 
     def sums(self, tasks: Sequence[Block]) -> MomentSums:
         """The sums of blocks, merged in their order."""
-        return reduce(MomentSums.merge, (sums_of(self[task]) for task in tasks))
+        results = (self.results[self.store.key(task.description)] for task in tasks)
+        return reduce(MomentSums.merge, results)
 
 
 @contextmanager

@@ -1,0 +1,223 @@
+"""Formulas that an estimator is compared with group by group (Lemma 1, ustatistic).
+
+Each takes scores (n, G, d), rewards (n, G) and the law of one rollout, and gives (n, d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log10
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engines import Draws, Estimator, GradientCell, InfeasibleError, MomentSums, Quantity
+from ..engines.base import require_block
+from ..engines.gradients import exact, reference
+from ..estimators import gradient
+from ..ustatistics import (
+    Hoeffding,
+    covariance_kernel,
+    covariance_ustatistic,
+    hoeffding,
+    ustatistic,
+)
+from ..validation import InputError
+
+__all__ = ["FORMULAS", "FormulaDistance", "Groups"]
+
+Array = NDArray[np.float64]
+Law = tuple[Array, Array, Array]
+"""One rollout at one prompt: scores (M, d), rewards (M,), probabilities (M,)."""
+
+ENUMERATED_GROUPS = 300
+"""The most groups of a cell on which formulas are compared one by one."""
+
+DRAWN_GROUPS = 100
+"""Groups in a block, and the fewest of a problem so large that their parts take long."""
+FEWEST_DRAWN_GROUPS = 5
+
+KERNEL_VALUES = 200_000_000
+"""Numbers in the kernel's tables for all groups of a block: a Hoeffding part has every pair of
+outcomes."""
+
+
+def _each(function: Callable[[Array, Array, Law], Any]) -> Callable[[Array, Array, Law], Array]:
+    """A formula for one group, applied to every group."""
+
+    def apply(scores: Array, rewards: Array, law: Law) -> Array:
+        return np.stack([function(s, z, law) for s, z in zip(scores, rewards, strict=True)])
+
+    return apply
+
+
+def _parts(scores: Array, rewards: Array, law: Law) -> Hoeffding:
+    return hoeffding(covariance_kernel, (scores, rewards), law[:2], law[2])
+
+
+def _both_parts(scores: Array, rewards: Array, law: Law) -> Array:
+    parts = _parts(scores, rewards, law)
+    return np.asarray(parts.mean + parts.first + parts.second)
+
+
+def _first_part(scores: Array, rewards: Array, law: Law) -> Array:
+    parts = _parts(scores, rewards, law)
+    return np.asarray(parts.mean + parts.first)
+
+
+FORMULAS: dict[str, Callable[[Array, Array, Law], Array]] = {
+    "U-statistic": _each(lambda s, z, _: ustatistic(covariance_kernel, (s, z))),
+    "U-statistic in O(G d)": lambda s, z, _: covariance_ustatistic(s, z),
+    "g + first + second": _each(_both_parts),
+    "g + first": _each(_first_part),
+}
+"""The formulas by name."""
+
+
+@dataclass(frozen=True)
+class FormulaDistance:
+    """‖ĝ - f‖² of an estimator and a formula on the same group, relative to the cell's scale.
+
+    Arguments:
+        estimator: the side of an identity that trainers compute.
+        formula: the other side, one of :data:`FORMULAS`.
+
+    Raises:
+        InputError: there is no such formula.
+    """
+
+    estimator: Estimator
+    formula: str
+
+    def __post_init__(self) -> None:
+        if self.formula not in FORMULAS:
+            raise InputError(f"formula {self.formula!r} is unknown: {', '.join(FORMULAS)}")
+
+    @property
+    def label(self) -> str:
+        return f"distance[{self.estimator.label},{self.formula}]"
+
+
+@dataclass(frozen=True)
+class Groups(GradientCell):
+    """A cell of single groups at one prompt, on each of which formulas are compared.
+
+    An identity holds in every sample, so that few groups are drawn, by the reference engine.
+
+    Arguments:
+        problem, group_size, batch_size, design, device: as :class:`~ustat_pg.engines.GradientCell`
+            has them: one prompt, batch size 1.
+
+    Raises:
+        InputError: several prompts.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.problem.contexts != 1 or self.batch_size != 1:
+            raise InputError("formulas are compared at one prompt, batch size 1")
+
+    @property
+    def name(self) -> str:
+        """The cell's address in the space of draws."""
+        return f"{super().name}/groups"
+
+    @property
+    def block(self) -> int:
+        """The groups in a block: fewer of a problem with many outcomes or parameters."""
+        values = int(self.problem.outcomes.counts.max()) ** 2 * self.problem.d
+        return min(DRAWN_GROUPS, max(FEWEST_DRAWN_GROUPS, KERNEL_VALUES // values))
+
+    def pilot(self, replications: int) -> int:
+        """One group: a plan needs none."""
+        return 1
+
+    def engine(self, asked: str) -> str:
+        """The reference engine."""
+        return "reference"
+
+    @cached_property
+    def law(self) -> Law:
+        """The law of one rollout."""
+        outcomes = self.problem.outcomes
+        scores = self.problem.policy.scores(0)
+        return scores[outcomes.arms[0]], outcomes.rewards[0], outcomes.probs[0]
+
+    @cached_property
+    def scale(self) -> float:
+        """The largest norm of a score times the largest reward; 1 where that is 0."""
+        scores, rewards, _ = self.law
+        return float(np.linalg.norm(scores, axis=1).max() * np.abs(rewards).max()) or 1.0
+
+    def groups(self, draws: Draws) -> tuple[Array, Array]:
+        """The scores (n, G, d) and rewards (n, G) of drawn groups."""
+        return self.problem.policy.scores(0)[draws.arms[:, 0]], draws.rewards[:, 0]
+
+    def range(self, quantity: Quantity) -> tuple[float, float]:
+        """From 0 on."""
+        return 0.0, np.inf
+
+    def rounding(self, quantity: Quantity) -> float:
+        """Nothing: what is taken for rounding is the claim's to say."""
+        return 0.0
+
+    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+        """Refuse what is no distance from a formula, and leave-one-out in a group of one."""
+        self._distances(quantities)
+
+    def _distances(self, quantities: Sequence[Quantity]) -> list[FormulaDistance]:
+        distances = [each for each in quantities if isinstance(each, FormulaDistance)]
+        if not quantities or len(distances) < len(quantities):
+            raise InputError("groups are compared with formulas, and with at least one")
+        if self.group_size < 2:
+            raise InputError(f"group size is {self.group_size}: formulas need pairs of outputs")
+        return distances
+
+    def require_exact(self, quantities: Sequence[Quantity]) -> None:
+        """Raise :class:`InfeasibleError` where there are too many groups, every order apart."""
+        self.require_quantities(quantities)
+        number = exact.size(self, tuples=True)
+        if number > ENUMERATED_GROUPS:
+            raise InfeasibleError(f"10^{log10(number):.1f} groups, compared one by one")
+
+    def measure(
+        self,
+        engine: str,
+        quantities: Sequence[Quantity],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """Groups ``first`` to ``first + replications``, or every group by the exact engine.
+
+        Raises:
+            InputError: no distances from formulas, another engine than exact or reference.
+            InfeasibleError: there are too many groups for the exact engine.
+        """
+        distances = self._distances(quantities)
+        if engine == "exact":
+            self.require_exact(quantities)
+            every = exact.minibatches(self, tuples=True)
+            means = [chance @ self._squares(distances, draws) for draws, chance in every]
+            return MomentSums.exact(np.sum(means, axis=0))
+        if engine != "reference":
+            raise InputError(f"engine {engine!r} knows no formulas: choose exact or reference")
+        require_block(first, replications)
+        draws = reference.draw(self, seed=seed, first=first, replications=replications)
+        return MomentSums.of(self._squares(distances, draws))
+
+    def _squares(self, distances: Sequence[FormulaDistance], draws: Draws) -> Array:
+        """The relative squared distances on each group, (n, Q)."""
+        scores, rewards = self.groups(draws)
+        columns = []
+        for distance in distances:
+            advantages = distance.estimator.advantages(self.problem, draws)[:, 0]
+            error = FORMULAS[distance.formula](scores, rewards, self.law) - gradient(
+                scores, advantages
+            )
+            columns.append(((error / self.scale) ** 2).sum(axis=-1))
+        return np.stack(columns, axis=-1)

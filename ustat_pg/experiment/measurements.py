@@ -1,0 +1,154 @@
+"""Measurements: the cells that functionals read, each measured once however many read it.
+
+Verdicts, curves and single checks ask the same of it: what is enumerated, what is drawn as a pilot,
+which blocks make so many replications, and the sums that came of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from ..engines import Cell, InfeasibleError, Quantity
+from .blocks import Block
+from .functionals import Functional, Sums
+from .options import Options, block_of
+from .work import Work
+
+__all__ = ["PILOT_FIRST", "PILOT_REPLICATIONS", "Measurements"]
+
+PILOT_REPLICATIONS = 8_192
+"""The replications of a gradient's pilot."""
+
+PILOT_FIRST = 2**62
+"""The first replication of every pilot: no verdict reads replications from there on."""
+
+
+class Measurements:
+    """All that some functionals need measured, cell by cell.
+
+    A cell is measured by the quantities of all functionals that read it, in order of name: a compiled
+    body may add up in another order when it is asked for fewer, and the last bit would differ.
+
+    Arguments:
+        functionals: those of a claim's checks, or of a figure's points.
+        options: engine, seed and device.
+        enumerated: the functionals whose exact value is wanted; all of them unless given.
+        only: the functional whose cells alone are measured; those of all unless given.
+    """
+
+    def __init__(
+        self,
+        functionals: Iterable[Functional],
+        options: Options,
+        *,
+        enumerated: Iterable[Functional] | None = None,
+        only: Functional | None = None,
+    ) -> None:
+        functionals = list(functionals)
+        self.options = options
+        self.cells: dict[str, Cell] = {}
+        for functional in functionals if only is None else [only]:
+            self.cells.update({cell.name: cell for cell in functional.cells})
+        self._drawn = self._by_cell(functionals)
+        self._enumerated = self._drawn if enumerated is None else self._by_cell(enumerated)
+        self._reasons: dict[tuple[str, str], str | None] = {}
+
+    def _by_cell(self, functionals: Iterable[Functional]) -> dict[str, tuple[Quantity, ...]]:
+        """The quantities of each cell, in order of name."""
+        by_label: dict[str, dict[str, Quantity]] = {}
+        for functional in functionals:
+            for part in functional.parts:
+                for cell in part.cells:
+                    if cell.name in self.cells:
+                        own = by_label.setdefault(cell.name, {})
+                        own.update({quantity.label: quantity for quantity in part.quantities})
+        return {
+            name: tuple(quantities[label] for label in sorted(quantities))
+            for name, quantities in by_label.items()
+        }
+
+    def _reason(self, cell: Cell, quantity: Quantity) -> str | None:
+        """Why a quantity on a cell cannot be enumerated, or None; asked of the engine once."""
+        key = cell.name, quantity.label
+        if key not in self._reasons:
+            try:
+                cell.require_exact((quantity,))
+                self._reasons[key] = None
+            except InfeasibleError as error:
+                self._reasons[key] = str(error)
+        return self._reasons[key]
+
+    def why_not_exact(self, functional: Functional) -> str | None:
+        """Why a functional has no exact value, or None."""
+        return next(
+            (
+                reason
+                for part in functional.parts
+                for cell in part.cells
+                for quantity in sorted(part.quantities, key=lambda each: each.label)
+                if (reason := self._reason(cell, quantity)) is not None
+            ),
+            None,
+        )
+
+    @cached_property
+    def exact_tasks(self) -> dict[str, Block]:
+        """Every outcome of each cell, for those quantities that can be enumerated."""
+        tasks = {
+            name: Block(
+                cell, tuple(q for q in quantities if self._reason(cell, q) is None), "exact"
+            )
+            for name, quantities in self._enumerated.items()
+            for cell in [self.cells[name]]
+        }
+        return {name: task for name, task in tasks.items() if task.quantities}
+
+    @cached_property
+    def pilot_tasks(self) -> dict[str, Block]:
+        """A pilot of each cell, on replications that no verdict reads."""
+        options = self.options
+        asked = PILOT_REPLICATIONS // 8 if options.engine == "reference" else PILOT_REPLICATIONS
+        return {
+            name: self._block(name, PILOT_FIRST, cell.pilot(asked))
+            for name, cell in self.cells.items()
+            if options.simulates
+        }
+
+    def blocks(self, replications: Mapping[str, int]) -> dict[str, list[Block]]:
+        """The blocks of the first so many replications of each cell; the last one may be smaller."""
+        return {
+            name: [
+                self._block(name, first, min(block_of(cell), replications[name] - first))
+                for first in range(0, replications[name], block_of(cell))
+            ]
+            for name, cell in self.cells.items()
+            if self.options.simulates
+        }
+
+    def _block(self, name: str, first: int, replications: int) -> Block:
+        cell, options = self.cells[name], self.options
+        engine, quantities = cell.engine(options.engine), self._drawn[name]
+        return Block(cell, quantities, engine, options.seed, first, replications, options.device)
+
+    def first_wave(self) -> list[Block]:
+        """What must be known before a plan is made: enumerations and pilots."""
+        names = dict.fromkeys([*self.exact_tasks, *self.pilot_tasks])
+        waves = (self.exact_tasks, self.pilot_tasks)
+        return [wave[name] for name in names for wave in waves if name in wave]
+
+    def exact(self, work: Work) -> Sums:
+        """The enumerated means of each cell."""
+        return self._sums(work, {name: [task] for name, task in self.exact_tasks.items()})
+
+    def pilots(self, work: Work) -> Sums:
+        """The sums of each cell's pilot."""
+        return self._sums(work, {name: [task] for name, task in self.pilot_tasks.items()})
+
+    def drawn(self, work: Work, replications: Mapping[str, int]) -> Sums:
+        """The sums of the first so many replications of each cell."""
+        return self._sums(work, self.blocks(replications))
+
+    @staticmethod
+    def _sums(work: Work, tasks: Mapping[str, Sequence[Block]]) -> Sums:
+        return {name: (blocks[0].quantities, work.sums(blocks)) for name, blocks in tasks.items()}
