@@ -98,10 +98,10 @@ def rivals(cell: Groups) -> dict[str, float]:
         scores, rewards = cell.groups(draws)
         right = covariance_ustatistic(scores, rewards)
         for name, formula in WRONG.items():
-            squares = ((formula(scores, rewards) - right) ** 2).sum(axis=-1)
-            said[name] += float(chance @ squares) / cell.scale**2
+            apart = (formula(scores, rewards) - right) / cell.scale
+            said[name] += float(chance @ (apart**2).sum(axis=-1))
     second = gradient_mse(problem.moments(), "grpo", size).second_order_term
-    return {**said, FIRST_PART: second / cell.scale**2}
+    return {**said, FIRST_PART: second / cell.scale / cell.scale}
 
 
 def claim(suite: Suite) -> Claim:

@@ -224,7 +224,7 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
         return type(prediction)(**{**vars(prediction), "mse": prediction.mse * 1.2})
 
     monkeypatch.setattr(module, "gradient_mse", wrong)
-    monkeypatch.setattr(planning, "BLOCK", 8192)
+    monkeypatch.setattr(options, "LARGEST_BLOCK", 8192)
     words = ["verify", "minibatch", "--size", "smoke", "--out"]
     assert main([*words, str(tmp_path / "a")]) == 1
     assert "REFUTED by exact" in capsys.readouterr().out
