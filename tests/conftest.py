@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -11,6 +13,13 @@ settings.register_profile("search", deadline=None, print_blob=True)
 # Random examples are asked for by name; CI never draws any.
 asked = "ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE", "ci")
 settings.load_profile(asked)
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread():
+    """Several workers share the cores; torch is asked only where a test has loaded it."""
+    if (torch := sys.modules.get("torch")) is not None and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -20,10 +20,15 @@ import numpy as np
 import pytest
 from numba import cuda as numba_cuda
 
-from tests.agreement import test_engines as shared
-from tests.agreement import test_tokens as tokens
-from tests.agreement import test_trajectories as paths
+from tests.support import laws
 from tests.support.bends import with_bends
+from tests.support.problems import (
+    RUN_ESTIMATORS,
+    cornered,
+    named,
+    smooth,
+    vanishing,
+)
 from ustat_pg.engines import (
     Ball,
     Box,
@@ -35,9 +40,9 @@ from ustat_pg.engines import (
     GradientCell,
     SquaredError,
     Training,
+    device,
 )
 from ustat_pg.engines.gradients import cpu, cuda, reference
-from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs.cuda import Flips, flips
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
@@ -45,7 +50,7 @@ from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_probl
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-FAR = shared.FAR
+FAR = laws.FAR
 REPLICATIONS = 5
 STEPS = 12
 TOLERANCE = 1e-12
@@ -69,13 +74,13 @@ class Job:
         with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if self.most is not None:
-                patch.setattr(cuda, "MOST_THREADS", self.most)
+                patch.setattr(device, "MOST_THREADS", self.most)
             if self.segment is not None:
                 patch.setattr(cuda, "_segment", lambda quantities: self.segment)
             if self.tiles is not None:
                 patch.setattr(cuda, "_tiles", lambda quantities: self.tiles)
             if self.room is not None:
-                patch.setattr(bodies.cuda, "device_array", partial(_small, self.room))
+                patch.setattr(numba_cuda, "device_array", partial(_small, self.room))
             answer = self.call()
         return answer, [str(warning.message) for warning in caught]
 
@@ -104,29 +109,21 @@ def run(engine, trajectory, replications=4, first=FAR):
 
 def corners():
     """Problems where numbers are lost or outcomes have no probability."""
-    rewards, law = [[[1.0], [0.4], [0.7]]], np.ones((1, 3, 1))
-    yield SoftmaxBandit.linear([1.0], np.zeros((1, 3, 2)), [1.0, 1.0], rewards, law)
     # The first arm's score is exactly 0, and often all others of a group drew it: 0/0.
     offset, still = np.array([[2.0, 0.0, 0.0]]), np.array([[[0.0], [1.0], [-1.0]]])
-    yield SoftmaxBandit.linear([1.0], still, [0.0], rewards, law, offset)
-    for logits in ([0.0, -800.0, -800.0], [40.0, 0.0, 0.0], [16.0, 0.0, 0.5]):
-        yield SoftmaxBandit.tabular([1.0], [logits], rewards, law)
-    yield SoftmaxBandit.tabular(
-        [0.0, 0.5, 0.0, 0.5 - 1e-12, 1e-12, 0.0],
-        np.tile([0.0, -40.0, 25.0], (6, 1)) * np.arange(6)[:, None],
-        np.tile([[1.0, 0.0, 2.0]], (6, 3, 1)),
-        np.tile([[0.0, 1e-11, 1 - 1e-11], [0.5, 0.5, 0.0], [0.0, 1.0, 0.0]], (6, 1, 1)),
-    )
+    rewards, law = [[[1.0], [0.4], [0.7]]], np.ones((1, 3, 1))
+    idle = SoftmaxBandit.linear([1.0], still, [0.0], rewards, law, offset)
+    return [*vanishing(), idle, cornered()]
 
 
 def measured_cells():
     """Every kind of problem in every design and size; token policies; corners; a large group."""
     for kind in KINDS:
-        for cell in shared.cells(random_problem(1, kind), (1, 2, 5), (1, 3)):
+        for cell in laws.cells(random_problem(1, kind), (1, 2, 5), (1, 3)):
             yield f"{kind}/{cell.design}/G{cell.group_size}/B{cell.batch_size}", cell
     for label in ("prefix", "prefix-shared", "sorting"):
-        problem = tokens.MAKERS[label]()
-        for cell in shared.cells(problem, (2, 5), (1, problem.contexts)):
+        problem = named(label)
+        for cell in laws.cells(problem, (2, 5), (1, problem.contexts)):
             yield f"{label}/{cell.design}/G{cell.group_size}/B{cell.batch_size}", cell
     for number, problem in enumerate(corners()):
         for batch in (1, 2):
@@ -140,7 +137,7 @@ def measured_cells():
 
 def plain_quantities(size):
     """What the body for one prompt takes."""
-    usable = [e for e in shared.ESTIMATORS if e.baseline != "norm-weighted"]
+    usable = [e for e in laws.ESTIMATORS if e.baseline != "norm-weighted"]
     usable = [e for e in usable if size > 1 or e.baseline != "grpo"]
     return [*map(SquaredError, usable), *(Distance(usable[0], e) for e in usable[1:])]
 
@@ -153,8 +150,8 @@ def trajectories():
             (3, 5, 3, 3, 5, 2, "iid"),
             (4, 3, 2, 2, 3, 2, "epochs"),
         ):
-            which = paths.problem(contexts, arms, d, values, uniform=design == "epochs")
-            for estimator in paths.BASELINES:
+            which = smooth(contexts, arms, d, values, uniform=design == "epochs")
+            for estimator in RUN_ESTIMATORS:
                 yield Trajectory(
                     with_bends(which) if bent else which,
                     group,
@@ -167,7 +164,7 @@ def trajectories():
                     snapshots=(0, 1, 7, STEPS),
                     projection=Ball(np.zeros(d), 2.0) if bent else None,
                 )
-    which = paths.problem(3, 7, 3, 2)
+    which = smooth(3, 7, 3, 2)
     span = np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2)[0]
     for theta_set in (
         Ball([0.1, 0.0, -0.2], 0.4),
@@ -180,7 +177,7 @@ def trajectories():
 
 CHUNKED = GradientCell(random_problem(0, "plain"), 4, 2)
 PLAIN = GradientCell(random_problem(0, "plain"), 4)
-PATH = Trajectory(paths.problem(3, 5, 2, 2), 3, STEPS, Constant(0.5), snapshots=(0, 5, STEPS))
+PATH = Trajectory(smooth(3, 5, 2, 2), 3, STEPS, Constant(0.5), snapshots=(0, 5, STEPS))
 
 
 def all_jobs():
@@ -188,7 +185,7 @@ def all_jobs():
     jobs = {}
     for name, cell in measured_cells():
         jobs["measure", name] = Job(
-            partial(measure, "cuda", cell, shared.quantities_for(cell.group_size))
+            partial(measure, "cuda", cell, laws.quantities_for(cell.group_size))
         )
         jobs["draw", name] = Job(partial(cuda.draw, cell, seed=7, first=FAR, replications=7))
         if cell.batch_size == 1:
@@ -197,7 +194,7 @@ def all_jobs():
     for number, trajectory in enumerate(trajectories()):
         jobs["path", number] = Job(partial(run, "cuda", trajectory))
     for name, options in CHUNKS.items():
-        quantities = shared.quantities_for(4)
+        quantities = laws.quantities_for(4)
         jobs["chunks", name] = Job(partial(measure, "cuda", CHUNKED, quantities, 7), **options)
         jobs["plain chunks", name] = Job(
             partial(measure, "cuda", PLAIN, plain_quantities(4), 7), **options
@@ -269,26 +266,20 @@ def test_the_same_integers(answers):
         assert np.array_equal(found[name][1], chosen), name
         plain = reference.draw(cell, seed=7, first=FAR, replications=7)
         assert np.array_equal(plain.contexts, where)
-    assert designs == set(shared.DESIGNS)
+    assert designs == set(laws.DESIGNS)
 
 
-def compare(name, cell, quantities, found, tolerance=TOLERANCE):
+def compare(cell, quantities, found):
     expected = measure("cpu", cell, quantities, found.n)
-    scale = shared.scale_of(cell.problem) ** shared.powers(quantities)
-    off = np.abs(found.mean - expected.mean) / scale
-    assert off.max() < tolerance, (name, quantities[off.argmax()].label, off.max())
-    off = np.abs(found.products - expected.products) / np.outer(scale, scale) / found.n
-    assert off.max() < tolerance, (name, off.max())
-    assert np.array_equal(found.products, found.products.T)
-    return expected
+    laws.same_sums(found, expected, cell, quantities)
 
 
 def test_the_same_numbers(answers):
     found = of_kind(answers, "measure")
     for name, cell in measured_cells():
-        quantities = shared.quantities_for(cell.group_size)
+        quantities = laws.quantities_for(cell.group_size)
         assert found[name].n == REPLICATIONS
-        compare(name, cell, quantities, found[name])
+        compare(cell, quantities, found[name])
 
 
 def test_the_same_numbers_from_the_body_for_one_prompt(answers):
@@ -297,7 +288,7 @@ def test_the_same_numbers_from_the_body_for_one_prompt(answers):
     for name, cell in measured_cells():
         if name in found:
             quantities = plain_quantities(cell.group_size)
-            compare(name, cell, quantities, found[name])
+            compare(cell, quantities, found[name])
             seen.add((cpu._is_plain(cell, quantities), cell.group_size > cuda.COMPARED_OUTPUTS))
     assert seen == {(True, True), (True, False), (False, True), (False, False)}
 
@@ -340,14 +331,14 @@ def test_chunks_do_not_change_a_bit(answers, kind):
 @pytest.mark.parametrize("name", ["segments", "tiles"])
 @pytest.mark.parametrize(
     ("kind", "cell", "quantities"),
-    [("chunks", CHUNKED, shared.quantities_for(4)), ("plain chunks", PLAIN, plain_quantities(4))],
+    [("chunks", CHUNKED, laws.quantities_for(4)), ("plain chunks", PLAIN, plain_quantities(4))],
     ids=["minibatch", "one prompt"],
 )
 def test_sums_are_those_of_the_values(answers, kind, cell, quantities, name):
     found, warned = answers[kind, name]
     assert not warned
     assert found.n == 7
-    compare(name, cell, quantities, found)
+    compare(cell, quantities, found)
 
 
 def test_no_run_flips(answers):

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
 
 from ustat_pg import rng
 from ustat_pg.engines import Constant, Decay, Estimator, Gap
@@ -34,14 +33,6 @@ BASELINES = [
 each_baseline = pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
 TOLERANCE = 1e-9
 SNAPSHOTS = (0, 1, 7, 20)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # Bandits: the very runs of the trajectory engines.

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.support.bends import bends_of, with_bends
-from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
+from tests.support.problems import RUN_ESTIMATORS, smooth
+from ustat_pg.engines import Ball, Box, Constant, Decay
 from ustat_pg.engines.runs import reference as plain
 from ustat_pg.engines.runs.lanes import FEW_CONTEXTS, LANES
 from ustat_pg.engines.runs.trajectory import Trajectory
@@ -18,35 +19,9 @@ from ustat_pg.problems import SoftmaxBandit, random_problem
 
 FAR = 2**40 + 3
 STEPS = 200
-BASELINES = [
-    Estimator("vanilla"),
-    Estimator("constant", constant=-0.4),
-    Estimator("oracle"),
-    Estimator("minimum-variance"),
-    Estimator("grpo"),
-    Estimator("group-mean"),
-    Estimator("norm-weighted"),
-]
 TOLERANCE = 1e-9
 """The engines' exponentials differ in the last place. A word w is a draw of another arm where
 w 2⁻³² C_K lies between the two values of Cₖ: with probability 1e-15 or so a draw."""
-
-
-def problem(contexts, arms, d, values, uniform=True, seed=0):
-    """Smooth features, an offset, rewards of several values, some of probability zero."""
-    generator = np.random.default_rng([seed, contexts, arms, d, values])
-    law = generator.dirichlet(np.ones(values), size=(contexts, arms))
-    law[generator.random(law.shape) < 0.2] = 0.0
-    law += (law.sum(axis=-1, keepdims=True) == 0) / values
-    chances = np.full(contexts, 1 / contexts) if uniform else generator.dirichlet(np.ones(contexts))
-    return SoftmaxBandit.linear(
-        chances,
-        generator.normal(size=(contexts, arms, d)),
-        generator.normal(size=d),
-        generator.normal(size=(contexts, arms, values)),
-        law / law.sum(axis=-1, keepdims=True),
-        generator.normal(size=(contexts, arms)),
-    )
 
 
 def run(name, trajectory, **where):
@@ -67,7 +42,7 @@ def compare(trajectory, replications=60, seed=4, first=FAR):
 
 
 @pytest.mark.parametrize("bent", [False, True], ids=["linear", "bent"])
-@pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
+@pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
 @pytest.mark.parametrize(
     ("contexts", "arms", "d", "values", "group", "batch", "design"),
     [
@@ -83,7 +58,7 @@ def compare(trajectory, replications=60, seed=4, first=FAR):
 def test_the_same_draws_make_the_same_path(
     bent, estimator, contexts, arms, d, values, group, batch, design
 ):
-    which = problem(contexts, arms, d, values, uniform=design == "epochs")
+    which = smooth(contexts, arms, d, values, uniform=design == "epochs")
     compare(
         Trajectory(
             with_bends(which) if bent else which,
@@ -121,7 +96,7 @@ def dyadic(contexts):
 def test_linear_policies_keep_their_bits(contexts, expected):
     """The digests of the engine before logits could bend: every baseline, three layouts."""
     state = hashlib.sha256()
-    for estimator in BASELINES:
+    for estimator in RUN_ESTIMATORS:
         trajectory = Trajectory(
             dyadic(contexts),
             3,
@@ -138,13 +113,13 @@ def test_linear_policies_keep_their_bits(contexts, expected):
 
 
 @pytest.mark.parametrize("name", ["reference", "cpu"])
-@pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
+@pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
 def test_bends_of_zero_change_no_bit_and_equal_ones_nothing(name, estimator, monkeypatch):
     """Given the same draws: the address of a bent problem is another.
 
     What all arms of a context lose alike drops out of the softmax, and of the scores.
     """
-    which = problem(6, 5, 3, 4)
+    which = smooth(6, 5, 3, 4)
     zero = np.zeros_like(which.policy.features)
     more = {"estimator": estimator, "batch_size": 2, "start_scale": 0.5, "snapshots": (0, 9, 30)}
     linear = Trajectory(which, 3, 30, Constant(0.5), **more)
@@ -169,7 +144,7 @@ def test_bends_of_zero_change_no_bit_and_equal_ones_nothing(name, estimator, mon
     ids=["ball", "within a span", "box"],
 )
 def test_the_same_path_on_a_set(theta_set):
-    which = problem(3, 7, 3, 2)
+    which = smooth(3, 7, 3, 2)
     for one in (which, with_bends(which)):
         compare(
             Trajectory(
@@ -191,7 +166,7 @@ def test_the_same_path_where_the_policy_is_nearly_sure():
     steep = SoftmaxBandit.linear(
         [1.0], features, [3.0], [[[1.0], [0.5], [9.0], [0.2]]], np.ones((1, 4, 1)), offset
     )
-    for baseline in BASELINES:
+    for baseline in RUN_ESTIMATORS:
         trajectory = Trajectory(steep, 3, STEPS, Constant(2.0), baseline, start_scale=1.0)
         one, two = (run(n, trajectory, replications=80) for n in ("reference", "cpu"))
         assert np.isfinite(one).all()
@@ -200,7 +175,7 @@ def test_the_same_path_where_the_policy_is_nearly_sure():
 
 def test_flipped_draws_are_rarer_than_one_in_a_million():
     """A draw of another outcome moves θ by 1e-3 and more: none in 1.6 million draws."""
-    trajectory = Trajectory(problem(3, 9, 2, 2), 4, STEPS, Decay(12.0, 100.0))
+    trajectory = Trajectory(smooth(3, 9, 2, 2), 4, STEPS, Decay(12.0, 100.0))
     one, two = (run(name, trajectory, replications=2000) for name in ("reference", "cpu"))
     flipped = (np.abs(one - two).max(axis=(1, 2)) > TOLERANCE).sum()
     assert flipped / (2000 * STEPS * 4) < 1e-6
@@ -216,8 +191,8 @@ def linear_kind():
 @pytest.mark.parametrize("name", ["reference", "cpu"])
 @pytest.mark.parametrize("design", ["iid", "epochs"])
 def test_blocks_and_resumption_do_not_change_a_bit(name, design, bent):
-    for which, group, batch in ((problem(6, 9, 2, 2), 3, 2), (problem(6, 2, 1, 3), 16, 3)):
-        for estimator in BASELINES:
+    for which, group, batch in ((smooth(6, 9, 2, 2), 3, 2), (smooth(6, 2, 1, 3), 16, 3)):
+        for estimator in RUN_ESTIMATORS:
             trajectory = Trajectory(
                 with_bends(which) if bent else which,
                 group,
@@ -241,7 +216,7 @@ def test_blocks_and_resumption_do_not_change_a_bit(name, design, bent):
 
 
 def test_the_reference_engines_chunks_do_not_change_a_bit(monkeypatch):
-    trajectory = Trajectory(problem(3, 9, 2, 2), 3, 20, Constant(0.5), BASELINES[3], 2)
+    trajectory = Trajectory(smooth(3, 9, 2, 2), 3, 20, Constant(0.5), RUN_ESTIMATORS[3], 2)
     whole = run("reference", trajectory, replications=50)
     monkeypatch.setattr(plain, "_CHUNK_BYTES", 8 * 2 * 9 * 2 * 7)
     assert np.array_equal(run("reference", trajectory, replications=50), whole)
@@ -260,7 +235,7 @@ def test_snapshots_do_not_change_the_path():
 
 @pytest.mark.parametrize("name", ["reference", "cpu"])
 def test_seeds_and_replications_are_different_runs(name):
-    trajectory = Trajectory(problem(3, 9, 2, 2), 3, 30, Constant(0.5))
+    trajectory = Trajectory(smooth(3, 9, 2, 2), 3, 30, Constant(0.5))
     runs = [
         run(name, trajectory, seed=seed, first=first, replications=100)[:, 0, 0]
         for seed, first in ((0, 0), (1, 0), (0, 100), (0, 2**32), (0, FAR))
@@ -270,7 +245,7 @@ def test_seeds_and_replications_are_different_runs(name):
 
 
 def test_threads_serve_blocks():
-    trajectory = Trajectory(problem(3, 9, 2, 2), 3, 50, Constant(0.5))
+    trajectory = Trajectory(smooth(3, 9, 2, 2), 3, 50, Constant(0.5))
     whole = run("cpu", trajectory, replications=1000)
     with ThreadPoolExecutor(4) as pool:
         parts = pool.map(

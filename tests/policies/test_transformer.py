@@ -25,15 +25,6 @@ from ustat_pg.policies import transformer as module  # noqa: E402
 from ustat_pg.policies.network import Layer, TransformerShape  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 PROBLEM = bracket_matching(1, 3, end=True)
 """Prompts of 0 to 3 tokens, outputs of 1 to 3, end token included."""
 

@@ -33,13 +33,9 @@ from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
-    """One thread, nothing kept from other tests, and no device in the environment."""
+    """Nothing kept from other tests, and no device in the environment."""
     monkeypatch.setattr(autograd, "_KEPT", {})
     monkeypatch.delenv(autograd.DEVICE, raising=False)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 BRACKETS = bracket_matching(1, 2, end=True, graded=True)

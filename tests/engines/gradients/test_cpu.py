@@ -163,3 +163,13 @@ def test_what_the_body_for_one_prompt_does_not_take():
         SquaredProjection(grpo, 0),
     ):
         assert not cpu._is_plain(GradientCell(plain, 3), [SquaredError(grpo), other])
+
+
+def test_a_word_on_an_edge_belongs_to_the_outcome_above():
+    """No draw of a test will ever meet an edge: the search is handed the words."""
+    problem = random_problem(4, "uniform-contexts", contexts=5)
+    search = cpu._tables(problem).contexts
+    edges = [int(end) for end in rng.thresholds(problem.context_probs)]
+    for word in sorted({0, 2**32 - 1} | {e + d for e in edges[:-1] for d in (-1, 0, 1)}):
+        found = bodies._pick(np.uint64(word), search.ends, search.guide, search.shift)
+        assert found == sum(end <= word for end in edges)

@@ -9,9 +9,13 @@ import pytest
 from numba import boolean, config, int64, njit, typeof
 from numba import cuda as numba_cuda
 
-from tests.agreement import test_engines as shared
-from tests.agreement import test_trajectories as paths
+from tests.support import laws
 from tests.support.bends import with_bends
+from tests.support.problems import (
+    FORMS,
+    RUN_ESTIMATORS,
+    smooth,
+)
 from ustat_pg import rng
 from ustat_pg.engines import (
     Ball,
@@ -35,8 +39,8 @@ from ustat_pg.engines.runs.trajectory import Trajectory, starts
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
 
-FAR = shared.FAR
-ESTIMATORS = shared.ESTIMATORS[:-1]
+FAR = laws.FAR
+ESTIMATORS = laws.ESTIMATORS[:-1]
 """All but the norm-weighted, which the body for one prompt does not take."""
 
 
@@ -86,19 +90,13 @@ def measured(cell, quantities, count, tabled=None, seed=3):
 
 def compare(cell, quantities, found, seed=3):
     expected = cell.measure("cpu", quantities, seed=seed, first=FAR, replications=found.n)
-    scale = shared.scale_of(cell.problem) ** shared.powers(quantities)
-    off = np.abs(found.mean - expected.mean) / scale
-    assert off.max() < 1e-12, (cell.name, quantities[off.argmax()].label, off.max())
-    off = np.abs(found.products - expected.products) / np.outer(scale, scale) / found.n
-    assert off.max() < 1e-12, (cell.name, off.max())
+    laws.same_sums(found, expected, cell, quantities)
 
 
-@pytest.mark.parametrize("form", shared.FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_the_body_of_a_minibatch_is_the_cpu_engines(form):
-    for cell in shared.cells(
-        random_problem(1, shared.FORMS[form], contexts=3), range(1, 10), (1, 2, 3, 5)
-    ):
-        quantities = shared.quantities_for(cell.group_size)
+    for cell in laws.cells(random_problem(1, FORMS[form], contexts=3), range(1, 10), (1, 2, 3, 5)):
+        quantities = laws.quantities_for(cell.group_size)
         compare(cell, quantities, measured(cell, quantities, 30))
 
 
@@ -106,7 +104,7 @@ def test_the_body_of_a_minibatch_is_the_cpu_engines(form):
 @pytest.mark.parametrize("kind", ["plain", "shared-linear", "one-context", "equal-rewards"])
 def test_the_body_of_one_prompt_is_the_cpu_engines(kind, tabled):
     for size in (2, 3, 4, 5, 9, 70):
-        for cell in shared.cells(random_problem(1, kind), (size,), (1,)):
+        for cell in laws.cells(random_problem(1, kind), (size,), (1,)):
             quantities = [SquaredError(e) for e in ESTIMATORS]
             quantities += [Distance(e, ESTIMATORS[-1]) for e in ESTIMATORS[:-1]]
             compare(cell, quantities, measured(cell, quantities, 200, tabled))
@@ -128,7 +126,7 @@ def followed(asked, count, seed=4):
 
 
 @pytest.mark.parametrize("bent", [False, True], ids=["linear", "bent"])
-@pytest.mark.parametrize("estimator", paths.BASELINES, ids=lambda e: e.label)
+@pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
 @pytest.mark.parametrize(
     ("contexts", "arms", "d", "values", "group", "batch", "design"),
     [
@@ -142,7 +140,7 @@ def followed(asked, count, seed=4):
 def test_the_body_of_a_path_has_the_cpu_engines_bits(
     bent, estimator, contexts, arms, d, values, group, batch, design
 ):
-    which = paths.problem(contexts, arms, d, values, uniform=design == "epochs")
+    which = smooth(contexts, arms, d, values, uniform=design == "epochs")
     for theta_set in (None, Ball(np.zeros(d), 2.0), Box(np.full(d, -0.4), np.full(d, 0.6))):
         asked = Trajectory(
             with_bends(which) if bent else which,
@@ -156,7 +154,7 @@ def test_the_body_of_a_path_has_the_cpu_engines_bits(
             snapshots=(0, 1, 17, 60),
             projection=theta_set,
         )
-        lanes = paths.run("cpu", asked, seed=4, first=FAR, replications=20)
+        lanes = asked.run("cpu", seed=4, first=FAR, replications=20)
         assert np.array_equal(followed(asked, 20), lanes, equal_nan=True)
 
 
@@ -224,12 +222,12 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
         pytest.skip("no NVVM library here")
     fake = SimpleNamespace(compute_capability=(8, 0))
     monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: fake)
-    quantities = shared.quantities_for(3)
+    quantities = laws.quantities_for(3)
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
     tables, asked = cpu._tables(cell.problem), cpu._asked(cell.problem, quantities)
     room = bodies.Room(*scratch(cuda._shapes(cell, asked, tables, False, False), 2))
     path = Trajectory(
-        paths.problem(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("norm-weighted"), 3, "epochs"
+        smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("norm-weighted"), 3, "epochs"
     )
     plan = trajectory_cpu._plan(path)
     *path_room, _, _ = scratch(trajectory_cuda._shapes(path, plan), 2)
@@ -271,7 +269,7 @@ def no_device(monkeypatch):
 
 CELL = GradientCell(random_problem(0, "plain"), 4)
 QUANTITY = SquaredError(Estimator("grpo"))
-PATH = Trajectory(paths.problem(3, 5, 2, 2), 3, 20, Constant(0.5), snapshots=(0, 10, 20))
+PATH = Trajectory(smooth(3, 5, 2, 2), 3, 20, Constant(0.5), snapshots=(0, 10, 20))
 
 
 @pytest.mark.parametrize(

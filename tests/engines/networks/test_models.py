@@ -27,15 +27,6 @@ from tests.support.networks import WITHOUT_TORCH, backward_loop  # noqa: E402
 from ustat_pg.engines.networks.models import device_of, differentiable, model_of  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 RNG = np.random.default_rng(0)
 ENDED, FIXED = OutputSpace(2, 3, end=True), OutputSpace(3, 2)
 RAGGED = [(0,), (1, 2, 3), (), (2, 2)]

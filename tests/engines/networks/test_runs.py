@@ -35,14 +35,6 @@ SPACES = {
 each_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def network(space, prompts=PROMPTS, **options):
     return TransformerPolicy.initial(space, prompts, width=4, layers=2, seed=3, **options)
 

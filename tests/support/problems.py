@@ -1,0 +1,142 @@
+"""Problems that tests of several engines share: corners of laws, token problems, paths."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import numpy as np
+
+from ustat_pg.engines import Estimator
+from ustat_pg.policies import PrefixSoftmax
+from ustat_pg.problems import (
+    SoftmaxBandit,
+    bracket_matching,
+    modular_sum,
+    random_problem,
+    sorting,
+)
+
+FORMS = {"tabular": "plain", "linear": "linear", "shared": "shared-linear"}
+"""A kind of generated problem for each form of policy."""
+
+
+# Corners.
+
+
+def cornered() -> SoftmaxBandit:
+    """Outcomes of probability zero, nearly zero, and rows of unequal length."""
+    return SoftmaxBandit.tabular(
+        [0.0, 0.5, 0.0, 0.5 - 1e-12, 1e-12, 0.0],
+        np.tile([0.0, -40.0, 25.0], (6, 1)) * np.arange(6)[:, None],
+        np.tile([[1.0, 0.0, 2.0]], (6, 3, 1)),
+        np.tile([[0.0, 1e-11, 1 - 1e-11], [0.5, 0.5, 0.0], [0.0, 1.0, 0.0]], (6, 1, 1)),
+    )
+
+
+def vanishing() -> list[SoftmaxBandit]:
+    """All norms zero, all but one arm's zero, one arm nearly sure: 0/0 and what is near it."""
+    rewards, law = [[[1.0], [0.4], [0.7]]], np.ones((1, 3, 1))
+    logits = ([0.0, -800.0, -800.0], [40.0, 0.0, 0.0], [16.0, 0.0, 0.5])
+    return [
+        SoftmaxBandit.linear([1.0], np.zeros((1, 3, 2)), [1.0, 1.0], rewards, law),
+        *(SoftmaxBandit.tabular([1.0], [row], rewards, law) for row in logits),
+    ]
+
+
+def far_from_zero() -> SoftmaxBandit:
+    """Rewards near 2^30 that are exact: what subtracts them must not lose what is left."""
+    near = random_problem(2, "plain")
+    rewards = np.round(near.reward_values * 1024) / 1024 + 2.0**30
+    return SoftmaxBandit.tabular(near.context_probs, near.policy.logits, rewards, near.reward_probs)
+
+
+# Outputs of tokens.
+
+SMALL = modular_sum(2, 2, end=True, graded=True, probs=[0.3, 0.7])
+"""Seven outputs, so that groups can be enumerated."""
+
+SORTING = sorting(2, 2, graded=True, prompts=[(1, 0), (1, 1), (0, 0)])
+
+BRACKETS = bracket_matching(1, 2, end=True, graded=True)
+"""Prompts of no token to two."""
+
+
+def prefix(problem, **options):
+    """A softmax per prefix on a token problem."""
+    return problem.at(PrefixSoftmax.random(problem.space, problem.contexts, seed=6, **options))
+
+
+def network(problem, **options):
+    """A small transformer on a token problem, in tables."""
+    from ustat_pg.policies.transformer import TransformerPolicy
+
+    policy = TransformerPolicy.initial(problem.space, problem.prompts, width=4, seed=6)
+    return problem.at(policy, **options)
+
+
+def bare(problem):
+    """A network that is not put in tables."""
+    from ustat_pg.policies.transformer import TransformerPolicy
+
+    return problem.bandit(
+        TransformerPolicy.initial(problem.space, problem.prompts, width=4, seed=2)
+    )
+
+
+_MAKERS = {
+    **{form: lambda kind=kind: random_problem(1, kind, contexts=3) for form, kind in FORMS.items()},
+    "prefix": lambda: prefix(SMALL),
+    "prefix-shared": lambda: prefix(SMALL, shared=True),
+    "sorting": lambda: prefix(SORTING),
+}
+if find_spec("torch") is not None:
+    _MAKERS |= {
+        "transformer": lambda: network(SMALL),
+        "transformer-short": lambda: network(SMALL, memory=24 * 14**2),
+        "transformer-sorting": lambda: network(SORTING),
+        "transformer-ragged": lambda: network(BRACKETS),
+        "transformer-bare": lambda: bare(BRACKETS),
+    }
+
+NAMED = tuple(_MAKERS)
+"""A problem of each form of policy that the library has."""
+
+TOKENS = tuple(name for name in NAMED if name not in FORMS)
+
+
+@cache
+def named(name: str) -> SoftmaxBandit:
+    """The problem of that name, made once."""
+    return _MAKERS[name]()
+
+
+# Whole runs.
+
+
+def smooth(contexts, arms, d, values, uniform=True, seed=0):
+    """Smooth features, an offset, rewards of several values, some of probability zero."""
+    generator = np.random.default_rng([seed, contexts, arms, d, values])
+    law = generator.dirichlet(np.ones(values), size=(contexts, arms))
+    law[generator.random(law.shape) < 0.2] = 0.0
+    law += (law.sum(axis=-1, keepdims=True) == 0) / values
+    chances = np.full(contexts, 1 / contexts) if uniform else generator.dirichlet(np.ones(contexts))
+    return SoftmaxBandit.linear(
+        chances,
+        generator.normal(size=(contexts, arms, d)),
+        generator.normal(size=d),
+        generator.normal(size=(contexts, arms, values)),
+        law / law.sum(axis=-1, keepdims=True),
+        generator.normal(size=(contexts, arms)),
+    )
+
+
+RUN_ESTIMATORS = [
+    Estimator("vanilla"),
+    Estimator("constant", constant=-0.4),
+    Estimator("oracle"),
+    Estimator("minimum-variance"),
+    Estimator("grpo"),
+    Estimator("group-mean"),
+    Estimator("norm-weighted"),
+]
