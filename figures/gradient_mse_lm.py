@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from . import style
 from .picture import Picture
@@ -84,13 +82,14 @@ def _panel(axis: Axes, own: pd.DataFrame) -> None:
         if not len(line):
             continue
         faint = name in FAINT
-        stroke: dict[str, Any] = {"color": look.colour, "dashes": look.dash or (None, None)}
         if not faint:
             low, high = (line[end].clip(lower=floor) for end in ("pool_low", "pool_high"))
             axis.fill_between(
                 line["group_size"], low, high, color=look.colour, alpha=0.13, lw=0, zorder=1
             )
-        axis.plot(line["group_size"], line["prediction"], lw=0.6 if faint else 1.0, **stroke)
+        axis.plot(
+            line["group_size"], line["prediction"], lw=0.6 if faint else 1.0, **style.stroke(look)
+        )
         _sampled(axis, line, look, floor, ASIDE.get(name, 0))
     axis.set_xlim(sizes.min() / 1.12, sizes.max() * 1.12)
     axis.set_xlabel("group size G")
@@ -101,13 +100,7 @@ def _sampled(axis: Axes, line: pd.DataFrame, look: Line, floor: float, aside: in
     drawn = line[line["estimate"].notna() & (line["estimate"] > 0)]
     if not len(drawn):
         return
-    x = drawn["group_size"] * 1.035**aside
-    ended = np.isfinite(drawn["low"]) & np.isfinite(drawn["high"])
-    low, high = drawn["low"][ended].clip(lower=floor), drawn["high"][ended]
-    axis.vlines(x[ended], low, high, look.colour, lw=0.8, zorder=2.5)
-    axis.plot(
-        x, drawn["estimate"], ls="none", zorder=2.6 if look.hollow else 3, **style.point(look)
-    )
+    style.measured(axis, drawn["group_size"] * 1.035**aside, drawn, look, least=floor)
 
 
 PICTURES = (

@@ -10,7 +10,6 @@ from .style import BLUE, GREEN, ORANGE, PINK, RED, Line
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["PICTURES", "draw"]
@@ -48,26 +47,10 @@ def draw(frame: pd.DataFrame) -> Figure:
         axis.set_ylim(min(0.95, 0.93 * float(own["prediction"].min())), 1.0 + 1.25 * (top - 1.0))
         axis.set(xlabel="group size G", ylabel="")
         axis.set_title(style.mark(letter) + PANELS[panel], loc="left")
-        _legend(axis, lines)
+        names = [(NAMES.get(name, name), look) for name, look in lines.items()]
+        axis.legend(handles=style.handles(names), loc="upper center", handlelength=2.8)
     axes[0].set_ylabel("mean gap / least predicted")
     return figure
-
-
-def _legend(axis: Axes, lines: dict[str, Line]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=look.colour,
-            ls=(0, look.dash or None),
-            label=NAMES.get(name, name),
-            **style.point(look),
-        )
-        for name, look in lines.items()
-    ]
-    axis.legend(handles=handles, loc="upper center", handlelength=2.8)
 
 
 PICTURES = (

@@ -45,13 +45,13 @@ BUDGETS = (Line(BROWN, "s", (1, 1)), Line(ORANGE, "^", (4, 1.5)), Line(BLUE, "o"
 TRAINERS = {"rloo": "grpo", "vanilla": "no baseline"}
 """What trainers are called in titles, where it is not their name."""
 
-FLAT = 1.05
-"""Group sizes are as good as the best up to this factor of the noise."""
+GOOD_NOISE = 1.05
+"""Group sizes are as good as the best up to this factor of the least noise."""
 
-TOP = 4.0
+TOP_NOISE = 4.0
 """Where the axis of the noise ends: how dear a bad group size is, beyond this, is no matter."""
 
-MOST = 3
+TRAINED_PANELS = 3
 """Panels of training at most."""
 
 
@@ -69,7 +69,7 @@ def draw(frame: pd.DataFrame) -> Figure | None:
     if len(trained):
         names = sorted(set(trained["series"]), key=lambda name: (name != "rloo", name))
         trained = trained[trained["series"] == names[0]]
-        budgets = sorted(set(trained["budget"]))[:MOST]
+        budgets = sorted(set(trained["budget"]))[:TRAINED_PANELS]
     figure, axes = style.panels(1 + len(budgets), 2.7 if budgets else 2.4)
     _noise(axes[0], noise)
     if not budgets:
@@ -90,51 +90,41 @@ def draw(frame: pd.DataFrame) -> Figure | None:
     return figure
 
 
-def _stroke(look: Line) -> dict[str, Any]:
-    return {"color": look.colour, "dashes": look.dash or (None, None)}
-
-
 def _noise(axis: Axes, frame: pd.DataFrame) -> None:
     """The advice: a line for each model, and what was sampled, side by side at each G."""
-    axis.axhspan(1.0, FLAT, color="0.9", lw=0, zorder=0)
+    axis.axhspan(1.0, GOOD_NOISE, color="0.9", lw=0, zorder=0)
     known = {name: look for name, look in MODELS.items() if (frame["series"] == name).any()}
     for place, (name, look) in enumerate(known.items()):
         own = frame[frame["series"] == name].sort_values("group_size")
-        axis.plot(own["group_size"], own["prediction"], **_stroke(look))
-        good = own[own["prediction"] <= FLAT]
+        axis.plot(own["group_size"], own["prediction"], **style.stroke(look))
+        good = own[own["prediction"] <= GOOD_NOISE]
         axis.plot(
             good["group_size"], good["prediction"], color=look.colour, lw=3, alpha=0.4,
             solid_capstyle="butt", zorder=1.5,
         )  # fmt: skip
         drawn = own[own["estimate"].notna()]
         x = drawn["group_size"] * 1.045 ** (place - (len(known) - 1) / 2)
-        ended = np.isfinite(drawn["low"]) & np.isfinite(drawn["high"])
-        low, high = drawn["low"][ended].clip(lower=0.1), drawn["high"][ended]
-        axis.vlines(x[ended], low, high, look.colour, lw=0.8, zorder=2.5)
-        axis.plot(x, drawn["estimate"], ls="none", zorder=3, **style.point(look))
-    shown = frame[frame["prediction"] <= TOP]["group_size"]
+        style.measured(axis, x, drawn, look, least=0.1)
+    shown = frame[frame["prediction"] <= TOP_NOISE]["group_size"]
     style.log_axis(axis, "x", [g for g in style.SIZES if shown.min() <= g <= shown.max()])
     style.log_axis(axis, "y", [0.5, 0.7, 1, 1.5, 2, 3, 4])
     least = min([0.9, *(frame["estimate"].dropna() / 1.15)])
-    axis.set(xlim=(shown.min() / 1.18, shown.max() * 1.12), ylim=(max(least, 0.4), TOP))
+    axis.set(xlim=(shown.min() / 1.18, shown.max() * 1.12), ylim=(max(least, 0.4), TOP_NOISE))
     axis.set(xlabel="group size G", ylabel="noise at a budget / least noise")
     _legend(axis, list(known.items()), loc="upper left")
 
 
-def _measured(axis: Axes, own: pd.DataFrame, look: Line, aside: float = 0.0) -> None:
+def _measured(axis: Axes, frame: pd.DataFrame, look: Line, aside: float = 0.0) -> None:
     """Means over runs with intervals, joined by a thin line: there is no prediction to join them.
 
     Arguments:
-        axis: with a logarithmic abscissa.
-        own: the points, in their order.
-        look: of line and points.
+        axis: an axis with a logarithmic abscissa.
+        frame: the points, in their order.
+        look: the look of line and points.
         aside: how far to the right all is drawn, in intervals' widths.
     """
-    x = own["group_size"] * 1.04**aside
-    axis.plot(x, own["estimate"], lw=0.7, zorder=2, **_stroke(look))
-    known = np.isfinite(own["low"]) & np.isfinite(own["high"])
-    axis.vlines(x[known], own["low"][known], own["high"][known], look.colour, lw=0.8, zorder=2.5)
-    axis.plot(x, own["estimate"], ls="none", zorder=3, **style.point(look))
+    x = frame["group_size"] * 1.04**aside
+    style.measured(axis, x, frame, look, joined=True)
 
 
 def _sizes(axis: Axes, frame: pd.DataFrame, of: pd.DataFrame) -> None:
@@ -166,7 +156,7 @@ def draw_final(frame: pd.DataFrame) -> Figure | None:
     paper = frame[frame["panel"] == "paper"]
     if not len(own):
         return None
-    trainers = sorted(set(own["series"]), key=lambda name: (name != "rloo", name))[:MOST]
+    trainers = sorted(set(own["series"]), key=lambda name: (name != "rloo", name))[:TRAINED_PANELS]
     parts = [
         (f"{TRAINERS.get(name, name)}, this sweep", own[own["series"] == name]) for name in trainers
     ]
@@ -199,16 +189,8 @@ def draw_final(frame: pd.DataFrame) -> Figure | None:
 def _legend(
     axis: Axes, entries: list[tuple[str, Line]], loc: Any, ncols: int = 1, title: str = ""
 ) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D(
-            [], [], color=look.colour, ls=(0, look.dash or None), label=text, **style.point(look)
-        )
-        for text, look in entries
-    ]
     axis.legend(
-        handles=handles, loc=loc, title=title or None, title_fontsize=7,
+        handles=style.handles(entries), loc=loc, title=title or None, title_fontsize=7,
         ncols=ncols, handlelength=2.4 if ncols == 1 else 1.7,
         labelspacing=0.3, columnspacing=0.9, handletextpad=0.5, borderpad=0.1,
     )  # fmt: skip

@@ -5,7 +5,7 @@ One drawing serves prefix policies and transformers; each kind has its own files
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,24 +45,17 @@ STAGES = {
     "middle": Line(RED, "", (4, 1.5)),
     "final": Line("0.2", "", (1, 1)),
 }
-FLAT = 1.05
-"""Group sizes are as good as the best up to this factor of the noise."""
+GOOD_NOISE = 1.05
+"""Group sizes are as good as the best up to this factor of the least noise."""
 
 
 def _measured(axis: Axes, frame: pd.DataFrame, x: str, look: Line) -> None:
     """Points with intervals, joined by a thin line: there is no prediction to join them."""
-    own = frame[frame["estimate"].notna()].sort_values(x)
-    if not len(own):
-        return
-    axis.plot(own[x], own["estimate"], lw=0.7, zorder=2, **_stroke(look))
-    ends = own[np.isfinite(own["low"]) & np.isfinite(own["high"])]
+    drawn = frame[frame["estimate"].notna()].sort_values(x)
     # An interval that reaches 0 goes down to the edge of a logarithmic axis.
-    low = ends["low"].where(ends["low"] > 0, 1e-9) if axis.get_yscale() == "log" else ends["low"]
-    axis.vlines(ends[x], low, ends["high"], look.colour, lw=0.8, zorder=2.5)
-    axis.plot(
-        own[x], own["estimate"], ls="none", zorder=2.6 if look.hollow else 3, clip_on=False,
-        **style.point(look),
-    )  # fmt: skip
+    least = 1e-9 if axis.get_yscale() == "log" else None
+    if len(drawn):
+        style.measured(axis, drawn[x], drawn, look, least=least, joined=True, clip_on=False)
 
 
 def _top(frame: pd.DataFrame) -> float:
@@ -113,7 +106,7 @@ def _ratios(axis: Axes, frame: pd.DataFrame) -> None:
     ticks = [step * 10.0**k for k in range(-9, 4) for step in steps]
     style.log_axis(axis, "y", [tick for tick in ticks if low <= tick <= high])
     axis.set_ylim(low, high)
-    axis.axhline(1, zorder=1, **_stroke(BASELINES["oracle"]))
+    axis.axhline(1, zorder=1, **style.stroke(BASELINES["oracle"]))
 
 
 def _stretched(axis: Axes, last: float) -> None:
@@ -136,18 +129,10 @@ def draw_path(frame: pd.DataFrame) -> Figure | None:
     ):
         for name, look in zip(series, looks, strict=True):
             own = frame[frame["series"] == name].sort_values("step")
-            axis.plot(own["step"], own["prediction"], **_stroke(look))
+            axis.plot(own["step"], own["prediction"], **style.stroke(look))
         own = frame[(frame["series"] == series[0]) & frame["estimate"].notna()]
         # One look for both panels: what is a line is exact, what is a point is measured.
-        axis.vlines(
-            own["step"],
-            own["low"].clip(lower=1e-9),
-            own["high"],
-            MEASURED.colour,
-            lw=0.8,
-            zorder=2.5,
-        )
-        axis.plot(own["step"], own["estimate"], ls="none", zorder=3, **style.point(MEASURED))
+        style.measured(axis, own["step"], own, MEASURED, least=1e-9)
         axis.set(xlim=(-0.02 * last, 1.02 * last), xlabel="steps T")
     known = frame[frame["panel"] == "gap"]
     style.decades(left, known["prediction"])
@@ -185,12 +170,12 @@ def draw_group_size(frame: pd.DataFrame) -> Figure | None:
     last = axes[-1]
     for number, (name, look) in enumerate(STAGES.items()):
         own = predicted[predicted["series"] == name].sort_values("group_size")
-        last.plot(own["group_size"], own["prediction"], label=name, **_stroke(look))
-        flat = own[own["prediction"] <= FLAT]["group_size"]
+        last.plot(own["group_size"], own["prediction"], label=name, **style.stroke(look))
+        flat = own[own["prediction"] <= GOOD_NOISE]["group_size"]
         for axis in axes[:-1]:
             height = (0.012 + 0.018 * (len(STAGES) - number)) * top
-            axis.plot([flat.min(), flat.max()], [height] * 2, **_stroke(look))
-    last.axhspan(1.0, FLAT, color="0.9", lw=0, zorder=0)
+            axis.plot([flat.min(), flat.max()], [height] * 2, **style.stroke(look))
+    last.axhspan(1.0, GOOD_NOISE, color="0.9", lw=0, zorder=0)
     last.set_ylim(0.95, 1.0 + 1.08 * (float(predicted["prediction"].max()) - 1.0))
     last.set_ylabel("noise / least noise")
     last.set_title(style.mark("abcdef"[len(budgets)]) + "predicted", loc="left")
@@ -202,11 +187,6 @@ def draw_group_size(frame: pd.DataFrame) -> Figure | None:
     entries = [(f"T = {step:g}", look) for step, look in looks.items()]
     style.legend(axes[0], entries, loc="outside upper left", ncols=len(entries))
     return figure
-
-
-def _stroke(look: Line) -> dict[str, Any]:
-    """Matplotlib's words for a line."""
-    return {"color": look.colour, "dashes": look.dash or (None, None)}
 
 
 def _pictures(on: str) -> tuple[Picture, ...]:

@@ -49,22 +49,9 @@ def draw(frame: pd.DataFrame) -> Figure:
             (name.replace("constant=", "b = ") if name != "vanilla" else "no baseline", look)
             for name, look in looks.items()
         ]
-        _names(axis, names)
+        axis.legend(handles=style.handles(names), loc="upper left", handlelength=2.6)
     axes[0].set_ylabel("share of runs below")
     return figure
-
-
-def _names(axis: object, entries: list[tuple[str, style.Line]]) -> None:
-    """A legend in the empty corner of its own panel."""
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D(
-            [], [], color=look.colour, ls=(0, look.dash or None), label=text, **style.point(look)
-        )
-        for text, look in entries
-    ]
-    axis.legend(handles=handles, loc="upper left", handlelength=2.6)  # type: ignore[attr-defined]
 
 
 PICTURES = (

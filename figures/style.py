@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 __all__ = [
     "BASELINES",
@@ -179,16 +180,43 @@ def series(axis: Axes, frame: pd.DataFrame, x: str, lines: dict[str, Line], **ex
         look, drawn = lines[name], known[(known["series"] == name) & known["estimate"].notna()]
         if not len(drawn):
             continue
-        # An interval as wide as the whole line has an end at infinity, or below 0 on a log axis.
-        finite = drawn[np.isfinite(drawn["low"]) & np.isfinite(drawn["high"])]
-        axis.vlines(finite[x], finite["low"], finite["high"], look.colour, lw=0.8, zorder=2.5)
-        axis.plot(
-            drawn[x],
-            drawn["estimate"],
-            ls="none",
-            zorder=2.6 if look.hollow else 3,
-            **point(look),
-        )
+        measured(axis, drawn[x], drawn, look)
+
+
+def measured(
+    axis: Axes,
+    x: pd.Series,
+    frame: pd.DataFrame,
+    look: Line,
+    *,
+    least: float | None = None,
+    joined: bool = False,
+    **extra: Any,
+) -> None:
+    """Estimates as points, with their intervals where both ends are finite.
+
+    Arguments:
+        axis: the axis to draw on.
+        x: the abscissa of each estimate.
+        frame: the estimates, with columns ``estimate``, ``low`` and ``high``.
+        look: the look of points, intervals and line.
+        least: where the lower ends stop that would leave a logarithmic axis; they stay unless given.
+        joined: whether a thin line joins the points, as where no prediction does.
+        extra: passed to Matplotlib with the points.
+    """
+    if joined:
+        axis.plot(x, frame["estimate"], lw=0.7, zorder=2, **stroke(look))
+    # An interval as wide as the whole line has an end at infinity, or below 0 on a log axis.
+    finite = np.isfinite(frame["low"]) & np.isfinite(frame["high"])
+    low = frame["low"][finite] if least is None else frame["low"][finite].clip(lower=least)
+    axis.vlines(x[finite], low, frame["high"][finite], look.colour, lw=0.8, zorder=2.5)
+    zorder = 2.6 if look.hollow else 3
+    axis.plot(x, frame["estimate"], ls="none", zorder=zorder, **extra, **point(look))
+
+
+def stroke(look: Line) -> dict[str, Any]:
+    """Matplotlib's words for a line."""
+    return {"color": look.colour, "dashes": look.dash or (None, None)}
 
 
 def point(look: Line) -> dict[str, Any]:
@@ -326,24 +354,29 @@ def merged(
     return ends
 
 
-def legend(axis: Axes, entries: Sequence[tuple[str, Line]], loc: Any, ncols: int = 1) -> None:
-    """A legend of the whole figure, outside its panels."""
+def handles(entries: Iterable[tuple[str, Line]]) -> list[Line2D]:
+    """What a legend shows: each look's line and points, with its text."""
     from matplotlib.lines import Line2D
 
-    handles = [
+    return [
         Line2D(
             [],
             [],
             color=look.colour,
             ls="none" if look.dash is None else (0, look.dash or None),
-            label=plain(text),
+            label=text,
             **point(look),
         )
         for text, look in entries
     ]
+
+
+def legend(axis: Axes, entries: Sequence[tuple[str, Line]], loc: Any, ncols: int = 1) -> None:
+    """A legend of the whole figure, outside its panels."""
     axis.figure.legend(
-        handles=handles, loc=loc, ncols=ncols, handlelength=3.2, columnspacing=1.4, labelspacing=0.4
-    )
+        handles=handles((plain(text), look) for text, look in entries),
+        loc=loc, ncols=ncols, handlelength=3.2, columnspacing=1.4, labelspacing=0.4,
+    )  # fmt: skip
 
 
 def slope(axis: Axes, power: int, at: tuple[float, float]) -> None:

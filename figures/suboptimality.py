@@ -71,7 +71,8 @@ def draw(frame: pd.DataFrame) -> Figure:
     style.slope(axes[0, 0], -1, (0.42, 0.3))
     axes[0, 0].set_ylabel("1000 × mean gap")
     axes[1, 0].set_ylabel("bound / gap")
-    _legend(figure)
+    handles = style.handles(LEGEND)
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, handlelength=2.6)
     return figure
 
 
@@ -87,23 +88,6 @@ def _ratios(axis: Axes, frame: pd.DataFrame) -> None:
         top = np.where(drawn["low"] > 0, above / drawn["low"].where(drawn["low"] > 0), ratio)
         axis.vlines(drawn.index, above / drawn["high"], top, look.colour, lw=0.8, zorder=2.5)
         axis.plot(drawn.index, ratio, ls="none", zorder=3, **style.point(look))
-
-
-def _legend(figure: Figure) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=look.colour,
-            ls="none" if look.dash is None else (0, look.dash or None),
-            label=text,
-            **style.point(look),
-        )
-        for text, look in LEGEND
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=4, handlelength=2.6)
 
 
 PICTURES = (

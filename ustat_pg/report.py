@@ -30,10 +30,10 @@ from .results import (
     CheckResult,
     ClaimResult,
     Findings,
-    Machine,
     Provenance,
     Results,
     RivalResult,
+    plain,
 )
 
 __all__ = [
@@ -89,7 +89,12 @@ def document(run: Run, options: Options, command: str = "", problem: str | None 
         options.seed,
         options.workers,
         FAMILY_ALPHA,
-        Machine(platform.system(), platform.platform(), platform.machine(), cpu_count()),
+        {
+            "system": platform.system(),
+            "platform": platform.platform(),
+            "processor": platform.machine(),
+            "cores": str(cpu_count()),
+        },
         {
             "ustat_pg": __version__,
             "code": code_version(),
@@ -191,8 +196,8 @@ def verdict_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
     return _table(rows, header, style)
 
 
-def statement_rows(claims: Sequence[ClaimResult]) -> list[tuple[str, str, str, str, str]]:
-    """Result, stem, short statement, verdict and evidence of each claim: a table for a page.
+def statement_rows(claims: Sequence[ClaimResult]) -> list[tuple[str, str, str, str]]:
+    """Result, short statement, verdict and evidence of each claim, for a page.
 
     Arguments:
         claims: those of a run, ``load_run(folder).claims`` for example.
@@ -200,10 +205,9 @@ def statement_rows(claims: Sequence[ClaimResult]) -> list[tuple[str, str, str, s
     return [
         (
             claim.label,
-            claim.stem,
             RESULTS[claim.stem].short,
             claim.verdict.value,
-            f"{_evidence(claim)}; {_rivals_refuted(claim.rivals)[0]} rivals refuted",
+            f"{_evidence(claim)}, {''.join(_rivals_refuted(claim.rivals))}",
         )
         for claim in claims
     ]
@@ -219,19 +223,26 @@ def _number(value: float, none: str = "-", digits: int = 6) -> str:
     return f"{value:.{digits}g}" if isfinite(value) else none
 
 
-def _near(check: CheckResult, value: float) -> float:
-    """The value, or 0 where it differs from a predicted 0 by rounding alone."""
-    return 0.0 if check.prediction == 0 and abs(value) <= check.rounding else value
+def _zero(check: CheckResult, findings: Findings) -> bool:
+    """Whether what was found differs from a predicted 0 by rounding alone."""
+    rounding = check.rounding if findings.standard_error else findings.smallest_discrepancy
+    ends = (findings.interval.low, findings.interval.high)
+    # An enumerated value's own interval reaches as far again.
+    return check.prediction == 0 and max(map(abs, ends)) <= 2 * rounding
 
 
 def _estimate(check: CheckResult, findings: Findings, digits: int = 6) -> str:
-    zero = findings.estimate != 0 and _near(check, findings.estimate) == 0
+    zero = findings.estimate != 0 and _zero(check, findings)
     return "0 to rounding" if zero else _number(findings.estimate, digits=digits)
 
 
 def _ends(check: CheckResult, findings: Findings, digits: int = 6) -> tuple[str, str]:
-    low, high = (_near(check, end) for end in (findings.interval.low, findings.interval.high))
-    return _number(low, "-∞", digits), _number(high, "∞", digits)
+    if _zero(check, findings):
+        return "0", "0"
+    return (
+        _number(findings.interval.low, "-∞", digits),
+        _number(findings.interval.high, "∞", digits),
+    )
 
 
 def remarks(claims: Iterable[ClaimResult], set_aside: Iterable[str] = ()) -> list[str]:
@@ -346,7 +357,7 @@ def _rendered(template: str, results: Results, figures: Sequence[Figure] = ()) -
 
 def _rows_as_table(rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> str:
     """Rows as a Markdown table: of each the named columns, under their headings."""
-    cells = [[row[column] for column in columns] for row in rows]
+    cells = [[row[column] or "-" for column in columns] for row in rows]
     return _table(cells, list(columns.values()), "github")
 
 
@@ -367,25 +378,14 @@ def view(results: Results) -> dict[str, Any]:
 
 
 def _claim(results: Results, claim: ClaimResult) -> dict[str, Any]:
-    about = RESULTS[claim.stem]
     return {
         "stem": claim.stem,
         "label": claim.label,
         "verdict": claim.verdict.value,
-        "statement": about.statement,
-        "assumptions": about.assumptions,
-        "sharper": about.sharper,
+        "about": RESULTS[claim.stem],
         "evidence": {origin: _evidence(claim, origin) for origin in ORIGINS},
         "refuted": "".join(_rivals_refuted(claim.rivals)),
-        "rivals": [
-            {
-                "name": rival.name,
-                "verdict": rival.verdict.value,
-                "exact": rival.exact.value,
-                "simulation": "-" if rival.simulation is None else rival.simulation.value,
-            }
-            for rival in claim.rivals
-        ],
+        "rivals": [plain(rival) for rival in claim.rivals],
         "remarks": list(_remarks(claim)),
         "checks": [
             {**_check(check), "command": check_command(results, claim.stem, check)}
@@ -529,13 +529,5 @@ def plan_table(plans: Sequence[Plan], budget: int) -> str:
                 f"{most:,}" + (" (over the budget)" if most > budget else ""),
             ]
         )
-    header = [
-        "result",
-        "stem",
-        "checks",
-        "cells",
-        "alpha a check",
-        "replications",
-        "most for a check",
-    ]
-    return _table(rows, header)
+    header = ["result", "stem", "checks", "cells", "alpha a check", "replications"]
+    return _table(rows, [*header, "most for a check"])

@@ -28,7 +28,6 @@ __all__ = [
     "CheckResult",
     "ClaimResult",
     "Findings",
-    "Machine",
     "Provenance",
     "Results",
     "RivalResult",
@@ -61,14 +60,10 @@ class Findings:
 
     Arguments:
         verdict: the verdict on the check.
-        estimate: the quantity's value.
-        standard_error: Monte Carlo standard error; 0 where nothing is drawn.
-        interval: that misses the truth with probability at most alpha.
-        replications: those drawn; 0 where nothing is.
         replications_needed: those that the check needs, by its pilot; 0 where nothing is drawn.
-        alpha: the allotted false-alarm rate; 0 where nothing is drawn.
-        smallest_discrepancy: a discrepancy as large as this would be seen.
         rivals: the verdict on each rival that the check speaks of.
+
+    The other fields are those of :class:`~ustat_pg.checks.Evidence`.
     """
 
     verdict: Verdict
@@ -192,56 +187,40 @@ class RivalResult:
         return self.verdict == RivalVerdict.NOT_TESTED and self.simulation == RivalVerdict.REFUTED
 
 
-def _first_of(verdicts: Sequence[RivalVerdict], order: Sequence[RivalVerdict]) -> RivalVerdict:
-    """The first in the order that occurs; NOT TESTED if none does."""
-    return next((verdict for verdict in order if verdict in verdicts), RivalVerdict.NOT_TESTED)
+ON_ONE_ORIGIN = (RivalVerdict.REFUTED, RivalVerdict.SURVIVED, RivalVerdict.NOT_DISTINGUISHABLE)
+"""Which verdict several checks on problems of one origin give: one refutation is enough."""
+
+EVERYWHERE = (
+    RivalVerdict.SURVIVED,
+    RivalVerdict.NOT_TESTED,
+    RivalVerdict.REFUTED,
+    RivalVerdict.NOT_DISTINGUISHABLE,
+)
+"""Which verdict several origins, or both kinds of evidence, give: REFUTED if it is on each where the
+rival can be told apart."""
 
 
-def _together(verdicts: Sequence[RivalVerdict]) -> RivalVerdict:
-    """The verdict of several checks on problems of one origin: one refutation is enough."""
-    order = (RivalVerdict.REFUTED, RivalVerdict.SURVIVED, RivalVerdict.NOT_DISTINGUISHABLE)
-    return _first_of(verdicts, order)
-
-
-def _everywhere(verdicts: Sequence[RivalVerdict]) -> RivalVerdict:
-    """The verdict over several origins, or over both kinds of evidence: REFUTED if it is on each
-    where the rival can be told apart.
-    """
-    order = (
-        RivalVerdict.SURVIVED,
-        RivalVerdict.NOT_TESTED,
-        RivalVerdict.REFUTED,
-        RivalVerdict.NOT_DISTINGUISHABLE,
-    )
-    return _first_of(verdicts, order)
+def _first(verdicts: Iterable[RivalVerdict], order: Sequence[RivalVerdict]) -> RivalVerdict:
+    """The first verdict in the order that occurs; NOT TESTED if none does."""
+    heard = set(verdicts)
+    return next((verdict for verdict in order if verdict in heard), RivalVerdict.NOT_TESTED)
 
 
 def _rival(name: str, checks: Sequence[CheckResult], kinds: Sequence[str]) -> RivalResult:
-    origins: dict[str, dict[str, RivalVerdict]] = {}
-    for origin in dict.fromkeys(check.origin for check in checks):
-        origins[origin] = {
-            kind: _together(
-                [
-                    check.found[kind].rivals[name]
-                    for check in checks
-                    if check.origin == origin
-                    and kind in check.found
-                    and name in check.found[kind].rivals
-                ]
-            )
-            for kind in kinds
-        }
+    def verdict(kind: str, origin: str) -> RivalVerdict:
+        found = [c.found[kind].rivals for c in checks if c.origin == origin and kind in c.found]
+        return _first((rivals[name] for rivals in found if name in rivals), ON_ONE_ORIGIN)
+
+    origins = {
+        origin: {kind: verdict(kind, origin) for kind in kinds}
+        for origin in dict.fromkeys(check.origin for check in checks)
+    }
     # Real data must be told apart only where it can be within the budget; made-up and generated
     # problems are chosen so that it can.
-    counted = {origin: by for origin, by in origins.items() if origin != "real"} or origins
-    overall = {kind: _everywhere([by[kind] for by in counted.values()]) for kind in kinds}
-    return RivalResult(
-        name,
-        _everywhere(list(overall.values())),
-        overall["exact"],
-        overall.get("simulation"),
-        origins,
-    )
+    counted = [by for origin, by in origins.items() if origin != "real"] or origins.values()
+    overall = {kind: _first((by[kind] for by in counted), EVERYWHERE) for kind in kinds}
+    together = _first(overall.values(), EVERYWHERE)
+    return RivalResult(name, together, overall["exact"], overall.get("simulation"), origins)
 
 
 @frozen
@@ -305,16 +284,6 @@ def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
 
 
 @frozen
-class Machine:
-    """The machine that a run was made on."""
-
-    system: str
-    platform: str
-    processor: str
-    cores: int | None
-
-
-@frozen
 class Provenance:
     """When, where and by which command a run was made; times are in seconds."""
 
@@ -328,7 +297,7 @@ class Provenance:
     seed: int
     workers: int
     family_alpha: float
-    machine: Machine
+    machine: dict[str, str]
     versions: dict[str, str]
     set_aside: tuple[str, ...]
 
@@ -355,27 +324,24 @@ class Results:
         """One row for each check and kind of evidence: see :func:`load_results`."""
         import pandas as pd
 
-        rows = []
-        for claim in self.claims:
-            for check in claim.checks:
-                for kind, findings in check.found.items():
-                    measured = plain(findings)
-                    del measured["rivals"]
-                    low, high = measured.pop("interval")
-                    rows.append(
-                        {
-                            "stem": claim.stem,
-                            "label": claim.label,
-                            "claim_verdict": claim.verdict.value,
-                            "check": check.name,
-                            "origin": check.origin,
-                            "kind": kind,
-                            "prediction": check.prediction,
-                            **measured,
-                            "low": low,
-                            "high": high,
-                        }
-                    )
+        rows = [
+            {
+                "stem": claim.stem,
+                "label": claim.label,
+                "claim_verdict": claim.verdict.value,
+                "check": check.name,
+                "origin": check.origin,
+                "kind": kind,
+                "prediction": check.prediction,
+                **plain(findings),
+            }
+            for claim in self.claims
+            for check in claim.checks
+            for kind, findings in check.found.items()
+        ]
+        for row in rows:
+            del row["rivals"]
+            row["low"], row["high"] = row.pop("interval")
         return pd.DataFrame(rows)
 
 

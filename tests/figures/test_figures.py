@@ -20,7 +20,6 @@ from simulations import ON_LANGUAGE_MODELS, STEMS, Suite
 from simulations import curves as points_of
 from simulations.__main__ import main as simulations
 from ustat_pg.experiment import Options, Store, options, run_points
-from ustat_pg.experiment import curves as curves_module
 
 pytest.importorskip("seaborn")
 
@@ -49,7 +48,6 @@ def run(tmp_path_factory, network_points, language_model_points, sweep_tables):
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(options, "LARGEST_BLOCK", 2048)
-        patch.setattr(curves_module, "BLOCK", 2048)
         words = ["verify", "minibatch", "--size", "smoke", "--out", str(folder)]
         assert simulations(words) == 0
         suite = Suite("smoke")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from ustat_pg.results import Machine, Provenance, Results
+from ustat_pg.results import Provenance, Results
 
 NO_CLAIMS = Results(
     (),
     {},
-    Provenance(
-        "", None, 0.0, "", "smoke", "cpu", "cpu", 0, 1, 1e-3, Machine("", "", "", 1), {}, ()
-    ),
+    Provenance("", None, 0.0, "", "smoke", "cpu", "cpu", 0, 1, 1e-3, {}, {}, ()),
 )
 """A run of nothing."""
