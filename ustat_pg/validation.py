@@ -68,6 +68,9 @@ def number(
     ...
     ustat_pg.validation.InputError: pass rate is 1.5: it must lie between 0 and 1
     """
+    if isinstance(value, int) and abs(value) >= 2**63:
+        # NumPy makes an object of an int beyond its own.
+        value = float(value) if abs(value) < 2**1000 else inf
     result = float(finite_array(name, value, 0))
     if not above < result < below or result < minimum:
         allowed = f"be above {above:g}" if minimum == -inf else f"be at least {minimum:g}"

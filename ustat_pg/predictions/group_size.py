@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
 from ..moments import Moments
-from ..validation import InputError, finite_array, integer
+from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .mse import gradient_mse
 
 __all__ = [
@@ -56,7 +56,7 @@ _LARGEST = 10**12
 """Outputs a budget may buy: divisors and affordable designs are found in its square root."""
 
 
-@dataclass(frozen=True)
+@record(eq=True)
 class MseConstants:
     """The constants of the MSE: (1/B)(c1 + c2/G + c3/(G(G-1))) (Proposition 3, minibatch).
 
@@ -77,16 +77,10 @@ class MseConstants:
     True
     """
 
-    c1: float
-    c2: float
-    c3: float
-    vanilla: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("c1", "c2", "c3", "vanilla"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, _number(name, value, 0.0))
+    c1: float = field(number, minimum=0)
+    c2: float = field(number, minimum=0)
+    c3: float = field(number, minimum=0)
+    vanilla: float | None = field(number, minimum=0, default=None)
 
     def mse(
         self,
@@ -149,7 +143,7 @@ class MseConstants:
             InputError: the budget is not positive.
         """
         root = 2 * math.sqrt(self.c1) * math.sqrt(self.c3)
-        return (self.c1 + self.c2 + root) / _positive("budget", budget)
+        return (self.c1 + self.c2 + root) / positive("budget", budget)
 
 
 @dataclass(frozen=True)
@@ -194,27 +188,6 @@ class GroupSizeAdvice:
     g_interval: tuple[int, int]
     table: tuple[GroupSizeRow, ...]
     ratio_to_real: float
-
-
-def _real(name: str, value: Any) -> float:
-    # NumPy makes an object of an int beyond its own.
-    if isinstance(value, int) and abs(value) >= 2**63:
-        value = float(value) if abs(value) < 2**1000 else math.inf
-    return float(finite_array(name, value, 0))
-
-
-def _number(name: str, value: Any, least: float) -> float:
-    number = _real(name, value)
-    if number < least:
-        raise InputError(f"{name} is {number}: it must be at least {least:g}")
-    return number
-
-
-def _positive(name: str, value: Any) -> float:
-    number = _real(name, value)
-    if number <= 0:
-        raise InputError(f"{name} is {number}: it must be positive")
-    return number
 
 
 def mse_constants(moments: Moments) -> MseConstants:
@@ -296,7 +269,7 @@ def optimal_group_size(
     least, between = 1.0, constants.c1
     if population is not None:
         prompts = integer("population", population)
-        least = max(1.0, (_positive("budget", budget) / prompts - fixed) / each)
+        least = max(1.0, (positive("budget", budget) / prompts - fixed) / each)
         if prompts == 1:
             return least if constants.c1 else math.inf
         between *= prompts / (prompts - 1)
@@ -306,7 +279,10 @@ def optimal_group_size(
 
 
 def _costs(prompt_cost: float, output_cost: float) -> tuple[float, float]:
-    fixed, each = _number("prompt cost", prompt_cost, 0.0), _positive("output cost", output_cost)
+    fixed, each = (
+        number("prompt cost", prompt_cost, minimum=0),
+        positive("output cost", output_cost),
+    )
     if fixed / each > _LARGEST:
         raise InputError(
             f"prompt cost is {fixed:g}: it may be at most that of {_LARGEST:.0e} outputs, "
@@ -386,7 +362,7 @@ def group_size_advice(
         integer("population", population)
     if costly:
         fixed, each = _costs(prompt_cost, 1.0 if output_cost is None else output_cost)
-        total = _positive("budget", budget)
+        total = positive("budget", budget)
         largest = _affordable(total, fixed, each)
         sizes, batches = _designs(total, fixed, each, largest, population)
     else:
@@ -563,10 +539,10 @@ def covariance_parts(
     frame = None if basis is None else finite_array("basis", basis, 2)
     gradients = []
     single = pair = np.zeros(())
-    for probability, variance, record in zip(
+    for probability, variance, known in zip(
         moments.context_probs, moments.reward_variance, moments.matrices(), strict=True
     ):
-        gradient, squared, fisher = record.gradient, record.squared_advantage, record.fisher
+        gradient, squared, fisher = known.gradient, known.squared_advantage, known.fisher
         if frame is not None:
             if len(frame) != len(gradient):
                 raise InputError(
@@ -605,7 +581,7 @@ def gap_group_size(first: ArrayLike, third: ArrayLike, curvatures: ArrayLike, c:
     >>> round(gap_group_size([[1, 0], [0, 0.02]], [[1, 0], [0, 8]], [0.2, 1], c=3), 2)
     2.61
     """
-    scale = _positive("c", c)
+    scale = positive("c", c)
     bends = finite_array("curvatures", curvatures, 1)
     if bends.min() <= 0:
         raise InputError(f"curvatures hold {bends.min()}: all must be positive")

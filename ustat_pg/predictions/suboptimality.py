@@ -22,23 +22,15 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..validation import InputError, finite_array
+from ..validation import InputError, finite_array, number, positive
 
 __all__ = ["bound_curve", "constant_bound", "constant_floor", "decay_constant"]
 
 Array = NDArray[np.float64]
 
 
-def _number(name: str, value: float, zero: bool = False) -> float:
-    number = float(finite_array(name, value, 0))
-    if number < 0 or (number == 0 and not zero):
-        allowed = "zero or positive" if zero else "positive"
-        raise InputError(f"{name} is {number:g}: it must be {allowed}")
-    return number
-
-
 def _constants(pl: float, smoothness: float) -> tuple[float, float]:
-    low, high = _number("pl", pl), _number("smoothness", smoothness)
+    low, high = positive("pl", pl), positive("smoothness", smoothness)
     if low > high:
         raise InputError(
             f"pl is {low:g} and smoothness {high:g}: no function has μ > L, since "
@@ -77,7 +69,7 @@ def bound_curve(
     [1.0, 4.0]
     """
     low, high = _constants(pl, smoothness)
-    start = _number("gap", gap, zero=True)
+    start = number("gap", gap, minimum=0)
     steps = finite_array("rates", rates, 1)
     if (steps <= 0).any():
         where = int(np.argmax(steps <= 0))
@@ -102,7 +94,7 @@ def bound_curve(
 
 
 def _rate(eta: float, high: float) -> float:
-    rate = _number("eta", eta)
+    rate = positive("eta", eta)
     if rate * high >= 2:
         raise InputError(
             f"eta is {rate:g}: a constant rate must be below 2/L = {2 / high:g} (Assumption 5a)"
@@ -128,7 +120,7 @@ def constant_floor(eta: float, *, pl: float, smoothness: float, mse: float) -> f
     """
     low, high = _constants(pl, smoothness)
     rate = _rate(eta, high)
-    return high * rate * _number("mse", mse, zero=True) / (2 * low * (2 - high * rate))
+    return high * rate * number("mse", mse, minimum=0) / (2 * low * (2 - high * rate))
 
 
 def constant_bound(
@@ -158,7 +150,7 @@ def constant_bound(
     """
     low, high = _constants(pl, smoothness)
     rate = _rate(eta, high)
-    start = _number("gap", gap, zero=True)
+    start = number("gap", gap, minimum=0)
     times = finite_array("steps", steps)
     if (times < 0).any() or (times != np.floor(times)).any():
         raise InputError(f"steps is {times.tolist()}: whole numbers of at least 0 are allowed")
@@ -186,10 +178,10 @@ def decay_constant(c: float, *, pl: float, smoothness: float, mse: float) -> flo
     0.5
     """
     low, high = _constants(pl, smoothness)
-    rate = _number("c", c)
+    rate = positive("c", c)
     if 2 * low * rate <= 1:
         raise InputError(
             f"c is {rate:g}: it must be above 1/(2μ) = {1 / (2 * low):g} (Assumption 5b); below "
             "it the start is forgotten more slowly than 1/T"
         )
-    return high * rate**2 * _number("mse", mse, zero=True) / (2 * (2 * low * rate - 1))
+    return high * rate**2 * number("mse", mse, minimum=0) / (2 * (2 * low * rate - 1))

@@ -23,7 +23,7 @@ from scipy.stats import chi2
 
 from ...distributions import WeightedChi2
 from ...problems import InteriorProblem, SoftmaxBandit
-from ...validation import InputError, integer
+from ...validation import InputError, integer, positive
 from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity
 from .regions import Ball, Theta
 from .schedules import Schedule
@@ -52,11 +52,6 @@ _ABSOLUTE = 1e-6
 """The error asked for where the value is small, as a share of the greatest value that there can be."""
 
 
-def _positive(name: str, value: float) -> None:
-    if not 0 < value < np.inf:
-        raise InputError(f"{name} is {value!r}: it must be positive and finite")
-
-
 @dataclass(frozen=True)
 class Gap:
     """scale · (J* - J(θₜ)) of the runs of an estimator, at a step."""
@@ -66,7 +61,7 @@ class Gap:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive("scale", self.scale)
+        positive("scale", self.scale)
 
     @property
     def label(self) -> str:
@@ -88,7 +83,7 @@ class GapTransform:
     rate: float
 
     def __post_init__(self) -> None:
-        _positive("rate", self.rate)
+        positive("rate", self.rate)
 
     @property
     def label(self) -> str:
@@ -116,7 +111,7 @@ class Pit:
         if not self.weights:
             raise InputError("weights is empty: there must be at least one")
         for weight in self.weights:
-            _positive("weight", weight)
+            positive("weight", weight)
 
     @property
     def label(self) -> str:
@@ -148,8 +143,8 @@ class ConditionalPit:
 
     def __post_init__(self) -> None:
         integer("coordinate", self.coordinate, 0)
-        _positive("low", self.low)
-        _positive("high", self.high)
+        positive("low", self.low)
+        positive("high", self.high)
 
     @property
     def label(self) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ...validation import InputError, finite_array, frozen, number
+from ...validation import InputError, field, finite_array, frozen, positive, record
 from ..base import Array
 
 __all__ = ["Ball", "Box", "Theta"]
 
 
-@dataclass(frozen=True, eq=False)
+@record()
 class Ball:
     """Θ = {θ : ‖Uᵀ(θ - centre)‖ <= radius}: all of θ, or the part in the span of U.
 
@@ -26,24 +25,21 @@ class Ball:
             match, columns that are not orthonormal.
     """
 
-    centre: Array
-    radius: float
-    basis: Array | None = None
+    centre: Array = field(finite_array, ndim=1)
+    radius: float = field(positive)
+    basis: Array | None = field(finite_array, ndim=2, default=None)
 
-    def __post_init__(self) -> None:
-        centre = finite_array("centre", self.centre, 1)
-        object.__setattr__(self, "centre", centre)
-        object.__setattr__(self, "radius", number("radius", self.radius, 0.0))
-        if self.basis is not None:
-            basis = finite_array("basis", self.basis, 2)
-            if len(basis) != len(centre):
-                raise InputError(
-                    f"basis has shape {basis.shape}: it must have a row for each of the "
-                    f"{len(centre)} parameters"
-                )
-            if not np.allclose(basis.T @ basis, np.eye(basis.shape[1]), rtol=0, atol=1e-9):
-                raise InputError("basis must have orthonormal columns (to 1e-9)")
-            object.__setattr__(self, "basis", basis)
+    def __attrs_post_init__(self) -> None:
+        if self.basis is None:
+            return
+        if len(self.basis) != self.d:
+            raise InputError(
+                f"basis has shape {self.basis.shape}: it must have a row for each of the "
+                f"{self.d} parameters"
+            )
+        products = self.basis.T @ self.basis
+        if not np.allclose(products, np.eye(len(products)), rtol=0, atol=1e-9):
+            raise InputError("basis must have orthonormal columns (to 1e-9)")
 
     @property
     def d(self) -> int:
@@ -69,7 +65,11 @@ class Ball:
         return np.where(outside[..., None], theta - excess[..., None] * back, theta)
 
 
-@dataclass(frozen=True, eq=False)
+def _side(name: str, value: ArrayLike) -> Array:
+    return frozen(np.array(value, dtype=np.float64))
+
+
+@record()
 class Box:
     """Θ = {θ : low <= θ <= high}, coordinate by coordinate.
 
@@ -83,11 +83,11 @@ class Box:
     array([1., 5.])
     """
 
-    low: Array
-    high: Array
+    low: Array = field(_side)
+    high: Array = field(_side)
 
-    def __post_init__(self) -> None:
-        low, high = (np.array(side, dtype=np.float64) for side in (self.low, self.high))
+    def __attrs_post_init__(self) -> None:
+        low, high = self.low, self.high
         if low.ndim != 1 or low.shape != high.shape or not len(low):
             raise InputError(
                 f"low has shape {low.shape} and high {high.shape}: both must be (d,), d >= 1"
@@ -97,8 +97,6 @@ class Box:
                 f"low is {low.tolist()} and high {high.tolist()}: low must be at most high, "
                 "neither NaN, and the box must hold a point"
             )
-        object.__setattr__(self, "low", frozen(low))
-        object.__setattr__(self, "high", frozen(high))
 
     @property
     def d(self) -> int:

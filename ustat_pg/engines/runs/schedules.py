@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
 
-from ...validation import InputError, number
+from ...validation import InputError, field, number, positive, record
 from ..base import Array
 
 __all__ = ["Constant", "Decay", "Schedule"]
 
 
-@dataclass(frozen=True)
+@record(eq=True)
 class Constant:
     """The schedule ηₜ = η.
 
@@ -27,17 +26,14 @@ class Constant:
     array([0.5, 0.5, 0.5])
     """
 
-    eta: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "eta", number("eta", self.eta, 0.0))
+    eta: float = field(positive)
 
     def rates(self, steps: int) -> Array:
         """η₁ to η_T, (T,)."""
         return np.full(steps, self.eta)
 
 
-@dataclass(frozen=True)
+@record(eq=True)
 class Decay:
     """The schedule ηₜ = c / (t + t₀), t = 1, …, T.
 
@@ -52,12 +48,10 @@ class Decay:
     array([2. , 1.5, 1.2, 1. ])
     """
 
-    c: float
-    t0: float = 0.0
+    c: float = field(positive)
+    t0: float = field(number, above=-1.0, default=0.0)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "c", number("c", self.c, 0.0))
-        object.__setattr__(self, "t0", number("t0", self.t0, -1.0))
+    def __attrs_post_init__(self) -> None:
         if not isfinite(self.c / (1.0 + self.t0)):
             raise InputError(f"c is {self.c!r} and t0 {self.t0!r}: the first rate overflows")
 
