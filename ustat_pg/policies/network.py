@@ -91,6 +91,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor, later: Tensor) -> Tensor:
+        """The layer's outputs at every place; ``later`` marks the places that a place must not see."""
         width = x.shape[-1] // self.heads
         parts = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, width))
         query, key, value = parts.movedim(-3, 0).transpose(-2, -3).unbind(0)

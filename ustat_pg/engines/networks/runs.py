@@ -528,7 +528,7 @@ def run(
     first: int,
     replications: int,
 ) -> Array:
-    """One chunk of :meth:`~ustat_pg.engines.NetworkTraining.train`."""
+    """One chunk of the runs of a :class:`~ustat_pg.engines.NetworkTraining`."""
     runs = _Runs(training, estimator, seed, first, replications)
     kept = []
     with torch.enable_grad():
