@@ -430,7 +430,7 @@ class Blocks:
     def __init__(self, case: Case, body: Any = None) -> None:
         self.case, self.body, self.first = case, body, 0
         self.key = rng.cell_key(0, case.cell.name)
-        self.search = cpu._tables(case.cell.problem).outcomes
+        self.search = cpu.problem_tables(case.cell.problem).outcomes
 
     def __call__(self, _: Any, replications: int) -> Any:
         first = self.first

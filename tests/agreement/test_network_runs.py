@@ -308,12 +308,13 @@ def group_for_both(patch):
 
 def next_prompts_baseline(patch):
     """zᵢ less the baseline of the group beside."""
-    own = network_runs.advantages
-    patch.setattr(
-        network_runs,
-        "advantages",
-        lambda name, z, **known: z - (z - own(name, z, **known)).roll(1, dims=1),
-    )
+    own = network_runs._Runs._weighed
+
+    def beside(self, theta, contexts, outputs, rewards, tabulated):
+        weighed = own(self, theta, contexts, outputs, rewards, tabulated)
+        return rewards - (rewards - weighed).roll(1, dims=1)
+
+    patch.setattr(network_runs._Runs, "_weighed", beside)
 
 
 def shifted_words(patch):

@@ -26,7 +26,7 @@ each_precision = pytest.mark.parametrize("subject", PRECISIONS, ids=lambda s: s.
 def test_the_same_sums_of_few_estimators(problem, subject):
     """Some take a surrogate each; one more and they share the outputs' own gradients."""
     cell = GradientCell(named(problem), 4, 2)
-    for count in range(1, autograd._FEW + 2):
+    for count in range(1, autograd.SEPARATE_GRADIENTS + 2):
         names = ("norm-weighted", "grpo", "oracle", "minimum-variance")[:count]
         assert len(names) == count
         few = errors_of(*names)
@@ -49,9 +49,9 @@ def test_many_outputs_and_parameters(subject):
 
 
 def _scaled(monkeypatch, factor):
-    original = autograd._Prepared.estimates
+    original = autograd.Prepared.estimates
     monkeypatch.setattr(
-        autograd._Prepared,
+        autograd.Prepared,
         "estimates",
         lambda self, contexts, outputs, weights: (
             factor(outputs.shape[1]) * original(self, contexts, outputs, weights)
@@ -101,7 +101,7 @@ WRONG = {
 def test_a_wrong_gradient_is_refused(monkeypatch, wrong, few, subject):
     cell, quantities = GradientCell(named("transformer-ragged"), 4, 2), errors_of("grpo")
     if not few:
-        shifts = range(autograd._FEW)
+        shifts = range(autograd.SEPARATE_GRADIENTS)
         quantities += [SquaredError(Estimator("constant", constant=0.1 * i)) for i in shifts]
     laws.same_numbers(subject, cell, quantities)
     wrong(monkeypatch)
@@ -113,9 +113,9 @@ def test_a_wrong_gradient_is_refused(monkeypatch, wrong, few, subject):
 def test_a_wrong_target_is_refused(monkeypatch, factor):
     """By the sums of a block, and by what enumeration finds."""
     cell, subject = GradientCell(prefix(SMALL), 2), SUBJECTS["autograd"]
-    original = autograd._Prepared._target
+    original = autograd.Prepared._target
     monkeypatch.setattr(autograd, "_KEPT", {})
-    monkeypatch.setattr(autograd._Prepared, "_target", lambda self, m: factor * original(self, m))
+    monkeypatch.setattr(autograd.Prepared, "_target", lambda self, m: factor * original(self, m))
     with pytest.raises(AssertionError):
         laws.same_numbers(subject, cell)
     if factor != 1.01:

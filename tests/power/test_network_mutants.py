@@ -106,8 +106,8 @@ RUNS = "ustat_pg/engines/networks/runs.py"
 TRAINED = {
     "divided by B only": ("share = weighed / (self.training.batch_size * self.training.group_size)",
            "share = weighed / self.training.batch_size"),
-    "group mean for grpo": ("advantages(self.estimator.baseline, rewards",
-           'advantages("group-mean", rewards'),
+    "group mean for grpo": ("self.estimator.weigh(rewards",
+           'Estimator("group-mean").weigh(rewards'),
     "rate times G": ("float(rate) * slope",
            "float(rate) * training.group_size * slope"),
     "descent": ("self.theta + float(rate) * slope", "self.theta - float(rate) * slope"),

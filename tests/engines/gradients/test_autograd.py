@@ -212,7 +212,7 @@ def test_a_chunk_is_what_memory_allows():
 def test_running_out_of_memory_halves_the_chunk(monkeypatch):
     cell = GradientCell(PLAIN, 3)
     wanted = cell.measure("autograd", ONE, seed=1, replications=50)
-    original = autograd._Prepared.values
+    original = autograd.Prepared.values
     sizes = []
 
     def limited(self, quantities, contexts, chosen):
@@ -221,7 +221,7 @@ def test_running_out_of_memory_halves_the_chunk(monkeypatch):
         sizes.append(len(contexts))
         return original(self, quantities, contexts, chosen)
 
-    monkeypatch.setattr(autograd._Prepared, "values", limited)
+    monkeypatch.setattr(autograd.Prepared, "values", limited)
     with pytest.warns(ChunkWarning, match="replications at once: going on with") as warned:
         found = cell.measure("autograd", ONE, seed=1, replications=50)
     assert [str(one.message) for one in warned] == [
@@ -235,7 +235,7 @@ def test_running_out_of_memory_halves_the_chunk(monkeypatch):
 
 
 def test_the_target_and_norms_halve_too(monkeypatch):
-    original, log_prob = autograd._Prepared._target, autograd._Prepared._log_prob
+    original, log_prob = autograd.Prepared._target, autograd.Prepared._log_prob
     calls = []
 
     def limited(self, most):
@@ -244,7 +244,7 @@ def test_the_target_and_norms_halve_too(monkeypatch):
             out_of_memory()
         return original(self, most)
 
-    monkeypatch.setattr(autograd._Prepared, "_target", limited)
+    monkeypatch.setattr(autograd.Prepared, "_target", limited)
     with pytest.warns(ChunkWarning, match="ways through the outputs at once"):
         found = AutogradEngine(memory=2**20).prepared(NETWORK).target
     assert calls[-1] <= 2 < calls[-2]
@@ -258,7 +258,7 @@ def test_the_target_and_norms_halve_too(monkeypatch):
             out_of_memory()
         return log_prob(self, theta, context, output)
 
-    monkeypatch.setattr(autograd._Prepared, "_log_prob", once)
+    monkeypatch.setattr(autograd.Prepared, "_log_prob", once)
     where = torch.arange(3)[:, None, None].expand(3, 1, 7)
     arms = torch.arange(7).expand(3, 1, 7)
     with pytest.warns(
@@ -269,14 +269,14 @@ def test_the_target_and_norms_halve_too(monkeypatch):
 
 
 def test_one_that_does_not_fit_is_refused_and_other_errors_are_not_hidden(monkeypatch):
-    monkeypatch.setattr(autograd._Prepared, "values", lambda *_: out_of_memory())
+    monkeypatch.setattr(autograd.Prepared, "values", lambda *_: out_of_memory())
     with pytest.raises(InputError, match="replications do not fit in memory one at a time"):
         GradientCell(PLAIN, 3).measure("autograd", ONE, replications=1)
 
     def fail(*_):
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(autograd._Prepared, "values", fail)
+    monkeypatch.setattr(autograd.Prepared, "values", fail)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         GradientCell(PLAIN, 3).measure("autograd", ONE, replications=4)
 
@@ -289,7 +289,7 @@ def test_few_problems_are_kept_and_never_one_for_another():
     assert made[0] is not ENGINE.prepared(LINEAR)
     for seed in range(12):
         ENGINE.prepared(random_problem(seed, "plain", contexts=2))
-    assert len(autograd._KEPT) == autograd._MOST
+    assert len(autograd._KEPT) == autograd.KEPT_PROBLEMS
 
 
 # Devices.

@@ -41,9 +41,9 @@ def run(body, cell, quantities, replications, first):
         rng.cell_key(3, cell.name),
         cell.group_size,
         1,
-        cpu._DESIGNS[cell.design],
-        cpu._tables(cell.problem),
-        cpu._asked(cell.problem, quantities),
+        cpu.DESIGNS[cell.design],
+        cpu.problem_tables(cell.problem),
+        cpu.quantity_tables(cell.problem, quantities),
         mean,
         products,
     )
@@ -52,7 +52,7 @@ def run(body, cell, quantities, replications, first):
 
 def compare(cell, replications=200, first=FAR, quantities=None):
     quantities = quantities or quantities_for(cell.group_size)
-    assert cpu._is_plain(cell, quantities)
+    assert cpu.takes_one_prompt(cell, quantities)
     mean, products = run(bodies.block, cell, quantities, replications, first)
     fast, fast_products = run(bodies.one_prompt_block, cell, quantities, replications, first)
     norms = cell.problem.policy.squared_norms.max()
@@ -80,7 +80,7 @@ def one_prompt(arms, seed=0, rewards=None):
 def test_the_same_numbers_whichever_way_outcomes_are_counted(arms, size):
     """Compared with all thresholds, searched into a table of counts, or searched sparsely."""
     problem = one_prompt(arms)
-    assert cpu._tables(problem).distinct
+    assert cpu.problem_tables(problem).distinct
     compare(GradientCell(problem, size))
 
 
@@ -143,7 +143,7 @@ def test_a_large_offset_costs_no_digits(arms):
     means = []
     for problem in (near, far):
         mean, products = np.zeros(2), np.zeros((2, 2))
-        tables, asked = cpu._tables(problem), cpu._asked(problem, quantities)
+        tables, asked = cpu.problem_tables(problem), cpu.quantity_tables(problem, quantities)
         bodies.one_prompt_block(0, 500, key, 24, 1, 0, tables, asked, mean, products)
         means.append(mean)
     assert means[1] == pytest.approx(means[0], rel=1e-6)
@@ -152,9 +152,9 @@ def test_a_large_offset_costs_no_digits(arms):
 def test_what_the_body_for_one_prompt_does_not_take():
     plain, linear = random_problem(0, "plain"), random_problem(0, "linear")
     grpo = Estimator("grpo")
-    assert cpu._is_plain(GradientCell(plain, 3), [SquaredError(grpo)])
-    assert not cpu._is_plain(GradientCell(plain, 3, 2), [SquaredError(grpo)])
-    assert not cpu._is_plain(GradientCell(linear, 3), [SquaredError(grpo)])
+    assert cpu.takes_one_prompt(GradientCell(plain, 3), [SquaredError(grpo)])
+    assert not cpu.takes_one_prompt(GradientCell(plain, 3, 2), [SquaredError(grpo)])
+    assert not cpu.takes_one_prompt(GradientCell(linear, 3), [SquaredError(grpo)])
     weighted = Estimator("norm-weighted")
     for other in (
         SquaredError(weighted),
@@ -162,13 +162,13 @@ def test_what_the_body_for_one_prompt_does_not_take():
         Projection(grpo, 0),
         SquaredProjection(grpo, 0),
     ):
-        assert not cpu._is_plain(GradientCell(plain, 3), [SquaredError(grpo), other])
+        assert not cpu.takes_one_prompt(GradientCell(plain, 3), [SquaredError(grpo), other])
 
 
 def test_a_word_on_an_edge_belongs_to_the_outcome_above():
     """No draw of a test will ever meet an edge: the search is handed the words."""
     problem = random_problem(4, "uniform-contexts", contexts=5)
-    search = cpu._tables(problem).contexts
+    search = cpu.problem_tables(problem).contexts
     edges = [int(end) for end in rng.thresholds(problem.context_probs)]
     for word in sorted({0, 2**32 - 1} | {e + d for e in edges[:-1] for d in (-1, 0, 1)}):
         found = bodies._pick(np.uint64(word), search.ends, search.guide, search.shift)

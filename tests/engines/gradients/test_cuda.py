@@ -76,11 +76,13 @@ def scratch(shapes, count):
 
 def measured(cell, quantities, count, tabled=None, seed=3):
     """The sums of a body's values; that of one prompt where ``tabled`` is given."""
-    tables, asked = cpu._tables(cell.problem), cpu._asked(cell.problem, quantities)
+    tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell.problem, quantities)
     plain = tabled is not None
-    room = bodies.Room(*scratch(cuda._shapes(cell, asked, tables, plain, bool(tabled)), count))
+    room = bodies.Room(
+        *scratch(cuda.scratch_shapes(cell, asked, tables, plain, bool(tabled)), count)
+    )
     values = np.full((len(quantities), count), np.nan)
-    where = FAR, rng.cell_key(seed, cell.name), cell.group_size, cpu._DESIGNS[cell.design]
+    where = FAR, rng.cell_key(seed, cell.name), cell.group_size, cpu.DESIGNS[cell.design]
     if plain:
         many_prompts(*where, tables, asked, tabled, room, values)
     else:
@@ -224,8 +226,8 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
     monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: fake)
     quantities = laws.quantities_for(3)
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
-    tables, asked = cpu._tables(cell.problem), cpu._asked(cell.problem, quantities)
-    room = bodies.Room(*scratch(cuda._shapes(cell, asked, tables, False, False), 2))
+    tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell.problem, quantities)
+    room = bodies.Room(*scratch(cuda.scratch_shapes(cell, asked, tables, False, False), 2))
     path = Trajectory(
         smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("norm-weighted"), 3, "epochs"
     )
@@ -406,12 +408,12 @@ def test_tables_that_do_not_fit_are_named(monkeypatch):
     with pytest.raises(
         InputError, match=r"the problem's tables take .* of which dense \(2, 3, 200\) takes 9.4 KiB"
     ):
-        device.upload(cpu._tables(problem), "the problem's tables")
+        device.upload(cpu.problem_tables(problem), "the problem's tables")
     monkeypatch.setattr(numba_cuda, "to_device", lambda array: memory.device_array(10**6, "u1"))
     with pytest.raises(InputError, match=r"the bends take 24 bytes, of which the bends \(3,\)"):
         device.upload(np.zeros(3), "the bends")
     monkeypatch.setattr(numba_cuda, "to_device", np.array)
-    small = cpu._tables(CELL.problem)
+    small = cpu.problem_tables(CELL.problem)
     assert np.array_equal(device.upload(small, "tables").outcomes.ends, small.outcomes.ends)
     with pytest.raises(InputError, match=r"the values \(3, 9\) take 216 bytes: .* 4.9 KiB free"):
         device.allocate("the values", (3, 9))

@@ -52,19 +52,19 @@ __all__ = ["ENGINE", "AutogradEngine", "draw"]
 DEVICE = "USTAT_DEVICE"
 """The environment variable that names the device of a cell that names none."""
 
-_COPIES = 3
-"""Gradients that exist at once: what a backward pass returns, and what it still holds."""
+GRADIENT_COPIES = 3
+"""Copies of a gradient that exist at once: what a backward pass returns, and what it still holds."""
 
-_NEAR = 2**25
+CACHE_BYTES = 2**25
 """Bytes of gradients beyond which a CPU loses more in its caches than it gains by larger chunks."""
 
-_FEW = 2
+SEPARATE_GRADIENTS = 2
 """Estimators for which a gradient each is cheaper than a gradient of every output drawn."""
 
-_DRAWN = 32
+NUMBERS_OF_AN_OUTPUT = 32
 """About how many numbers live while an output is drawn."""
 
-_MOST = 8
+KEPT_PROBLEMS = 8
 """Problems whose model and target are kept."""
 
 T = TypeVar("T")
@@ -74,11 +74,11 @@ def draw(
     cell: GradientCell, *, seed: int, first: int, replications: int, device: str = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications, int64."""
-    return _draw(cell, _Ends.of(cell.problem, device_of(device)), seed, first, replications)
+    return _draw(cell, Ends.of(cell.problem, device_of(device)), seed, first, replications)
 
 
 @dataclass(frozen=True, eq=False)
-class _Ends:
+class Ends:
     """Where the words of each context and outcome end, as :func:`ustat_pg.rng.thresholds` has it.
 
     Rows of outcomes are set apart by 2³³, so that one sorted sequence holds them all.
@@ -89,7 +89,7 @@ class _Ends:
     width: int
 
     @classmethod
-    def of(cls, problem: SoftmaxBandit, device: torch.device) -> _Ends:
+    def of(cls, problem: SoftmaxBandit, device: torch.device) -> Ends:
         rows = rng.thresholds(problem.outcomes.probs).astype(np.int64)
         apart = rows + (np.arange(len(rows), dtype=np.int64) << 33)[:, None]
         own = rng.thresholds(problem.context_probs).astype(np.int64)
@@ -101,7 +101,7 @@ class _Ends:
 
 
 def _draw(
-    cell: GradientCell, ends: _Ends, seed: int, first: int, replications: int
+    cell: GradientCell, ends: Ends, seed: int, first: int, replications: int
 ) -> tuple[Tensor, Tensor]:
     key = rng.cell_key(seed, cell.name)
     device = ends.contexts.device
@@ -115,7 +115,7 @@ def _draw(
     return contexts, places - rows * ends.width
 
 
-def _contexts(cell: GradientCell, ends: _Ends, key: Any, numbers: Tensor) -> Tensor:
+def _contexts(cell: GradientCell, ends: Ends, key: Any, numbers: Tensor) -> Tensor:
     total, batch = cell.problem.contexts, cell.batch_size
     every = torch.arange(total, device=numbers.device)
     if cell.design == "fixed":
@@ -155,7 +155,7 @@ def _halving(size: int, what: str, run: Callable[[int], T]) -> tuple[T, int]:
 
 
 @dataclass(eq=False)
-class _Prepared:
+class Prepared:
     """A problem as tensors on a device."""
 
     problem: SoftmaxBandit
@@ -172,7 +172,7 @@ class _Prepared:
                 f"{model.d}: they must have the same"
             )
         self.theta = model.theta()
-        self.ends = _Ends.of(self.problem, model.device)
+        self.ends = Ends.of(self.problem, model.device)
         self.arms = model.integers(outcomes.arms)
         self.rewards = self.wide(outcomes.rewards)
         self._norms = torch.full_like(self.wide(self.problem.mean_rewards), torch.nan)
@@ -188,9 +188,9 @@ class _Prepared:
     def allowed(self, what: str, numbers: int, gradients: int) -> int:
         """How many of something fit, each of so many numbers beside so many gradients."""
         vectors = self.bytes * gradients * self.model.d
-        most = self.memory // (self.bytes * numbers + _COPIES * vectors)
+        most = self.memory // (self.bytes * numbers + GRADIENT_COPIES * vectors)
         if self.model.device.type == "cpu":
-            most = min(most, _NEAR // max(vectors, 1))
+            most = min(most, CACHE_BYTES // max(vectors, 1))
         return max(1, min(int(most), self.sizes.get(what, int(most))))
 
     def shared_out(self, what: str, total: int, size: int, run: Callable[[slice], T]) -> list[T]:
@@ -270,9 +270,11 @@ class _Prepared:
 
     def per_replication(self, estimators: int, outputs: int) -> tuple[int, int]:
         """Numbers and gradients that one replication needs at once."""
-        if estimators <= _FEW:
-            return outputs * (_DRAWN + self.model.activity * (1 + estimators)), estimators
-        return outputs * (_DRAWN + self.model.activity), outputs + estimators
+        if estimators <= SEPARATE_GRADIENTS:
+            return outputs * (
+                NUMBERS_OF_AN_OUTPUT + self.model.activity * (1 + estimators)
+            ), estimators
+        return outputs * (NUMBERS_OF_AN_OUTPUT + self.model.activity), outputs + estimators
 
     def estimates(self, contexts: Tensor, outputs: Tensor, weights: Tensor) -> Tensor:
         """The gradient of each surrogate, (r, E, d).
@@ -285,7 +287,7 @@ class _Prepared:
             outputs: (r, n, l).
             weights: advantages, (r, E, n).
         """
-        if weights.shape[1] <= _FEW:
+        if weights.shape[1] <= SEPARATE_GRADIENTS:
             slope = vmap(grad(self._surrogate), (None, None, None, 0))
             return vmap(slope, (None, 0, 0, 0))(self.theta, contexts, outputs, weights)
         each = vmap(vmap(grad(self._log_prob), (None, 0, 0)), (None, 0, 0))
@@ -361,7 +363,7 @@ def _check_finite(logs: Tensor, contexts: Tensor, outputs: Tensor) -> None:
         )
 
 
-_KEPT: dict[tuple[str, str, str, int], _Prepared] = {}
+_KEPT: dict[tuple[str, str, str, int], Prepared] = {}
 _LOCK = Lock()
 
 
@@ -400,16 +402,16 @@ class AutogradEngine:
         differentiable(cell.problem.policy)
         device_of(_device(cell.device))
 
-    def prepared(self, problem: SoftmaxBandit, device: str | None = None) -> _Prepared:
+    def prepared(self, problem: SoftmaxBandit, device: str | None = None) -> Prepared:
         """The problem on a device, made once."""
         device = _device(device)
         place = (problem.digest, device, self.precision, self.memory)
         with _LOCK:
             if place not in _KEPT:
-                while len(_KEPT) >= _MOST:
+                while len(_KEPT) >= KEPT_PROBLEMS:
                     del _KEPT[next(iter(_KEPT))]
                 model = model_of(problem.policy, device, self.precision)
-                _KEPT[place] = _Prepared(problem, model, self.memory)
+                _KEPT[place] = Prepared(problem, model, self.memory)
             return _KEPT[place]
 
     def measure(

@@ -211,7 +211,7 @@ class GradientCell(Cell):
         return BLOCK
 
     def budget(self, replications: int) -> int:
-        """The same replications: budgets count those of gradients."""
+        """The replications themselves: budgets count those of gradients."""
         return replications
 
     def on(self, device: str) -> GradientCell:

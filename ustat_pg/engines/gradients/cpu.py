@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any
 
 import numpy as np
 
@@ -25,18 +24,29 @@ from .cell import (
     estimators_of,
 )
 
-__all__ = ["ENGINE", "draw"]
+__all__ = [
+    "DESIGNS",
+    "ENGINE",
+    "draw",
+    "problem_tables",
+    "quantity_tables",
+    "require_compiled",
+    "takes_one_prompt",
+]
 
 DESIGNS = {
     "iid": bodies.IID,
     "fixed": bodies.FIXED,
     "without-replacement": bodies.WITHOUT_REPLACEMENT,
 }
+"""The bodies' number of each design."""
+
 KINDS = {
     "grpo": bodies.GRPO,
     "group-mean": bodies.GROUP_MEAN,
     "norm-weighted": bodies.NORM_WEIGHTED,
 }
+"""The bodies' number of each baseline that is no function of the prompt alone."""
 
 
 def _search(probs: Array) -> bodies.Search:
@@ -55,21 +65,23 @@ def _search(probs: Array) -> bodies.Search:
 _KEPT: dict[str, bodies.Tables] = {}
 """The tables of the last few problems, by digest."""
 
-_MOST = 8
+KEPT_PROBLEMS = 8
+"""Problems whose tables are kept."""
+
 _LOCK = Lock()
 
 
-def _tables(problem: SoftmaxBandit) -> bodies.Tables:
+def problem_tables(problem: SoftmaxBandit) -> bodies.Tables:
     """A problem as the compiled body reads it, made once."""
     with _LOCK:
         if problem.digest not in _KEPT:
-            while len(_KEPT) >= _MOST:
+            while len(_KEPT) >= KEPT_PROBLEMS:
                 del _KEPT[next(iter(_KEPT))]
-            _KEPT[problem.digest] = _make_tables(problem)
+            _KEPT[problem.digest] = _made_tables(problem)
         return _KEPT[problem.digest]
 
 
-def _make_tables(problem: SoftmaxBandit) -> bodies.Tables:
+def _made_tables(problem: SoftmaxBandit) -> bodies.Tables:
     policy, target = problem.policy, problem.gradient()
     centre = (problem.outcomes.probs * problem.outcomes.rewards).sum(axis=1)
     features, dense = np.zeros((1, 1)), np.zeros((1, 1, 1))
@@ -118,7 +130,7 @@ def draw(
     contexts = np.empty((replications, cell.batch_size), np.int64)
     chosen = np.empty((replications, cell.batch_size, cell.group_size), np.int64)
     key, design = rng.cell_key(seed, cell.name), DESIGNS[cell.design]
-    bodies.draw_block(first, key, design, _tables(cell.problem), contexts, chosen)
+    bodies.draw_block(first, key, design, problem_tables(cell.problem), contexts, chosen)
     return contexts, chosen
 
 
@@ -150,8 +162,8 @@ class CpuEngine:
     ) -> MomentSums:
         """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
         mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
-        tables, asked = _tables(cell.problem), _asked(cell.problem, quantities)
-        body = bodies.one_prompt_block if _is_plain(cell, quantities) else bodies.block
+        tables, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
+        body = bodies.one_prompt_block if takes_one_prompt(cell, quantities) else bodies.block
         body(
             first,
             replications,
@@ -167,7 +179,7 @@ class CpuEngine:
         return MomentSums(replications, mean, products)
 
 
-def _is_plain(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bool:
+def takes_one_prompt(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bool:
     """Whether the body for one prompt takes these."""
     return (
         cell.batch_size == 1
@@ -177,14 +189,14 @@ def _is_plain(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> boo
     )
 
 
-def _asked(problem: SoftmaxBandit, quantities: Sequence[GradientQuantity]) -> bodies.Asked:
+def quantity_tables(problem: SoftmaxBandit, quantities: Sequence[GradientQuantity]) -> bodies.Asked:
     """The quantities as the compiled body reads them."""
     estimators = estimators_of(quantities)
     baselines = np.zeros((len(estimators), problem.contexts))
     for row, estimator in enumerate(estimators):
         values = estimator.baseline_values(problem)
         if values is not None:
-            baselines[row] = values - _tables(problem).centre
+            baselines[row] = values - problem_tables(problem).centre
     place = {estimator: row for row, estimator in enumerate(estimators)}
     table = np.array([_encode(quantity, place) for quantity in quantities], dtype=np.int64)
     used = (q.number for q in quantities if isinstance(q, (Projection, SquaredProjection)))
@@ -205,7 +217,7 @@ def _asked(problem: SoftmaxBandit, quantities: Sequence[GradientQuantity]) -> bo
     )
 
 
-def _encode(quantity: GradientQuantity, place: dict[Any, int]) -> tuple[int, int, int]:
+def _encode(quantity: GradientQuantity, place: dict[Estimator, int]) -> tuple[int, int, int]:
     """A quantity as the body reads it: its kind and two numbers."""
     if isinstance(quantity, Distance):
         return bodies.DISTANCE, place[quantity.first], place[quantity.second]

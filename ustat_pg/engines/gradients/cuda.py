@@ -21,7 +21,7 @@ from ..base import Integers, MomentSums
 from ..device import Shapes, allocate, in_chunks, launch, require_device, upload
 from . import scalar as bodies
 from .cell import GradientCell, GradientQuantity, estimators_of
-from .cpu import DESIGNS, _asked, _is_plain, _tables, require_compiled
+from .cpu import DESIGNS, problem_tables, quantity_tables, require_compiled, takes_one_prompt
 
 __all__ = ["ENGINE", "draw"]
 
@@ -32,7 +32,9 @@ COMPARED_OUTPUTS = 64
 """Groups at most that large find their equal arms by comparison; a guess, for no device was at hand."""
 
 
-def _shapes(cell: GradientCell, asked: Any, tables: Any, plain: bool, tabled: bool) -> Shapes:
+def scratch_shapes(
+    cell: GradientCell, asked: Any, tables: Any, plain: bool, tabled: bool
+) -> Shapes:
     """The fields of :class:`~ustat_pg.engines.gradients.scalar.Room`; unused ones hold one number."""
     one, batch, group = (1,), cell.batch_size, cell.group_size
     ints, reals = np.int64, np.float64
@@ -79,7 +81,7 @@ def draw(
         InputError: there is no device.
     """
     require_device()
-    tables = upload(_tables(cell.problem), "the problem's tables")
+    tables = upload(problem_tables(cell.problem), "the problem's tables")
     key, design = cuda.to_device(rng.cell_key(seed, cell.name)), DESIGNS[cell.design]
     batch, group = cell.batch_size, cell.group_size
     contexts = np.empty((replications, batch), np.int64)
@@ -136,10 +138,10 @@ class CudaEngine:
     ) -> MomentSums:
         """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
         segment = _segment(len(quantities))
-        tables, asked = _tables(cell.problem), _asked(cell.problem, quantities)
-        plain = _is_plain(cell, quantities)
+        tables, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
+        plain = takes_one_prompt(cell, quantities)
         tabled = cell.group_size > COMPARED_OUTPUTS and cell.problem.arms < cell.group_size**2
-        shapes = _shapes(cell, asked, tables, plain, tabled)
+        shapes = scratch_shapes(cell, asked, tables, plain, tabled)
         there = upload(tables, "the problem's tables"), upload(asked, "the quantities' tables")
         key, design = cuda.to_device(rng.cell_key(seed, cell.name)), DESIGNS[cell.design]
         values = allocate("the quantities' values", (len(quantities), min(segment, replications)))
