@@ -60,10 +60,11 @@ def _scaled(monkeypatch, factor):
 
 
 def _full_mean(monkeypatch):
-    original = autograd.advantages
-    names = {"grpo": "group-mean"}
+    original, wrong = autograd.Prepared.advantages, Estimator("group-mean")
     monkeypatch.setattr(
-        autograd, "advantages", lambda name, z, **known: original(names.get(name, name), z, **known)
+        autograd.Prepared,
+        "advantages",
+        lambda self, e, *drawn: original(self, wrong if e.baseline == "grpo" else e, *drawn),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.estimators import EACH
 from ustat_pg.engines import (
     Distance,
     Estimator,
@@ -32,18 +33,12 @@ LAST = 2**63
 """Replications' numbers end here."""
 
 DESIGNS = ("iid", "fixed", "without-replacement")
-LEAVE_ONE_OUT = ("grpo", "norm-weighted")
 
 ESTIMATORS = [
-    Estimator("vanilla"),
-    Estimator("group-mean"),
-    Estimator("oracle"),
-    Estimator("constant", constant=0.3),
+    *(e for e in EACH if e.record.of_prompt or e.baseline in cpu.KINDS),
     Estimator("constant", constant=-1.5),
-    Estimator("minimum-variance"),
-    Estimator("grpo"),
-    Estimator("norm-weighted"),
 ]
+"""Those that every engine knows, the compiled ones too."""
 
 
 def errors_of(*names: str) -> list[SquaredError]:
@@ -53,7 +48,7 @@ def errors_of(*names: str) -> list[SquaredError]:
 
 def quantities_for(size: int) -> list[Any]:
     """Every quantity of every estimator that a group of that size allows."""
-    usable = [e for e in ESTIMATORS if size > 1 or e.baseline not in LEAVE_ONE_OUT]
+    usable = [e for e in ESTIMATORS if size >= e.record.least_group]
     last = usable[-1]
     return [
         *(SquaredError(e) for e in usable),
