@@ -19,7 +19,6 @@ import numpy as np
 from scipy.stats import binomtest, kstwobign, norm
 from tabulate import tabulate
 
-from simulations.landscapes import Landscapes
 from simulations.mse import rivals
 from simulations.problems import Suite, mse_of, two_valued
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
@@ -77,10 +76,10 @@ def started(landscape: LocationBandit) -> tuple[LawDistance, tuple[float, ...]]:
 
 def of_laws(seeds: int) -> list[list[object]]:
     """Rows of false alarms on a distribution; the rival has twice the weights."""
-    grounds, rows = Landscapes(Suite()), list[list[object]]()
-    problems = {"one direction": grounds.bowl, "two directions": grounds.plane}
-    for (name, ground), alpha in product(problems.items(), (0.05, 0.01)):
-        functional, weights = started(ground.landscape)
+    landscapes, rows = Suite().landscapes, list[list[object]]()
+    problems = {"one direction": landscapes["bowl"][0], "two directions": landscapes["plane"][0]}
+    for (name, entry), alpha in product(problems.items(), (0.05, 0.01)):
+        functional, weights = started(entry.problem)
         far = sup_distance(WeightedChi2([2 * w for w in weights]), WeightedChi2(weights))
         statement = equal(0.0, {"twice": far}, scale=1.0, relative_margin=1.0)
         planned = functional.needed({}, statement.margin_for(["twice"]), alpha, 0.0)

@@ -1,8 +1,14 @@
-"""The experiments: one file for each result, its design as data, its checks and its rivals."""
+"""The experiments: one file for each result, its design as data, its checks and its rivals.
+
+A file ``<stem>.py`` here asks its result of softmax bandits. ``networks`` and ``language_models`` have
+the files that ask otherwise of these, and ``stand_ins`` those for any problems in the bandits' place.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ustat_pg.paper import delivered
@@ -22,6 +28,7 @@ __all__ = [
     "Suite",
     "claim",
     "curves",
+    "experiment",
 ]
 
 ON_LANGUAGE_MODELS = ("gradient_mse_lm", "group_size_lm")
@@ -31,12 +38,12 @@ STEMS = tuple(stem for stem in delivered() if stem not in ON_LANGUAGE_MODELS)
 """The other results that have an experiment, in the paper's order."""
 
 ON_RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")
-"""Those on whole training runs alone: their problems have an interior optimum, so that one of the user's
-own, which need not have one, does not take their place."""
+"""The results on whole training runs alone: their problems have an interior optimum, so that one of the
+user's own, which need not have one, does not take their place."""
 
 KINDS = ("bandit", "tokens", "transformer", "language-model")
-"""Kinds of problem: softmax bandits; token problems under a prefix softmax and under a transformer; the
-language models that ship with the library.
+"""The kinds of problem: softmax bandits; token problems under a prefix softmax; the same under a
+transformer; the language models that ship with the library.
 """
 
 ON_NETWORKS = (
@@ -48,18 +55,30 @@ ON_NETWORKS = (
     "suboptimality",
     "group_size",
 )
-"""Those that are asked of tokens and transformers too; the others need a known interior optimum."""
+"""The results that are asked of tokens and transformers too; the others need an interior optimum."""
+
+
+def experiment(stem: str, suite: Suite) -> ModuleType:
+    """The module with a result's experiment on the suite's kind of problem.
+
+    A kind of problem is a folder of experiments; what a folder lacks is asked as it is of bandits.
+    """
+    for folder in suite.kind.folders:
+        name = f"{__name__}.{folder}.{stem}"
+        if find_spec(name) is not None:
+            return import_module(name)
+    return import_module(f"{__name__}.{stem}")
 
 
 def claim(stem: str, suite: Suite) -> Claim:
     """The claim of that stem, designed on the suite's problems."""
-    built: Claim = import_module(f"{__name__}.{stem}").claim(suite)
+    built: Claim = experiment(stem, suite).claim(suite)
     return built
 
 
 def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
     """The points that the result's figures draw, on the suite's problems."""
-    built: tuple[Point, ...] = tuple(import_module(f"{__name__}.{stem}").curves(suite))
+    built: tuple[Point, ...] = tuple(experiment(stem, suite).curves(suite))
     return built
 
 

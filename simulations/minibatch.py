@@ -12,7 +12,7 @@ Cost: seconds; a few rows of the digits stand for them where minibatches are enu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import GradientCell
@@ -20,7 +20,7 @@ from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import gradient_mse
 
-from .problems import Entry, Suite, mse_of
+from .problems import BanditEntry, Suite, mse_of
 
 STEM = "minibatch"
 
@@ -48,18 +48,11 @@ def rivals(m: Moments, group_size: int, batch_size: int, design: str) -> dict[st
     return wrong
 
 
-def _cells(suite: Suite) -> Iterator[tuple[Entry, int, int, str]]:
-    """Problem, G, B, design."""
-    for entry in suite.given:
-        contexts = entry.problem.contexts
-        for batch in (1, 2):
-            yield entry, 2, batch, "iid"
-        if entry.problem.uniform and contexts > 1:
-            yield entry, 2, 2, "without-replacement"
-            if contexts <= 64:
-                yield entry, 2, contexts, "fixed"
-    if suite.given:
-        return
+Case = tuple[BanditEntry, int, int, str]
+"""Problem, G, B, design."""
+
+
+def _cases(suite: Suite) -> Iterator[Case]:
     yield suite.several, 2, 3, "iid"
     for design, batch in (("iid", 2), ("without-replacement", 2), ("fixed", 4)):
         yield suite.features, 2, batch, design
@@ -81,41 +74,39 @@ def _cells(suite: Suite) -> Iterator[tuple[Entry, int, int, str]]:
         yield suite.digits, 8, 8, "iid"
 
 
-def claim(suite: Suite) -> Claim:
-    """Grpo with its rivals, and vanilla, in every cell."""
-    checks = []
-    for entry, group_size, batch_size, design in _cells(suite):
+def checks(cases: Iterable[Case]) -> Iterator[Check]:
+    """Grpo with its rivals, and vanilla, in every case."""
+    for entry, group_size, batch_size, design in cases:
         moments = entry.problem.moments()
         cell = GradientCell(entry.problem, group_size, batch_size, design)
         for baseline in ("grpo", "vanilla"):
             value = gradient_mse(moments, baseline, group_size, batch_size, design).mse
             wrong = rivals(moments, group_size, batch_size, design) if baseline == "grpo" else {}
-            checks.append(
-                Check(
-                    f"{entry.name} G={group_size} B={batch_size} {design}: {baseline}",
-                    entry.origin,
-                    mean_of(cell, mse_of(baseline)),
-                    equal(value, wrong, scale=value),
-                )
+            yield Check(
+                f"{entry.name} G={group_size} B={batch_size} {design}: {baseline}",
+                entry.origin,
+                mean_of(cell, mse_of(baseline)),
+                equal(value, wrong, scale=value),
             )
-    return Claim(STEM, RIVALS, tuple(checks))
+
+
+def claim(suite: Suite) -> Claim:
+    """The formula in every design, by enumeration over whole minibatches."""
+    return Claim(STEM, RIVALS, tuple(checks(_cases(suite))))
 
 
 def curves(suite: Suite) -> Iterator[Point]:
     """B times the MSE against B in the three designs, and what two rivals say of it."""
-    if suite.given:
-        return
-    entry, size = suite.digits_rows(16), 4
+    entry, group_size = suite.digits_rows(16), 4
     problem, moments = entry.problem, entry.problem.moments()
     for batch in (1, 2, 4, 6, 8, 10, 12, 14, 16):
-        at: dict[str, float | str] = {"problem": entry.name, "group_size": size}
-        at["batch_size"] = batch
+        at = {"problem": entry.name, "group_size": group_size, "batch_size": batch}
         for design in ("iid", "without-replacement", "fixed"):
             if design == "fixed" and batch != problem.contexts:
                 continue
-            cell = GradientCell(problem, size, batch, design)
-            value = batch * gradient_mse(moments, "grpo", size, batch, design).mse
+            cell = GradientCell(problem, group_size, batch, design)
+            value = batch * gradient_mse(moments, "grpo", group_size, batch, design).mse
             yield Point("designs", design, at, value, Linear(cell, ((mse_of("grpo"), batch),)))
         for rival in ("(N-B)/N for (N-B)/(N-1)", "no prompt term"):
-            wrong = rivals(moments, size, batch, "without-replacement")[rival]
+            wrong = rivals(moments, group_size, batch, "without-replacement")[rival]
             yield Point("designs", f"rival: {rival}", at, batch * wrong)

@@ -21,7 +21,7 @@ from ustat_pg.experiment import Check, Claim, Point, mean_of
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import explicit_bound, gradient_covariance, gradient_mse
 
-from .problems import Entry, Suite, mse_of
+from .problems import BanditEntry, Suite, mse_of
 
 STEM = "mse"
 
@@ -32,40 +32,51 @@ TIGHTER = "explicit bound: a quarter of it"
 
 def rivals(m: Moments, group_size: int) -> dict[str, float]:
     """The wrong values of grpo's MSE at one prompt."""
-    size, pairs = group_size, group_size * (group_size - 1)
-    first = float(m.norm_squared_advantage[0] - m.gradient_sq[0]) / size
+    pairs = group_size * (group_size - 1)
+    first = float(m.norm_squared_advantage[0] - m.gradient_sq[0]) / group_size
     noise = float(m.reward_variance[0] * m.fisher_trace[0])
     mean_square = float((m.reward_variance[0] + m.value[0] ** 2) * m.fisher_trace[0])
     g2 = float(m.gradient_sq[0])
     return {
         "no second-order term": first,
-        "G^2 for G(G-1)": first + (noise + g2) / size**2,
+        "G^2 for G(G-1)": first + (noise + g2) / group_size**2,
         "||g||^2 missing": first + noise / pairs,
         "sigma2 replaced by E z^2": first + (mean_square + g2) / pairs,
         "sigma2 tr F missing": first + g2 / pairs,
-        "explicit bound taken as the value": first + explicit_bound(m, size),
-        "Sigma without - g g^T": first + g2 / size + (noise + g2) / pairs,
+        "explicit bound taken as the value": first + explicit_bound(m, group_size),
+        "Sigma without - g g^T": first + g2 / group_size + (noise + g2) / pairs,
     }
 
 
 def claim(suite: Suite) -> Claim:
     """Every single prompt at every group size; peers and covariance at the smallest G."""
-    checks = [check for entry in suite.single_prompts for check in _of(entry, suite.group_sizes)]
+    checks: list[Check] = []
+    for entry in suite.single_prompts:
+        for group_size in suite.group_sizes:
+            checks.append(_grpo(entry, group_size))
+        checks += _peers(entry, suite.group_sizes[0])
     names = (*rivals(suite.single_prompts[0].problem.moments(), 2), TIGHTER)
     return Claim(STEM, names, tuple(checks))
 
 
-def _of(entry: Entry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
+def _grpo(entry: BanditEntry, group_size: int) -> Check:
+    """The theorem's formula, with its rivals."""
     moments = entry.problem.moments()
-    for size in group_sizes:
-        cell, at = GradientCell(entry.problem, size), f"{entry.name} G={size}"
-        predicted = gradient_mse(moments, "grpo", size)
-        statement = equal(predicted.mse, rivals(moments, size), scale=predicted.mse)
-        yield Check(f"{at}: grpo", entry.origin, mean_of(cell, mse_of("grpo")), statement)
-    size = group_sizes[0]
-    cell, at = GradientCell(entry.problem, size), f"{entry.name} G={size}"
+    value = gradient_mse(moments, "grpo", group_size).mse
+    return Check(
+        f"{entry.name} G={group_size}: grpo",
+        entry.origin,
+        mean_of(GradientCell(entry.problem, group_size), mse_of("grpo")),
+        equal(value, rivals(moments, group_size), scale=value),
+    )
+
+
+def _peers(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+    """The other baselines; grpo's covariance and mean along a direction; its explicit bound."""
+    moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
+    at, predicted = f"{entry.name} G={group_size}", gradient_mse(moments, "grpo", group_size)
     for baseline in PEERS:
-        value = gradient_mse(moments, baseline, size).mse
+        value = gradient_mse(moments, baseline, group_size).mse
         scale = max(value, predicted.vanilla_mse / 10)
         yield Check(
             f"{at}: {baseline}",
@@ -75,7 +86,7 @@ def _of(entry: Entry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
         )
     grpo = Estimator("grpo")
     unit = direction(entry.problem, 0)
-    along = float(unit @ gradient_covariance(moments, "grpo", size) @ unit)
+    along = float(unit @ gradient_covariance(moments, "grpo", group_size) @ unit)
     yield Check(
         f"{at}: covariance along a direction",
         entry.origin,
@@ -88,8 +99,7 @@ def _of(entry: Entry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
         mean_of(cell, Projection(grpo)),
         equal(0.0, scale=along**0.5),
     )
-    second = gradient_mse(moments, "grpo", size).second_order_term
-    bound = explicit_bound(moments, size)
+    second, bound = predicted.second_order_term, explicit_bound(moments, group_size)
     # Half the bound is attained by a coin: below it only where there is room to see.
     tighter = {TIGHTER: bound / 4} if second > 0.3 * bound else {}
     limit = bound / 2 if second < 0.45 * bound else bound
@@ -105,13 +115,13 @@ def curves(suite: Suite) -> Iterator[Point]:
     """MSE against G of no baseline, grpo, the oracle and the minimum-variance baseline."""
     for entry, batch in suite.shown:
         moments = entry.problem.moments()
-        for size in suite.curve_sizes:
-            cell = GradientCell(entry.problem, size, batch)
+        for group_size in suite.curve_sizes:
+            cell = GradientCell(entry.problem, group_size, batch)
             for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
                 yield Point(
                     "mse",
                     baseline,
-                    {"problem": entry.name, "group_size": size, "batch_size": batch},
-                    gradient_mse(moments, baseline, size, batch).mse,
+                    {"problem": entry.name, "group_size": group_size, "batch_size": batch},
+                    gradient_mse(moments, baseline, group_size, batch).mse,
                     mean_of(cell, mse_of(baseline)),
                 )

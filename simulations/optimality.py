@@ -29,7 +29,8 @@ from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
-from .problems import Entry, Suite, mse_of, two_valued
+from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
+from .problems.bandits import prompts
 
 STEM = "optimality"
 
@@ -65,24 +66,26 @@ def wrong_baseline(problem: SoftmaxBandit) -> float:
 
 
 def _difference(
-    entry: Entry, size: int, worse: Named, better: Named
+    entry: BanditEntry, group_size: int, worse: Named, better: Named
 ) -> tuple[Linear, float, float]:
     """MSE(worse) - MSE(better) as a functional, its predicted value, and MSE(worse)."""
     moments = entry.problem.moments()
     high, low = (
-        gradient_mse(moments, baseline, size, constant=constant).mse
+        gradient_mse(moments, baseline, group_size, constant=constant).mse
         for baseline, constant in (worse, better)
     )
     weights = ((mse_of(*worse), 1.0), (mse_of(*better), -1.0))
-    return Linear(GradientCell(entry.problem, size), weights), high - low, high
+    return Linear(GradientCell(entry.problem, group_size), weights), high - low, high
 
 
-def _beats(entry: Entry, size: int, better: Named, worse: Named, rival: str) -> Iterator[Check]:
+def _beats(
+    entry: BanditEntry, group_size: int, better: Named, worse: Named, rival: str
+) -> Iterator[Check]:
     """MSE(worse) - MSE(better) > 0, and of the size predicted; nothing where that is under 1%."""
-    functional, gain, high = _difference(entry, size, worse, better)
+    functional, gain, high = _difference(entry, group_size, worse, better)
     if not gain > 0.01 * high:
         return
-    name = f"{entry.name} G={size}: {_word(better)} beats {_word(worse)}"
+    name = f"{entry.name} G={group_size}: {_word(better)} beats {_word(worse)}"
     yield Check(name, entry.origin, functional, positive(gain, [rival], scale=high))
     yield Check(f"{name}: by how much", entry.origin, functional, equal(gain, scale=high))
 
@@ -91,40 +94,42 @@ def _word(baseline: Named) -> str:
     return baseline[0] if baseline[1] is None else f"{baseline[0]} {baseline[1]:.4g}"
 
 
-def _inside(entry: Entry, size: int) -> Iterator[Check]:
+def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """Under Assumption 2: the excess over the oracle is tr F (V - b)²/G, for vanilla and constants."""
     moments = entry.problem.moments()
     value, trace = float(moments.value[0]), float(moments.fisher_trace[0])
     for constant in dict.fromkeys((0.0, value / 2, 1.5 * value)):
-        functional, _, high = _difference(entry, size, ("constant", constant), ("oracle", None))
+        functional, _, high = _difference(
+            entry, group_size, ("constant", constant), ("oracle", None)
+        )
         yield Check(
-            f"{entry.name} G={size}: constant {constant:.4g} exceeds the oracle",
+            f"{entry.name} G={group_size}: constant {constant:.4g} exceeds the oracle",
             entry.origin,
             functional,
-            equal(trace * (value - constant) ** 2 / size, scale=high),
+            equal(trace * (value - constant) ** 2 / group_size, scale=high),
         )
 
 
-def _outside(entry: Entry, size: int) -> Iterator[Check]:
+def outside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """b* beats V and the wrong b*, where they differ; and a step away from b* costs tr F δ²/G."""
     moments, best = entry.problem.moments(), ("minimum-variance", None)
     if not moments.fisher_trace[0] > 0:
         return
-    yield from _beats(entry, size, best, ("oracle", None), V_ALWAYS)
-    yield from _beats(entry, size, best, ("constant", wrong_baseline(entry.problem)), WRONG_B)
+    yield from _beats(entry, group_size, best, ("oracle", None), V_ALWAYS)
+    yield from _beats(entry, group_size, best, ("constant", wrong_baseline(entry.problem)), WRONG_B)
     low, high = moments.reward_range
     for step in (-(high - low) / 2, (high - low) / 2) if high > low else ():
         constant = float(moments.optimal_baseline[0]) + step
-        functional, _, scale = _difference(entry, size, ("constant", constant), best)
+        functional, _, scale = _difference(entry, group_size, ("constant", constant), best)
         yield Check(
-            f"{entry.name} G={size}: b* {step:+.4g}",
+            f"{entry.name} G={group_size}: b* {step:+.4g}",
             entry.origin,
             functional,
-            equal(float(moments.fisher_trace[0]) * step**2 / size, scale=scale),
+            equal(float(moments.fisher_trace[0]) * step**2 / group_size, scale=scale),
         )
 
 
-def _thresholds(entry: Entry) -> Iterator[Check]:
+def thresholds(entry: BanditEntry) -> Iterator[Check]:
     """grpo against vanilla on both sides of the G where they are equal."""
     moments = entry.problem.moments()
     value, trace = moments.value[0], moments.fisher_trace[0]
@@ -134,8 +139,8 @@ def _thresholds(entry: Entry) -> Iterator[Check]:
         return
     balance = float(min(1 + cost / gain, 1e6))
     grpo, vanilla = ("grpo", None), ("vanilla", None)
-    for size in sorted({2, max(2, min(int(balance) - 1, 64))}):
-        yield from _beats(entry, size, vanilla, grpo, GRPO_ALWAYS)
+    for group_size in sorted({2, max(2, min(int(balance) - 1, 64))}):
+        yield from _beats(entry, group_size, vanilla, grpo, GRPO_ALWAYS)
     if value < 0.5 and balance < 30:
         yield from _beats(entry, 2 * int(balance) + 1, grpo, vanilla, HALF)
     if balance < 30 and abs(balance - round(balance)) < 1e-9 and balance >= 2:
@@ -148,13 +153,14 @@ def _thresholds(entry: Entry) -> Iterator[Check]:
         )
 
 
-def _figures(entry: Entry) -> Iterator[Check]:
-    for (size, baseline), figure in FIGURES.items():
+def _figures(entry: BanditEntry) -> Iterator[Check]:
+    """The figures of THEORY on the skewed problem, as printed; norm-weighted is grpo at G = 2."""
+    for (group_size, baseline), figure in FIGURES.items():
         digits = 0.05 if figure > 11 else 0.0005
         yield Check(
-            f"{entry.name} G={size}: {baseline} x 1e3 = {figure}",
+            f"{entry.name} G={group_size}: {baseline} x 1e3 = {figure}",
             entry.origin,
-            Linear(GradientCell(entry.problem, size), ((mse_of(baseline), 1e3),)),
+            Linear(GradientCell(entry.problem, group_size), ((mse_of(baseline), 1e3),)),
             equal(figure, relative_margin=0.05, digits=digits),
         )
     cell = GradientCell(entry.problem, 2)
@@ -167,34 +173,26 @@ def _figures(entry: Entry) -> Iterator[Check]:
 
 
 def _checks(suite: Suite) -> Iterator[Check]:
-    if suite.given:
-        for entry in suite.single_prompts:
-            yield from _outside(entry, 4)
-            yield from _thresholds(entry)
-            moments = entry.problem.moments()
-            size = moments.fisher_trace[0] * max(abs(bound) for bound in moments.reward_range)
-            if abs(moments.norm_advantage[0]) <= 1e-12 * size:
-                yield from _inside(entry, 4)
-        return
+    """Fixed problems inside and outside Assumption 2, generated ones of both kinds, digits."""
     uniform = Entry("uniform", "made-up", two_valued([0.25] * 4, [1, 0, 0, 0]))
-    yield from _outside(suite.skewed, 4)
+    yield from outside(suite.skewed, 4)
     yield from _figures(suite.skewed)
     for entry in (suite.balanced, uniform):
-        yield from _inside(entry, 4)
-        yield from _thresholds(entry)
+        yield from inside(entry, 4)
+        yield from thresholds(entry)
     for entry in suite.random("assumption-2", contexts=1):
-        yield from _inside(entry, 3)
+        yield from inside(entry, 3)
     for entry in suite.alike():
-        yield from _inside(entry, 3)
-        yield from _thresholds(entry)
+        yield from inside(entry, 3)
+        yield from thresholds(entry)
     for entry in suite.strong():
-        yield from _outside(entry, 3)
+        yield from outside(entry, 3)
     for kind in ("plain", "binary", "negative-rewards"):
-        for entry in chain.from_iterable(suite.prompts(e, 1) for e in suite.random(kind)):
-            yield from _outside(entry, 3)
-    for entry in suite.prompts(suite.digits, 1 if suite.size == "smoke" else 3):
-        yield from _outside(entry, 2)
-        yield from _thresholds(entry)
+        for entry in chain.from_iterable(prompts(e, 1) for e in suite.random(kind)):
+            yield from outside(entry, 3)
+    for entry in prompts(suite.digits, 1 if suite.size == "smoke" else 3):
+        yield from outside(entry, 2)
+        yield from thresholds(entry)
 
 
 def claim(suite: Suite) -> Claim:
@@ -204,35 +202,29 @@ def claim(suite: Suite) -> Claim:
 
 def curves(suite: Suite) -> Iterator[Point]:
     """Where grpo beats no baseline, over (pass rate, G); and the map of Assumption 2."""
-    if suite.on != "bandit":
-        from .network_runs import map_points
-
-        if suite.trains:
-            yield from map_points(suite)
-    elif suite.user is None:
-        yield from _frontier()
-        yield from _map()
+    yield from _frontier()
+    yield from _map()
 
 
 def _frontier() -> Iterator[Point]:
     """MSE_grpo / MSE_vanilla for 64 equal arms, some of them rewarded; measured on every third."""
     arms = 64
-    sizes = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+    group_sizes = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
     rewarded = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 22, 26, 30, 36, 42, 48, 54, 60)
     for i, count in enumerate(rewarded):
         problem = two_valued([1 / arms] * arms, [1] * count + [0] * (arms - count))
         moments = problem.moments()
-        for j, size in enumerate(sizes):
-            prediction = gradient_mse(moments, "grpo", size)
+        for j, group_size in enumerate(group_sizes):
+            prediction = gradient_mse(moments, "grpo", group_size)
             functional = None
             if i % 3 == 0 and j % 3 == 0:
-                cell = GradientCell(problem, size)
+                cell = GradientCell(problem, group_size)
                 functional = Ratio(
                     mean_of(cell, mse_of("grpo")),
                     mean_of(cell, mse_of("vanilla")),
                     prediction.vanilla_mse,
                 )
-            at: dict[str, float | str] = {"pass_rate": count / arms, "group_size": size}
+            at = {"pass_rate": count / arms, "group_size": group_size}
             yield Point(
                 "frontier", "ratio", at, prediction.mse / prediction.vanilla_mse, functional
             )
@@ -244,14 +236,14 @@ def _map() -> Iterator[Point]:
     One arm of probability 1/2 and four of 1/8: ‖s‖² takes two values, with probability 1/2 each, and
     success chances (1 ∓ ρ)/2 on them give the correlation ρ.
     """
-    size = 8
+    group_size = 8
     for correlation in np.linspace(-1, 1, 21).round(2).tolist():
         chances = [(1 - correlation) / 2, *[(1 + correlation) / 2] * 4]
         problem = two_valued([0.5, 0.125, 0.125, 0.125, 0.125], chances)
-        moments, cell = problem.moments(), GradientCell(problem, size)
-        at: dict[str, float | str] = {"correlation": correlation, "group_size": size}
+        moments, cell = problem.moments(), GradientCell(problem, group_size)
+        at = {"correlation": correlation, "group_size": group_size}
         for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
-            value = gradient_mse(moments, baseline, size).mse
+            value = gradient_mse(moments, baseline, group_size).mse
             yield Point("map", baseline, at, value, mean_of(cell, mse_of(baseline)), True)
         # It has no closed form; its curve is enumerated.
         functional = mean_of(cell, mse_of("norm-weighted"))

@@ -14,7 +14,7 @@ Cost: the excess at the largest G is small beside the noise of the two errors, w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import log
 
 import numpy as np
@@ -24,7 +24,8 @@ from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, Ratio, mean_of
 from ustat_pg.predictions import gradient_mse, oracle_ratio
 
-from .problems import Entry, Suite, mse_of, spread, two_valued
+from .problems import BanditEntry, Entry, Suite, mse_of, spread, two_valued
+from .problems.bandits import prompts
 
 STEM = "oracle"
 
@@ -48,35 +49,31 @@ def _excess(cell: GradientCell) -> Ratio:
     return Ratio(difference, mean_of(cell, mse_of("oracle")), prediction.oracle_mse)
 
 
-def _ratio(entry: Entry, group_size: int, batch_size: int) -> Check | None:
-    """The ratio; None where the oracle has no error at all, or a share too small to divide by."""
+def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Check]:
+    """The ratio; nothing where the oracle has no error at all, or a share too small to divide by."""
     moments = entry.problem.moments()
     predicted = gradient_mse(moments, "grpo", group_size, batch_size)
     if not predicted.oracle_mse > 1e-3 * predicted.mse:
-        return None
-    cell = GradientCell(entry.problem, group_size, batch_size)
+        return
+    ratio = oracle_ratio(moments, group_size, batch_size)
     wrong = {
         "ratio 1 + 1/G": 1 / group_size,
         "ratio (G/(G-1))^2": (group_size / (group_size - 1)) ** 2 - 1,
     }
-    return Check(
+    yield Check(
         f"{entry.name} G={group_size} B={batch_size}: ratio - 1",
         entry.origin,
-        _excess(cell),
-        equal(
-            oracle_ratio(moments, group_size, batch_size) - 1,
-            wrong,
-            scale=oracle_ratio(moments, group_size, batch_size),
-        ),
+        _excess(GradientCell(entry.problem, group_size, batch_size)),
+        equal(ratio - 1, wrong, scale=ratio),
     )
 
 
-def _slope(entry: Entry, batch_size: int) -> Check | None:
-    """The order of the excess between two group sizes."""
+def _slope(entry: BanditEntry, batch_size: int) -> Iterator[Check]:
+    """The order of the excess between two group sizes; nothing where it is 0 or has no bound."""
     moments = entry.problem.moments()
     excess = [oracle_ratio(moments, g, batch_size) - 1 for g in (SMALL, LARGE)]
     if not np.isfinite(excess).all() or min(excess) < 1e-9 or max(excess) > 1e6:
-        return None
+        return
     shift = 1 if entry.problem.contexts == 1 else 0
     abscissae = tuple(log(g - shift) for g in (SMALL, LARGE))
     predicted = log(excess[1] / excess[0]) / (abscissae[1] - abscissae[0])
@@ -84,7 +81,7 @@ def _slope(entry: Entry, batch_size: int) -> Check | None:
         wrong = {"excess of order 1/G^2 at one prompt": -2.0}
     else:
         wrong = {"excess of order 1/G in a minibatch": -1.0}
-    return Check(
+    yield Check(
         f"{entry.name} G={SMALL}..{LARGE} B={batch_size}: order of ratio - 1",
         entry.origin,
         LogSlope(
@@ -96,70 +93,61 @@ def _slope(entry: Entry, batch_size: int) -> Check | None:
     )
 
 
-def _entries(suite: Suite) -> Iterator[tuple[Entry, int]]:
-    """Minibatch problems and their B."""
-    if suite.given:
-        yield from ((entry, 1) for entry in suite.given if entry.problem.contexts > 1)
-        return
-    yield spread("spread", "made-up", [[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]]), 1
-    for entry in suite.spreads():
-        yield entry, 1
-    yield suite.digits, 2
+def checks(
+    group_sizes: Iterable[int],
+    singles: Iterable[BanditEntry],
+    batches: Iterable[tuple[BanditEntry, int]],
+    ordered: Sequence[BanditEntry],
+) -> Iterator[Check]:
+    """Ratios at small G at one prompt and in minibatches of B, orders on some of these problems."""
+    for entry in singles:
+        for group_size in group_sizes:
+            yield from _ratio(entry, group_size, 1)
+    for entry in ordered:
+        if entry.problem.contexts == 1:
+            yield from _slope(entry, 1)
+    for entry, batch_size in batches:
+        yield from _ratio(entry, 2, batch_size)
+        if entry in ordered:
+            yield from _slope(entry, batch_size)
 
 
-def _noisy() -> Entry:
+def _noisy() -> BanditEntry:
     """Arms alike and a reward that is almost noise: ‖g‖² is small, the ratio near G/(G-1)."""
     return Entry("noisy", "made-up", two_valued([0.25] * 4, [0.55, 0.5, 0.5, 0.45]))
 
 
-def _largest(entries: list[Entry], count: int = 2) -> list[Entry]:
-    """The entries of each origin with the largest excess: there its order takes the fewest groups."""
-
-    def excess(entry: Entry) -> float:
-        ratio = oracle_ratio(entry.problem.moments(), LARGE)
-        return ratio if np.isfinite(ratio) else 0.0
-
-    chosen: list[Entry] = []
-    for origin in dict.fromkeys(entry.origin for entry in entries):
-        own = sorted((e for e in entries if e.origin == origin), key=excess)
-        chosen += own[-count:]
-    return chosen
+def _batches(suite: Suite) -> list[tuple[BanditEntry, int]]:
+    """Minibatch problems and their B."""
+    made_up = spread("spread", "made-up", [[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]])
+    return [*((entry, 1) for entry in (made_up, *suite.spreads())), (suite.digits, 2)]
 
 
 def claim(suite: Suite) -> Claim:
-    """Ratios at small G everywhere; orders at one prompt and in minibatches."""
-    singles = list(suite.single_prompts)
-    if not suite.given:
-        singles.append(_noisy())
-    checks: list[Check | None] = []
-    for entry in singles:
-        checks += [_ratio(entry, size, 1) for size in suite.group_sizes[:2]]
-    # The order is the same everywhere; it is measured where the excess is large.
-    few = [suite.balanced, suite.coin, *suite.coins(), *suite.prompts(suite.digits, 1)]
-    batches = list(_entries(suite))
-    ordered = [entry for entry, _ in batches]
-    if suite.on != "bandit":
-        few, ordered = _largest(singles), _largest(ordered)
-    checks += [_slope(entry, 1) for entry in (singles if suite.user is not None else few)]
-    for entry, batch in batches:
-        checks.append(_ratio(entry, 2, batch))
-        checks += [_slope(entry, batch)] if entry in ordered else []
-    return Claim(STEM, RIVALS, tuple(check for check in checks if check is not None))
+    """Ratios at small G everywhere; orders where the excess is large, since they are the same."""
+    batches = _batches(suite)
+    ordered = [suite.balanced, suite.coin, *suite.coins(), *prompts(suite.digits, 1)]
+    ordered += [entry for entry, _ in batches]
+    singles = [*suite.single_prompts, _noisy()]
+    return Claim(STEM, RIVALS, tuple(checks(suite.group_sizes[:2], singles, batches, ordered)))
+
+
+def points(cases: Iterable[tuple[BanditEntry, int]], group_sizes: Sequence[int]) -> Iterator[Point]:
+    """The excess of the ratio over 1 against G, for problems and their B."""
+    for entry, batch_size in cases:
+        moments = entry.problem.moments()
+        for group_size in group_sizes:
+            excess = oracle_ratio(moments, group_size, batch_size) - 1
+            if excess < 1e3:
+                at = {"problem": entry.name, "group_size": group_size, "batch_size": batch_size}
+                at["one_prompt"] = str(entry.problem.contexts == 1)
+                cell = GradientCell(entry.problem, group_size, batch_size)
+                yield Point("ratio", entry.name, at, excess, _excess(cell))
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """The excess of the ratio over 1 against G: at one prompt, and in a minibatch of many."""
+    """The excess at one prompt, and in a minibatch of many."""
     shown = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
-    if not suite.given:
-        shown += [(suite.skewed, 1), (_noisy(), 1), *_entries(suite)]
-    for entry, batch in shown:
-        if entry.origin not in ("made-up", "real", "user"):
-            continue
-        moments = entry.problem.moments()
-        for size in suite.curve_sizes:
-            excess = oracle_ratio(moments, size, batch) - 1
-            if excess < 1e3:
-                at: dict[str, float | str] = {"problem": entry.name, "group_size": size}
-                at |= {"batch_size": batch, "one_prompt": str(entry.problem.contexts == 1)}
-                cell = GradientCell(entry.problem, size, batch)
-                yield Point("ratio", entry.name, at, excess, _excess(cell))
+    shown += [(suite.skewed, 1), (_noisy(), 1), *_batches(suite)]
+    known = [case for case in shown if case[0].origin != "generated"]
+    yield from points(known, suite.curve_sizes)

@@ -21,23 +21,24 @@ Cost: about 20 seconds on two cores.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import log, sqrt
 
 import numpy as np
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Decay, Estimator, Gap, GradientCell, Training
+from ustat_pg.engines import Decay, Estimator, Gap, GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
 from ustat_pg.predictions import (
-    finite_covariance,
+    covariance_parts,
     limit_weights,
-    mean_gap,
     stationary_covariance,
     weight_derivatives,
 )
 
-from .landscapes import Ground, Landscapes, ball, covariance_of, form_of_weight, projected
 from .problems import Suite
+from .problems.landscapes import LandscapeEntry
+from .problems.optima import NearOptimum, at_optimum, covariance_of, weight_terms
 
 STEM = "oracle_policy"
 
@@ -59,276 +60,232 @@ REACH = 5.0
 """Θ: standard deviations of the linear recursion; five are met once in a million steps."""
 
 
-def pairs(size: int) -> int:
+def pairs(group_size: int) -> int:
     """G(G-1)."""
-    return size * (size - 1)
+    return group_size * (group_size - 1)
 
 
-def scale(ground: Ground) -> float:
+def scale(entry: LandscapeEntry) -> float:
     """c of the rates, such that c λ = 2 in the flattest direction."""
-    return 2 / float(ground.landscape.curvatures[0])
+    return 2 / float(entry.problem.curvatures[0])
 
 
-def schedule(ground: Ground) -> Decay:
-    """The rates c/(t + t₀)."""
-    return Decay(scale(ground), OFFSET)
-
-
-def constants(ground: Ground) -> np.ndarray:
-    """C of every weight, (r,): what B G(G-1) times the difference tends to."""
-    landscape = ground.landscape
-    without = covariance_of(landscape, "oracle", 2)
-    change = 2 * (covariance_of(landscape, "grpo", 2) - without)
-    # The oracle's covariance of a large group: its eigenvectors are those that the limit knows.
-    return weight_derivatives(landscape.curvatures, _prompts(ground), change, scale(ground))
-
-
-def _prompts(ground: Ground) -> np.ndarray:
+def _large_group(entry: LandscapeEntry) -> np.ndarray:
     """The oracle's covariance as G grows, or, where all prompts agree, G times it."""
-    landscape = ground.landscape
-    whole = covariance_of(landscape, "oracle", 1)
-    return whole if len(landscape.context_probs) == 1 else covariance_of(landscape, "oracle", 10**9)
+    landscape = entry.problem
+    group_size = 1 if len(landscape.context_probs) == 1 else 10**9
+    return covariance_of(landscape, "oracle", group_size)
 
 
-def _axes(ground: Ground) -> np.ndarray:
+def constants(entry: LandscapeEntry) -> np.ndarray:
+    """C of every weight, (r,): what B G(G-1) times the difference tends to."""
+    landscape = entry.problem
+    change = 2 * (covariance_of(landscape, "grpo", 2) - covariance_of(landscape, "oracle", 2))
+    # The oracle's covariance of a large group: its eigenvectors are those that the limit knows.
+    return weight_derivatives(landscape.curvatures, _large_group(entry), change, scale(entry))
+
+
+def axes(entry: LandscapeEntry) -> np.ndarray:
     """Eigenvectors of the limit weights, as columns, ascending, (r, r)."""
-    curvatures = ground.landscape.curvatures
-    gamma = stationary_covariance(curvatures, _prompts(ground), scale(ground))
+    curvatures = entry.problem.curvatures
+    gamma = stationary_covariance(curvatures, _large_group(entry), scale(entry))
     root = np.sqrt(curvatures)
     return np.asarray(np.linalg.eigh(root[:, None] * gamma * root)[1])
 
 
 def difference(
-    ground: Ground,
-    size: int,
-    batch: int = 1,
+    entry: LandscapeEntry,
+    group_size: int,
+    batch_size: int = 1,
     weight: int = 0,
     away: float | np.ndarray = 0.0,
     times: float = 1,
 ) -> Linear:
     """``times`` w_k(grpo) - w_k(oracle) to first order, from gradients at the optimum + ``away``."""
-    landscape = ground.landscape
-    problem = landscape.at(landscape.maximiser + away)
-    form = form_of_weight(landscape, _axes(ground)[:, weight], scale(ground))
+    landscape, axis = entry.problem, axes(entry)[:, weight]
     terms = [
         (quantity, sign * times * share)
         for estimator, sign in ((GRPO, 1.0), (ORACLE, -1.0))
-        for quantity, share in projected(problem, estimator, form)
+        for quantity, share in weight_terms(landscape, estimator, axis, scale(entry), away)
     ]
-    return Linear(GradientCell(problem, size, batch), tuple(terms))
+    return Linear(
+        GradientCell(landscape.at(landscape.maximiser + away), group_size, batch_size), tuple(terms)
+    )
 
 
-def _slope(ground: Ground, sizes: tuple[int, ...], weight: int, exactly: bool) -> Check:
+def _slope(
+    entry: LandscapeEntry, group_sizes: tuple[int, ...], weight: int, exactly: bool
+) -> Check:
     """The order of a weight's difference at the optimum, on an axis where it is -2 at every G or on
     that of log G.
     """
-    constant = float(constants(ground)[weight])
-    values = tuple(constant / pairs(size) for size in sizes)
-    places = tuple(0.5 * log(pairs(size)) if exactly else log(size) for size in sizes)
+    constant = float(constants(entry)[weight])
+    values = tuple(constant / pairs(g) for g in group_sizes)
+    places = tuple(0.5 * log(pairs(g)) if exactly else log(g) for g in group_sizes)
     return Check(
-        f"{_word(ground, weight)} G={sizes[0]}..{sizes[-1]}: order on "
+        f"{_name(entry, weight)} G={group_sizes[0]}..{group_sizes[-1]}: order on "
         + ("½ log G(G-1)" if exactly else "log G"),
-        ground.origin,
-        LogSlope(places, tuple(difference(ground, size, weight=weight) for size in sizes), values),
+        entry.origin,
+        LogSlope(places, tuple(difference(entry, g, weight=weight) for g in group_sizes), values),
         equal(float(np.polyfit(places, np.log(values), 1)[0]), ORDERS, relative_margin=0.25),
     )
 
 
-def _word(ground: Ground, weight: int) -> str:
-    return ground.name + (f" w{weight + 1}" if len(ground.landscape.curvatures) > 1 else "")
+def _name(entry: LandscapeEntry, weight: int) -> str:
+    return entry.name + (f" w{weight + 1}" if len(entry.problem.curvatures) > 1 else "")
 
 
-def _gradients(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Check]:
+def _gradients(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
     """Every weight's difference at the optimum: its order, and its constant at the least G."""
-    for k, constant in enumerate(constants(ground).tolist()):
-        yield _slope(ground, sizes, k, exactly=True)
-        for size in sizes[:2]:
+    for k, constant in enumerate(constants(entry).tolist()):
+        yield _slope(entry, group_sizes, k, exactly=True)
+        for group_size in group_sizes[:2]:
             yield Check(
-                f"{_word(ground, k)} G={size}: G(G-1) times the difference",
-                ground.origin,
-                difference(ground, size, weight=k, times=pairs(size)),
+                f"{_name(entry, k)} G={group_size}: G(G-1) times the difference",
+                entry.origin,
+                difference(entry, group_size, weight=k, times=pairs(group_size)),
                 equal(constant),
             )
 
 
-def training(ground: Ground, size: int, steps: int) -> Training:
+def runs_at(entry: LandscapeEntry, group_size: int, steps: int) -> NearOptimum:
     """Runs from the optimum, on a Θ that they hardly ever reach the edge of."""
-    landscape, rates = ground.landscape, schedule(ground)
-    spread = finite_covariance(
-        landscape.curvatures,
-        covariance_of(landscape, "grpo", size),
-        rates.rates(steps),
-        steps=np.arange(1, steps + 1),
-    )
-    radius = REACH * sqrt(float(np.linalg.eigvalsh(spread).max()))
-    return Training(landscape, size, steps, rates, projection=ball(landscape, radius))
+    runs = NearOptimum(entry, group_size, steps, Decay(scale(entry), OFFSET))
+    return replace(runs, radius=REACH * sqrt(float(np.linalg.eigvalsh(runs.spread()).max())))
 
 
-def predicted_gap(ground: Ground, baseline: str, size: int, steps: int) -> float:
-    """(T + t₀) E gap_T of the linear recursion."""
-    landscape = ground.landscape
-    noise = covariance_of(landscape, baseline, size)
-    rates = schedule(ground).rates(steps)
-    return float((steps + OFFSET) * mean_gap(landscape.curvatures, noise, rates))
-
-
-def _runs(ground: Ground, size: int, steps: int) -> tuple[Linear, float]:
-    """(T + t₀) (E gap_grpo - E gap_oracle) after T steps, and its prediction."""
+def _runs(entry: LandscapeEntry, group_size: int, steps: int, times: float = 1) -> Linear:
+    """``times`` (T + t₀) (E gap_grpo - E gap_oracle) after T steps."""
     weights = tuple(
-        (Gap(estimator, steps, steps + OFFSET), sign)
+        (Gap(estimator, steps, steps + OFFSET), times * sign)
         for estimator, sign in ((GRPO, 1.0), (ORACLE, -1.0))
     )
-    predicted = predicted_gap(ground, "grpo", size, steps)
-    predicted -= predicted_gap(ground, "oracle", size, steps)
-    return Linear(training(ground, size, steps), weights), predicted
+    return Linear(runs_at(entry, group_size, steps).training, weights)
 
 
-def _whole_runs(ground: Ground, sizes: tuple[int, ...], ends: tuple[int, ...]) -> Iterator[Check]:
-    """Checks in whole training runs: the order in G, and the size at every T."""
+def _expected(entry: LandscapeEntry, group_size: int, steps: int) -> float:
+    """(T + t₀) (E gap_grpo - E gap_oracle) of the linear recursion."""
+    runs = NearOptimum(entry, group_size, steps, Decay(scale(entry), OFFSET))
+    return (steps + OFFSET) * runs.expected(GRPO) - (steps + OFFSET) * runs.expected(ORACLE)
+
+
+def _whole_runs(
+    entry: LandscapeEntry, group_sizes: tuple[int, ...], ends: tuple[int, ...]
+) -> Iterator[Check]:
+    """The same in whole training runs: the order in G, and the size at every T."""
     first = ends[0]
-    found = [_runs(ground, size, first) for size in sizes]
-    places = tuple(0.5 * log(pairs(size)) for size in sizes)
-    values = tuple(value for _, value in found)
     yield Check(
-        f"{ground.name} G={sizes[0]}..{sizes[-1]}: order of the mean gaps' difference, T={first}",
-        ground.origin,
-        LogSlope(places, tuple(point for point, _ in found), values),
+        f"{entry.name} G={group_sizes[0]}..{group_sizes[-1]}: order of the mean gaps' difference, "
+        f"T={first}",
+        entry.origin,
+        LogSlope(
+            tuple(0.5 * log(pairs(g)) for g in group_sizes),
+            tuple(_runs(entry, g, first) for g in group_sizes),
+            tuple(_expected(entry, g, first) for g in group_sizes),
+        ),
         equal(-2.0, ORDERS, digits=ALLOWANCE / (first + OFFSET), relative_margin=0.25),
     )
     for end in ends:
-        functional, value = _runs(ground, 2, end)
+        value = _expected(entry, 2, end)
         yield Check(
-            f"{ground.name} G=2: difference of the mean gaps, T={end}",
-            ground.origin,
-            functional,
+            f"{entry.name} G=2: difference of the mean gaps, T={end}",
+            entry.origin,
+            _runs(entry, 2, end),
             equal(value, digits=value * ALLOWANCE / (end + OFFSET), relative_margin=0.2),
         )
 
 
-def _batch(ground: Ground) -> Iterator[Check]:
+def _variant(entry: LandscapeEntry, name: str, functional: Linear) -> Check:
+    """The constant again, in other circumstances."""
+    return Check(
+        f"{entry.name} {name}", entry.origin, functional, equal(float(constants(entry)[0]))
+    )
+
+
+def _batch(entry: LandscapeEntry) -> Check:
     """Two prompts in a minibatch halve the difference."""
-    constant = float(constants(ground)[0])
-    yield Check(
-        f"{ground.name} B=2 G=2: B G(G-1) times the difference",
-        ground.origin,
-        difference(ground, 2, 2, times=4),
-        equal(constant),
-    )
+    functional = difference(entry, 2, 2, times=4)
+    return _variant(entry, "B=2 G=2: B G(G-1) times the difference", functional)
 
 
-def _along_flat(ground: Ground) -> Iterator[Check]:
+def _along_flat(entry: LandscapeEntry) -> Check:
     """Far along a flat direction that the covariance does not see, the same constant."""
-    away = 4 * ground.landscape.flat[:, 0]
-    constant = float(constants(ground)[0])
-    yield Check(
-        f"{ground.name} G=2: 4 away in the flat direction",
-        ground.origin,
-        difference(ground, 2, away=away, times=2),
-        equal(constant),
-    )
+    functional = difference(entry, 2, away=4 * entry.problem.flat[:, 0], times=2)
+    return _variant(entry, "G=2: 4 away in the flat direction", functional)
 
 
 ENDS = (-2.0, 2.0)
 """θ₂ of two endpoints of a mixture."""
 
 
-def _ends(ground: Ground) -> Iterator[Check]:
+def _ends(entry: LandscapeEntry) -> Check:
     """Where the covariance sees a flat direction, another difference at every endpoint."""
-    landscape = ground.landscape
+    landscape = entry.problem
     points, values = [], []
     for end in ENDS:
         away = np.array([0.0, end])
         moments = landscape.at(landscape.maximiser + away).moments()
-        assert moments.matrices is not None
-        (record,) = moments.matrices()
         # σ²F along the direction that is identified, the first coordinate; G(G-1) = 2.
-        second = float(moments.reward_variance[0] * record.fisher[0, 0]) / 2
-        points.append(difference(ground, 2, away=away))
-        values.append(float(limit_weights(landscape.curvatures, [[second]], scale(ground))[0]))
-    yield Check(
-        f"{ground.name} G=2: log ratio of the differences at two endpoints",
-        ground.origin,
+        second = covariance_parts(moments, np.eye(2)[:, :1])[2] / 2
+        points.append(difference(entry, 2, away=away))
+        values.append(float(limit_weights(landscape.curvatures, second, scale(entry))[0]))
+    return Check(
+        f"{entry.name} G=2: log ratio of the differences at two endpoints",
+        entry.origin,
         LogSlope((0.0, 1.0), tuple(points), tuple(values)),
         equal(log(values[1] / values[0]), {ENDPOINT: 0.0}, relative_margin=0.2),
     )
 
 
 def _checks(suite: Suite) -> Iterator[Check]:
-    grounds, smoke = Landscapes(suite), suite.size == "smoke"
-    for ground in grounds.triples("one"):
-        yield from _gradients(ground, (2, 4, 16))
-        if ground.origin == "made-up" and not smoke:
-            yield from _whole_runs(ground, (2, 4, 8), (200,))
-    for number, ground in enumerate(grounds.triples("pair")):
-        yield from _gradients(ground, (2, 4, 16))
+    landscapes, smoke = suite.landscapes, suite.size == "smoke"
+    for entry in landscapes["triple"]:
+        yield from _gradients(entry, (2, 4, 16))
+        if entry.origin == "made-up" and not smoke:
+            yield from _whole_runs(entry, (2, 4, 8), (200,))
+    for number, entry in enumerate(landscapes["quarrel"]):
+        yield from _gradients(entry, (2, 4, 16))
         # The made-up one and the first that is generated; runs cost more than gradients.
         if smoke and number < 2:
-            yield from _whole_runs(ground, (2, 4), (100,))
+            yield from _whole_runs(entry, (2, 4), (100,))
         elif number < 2:
-            yield _slope(ground, (8, 32), 0, exactly=False)
-            yield from _whole_runs(ground, (2, 4, 8), (200,) if number else (200, 800))
+            yield _slope(entry, (8, 32), 0, exactly=False)
+            yield from _whole_runs(entry, (2, 4, 8), (200,) if number else (200, 800))
     if not smoke:
-        yield from _gradients(grounds.slopes, (2, 4))
-    for ground in grounds.triples("pair"):
-        yield from _batch(ground)
-    for ground in grounds.triples("flat"):
-        yield from _along_flat(ground)
-    for ground in grounds.mixtures():
-        yield from _ends(ground)
+        yield from _gradients(landscapes["slopes"][0], (2, 4))
+    yield from map(_batch, landscapes["quarrel"])
+    yield from map(_along_flat, landscapes["flat triple"])
+    yield from map(_ends, landscapes["mixture"])
 
 
 def claim(suite: Suite) -> Claim:
     """The difference at the optimum and in whole runs, its order, and what it rests on."""
-    if suite.user is not None:
-        # A problem of the user's own need not have an interior optimum.
-        return Claim(STEM, RIVALS, ())
     return Claim(STEM, RIVALS, tuple(_checks(suite)))
 
 
 def curves(suite: Suite) -> Iterator[Point]:
     """The limit weights against G, their difference, and G(G-1) times it, beside mean gaps of runs."""
-    if suite.user is not None:
-        return
-    grounds = Landscapes(suite)
-    for ground in (next(grounds.triples("one")), next(grounds.triples("pair"))):
-        landscape, constant = ground.landscape, float(constants(ground)[0])
-        for size in (2, 3, 4, 6, 8, 12, 16, 24, 32):
-            at: dict[str, float | str] = {"problem": ground.name, "group_size": size}
-            problem = landscape.at(landscape.maximiser)
-            form = form_of_weight(landscape, _axes(ground)[:, 0], scale(ground))
+    for entry in (suite.landscapes["triple"][0], suite.landscapes["quarrel"][0]):
+        landscape, constant, c = entry.problem, float(constants(entry)[0]), scale(entry)
+        problem, axis = at_optimum(landscape), axes(entry)[:, 0]
+        for group_size in (2, 3, 4, 6, 8, 12, 16, 24, 32):
+            at = {"problem": entry.name, "group_size": group_size}
             for estimator in (GRPO, ORACLE):
-                noise = covariance_of(landscape, estimator.baseline, size)
-                (weight,) = limit_weights(landscape.curvatures, noise, scale(ground))
-                functional = Linear(
-                    GradientCell(problem, size), tuple(projected(problem, estimator, form))
-                )
-                yield Point(STEM, estimator.baseline, at, float(weight), functional)
-            yield Point(
-                STEM, "difference", at, constant / pairs(size), difference(ground, size), True
-            )
-            yield Point(
-                STEM,
-                "scaled difference",
-                at,
-                constant,
-                difference(ground, size, times=pairs(size)),
-                True,
-            )
-            if size in (2, 4, 8):
-                functional, _ = _runs(ground, size, 200)
-                for series, times in (("runs", 1), ("scaled runs", pairs(size))):
-                    scaled = tuple(
-                        (quantity, times * sign) for quantity, sign in functional.weights
-                    )
-                    yield Point(
-                        STEM, series, at, None, Linear(functional.cell, scaled), enumerate=True
-                    )
+                noise = covariance_of(landscape, estimator.baseline, group_size)
+                (weight,) = limit_weights(landscape.curvatures, noise, c)
+                terms = tuple(weight_terms(landscape, estimator, axis, c))
+                measured = Linear(GradientCell(problem, group_size), terms)
+                yield Point(STEM, estimator.baseline, at, float(weight), measured)
+            for series, times in (("difference", 1), ("scaled difference", pairs(group_size))):
+                measured = difference(entry, group_size, times=times)
+                value = constant * times / pairs(group_size)
+                yield Point(STEM, series, at, value, measured, enumerate=True)
+            if group_size not in (2, 4, 8):
+                continue
+            for series, times in (("runs", 1), ("scaled runs", pairs(group_size))):
+                measured = _runs(entry, group_size, 200, times)
+                yield Point(STEM, series, at, None, measured, enumerate=True)
             for estimator in (GRPO, ORACLE):
-                if size in (2, 4, 8):
-                    yield Point(
-                        STEM,
-                        f"{estimator.baseline} runs",
-                        at,
-                        None,
-                        mean_of(training(ground, size, 200), Gap(estimator, 200, 200 + OFFSET)),
-                    )
+                gap = Gap(estimator, 200, 200 + OFFSET)
+                measured = mean_of(runs_at(entry, group_size, 200).training, gap)
+                yield Point(STEM, f"{estimator.baseline} runs", at, None, measured)

@@ -26,6 +26,7 @@ from ustat_pg.predictions import gradient_mse
 from ustat_pg.ustatistics import covariance_ustatistic
 
 from .problems import Suite, mse_of
+from .problems.bandits import prompts
 
 Array = NDArray[np.float64]
 Formula = Callable[[Array, Array], Array]
@@ -139,10 +140,10 @@ def claim(suite: Suite) -> Claim:
 def curves(suite: Suite) -> Iterator[Point]:
     """The two parts of grpo's error against G: what the oracle has too, and what it has not."""
     for entry, _ in suite.shown:
-        problem = suite.prompts(entry, 1)[0].problem
+        problem = prompts(entry, 1)[0].problem
         moments = problem.moments()
-        for size in suite.curve_sizes:
-            predicted = gradient_mse(moments, "grpo", size)
+        for group_size in suite.curve_sizes:
+            predicted = gradient_mse(moments, "grpo", group_size)
             second = Distance(Estimator("grpo"), Estimator("oracle"))
             for part, value, quantity in (
                 ("first", predicted.first_order_term, mse_of("oracle")),
@@ -152,7 +153,7 @@ def curves(suite: Suite) -> Iterator[Point]:
                 yield Point(
                     "parts",
                     part,
-                    {"problem": entry.name, "group_size": size},
+                    {"problem": entry.name, "group_size": group_size},
                     value,
-                    mean_of(GradientCell(problem, size), quantity),
+                    mean_of(GradientCell(problem, group_size), quantity),
                 )

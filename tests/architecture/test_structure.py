@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations import STEMS
+from simulations import ON_LANGUAGE_MODELS, STEMS
 from ustat_pg.paper import RESULTS, delivered
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("stem", delivered())
 def test_a_delivered_result_has_its_experiment(stem):
-    module = import_module(f"simulations.{stem}")
+    folder = "language_models." if stem in ON_LANGUAGE_MODELS else ""
+    module = import_module(f"simulations.{folder}{stem}")
     assert stem == module.STEM
     assert len(module.__doc__.splitlines()) > 5
 
@@ -29,9 +30,7 @@ def test_stems_are_those_of_the_paper_in_its_order():
 
 
 def test_the_rivals_of_language_models_are_listed():
-    from simulations import ON_LANGUAGE_MODELS
-
-    modules = [import_module(f"simulations.{stem}") for stem in ON_LANGUAGE_MODELS]
+    modules = [import_module(f"simulations.language_models.{stem}") for stem in ON_LANGUAGE_MODELS]
     # Without a suite: its pools would be drawn and scored.
     assert [len(module.RIVALS) for module in modules] == [7, 3]
 

@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from simulations.landscapes import ball, triple
+from simulations.problems.landscapes import triple
+from simulations.problems.optima import ball
 from ustat_pg.engines import (
     Constant,
     Estimator,

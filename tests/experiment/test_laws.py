@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, kstest
 
-from simulations.landscapes import triple
+from simulations.problems.landscapes import triple
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.engines import Constant, Estimator, Gap, GapTransform, MomentSums, Pit, Training
 from ustat_pg.engines.runs.cell import BINS

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from simulations.networks import bandits
+from simulations.problems.tokens import bandits
 from ustat_pg.engines import Estimator
 from ustat_pg.engines.networks.cell import PolicyQuantity
 from ustat_pg.experiment.probes import PROBES, Probe, correlation, pl_ratio
@@ -18,9 +18,9 @@ from ustat_pg.validation import InputError
 GRPO, ORACLE = Estimator("grpo"), Estimator("oracle")
 
 TOKENS = {
-    name: bandit
-    for name, _, bandit in bandits("tokens", 0)
-    if name in ("sorting", "sums-trained", "one-token")
+    entry.name: entry.problem
+    for entry in bandits("tokens", 0)
+    if entry.name in ("sorting", "sums-trained", "one-token")
 }
 PROBLEMS = {
     **TOKENS,

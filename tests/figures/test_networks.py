@@ -16,8 +16,9 @@ import matplotlib.pyplot as plt
 from figures.catalogue import PICTURES
 from figures.networks import draw_group_size, draw_map, draw_path
 from figures.style import BASELINES, theme
-from simulations import Suite, network_runs
+from simulations import Suite
 from simulations import curves as points_of
+from simulations.networks import learners, suboptimality
 from ustat_pg.experiment import Options, Store, run_points
 
 PARTS = {"map": draw_map, "path": draw_path, "group_size": draw_group_size}
@@ -181,9 +182,10 @@ def test_each_kind_is_drawn_from_its_own_points():
 
 def test_points_of_a_run_are_as_these(network_points, tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    monkeypatch.setattr(network_runs, "LONG", 100)
-    small = network_runs.Sweep((4, 8), (2, 4, 6), 4.0, (2, 4))
-    monkeypatch.setitem(network_runs.SWEEPS, "tokens", small)
+    for module in (learners, suboptimality):
+        monkeypatch.setattr(module, "LONG", 100)
+    small = learners.Grid((4, 8), (2, 4, 6), 4.0, (2, 4))
+    monkeypatch.setitem(learners.GRIDS, "tokens", small)
     suite = Suite("smoke", on="tokens")
     points = []
     for stem in ("optimality", "suboptimality", "group_size"):

@@ -6,9 +6,9 @@ import pytest
 from scipy.stats import binomtest
 
 from benchmarks.false_alarms import started
-from simulations.landscapes import bowl, plane
 from simulations.mse import rivals
 from simulations.problems import Suite, mse_of, two_valued
+from simulations.problems.landscapes import bowl, plane
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.engines import GradientCell, Pit
 from ustat_pg.experiment import LawDistance, mean_of

@@ -9,15 +9,15 @@ from itertools import islice
 
 import pytest
 
-import simulations.network_runs as network_runs
 from simulations import Suite, claim
-from simulations.networks import bandits
-from simulations.problems import Entry
+from simulations.networks import group_size, learners, suboptimality
+from simulations.problems.tokens import bandits
 from tests.support.gradient_mutants import BODIES, ENDINGS, ESTIMATORS, MUTANTS
 from tests.support.mutants import mutated, mutated_function
 from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.experiment import Claim, Options, Store, options, run_claims
 from ustat_pg.experiment.options import BUDGETS
+from ustat_pg.predictions import one_step_gap
 
 pytestmark = pytest.mark.slow
 
@@ -56,10 +56,10 @@ PLANTED = {
 def suite_on(on: str) -> Suite:
     """A suite of two problems: sums of two tokens, and addition."""
     suite = Suite("smoke", on=on)
-    found = [Entry(*each) for each in islice(bandits(on, 0), 3)]
+    found = list(islice(bandits(on, 0), 3))
     # In place of the whole list, which for transformers takes seconds.
-    vars(suite)["given"] = tuple(entry for entry in found if entry.name in ("sums", "addition"))
-    assert len(suite.given) == 2
+    vars(suite)["stand_ins"] = tuple(entry for entry in found if entry.name in ("sums", "addition"))
+    assert len(suite.stand_ins) == 2
     return suite
 
 
@@ -125,11 +125,9 @@ SEEN_ON_TRANSFORMERS = ("group mean for grpo", "divided by B only", "without noi
 
 def step_result(on, folder, engine="cpu"):
     """The result of the made-up problem's checks on one step."""
-    found = network_runs.one_step(Suite("smoke", on=on))
-    # Made-up problems come first; the others are not wanted.
-    checks = tuple(islice(found, 2))
-    assert {check.origin for check in checks} == {"made-up"}
-    rivals = network_runs.STEP_RIVALS
+    found = suboptimality.claim(Suite("smoke", on=on)).checks
+    checks = tuple(check for check in found if check.origin == "made-up")
+    rivals = suboptimality.RIVALS
     few = Claim("suboptimality", rivals, checks, rivals)
     return run_claims([few], Options("smoke", engine), Store(folder)).claims[0]
 
@@ -140,7 +138,7 @@ def test_true_steps_are_confirmed_and_their_rivals_refuted(on, tmp_path):
     result = step_result(on, tmp_path)
     assert result.evidence("exact") is None
     assert result.evidence("simulation") == result.verdict == Verdict.CONFIRMED
-    assert {rival.name for rival in result.rivals} == set(network_runs.STEP_RIVALS)
+    assert {rival.name for rival in result.rivals} == set(suboptimality.RIVALS)
     assert {rival.simulation for rival in result.rivals} == {RivalVerdict.REFUTED}
 
 
@@ -159,22 +157,21 @@ def test_wrong_steps_are_refuted(mutant, on, tmp_path, monkeypatch, record_prope
     ("name", "old", "new"),
     [
         ("pairs once", "(1 + (i < j))", "1"),
-        ("half the step", "rate * pace * step", "rate * pace * step / 2"),
-        ("scores of another prompt", "policy.scores(x)", "policy.scores(0)"),
+        ("half the step", "(values[i] - values[j]) / 2", "(values[i] - values[j]) / 4"),
+        ("pairs of the same output", "probs[i] * probs[j]", "probs[i] * probs[i]"),
     ],
 )
 def test_a_wrong_enumeration_is_refuted(name, old, new, tmp_path, monkeypatch, record_property):
     record_property("mutant", f"one step: {name}")
-    wrong = mutated_function(network_runs.Study.after_one_step, old, new)
-    monkeypatch.setattr(network_runs.Study, "after_one_step", wrong)
+    monkeypatch.setattr(learners, "one_step_gap", mutated_function(one_step_gap, old, new))
     assert step_result("tokens", tmp_path).evidence("simulation") == Verdict.REFUTED
 
 
 def sizes_result(folder):
     """The result of the made-up problem's check on group sizes."""
-    check = next(iter(network_runs.group_sizes(Suite("smoke", on="tokens"))))
+    check = next(iter(group_size.trained(Suite("smoke", on="tokens"))))
     assert check.origin == "made-up"
-    rivals = network_runs.GROUP_SIZE_RIVALS
+    rivals = group_size.TRAINED_RIVALS
     few = Claim("group_size", rivals, (check,), rivals)
     return run_claims([few], Options("smoke"), Store(folder)).claims[0]
 
@@ -196,13 +193,13 @@ def test_the_group_sizes_claim_does_not_take_equal_runs_for_different(
     exchanged, less.
     """
     record_property("mutant", f"group sizes {best} and {worst} for 4 and 16")
-    own = network_runs.Study.runs
+    own = learners.Learner.runs
 
     def planted(self, group_size, budget, steps, rate, block):
         size = {4: best, 16: worst}[group_size]
         return own(self, size, budget, steps, rate + 1e-9 * group_size, block)
 
-    monkeypatch.setattr(network_runs.Study, "runs", planted)
+    monkeypatch.setattr(learners.Learner, "runs", planted)
     result = sizes_result(tmp_path)
     if best == worst:
         assert result.verdict != Verdict.CONFIRMED

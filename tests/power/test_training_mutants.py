@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import simulations.limit_law
+import simulations.problems.optima
 import simulations.suboptimality
 import ustat_pg.engines.runs.cpu
 from simulations import Suite
@@ -25,10 +26,10 @@ BODIES = "ustat_pg/engines/runs/lanes.py"
 
 PLACES = {
     LAW: [
-        (simulations.limit_law, "finite_weights"),
+        (simulations.problems.optima, "finite_weights"),
         (simulations.limit_law, "limit_weights"),
     ],
-    BOUND: [(simulations.suboptimality, "bound_curve")],
+    BOUND: [(simulations.problems.optima, "bound_curve")],
     BODIES: [(ustat_pg.engines.runs.cpu, "bodies")],
 }
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
 
 import numpy as np
 import pytest
 
 from simulations import Suite
-from simulations.group_size import RIVALS, Run, claim, epoch_gap, schedules
-from simulations.landscapes import Landscapes, tug
-from ustat_pg.engines import Constant
+from simulations import claim as claim_of
+from simulations.group_size import RIVALS, Split, claim, schedules
+from simulations.problems.landscapes import tug
+from simulations.problems.optima import moments_of
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.predictions import (
     covariance_parts,
@@ -22,17 +22,17 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit, random_problem
 
-GROUNDS = Landscapes(Suite("smoke"))
+LANDSCAPES = Suite("smoke").landscapes
 
 
 @pytest.fixture(scope="module")
-def ground():
-    return next(GROUNDS.tugs("tug"))
+def entry():
+    return LANDSCAPES["tug"][0]
 
 
-def measured(run: Run, engine: str, n: int = 0) -> tuple[float, float]:
+def measured(split: Split, engine: str, n: int = 0) -> tuple[float, float]:
     """The mean gap and its standard error."""
-    cell, ((quantity, _),) = run.gap.cell, run.gap.weights
+    cell, ((quantity, _),) = split.gap.cell, split.gap.weights
     sums = cell.measure(engine, [quantity], seed=5, replications=n)
     return float(sums.mean[0]), float(np.sqrt(sums.covariance[0, 0] / n)) if n else 0.0
 
@@ -68,57 +68,27 @@ def test_two_is_as_good_as_three_where_the_proof_is_tight():
     assert known.mse(2, 1 / 2) == pytest.approx(known.mse(3, 1 / 3)) == pytest.approx(1.0)
 
 
-def test_own_error_of_the_prediction_falls_as_it_is_allowed_to(ground):
-    decay, constant = schedules(ground)
+def test_own_error_of_the_prediction_falls_as_it_is_allowed_to(entry):
+    decay, constant = schedules(entry)
     off = []
     for schedule, step in ((decay, 60), (decay, 240), (constant, 100)):
-        run = Run(ground, 6, 3, schedule, step)
-        exact, _ = measured(run, "exact")
-        off.append(abs(exact / run.predicted - 1))
-        assert off[-1] < run.own_error / run.predicted
+        split = Split(entry, 6, 3, schedule, step)
+        exact, _ = measured(split, "exact")
+        off.append(abs(exact / split.predicted - 1))
+        assert off[-1] < split.error / split.predicted
 
 
 @pytest.mark.parametrize("size", [2, 3, 12])
 def test_epochs_leave_what_the_formula_says(size):
-    crowd = next(GROUNDS.tugs("crowd"))
-    run = Run(crowd, 24, size, schedules(crowd)[0], 48, design="epochs")
-    drawn, error = measured(run, "cpu", 16_384)
-    assert abs(drawn - epoch_gap(run)) < 4 * error + run.own_error
-    assert replace(run, design="iid").predicted - drawn > 8 * error
+    crowd = LANDSCAPES["crowd"][0]
+    split = Split(crowd, 24, size, schedules(crowd)[0], 48, design="epochs")
+    drawn, error = measured(split, "cpu", 16_384)
+    assert abs(drawn - split.predicted) < 4 * error + split.error
+    assert replace(split, design="iid").predicted - drawn > 8 * error
 
 
-def test_epoch_formula_against_all_orders_of_four_prompts():
-    """The linear recursion over an epoch, its prompts in every order."""
-    problem = tug(copies=2)
-    few = replace(next(GROUNDS.tugs("tug")), landscape=problem)
-    run = Run(few, 2, 2, Constant(0.9), 4, design="epochs", start=0.2)
-    assert run.batch_size == 1
-    (curvature,) = problem.curvatures
-    bandit = problem.at(problem.maximiser)
-    parts = covariance_parts(bandit.moments(), problem.identifiable)
-    gradients = [float(problem.at(problem.maximiser).restrict([x]).gradient()[0]) for x in range(4)]
-    assert sum(gradients) == pytest.approx(0, abs=1e-12)
-    squares = []
-    for order in permutations(gradients):
-        away = 0.2
-        for gradient in order:
-            away += 0.9 * (gradient - curvature * away)
-        squares.append(away**2)
-    within = 0.0
-    for _ in range(4):
-        within = (1 - 0.9 * curvature) ** 2 * within + 0.81 * float((parts[1] + parts[2])[0, 0]) / 2
-    assert epoch_gap(run) == pytest.approx(0.5 * curvature * (np.mean(squares) + within), rel=1e-12)
-
-
-def test_the_whole_epoch_in_one_step_leaves_nothing_of_the_prompts():
-    crowd = next(GROUNDS.tugs("crowd"))
-    run = Run(crowd, 48, 2, Constant(0.1), 10, design="epochs")
-    _, single, pair = covariance_parts(run.moments, crowd.landscape.identifiable)
-    assert epoch_gap(run) == pytest.approx(run.gap_of((single / 2 + pair / 2) / 24))
-
-
-def test_two_directions_want_different_groups_and_one_does_not(ground):
-    crossing = GROUNDS.crossing.landscape
+def test_two_directions_want_different_groups_and_one_does_not(entry):
+    crossing = LANDSCAPES["crossing"][0].problem
 
     def best(landscape, c):
         parts = covariance_parts(
@@ -127,19 +97,19 @@ def test_two_directions_want_different_groups_and_one_does_not(ground):
         return gap_group_size(parts[0], parts[2], landscape.curvatures, c)
 
     assert best(crossing, 26.5) < 3.6 < 5 < best(crossing, 200.0)
-    one = ground.landscape
+    one = entry.problem
     assert best(one, 5.0) == pytest.approx(best(one, 500.0))
     known = mse_constants(one.at(one.maximiser).moments())
     assert best(one, 5.0) == pytest.approx(optimal_group_size(known))
 
 
-def test_paper_and_exact_optimum_lie_on_two_sides_of_a_feasible_order(ground):
-    run = Run(ground, 6, 2, schedules(ground)[0], 100)
-    three = replace(run, group_size=3)
-    known = mse_constants(run.moments)
+def test_paper_and_exact_optimum_lie_on_two_sides_of_a_feasible_order(entry):
+    split = Split(entry, 6, 2, schedules(entry)[0], 100)
+    three = replace(split, group_size=3)
+    known = mse_constants(moments_of(entry.problem))
     assert paper_group_size(known) < 2.5 < optimal_group_size(known)
-    assert run.predicted > three.predicted
-    assert run.wrong["sqrt(c3/c1)"] < three.wrong["sqrt(c3/c1)"]
+    assert split.predicted > three.predicted
+    assert split.wrong["sqrt(c3/c1)"] < three.wrong["sqrt(c3/c1)"]
 
 
 def test_confirmed_by_enumeration_with_every_rival_refuted(tmp_path):
@@ -152,5 +122,5 @@ def test_confirmed_by_enumeration_with_every_rival_refuted(tmp_path):
 
 
 def test_a_users_problem_is_checked_without_training():
-    built = claim(Suite("smoke", user=random_problem(1, "plain", contexts=2)))
+    built = claim_of("group_size", Suite("smoke", user=random_problem(1, "plain", contexts=2)))
     assert {check.origin for check in built.checks} == {"user"}

@@ -8,8 +8,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from simulations import ON_LANGUAGE_MODELS, STEMS, Suite, gradient_mse_lm, group_size_lm
+from simulations import ON_LANGUAGE_MODELS, STEMS, Suite
 from simulations.__main__ import main
+from simulations.language_models import gradient_mse_lm, group_size_lm
+from simulations.problems import language_models
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,11 +39,9 @@ def pools(out):
 
 
 @pytest.fixture(scope="module")
-def study(pools):
+def study(suite):
     """What a small pool predicts."""
-    from simulations import language_models
-
-    return language_models.study(MEMBER, "smoke", 0, pools)
+    return language_models.study(MEMBER, suite)
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +187,9 @@ def suite(pools):
 
 def test_the_claims_of_a_suite(suite):
     """Every rival is told apart by some check, and curves have a point for each model."""
-    from simulations.language_models import SIZES, short
-
-    members = [member.removeprefix("embedded:") for member in SIZES["smoke"].members]
+    members = [
+        member.removeprefix("embedded:") for member in language_models.SIZES["smoke"].members
+    ]
     for module, needless in ((gradient_mse_lm, {gradient_mse_lm.READING}), (group_size_lm, set())):
         claim = module.claim(suite)
         told = {
@@ -201,18 +201,19 @@ def test_the_claims_of_a_suite(suite):
         # Whether a reading fails somewhere is for the models to say.
         assert set(claim.rivals) - needless <= told
         assert claim.by_simulation == claim.rivals
-        asked = SIZES["smoke"].members
-        for member in map(short, asked):
+        asked = language_models.SIZES["smoke"].members
+        for member in map(language_models.short, asked):
             assert any(check.name.startswith(member) for check in claim.checks)
     points = list(gradient_mse_lm.curves(suite))
     assert {point.at["panel"] for point in points} == set(members)
     sampled = [point for point in points if point.functional is not None]
-    assert {point.at["group_size"] for point in sampled} == set(SIZES["smoke"].group_sizes)
+    assert {point.at["group_size"] for point in sampled} == set(
+        language_models.SIZES["smoke"].group_sizes
+    )
     assert {point.series for point in group_size_lm.curves(suite)} == set(members)
 
 
 def test_a_study_is_kept_and_read_again(study, suite, monkeypatch, tmp_path):
-    from simulations import language_models
     from ustat_pg.llm import rollouts
 
     small = replace(language_models.SIZES["smoke"], prompts=3, rollouts=4)

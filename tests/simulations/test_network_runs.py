@@ -11,30 +11,14 @@ import numpy as np
 import pytest
 
 from simulations import Suite, claim
-from simulations.network_runs import (
-    EFFECT,
-    FREE,
-    GROUP_SIZE_RIVALS,
-    LARGEST,
-    LONG,
-    PATH,
-    SHRUNK,
-    STAGES,
-    STEP_RIVALS,
-    SUM,
-    SWEEPS,
-    TRAINED,
-    Study,
-    group_size_points,
-    group_sizes,
-    large,
-    map_points,
-    one_step,
-    path_points,
-    stages,
-    studies,
-)
-from simulations.networks import initial, tasks
+from simulations.networks import group_size, optimality, suboptimality
+from simulations.networks import learners as module
+from simulations.networks.group_size import EFFECT, LARGEST, STAGES, TRAINED_RIVALS, stages, trained
+from simulations.networks.learners import GRIDS, LONG, PATH, Learner, large, learners
+from simulations.networks.optimality import TRAINED
+from simulations.networks.suboptimality import FREE, SHRUNK, SUM
+from simulations.networks.suboptimality import RIVALS as STEP_RIVALS
+from simulations.problems.tokens import initial, tasks
 from tests.support.mutants import mutated_function
 from ustat_pg.engines import Estimator, Gap, MomentSums
 from ustat_pg.engines.networks.cell import NetworkTraining
@@ -42,6 +26,7 @@ from ustat_pg.estimators import advantages
 from ustat_pg.experiment import Claim, Linear
 from ustat_pg.experiment.blocks import Block, run_task
 from ustat_pg.experiment.probes import Probe
+from ustat_pg.predictions import one_step_gap
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 ON = ["tokens", pytest.param("transformer", marks=needs_torch)]
@@ -53,17 +38,17 @@ def suite_of(seed=0, on="tokens"):
     return Suite("smoke", seed, on=on)
 
 
-def study_of(on="tokens"):
+def learner_of(on="tokens"):
     """The made-up one."""
-    return studies(suite_of(0, on))[0]
+    return learners(suite_of(0, on))[0]
 
 
 @lru_cache
 def checks_of(seed=0, on="tokens"):
-    return tuple(one_step(suite_of(seed, on)))
+    return tuple(suboptimality.claim(suite_of(seed, on)).checks)
 
 
-# Studies.
+# Learners.
 
 
 def objective(problem, policy, theta):
@@ -102,51 +87,51 @@ def constants(bandit):
 
 
 def test_the_rate_gains_half_of_the_gap_at_the_first_pace():
-    study = study_of()
-    gradient = slope(study.problem, study.policy, study.policy.theta)
-    gap = 1.0 - objective(study.problem, study.policy, study.policy.theta)
-    assert study.problem.optimum == 1.0
-    assert study.rate * PATH * gradient @ gradient == pytest.approx(gap / 2, rel=0.05)
+    learner = learner_of()
+    gradient = slope(learner.problem, learner.policy, learner.policy.theta)
+    gap = 1.0 - objective(learner.problem, learner.policy, learner.policy.theta)
+    assert learner.problem.optimum == 1.0
+    assert learner.rate * PATH * gradient @ gradient == pytest.approx(gap / 2, rel=0.05)
     # Two digits: equal on machines whose last bits differ.
-    assert study.rate == float(f"{study.rate:.2g}")
+    assert learner.rate == float(f"{learner.rate:.2g}")
 
 
 def test_exact_ascent_is_gradient_ascent_on_the_return():
-    study, theta = study_of(), study_of().policy.theta
-    found = study.ascent(2.0, 3)
+    learner, theta = learner_of(), learner_of().policy.theta
+    found = learner.ascent(2.0, 3)
     assert len(found) == 4
     for bandit in found:
         assert bandit.objective() == pytest.approx(
-            objective(study.problem, study.policy, theta), abs=1e-8
+            objective(learner.problem, learner.policy, theta), abs=1e-8
         )
-        theta = theta + 2.0 * slope(study.problem, study.policy, theta)
+        theta = theta + 2.0 * slope(learner.problem, learner.policy, theta)
 
 
 def test_gaps_and_pl_along_the_path():
-    study = study_of()
-    assert len(study.path) == len(study.gaps) == len(study.pl) == LONG + 1
-    assert (np.diff(study.gaps) < 0).all(), "exact ascent in small steps never loses"
+    learner = learner_of()
+    assert len(learner.path) == len(learner.gaps) == len(learner.pl) == LONG + 1
+    assert (np.diff(learner.gaps) < 0).all(), "exact ascent in small steps never loses"
     for step in (0, 7, LONG):
-        bandit = study.path[step]
+        bandit = learner.path[step]
         gradient = bandit.gradient()
-        assert study.gaps[step] == pytest.approx(1.0 - bandit.objective())
-        assert study.pl[step] == pytest.approx(gradient @ gradient / (2 * study.gaps[step]))
+        assert learner.gaps[step] == pytest.approx(1.0 - bandit.objective())
+        assert learner.pl[step] == pytest.approx(gradient @ gradient / (2 * learner.gaps[step]))
 
 
 def test_runs_spend_the_budget():
-    study = study_of()
+    learner = learner_of()
     for size in (2, 4, 8):
-        runs = study.runs(size, 32, 5, 0.1, 16)
+        runs = learner.runs(size, 32, 5, 0.1, 16)
         assert runs.group_size * runs.batch_size == 32
         assert (runs.block, runs.chunk, runs.steps) == (16, 16, 5)
         assert runs.schedule.rates(5).tolist() == [0.1] * 5
-    assert study.runs(2, 32, 5, 0.1, 4096).chunk == 256
+    assert learner.runs(2, 32, 5, 0.1, 4096).chunk == 256
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
 def test_the_device_of_the_suite_reaches_the_runs(device):
     suite = Suite("smoke", on="tokens", device=device)
-    checks = [*one_step(suite), *group_sizes(suite)]
+    checks = [*suboptimality.claim(suite).checks, *trained(suite)]
     assert checks
     for check in checks:
         assert {cell.device for cell in check.functional.cells} == {device}
@@ -154,14 +139,14 @@ def test_the_device_of_the_suite_reaches_the_runs(device):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_studies_are_a_function_of_the_seed(seed):
+def test_learners_are_a_function_of_the_seed(seed):
     found = []
     for own in (seed, seed, seed + 1):
-        studies.cache_clear()
+        learners.cache_clear()
         found.append(
             [
                 (s.name, s.policy.theta.tolist(), s.rate)
-                for s in studies(Suite("smoke", own, on="tokens"))
+                for s in learners(Suite("smoke", own, on="tokens"))
             ]
         )
     first, again, other = found
@@ -174,11 +159,11 @@ def test_studies_are_a_function_of_the_seed(seed):
     ("on", "seed"),
     [*(("tokens", n) for n in range(4)), pytest.param("transformer", 0, marks=needs_torch)],
 )
-def test_studies_are_mostly_wrong_and_nowhere_hopeless(on, seed):
-    for study in studies(suite_of(seed, on)):
-        bandit = study.problem.bandit(study.policy)
-        assert 0.75 < 1.0 - objective(study.problem, study.policy, study.policy.theta) < 0.95
-        passes = (study.policy.probs * study.problem.rewards).sum(axis=1)
+def test_learners_are_mostly_wrong_and_nowhere_hopeless(on, seed):
+    for learner in learners(suite_of(seed, on)):
+        bandit = learner.problem.bandit(learner.policy)
+        assert 0.75 < 1.0 - objective(learner.problem, learner.policy, learner.policy.theta) < 0.95
+        passes = (learner.policy.probs * learner.problem.rewards).sum(axis=1)
         assert passes.min() > 0.05
         # The noise of one prompt a step, G = 16, over that of four outputs a prompt.
         c1, c2, c3 = constants(bandit)
@@ -187,34 +172,34 @@ def test_studies_are_mostly_wrong_and_nowhere_hopeless(on, seed):
 
 
 def test_a_larger_suite_has_more_of_them():
-    small, more = (studies(Suite(size, 3, on="tokens")) for size in ("smoke", "quick"))
-    assert [study.origin for study in more] == ["made-up", "generated", "generated"]
+    small, more = (learners(Suite(size, 3, on="tokens")) for size in ("smoke", "quick"))
+    assert [learner.origin for learner in more] == ["made-up", "generated", "generated"]
     assert [s.policy.theta.tolist() for s in more[:2]] == [s.policy.theta.tolist() for s in small]
 
 
 # One step.
 
 
-def enumerated(study, rate, baseline, scores):
+def enumerated(learner, rate, baseline, scores):
     """The mean gap after one step at G = 2, B = 1: all prompts, all ordered pairs, one by one."""
-    problem, theta = study.problem, study.policy.theta
+    problem, theta = learner.problem, learner.policy.theta
     mean = total = 0.0
-    for x, row in enumerate(study.policy.probs):
+    for x, row in enumerate(learner.policy.probs):
         for i, j in product(range(len(row)), repeat=2):
             weights = advantages(baseline, problem.rewards[x, [i, j]])
             step = weights @ scores[x][[i, j]] / 2
             chance = problem.probs[x] * row[i] * row[j]
             total += chance
-            mean += chance * (1.0 - objective(problem, study.policy, theta + rate * step))
+            mean += chance * (1.0 - objective(problem, learner.policy, theta + rate * step))
     assert total == pytest.approx(1.0, abs=1e-12)
     return mean
 
 
-def differenced(study, step=1e-5):
+def differenced(learner, step=1e-5):
     """∇ log π of every output by central differences, (X, K, d)."""
-    theta, found = study.policy.theta, []
+    theta, found = learner.policy.theta, []
     for unit in np.eye(len(theta)):
-        ends = [study.policy.with_theta(theta + sign * step * unit).probs for sign in (1, -1)]
+        ends = [learner.policy.with_theta(theta + sign * step * unit).probs for sign in (1, -1)]
         found.append((np.log(ends[0]) - np.log(ends[1])) / (2 * step))
     return np.moveaxis(np.array(found), 0, -1)
 
@@ -222,19 +207,19 @@ def differenced(study, step=1e-5):
 @lru_cache
 def brute(on, baseline):
     """Scores of a prefix policy are differenced; a transformer has too many parameters for that."""
-    study = study_of(on)
+    learner = learner_of(on)
     if on == "tokens":
-        scores = differenced(study)
+        scores = differenced(learner)
     else:
-        scores = [study.policy.scores(x) for x in range(study.problem.contexts)]
-    return enumerated(study, 20 * study.rate, baseline, scores)
+        scores = [learner.policy.scores(x) for x in range(learner.problem.contexts)]
+    return enumerated(learner, 20 * learner.rate, baseline, scores)
 
 
 @pytest.mark.parametrize("on", ON)
 def test_the_gap_after_one_step_is_that_of_all_pairs_in_their_order(on):
-    study, paces = study_of(on), {"grpo": 1.0, "group-mean": 0.5}
+    learner, paces = learner_of(on), {"grpo": 1.0, "group-mean": 0.5}
     for baseline, pace in paces.items():
-        found = study.after_one_step(20 * study.rate, pace)
+        found = learner.after_one_step(20 * learner.rate, pace)
         assert found == pytest.approx(brute(on, baseline), rel=1e-8)
     # The two differ by a million times that.
     assert abs(brute(on, "grpo") / brute(on, "group-mean") - 1) > 1e-2
@@ -244,11 +229,10 @@ WRONG = [
     ("(1 + (i < j))", "1"),
     ("(1 + (i < j))", "2"),
     ("range(i, len", "range(i + 1, len"),
-    ("(rewards[i] - rewards[j]) / 2", "(rewards[i] - rewards[j])"),
-    ("scores[i] - scores[j]", "scores[i] + scores[j]"),
-    ("share * table", "table"),
-    ("rate * pace * step", "rate * step / pace"),
-    ("table[x, i] * table[x, j]", "table[x, i] * table[x, i]"),
+    ("(values[i] - values[j]) / 2", "(values[i] - values[j])"),
+    ("rows[i] - rows[j]", "rows[i] + rows[j]"),
+    ("share * probs", "probs"),
+    ("probs[i] * probs[j]", "probs[i] * probs[i]"),
 ]
 
 
@@ -260,49 +244,64 @@ WRONG = [
         pytest.param("transformer", *WRONG[4], marks=needs_torch),
     ],
 )
-def test_a_wrong_enumeration_is_refused(on, old, new):
-    wrong, study = mutated_function(Study.after_one_step, old, new), study_of(on)
-    found = [wrong(study, 20 * study.rate, pace) for pace in (1.0, 0.5)]
+def test_a_wrong_enumeration_is_refused(on, old, new, monkeypatch):
+    monkeypatch.setattr(module, "one_step_gap", mutated_function(one_step_gap, old, new))
+    learner = learner_of(on)
+    found = [learner.after_one_step(20 * learner.rate, pace) for pace in (1.0, 0.5)]
     true = [brute(on, baseline) for baseline in ("grpo", "group-mean")]
+    assert found != pytest.approx(true, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("rate * pace * estimate", "rate * estimate / pace"),
+        ("policy.scores(x)", "policy.scores(0)"),
+    ],
+)
+def test_a_wrong_step_is_refused(old, new):
+    wrong, learner = mutated_function(Learner.after_one_step, old, new), learner_of("tokens")
+    found = [wrong(learner, 20 * learner.rate, pace) for pace in (1.0, 0.5)]
+    true = [brute("tokens", baseline) for baseline in ("grpo", "group-mean")]
     assert found != pytest.approx(true, rel=1e-3)
 
 
 @pytest.mark.parametrize("on", ON)
 def test_without_noise_is_one_step_along_the_slope(on):
-    study, rate = study_of(on), 20 * study_of(on).rate
-    theta = study.policy.theta
+    learner, rate = learner_of(on), 20 * learner_of(on).rate
+    theta = learner.policy.theta
     if on == "tokens":
-        along = slope(study.problem, study.policy, theta)
+        along = slope(learner.problem, learner.policy, theta)
     else:
         # E z s, output by output.
-        rows = enumerate(study.policy.probs * study.problem.rewards)
-        along = sum(study.problem.probs[x] * row @ study.policy.scores(x) for x, row in rows)
-    end = 1.0 - objective(study.problem, study.policy, theta + rate * along)
-    assert study.without_noise(rate) == pytest.approx(end, rel=1e-8)
+        rows = enumerate(learner.policy.probs * learner.problem.rewards)
+        along = sum(learner.problem.probs[x] * row @ learner.policy.scores(x) for x, row in rows)
+    end = 1.0 - objective(learner.problem, learner.policy, theta + rate * along)
+    assert learner.without_noise(rate) == pytest.approx(end, rel=1e-8)
     # A step so long is no straight line: noise costs, and the estimate's size counts.
-    assert study.after_one_step(rate) > end + 0.01
+    assert learner.after_one_step(rate) > end + 0.01
 
 
 def test_small_steps_gain_what_the_slope_says():
     """E ĝ = ∇J, so that to first order noise does not count."""
-    study = study_of()
-    gradient, rate = slope(study.problem, study.policy, study.policy.theta), 1e-4
-    start = study.problem.gap(study.problem.bandit(study.policy))
-    gained = start - study.after_one_step(rate)
+    learner = learner_of()
+    gradient, rate = slope(learner.problem, learner.policy, learner.policy.theta), 1e-4
+    start = learner.problem.gap(learner.problem.bandit(learner.policy))
+    gained = start - learner.after_one_step(rate)
     assert gained == pytest.approx(rate * gradient @ gradient, rel=1e-3)
-    assert start - study.without_noise(rate) == pytest.approx(gained, rel=1e-3)
+    assert start - learner.without_noise(rate) == pytest.approx(gained, rel=1e-3)
 
 
 @pytest.mark.parametrize("on", ON)
 def test_one_step_is_checked_against_its_enumeration(on):
-    study = study_of(on)
+    learner = learner_of(on)
     grpo, group_mean = (check for check in checks_of(0, on) if check.origin == "made-up")
     (cell,) = grpo.functional.cells
     assert isinstance(cell, NetworkTraining)
     assert (cell.group_size, cell.batch_size, cell.steps) == (2, 1, 1)
     rate = cell.schedule.rates(1)[0]
-    assert rate == 20 * study.rate
-    assert cell.policy is study.policy
+    assert rate == 20 * learner.rate
+    assert cell.policy is learner.policy
     # Both estimators are asked of the same runs.
     assert group_mean.functional.cells == grpo.functional.cells
     assert grpo.functional.quantities == (Gap(GRPO, 1),)
@@ -319,8 +318,8 @@ def test_one_step_is_checked_against_its_enumeration(on):
     }
     assert values == {
         SHRUNK: pytest.approx(brute(on, "group-mean"), rel=1e-8),
-        SUM: pytest.approx(study.after_one_step(2 * rate)),
-        FREE: pytest.approx(study.without_noise(rate)),
+        SUM: pytest.approx(learner.after_one_step(2 * rate)),
+        FREE: pytest.approx(learner.without_noise(rate)),
     }
     ((name, region),) = group_mean.statement.rivals.items()
     assert name == SUM
@@ -332,7 +331,7 @@ def test_one_step_is_checked_against_its_enumeration(on):
 def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, on):
     for checks, rivals in (
         (checks_of(seed, on), STEP_RIVALS),
-        (tuple(group_sizes(suite_of(seed, on))), GROUP_SIZE_RIVALS),
+        (tuple(trained(suite_of(seed, on))), TRAINED_RIVALS),
     ):
         # A claim refuses names that occur twice and rivals that are not listed.
         Claim("suboptimality", rivals, checks, rivals)
@@ -355,21 +354,21 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, on
 
 
 def test_what_no_enumeration_reaches_is_left_to_simulation():
-    assert len({*STEP_RIVALS, *GROUP_SIZE_RIVALS}) == 4
+    assert len({*STEP_RIVALS, *TRAINED_RIVALS}) == 4
     if find_spec("torch") is not None:
         built = claim("suboptimality", suite_of())
         assert built.rivals == built.by_simulation == STEP_RIVALS
         assert [check.name for check in built.checks] == [check.name for check in checks_of()]
         sizes = claim("group_size", suite_of())
-        assert sizes.by_simulation == GROUP_SIZE_RIVALS
-        assert set(sizes.rivals) > set(GROUP_SIZE_RIVALS)
+        assert sizes.by_simulation == TRAINED_RIVALS
+        assert set(sizes.rivals) > set(TRAINED_RIVALS)
 
 
 # Group sizes.
 
 
 def test_one_prompt_a_step_is_compared_with_the_recommended_size():
-    checks = tuple(group_sizes(suite_of()))
+    checks = tuple(trained(suite_of()))
     assert {check.origin for check in checks} == {"made-up", "generated"}
     for check in checks:
         best, worst = check.functional.points
@@ -380,8 +379,8 @@ def test_one_prompt_a_step_is_compared_with_the_recommended_size():
         rates = [cell.schedule.rates(1)[0] for cell in check.functional.cells]
         assert rates[0] == rates[1]
         # Long steps: at the first one's pace ten of them would gain more than there is to gain.
-        (study,) = (own for own in studies(suite_of()) if check.name.startswith(f"{own.name} "))
-        assert rates[0] == pytest.approx(30 * study.rate)
+        (learner,) = (own for own in learners(suite_of()) if check.name.startswith(f"{own.name} "))
+        assert rates[0] == pytest.approx(30 * learner.rate)
         # log(gap at 16 / gap at 4): positive if the small group is the better one.
         sums = {
             cell.name: ((Gap(GRPO, 10),), _mean(value))
@@ -402,9 +401,9 @@ def _mean(value):
 # Points of figures.
 
 
-@pytest.mark.parametrize("points", [path_points, map_points, group_size_points])
+@pytest.mark.parametrize("points", [suboptimality, optimality, group_size])
 def test_points_are_distinct_and_ask_for_steps_that_are_taken(points):
-    built = tuple(points(suite_of()))
+    built = tuple(points.curves(suite_of()))
     keys = [(p.figure, p.series, *sorted(p.at.items())) for p in built]
     assert len(set(keys)) == len(keys)
     assert {p.figure.partition("_")[0] for p in built} == {"tokens"}
@@ -421,14 +420,14 @@ def test_points_are_distinct_and_ask_for_steps_that_are_taken(points):
 
 
 def test_trained_points_show_the_return():
-    study, sweep = large(suite_of()), SWEEPS["tokens"]
-    trained = [p for p in group_size_points(suite_of()) if p.at["panel"] == "trained"]
+    learner, grid = large(suite_of()), GRIDS["tokens"]
+    trained = [p for p in group_size.curves(suite_of()) if p.at["panel"] == "trained"]
     asked = {(p.at["budget"], p.at["step"], p.at["group_size"]) for p in trained}
     assert asked == {
         (budget, step, size)
-        for budget in sweep.budgets
-        for step in sweep.steps
-        for size in sweep.sizes
+        for budget in grid.budgets
+        for step in grid.steps
+        for size in grid.group_sizes
     }
     for point in trained:
         assert isinstance(point.functional, Linear)
@@ -436,16 +435,16 @@ def test_trained_points_show_the_return():
         assert cell.group_size * cell.batch_size == point.at["budget"]
         ((quantity, weight),) = point.functional.weights
         assert (quantity.estimator, weight, point.functional.constant) == (
-            GRPO, -1.0, study.problem.optimum
+            GRPO, -1.0, learner.problem.optimum
         )  # fmt: skip
 
 
 def test_predicted_curves_are_those_of_the_three_constants():
-    study, sweep = large(suite_of()), SWEEPS["tokens"]
-    path = study.ascent(sweep.rate, sweep.steps[-1])
-    known = stages(study, sweep.rate, sweep.steps[-1])
+    learner, grid = large(suite_of()), GRIDS["tokens"]
+    path = learner.ascent(grid.rate, grid.steps[-1])
+    known = stages(learner, grid.rate, grid.steps[-1])
     assert tuple(known) == STAGES
-    built = list(group_size_points(suite_of()))
+    built = list(group_size.curves(suite_of()))
     for name, bandit in zip(STAGES, (path[0], path[len(path) // 2], path[-1]), strict=True):
         c1, c2, c3 = constants(bandit)
         sizes = np.array([p.at["group_size"] for p in built if p.series == name])
@@ -457,15 +456,15 @@ def test_predicted_curves_are_those_of_the_three_constants():
 
 
 def test_the_path_of_a_figure_has_its_predictions():
-    study, series = study_of(), {}
-    for point in path_points(suite_of()):
+    learner, series = learner_of(), {}
+    for point in suboptimality.curves(suite_of()):
         step = point.at["step"]
         series.setdefault(point.series, {})[step] = point.prediction
         if point.series == "gap":
-            assert point.prediction == study.gaps[step]
+            assert point.prediction == learner.gaps[step]
             assert point.functional.quantities == (Gap(GRPO, step),)
         elif point.series == "pl":
-            assert point.prediction == study.pl[step]
+            assert point.prediction == learner.pl[step]
             (probe,) = point.functional.quantities
             assert probe == Probe(GRPO, step, "pl")
         else:
@@ -474,21 +473,21 @@ def test_the_path_of_a_figure_has_its_predictions():
     assert list(series["gap"]) == list(series["pl"]) == list(range(0, LONG + 1, 20))
     # With the largest ratio of the path kept for good the gap would shrink by its constant, step by
     # step; and the network is slower than that.
-    peak = int(np.argmax([study.pl[step] for step in range(LONG + 1)]))
-    gap, kept = study.gaps[peak], {}
+    peak = int(np.argmax([learner.pl[step] for step in range(LONG + 1)]))
+    gap, kept = learner.gaps[peak], {}
     for step in range(peak, LONG + 1):
         kept[step] = gap
-        gap -= study.rate * 2 * study.pl.max() * gap
+        gap -= learner.rate * 2 * learner.pl.max() * gap
     asked = [step for step in series["gap"] if step >= peak]
     assert series["PL"] == pytest.approx({step: kept[step] for step in asked})
     assert series["PL"][LONG] < 0.99 * series["gap"][LONG]
 
 
 def test_the_map_shows_the_return_that_each_baseline_comes_to():
-    study, sweep = large(suite_of()), SWEEPS["tokens"]
-    built = tuple(map_points(suite_of()))
+    learner, grid = large(suite_of()), GRIDS["tokens"]
+    built = tuple(optimality.curves(suite_of()))
     marks = sorted({point.at["step"] for point in built})
-    assert (marks[0], marks[-1]) == (0, sweep.steps[-1])
+    assert (marks[0], marks[-1]) == (0, grid.steps[-1])
     shown = [point for point in built if point.at["panel"] == "return"]
     assert {(p.series, p.at["step"]) for p in shown} == set(product(TRAINED, marks))
     assert len(shown) == len(TRAINED) * len(marks)
@@ -498,10 +497,10 @@ def test_the_map_shows_the_return_that_each_baseline_comes_to():
         assert point.prediction is None
         quantity = Gap(Estimator(point.series), point.at["step"])
         assert point.functional.weights == ((quantity, -1.0),)
-        assert point.functional.constant == study.problem.optimum
+        assert point.functional.constant == learner.problem.optimum
         (cell,) = point.functional.cells
         assert (cell.group_size, cell.batch_size) == (4, 16)
-        assert cell.schedule.rates(1)[0] == sweep.rate
+        assert cell.schedule.rates(1)[0] == grid.rate
     # What is probed is probed where grpo comes to.
     for point in built:
         if point.at["panel"] != "return":
@@ -514,7 +513,7 @@ def test_the_map_shows_the_return_that_each_baseline_comes_to():
 def test_probes_of_whole_runs_are_those_of_the_policies_they_come_to():
     problem = tasks()["addition"]
     policy = initial("tokens", problem, 5)
-    training = Study("small", "made-up", problem, policy, 0.5).runs(4, 8, 3, 0.5, 4)
+    training = Learner("small", "made-up", problem, policy, 0.5).runs(4, 8, 3, 0.5, 4)
     probes = (
         Gap(GRPO, 3),
         Probe(GRPO, 3, "return"),

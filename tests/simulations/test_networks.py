@@ -8,9 +8,15 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from simulations import networks
-from simulations.networks import bandits, drawn, drawn_task, improved, initial, tasks, until
-from simulations.problems import Suite
+from simulations.problems import Suite, tokens
+from simulations.problems.tokens import (
+    drawn,
+    drawn_task,
+    improved,
+    initial,
+    tasks,
+    until,
+)
 from ustat_pg.policies import PrefixSoftmax, TabulatedPolicy
 from ustat_pg.problems import TokenBandit, modular_sum
 from ustat_pg.validation import InputError
@@ -107,7 +113,7 @@ def test_bandits_have_no_policy_over_tokens():
 
 
 def test_without_torch_a_transformer_is_refused_with_the_command(monkeypatch):
-    monkeypatch.setattr(networks, "find_spec", lambda name: None)
+    monkeypatch.setattr(tokens, "find_spec", lambda name: None)
     with pytest.raises(
         InputError, match=r"transformers need torch: pip install 'ustat_pg\[torch\]'"
     ):
@@ -139,13 +145,18 @@ def test_a_policy_that_is_good_enough_is_left_as_it_is():
 
 
 def test_a_return_that_is_not_reached_is_an_error(monkeypatch):
-    monkeypatch.setattr(networks, "_MOST_STEPS", 20)
+    monkeypatch.setattr(tokens, "IMPROVING_STEPS", 20)
     problem = tasks()["sums"]
     with pytest.raises(InputError, match="is not reached in 20 steps"):
         improved(problem, initial("tokens", problem, 0), 1.0)
 
 
 # The problems that claims run on.
+
+
+def bandits(*arguments, **words):
+    """Name, origin and problem of each."""
+    return ((e.name, e.origin, e.problem) for e in tokens.bandits(*arguments, **words))
 
 
 def same(one, other):
@@ -234,7 +245,7 @@ def test_a_drawn_problem_is_followed_by_what_its_policy_is_improved_to(seed):
 
 
 def test_a_problem_that_is_not_learned_is_drawn_again(monkeypatch):
-    own, refused = networks.improved, []
+    own, refused = tokens.improved, []
 
     def improve(problem, policy, value):
         if len(refused) < 2:
@@ -242,22 +253,22 @@ def test_a_problem_that_is_not_learned_is_drawn_again(monkeypatch):
             raise InputError("not reached")
         return own(problem, policy, value)
 
-    monkeypatch.setattr(networks, "improved", improve)
-    path = networks._climbs("tokens", generator(1))
+    monkeypatch.setattr(tokens, "improved", improve)
+    path = tokens._climbs("tokens", generator(1))
     assert len(refused) == 2
     assert len({policy.theta.tobytes() for policy in refused}) == 2
     assert all(policy is not start for start in refused for _, policy in path)
-    monkeypatch.setattr(networks, "_MOST_TRIES", 3)
-    monkeypatch.setattr(networks, "drawn", lambda on, rng: path[0])
+    monkeypatch.setattr(tokens, "DRAWS", 3)
+    monkeypatch.setattr(tokens, "drawn", lambda on, rng: path[0])
     refused.clear()
 
     def never(problem, policy, value):
         refused.append(policy)
         raise InputError("not reached")
 
-    monkeypatch.setattr(networks, "improved", never)
+    monkeypatch.setattr(tokens, "improved", never)
     with pytest.raises(InputError, match="no policy that learns among 3: take another seed"):
-        networks._climbs("tokens", generator(1))
+        tokens._climbs("tokens", generator(1))
     assert len(refused) == 3
 
 
@@ -275,7 +286,7 @@ def test_until_takes_the_first_of_which_the_property_holds(monkeypatch):
     returns = [problem.bandit(own).objective() for own in count]
     assert len(count) > 1
     assert max(returns[:-1]) <= 0.6 < returns[-1]
-    monkeypatch.setattr(networks, "_MOST_TRIES", 7)
+    monkeypatch.setattr(tokens, "DRAWS", 7)
     count.clear()
     with pytest.raises(InputError, match="no problem of the kind wanted among 7: take another"):
         until(draw, lambda bandit: False)
@@ -303,9 +314,9 @@ def test_dense_bandits_keep_their_parameters_and_the_same_moments():
 def test_suites_take_their_problems_from_here(size):
     suite = Suite(size, 3, on="tokens")
     count = {"smoke": 1, "quick": 2}[size]
-    names = [entry.name for entry in suite.given]
+    names = [entry.name for entry in suite.stand_ins]
     assert names == [name for name, _, _ in bandits("tokens", count, 3)]
-    assert {entry.origin for entry in suite.given} == {"made-up", "generated"}
+    assert {entry.origin for entry in suite.stand_ins} == {"made-up", "generated"}
 
 
 def test_a_prompt_with_one_answer_is_seen_to_be_another_problem():

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import simulations.__main__ as command
-from simulations import KINDS, ON_NETWORKS, ON_RUNS, STEMS, Suite, claim, curves, networks
+from simulations import KINDS, ON_NETWORKS, ON_RUNS, STEMS, Suite, claim, curves
 from simulations.__main__ import main
+from simulations.problems import tokens
 from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.engines import GradientCell, NetworkTraining
 from ustat_pg.experiment import Options, Store, run_claims
@@ -70,8 +71,8 @@ def test_the_kinds_and_what_each_is_asked():
     assert "group_size" not in ON_RUNS
 
 
-def test_a_suite_of_bandits_is_given_none():
-    assert Suite().given == ()
+def test_a_suite_of_bandits_has_no_stand_ins():
+    assert Suite().stand_ins == ()
     assert Suite().skipped == ()
     assert not Suite().trains
 
@@ -85,7 +86,7 @@ def test_what_a_suite_refuses():
 
 def test_the_users_own_problem_stands_alone():
     suite = Suite(user=random_problem(0))
-    assert [(entry.name, entry.origin) for entry in suite.given] == [("problem", "user")]
+    assert [(entry.name, entry.origin) for entry in suite.stand_ins] == [("problem", "user")]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_figures_show_some_of_the_problems():
 def test_one_prompt_is_the_hardest_or_the_easiest_that_is_open(seed):
     suite, closed = suite_of("tokens", seed), 0
     by = {entry.name: entry for entry in suite.single_prompts}
-    for entry in suite.given:
+    for entry in suite.stand_ins:
         values = entry.problem.moments().value
         sure = [max(row) for row in entry.problem.policy.probs]
         # Neither sure nor hopeless, and not always the same answer: what is rarer than 1 in 10 takes
@@ -170,7 +171,7 @@ def test_one_prompt_is_the_hardest_or_the_easiest_that_is_open(seed):
 @pytest.fixture
 def no_torch(monkeypatch):
     """The process without torch, as far as it asks."""
-    for module in (command, networks):
+    for module in (command, tokens):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
 
 
@@ -297,8 +298,8 @@ def test_enumeration_alone_trains_no_network():
 
 def test_importing_and_asking_loads_no_torch():
     done = python(
-        "import sys, simulations, simulations.problems, simulations.networks\n"
-        "import simulations.network_runs, ustat_pg.experiment.probes\n"
+        "import sys, simulations, simulations.problems, simulations.problems.tokens\n"
+        "import simulations.networks.learners, ustat_pg.experiment.probes\n"
         "from simulations import Suite, STEMS, ON_NETWORKS, claim\n"
         "for stem in ON_NETWORKS: claim(stem, Suite('smoke', on='tokens'))\n"
         "for stem in STEMS: __import__(f'simulations.{stem}')\n"
@@ -443,8 +444,8 @@ def test_the_suite_asks_for_its_kind_seed_and_parameters(dense, monkeypatch):
         asked.append((*arguments, words))
         return iter(())
 
-    monkeypatch.setattr(networks, "bandits", bandits)
-    assert Suite("quick", 7, on="transformer", dense=dense).given == ()
+    monkeypatch.setattr(tokens, "bandits", bandits)
+    assert Suite("quick", 7, on="transformer", dense=dense).stand_ins == ()
     assert asked == [("transformer", 2, 7, {"dense": dense})]
 
 
@@ -467,7 +468,7 @@ def test_every_rival_is_refuted_by_enumeration(on, tmp_path):
 SMALL = """
 import ustat_pg.experiment.options as options
 options.LARGEST_BLOCK, options.BUDGETS["smoke"] = 256, 30
-import simulations.suboptimality as module
+import simulations.networks.suboptimality as module
 module.curves = lambda suite: ()
 """
 """Small blocks, without the figure's: some dozens in all."""

@@ -6,25 +6,20 @@ import numpy as np
 import pytest
 
 from simulations import optimal_policy
-from simulations.landscapes import Ground, Landscapes, covariance_of
 from simulations.problems import Suite
+from simulations.problems.optima import covariance_of, moments_of
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Estimator, GapTransform
 from ustat_pg.experiment import LawExcess, Options, Store, run_claims
 from ustat_pg.predictions import limit_weights, matrix_correlation
-from ustat_pg.problems import LocationBandit, norm_only_problem, random_problem
+from ustat_pg.problems import LocationBandit
 
 SEEDS = (0, 1, 5)
 
 
-def moments_of(ground):
-    return ground.landscape.at(ground.landscape.maximiser).moments()
-
-
-def form(ground):
+def form(entry):
     """E[Uᵀ s sᵀ U a] averaged over prompts."""
-    landscape = ground.landscape
-    found = matrix_correlation(moments_of(ground), landscape.identifiable)
+    landscape = entry.problem
+    found = matrix_correlation(moments_of(entry.problem), landscape.identifiable)
     return np.einsum("x,xij->ij", landscape.context_probs, found)
 
 
@@ -42,72 +37,54 @@ def test_enumeration_confirms_what_it_can_and_refutes_every_rival(tmp_path):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_problem_has_the_form_that_it_is_there_for(seed):
-    grounds = Landscapes(Suite("quick", seed))
-    for ground in (*grounds.ordered(), *grounds.ordered(2)):
-        assert np.abs(form(ground)).max() < 1e-12
-    for ground in (*grounds.uneven(), Ground("norm only", "made-up", norm_only_problem())):
-        found = form(ground)
+    landscapes = Suite("quick", seed).landscapes
+    for entry in (*landscapes["ordered"], *landscapes["ordered, d = 2"]):
+        assert np.abs(form(entry)).max() < 1e-12
+    for entry in (*landscapes["uneven"], *landscapes["norm only"]):
+        found = form(entry)
         assert abs(np.trace(found)) < 1e-12
         assert np.abs(found).max() > 0.2
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_linear_logits_the_form_is_minus_the_curvature(seed):
-    grounds = Landscapes(Suite("quick", seed))
-    chosen = (grounds.bowl, *grounds.bowls(), grounds.slopes, *grounds.triples("pair"))
-    for ground in chosen:
-        assert isinstance(ground.landscape, LocationBandit)
-        assert form(ground) == pytest.approx(-np.diag(ground.landscape.curvatures), abs=1e-9)
+    landscapes = Suite("quick", seed).landscapes
+    chosen = (*landscapes["bowl"], landscapes["slopes"][0], *landscapes["quarrel"])
+    for entry in chosen:
+        assert isinstance(entry.problem, LocationBandit)
+        assert form(entry) == pytest.approx(-np.diag(entry.problem.curvatures), abs=1e-9)
 
 
 def test_in_one_direction_the_best_constant_is_the_minimum_variance_baseline():
-    grounds = Landscapes(Suite("smoke"))
-    for ground in (grounds.bowl, *grounds.bowls()):
-        best = moments_of(ground).optimal_baseline[0]
-        assert optimal_policy.best_constant(ground) == pytest.approx(best, rel=1e-9)
+    landscapes = Suite("smoke").landscapes
+    for entry in landscapes["bowl"]:
+        best = moments_of(entry.problem).optimal_baseline[0]
+        assert optimal_policy.best_constant(entry) == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_limit_laws_are_ordered_as_said(seed):
-    grounds = Landscapes(Suite("quick", seed))
+    landscapes = Suite("quick", seed).landscapes
     places = np.geomspace(1e-4, 30, 400)
 
-    def law(ground, b, c):
-        landscape = ground.landscape
+    def law(entry, b, c):
+        landscape = entry.problem
         more = {} if b is None else {"constant": b}
         noise = covariance_of(landscape, "oracle" if b is None else "constant", 1, **more)
         return WeightedChi2(limit_weights(landscape.curvatures, noise, c)).cdf(places)
 
-    for ground in grounds.ordered(2):
-        c = 2 / float(ground.landscape.curvatures[0])
+    for entry in landscapes["ordered, d = 2"]:
+        c = 2 / float(entry.problem.curvatures[0])
         for b in (0.0, 0.3, 0.9):
-            assert (law(ground, None, c) > law(ground, b, c) - 1e-12).all()
-    for ground in grounds.uneven():
-        c = 0.7 / float(ground.landscape.curvatures[0])
-        assert (law(ground, 0.7, c) > law(ground, None, c) - 1e-12).all()
-    crossing = Ground("norm only", "made-up", norm_only_problem())
+            assert (law(entry, None, c) > law(entry, b, c) - 1e-12).all()
+    for entry in landscapes["uneven"]:
+        c = 0.7 / float(entry.problem.curvatures[0])
+        assert (law(entry, 0.7, c) > law(entry, None, c) - 1e-12).all()
+    (crossing,) = landscapes["norm only"]
     off = law(crossing, 0.2, 4.0) - law(crossing, None, 4.0)
     assert off.max() > 0.05
     assert off.min() < -0.05
 
 
-def test_the_predicted_transform_is_that_of_the_law():
-    ground = next(Landscapes(Suite("smoke")).uneven())
-    runs = optimal_policy.uneven_runs(ground, 50)
-    (weights,) = (optimal_policy.weights(ground, runs, optimal_policy.ORACLE, 50),)
-    draws = WeightedChi2(weights).rvs(200_000, 0)
-    rate = 2 / sum(weights)
-    drawn = GapTransform(Estimator("oracle"), 50, rate).of(draws).mean()
-    assert optimal_policy._transform(ground, runs, optimal_policy.ORACLE, rate) == pytest.approx(
-        drawn, abs=0.004
-    )
-
-
 def test_levels_of_the_figure_lie_on_edges_of_bins():
     assert all(float(level * 2048).is_integer() for level in optimal_policy.LEVELS)
-
-
-def test_a_problem_of_the_users_own_has_no_checks_and_no_curves():
-    suite = Suite("smoke", user=random_problem(0, "plain"))
-    assert optimal_policy.claim(suite).checks == ()
-    assert list(optimal_policy.curves(suite)) == []

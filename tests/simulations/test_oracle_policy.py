@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from simulations import oracle_policy
-from simulations.landscapes import Landscapes, covariance_of, form_of_weight, projected
 from simulations.problems import Suite
-from ustat_pg.engines import Estimator, GradientCell
+from simulations.problems.optima import covariance_of, projected
+from ustat_pg.engines import Estimator, Gap, GradientCell
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.predictions import gradient_covariance, limit_weights
 from ustat_pg.problems import random_problem
 
 
 @pytest.fixture(scope="module")
-def grounds():
-    return Landscapes(Suite("smoke"))
+def landscapes():
+    return Suite("smoke").landscapes
 
 
 def test_enumeration_confirms_the_claim_and_refutes_every_rival(tmp_path):
@@ -29,28 +29,28 @@ def test_enumeration_confirms_the_claim_and_refutes_every_rival(tmp_path):
     )
 
 
-@pytest.mark.parametrize("kind", ["one", "pair", "flat"])
-def test_in_one_direction_the_constant_is_that_of_the_weights_at_every_group_size(grounds, kind):
-    for ground in grounds.triples(kind):
-        curvatures, c = ground.landscape.curvatures, oracle_policy.scale(ground)
-        (constant,) = oracle_policy.constants(ground)
+@pytest.mark.parametrize("kind", ["triple", "quarrel", "flat triple"])
+def test_in_one_direction_the_constant_is_that_of_the_weights_at_every_group_size(landscapes, kind):
+    for entry in landscapes[kind]:
+        curvatures, c = entry.problem.curvatures, oracle_policy.scale(entry)
+        (constant,) = oracle_policy.constants(entry)
         for size, batch in ((2, 1), (3, 4), (64, 1)):
             grpo, oracle = (
-                limit_weights(curvatures, covariance_of(ground.landscape, name, size, batch), c)[0]
+                limit_weights(curvatures, covariance_of(entry.problem, name, size, batch), c)[0]
                 for name in ("grpo", "oracle")
             )
             scaled = batch * size * (size - 1) * (grpo - oracle)
             assert scaled == pytest.approx(constant, rel=1e-9)
 
 
-def test_in_two_directions_the_constants_are_limits(grounds):
-    ground = grounds.slopes
-    curvatures, c = ground.landscape.curvatures, oracle_policy.scale(ground)
-    constants = oracle_policy.constants(ground)
+def test_in_two_directions_the_constants_are_limits(landscapes):
+    entry = landscapes["slopes"][0]
+    curvatures, c = entry.problem.curvatures, oracle_policy.scale(entry)
+    constants = oracle_policy.constants(entry)
     off = []
     for size in (2, 512, 2048):
         grpo, oracle = (
-            limit_weights(curvatures, covariance_of(ground.landscape, name, size), c)
+            limit_weights(curvatures, covariance_of(entry.problem, name, size), c)
             for name in ("grpo", "oracle")
         )
         off.append(np.abs(size * (size - 1) * (grpo - oracle) / constants - 1).max())
@@ -59,11 +59,11 @@ def test_in_two_directions_the_constants_are_limits(grounds):
     assert off[1] == pytest.approx(4 * off[2], rel=0.2)
 
 
-def test_prompts_of_the_pair_disagree_and_those_of_the_others_have_no_spread(grounds):
+def test_prompts_of_the_pair_disagree_and_those_of_the_others_have_no_spread(landscapes):
     large = 10**9
-    for kind, spread in (("one", False), ("pair", True)):
-        for ground in grounds.triples(kind):
-            rest = covariance_of(ground.landscape, "oracle", large)[0, 0]
+    for kind, spread in (("triple", False), ("quarrel", True)):
+        for entry in landscapes[kind]:
+            rest = covariance_of(entry.problem, "oracle", large)[0, 0]
             assert (rest > 0.005) == spread
 
 
@@ -80,33 +80,14 @@ def test_squared_projections_add_up_to_any_form(seed):
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_form_of_a_weight_is_the_weight(grounds):
-    ground = grounds.slopes
-    landscape, c = ground.landscape, oracle_policy.scale(ground)
-    noise = covariance_of(landscape, "grpo", 2)
-    root, curvatures = np.sqrt(landscape.curvatures), landscape.curvatures
-    gamma = c**2 * noise / (c * (curvatures[:, None] + curvatures) - 1)
-    weights, axes = np.linalg.eigh(0.5 * root[:, None] * gamma * root)
-    whole = landscape.identifiable @ noise @ landscape.identifiable.T
-    for weight, axis in zip(weights, axes.T, strict=True):
-        form = form_of_weight(landscape, axis, c)
-        assert np.sum(form * whole) == pytest.approx(weight, rel=1e-12)
-    assert weights == pytest.approx(limit_weights(curvatures, noise, c), rel=1e-12)
-
-
-def test_the_error_of_a_finite_run_shrinks_as_allowed(grounds):
-    ground = next(grounds.triples("one"))
+def test_the_error_of_a_finite_run_shrinks_as_allowed(landscapes):
+    entry = landscapes["triple"][0]
     off = []
     for steps in (200, 800):
-        functional, predicted = oracle_policy._runs(ground, 2, steps)
-        quantities = [quantity for quantity, _ in functional.weights]
-        means = functional.cell.measure("exact", quantities).mean
+        runs = oracle_policy.runs_at(entry, 2, steps)
+        gaps = [Gap(oracle_policy.GRPO, steps), Gap(oracle_policy.ORACLE, steps)]
+        means = runs.training.measure("exact", gaps).mean
+        predicted = runs.expected(oracle_policy.GRPO) - runs.expected(oracle_policy.ORACLE)
         off.append(abs((means[0] - means[1]) / predicted - 1))
         assert off[-1] < oracle_policy.ALLOWANCE / (steps + oracle_policy.OFFSET)
     assert off[0] > 1.7 * off[1]
-
-
-def test_a_problem_of_the_users_own_has_no_checks_and_no_curves():
-    suite = Suite("smoke", user=random_problem(0, "plain"))
-    assert oracle_policy.claim(suite).checks == ()
-    assert list(oracle_policy.curves(suite)) == []

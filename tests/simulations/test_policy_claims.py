@@ -14,7 +14,8 @@ from attrs import evolve
 
 from simulations import Suite
 from simulations import claim as claim_of
-from simulations.landscapes import ball, covariance_of, triple
+from simulations.problems.landscapes import triple
+from simulations.problems.optima import ball, covariance_of
 from ustat_pg.checks import RivalVerdict, Verdict, equal, positive
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, Pit, Training

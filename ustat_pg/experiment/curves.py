@@ -7,7 +7,7 @@ drawn the same cell, and a figure is drawn again without drawing a sample.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import isfinite
@@ -56,7 +56,7 @@ class Point:
 
     figure: str
     series: str
-    at: dict[str, float | str]
+    at: Mapping[str, object]
     prediction: float | None = None
     functional: Linear | Ratio | LawShare | None = field(default=None, repr=False)
     enumerate: bool = False

@@ -10,7 +10,8 @@ import pytest
 from scipy.special import expit
 from scipy.stats import chi2, kstest
 
-from simulations.landscapes import ball, covariance_of, plane, triple, uneven
+from simulations.problems.landscapes import plane, triple, uneven
+from simulations.problems.optima import ball, covariance_of
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import (
     Ball,

@@ -9,7 +9,7 @@ rivals predict and the order of two errors, which is only asked where the pool i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +18,8 @@ import pandas as pd
 from ustat_pg.llm.cells import LmCell, LmQuantity, pooled
 from ustat_pg.llm.estimates import ConstantsEstimate, constants, curves, ordering
 from ustat_pg.llm.scored import ScoredPool
+
+from .suite import Suite
 
 __all__ = [
     "CLEAR",
@@ -100,27 +102,28 @@ class Study:
     member: str
     pool: ScoredPool
 
-    def error(self, baseline: str, size: int) -> float:
+    def error(self, baseline: str, group_size: int) -> float:
         """The mean over prompts of a baseline's MSE at one prompt."""
-        return float(self.curves([size], [baseline])["mse"].iloc[0])
+        return float(self.curves([group_size], [baseline])["mse"].iloc[0])
 
-    def curves(self, sizes: list[int], baselines: list[str]) -> pd.DataFrame:
+    def curves(self, group_sizes: list[int], baselines: list[str]) -> pd.DataFrame:
         """Errors with their intervals."""
-        return curves(self.pool, sizes, baselines)
+        return curves(self.pool, group_sizes, baselines)
 
-    @property
+    @cached_property
     def constants(self) -> ConstantsEstimate:
         """c1, c2, c3."""
         return constants(self.pool)
 
-    def larger(self, first: str, second: str, size: int) -> str:
+    def larger(self, first: str, second: str, group_size: int) -> str:
         """Which of two baselines has the larger error, or ``open``."""
-        return str(ordering(self.pool, size, [first, second])["larger"].iloc[0])
+        return str(ordering(self.pool, group_size, [first, second])["larger"].iloc[0])
 
 
-def study(member: str, size: str, seed: int, folder: Path | None = None) -> Study:
-    """The pool of a model, drawn and scored once; kept in a folder where there is one."""
-    return _study(member, size, seed, None if folder is None else folder.resolve())
+def study(member: str, suite: Suite) -> Study:
+    """The pool of a model, drawn and scored once; kept in the suite's folder where there is one."""
+    folder = None if suite.folder is None else suite.folder.resolve()
+    return _study(member, suite.size, suite.seed, folder)
 
 
 @cache
@@ -144,10 +147,10 @@ def cell_of(size: str, *members: str) -> LmCell:
     return LmCell(members, how.group_sizes, how.pool, how.groups)
 
 
-def predicted(member: str, size: int) -> tuple[tuple[LmQuantity, float], ...]:
+def predicted(member: str, group_size: int) -> tuple[tuple[LmQuantity, float], ...]:
     """c1 + c2/G + c3/(G(G-1)) by the pool's formulas, as weights of quantities."""
     return (
         (pooled(member, "c1"), 1.0),
-        (pooled(member, "c2"), 1 / size),
-        (pooled(member, "c3"), 1 / (size * (size - 1))),
+        (pooled(member, "c2"), 1 / group_size),
+        (pooled(member, "c3"), 1 / (group_size * (group_size - 1))),
     )

@@ -23,14 +23,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ustat_pg.checks import equal, positive
+from ustat_pg.checks import equal
 from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
 from ustat_pg.llm.cells import BASELINES, LmCell, drawn, pooled
 from ustat_pg.llm.estimates import BASELINES as CURVES
 from ustat_pg.llm.estimates import oracle_ratio
 
-from .language_models import CLEAR, CURVE_SIZES, SIZES, Study, cell_of, short
-from .problems import Suite
+from ..problems import Suite
+from ..problems.language_models import CURVE_SIZES, SIZES, Study, cell_of, short, study
+from .orders import above, clear
 
 STEM = "gradient_mse_lm"
 
@@ -50,28 +51,28 @@ def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
     Vanilla's and the oracle's are those of one rollout over G, whatever G: they are asked where there
     are most groups of fresh rollouts.
     """
-    name = short(study.member)
     least = cell.group_sizes[0]
-    for size in cell.group_sizes:
-        value = {b: study.error(b, size) for b in BASELINES}
+    for group_size in cell.group_sizes:
+        value = {b: study.error(b, group_size) for b in BASELINES}
         second = value["grpo"] - value["oracle"]
         wrong: dict[str, dict[str, float]] = {"grpo": {}}
-        if size == least:
+        if group_size == least:
+            squared = value["oracle"] + second * (group_size - 1) / group_size
             wrong = {
                 "grpo": {
                     NO_SECOND: value["oracle"] / value["grpo"],
-                    SQUARE: (value["oracle"] + second * (size - 1) / size) / value["grpo"],
+                    SQUARE: squared / value["grpo"],
                 },
                 "vanilla": {NO_BASELINE: value["oracle"] / value["vanilla"]},
                 "oracle": {},
             }
         for baseline, rivals in wrong.items():
             yield Check(
-                f"{name} G={size}: {baseline}, sampled over predicted",
+                f"{short(study.member)} G={group_size}: {baseline}, sampled over predicted",
                 "made-up",
                 Ratio(
-                    mean_of(cell, drawn(study.member, baseline, size)),
-                    mean_of(cell, pooled(study.member, baseline, size)),
+                    mean_of(cell, drawn(study.member, baseline, group_size)),
+                    mean_of(cell, pooled(study.member, baseline, group_size)),
                     value[baseline],
                 ),
                 equal(1.0, rivals, relative_margin=margin),
@@ -82,7 +83,6 @@ def _ratio(cell: LmCell, study: Study) -> Check:
     """grpo's error over the oracle's, both sampled, at the smallest group: Corollary 4's ratio."""
     least = cell.group_sizes[0]
     row = oracle_ratio(study.pool, [least]).iloc[0]
-    value = float(row["predicted"])
     return Check(
         f"{short(study.member)} G={least}: grpo over the oracle",
         "made-up",
@@ -92,7 +92,12 @@ def _ratio(cell: LmCell, study: Study) -> Check:
             study.error("oracle", least),
         ),
         # The prediction is the pool's: it is allowed twice its 95% interval.
-        equal(value, {SAME: 1.0}, digits=float(row["high"] - row["low"]), relative_margin=0.4),
+        equal(
+            float(row["predicted"]),
+            {SAME: 1.0},
+            digits=float(row["high"] - row["low"]),
+            relative_margin=0.4,
+        ),
     )
 
 
@@ -100,19 +105,16 @@ def _excess(cell: LmCell, study: Study) -> Check:
     """What grpo's error exceeds the oracle's by, at the largest group over that at the smallest."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
 
-    def excess(size: int) -> Linear:
-        weights = (
-            (drawn(study.member, "grpo", size), 1.0),
-            (drawn(study.member, "oracle", size), -1.0),
-        )
-        return Linear(cell, weights)
+    def excess(group_size: int) -> Linear:
+        grpo, oracle = (drawn(study.member, b, group_size) for b in ("grpo", "oracle"))
+        return Linear(cell, ((grpo, 1.0), (oracle, -1.0)))
 
     predicted = least * (least - 1) / (most * (most - 1))
-    size = study.error("grpo", least) - study.error("oracle", least)
+    scale = study.error("grpo", least) - study.error("oracle", least)
     return Check(
         f"{short(study.member)}: grpo's excess at G={most} over that at G={least}",
         "made-up",
-        Ratio(excess(most), excess(least), size),
+        Ratio(excess(most), excess(least), scale),
         # Half of the gap to the rival, or nearly.
         equal(predicted, {FIRST_ORDER: least / most}, scale=least / most, relative_margin=0.2),
     )
@@ -121,72 +123,53 @@ def _excess(cell: LmCell, study: Study) -> Check:
 def _falls(cell: LmCell, study: Study) -> Check:
     """grpo's error falls with G."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
-    high, low = study.error("grpo", least), study.error("grpo", most)
-    weights = (
-        (drawn(study.member, "grpo", least), 1 / high),
-        (drawn(study.member, "grpo", most), -1 / high),
+    high, low = (
+        (drawn(study.member, "grpo", g), 1.0, study.error("grpo", g)) for g in (least, most)
     )
-    return Check(
-        f"{short(study.member)}: grpo, G={least} less G={most}",
-        "made-up",
-        Linear(cell, weights),
-        positive(1 - low / high, (FLAT,), scale=1.0),
-    )
+    return above(f"{short(study.member)}: grpo, G={least} less G={most}", cell, high, low, (FLAT,))
 
 
 def _order(cell: LmCell, study: Study, better: str, worse: str) -> Iterator[Check]:
     """Which of two baselines has the larger error, where the moments are clear."""
-    size = cell.group_sizes[-1]
-    value = {b: study.error(b, size) for b in (better, worse)}
-    top = max(value.values())
+    group_size = cell.group_sizes[-1]
+    value = {b: study.error(b, group_size) for b in (better, worse)}
     first, second = sorted(value, key=value.__getitem__, reverse=True)
-    if study.larger(better, worse, size) != first or value[first] - value[second] < CLEAR * top:
-        return
-    weights = (
-        (drawn(study.member, first, size), 1 / top),
-        (drawn(study.member, second, size), -1 / top),
-    )
-    yield Check(
-        f"{short(study.member)} G={size}: {first} above {second}",
-        "made-up",
-        Linear(cell, weights),
-        positive(
-            (value[first] - value[second]) / top, () if first == worse else (READING,), scale=1.0
-        ),
-    )
+    if study.larger(better, worse, group_size) == first and clear(value[first], value[second]):
+        yield above(
+            f"{short(study.member)} G={group_size}: {first} above {second}",
+            cell,
+            (drawn(study.member, first, group_size), 1.0, value[first]),
+            (drawn(study.member, second, group_size), 1.0, value[second]),
+            () if first == worse else (READING,),
+        )
 
 
 def _strength(cell: LmCell, weaker: Study, stronger: Study) -> Iterator[Check]:
     """Which of two models has the larger error, where their moments are clear."""
-    size = cell.group_sizes[-1]
-    found = {}
-    for study in (weaker, stronger):
-        row = study.curves([size], ["grpo"]).iloc[0]
-        found[study.member] = (float(row["mse"]), float(row["low"]), float(row["high"]))
-    first, second = sorted(found, key=lambda member: found[member][0], reverse=True)
-    top = found[first][0]
-    if found[first][1] <= found[second][2] or top - found[second][0] < CLEAR * top:
-        return
-    weights = ((drawn(first, "grpo", size), 1 / top), (drawn(second, "grpo", size), -1 / top))
-    yield Check(
-        f"G={size}: grpo on {short(first)} above {short(second)}",
-        "made-up",
-        Linear(cell, weights),
-        positive((top - found[second][0]) / top, (), scale=1.0),
-    )
+    group_size = cell.group_sizes[-1]
+    rows = {s.member: s.curves([group_size], ["grpo"]).iloc[0] for s in (weaker, stronger)}
+    first, second = sorted(rows, key=lambda member: float(rows[member]["mse"]), reverse=True)
+    larger, smaller = float(rows[first]["mse"]), float(rows[second]["mse"])
+    if rows[first]["low"] > rows[second]["high"] and clear(larger, smaller):
+        yield above(
+            f"G={group_size}: grpo on {short(first)} above {short(second)}",
+            cell,
+            (drawn(first, "grpo", group_size), 1.0, larger),
+            (drawn(second, "grpo", group_size), 1.0, smaller),
+        )
 
 
 def _checks(suite: Suite) -> Iterator[Check]:
     how = SIZES[suite.size]
-    studies = [suite.study(member) for member in how.members]
-    for study in studies:
-        cell = cell_of(suite.size, study.member)
-        yield from _agree(cell, study, how.margin)
-        yield _ratio(cell, study)
-        yield _excess(cell, study)
-        yield _falls(cell, study)
+    studies = [study(member, suite) for member in how.members]
+    for each in studies:
+        cell = cell_of(suite.size, each.member)
+        yield from _agree(cell, each, how.margin)
+        yield _ratio(cell, each)
+        yield _excess(cell, each)
+        yield _falls(cell, each)
         for better, worse in (("grpo", "vanilla"), ("oracle", "vanilla")):
-            yield from _order(cell, study, better, worse)
+            yield from _order(cell, each, better, worse)
     # Of the paper's three strengths; the last model is the counter-example.
     for weaker, stronger in pairwise(studies[:-1]):
         yield from _strength(cell_of(suite.size, weaker.member, stronger.member), weaker, stronger)
@@ -200,21 +183,12 @@ def claim(suite: Suite) -> Claim:
 def curves(suite: Suite) -> Iterator[Point]:
     """Figure 4: each model's errors by the pool's formulas with their intervals, and sampled ones."""
     for member in SIZES[suite.size].members:
-        study, cell = suite.study(member), cell_of(suite.size, member)
-        most = study.pool.rollouts
-        frame = study.curves([size for size in CURVE_SIZES if size <= most], list(CURVES))
-        for row in frame.to_dict("records"):
-            size, baseline = int(row["group_size"]), str(row["baseline"])
-            sampled = baseline in BASELINES and size in cell.group_sizes
-            yield Point(
-                STEM,
-                baseline,
-                {
-                    "panel": short(member),
-                    "group_size": size,
-                    "pool_low": float(row["low"]),
-                    "pool_high": float(row["high"]),
-                },
-                float(row["mse"]),
-                mean_of(cell, drawn(member, baseline, size)) if sampled else None,
-            )
+        pool, cell = study(member, suite), cell_of(suite.size, member)
+        group_sizes = [g for g in CURVE_SIZES if g <= pool.pool.rollouts]
+        for row in pool.curves(group_sizes, list(CURVES)).to_dict("records"):
+            group_size, baseline = int(row["group_size"]), str(row["baseline"])
+            sampled = baseline in BASELINES and group_size in cell.group_sizes
+            at = {"panel": short(member), "group_size": group_size}
+            at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
+            functional = mean_of(cell, drawn(member, baseline, group_size)) if sampled else None
+            yield Point(STEM, baseline, at, float(row["mse"]), functional)

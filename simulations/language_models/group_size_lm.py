@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ustat_pg.checks import equal, positive
+from ustat_pg.checks import equal
 from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
 from ustat_pg.llm.cells import BATCH, LmCell, drawn
 
-from .language_models import CLEAR, SIZES, Study, cell_of, predicted, short
-from .problems import Suite
+from ..problems import Suite
+from ..problems.language_models import SIZES, Study, cell_of, predicted, short, study
+from .orders import above, clear
 
 STEM = "group_size_lm"
 
@@ -33,30 +34,31 @@ ALIKE = "the split of a budget does not matter"
 RIVALS = (NO_SPREAD, HALVED, ALIKE)
 
 
-def _noise(study: Study, size: int) -> float:
+def _noise(study: Study, group_size: int) -> float:
     """The constants' error of a minibatch, times B."""
-    known = study.constants.predictions()
-    return float(known.mse(size))
+    return float(study.constants.predictions().mse(group_size))
 
 
-def _agree(cell: LmCell, study: Study, sizes: tuple[int, ...], margin: float) -> Iterator[Check]:
+def _agree(
+    cell: LmCell, study: Study, group_sizes: tuple[int, ...], margin: float
+) -> Iterator[Check]:
     """Sampled errors over those of the constants, at the smallest group size and others: 1."""
     known = study.constants.predictions()
     surely = study.constants.interval("c1")[0]
-    for size in sizes:
-        value = _noise(study, size)
+    for group_size in group_sizes:
+        value = _noise(study, group_size)
         wrong: dict[str, float] = {}
-        if size == cell.group_sizes[0]:
-            wrong = {HALVED: 1 - known.c3 / (2 * size * (size - 1)) / value}
+        if group_size == cell.group_sizes[0]:
+            wrong = {HALVED: 1 - known.c3 / (2 * group_size * (group_size - 1)) / value}
         elif surely > 0:
             # As far from the truth as the pool is sure of.
             wrong = {NO_SPREAD: 1 - surely / value}
         yield Check(
-            f"{short(study.member)} G={size}: error over prompts, sampled over predicted",
+            f"{short(study.member)} G={group_size}: error over prompts, sampled over predicted",
             "made-up",
             Ratio(
-                mean_of(cell, drawn(study.member, BATCH, size)),
-                Linear(cell, predicted(study.member, size)),
+                mean_of(cell, drawn(study.member, BATCH, group_size)),
+                Linear(cell, predicted(study.member, group_size)),
                 value,
             ),
             equal(1.0, wrong, relative_margin=margin),
@@ -65,32 +67,26 @@ def _agree(cell: LmCell, study: Study, sizes: tuple[int, ...], margin: float) ->
 
 def _split(cell: LmCell, study: Study) -> Iterator[Check]:
     """At one number of outputs, the smaller or the larger group has the larger error."""
-    sizes = (cell.group_sizes[0], cell.group_sizes[-1])
-    spent = {size: size * _noise(study, size) for size in sizes}
-    first, second = sorted(sizes, key=spent.__getitem__, reverse=True)
-    top = spent[first]
-    if top - spent[second] < CLEAR * top:
-        return
-    weights = (
-        (drawn(study.member, BATCH, first), first / top),
-        (drawn(study.member, BATCH, second), -second / top),
-    )
-    yield Check(
-        f"{short(study.member)}: at one budget G={first} above G={second}",
-        "made-up",
-        Linear(cell, weights),
-        positive((top - spent[second]) / top, (ALIKE,), scale=1.0),
-    )
+    spent = {g: g * _noise(study, g) for g in (cell.group_sizes[0], cell.group_sizes[-1])}
+    first, second = sorted(spent, key=spent.__getitem__, reverse=True)
+    if clear(spent[first], spent[second]):
+        yield above(
+            f"{short(study.member)}: at one budget G={first} above G={second}",
+            cell,
+            (drawn(study.member, BATCH, first), first, spent[first]),
+            (drawn(study.member, BATCH, second), second, spent[second]),
+            (ALIKE,),
+        )
 
 
 def _checks(suite: Suite) -> Iterator[Check]:
     how = SIZES[suite.size]
     for member in how.members:
-        study, cell = suite.study(member), cell_of(suite.size, member)
+        pool, cell = study(member, suite), cell_of(suite.size, member)
         least, most = cell.group_sizes[0], cell.group_sizes[-1]
-        sizes = (least, most) if member in how.over_prompts else (least,)
-        yield from _agree(cell, study, sizes, how.margin)
-        yield from _split(cell, study)
+        group_sizes = (least, most) if member in how.over_prompts else (least,)
+        yield from _agree(cell, pool, group_sizes, how.margin)
+        yield from _split(cell, pool)
 
 
 def claim(suite: Suite) -> Claim:
@@ -101,17 +97,12 @@ def claim(suite: Suite) -> Claim:
 def curves(suite: Suite) -> Iterator[Point]:
     """K · MSE at one budget over the least, against G, with what was sampled."""
     for member in SIZES[suite.size].members:
-        study, cell = suite.study(member), cell_of(suite.size, member)
-        known = study.constants.predictions()
-        least = min(size * float(known.mse(size)) for size in range(2, 257))
-        for size in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256):
+        pool, cell = study(member, suite), cell_of(suite.size, member)
+        least = min(g * _noise(pool, g) for g in range(2, 257))
+        for group_size in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256):
             sampled = None
-            if size in cell.group_sizes:
-                sampled = Linear(cell, ((drawn(member, BATCH, size), size / least),))
-            yield Point(
-                STEM,
-                short(member),
-                {"panel": "noise", "group_size": size},
-                size * float(known.mse(size)) / least,
-                sampled,
-            )
+            if group_size in cell.group_sizes:
+                sampled = Linear(cell, ((drawn(member, BATCH, group_size), group_size / least),))
+            at = {"panel": "noise", "group_size": group_size}
+            predicted_noise = group_size * _noise(pool, group_size) / least
+            yield Point(STEM, short(member), at, predicted_noise, sampled)

@@ -24,6 +24,9 @@ from ustat_pg.problems import (
 )
 from ustat_pg.validation import InputError
 
+from .bandits import BanditEntry
+from .entry import Entry
+
 __all__ = [
     "Drawn",
     "bandits",
@@ -37,20 +40,23 @@ __all__ = [
 ]
 
 WIDTH = 8
-"""Width of the transformers whose groups are enumerated: some 900 parameters."""
+"""The width of the transformers whose groups are enumerated: some 900 parameters."""
 
-_STEP = 0.3
+STEP_LENGTH = 0.3
 """Length of an exact gradient step in parameters."""
 
-_MOST_STEPS = 500
-_MOST_TRIES = 1000
+IMPROVING_STEPS = 500
+"""Gradient steps after which a return that is not reached is given up."""
+
+DRAWS = 1000
+"""Problems that are drawn before a property that none has is given up."""
 
 
 Drawn = tuple[TokenProblem, SoftmaxPolicy]
 
 
 def has_torch() -> bool:
-    """Whether transformers, and training runs of any network, can be had."""
+    """Whether torch is installed, which transformers and training runs of any network need."""
     return find_spec("torch") is not None
 
 
@@ -104,7 +110,7 @@ def improved(problem: TokenProblem, policy: SoftmaxPolicy, value: float) -> Soft
     Raises:
         InputError: that return is not reached.
     """
-    for _ in range(_MOST_STEPS):
+    for _ in range(IMPROVING_STEPS):
         bandit = problem.bandit(policy)
         if bandit.objective() >= value:
             return policy
@@ -112,10 +118,10 @@ def improved(problem: TokenProblem, policy: SoftmaxPolicy, value: float) -> Soft
         length = float(np.linalg.norm(gradient))
         if not length > 1e-9:
             break
-        theta = policy.theta + _STEP * gradient / length
+        theta = policy.theta + STEP_LENGTH * gradient / length
         # Few digits: the same parameters, and so the same draws, on machines whose last bits differ.
         policy = policy.with_theta(theta.round(6))
-    raise InputError(f"a return of {value} is not reached in {_MOST_STEPS} steps")
+    raise InputError(f"a return of {value} is not reached in {IMPROVING_STEPS} steps")
 
 
 def until(draw: Callable[[], Drawn], holds: Callable[[TokenBandit], bool]) -> Drawn:
@@ -124,11 +130,11 @@ def until(draw: Callable[[], Drawn], holds: Callable[[TokenBandit], bool]) -> Dr
     Raises:
         InputError: none in a thousand.
     """
-    for _ in range(_MOST_TRIES):
+    for _ in range(DRAWS):
         problem, policy = draw()
         if holds(problem.bandit(policy)):
             return problem, policy
-    raise InputError(f"no problem of the kind wanted among {_MOST_TRIES}: take another seed")
+    raise InputError(f"no problem of the kind wanted among {DRAWS}: take another seed")
 
 
 def _reduced(problem: TokenProblem, policy: SoftmaxPolicy, dense: bool) -> TokenBandit:
@@ -166,21 +172,19 @@ def drawn(on: str, rng: np.random.Generator) -> Drawn:
 
 def _climbs(on: str, rng: np.random.Generator) -> list[Drawn]:
     """A drawn problem, and its policy improved to two returns; drawn again where it does not get there."""
-    for _ in range(_MOST_TRIES):
+    for _ in range(DRAWS):
         problem, policy = drawn(on, rng)
         aims = [float(rng.uniform(*ends)) * problem.optimum for ends in ((0.35, 0.45), (0.6, 0.8))]
         try:
             later = [improved(problem, policy, aim) for aim in aims]
         except InputError:
             continue
-        return [(problem, own) for own in dict.fromkeys((policy, *later))]
-    raise InputError(f"no policy that learns among {_MOST_TRIES}: take another seed")
+        return [(problem, each) for each in dict.fromkeys((policy, *later))]
+    raise InputError(f"no policy that learns among {DRAWS}: take another seed")
 
 
-def bandits(
-    on: str, count: int, seed: int = 0, *, dense: bool = False
-) -> Iterator[tuple[str, str, TokenBandit]]:
-    """Name, origin and problem of each, made-up ones first.
+def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Iterator[BanditEntry]:
+    """The problems of the suite, made-up ones first.
 
     Arguments:
         on: tokens or transformer.
@@ -188,19 +192,21 @@ def bandits(
         seed: of these.
         dense: whether scores keep all their parameters, as engines that differentiate need.
     """
+
+    def entry(name: str, origin: str, problem: TokenProblem, policy: SoftmaxPolicy) -> BanditEntry:
+        return Entry(name, origin, _reduced(problem, policy, dense))
+
     for number, (name, problem) in enumerate(tasks().items()):
-        policy = initial(on, problem, seed=20260301 + number)
-        yield name, "made-up", _reduced(problem, policy, dense)
+        yield entry(name, "made-up", problem, initial(on, problem, seed=20260301 + number))
     for name, value in (("sums", 0.8), ("addition", 0.4)):
         problem = tasks()[name]
         policy = improved(problem, initial(on, problem, seed=20260311), value)
-        yield f"{name}-trained", "made-up", _reduced(problem, policy, dense)
-    yield "one-token", "made-up", _reduced(*_one_token(on, np.random.default_rng(20260312)), dense)
+        yield entry(f"{name}-trained", "made-up", problem, policy)
+    yield entry("one-token", "made-up", *_one_token(on, np.random.default_rng(20260312)))
     for number in range(count):
         rng = np.random.default_rng([seed, number, 5])
-        one_token = _one_token(on, rng)
-        yield f"one-token#{seed}.{number}", "generated", _reduced(*one_token, dense)
+        yield entry(f"one-token#{seed}.{number}", "generated", *_one_token(on, rng))
         for problem, policy in _climbs(on, rng):
             value = problem.bandit(policy).objective()
             name = f"{problem.name}#{seed}.{number} at {value:.3f}"
-            yield name, "generated", _reduced(problem, policy, dense)
+            yield entry(name, "generated", problem, policy)

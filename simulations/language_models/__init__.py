@@ -1,0 +1,1 @@
+"""Experiments on the language models that ship with the library."""

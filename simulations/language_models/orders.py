@@ -1,0 +1,30 @@
+"""The check that one error of a language model is larger than another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ustat_pg.checks import positive
+from ustat_pg.experiment import Check, Linear
+from ustat_pg.llm.cells import LmCell, LmQuantity
+
+from ..problems.language_models import CLEAR
+
+__all__ = ["above", "clear"]
+
+Error = tuple[LmQuantity, float, float]
+"""What is sampled, the factor that it is taken times, and the pool's prediction of their product."""
+
+
+def clear(larger: float, smaller: float) -> bool:
+    """Whether two predictions are far enough apart for their order to be asked."""
+    return larger - smaller >= CLEAR * larger
+
+
+def above(
+    name: str, cell: LmCell, larger: Error, smaller: Error, rivals: Sequence[str] = ()
+) -> Check:
+    """The larger error less the smaller one is positive, in units of the larger one's prediction."""
+    (first, first_factor, top), (second, second_factor, bottom) = larger, smaller
+    difference = Linear(cell, ((first, first_factor / top), (second, -second_factor / top)))
+    return Check(name, "made-up", difference, positive((top - bottom) / top, rivals, scale=1.0))

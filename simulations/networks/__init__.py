@@ -1,0 +1,1 @@
+"""Experiments on networks, which have no optimum within reach: prefix policies and transformers."""

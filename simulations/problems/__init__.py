@@ -1,0 +1,7 @@
+"""The problems that claims are checked on: made up, generated from the seed, real, or the user's."""
+
+from .bandits import BanditEntry, mse_of, spread, two_valued
+from .entry import Entry
+from .suite import Suite
+
+__all__ = ["BanditEntry", "Entry", "Suite", "mse_of", "spread", "two_valued"]

@@ -1,0 +1,180 @@
+"""Softmax bandits: five small ones, two with several prompts, real data, and generated kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ustat_pg.engines import Estimator, Quantity, SquaredError
+from ustat_pg.problems import (
+    SoftmaxBandit,
+    digits_problem,
+    example_problem,
+    problem_from_mapping,
+    random_problem,
+)
+
+from .entry import Entry
+
+__all__ = ["BanditEntry", "Bandits", "mse_of", "prompts", "spread", "two_valued"]
+
+BanditEntry = Entry[SoftmaxBandit]
+
+
+def two_valued(probs: Any, success: Any) -> SoftmaxBandit:
+    """One prompt, tabular policy with these probabilities, reward 1 with the arm's success chance."""
+    chance = np.asarray(success, dtype=float)
+    law = np.stack([chance, 1 - chance], axis=-1)[None]
+    values = np.broadcast_to([1.0, 0.0], law.shape)
+    return SoftmaxBandit.tabular([1.0], np.log([probs]), values, law)
+
+
+def mse_of(baseline: str, constant: float | None = None) -> Quantity:
+    """The squared error of a baseline by name."""
+    return SquaredError(Estimator(baseline, constant))
+
+
+def spread(name: str, origin: str, probs: Any) -> BanditEntry:
+    """Equally likely prompts with sure rewards on different arms: their gradients differ much."""
+    contexts, arms = np.shape(probs)
+    values = np.zeros((contexts, arms, 1))
+    values[np.arange(contexts), np.arange(contexts) % arms] = 1.0
+    uniform = np.full(contexts, 1 / contexts)
+    return Entry(
+        name, origin, SoftmaxBandit.tabular(uniform, np.log(probs), values, np.ones_like(values))
+    )
+
+
+def prompts(entry: BanditEntry, count: int) -> list[BanditEntry]:
+    """Single prompts of a problem, spread over its range of pass rates."""
+    problem = entry.problem
+    order = np.argsort(problem.moments().value, kind="stable")
+    if len(order) == 1:
+        return [entry]
+    places = np.unique(np.linspace(0, len(order) - 1, count + 2).round().astype(int)[1:-1])
+    return [
+        Entry(f"{entry.name}[{x}]", entry.origin, problem.restrict([int(x)])) for x in order[places]
+    ]
+
+
+@dataclass(frozen=True)
+class Bandits:
+    """The bandits of a suite.
+
+    Arguments:
+        size: smoke, quick or full: how many problems and group sizes.
+        seed: of the generated problems.
+    """
+
+    size: str = "quick"
+    seed: int = 0
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Small ones are the sharpest: the second-order part is largest there."""
+        return {"smoke": (2,), "quick": (2, 3, 8), "full": (2, 3, 4, 8, 16, 32)}[self.size]
+
+    @property
+    def generated(self) -> int:
+        """The number of problems that are generated of each kind."""
+        return {"smoke": 1, "quick": 2, "full": 10}[self.size]
+
+    # The problems of the figures of Corollary 5 (optimality), and two with several prompts.
+    @cached_property
+    def skewed(self) -> BanditEntry:
+        """Outside Assumption 2: a strong policy, the likely arm rewarded (V = .8, b* = .128)."""
+        return Entry("skewed", "made-up", two_valued([0.8, 0.1, 0.05, 0.05], [1, 0, 0, 0]))
+
+    @cached_property
+    def balanced(self) -> BanditEntry:
+        """Inside Assumption 2 with unequal norms (V = b* = .3)."""
+        return Entry("balanced", "made-up", two_valued([0.4, 0.3, 0.2, 0.1], [0, 1, 0, 0]))
+
+    @cached_property
+    def coin(self) -> BanditEntry:
+        """Two equal arms, noisy rewards: the explicit bound is twice the exact second-order term."""
+        return Entry("coin", "made-up", two_valued([0.5, 0.5], [0.8, 0.2]))
+
+    @cached_property
+    def several(self) -> BanditEntry:
+        """Two prompts of unequal probability, graded and noisy rewards."""
+        return Entry("several", "made-up", problem_from_mapping(example_problem()))
+
+    @cached_property
+    def features(self) -> BanditEntry:
+        """Four equally likely prompts, features of the arms, negative rewards."""
+        rng = np.random.default_rng(20260301)
+        problem = SoftmaxBandit.linear(
+            np.full(4, 0.25),
+            rng.normal(size=(4, 3, 5)),
+            rng.normal(size=5) / 2,
+            rng.normal(size=(4, 3, 1)).round(2),
+            np.ones((4, 3, 1)),
+        )
+        return Entry("features", "made-up", problem)
+
+    @cached_property
+    def digits(self) -> BanditEntry:
+        """Real data: 1,797 prompts, 10 arms, d = 650."""
+        return Entry("digits", "real", digits_problem())
+
+    def digits_rows(self, count: int) -> BanditEntry:
+        """A few rows of the digits, equally likely, small enough to enumerate minibatches."""
+        rows = np.linspace(0, self.digits.problem.contexts - 1, count).astype(int)
+        return Entry(f"digits-{count}", "real", self.digits.problem.restrict(rows.tolist(), True))
+
+    def random(self, kind: str, *, contexts: int = 3) -> Iterator[BanditEntry]:
+        """Generated problems of a kind."""
+        for number in range(self.generated):
+            seed = 1000 * self.seed + number
+            yield Entry(
+                f"{kind}#{seed}", "generated", random_problem(seed, kind, contexts=contexts)
+            )
+
+    def _streams(self, stream: int) -> Iterator[tuple[str, np.random.Generator]]:
+        """The number of each generated problem, as its name says it, and its own generator."""
+        for number in range(self.generated):
+            yield f"#{self.seed}.{number}", np.random.default_rng([self.seed, number, stream])
+
+    def coins(self) -> Iterator[BanditEntry]:
+        """Generated coins: the explicit bound less than three times the exact second-order term."""
+        for number, rng in self._streams(1):
+            chance = float(rng.uniform(0.82, 0.95))
+            yield Entry(f"coin{number}", "generated", two_valued([0.5, 0.5], [chance, 1 - chance]))
+
+    def strong(self) -> Iterator[BanditEntry]:
+        """Generated policies that mostly take the rewarded arm: far outside Assumption 2."""
+        for number, rng in self._streams(2):
+            likely = rng.uniform(0.6, 0.85)
+            probs = [likely, *((1 - likely) * rng.dirichlet([2.0, 2.0, 2.0]))]
+            success = [rng.uniform(0.9, 1.0), *rng.uniform(0.0, 0.1, 3)]
+            yield Entry(f"strong{number}", "generated", two_valued(probs, success))
+
+    def alike(self) -> Iterator[BanditEntry]:
+        """Generated uniform policies, one arm rewarded: Assumption 2 holds."""
+        for number, rng in self._streams(3):
+            arms = int(rng.integers(3, 6))
+            success = [rng.uniform(0.7, 1.0), *[0.0] * (arms - 1)]
+            yield Entry(f"alike{number}", "generated", two_valued([1 / arms] * arms, success))
+
+    def spreads(self) -> Iterator[BanditEntry]:
+        """Generated prompts, equally likely, whose gradients differ much."""
+        for number, rng in self._streams(4):
+            probs = rng.dirichlet([12.0, 12.0, 12.0], size=3)
+            yield spread(f"spread{number}", "generated", probs)
+
+    @cached_property
+    def every_single_prompt(self) -> list[BanditEntry]:
+        """Problems of one prompt, for the results that condition on it."""
+        few = 1 if self.size == "smoke" else 2
+        entries = [self.skewed, self.balanced, self.coin]
+        for entry in (self.several, self.features):
+            entries += prompts(entry, few)
+        for kind in ("plain", "negative-rewards", "linear", "shared-linear"):
+            for entry in self.random(kind):
+                entries += prompts(entry, 1)
+        return [*entries, *self.coins(), *prompts(self.digits, few)]

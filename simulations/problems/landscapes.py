@@ -1,0 +1,253 @@
+"""The problems that whole training runs are checked on: each has an interior optimum.
+
+Made up: a return that is exactly quadratic near its optimum, where Lemma 6 is attained; prompts that
+disagree, where the group size matters; one and two identifiable directions with and without flat
+ones for the limit law. Generated: the same kinds with numbers drawn from the seed, in narrow ranges,
+since rates, steps and radii are made for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ustat_pg.problems import (
+    BentBandit,
+    LocationBandit,
+    mixture_problem,
+    norm_only_problem,
+    ordered_problem,
+)
+
+from .entry import Entry
+
+__all__ = ["Landscape", "LandscapeEntry", "Landscapes", "certain"]
+
+Landscape = LocationBandit | BentBandit
+
+LandscapeEntry = Entry[Landscape]
+
+
+def certain(
+    directions: Any, arms: Any, tau: float, rewards: Any, *, radius: float = 1.0
+) -> LocationBandit:
+    """Equally likely prompts with directions (X, d), whose arms have sure rewards (X, K) or (K,)."""
+    ways = np.atleast_2d(np.asarray(directions, dtype=float))
+    contexts = len(ways)
+    values = np.broadcast_to(rewards, (contexts, len(arms)))[..., None]
+    uniform = np.full(contexts, 1 / contexts)
+    return LocationBandit(uniform, ways, arms, tau, values, np.ones_like(values), radius)
+
+
+def bowl(target: float = 0.0, tau: float = 0.4) -> LocationBandit:
+    """Sure rewards that are quadratic in the arm, so that the return is quadratic near its optimum."""
+    arms = np.linspace(-2, 2, 9)
+    return certain([[1.0]], arms, tau, 1 - (arms - target) ** 2 / (2 + abs(target)) ** 2)
+
+
+def disagreement(tilt: float = 0.2, far: float = 1.2) -> LocationBandit:
+    """Two prompts that pull apart: on one the reward grows with the arm by ``tilt``, on the other it
+    falls, and both reward the arm in the middle. Steps are steep in θ: c₃/c₁ is about 5 at .2.
+    """
+    arms = np.array([-far, -1.0, 0.0, 1.0, far])
+    middle = 0.3 + 0.5 * (arms == 0)
+    rewards = np.stack([middle + tilt * arms, middle - tilt * arms])
+    return certain([[4.0], [4.0]], arms, 2.0, rewards, radius=0.5)
+
+
+def tilted(angle: float = 1.1, tilt: float = 0.2) -> LocationBandit:
+    """The same prompts with two parameters that act through one sum, in a direction that no axis has:
+    the other direction is flat.
+    """
+    way = 4.0 * np.array([np.cos(angle), np.sin(angle)])
+    one = disagreement(tilt)
+    rewards = one.mean_rewards
+    return certain([way, way], one.arms, 2.0, rewards, radius=0.5)
+
+
+def plane(ratio: float = 0.3, angle: float = 0.4) -> LocationBandit:
+    """Two directions, each with a prompt of its own, of very different noise: unequal weights."""
+    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    arms = np.array([-1.0, 0.0, 1.0])
+    rewards = np.array([[0.1, 0.9, 0.2], [0.2, 0.9, 0.1]])
+    return certain(turn * [[3.0], [3.0 * ratio]], arms, 1.2, rewards, radius=1.0)
+
+
+def triple(tilt: float = 0.0, lift: float = 0.3, *, flat: bool = False) -> LocationBandit:
+    """Three arms with sure rewards, the middle one best. Tilted, two prompts disagree about the others.
+
+    With ``flat`` two parameters act through one sum.
+    """
+    way = np.array([[0.6, 0.8]]) if flat else np.array([[1.0]])
+    if not tilt:
+        return certain(way, [-1.0, 0.0, 1.0], 1.0, [lift, 1.0, 0.0])
+    rewards = np.array([[lift - tilt, 1.0, lift + tilt], [lift + tilt, 1.0, lift - tilt]])
+    return certain(np.repeat(way, 2, axis=0), [-1.0, 0.0, 1.0], 1.0, rewards)
+
+
+def _untilted(tilt: float = 0.0, lift: float = 0.3, *, flat: bool = False) -> LocationBandit:
+    """Three arms and one prompt: the tilt is drawn as for two prompts, and not used."""
+    return triple(0.0, lift, flat=flat)
+
+
+def uneven(first: float = 1.4, second: float = 3.0) -> BentBandit:
+    """The scores of :func:`~ustat_pg.problems.norm_only_problem` with bends that make one direction
+    flatter: E[‖s‖² a] = 0 as there, but Λ = diag((first - 1)/4, (second + 1)/4).
+
+    Errors in the flatter direction are forgotten slowly and make up most of the gap.
+    """
+    units = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    earns = np.array([1.0, 1.0, 0.0, 0.0])
+    bends = earns[:, None] * [first, second]
+    law = np.ones((1, 4, 1))
+    return BentBandit(np.ones(1), units[None], bends[None], earns[None, :, None], law)
+
+
+def tug(
+    height: float = 0.6, tilt: float = 0.2, tau: float = 2.0, copies: int = 1
+) -> LocationBandit:
+    """Two kinds of prompts that pull apart on three arms: the middle one earns ``height`` on both, the
+    outer ones ``tilt`` more or less, the other way round on the other kind.
+
+    With ε the probability of an outer arm, c₃/c₁ = 2 + (1 - 2ε)(height/tilt)² and
+    c₂/c₁ = (1 + (1 - 2ε)²(height/tilt)²)/(2ε) - 1: rare outer arms make c₂ large alone.
+    """
+    arms = np.array([-1.0, 0.0, 1.0])
+    middle = height * (arms == 0)
+    rewards = np.stack([middle + tilt * arms, middle - tilt * arms] * copies)
+    return certain([[tau**2]] * (2 * copies), arms, tau, rewards)
+
+
+def crossing() -> LocationBandit:
+    """Two directions: a flat one in which prompts pull apart, a steep one of noise alone."""
+    arms = np.array([-1.0, 0.0, 1.0])
+    middle = 1.0 * (arms == 0)
+    rewards = np.stack([0.3 * middle + 0.3 * arms, 0.3 * middle - 0.3 * arms, 2 * middle])
+    return certain([[2.8, 0.0], [2.8, 0.0], [0.0, 4.0]], arms, 2.0, rewards)
+
+
+def diabetes() -> LocationBandit:
+    """Every 20th of 442 patients as a prompt, with the body mass index as its feature and the
+    progression of the disease as the arm to hit.
+    """
+    from sklearn.datasets import load_diabetes
+
+    data = load_diabetes(scaled=False)
+    index = data.data[::20, data.feature_names.index("bmi")]
+    progression = data.target[::20]
+    targets = 3 * (progression - progression.min()) / np.ptp(progression) - 1.5
+    return LocationBandit.bump((index - index.mean()) / index.std(), targets)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Landscapes of one kind: the first, and the numbers of those that are generated.
+
+    Arguments:
+        build: the landscape of some numbers by name; without any it is the first one.
+        stream: of the generator that draws the others' numbers; none are drawn without one.
+        ranges: the numbers, in the order in which they are drawn, each with its least and greatest
+            value, or with a list of them for an array.
+        name: in reports; the family's own unless given.
+        origin: of the first one.
+    """
+
+    build: Callable[..., Landscape]
+    stream: tuple[int, ...] = ()
+    ranges: dict[str, tuple[float, float] | tuple[float, float, int]] = field(default_factory=dict)
+    name: str = ""
+    origin: str = "made-up"
+
+    def drawn(self, rng: np.random.Generator) -> Landscape:
+        """The landscape of the next numbers of a generator."""
+        numbers: dict[str, Any] = {}
+        for name, (low, high, *count) in self.ranges.items():
+            values = rng.uniform(low, high, *map(int, count))
+            numbers[name] = values if count else float(values)
+        return self.build(**numbers)
+
+
+def _tug(height: float, tilt: float, tau: float, stream: int, copies: int = 1) -> Family:
+    """Prompts that pull apart, with heights and widths within a few percent of those given."""
+
+    def build(height_share: float = 1.0, tau_share: float = 1.0) -> LocationBandit:
+        return tug(height * height_share, tilt, tau * tau_share, copies)
+
+    return Family(build, (stream,), {"height_share": (0.95, 1.05), "tau_share": (0.97, 1.03)})
+
+
+FAMILIES = {
+    # One prompt, a quadratic return.
+    "bowl": Family(bowl, (11,), {"target": (-0.1, 0.1), "tau": (0.38, 0.42)}),
+    # Three prompts, two directions, noisy rewards; and the same with more unequal curvatures.
+    "slopes": Family(partial(LocationBandit.bump, [-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3])),
+    "steep": Family(partial(LocationBandit.bump, [-0.5, 0.2, 1.4], [-0.7, 0.8, 0.6])),
+    "diabetes": Family(diabetes, origin="real"),
+    # Two prompts that pull apart: where the group size matters.
+    "disagreement": Family(disagreement, (12,), {"tilt": (0.17, 0.21), "far": (1.1, 1.3)}),
+    # More parameters than the return sees: one direction is flat.
+    "tilted": Family(tilted, (13,), {"angle": (0.9, 1.2), "tilt": (0.17, 0.21)}),
+    # Two directions of very different noise.
+    "plane": Family(plane, (14,), {"ratio": (0.28, 0.34), "angle": (0.0, 1.5)}),
+    # Three arms: one prompt, a pair that disagrees, one prompt with a flat direction.
+    "triple": Family(_untilted, (21,), {"tilt": (0.2, 0.3), "lift": (0.25, 0.45)}),
+    "quarrel": Family(
+        partial(triple, tilt=0.25), (22,), {"tilt": (0.2, 0.3), "lift": (0.25, 0.45)}
+    ),
+    "flat triple": Family(
+        partial(_untilted, flat=True), (23,), {"tilt": (0.2, 0.3), "lift": (0.25, 0.45)}
+    ),
+    # Noise that depends on a parameter which is never identified.
+    "mixture": Family(mixture_problem, (24,), {"target": (-0.5, 0.5), "noise": (0.5, 0.7)}),
+    "calm mixture": Family(
+        mixture_problem, (15,), {"target": (0.2, 0.5), "noise": (0.55, 0.65)}, "mixture"
+    ),
+    # E[s sᵀ a] = 0 at the optimum.
+    "ordered": Family(
+        partial(ordered_problem, 1), (25, 1), {"bend": (0.8, 1.2, 1), "value": (0.45, 0.55)}
+    ),
+    "ordered, d = 2": Family(
+        partial(ordered_problem, 2), (25, 2), {"bend": (0.8, 1.2, 2), "value": (0.45, 0.55)}
+    ),
+    # E[‖s‖² a] = 0 but not E[s sᵀ a]: equal curvatures, and unequal ones.
+    "norm only": Family(norm_only_problem),
+    "uneven": Family(uneven, (26,), {"first": (1.35, 1.45), "second": (2.5, 3.5)}),
+    # Prompts that pull apart, for which G* is about 3 or larger; rare outer arms; 24 prompts.
+    "tug": _tug(0.6, 0.2, 2.0, 31),
+    "accord": _tug(0.6, 0.05, 2.0, 32),
+    "rare": _tug(0.5, 1.0, 0.5, 33),
+    "crowd": _tug(0.6, 0.2, 2.0, 34, copies=12),
+    # Two directions that want different group sizes.
+    "crossing": Family(crossing),
+}
+
+
+class Landscapes:
+    """The landscapes of a suite, by family: the first one, then those that are generated.
+
+    Each is made when its family is first asked for, and once: making one searches its optimum.
+
+    Arguments:
+        generated: how many of each family.
+        seed: of these.
+    """
+
+    def __init__(self, generated: int = 1, seed: int = 0) -> None:
+        self.generated, self.seed = generated, seed
+        self._made: dict[str, tuple[LandscapeEntry, ...]] = {}
+
+    def __getitem__(self, family: str) -> tuple[LandscapeEntry, ...]:
+        if family not in self._made:
+            self._made[family] = tuple(self._entries(family, FAMILIES[family]))
+        return self._made[family]
+
+    def _entries(self, name: str, family: Family) -> Iterator[LandscapeEntry]:
+        name = family.name or name
+        yield Entry(name, family.origin, family.build())
+        for number in range(self.generated if family.stream else 0):
+            rng = np.random.default_rng([self.seed, number, *family.stream])
+            yield Entry(f"{name}#{self.seed}.{number}", "generated", family.drawn(rng))

@@ -1,0 +1,1 @@
+"""Experiments on problems that take the bandits' place: a user's own, or networks'."""
