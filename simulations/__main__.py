@@ -239,10 +239,10 @@ def _known(options: argparse.Namespace) -> list[str]:
     return [stem for stem in STEMS if options.problem is None or stem not in ON_RUNS]
 
 
-def _check_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
+def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
     """Refuse results that there are none of, or none on the kind of problem."""
     if options.on == "language-model":
-        _check_language_models(options)
+        _require_language_models(options)
     for stem in stems:
         if stem not in ALL:
             raise InputError(f"claim {stem!r} is unknown: choose of {', '.join(ALL)}")
@@ -269,7 +269,7 @@ def _check_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
             )
 
 
-def _check_language_models(options: argparse.Namespace) -> None:
+def _require_language_models(options: argparse.Namespace) -> None:
     """Refuse what language models cannot do, or a machine without the libraries."""
     if options.problem is not None:
         raise InputError("--on language-model takes no --problem: see ustat-pg llm mse")
@@ -281,7 +281,7 @@ def _check_language_models(options: argparse.Namespace) -> None:
         raise InputError("--on language-model needs pip install 'ustat_pg[llm]'")
 
 
-def _check_device(options: argparse.Namespace, stems: Sequence[str]) -> None:
+def _require_device(options: argparse.Namespace, stems: Sequence[str]) -> None:
     """Refuse a device that nothing would run on, or that is not there."""
     if options.device == "cpu":
         return
@@ -313,8 +313,8 @@ def _check(options: argparse.Namespace) -> int:
     from ustat_pg.report import EXIT_CODES, check_table
     from ustat_pg.results import plain
 
-    _check_stems(options, [options.stem])
-    _check_device(options, [options.stem])
+    _require_stems(options, [options.stem])
+    _require_device(options, [options.stem])
     try:
         numbers = [int(word) for word in (options.replications or "").split(",") if word.strip()]
     except ValueError:
@@ -365,9 +365,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _list()
         if options.command in ("check", "report"):
             return (_check if options.command == "check" else _report)(options)
-        _check_stems(options, options.claims)
+        _require_stems(options, options.claims)
         stems = [stem for stem in _known(options) if stem in options.claims or not options.claims]
-        _check_device(options, stems)
+        _require_device(options, stems)
         try:
             return (_plan if options.command == "plan" else _verify)(options, stems)
         except KeyboardInterrupt:

@@ -31,12 +31,14 @@ _ROWS = {
     "paper_bound": "MSE with the explicit bound",
 }
 
-_LONGEST = 24
+SHOWN_ROWS = 24
 """Rows of a table that a person reads."""
-_NEAR = 1.05
-"""How far above the least an error may be to be marked: as the library's interval has it."""
-_FAR = 1.25
-"""How far above the real optimum the best that fits a budget may be before that is the advice."""
+
+NEAR_RATIO = 1.05
+"""An error of at most so many times the least is marked, as the library's interval has it."""
+
+FAR_RATIO = 1.25
+"""An error of more than so many times the real optimum's makes another budget the advice."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -275,12 +277,12 @@ def say_advice(
 def _remark(row: GroupSizeRow, advice: GroupSizeAdvice) -> str:
     if row.group_size == advice.g_best:
         return "best"
-    return "within 5%" if row.ratio_to_best <= _NEAR else ""
+    return "within 5%" if row.ratio_to_best <= NEAR_RATIO else ""
 
 
 def _shown(advice: GroupSizeAdvice) -> list[GroupSizeRow]:
     """All rows, or of a long table the first in each octave and the best."""
-    if len(advice.table) <= _LONGEST:
+    if len(advice.table) <= SHOWN_ROWS:
         return list(advice.table)
     octaves: dict[int, GroupSizeRow] = {}
     for row in advice.table:
@@ -292,7 +294,7 @@ def _shown(advice: GroupSizeAdvice) -> list[GroupSizeRow]:
 def _sentence(advice: GroupSizeAdvice) -> str:
     """What to do, in one sentence."""
     best, star, (low, high) = advice.g_best, advice.g_star_exact, advice.g_interval
-    if star is not None and advice.ratio_to_real > _FAR:
+    if star is not None and advice.ratio_to_real > FAR_RATIO:
         return (
             f"No group size that fits this budget is near the best real one, {star:.4g}: take "
             f"another budget, or G = {best}, whose error is {advice.ratio_to_real:.3g} times the "
