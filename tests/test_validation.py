@@ -7,7 +7,17 @@ import re
 import numpy as np
 import pytest
 
-from ustat_pg.validation import InputError, finite_array, integer, probabilities
+from ustat_pg.validation import (
+    InputError,
+    changed,
+    field,
+    finite_array,
+    integer,
+    number,
+    positive,
+    probabilities,
+    record,
+)
 
 
 @pytest.mark.parametrize("value", [1, 7, np.int64(3), np.uint8(4), 2**63 - 1])
@@ -132,3 +142,94 @@ def test_probabilities_accepted_once_are_accepted_unchanged_again():
         once = probabilities("p", generator.dirichlet(np.ones(7)), 1)
         changed += not np.array_equal(once, probabilities("p", once, 1))
     assert changed == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "value", "message"),
+    [
+        ({"above": 0}, 0.0, "a is 0.0: it must be positive"),
+        ({"above": -1}, -1, "a is -1.0: it must be above -1"),
+        ({"above": 0, "below": 1}, 1.0, "a is 1.0: it must lie between 0 and 1"),
+        ({"minimum": 0}, -1e-300, "a is -1e-300: it must be at least 0"),
+        ({}, float("nan"), "a holds nan"),
+        ({}, 10**400, "a holds inf"),
+        ({}, [1.0], "a has shape (1,): it must have 0 dimension(s)"),
+        ({}, "1", "a is not an array of numbers"),
+    ],
+)
+def test_numbers_that_are_refused(limits, value, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        number("a", value, **limits)
+
+
+def test_numbers_come_back_as_floats():
+    for value, limits in (
+        (1, {"above": 0}),
+        (0, {"minimum": 0}),
+        (10**20, {}),
+        (0.5, {"below": 1}),
+    ):
+        found = number("a", value, **limits)
+        assert type(found) is float
+        assert found == value
+    assert positive("a", np.float32(0.5)) == 0.5
+
+
+def test_arrays_have_a_minimum():
+    assert finite_array("a", [0.0, 1.0], 1, minimum=0).min() == 0
+    with pytest.raises(InputError, match=r"a holds -0\.5: all entries must be at least 0"):
+        finite_array("a", [1.0, -0.5], 1, minimum=0)
+
+
+@record()
+class Disc:
+    centre: np.ndarray = field(finite_array, ndim=1)
+    radius: float = field(positive, default=1.0)
+    weight: float | None = field(positive, name="mass", default=None)
+    label: str = "disc"
+
+
+@record(eq=True)
+class Size:
+    count: int = field(integer)
+
+
+def test_a_record_keeps_what_its_requirements_return():
+    disc = Disc([1, 2], 3)
+    assert disc.centre.dtype == np.float64
+    assert type(disc.radius) is float
+    assert (disc.weight, disc.label) == (None, "disc")
+    assert Disc([0], weight=2).weight == 2.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"centre": [[1.0]]}, "centre has shape (1, 1): it must have 1 dimension(s)"),
+        ({"radius": None}, "radius is not an array of numbers"),
+        ({"radius": 0}, "radius is 0.0: it must be positive"),
+        ({"weight": -1}, "mass is -1.0: it must be positive"),
+    ],
+)
+def test_a_record_names_the_field_that_it_refuses(wrong, message):
+    disc = Disc([0.0])
+    with pytest.raises(InputError, match=re.escape(message)):
+        changed(disc, **wrong)
+    with pytest.raises(InputError, match=re.escape(message)):
+        Disc(**({"centre": [0.0]} | wrong))
+
+
+def test_a_record_does_not_change_and_its_copies_do():
+    disc = Disc([0.0])
+    with pytest.raises(AttributeError):
+        disc.radius = 2.0
+    other = changed(disc, radius=2)
+    assert (disc.radius, other.radius) == (1.0, 2.0)
+    assert other.centre is not disc.centre
+    assert np.array_equal(other.centre, disc.centre)
+
+
+def test_records_are_equal_where_they_say_so():
+    assert Size(3) == Size(3)
+    assert len({Size(3), Size(3), Size(4)}) == 2
+    assert Disc([0.0]) != Disc([0.0])

@@ -177,8 +177,8 @@ def field(
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
-def record(*, eq: bool = False) -> Callable[[type[Record]], type[Record]]:
-    """A class of frozen records whose fields say what is required of them.
+def record(*, eq: bool = False, frozen: bool = True) -> Callable[[type[Record]], type[Record]]:
+    """A class of records whose fields say what is required of them.
 
     >>> @record()
     ... class Circle:
@@ -192,7 +192,7 @@ def record(*, eq: bool = False) -> Callable[[type[Record]], type[Record]]:
     ustat_pg.validation.InputError: radius is -1.0: it must be positive
     """
     # Without slots: cached properties stand in the instance's dictionary.
-    return attrs.frozen(eq=eq, slots=False)
+    return attrs.define(eq=eq, frozen=frozen, slots=False)
 
 
 def changed(instance: Record, **changes: Any) -> Record:

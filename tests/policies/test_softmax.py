@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ustat_pg.policies import ArmLinearSoftmax, SharedLinearSoftmax, TabularSoftmax
+from ustat_pg.policies import ArmLinearSoftmax, BentSoftmax, SharedLinearSoftmax, TabularSoftmax
 from ustat_pg.validation import InputError
 
 X, K, M = 3, 4, 2
@@ -14,6 +14,7 @@ TABLE = GENERATOR.normal(size=(X, K))
 ARM_FEATURES = GENERATOR.normal(size=(X, K, 5))
 ARM_THETA = GENERATOR.normal(size=5)
 OFFSET = np.random.default_rng(12).normal(size=(X, K))
+BENDS = np.random.default_rng(13).normal(size=(X, K, 5))
 CONTEXT_FEATURES = GENERATOR.normal(size=(X, M))
 WEIGHTS = GENERATOR.normal(size=(K, M))
 
@@ -21,6 +22,8 @@ POLICIES = {
     "tabular": TabularSoftmax(TABLE),
     "linear": ArmLinearSoftmax(ARM_FEATURES, ARM_THETA),
     "offset": ArmLinearSoftmax(ARM_FEATURES, ARM_THETA, OFFSET),
+    "bent": BentSoftmax(ARM_FEATURES, BENDS, ARM_THETA, OFFSET),
+    "bent-plain": BentSoftmax(ARM_FEATURES, BENDS, ARM_THETA),
     "shared": SharedLinearSoftmax(CONTEXT_FEATURES, WEIGHTS),
     "one-arm": TabularSoftmax(TABLE[:, :1]),
     "one-context": SharedLinearSoftmax(CONTEXT_FEATURES[:1], WEIGHTS),
@@ -220,6 +223,14 @@ def test_the_number_of_parameters(policy):
             lambda: ArmLinearSoftmax(np.ones((1, 2, 4)), np.ones(4), [[0.0, -np.inf]]),
             "offset holds -inf",
         ),
+        (
+            lambda: BentSoftmax(np.ones((1, 2, 4)), np.ones((1, 2, 3)), np.ones(4)),
+            r"bends has shape \(1, 2, 3\): it must be that of the features, \(1, 2, 4\)",
+        ),
+        (
+            lambda: BentSoftmax(np.ones((1, 2, 1)), [[[np.nan], [0]]], np.ones(1)),
+            r"bends holds nan at \[0, 0, 0\]",
+        ),
         (lambda: SharedLinearSoftmax(np.ones((2, 3)), np.ones((4, 2))), "3 columns and weights 2"),
         (lambda: SharedLinearSoftmax(np.ones((2, 3)), np.ones(3)), "weights has shape"),
     ],
@@ -233,3 +244,36 @@ def test_refused(make, message):
 def test_parameters_of_another_length_are_refused(policy):
     with pytest.raises(ValueError):
         policy.with_theta(np.ones(policy.d + 1))
+
+
+@pytest.mark.parametrize("name", ["linear", "offset", "bent", "bent-plain"])
+def test_many_parameters_at_once_are_policies_one_by_one(name):
+    policy = POLICIES[name]
+    theta = np.random.default_rng(3).normal(size=(6, policy.d))
+    logits, features = policy.logits_at(theta), policy.features_at(theta)
+    for row, at, tangent in zip(theta, logits, features, strict=True):
+        other = policy.with_theta(row)
+        assert np.allclose(other.logits, at, rtol=0, atol=1e-13)
+        mean = np.einsum("xk,xkd->xd", other.probs, tangent)
+        assert np.allclose(other.all_scores, tangent - mean[:, None], rtol=0, atol=1e-13)
+
+
+@each
+def test_the_curvature_is_that_of_the_logits(policy):
+    """Σ ρ w ∇² logit by second differences of the logits; zero but for bends."""
+    contexts, arms = policy.logits.shape
+    rng = np.random.default_rng(5)
+    weights, chances = rng.normal(size=(contexts, arms)), rng.dirichlet(np.ones(contexts))
+    total = weights * chances[:, None]
+
+    def summed(theta):
+        return (policy.with_theta(theta).logits * total).sum()
+
+    units = 0.1 * np.eye(policy.d)[:6]
+    numeric = [
+        summed(policy.theta + h) - 2 * summed(policy.theta) + summed(policy.theta - h)
+        for h in units
+    ]
+    found = policy.curvature(weights, chances)
+    assert np.allclose(found[:6], np.array(numeric) / 0.01, rtol=0, atol=1e-9)
+    assert (np.abs(found).max() > 0.1) == isinstance(policy, BentSoftmax)

@@ -94,7 +94,7 @@ class SoftmaxPolicy(ABC):
 
     @abstractmethod
     def with_theta(self, theta: Array) -> SoftmaxPolicy:
-        """The same policy at other parameters (d,)."""
+        """The policy at other parameters (d,)."""
 
     @abstractmethod
     def restrict(self, contexts: NDArray[np.intp]) -> SoftmaxPolicy:
@@ -165,6 +165,7 @@ class _LinearSoftmax(SoftmaxPolicy):
 class ScoreTable(SoftmaxPolicy):
     """A policy that holds the scores of all arms in a table, and answers from it."""
 
+    # A property in some classes and a field in others, which attrs could not set over a property.
     if TYPE_CHECKING:
 
         @property

@@ -20,7 +20,7 @@ __all__ = ["TabulatedPolicy"]
 
 Array = NDArray[np.float64]
 
-_ROUNDING = 1e-10
+_ROUNDING_SHARE = 1e-10
 """Mean score, against the longest, up to which it is taken for rounding in float64."""
 
 
@@ -55,7 +55,7 @@ class TabulatedPolicy(ScoreTable):
     parameters: Array | None = field(finite_array, name="theta", ndim=1, default=None)
     source: SoftmaxPolicy | None = None
     origin: Mapping[str, Array] | None = None
-    tolerance: float = _ROUNDING
+    tolerance: float = _ROUNDING_SHARE
     score_mean: Array = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -98,7 +98,7 @@ class TabulatedPolicy(ScoreTable):
         log_probs: ArrayLike,
         gram: ArrayLike,
         origin: Mapping[str, Array] | None = None,
-        tolerance: float = _ROUNDING,
+        tolerance: float = _ROUNDING_SHARE,
     ) -> TabulatedPolicy:
         """The policy in coordinates of the scores' span, where only ⟨s, s'⟩ is known.
 
@@ -147,7 +147,7 @@ class TabulatedPolicy(ScoreTable):
         )
 
     def reduced(self) -> TabulatedPolicy:
-        """The same policy with at most X K parameters: scores in coordinates of their own span.
+        """The policy with at most X K parameters: scores in coordinates of their own span.
 
         All inner products are kept to rounding; see :meth:`from_gram` for what is lost.
         """
@@ -167,8 +167,8 @@ class TabulatedPolicy(ScoreTable):
         """The arrays that name this policy: its tables, or those of what they were made of."""
         if self.origin is not None:
             return dict(self.origin)
-        own = {"log_probs": self.log_probs, "scores": self.all_scores}
-        return own if self.parameters is None else {**own, "theta": self.parameters}
+        tables = {"log_probs": self.log_probs, "scores": self.all_scores}
+        return tables if self.parameters is None else {**tables, "theta": self.parameters}
 
     @property
     def logits(self) -> Array:

@@ -25,7 +25,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from ..memory import ChunkWarning, out_of_memory
-from ..validation import InputError, finite_array, frozen, integer
+from ..validation import InputError, changed, field, finite_array, frozen, integer, record
 from .network import PRECISIONS, CausalTransformer, TransformerShape, blank, device_of
 from .softmax import SoftmaxPolicy
 from .tabulated import TabulatedPolicy
@@ -62,7 +62,7 @@ _THREAD = local()
 """The blank modules of each thread, by shape."""
 
 
-@attrs.define(eq=False, slots=False)
+@record(frozen=False)
 class TransformerPolicy(SoftmaxPolicy):
     """A causal transformer at fixed parameters, over some prompts and all outputs of a space.
 
@@ -89,14 +89,15 @@ class TransformerPolicy(SoftmaxPolicy):
     space: OutputSpace
     prompts: tuple[tuple[int, ...], ...]
     shape: TransformerShape
-    parameters: Array
+    parameters: Array = field(finite_array, name="theta", ndim=1)
     precision: str = "float64"
     device: str = "cpu"
-    memory: int = 2**28
-    chunk: int | None = None
-    _known: dict[str, Any] = attrs.field(factory=dict, init=False, repr=False)
+    memory: int = field(integer, default=2**28)
+    chunk: int | None = field(integer, default=None)
+    _known: dict[str, Any] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._known = {}
         self.prompts = tuple(
             tuple(integer("prompt token", token, 0) for token in prompt) for prompt in self.prompts
         )
@@ -107,9 +108,6 @@ class TransformerPolicy(SoftmaxPolicy):
                 f"precision is {self.precision!r}: choose one of {', '.join(PRECISIONS)}"
             )
         device_of(self.device)
-        integer("memory", self.memory)
-        if self.chunk is not None:
-            integer("chunk", self.chunk)
         longest = max(map(len, self.prompts)) + self.space.length
         largest = max(max(prompt, default=0) for prompt in self.prompts)
         if longest > self.shape.positions:
@@ -127,12 +125,11 @@ class TransformerPolicy(SoftmaxPolicy):
             raise InputError(
                 f"the network writes {self.shape.choices} tokens: outputs have {self.space.symbols}"
             )
-        own = finite_array("theta", self.parameters, 1)
-        if len(own) != self._ends[-1]:
+        if len(self.parameters) != self._ends[-1]:
             raise InputError(
-                f"theta has {len(own)} entries: the network has {self._ends[-1]} parameters"
+                f"theta has {len(self.parameters)} entries: the network has {self._ends[-1]} "
+                "parameters"
             )
-        self.parameters = own
 
     @classmethod
     def initial(
@@ -213,7 +210,7 @@ class TransformerPolicy(SoftmaxPolicy):
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what defines the policy: tensors and tables are made anew."""
-        return attrs.asdict(self, recurse=False) | {"_known": {}}
+        return attrs.asdict(self, recurse=False) | {"_known": {}}  # type: ignore[arg-type]
 
     def arrays(self) -> dict[str, Array]:
         """The arrays that name this policy."""
@@ -368,8 +365,8 @@ class TransformerPolicy(SoftmaxPolicy):
                 return found.double().cpu().numpy()
 
             for part, found in self._chunks(len(tokens), run, 0):
-                own = first[part]
-                table[nodes[part][own]] = found[own]
+                fresh = first[part]
+                table[nodes[part][fresh]] = found[fresh]
             rows.append(self.space.along(table))
         out = np.stack(rows)
         if not np.isfinite(out).all():
@@ -389,11 +386,11 @@ class TransformerPolicy(SoftmaxPolicy):
         return int(self._ends[-1])
 
     def with_theta(self, theta: Array) -> TransformerPolicy:
-        return attrs.evolve(self, parameters=theta)
+        return changed(self, parameters=theta)
 
     def restrict(self, contexts: NDArray[np.intp]) -> TransformerPolicy:
         chosen = tuple(self.prompts[int(x)] for x in contexts)
-        return attrs.evolve(self, prompts=chosen)
+        return changed(self, prompts=chosen)
 
     def scores(self, context: int) -> Array:
         """s(x, k) of every output, (K, d): the one answer that holds them all.
@@ -459,8 +456,8 @@ class TransformerPolicy(SoftmaxPolicy):
                 return change.double().cpu().numpy()
 
             for part, change in self._chunks(len(tokens), run, 0):
-                own = first[part]
-                table[nodes[part][own]] = change[own]
+                fresh = first[part]
+                table[nodes[part][fresh]] = change[fresh]
             rows.append(self.space.along(table))
         return np.stack(rows)
 

@@ -115,6 +115,9 @@ class InteriorProblem(ABC):
     """The values a reward can take, (X, K, M)."""
     reward_probs: Array
     """Their probabilities given context and arm, (X, K, M)."""
+    second_rewards: Array | None = None
+    """The values a reward can take where a second action, whose parameter the return does not depend
+    on, is 1."""
     radius: float
     """The radius of the compact set in the identifiable directions."""
     flat_radius: float

@@ -345,7 +345,7 @@ class SoftmaxBandit:
         )
 
     def with_theta(self, theta: ArrayLike) -> SoftmaxBandit:
-        """The same problem at other parameters (d,)."""
+        """The problem at other parameters (d,)."""
         vector = finite_array("theta", theta, 1)
         if len(vector) != self.d:
             raise InputError(f"theta has {len(vector)} entries: the policy has {self.d} parameters")

@@ -257,7 +257,7 @@ class _Chain:
                 f"start_scale is {np.asarray(trajectory.start_scale).tolist()}: the start must be "
                 "one point (0)"
             )
-        if getattr(self.landscape, "second_rewards", None) is not None:
+        if self.landscape.second_rewards is not None:
             raise InfeasibleError(
                 "the second action's parameter moves, which the return does not depend on: the "
                 "state would be more than the identifiable directions"
