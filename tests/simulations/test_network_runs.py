@@ -29,7 +29,8 @@ from ustat_pg.experiment.probes import Probe
 from ustat_pg.predictions import one_step_gap
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
-ON = ["tokens", pytest.param("transformer", marks=needs_torch)]
+SLOW_TORCH = (needs_torch, pytest.mark.slow)
+ON = ["tokens", pytest.param("transformer", marks=SLOW_TORCH)]
 GRPO, GROUP_MEAN = Estimator("grpo"), Estimator("group-mean")
 
 
@@ -157,7 +158,7 @@ def test_learners_are_a_function_of_the_seed(seed):
 
 @pytest.mark.parametrize(
     ("on", "seed"),
-    [*(("tokens", n) for n in range(4)), pytest.param("transformer", 0, marks=needs_torch)],
+    [*(("tokens", n) for n in range(4)), pytest.param("transformer", 0, marks=SLOW_TORCH)],
 )
 def test_learners_are_mostly_wrong_and_nowhere_hopeless(on, seed):
     for learner in learners(suite_of(seed, on)):
@@ -241,7 +242,7 @@ WRONG = [
     [
         *(("tokens", *change) for change in WRONG),
         # The same lines, on scores of another kind.
-        pytest.param("transformer", *WRONG[4], marks=needs_torch),
+        pytest.param("transformer", *WRONG[4], marks=SLOW_TORCH),
     ],
 )
 def test_a_wrong_enumeration_is_refused(on, old, new, monkeypatch):
@@ -326,8 +327,10 @@ def test_one_step_is_checked_against_its_enumeration(on):
     assert (region.low + region.high) / 2 == pytest.approx(brute(on, "grpo"), rel=1e-8)
 
 
-@pytest.mark.parametrize("on", ON)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("on", "seed"),
+    [*(("tokens", n) for n in range(4)), pytest.param("transformer", 0, marks=SLOW_TORCH)],
+)
 def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, on):
     for checks, rivals in (
         (checks_of(seed, on), STEP_RIVALS),
