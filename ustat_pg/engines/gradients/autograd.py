@@ -227,7 +227,7 @@ class Prepared:
                 logs = [model.all_log_probs(self.theta, here, own) for own in parts]
             values = torch.zeros(len(here), dtype=torch.float64, device=model.device)
             for own, found in zip(parts, logs, strict=True):
-                _check_finite(found, here, own)
+                _require_finite(found, here, own)
                 values += (found.double().exp() * rewards[here][:, own]).sum(-1)
             for own in parts:
                 # A constant changes no gradient of a mean, and the value keeps the most digits.
@@ -353,7 +353,7 @@ def _tensor(found: Any) -> Tensor:
     return found
 
 
-def _check_finite(logs: Tensor, contexts: Tensor, outputs: Tensor) -> None:
+def _require_finite(logs: Tensor, contexts: Tensor, outputs: Tensor) -> None:
     if not bool(torch.isfinite(logs).all()):
         row, column = (int(i) for i in torch.nonzero(~torch.isfinite(logs))[0])
         raise InputError(

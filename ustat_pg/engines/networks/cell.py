@@ -27,6 +27,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -139,7 +141,7 @@ class NetworkTraining(Cell):
     block: int = 32
 
     def __post_init__(self) -> None:
-        self._check_policy()
+        self._require_policy()
         integer("group size", self.group_size)
         for name, value, most in (
             ("steps", self.steps, rng.MOST_STEPS),
@@ -147,7 +149,7 @@ class NetworkTraining(Cell):
         ):
             if integer(name, value) > most:
                 raise InputError(f"{name} is {value}: it can be at most {most}")
-        self._check_design()
+        self._require_design()
         if not isinstance(self.schedule, (Constant, Decay)):
             raise InputError(f"schedule is {self.schedule!r}: it must be a Constant or a Decay")
         scale = finite_array("start_scale", self.start_scale)
@@ -166,7 +168,7 @@ class NetworkTraining(Cell):
         if self.chunk is not None:
             integer("chunk", self.chunk)
 
-    def _check_policy(self) -> None:
+    def _require_policy(self) -> None:
         if isinstance(self.problem, TokenBandit):
             raise InputError("problem is a TokenBandit: give the TokenProblem and the policy apart")
         if isinstance(self.problem, SoftmaxBandit):
@@ -197,7 +199,7 @@ class NetworkTraining(Cell):
                 f"the policy's prompts are {prompts}: the problem's are {self.problem.prompts}"
             )
 
-    def _check_design(self) -> None:
+    def _require_design(self) -> None:
         if self.design not in TRAJECTORY_DESIGNS:
             raise InputError(
                 f"design {self.design!r} is unknown: choose one of {', '.join(TRAJECTORY_DESIGNS)}"
@@ -403,8 +405,7 @@ class NetworkTraining(Cell):
         columns: dict[Estimator, list[int]] = {}
         for column, quantity in enumerate(required):
             columns.setdefault(quantity.estimator, []).append(column)
-        from . import runs as network_runs  # noqa: F401 - its threads are limited once it is there
-
+        _runs()  # Its threads are limited once it is there.
         values = np.empty((replications, len(required)))
         # Blocks are the only parallel layer. This limit is the calling thread's own.
         with threadpool_limits(1, user_api="openmp"):
@@ -443,8 +444,7 @@ class NetworkTraining(Cell):
             raise InputError(
                 f"snapshots are {kept}: they must be increasing steps from 0 to {self.steps}"
             )
-        from .runs import run
-
+        run = _runs().run
         chunk = min(self.chunk or self.block, replications)
         end = first + replications
         parts = [
@@ -466,9 +466,9 @@ class NetworkTraining(Cell):
             else:
                 numbers.setdefault(quantity.step, []).append((place, quantity))
         for step, columns in gaps.items():
-            from .runs import objectives
-
-            off = self.optimum - _in_memory(objectives, self, theta[:, snapshots.index(step)])
+            off = self.optimum - _in_memory(
+                _runs().objectives, self, theta[:, snapshots.index(step)]
+            )
             for place, gap in columns:
                 values[:, place] = gap.of(off)
         for step, probes in numbers.items():
@@ -488,6 +488,11 @@ def _digest(arrays: Mapping[str, Array], words: Sequence[Any]) -> str:
         state.update(f"{name}{np.shape(array)}".encode())
         state.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
     return state.hexdigest()[:16]
+
+
+def _runs() -> ModuleType:
+    """The module that runs these cells, which needs torch."""
+    return import_module(".runs", __package__)
 
 
 def _in_memory(function: Any, training: NetworkTraining, *arguments: Any) -> Any:

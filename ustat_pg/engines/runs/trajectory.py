@@ -100,15 +100,15 @@ class Trajectory:
                 f"the policy is a {type(self.problem.policy).__name__}: trajectories need an "
                 "ArmLinearSoftmax or a BentSoftmax (features of context and arm)"
             )
-        self._check_sizes()
-        self._check_design()
+        self._require_sizes()
+        self._require_design()
         if not isinstance(self.schedule, (Constant, Decay)):
             raise InputError(f"schedule is {self.schedule!r}: it must be a Constant or a Decay")
         if not isinstance(self.estimator, Estimator):
             raise InputError(f"estimator is {self.estimator!r}: it must be an Estimator")
         self.estimator.require_name("trajectories")
         self.estimator.require_group(self.group_size)
-        self._check_start()
+        self._require_start()
         if self.projection is not None:
             if not isinstance(self.projection, (Ball, Box)):
                 raise InputError(f"projection is {self.projection!r}: it must be a Ball or a Box")
@@ -117,9 +117,9 @@ class Trajectory:
                     f"the projection has {self.projection.d} coordinates: the problem has "
                     f"{self.problem.d} parameters"
                 )
-        self._check_snapshots()
+        self._require_snapshots()
 
-    def _check_sizes(self) -> None:
+    def _require_sizes(self) -> None:
         integer("group size", self.group_size)
         for name, value, most in (
             ("steps", self.steps, rng.MOST_STEPS),
@@ -128,7 +128,7 @@ class Trajectory:
             if integer(name, value) > most:
                 raise InputError(f"{name} is {value}: it can be at most {most}")
 
-    def _check_design(self) -> None:
+    def _require_design(self) -> None:
         if self.design not in TRAJECTORY_DESIGNS:
             raise InputError(
                 f"design {self.design!r} is unknown: choose one of {', '.join(TRAJECTORY_DESIGNS)}"
@@ -142,7 +142,7 @@ class Trajectory:
                     f"number of contexts, {self.problem.contexts}"
                 )
 
-    def _check_start(self) -> None:
+    def _require_start(self) -> None:
         d = self.problem.d
         start = self.problem.policy.theta if self.start is None else self.start
         start = finite_array("start", start, 1)
@@ -156,7 +156,7 @@ class Trajectory:
         object.__setattr__(self, "start", start)
         object.__setattr__(self, "start_scale", frozen(np.broadcast_to(scale, d).copy()))
 
-    def _check_snapshots(self) -> None:
+    def _require_snapshots(self) -> None:
         kept = (self.steps,) if self.snapshots is None else tuple(self.snapshots)
         kept = tuple(integer("snapshot", step, 0) for step in kept)
         if not kept or list(kept) != sorted(set(kept)) or kept[-1] > self.steps:
