@@ -19,6 +19,7 @@ import numba
 import numpy as np
 
 from .._version import __version__
+from ..digests import digest
 from ..validation import InputError
 
 __all__ = ["Memory", "Store", "StoreError", "code_version", "program"]
@@ -190,4 +191,4 @@ class Memory(Store):
 
 
 def _checksum(result: Any) -> str:
-    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:16]
+    return digest(json.dumps(result, sort_keys=True))

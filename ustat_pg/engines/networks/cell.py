@@ -21,10 +21,9 @@ This module needs no torch; the runs themselves do.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -37,6 +36,7 @@ from scipy.special import ndtri
 from threadpoolctl import threadpool_limits
 
 from ... import rng
+from ...digests import digest
 from ...memory import out_of_memory
 from ...policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
@@ -281,35 +281,30 @@ class NetworkTraining(Cell):
         if isinstance(self.problem, SoftmaxBandit):
             return f"trajectory/{self.problem.digest}/{sizes}"
         prompts = [",".join(map(str, prompt)) for prompt in self.problem.prompts]
-        digest = _digest(
-            {
-                "probs": self.context_probs,
-                **self.problem.space.arrays(),
-                "rewards": self.problem.rewards,
-            },
-            prompts,
-        )
-        return f"network/{digest}/{sizes}"
+        arrays = {
+            "probs": self.context_probs,
+            **self.problem.space.arrays(),
+            "rewards": self.problem.rewards,
+        }
+        return f"network/{digest(json.dumps(prompts), arrays)}/{sizes}"
 
     @cached_property
     def name(self) -> str:
         """The address of the draws, and a digest of what is not in it."""
         # The address names a bandit's policy.
         arrays = {} if self.policy.in_files else self.policy.arrays()
-        digest = _digest(
-            {**arrays, "theta": self.policy.theta, "start_scale": np.asarray(self.start_scale)},
-            [
-                type(self.policy).__name__,
-                self.steps,
-                repr(self.schedule),
-                self.kind,
-                self.precision,
-                self.chunk,
-                self.block,
-            ],
-        )
+        words = [
+            type(self.policy).__name__,
+            self.steps,
+            repr(self.schedule),
+            self.kind,
+            self.precision,
+            self.chunk,
+            self.block,
+        ]
+        arrays |= {"theta": self.policy.theta, "start_scale": np.asarray(self.start_scale)}
         address = self.address.partition("/")[2]
-        return f"network/{address}/{digest}"
+        return f"network/{address}/{digest(json.dumps(words), arrays)}"
 
     def __eq__(self, other: object) -> bool:
         return self.name == other.name if isinstance(other, NetworkTraining) else NotImplemented
@@ -480,14 +475,6 @@ class NetworkTraining(Cell):
                     if not np.isfinite(value):
                         raise InputError(f"{probe.label} is {value}: it must be finite")
         return values
-
-
-def _digest(arrays: Mapping[str, Array], words: Sequence[Any]) -> str:
-    state = hashlib.sha256(json.dumps(list(words)).encode())
-    for name, array in arrays.items():
-        state.update(f"{name}{np.shape(array)}".encode())
-        state.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
-    return state.hexdigest()[:16]
 
 
 def _runs() -> ModuleType:

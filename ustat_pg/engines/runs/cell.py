@@ -10,7 +10,6 @@ step, by backward induction; it knows smooth functions of the gap and no distrib
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 from scipy.stats import chi2
 
+from ...digests import digest
 from ...distributions import WeightedChi2
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, integer, positive
@@ -237,8 +237,7 @@ class Training(Cell):
             for key, value in self._example.description.items()
             if key not in ("name", "estimator", "snapshots")
         }
-        digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
-        return f"{self._example.name}/{digest}"
+        return f"{self._example.name}/{digest(json.dumps(rest, sort_keys=True))}"
 
     def __eq__(self, other: object) -> bool:
         return self.name == other.name if isinstance(other, Training) else NotImplemented
