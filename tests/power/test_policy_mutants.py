@@ -80,7 +80,7 @@ MUTANTS = {
         "ratio**times * start"),
     "decay with mu": (BOUND, "(2 * (2 * low * rate - 1))", "(2 * (low * rate - 1))"),
     "decay without -1": (BOUND, "(2 * (2 * low * rate - 1))", "(2 * (2 * low * rate))"),
-    "c for c^2 in the bound": (BOUND, "high * rate**2 * _number", "high * rate * _number"),
+    "c for c^2 in the bound": (BOUND, "high * rate**2 * number(", "high * rate * number("),
 }  # fmt: skip
 
 HARMLESS = {
