@@ -39,7 +39,7 @@ from benchmarks.ustatistics import machine
 from ustat_pg import rng
 from ustat_pg.engines import Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.engines.device import MOST_THREADS, device_name, launch, require_device
-from ustat_pg.engines.gradients import scalar as cuda_bodies
+from ustat_pg.engines.gradients.kernels import floor_kernel
 from ustat_pg.engines.runs.cuda import flips
 from ustat_pg.validation import InputError
 
@@ -119,11 +119,11 @@ def least(rounds: int, *calls: Callable[[], Any]) -> list[float]:
 def floor(replications: int, slots: int, words: int) -> Any:
     """The xor of so many words at each of so many slots of each replication, left on the device."""
     key, most = device.to_device(rng.cell_key(0, "floor")), MOST_THREADS
-    out = device.device_array(replications, np.uint64)
+    out = device.device_array(replications, np.int64)
     for first in range(0, replications, most):
         count = min(most, replications - first)
         part = out[first : first + count]
-        launch(cuda_bodies.floor_kernel, count, first, count, key, slots, -(-words // 4), part)
+        launch(floor_kernel, count, first, count, key, slots, -(-words // 4), part)
     device.synchronize()
     return out
 

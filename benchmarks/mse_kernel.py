@@ -33,8 +33,8 @@ from threadpoolctl import threadpool_limits
 
 from ustat_pg import rng
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
-from ustat_pg.engines.gradients import cpu
-from ustat_pg.engines.gradients import lanes as bodies
+from ustat_pg.engines.gradients import cpu, lanes
+from ustat_pg.engines.gradients.scalar import pick
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
@@ -389,38 +389,38 @@ def _with_key(compiled: Any, keys: Iterator[Any], _: Any, replications: int) -> 
 @njit(nogil=True)
 def _draw_by_search(first: Any, replications: Any, key: Any, group: Any, search: Any) -> Any:
     """The sum of the outcome numbers, each word looked up as the engine does."""
-    words = np.empty(((group + 3) // 4, 4 * bodies.LANES), np.uint32)
-    rows = words.reshape((4 * len(words), bodies.LANES))
+    words = np.empty(((group + 3) // 4, 4 * lanes.LANES), np.uint32)
+    rows = words.reshape((4 * len(words), lanes.LANES))
     ends, guide, shift = search.ends[0], search.guide[0], search.shift
-    total = np.uint64(0)
-    for start in range(0, replications, bodies.LANES):
-        bodies._words(np.uint64(first + start), np.uint64(0), key, words)
-        used = min(bodies.LANES, replications - start)
+    total = 0
+    for start in range(0, replications, lanes.LANES):
+        lanes.word_rows(first + start, 0, key, words)
+        used = min(lanes.LANES, replications - start)
         for i in range(group):
             for lane in range(used):
-                total += bodies._pick(np.uint64(rows[i, lane]), ends, guide, shift)
+                total += np.int64(pick(np.int64(rows[i, lane]), ends, guide, shift))
     return total
 
 
 @njit(nogil=True)
 def _draw_by_comparison(first: Any, replications: Any, key: Any, group: Any, search: Any) -> Any:
     """The sum of draws, each word compared with every threshold; for few outcomes."""
-    words = np.empty(((group + 3) // 4, 4 * bodies.LANES), np.uint32)
-    rows = words.reshape((4 * len(words), bodies.LANES))
+    words = np.empty(((group + 3) // 4, 4 * lanes.LANES), np.uint32)
+    rows = words.reshape((4 * len(words), lanes.LANES))
     ends = search.ends[0]
-    numbers = np.empty(bodies.LANES, np.uint32)
-    total = np.uint64(0)
-    for start in range(0, replications, bodies.LANES):
-        bodies._words(np.uint64(first + start), np.uint64(0), key, words)
+    numbers = np.empty(lanes.LANES, np.uint32)
+    total = 0
+    for start in range(0, replications, lanes.LANES):
+        lanes.word_rows(first + start, 0, key, words)
         numbers[:] = 0
         for j in range(len(ends)):
-            if ends[j] <= np.uint64(0xFFFFFFFF):
+            if ends[j] <= 0xFFFFFFFF:
                 end = np.uint32(ends[j])
                 for i in range(group):
-                    for lane in range(bodies.LANES):
+                    for lane in range(lanes.LANES):
                         numbers[lane] += np.uint32(rows[i, lane] >= end)
-        for lane in range(min(bodies.LANES, replications - start)):
-            total += np.uint64(numbers[lane])
+        for lane in range(min(lanes.LANES, replications - start)):
+            total += np.int64(numbers[lane])
     return total
 
 

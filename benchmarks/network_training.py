@@ -29,7 +29,6 @@ from ustat_pg import rng
 from ustat_pg.engines import Constant, Estimator
 from ustat_pg.engines.networks.cell import NetworkTraining
 from ustat_pg.engines.networks.models import Model, model_of
-from ustat_pg.engines.torch_draws import words
 from ustat_pg.policies.transformer import TransformerPolicy
 from ustat_pg.problems import modular_sum
 
@@ -119,8 +118,8 @@ def one_run(training: NetworkTraining, model: Model, number: int, seed: int) -> 
     theta = torch.tensor(np.array(training.policy.theta))
     for t, rate in enumerate(training.schedule.rates(training.steps), start=1):
         contexts = prompts[(t - 1) * batch : t * batch].repeat_interleave(group)
-        slots = torch.tensor(rng.step_slots(t, np.arange(batch)).astype(np.int64))
-        drawn = words(key, torch.tensor(number), slots, group * (length + 1))
+        slots = torch.tensor(rng.step_slots(t, np.arange(batch)))
+        drawn = rng.words(key, torch.tensor(number), slots, group * (length + 1))
         drawn = drawn.reshape(batch * group, length + 1)
         here = theta.detach().to(model.dtype).requires_grad_()
         tokens = sample(model, here, contexts, drawn)

@@ -1,68 +1,125 @@
-"""Philox against published vectors; its two faces; addresses; thresholds."""
+"""Philox against published vectors; its four faces; addresses; shuffles; thresholds."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
 from numba import njit
 
 from tests.support.philox import KNOWN, ONES
 from ustat_pg import rng
-from ustat_pg.engines.gradients.lanes import philox_scalar
+from ustat_pg.engines import draws
 from ustat_pg.validation import InputError
+
+WORD = st.one_of(st.integers(0, ONES), st.sampled_from([0, 1, 2**31 - 1, 2**31, ONES]))
+COUNTERS = st.lists(st.tuples(*[WORD] * 4), min_size=1, max_size=8)
 
 
 @njit
-def scalar_face(counters, keys, out):
+def compiled_face(counters, key, out):
     for n in range(len(counters)):
-        c, k = counters[n], keys[n]
-        words = philox_scalar(c[0], c[1], c[2], c[3], k[0], k[1])
-        for i in range(4):
-            out[n, i] = words[i]
+        c = counters[n]
+        out[n] = np.array(draws.philox(c[0], c[1], c[2], c[3], key[0], key[1]))
 
 
-def scalar(counters, keys):
-    counters, keys = np.asarray(counters, np.uint64), np.asarray(keys, np.uint64)
-    out = np.empty((len(counters), 4), np.uint64)
-    scalar_face(counters, keys, out)
-    return out
+def compiled(counters, key):
+    out = np.empty((len(counters), 4), np.int64)
+    compiled_face(np.array(counters, np.int64), np.array(key, np.int64), out)
+    return out.tolist()
 
 
+def whole(counters, key):
+    """In whole numbers without end, where nothing wraps."""
+    return [list(rng.philox(*map(int, counter), *map(int, key))) for counter in counters]
+
+
+def arrays(counters, key):
+    with np.errstate(all="raise"):
+        return np.stack(rng.philox(*np.array(counters, np.int64).T, *key), axis=-1).tolist()
+
+
+def tensors(counters, key):
+    torch = pytest.importorskip("torch")
+    columns = torch.tensor(counters, dtype=torch.int64).unbind(-1)
+    return torch.stack(rng.philox(*columns, *key), dim=-1).tolist()
+
+
+FACES = pytest.mark.parametrize("face", [whole, arrays, tensors, compiled])
+
+
+@FACES
 @pytest.mark.parametrize("name", KNOWN)
-def test_published_vectors(name):
+def test_published_vectors(name, face):
     counter, key, expected = KNOWN[name]
-    assert rng.philox(counter, key).tolist() == expected
-    assert scalar([counter], [key])[0].tolist() == expected
+    assert face([counter], key) == [expected]
 
 
-def test_the_two_faces_are_one_function():
-    generator = np.random.default_rng(0)
-    counters = generator.integers(0, 2**32, (2000, 4), dtype=np.uint64)
-    keys = generator.integers(0, 2**32, (2000, 2), dtype=np.uint64)
-    # Corners: words that are all ones or zero.
-    counters[:16] = np.array(np.meshgrid(*[[0, ONES]] * 4)).reshape(4, -1).T
-    array = rng.philox(counters, keys)
-    assert array.dtype == np.uint32
-    assert np.array_equal(array, scalar(counters, keys))
+@FACES
+@given(COUNTERS, st.tuples(WORD, WORD))
+def test_every_face_is_one_function(face, counters, key):
+    assert face(counters, key) == whole(counters, key)
 
 
-def test_one_key_serves_many_counters():
-    counters = np.arange(24).reshape(2, 3, 4)
-    found = rng.philox(counters, [1, 2])
-    assert found.shape == (2, 3, 4)
-    for where in np.ndindex(2, 3):
-        assert np.array_equal(found[where], rng.philox(counters[where], [1, 2]))
+@given(
+    st.tuples(WORD, WORD),
+    st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4),
+    st.lists(st.one_of(WORD, st.just(rng.CONTEXT_SLOT)), min_size=1, max_size=3),
+    st.integers(1, 13),
+    st.integers(0, 2**32),
+)
+def test_words_stand_where_their_address_says(key, replications, slots, count, first):
+    """Those of torch too; also above 2^32, and from a word in the middle of a block."""
+    torch = pytest.importorskip("torch")
+    rows = np.array(replications)[:, None]
+    found = rng.words(key, rows, slots, count, first)
+    assert found.shape == (len(replications), len(slots), count)
+    for r, rep in enumerate(replications):
+        for s, slot in enumerate(slots):
+            for i, word in enumerate(found[r, s].tolist(), start=first):
+                counter = i // 4, slot, rep & ONES, rep >> 32
+                assert word == rng.philox(*counter, *key)[i % 4]
+    tensor = rng.words(key, torch.tensor(rows), torch.tensor(slots), count, first)
+    assert tensor.dtype == torch.int64
+    assert np.array_equal(tensor.numpy(), found)
 
 
-def test_a_word_is_where_its_address_says():
-    key = rng.cell_key(3, "cell")
-    rep, slot = 2**40 + 3, 5
-    found = rng.words(key, rep, slot, 10)
-    assert found.shape == (10,)
-    for i in range(10):
-        block = rng.philox([i // 4, slot, rep & ONES, rep >> 32], key)
-        assert found[i] == block[i % 4]
+def test_nothing_is_made_on_another_device():
+    """A tensor made without a device would land on the default one and fail."""
+    torch = pytest.importorskip("torch")
+    numbers, slots, order = torch.tensor([1, 2]), torch.tensor([0, 0]), torch.arange(3).repeat(2, 1)
+    with torch.device("meta"):
+        found = rng.words((1, 2), numbers, slots, 3)
+        rng.shuffle(order, found)
+    assert np.array_equal(found.numpy(), rng.words((1, 2), [1, 2], [0, 0], 3))
+
+
+@njit
+def compiled_shuffle(order, words, first):
+    for r in range(len(order)):
+        for step in range(words.shape[1]):
+            draws.swap(order[r], first + step, words[r, step])
+
+
+@given(st.integers(1, 6), st.data())
+def test_every_library_shuffles_alike(total, data):
+    """By the definition: place j swaps with place j + floor(w (N - j) / 2^32)."""
+    torch = pytest.importorskip("torch")
+    first = data.draw(st.integers(0, total - 1))
+    row = st.lists(WORD, min_size=total - first, max_size=total - first)
+    words = np.array(data.draw(st.lists(row, min_size=1, max_size=3)), np.int64)
+    order = np.tile(np.arange(total), (len(words), 1))
+    tensor, loop, expected = torch.tensor(order), order.copy(), order.tolist()
+    for line, drawn in zip(expected, words.tolist(), strict=True):
+        for j, word in enumerate(drawn, start=first):
+            other = j + word * (total - j) // 2**32
+            line[j], line[other] = line[other], line[j]
+    rng.shuffle(order, words, first)
+    rng.shuffle(tensor, torch.tensor(words), first)
+    compiled_shuffle(loop, words, first)
+    assert order.tolist() == tensor.tolist() == loop.tolist() == expected
 
 
 def test_words_of_a_replication_do_not_depend_on_its_company():
@@ -84,8 +141,8 @@ def test_words_differ_between_addresses():
             key = rng.cell_key(seed, cell)
             reps = np.array([0, 1, 2, 2**32, 2**32 + 1, 2**33, 2**40])[:, None]
             slots = np.array([0, 1, 2, 77, rng.CONTEXT_SLOT])
-            drawn = rng.words(key, reps, slots, 12).reshape(-1, 2).astype(np.uint64)
-            pairs.append((drawn[:, 0] << np.uint64(32)) | drawn[:, 1])
+            drawn = rng.words(key, reps, slots, 12).reshape(-1, 2)
+            pairs.append((drawn[:, 0] << 32) | drawn[:, 1])
     pairs = np.concatenate(pairs)
     assert len(np.unique(pairs)) == len(pairs)
 
@@ -94,7 +151,7 @@ def test_keys_are_pinned():
     """A stored result names its seed: the key behind it must not change between releases."""
     # BLAKE2b of "7\\0cell", eight bytes, read as two little-endian words.
     assert rng.cell_key(7, "cell").tolist() == [0x1285AFA9, 0x4431B08B]
-    assert rng.cell_key(0, "").dtype == np.uint64
+    assert rng.cell_key(0, "").dtype == np.int64
     assert rng.cell_key(0, "a").shape == (2,)
     assert (rng.cell_key(12345, "x/G4/B2/iid") <= ONES).all()
     keys = {tuple(rng.cell_key(s, c).tolist()) for s in range(50) for c in ("", "0", "1", "11")}
@@ -106,15 +163,15 @@ def test_keys_are_pinned():
 def test_words_are_uniform():
     """Bytes of 400,000 words, pairs of neighbours and single bits, at a fixed seed."""
     drawn = rng.words(rng.cell_key(2024, "uniform"), np.arange(50_000), 0, 8)
-    count = np.bincount(drawn.view(np.uint8).ravel(), minlength=256)
+    count = np.bincount(drawn.astype(np.uint32).view(np.uint8).ravel(), minlength=256)
     assert scipy.stats.chisquare(count).pvalue > 1e-3
-    nibble = (drawn >> np.uint32(28)).astype(np.int64)
+    nibble = drawn >> 28
     pairs = np.bincount((nibble[:, :-1] * 16 + nibble[:, 1:]).ravel(), minlength=256)
     assert scipy.stats.chisquare(pairs).pvalue > 1e-3
     across = np.bincount((nibble[:-1] * 16 + nibble[1:]).ravel(), minlength=256)
     assert scipy.stats.chisquare(across).pvalue > 1e-3
     for bit in range(32):
-        ones = int(((drawn >> np.uint32(bit)) & np.uint32(1)).sum())
+        ones = int(((drawn >> bit) & 1).sum())
         assert abs(ones - drawn.size / 2) < 5 * np.sqrt(drawn.size) / 2
 
 
@@ -155,7 +212,7 @@ def test_thresholds_by_hand():
     assert rng.thresholds([0.25, 0.0, 0.75]).tolist() == [2**30, 2**30, 2**32]
     assert rng.thresholds([0.0, 1.0, 0.0]).tolist() == [0, 2**32, 2**32]
     assert rng.thresholds([[1.0, 0.0], [0.5, 0.5]]).tolist() == [[2**32] * 2, [2**31, 2**32]]
-    assert rng.thresholds([1 / 3] * 3).dtype == np.uint64
+    assert rng.thresholds([1 / 3] * 3).dtype == np.int64
 
 
 def test_sums_that_round_below_one_leave_no_gap():
@@ -189,7 +246,7 @@ def test_thresholds_refuse_what_is_no_law(probs):
 def test_draws_follow_the_law():
     probs = np.array([0.05, 0.0, 0.35, 0.6])
     drawn = rng.words(rng.cell_key(1, "law"), np.arange(40_000), 3, 4).ravel()
-    found = np.searchsorted(rng.thresholds(probs), drawn.astype(np.uint64), side="right")
+    found = np.searchsorted(rng.thresholds(probs), drawn, side="right")
     count = np.bincount(found, minlength=4)
     assert count[1] == 0
     assert scipy.stats.chisquare(count[[0, 2, 3]], probs[[0, 2, 3]] * len(drawn)).pvalue > 1e-3
@@ -199,7 +256,7 @@ def test_slots_of_steps_never_meet():
     corners = [0, 1, 2, rng.MOST_PROMPTS - 1]
     steps = [0, 1, 2, rng.MOST_STEPS - 1, rng.MOST_STEPS]
     slots = rng.step_slots(np.array(steps)[:, None], corners)
-    assert slots.dtype == np.uint64
+    assert slots.dtype == np.int64
     assert slots.tolist() == [[s * 1024 + b for b in corners] for s in steps]
     assert len(np.unique(slots)) == slots.size
     assert slots.max() < 2**31 < rng.CONTEXT_SLOT

@@ -374,14 +374,16 @@ def _covariance_body(scores: Any, rewards: Any, out: Any) -> Any:
 @functools.cache
 def _covariances() -> Callable[..., bool]:
     """:func:`_covariance_body`, compiled at its first use: numba takes a while to import."""
-    from numba import njit, types
+    from numba import types
+
+    from .compiled import body
 
     # Read-only types stand for writable arrays too, and any layout for a contiguous one: all that
     # comes meets one compilation.
     scores = types.Array(types.float64, 2, "C", readonly=True)
     rewards = types.Array(types.float64, 1, "A", readonly=True)
     signature = types.boolean(scores, rewards, types.Array(types.float64, 1, "C"))
-    compiled: Callable[..., bool] = njit(signature, nogil=True, cache=True)(_covariance_body)
+    compiled: Callable[..., bool] = body(_covariance_body, signature=signature)
     return compiled
 
 

@@ -24,7 +24,7 @@ PLACES = {
         (simulations.mse, "gradient_covariance"),
         (simulations.minibatch, "gradient_mse"),
     ],
-    "ustat_pg/engines/gradients/lanes.py": [(ustat_pg.engines.gradients.cpu, "bodies")],
+    "ustat_pg/engines/gradients/scalar.py": [(ustat_pg.engines.gradients.cpu, "bodies")],
     "ustat_pg/moments.py": [(ustat_pg.problems.softmax_bandit, "Moments")],
 }
 """Where each file's names are used."""
@@ -46,7 +46,14 @@ class Mutant:
         module = mutated(self.file, (self.old, self.new))
         for place, name in PLACES[self.file]:
             patch.setattr(place, name, module if name == "bodies" else getattr(module, name))
+        if self.file == BODIES:
+            # The lanes take their estimators from the scalar bodies: compiled anew with them.
+            lanes = mutated(LANES)
+            lanes.__dict__["coefficients"] = module.coefficients
+            patch.setattr(ustat_pg.engines.gradients.cpu, "lanes", lanes)
 
+
+LANES = "ustat_pg/engines/gradients/lanes.py"
 
 GRPO = "    return rewards - others\n"
 
@@ -87,11 +94,11 @@ MUTANTS = [
     Mutant("compiled: group mean for grpo", BODIES, "coef[e, b, 0] = group / (group - 1.0)",
            "coef[e, b, 0] = 1.0", "cpu"),
     Mutant("compiled: mean over prompts not squared", BODIES,
-           "_square(coef[asked.first[q]], gram) * per_prompt * per_prompt",
-           "_square(coef[asked.first[q]], gram) * per_prompt", "cpu", ("minibatch",)),
+           "square(coef[one], gram) * per_prompt * per_prompt",
+           "square(coef[one], gram) * per_prompt", "cpu", ("minibatch",)),
     Mutant("compiled: prompts share their outputs' draws", BODIES,
-           "np.uint64(start // 4), np.uint64(slot), rep",
-           "np.uint64(start // 4), np.uint64(0), rep", "cpu", ("minibatch",)),
+           "words_at(start // 4, slot, rep, key)", "words_at(start // 4, 0, rep, key)",
+           "cpu", ("minibatch",)),
     # The record that predictions read, which engines must not.
     Mutant("moments: b* halfway to V", MOMENTS,
            "self.value + np.where(moving, self.norm_advantage / trace, 0.0)",

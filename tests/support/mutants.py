@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ustat_pg import compiled
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,8 +52,11 @@ def mutated(file: str, *changes: tuple[str, str]) -> ModuleType:
     module.__package__ = name.rpartition(".")[0]
     sys.modules[module.__name__] = module
     # What is compiled must not meet the true one's cache.
-    source = source.replace("cache=True", "cache=False")
-    exec(compile(source, str(path), "exec"), module.__dict__)
+    folder, compiled.FOLDER = compiled.FOLDER, ""
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    finally:
+        compiled.FOLDER = folder
     return module
 
 

@@ -8,17 +8,13 @@ M(z) = E exp(z Y) = Π (1 - μₖ z)^{-mₖ/2}. With ζ = z y and a path through
 and the density y f(y) is the integral without 1/ζ. The smaller of the two tails is computed, so
 nothing cancels and its relative accuracy holds as far as numbers reach; what underflows stays in a
 logarithm.
-
-numba caches a compiled function by the file it stands in, so everything that is compiled stands in
-this one: a cache never outlives a change.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
+
+from ..compiled import body
 
 __all__ = ["interpolate", "log_tails", "panel", "quantiles"]
 
@@ -51,8 +47,8 @@ _PR, _PI, _SIGN, _RE, _IM, _LOG, _PHASE = range(7)
 ROWS = 7
 
 
-@njit(nogil=True, error_model="numpy")
-def _saddle(y: Any, upper: Any, mu: Any, inverse: Any, gap: Any, count: Any) -> Any:
+@body
+def _saddle(y, upper, mu, inverse, gap, count):
     """The saddle point to a few percent: -ζ₀ in the lower tail, y - ζ₀ in the upper.
 
     At ζ = z y it solves Σ ½ mₖ μₖ/(1 - μₖ z) = y + 1/z. Only the path depends on it, not the value.
@@ -115,8 +111,8 @@ def _saddle(y: Any, upper: Any, mu: Any, inverse: Any, gap: Any, count: Any) -> 
     return d
 
 
-@njit(nogil=True, error_model="numpy")
-def _product(q: Any, count: Any, scratch: Any) -> Any:
+@body
+def _product(q, count, scratch):
     """Multiply Π (1 - qₖ Δ)^{mₖ} at the nodes Δ in ``scratch``, all with Im Δ >= 0.
 
     Each factor turns clockwise by less than π, so a product that comes from below the real axis to
@@ -160,8 +156,8 @@ def _product(q: Any, count: Any, scratch: Any) -> Any:
                     pi[j] /= size
 
 
-@njit(nogil=True, error_model="numpy")
-def _nodes(e: Any, grow: Any, a: Any, b: Any, q: Any, count: Any, scratch: Any) -> Any:
+@body
+def _nodes(e, grow, a, b, q, count, scratch):
     """Fill ``scratch`` with the next nodes Δ and M e^{-ζ} dζ/(i dt) there, over its value at ζ₀.
 
     Returns:
@@ -200,15 +196,15 @@ def _nodes(e: Any, grow: Any, a: Any, b: Any, q: Any, count: Any, scratch: Any) 
     return e, max(abs(scratch[_PR, LANES - 1]), abs(scratch[_PI, LANES - 1]))
 
 
-@njit(nogil=True, error_model="numpy", inline="always")
-def _over(gr: Any, gi: Any, re: Any, im: Any, zeta: Any) -> Any:
+@body(inline=True)
+def _over(gr, gi, re, im, zeta):
     """Re (g / ζ) at ζ = ``zeta`` + re + i im: over ``zeta``, whose square may overflow."""
     zr, zi = 1.0 + re / zeta, im / zeta
     return (gr * zr + gi * zi) / (zr * zr + zi * zi) / zeta
 
 
-@njit(nogil=True, error_model="numpy")
-def _integral(step: Any, zeta: Any, a: Any, b: Any, q: Any, count: Any, scratch: Any) -> Any:
+@body
+def _integral(step, zeta, a, b, q, count, scratch):
     """Trapezoid sums relative to M e^{-ζ} at ζ₀: tail and density, then both at the double step."""
     grow = np.exp(step)
     e = 1.0
@@ -232,8 +228,8 @@ def _integral(step: Any, zeta: Any, a: Any, b: Any, q: Any, count: Any, scratch:
     return tail * step, density * step, 2.0 * coarse * step, 2.0 * coarse_density * step
 
 
-@njit(nogil=True, error_model="numpy")
-def _path(y: Any, upper: Any, mu: Any, inverse: Any, gap: Any, count: Any, q: Any) -> Any:
+@body
+def _path(y, upper, mu, inverse, gap, count, q):
     """The hyperbola for a point, and ``q``, the weights as seen from its vertex ζ₀.
 
     Returns:
@@ -298,10 +294,8 @@ def _path(y: Any, upper: Any, mu: Any, inverse: Any, gap: Any, count: Any, q: An
     return scale, zeta, a, b, step, pole
 
 
-@njit(nogil=True, error_model="numpy")
-def _point(
-    y: Any, upper: Any, mu: Any, inverse: Any, gap: Any, count: Any, q: Any, scratch: Any
-) -> Any:
+@body
+def _point(y, upper, mu, inverse, gap, count, q, scratch):
     """The logarithm of the tail at y, the density over it, and the error estimated.
 
     Returns:
@@ -324,19 +318,8 @@ def _point(
     return scale + np.log(tail), density / tail, error
 
 
-@njit(nogil=True, error_model="numpy")
-def _points(
-    points: Any,
-    middle: Any,
-    upper: Any,
-    mu: Any,
-    inverse: Any,
-    gap: Any,
-    count: Any,
-    q: Any,
-    scratch: Any,
-    values: Any,
-) -> Any:
+@body
+def _points(points, middle, upper, mu, inverse, gap, count, q, scratch, values):
     """Fill ``values`` (2, n) as :func:`_point` would, all on the path of the point ``middle``.
 
     The products over the weights are then formed once for all points.
@@ -404,10 +387,8 @@ def _points(
     return worst
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def log_tails(
-    x: Any, top: Any, mean: Any, mu: Any, inverse: Any, gap: Any, count: Any, out: Any
-) -> Any:
+@body
+def log_tails(x, top, mean, mu, inverse, gap, count, out):
     """Fill ``out`` (3, n): log of the smaller tail, log of x f(x) over it, 1.0 where it is sf.
 
     Arguments:
@@ -442,10 +423,8 @@ def log_tails(
     return worst
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def panel(
-    low: Any, high: Any, upper: Any, top: Any, mu: Any, inverse: Any, gap: Any, count: Any
-) -> Any:
+@body
+def panel(low, high, upper, top, mu, inverse, gap, count):
     """Chebyshev coefficients (2, 24) of both logarithms between two points, and the error left.
 
     In the upper tail they are functions of x, in the lower of log x, where they are nearly linear.
@@ -477,8 +456,8 @@ def panel(
     return coefficients, worst <= 1.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def interpolate(x: Any, low: Any, high: Any, upper: Any, coefficients: Any, out: Any) -> None:
+@body
+def interpolate(x, low, high, upper, coefficients, out):
     """Fill ``out`` (3, n) at points x (n,) of a panel, as :func:`log_tails` does."""
     for i in range(len(x)):
         v = x[i] if upper else np.log(x[i])
@@ -492,18 +471,8 @@ def interpolate(x: Any, low: Any, high: Any, upper: Any, coefficients: Any, out:
         out[2, i] = 1.0 if upper else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def quantiles(
-    target: Any,
-    is_upper: Any,
-    top: Any,
-    mean: Any,
-    mu: Any,
-    inverse: Any,
-    gap: Any,
-    count: Any,
-    out: Any,
-) -> None:
+@body
+def quantiles(target, is_upper, top, mean, mu, inverse, gap, count, out):
     """Fill ``out`` (n,) with the x whose tail has the logarithm ``target`` (n,), finite.
 
     Newton's steps, in log x for the lower tail and in x for the upper, where the logarithm of the

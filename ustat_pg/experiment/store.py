@@ -19,6 +19,7 @@ import numba
 import numpy as np
 
 from .._version import __version__
+from ..compiled import source_digest
 from ..digests import digest
 from ..validation import InputError
 
@@ -38,6 +39,7 @@ _MAKER_FILES = (
     "baselines.py",
     "designs.py",
     "digests.py",
+    "compiled.py",
     "rng.py",
     "estimators.py",
     "ustatistics.py",
@@ -62,16 +64,7 @@ def computed_by() -> str:
 @lru_cache(maxsize=1)
 def code_version() -> str:
     """A hash of the source files that make results, and of the versions of what computes them."""
-    root = Path(__file__).resolve().parent.parent
-    files = [root / name for name in _MAKER_FILES]
-    for maker in _MAKERS:
-        path = root / maker
-        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    state = hashlib.sha256(computed_by().encode())
-    for file in files:
-        state.update(file.relative_to(root).as_posix().encode())
-        state.update(file.read_bytes())
-    return state.hexdigest()[:16]
+    return source_digest((*_MAKER_FILES, *_MAKERS), salt=computed_by())
 
 
 def program() -> str:

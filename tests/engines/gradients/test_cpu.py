@@ -14,8 +14,7 @@ from ustat_pg.engines import (
     SquaredError,
     SquaredProjection,
 )
-from ustat_pg.engines.gradients import cpu
-from ustat_pg.engines.gradients import lanes as bodies
+from ustat_pg.engines.gradients import cpu, lanes, scalar
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 
 FAR = 2**32 - 40  # the words of a replication's number carry inside a block
@@ -33,28 +32,25 @@ def quantities_for(size):
     return [*map(SquaredError, taken), *(Distance(e, taken[-1]) for e in taken[:-1])]
 
 
-def run(body, cell, quantities, replications, first):
+def run(cell, quantities, replications, first, *, plain):
     mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
-    body(
-        first,
-        replications,
-        rng.cell_key(3, cell.name),
-        cell.group_size,
-        1,
-        cpu.DESIGNS[cell.design],
-        cpu.problem_tables(cell.problem),
-        cpu.quantity_tables(cell.problem, quantities),
-        mean,
-        products,
-    )
+    tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell.problem, quantities)
+    block = first, replications, rng.cell_key(3, cell.name), cell.group_size
+    block = *block, cpu.DESIGNS[cell.design], tables, asked
+    if plain:
+        lanes.one_prompt_block(*block, mean, products)
+    else:
+        shapes = cpu.scratch_shapes(cell, asked, tables).values()
+        room = scalar.Room(*(np.empty(shape, dtype) for shape, dtype in shapes))
+        scalar.block(*block, room, mean, products)
     return mean, products
 
 
 def compare(cell, replications=200, first=FAR, quantities=None):
     quantities = quantities or quantities_for(cell.group_size)
     assert cpu.takes_one_prompt(cell, quantities)
-    mean, products = run(bodies.block, cell, quantities, replications, first)
-    fast, fast_products = run(bodies.one_prompt_block, cell, quantities, replications, first)
+    mean, products = run(cell, quantities, replications, first, plain=False)
+    fast, fast_products = run(cell, quantities, replications, first, plain=True)
     norms = cell.problem.policy.squared_norms.max()
     scale = norms * max(np.abs(cell.problem.outcomes.rewards).max(), 1.5) ** 2 or 1.0
     assert (np.abs(mean - fast) / scale).max() < 1e-12, cell.name
@@ -144,7 +140,7 @@ def test_a_large_offset_costs_no_digits(arms):
     for problem in (near, far):
         mean, products = np.zeros(2), np.zeros((2, 2))
         tables, asked = cpu.problem_tables(problem), cpu.quantity_tables(problem, quantities)
-        bodies.one_prompt_block(0, 500, key, 24, 1, 0, tables, asked, mean, products)
+        lanes.one_prompt_block(0, 500, key, 24, 0, tables, asked, mean, products)
         means.append(mean)
     assert means[1] == pytest.approx(means[0], rel=1e-6)
 
@@ -171,5 +167,5 @@ def test_a_word_on_an_edge_belongs_to_the_outcome_above():
     search = cpu.problem_tables(problem).contexts
     edges = [int(end) for end in rng.thresholds(problem.context_probs)]
     for word in sorted({0, 2**32 - 1} | {e + d for e in edges[:-1] for d in (-1, 0, 1)}):
-        found = bodies._pick(np.uint64(word), search.ends, search.guide, search.shift)
+        found = scalar.pick(word, search.ends, search.guide, search.shift)
         assert found == sum(end <= word for end in edges)

@@ -29,7 +29,7 @@ from ustat_pg.engines import (
     SquaredError,
     device,
 )
-from ustat_pg.engines.gradients import cpu, cuda
+from ustat_pg.engines.gradients import cpu, cuda, kernels
 from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs import cpu as trajectory_cpu
 from ustat_pg.engines.runs import cuda as trajectory_cuda
@@ -47,22 +47,22 @@ ESTIMATORS = laws.ESTIMATORS[:-1]
 @njit
 def many_minibatches(first, key, group, design, tables, asked, room, values):
     for i in range(values.shape[1]):
-        rep = np.uint64(first) + np.uint64(i)
-        bodies.minibatch(rep, i, key, group, design, tables, asked, room, values[:, i])
+        one = bodies.room_of(room, i, design)
+        out = values[:, i : i + 1]
+        bodies.minibatches(first + i, 1, key, group, design, tables, asked, one, out)
 
 
 @njit
 def many_prompts(first, key, group, design, tables, asked, tabled, room, values):
     for i in range(values.shape[1]):
-        rep = np.uint64(first) + np.uint64(i)
-        bodies.one_prompt(rep, i, key, group, design, tables, asked, tabled, room, values[:, i])
+        one = bodies.room_of(room, i, design)
+        bodies.one_prompt(first + i, key, group, design, tables, asked, tabled, one, values[:, i])
 
 
 @njit
 def many_paths(first, key, batch, plan, bends, room, begin, out):
     for i in range(out.shape[2]):
-        rep = np.uint64(first) + np.uint64(i)
-        path_bodies.path(rep, i, key, batch, plan, bends, room, begin[:, i], out[:, :, i])
+        path_bodies.path(first + i, i, key, batch, plan, bends, room, begin[:, i], out[:, :, i])
 
 
 def scratch(shapes, count):
@@ -79,7 +79,7 @@ def measured(cell, quantities, count, tabled=None, seed=3):
     tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell.problem, quantities)
     plain = tabled is not None
     room = bodies.Room(
-        *scratch(cuda.scratch_shapes(cell, asked, tables, plain, bool(tabled)), count)
+        *scratch(cpu.scratch_shapes(cell, asked, tables, plain, bool(tabled)), count)
     )
     values = np.full((len(quantities), count), np.nan)
     where = FAR, rng.cell_key(seed, cell.name), cell.group_size, cpu.DESIGNS[cell.design]
@@ -114,9 +114,9 @@ def test_the_body_of_one_prompt_is_the_cpu_engines(kind, tabled):
 
 def followed(asked, count, seed=4):
     """The paths of the scalar body."""
-    plan = trajectory_cpu._plan(asked)
+    plan = trajectory_cpu.plan_of(asked)
     plan = type(plan)(*(np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in plan))
-    *room, begin, out = scratch(trajectory_cuda._shapes(asked, plan), count)
+    *room, begin, out = scratch(trajectory_cuda.shapes(asked, plan), count)
     begin[:] = starts(asked, seed=seed, first=FAR, replications=count).T
     bends = np.zeros((0, 0, 0))
     if asked.policy.bends is not None:
@@ -166,7 +166,7 @@ def test_the_exponential_has_the_same_bits():
     @njit
     def both(x, ours, theirs):
         for i in range(len(x)):
-            ours[i], theirs[i] = path_bodies._exponential(x[i]), exponential(x[i])
+            ours[i], theirs[i] = path_bodies.exponential(x[i]), exponential(x[i])
 
     drawn = np.random.default_rng(0).uniform(-760, 0, 20_000)
     x = np.concatenate([drawn, drawn / 100, [0.0, -708.0, -708.1, -np.inf, np.nan]])
@@ -175,29 +175,17 @@ def test_the_exponential_has_the_same_bits():
     assert np.array_equal(ours, theirs)
 
 
-def test_philox_gives_the_published_words():
-    """Salmon et al.'s vectors, which the array face is tested with too."""
-    counters = np.array(
-        [[0] * 4, [2**32 - 1] * 4, [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344]]
-    )
-    keys = np.array([[0] * 2, [2**32 - 1] * 2, [0xA4093822, 0x299F31D0]])
-    for counter, key in zip(counters.astype(np.uint64), keys.astype(np.uint64), strict=True):
-        found = bodies.philox(*counter, *key)
-        assert [int(w) for w in found] == rng.philox(counter, key).tolist()
-    assert f"{int(found[0]):08x}" == "d16cfe09"
-
-
 def test_a_word_on_an_edge_belongs_to_what_lies_above(monkeypatch):
     """No draw of a test will ever meet an edge: the body is handed the words."""
-    quarter, half = np.uint64(2**30), np.uint64(2**31)
+    quarter, half = 2**30, 2**31
     edges = [0, 2**30 - 1, 2**30, 2**31 - 1, 2**31, 3 * 2**30, 2**32 - 1]
-    below, above = half - np.uint64(1), half
-    handed = iter(np.uint64(edge) for edge in edges for _ in range(2))
+    below, above = half - 1, half
+    handed = iter(edge for edge in edges for _ in range(2))
 
     def words(*_):
         return next(handed), below, next(handed), above
 
-    monkeypatch.setattr(path_bodies, "philox", words)
+    monkeypatch.setattr(path_bodies, "words_at", words)
     # Four equal weights, and two rewards of one half each.
     plan = SimpleNamespace(
         law=np.full((1, 4), half),
@@ -227,27 +215,27 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
     quantities = laws.quantities_for(3)
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
     tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell.problem, quantities)
-    room = bodies.Room(*scratch(cuda.scratch_shapes(cell, asked, tables, False, False), 2))
+    room = bodies.Room(*scratch(cpu.scratch_shapes(cell, asked, tables), 2))
     path = Trajectory(
         smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("norm-weighted"), 3, "epochs"
     )
-    plan = trajectory_cpu._plan(path)
-    *path_room, _, _ = scratch(trajectory_cuda._shapes(path, plan), 2)
+    plan = trajectory_cpu.plan_of(path)
+    *path_room, _, _ = scratch(trajectory_cuda.shapes(path, plan), 2)
 
     def array(ndim, dtype=np.float64):
         return typeof(np.zeros((2,) * ndim, dtype))
 
-    key, whole = array(1, np.uint64), [array(2, np.int64)] * 3
+    key, whole = array(1, np.int64), [array(2, np.int64)] * 2
     block = (int64, int64, int64, key, int64, int64, typeof(tables), typeof(asked))
     signatures = {
-        bodies.minibatch_kernel: (*block, typeof(room), array(2)),
-        bodies.one_prompt_kernel: (*block, boolean, typeof(room), array(2)),
-        bodies.draw_kernel: (
+        kernels.minibatch_kernel: (*block, typeof(room), array(2)),
+        kernels.one_prompt_kernel: (*block, boolean, typeof(room), array(2)),
+        kernels.draw_kernel: (
             *(int64, int64, key, int64, typeof(tables), *whole),
             *(array(2, np.int64), array(3, np.int64)),
         ),
-        bodies.reduce_kernel: (array(2), int64, int64, array(1), array(2), array(3)),
-        bodies.floor_kernel: (int64, int64, key, int64, int64, array(1, np.uint64)),
+        kernels.reduce_kernel: (array(2), int64, int64, array(1), array(2), array(3)),
+        kernels.floor_kernel: (int64, int64, key, int64, int64, array(1, np.int64)),
         path_bodies.path_kernel: (
             *(int64, int64, int64, key, int64, typeof(plan), array(3)),
             *(typeof(path_bodies.Room(*path_room)), array(2), array(3)),

@@ -135,7 +135,7 @@ def test_epochs_take_every_prompt_once(contexts, batch, words, monkeypatch):
     steps = 7 * contexts // batch - (contexts > batch)
     training = cell(policy, problem, steps=steps, batch_size=batch, design="epochs")
     key = rng.cell_key(0, training.address)
-    ends = torch.tensor(rng.thresholds(problem.probs).astype(np.int64))
+    ends = torch.tensor(rng.thresholds(problem.probs))
     found = network_runs._prompts(training, key, 5 + torch.arange(40), ends).numpy()
     assert found.shape == (steps, 40, batch)
     ways = found.transpose(1, 0, 2).reshape(40, -1)[:, : 6 * contexts].reshape(-1, contexts)
@@ -149,7 +149,7 @@ def test_prompts_are_drawn_by_their_probabilities():
     probs = np.array([0.1, 0.6, 0.0, 0.3])
     problem = TokenProblem(OutputSpace(2, 1), [(0,), (1,), (0, 1), ()], len_of, probs)
     training = cell(PrefixSoftmax.zeros(problem.space, 4), problem, steps=50, batch_size=4)
-    ends = torch.tensor(rng.thresholds(probs).astype(np.int64))
+    ends = torch.tensor(rng.thresholds(probs))
     found = network_runs._prompts(training, rng.cell_key(1, "x"), torch.arange(30), ends)
     share = np.bincount(found.numpy().ravel(), minlength=4) / found.numel()
     assert share[2] == 0
@@ -164,7 +164,7 @@ def test_a_word_at_an_end_chooses_what_is_behind_it(monkeypatch):
     monkeypatch.setattr(network_runs, "words", lambda key, numbers, slot, count, first: drawn[None])
     problem = modular_sum(4, 1, probs=[0.25, 0.25, 0.0, 0.5])
     training = cell(PrefixSoftmax.zeros(problem.space, 4), problem, steps=3)
-    ends = torch.tensor(rng.thresholds(problem.probs).astype(np.int64))
+    ends = torch.tensor(rng.thresholds(problem.probs))
     found = network_runs._prompts(training, rng.cell_key(0, "x"), torch.arange(1), ends)
     assert found.flatten().tolist() == [0, 0, 1, 1, 3, 3]
 

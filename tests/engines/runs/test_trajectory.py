@@ -542,16 +542,13 @@ def test_the_exponential_is_numpys_to_two_units_in_the_last_place():
     assert bodies.exponential(-np.inf) == 0.0
 
 
-def test_the_bodies_philox_is_that_of_the_library():
+def test_the_bodies_words_are_those_of_the_library():
     key = rng.cell_key(3, "words")
-    out = np.empty((4, bodies.LANES), np.uint64)
+    out = np.empty((4, bodies.LANES), np.int64)
     for first, slot, block in ((0, 0, 0), (FAR, 7, 3), (2**32 - 5, rng.CONTEXT_SLOT, 2**28)):
-        bodies._words(np.uint64(first), np.uint64(slot), np.uint64(block), key, out)
-        reps = np.arange(first, first + bodies.LANES, dtype=np.uint64)
-        counter = np.stack(
-            [np.full_like(reps, block), np.full_like(reps, slot), reps & 0xFFFFFFFF, reps >> 32], -1
-        )
-        assert np.array_equal(out.T, rng.philox(counter, key))
+        bodies.block_words(first, slot, block, key, out)
+        reps = first + np.arange(bodies.LANES)
+        assert np.array_equal(out.T, rng.words(key, reps, slot, 4, 4 * block))
 
 
 def test_the_sampled_path_of_the_cell_engine_and_the_first_step_agree_in_law():

@@ -44,7 +44,6 @@ try:
 except ImportError:
     raise InputError("the autograd engine needs torch: pip install 'ustat_pg[torch]'") from None
 
-from .. import torch_draws
 from ..networks.models import Model, device_of, differentiable, model_of
 
 __all__ = ["ENGINE", "AutogradEngine", "draw"]
@@ -90,9 +89,9 @@ class Ends:
 
     @classmethod
     def of(cls, problem: SoftmaxBandit, device: torch.device) -> Ends:
-        rows = rng.thresholds(problem.outcomes.probs).astype(np.int64)
+        rows = rng.thresholds(problem.outcomes.probs)
         apart = rows + (np.arange(len(rows), dtype=np.int64) << 33)[:, None]
-        own = rng.thresholds(problem.context_probs).astype(np.int64)
+        own = rng.thresholds(problem.context_probs)
         return cls(
             torch.tensor(own, device=device),
             torch.tensor(apart.ravel(), device=device),
@@ -109,7 +108,7 @@ def _draw(
     numbers = torch.arange(replications, device=device) + first
     contexts = _contexts(cell, ends, key, numbers)
     slots = torch.arange(cell.batch_size, device=device)
-    words = torch_draws.words(key, numbers[:, None], slots, cell.group_size)
+    words = rng.words(key, numbers[:, None], slots, cell.group_size)
     rows = contexts[:, :, None]
     places = torch.searchsorted(ends.outcomes, (words + (rows << 33)).contiguous(), right=True)
     return contexts, places - rows * ends.width
@@ -121,16 +120,11 @@ def _contexts(cell: GradientCell, ends: Ends, key: Any, numbers: Tensor) -> Tens
     if cell.design == "fixed":
         return every.expand(len(numbers), total)
     slot = torch.full_like(numbers, rng.CONTEXT_SLOT)
-    words = torch_draws.words(key, numbers, slot, batch)
+    words = rng.words(key, numbers, slot, batch)
     if cell.design == "iid":
         return torch.searchsorted(ends.contexts, words.contiguous(), right=True)
-    # Fisher-Yates: place b swaps with one of the places b to N-1.
     order = every.repeat(len(numbers), 1)
-    for b in range(batch):
-        place = b + ((words[:, b] * (total - b)) >> 32)[:, None]
-        here, there = order[:, b : b + 1].clone(), order.gather(1, place)
-        order.scatter_(1, place, here)
-        order[:, b : b + 1] = there
+    rng.shuffle(order, words)
     return order[:, :batch]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from ...policies import SharedLinearSoftmax, TabularSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError
 from ..base import Array, Estimator, Integers, MomentSums
-from . import lanes as bodies
+from . import lanes
+from . import scalar as bodies
 from .cell import (
     Distance,
     GradientCell,
@@ -31,6 +33,7 @@ __all__ = [
     "problem_tables",
     "quantity_tables",
     "require_compiled",
+    "scratch_shapes",
     "takes_one_prompt",
 ]
 
@@ -55,11 +58,9 @@ def _search(probs: Array) -> bodies.Search:
     # A fine guide saves steps of the search, while all of it fits in a near cache.
     fine = 3 if len(rows) <= 8 else 1
     bits = min(max(int(np.ceil(np.log2(ends.shape[-1]))) + fine, 1), 12)
-    starts = np.arange(2**bits, dtype=np.uint64) << np.uint64(32 - bits)
+    starts = np.arange(2**bits) << (32 - bits)
     guide = np.stack([np.searchsorted(row, starts, side="right") for row in rows])
-    return bodies.Search(
-        ends, guide.reshape(*ends.shape[:-1], -1).astype(np.int32), np.uint64(32 - bits)
-    )
+    return bodies.Search(ends, guide.reshape(*ends.shape[:-1], -1).astype(np.int32), 32 - bits)
 
 
 _KEPT: dict[str, bodies.Tables] = {}
@@ -162,20 +163,15 @@ class CpuEngine:
     ) -> MomentSums:
         """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
         mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
-        tables, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
-        body = bodies.one_prompt_block if takes_one_prompt(cell, quantities) else bodies.block
-        body(
-            first,
-            replications,
-            rng.cell_key(seed, cell.name),
-            cell.group_size,
-            cell.batch_size,
-            DESIGNS[cell.design],
-            tables,
-            asked,
-            mean,
-            products,
-        )
+        problem, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
+        block = first, replications, rng.cell_key(seed, cell.name), cell.group_size
+        cell_and_quantities = *block, DESIGNS[cell.design], problem, asked
+        if takes_one_prompt(cell, quantities):
+            lanes.one_prompt_block(*cell_and_quantities, mean, products)
+        else:
+            scratch = scratch_shapes(cell, asked, problem)
+            room = bodies.Room(*(np.empty(shape, dtype) for shape, dtype in scratch.values()))
+            bodies.block(*cell_and_quantities, room, mean, products)
         return MomentSums(replications, mean, products)
 
 
@@ -187,6 +183,53 @@ def takes_one_prompt(cell: GradientCell, quantities: Sequence[GradientQuantity])
         and all(isinstance(quantity, (SquaredError, Distance)) for quantity in quantities)
         and not any("squared_norms" in e.record.needs for e in estimators_of(quantities))
     )
+
+
+def scratch_shapes(
+    cell: GradientCell,
+    asked: bodies.Asked,
+    problem: bodies.Tables,
+    plain: bool = False,
+    tabled: bool = False,
+) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """The shapes and types of :class:`~ustat_pg.engines.gradients.scalar.Room`.
+
+    Where ``one_prompt`` is asked (``plain``), fields that it does not use hold one number.
+    """
+    one, batch, group = (1,), cell.batch_size, cell.group_size
+    ints, reals = np.int64, np.float64
+    vectors = 3 if asked.weighted else 2
+    width = problem.dense.shape[2] if problem.form == bodies.DENSE else problem.probs.shape[1]
+    shuffled = cell.design == "without-replacement"
+    common: dict[str, tuple[tuple[int, ...], Any]] = {
+        "order": ((cell.problem.contexts if shuffled else 1,), ints),
+        "undo": ((batch,), ints),
+        "xs": ((batch,), ints),
+        "chosen": ((group,), np.int32),
+        "rewards": ((group,), reals),
+    }
+    if plain:
+        return common | {
+            "mass": ((1, width if tabled else 1, 2), reals),
+            "weights": ((1, 1), reals),
+            "sums": (one, reals),
+            "gram": ((1, 1, 1, 1), reals),
+            "lin": ((1, 1), reals),
+            "lin_along": ((1, 1, 1), reals),
+            "coef": ((1, 1, 1), reals),
+            "diff": ((1, 1), reals),
+        }
+    return common | {
+        "rewards": (one, reals),
+        "mass": ((vectors, batch, width), reals),
+        "weights": ((vectors, group), reals),
+        "sums": ((batch,), reals),
+        "gram": ((batch, batch, vectors, vectors), reals),
+        "lin": ((batch, vectors), reals),
+        "lin_along": ((max(len(asked.along), 1), batch, vectors), reals),
+        "coef": ((len(asked.kinds), batch, vectors), reals),
+        "diff": ((batch, vectors), reals),
+    }
 
 
 def quantity_tables(problem: SoftmaxBandit, quantities: Sequence[GradientQuantity]) -> bodies.Asked:

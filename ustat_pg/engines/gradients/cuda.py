@@ -19,9 +19,17 @@ from numba import cuda
 from ... import rng
 from ..base import Integers, MomentSums
 from ..device import Shapes, allocate, in_chunks, launch, require_device, upload
-from . import scalar as bodies
+from . import kernels
 from .cell import GradientCell, GradientQuantity, estimators_of
-from .cpu import DESIGNS, problem_tables, quantity_tables, require_compiled, takes_one_prompt
+from .cpu import (
+    DESIGNS,
+    problem_tables,
+    quantity_tables,
+    require_compiled,
+    scratch_shapes,
+    takes_one_prompt,
+)
+from .scalar import Room
 
 __all__ = ["ENGINE", "draw"]
 
@@ -30,46 +38,6 @@ REDUCED_VALUES = 2**24
 
 COMPARED_OUTPUTS = 64
 """Groups at most that large find their equal arms by comparison; a guess, for no device was at hand."""
-
-
-def scratch_shapes(
-    cell: GradientCell, asked: Any, tables: Any, plain: bool, tabled: bool
-) -> Shapes:
-    """The fields of :class:`~ustat_pg.engines.gradients.scalar.Room`; unused ones hold one number."""
-    one, batch, group = (1,), cell.batch_size, cell.group_size
-    ints, reals = np.int64, np.float64
-    vectors = 3 if asked.weighted else 2
-    width = tables.dense.shape[2] if tables.form == bodies.DENSE else tables.probs.shape[1]
-    shuffled = cell.design == "without-replacement"
-    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-        "order": ((cell.problem.contexts if shuffled else 1,), ints),
-        "undo": ((batch,), ints),
-        "xs": ((batch,), ints),
-        "chosen": ((group,), np.int32),
-        "rewards": ((group,), reals),
-    }
-    if plain:
-        return shapes | {
-            "mass": ((1, width if tabled else 1, 2), reals),
-            "weights": ((1, 1), reals),
-            "sums": (one, reals),
-            "gram": ((1, 1, 1, 1), reals),
-            "lin": ((1, 1), reals),
-            "lin_along": ((1, 1, 1), reals),
-            "coef": ((1, 1, 1), reals),
-            "diff": ((1, 1), reals),
-        }
-    return shapes | {
-        "rewards": (one, reals),
-        "mass": ((vectors, batch, width), reals),
-        "weights": ((vectors, group), reals),
-        "sums": ((batch,), reals),
-        "gram": ((batch, batch, vectors, vectors), reals),
-        "lin": ((batch, vectors), reals),
-        "lin_along": ((max(len(asked.along), 1), batch, vectors), reals),
-        "coef": ((len(asked.kinds), batch, vectors), reals),
-        "diff": ((batch, vectors), reals),
-    }
 
 
 def draw(
@@ -81,16 +49,15 @@ def draw(
         InputError: there is no device.
     """
     require_device()
-    tables = upload(problem_tables(cell.problem), "the problem's tables")
+    problem = upload(problem_tables(cell.problem), "the problem's tables")
     key, design = cuda.to_device(rng.cell_key(seed, cell.name)), DESIGNS[cell.design]
     batch, group = cell.batch_size, cell.group_size
     contexts = np.empty((replications, batch), np.int64)
     chosen = np.empty((replications, batch, group), np.int64)
     shuffled = cell.design == "without-replacement"
-    shapes: Shapes = {
+    room_shapes: Shapes = {
         "order": ((cell.problem.contexts if shuffled else 1,), np.int64),
         "undo": ((batch,), np.int64),
-        "xs": ((batch,), np.int64),
         "contexts": ((batch,), np.int64),
         "outcomes": ((batch, group), np.int64),
     }
@@ -98,13 +65,13 @@ def draw(
     def run(start: int, count: int, scratch: list[Any]) -> None:
         *prompts, where, picked = scratch
         launch(
-            bodies.draw_kernel,
+            kernels.draw_kernel,
             count,
             first + start,
             count,
             key,
             design,
-            tables,
+            problem,
             *prompts,
             where,
             picked,
@@ -112,7 +79,7 @@ def draw(
         contexts[start : start + count] = where.copy_to_host().T[:count]
         chosen[start : start + count] = np.moveaxis(picked.copy_to_host(), -1, 0)[:count]
 
-    in_chunks(replications, shapes, run)
+    in_chunks(replications, room_shapes, run)
     return contexts, chosen
 
 
@@ -138,11 +105,11 @@ class CudaEngine:
     ) -> MomentSums:
         """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
         segment = _segment(len(quantities))
-        tables, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
+        problem, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
         plain = takes_one_prompt(cell, quantities)
         tabled = cell.group_size > COMPARED_OUTPUTS and cell.problem.arms < cell.group_size**2
-        shapes = scratch_shapes(cell, asked, tables, plain, tabled)
-        there = upload(tables, "the problem's tables"), upload(asked, "the quantities' tables")
+        room_shapes = scratch_shapes(cell, asked, problem, plain, tabled)
+        there = upload(problem, "the problem's tables"), upload(asked, "the quantities' tables")
         key, design = cuda.to_device(rng.cell_key(seed, cell.name)), DESIGNS[cell.design]
         values = allocate("the quantities' values", (len(quantities), min(segment, replications)))
         parts = []
@@ -151,13 +118,13 @@ class CudaEngine:
 
             def run(start: int, count: int, scratch: list[Any], begin: int = begin) -> None:
                 where = (first + begin, start, count, key, cell.group_size, design, *there)
-                room = bodies.Room(*scratch)
+                room = Room(*scratch)
                 if plain:
-                    launch(bodies.one_prompt_kernel, count, *where, tabled, room, values)
+                    launch(kernels.one_prompt_kernel, count, *where, tabled, room, values)
                 else:
-                    launch(bodies.minibatch_kernel, count, *where, room, values)
+                    launch(kernels.minibatch_kernel, count, *where, room, values)
 
-            in_chunks(size, shapes, run)
+            in_chunks(size, room_shapes, run)
             parts.append(_reduced(values, size))
         return reduce(MomentSums.merge, parts)
 
@@ -180,7 +147,7 @@ def _reduced(values: Any, count: int) -> MomentSums:
     sums = allocate("the quantities' sums", (used, quantities))
     products = allocate("the quantities' products", (used, quantities, quantities))
     base = allocate("the first values", (quantities,))
-    launch(bodies.reduce_kernel, used * quantities, values, count, tiles, base, sums, products)
+    launch(kernels.reduce_kernel, used * quantities, values, count, tiles, base, sums, products)
     added = sums.copy_to_host().sum(axis=0)
     lower = np.tril(products.copy_to_host().sum(axis=0))
     both = lower + np.tril(lower, -1).T - np.outer(added, added) / count

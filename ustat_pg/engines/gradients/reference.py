@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ... import rng
 from ...estimators import gradient
-from ..base import Array, Draws, MomentSums
+from ..base import Array, Draws, Integers, MomentSums
 from .cell import (
     Distance,
     GradientCell,
@@ -28,11 +27,11 @@ _CHUNK_BYTES = 64_000_000
 def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Draws:
     """The outcomes of replications ``first`` onwards: contexts (R, B), the rest (R, B, G)."""
     key = rng.cell_key(seed, cell.name)
-    numbers = np.arange(first, first + replications, dtype=np.uint64)
+    numbers = first + np.arange(replications)
     contexts = _contexts(cell, key, numbers)
     outcomes = cell.problem.outcomes
     ends = rng.thresholds(outcomes.probs)
-    slots = np.arange(cell.batch_size, dtype=np.uint64)
+    slots = np.arange(cell.batch_size)
     words = rng.words(key, numbers[:, None], slots, cell.group_size)
     chosen = (words[..., None] >= ends[contexts][:, :, None, :]).sum(axis=-1)
     arms = outcomes.arms[contexts[:, :, None], chosen]
@@ -41,23 +40,16 @@ def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Dra
     return Draws(contexts, arms, rewards, norms)
 
 
-def _contexts(
-    cell: GradientCell, key: NDArray[np.uint64], numbers: NDArray[np.uint64]
-) -> NDArray[np.int64]:
+def _contexts(cell: GradientCell, key: Integers, numbers: Integers) -> Integers:
     total, batch = cell.problem.contexts, cell.batch_size
     if cell.design == "fixed":
         return np.broadcast_to(np.arange(total), (len(numbers), total)).astype(np.int64)
     words = rng.words(key, numbers, rng.CONTEXT_SLOT, batch)
     if cell.design == "iid":
         ends = rng.thresholds(cell.problem.context_probs)
-        return np.searchsorted(ends, words.astype(np.uint64), side="right").astype(np.int64)
-    # Fisher-Yates: place b swaps with one of the places b to N-1.
+        return np.searchsorted(ends, words, side="right").astype(np.int64)
     order = np.tile(np.arange(total, dtype=np.int64), (len(numbers), 1))
-    rows = np.arange(len(numbers))
-    for b in range(batch):
-        step = (words[:, b].astype(np.uint64) * np.uint64(total - b)) >> np.uint64(32)
-        place = b + step.astype(np.int64)
-        order[rows, b], order[rows, place] = order[rows, place], order[rows, b].copy()
+    rng.shuffle(order, words)
     return order[:, :batch]
 
 

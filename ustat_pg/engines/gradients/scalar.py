@@ -1,82 +1,141 @@
-"""The scalar bodies of the cuda engine: one replication of a minibatch, one thread each.
+"""The scalar bodies of gradients: one replication of a minibatch.
 
-Each is a plain function of one replication, its scratch passed in, that numba compiles for a CPU
-too: a law test runs it there beside the cpu engine. What :mod:`ustat_pg.engines.gradients.lanes` does
-one replication at a time (prompts, groups, inner products, squares) is called from there, so that
-both engines run the same lines. As there, an estimator is a combination of
+Every estimator here is a combination of three vectors of a prompt's group,
 
     P = (1/G) Σ zᵢ sᵢ,   Q = (1/G) Σ sᵢ,   W = (1/G) Σ Aᵢ sᵢ  (Aᵢ norm-weighted),
 
-:func:`minibatch` takes every cell and quantity, :func:`one_prompt` what most claims ask. The
-scratch of all threads stands in arrays whose last axis is the thread, so that threads side by side
-read numbers side by side.
+namely P - b(x) Q for a baseline of the prompt only, (G P - Σz Q)/(G-1) for grpo, P - (Σz/G) Q for
+the group mean, W for the norm-weighted one. So a group is read once, and each estimator's squared
+error follows from inner products of these vectors and g.
 
-Kernels are compiled anew in each process: numba's cache follows the file that a kernel stands in,
-and these call another's functions. numba 0.68 has no option against fused multiply-adds on a
-device; a float here may differ from the cpu engine's in the last places, an integer never does.
+Scores come in two forms: ``kron``, s(x, k) = φ(x) ⊗ (e_k - π(x)), where the inner products need
+K-vectors only (tabular: φ(x) = e_x); and dense, s(x, k) given as an array (X, K, d).
+
+:func:`minibatches` takes every cell and quantity, :func:`one_prompt` what most claims ask. numba
+compiles both for a device, one thread to a replication, and :func:`minibatches` for a CPU, where
+:func:`block` loops over it. Their scratch is passed in.
+
+numba 0.68 has no option against fused multiply-adds on a device; a float there may differ from the
+cpu engine's in the last places, an integer never does.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import cuda, njit
 from numpy.typing import NDArray
 
+from ...compiled import body
 from ...rng import CONTEXT_SLOT
-from .lanes import (
-    DENSE,
-    DISTANCE,
-    GROUP_MEAN,
-    GRPO,
-    LINEAR,
-    PROB,
-    PROJECTION,
-    PROMPT_ONLY,
-    REWARD,
-    SQUARED_ERROR,
-    WITHOUT_REPLACEMENT,
-    _apply,
-    _coefficients,
-    _cross_gram,
-    _group,
-    _own_gram,
-    _pick_at,
-    _prompts,
-    _square,
-)
+from ..draws import swap, words_at
 
 __all__ = [
+    "Asked",
     "Room",
-    "draw_kernel",
-    "floor_kernel",
-    "minibatch",
-    "minibatch_kernel",
+    "Search",
+    "Tables",
+    "block",
+    "draw_block",
+    "minibatches",
     "one_prompt",
-    "one_prompt_kernel",
-    "philox",
-    "reduce_kernel",
 ]
 
-_SLOT = np.uint64(CONTEXT_SLOT)
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
+PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED = 0, 1, 2, 3
+SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION = 0, 1, 2, 3
+IID, FIXED, WITHOUT_REPLACEMENT = 0, 1, 2
+TABULAR, SHARED, DENSE = 0, 1, 2
+
+REWARD, PROB, LINEAR = 0, 1, 2
+"""The columns of a problem's rows."""
+
+ONE = np.uint64(1)
+
+CHUNK = 64
+"""Replications that a block adds up at once."""
+
+
+class Search(NamedTuple):
+    """Thresholds of categorical draws, with a guide table: where the search for a word starts."""
+
+    ends: NDArray[np.int64]
+    guide: NDArray[np.int32]
+    shift: int
+
+
+class Tables(NamedTuple):
+    """A problem as the body reads it.
+
+    Arguments:
+        contexts: thresholds of ρ, (X,).
+        outcomes: thresholds of each context's (arm, reward) pairs, (X, M).
+        arm, reward: of each outcome, (X, M); rewards are about their context's ``centre`` (X,),
+            so that an offset of all rewards costs no precision.
+        form: TABULAR, SHARED or DENSE.
+        probs: π, (X, K); probs_sq: ‖π‖², (X,).
+        features: φ(x), (X, m), for SHARED; features_sq: ‖φ(x)‖², (X,).
+        dense: s(x, k), (X, K, d), for DENSE.
+        norms: ‖s(x, k)‖², (X, K).
+        linear: ⟨s(x, k), g⟩, (X, K); target_sq: ‖g‖².
+        row: reward, π and ⟨s, g⟩ of each outcome, (X, M, 4), side by side in memory; last, 0.
+        distinct: whether no two outcomes of a context have the same arm.
+    """
+
+    contexts: Search
+    outcomes: Search
+    arm: NDArray[np.int64]
+    reward: NDArray[np.float64]
+    centre: NDArray[np.float64]
+    form: int
+    probs: NDArray[np.float64]
+    probs_sq: NDArray[np.float64]
+    features: NDArray[np.float64]
+    features_sq: NDArray[np.float64]
+    dense: NDArray[np.float64]
+    norms: NDArray[np.float64]
+    linear: NDArray[np.float64]
+    target_sq: float
+    row: NDArray[np.float64]
+    distinct: bool
+
+
+class Asked(NamedTuple):
+    """The quantities as the body reads them.
+
+    Arguments:
+        kinds: PROMPT_ONLY, GRPO, ... of each estimator, (E,).
+        baselines: b(x) of each, about the context's centre, (E, X).
+        weighted: whether one of them is norm-weighted.
+        quantity: SQUARED_ERROR, DISTANCE, ... of each quantity, (Q,).
+        first: its estimator, (Q,); second: its other estimator, or number of direction, (Q,).
+        along: ⟨s(x, k), u⟩ for each direction u, (J, X, K); target_along: ⟨g, u⟩, (J,).
+    """
+
+    kinds: NDArray[np.int64]
+    baselines: NDArray[np.float64]
+    weighted: bool
+    quantity: NDArray[np.int64]
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    along: NDArray[np.float64]
+    target_along: NDArray[np.float64]
 
 
 class Room(NamedTuple):
-    """Scratch of n threads, the last axis n: what a thread reads before it has written is order.
+    """The scratch of one replication: what is read before it is written is ``order``, 0 to X - 1.
+
+    Scratch of many threads has a last axis for them; :func:`room_of` is a thread's.
 
     Arguments:
-        order, undo, xs: for the prompts, (X, n), (B, n), (B, n).
-        chosen: outcomes, or arms, of a group, (G, n).
-        rewards: of a group, (G, n), for one_prompt.
-        mass: weights by arm or coordinate, (V, B, W, n); (1, K, 2, n) for one_prompt.
-        weights: (V, G, n).
-        sums: of rewards, (B, n).
-        gram: (B, B, V, V, n).
-        lin, lin_along: (B, V, n), (J, B, V, n).
-        coef: (E, B, V, n); diff: (B, V, n).
+        order, undo, xs: for the prompts, (X,), (B,), (B,).
+        chosen: outcomes, or arms, of a group, (G,).
+        rewards: of a group, (G,), for one_prompt.
+        mass: weights by arm or coordinate, (V, B, W); (1, K, 2) for one_prompt.
+        weights: (V, G).
+        sums: of rewards, (B,).
+        gram: (B, B, V, V).
+        lin, lin_along: (B, V), (J, B, V).
+        coef: (E, B, V); diff: (B, V).
     """
 
     order: NDArray[np.int64]
@@ -94,193 +153,360 @@ class Room(NamedTuple):
     diff: NDArray[np.float64]
 
 
-@njit(nogil=True, inline="always")
-def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Philox 4x32-10 of :mod:`ustat_pg.rng`; words of 32 bits in, words in eight bytes out.
-
-    Between rounds words stand in four bytes: the device's compiler then multiplies 32 bits by 32.
-    """
-    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    w0, w1, w2, w3 = np.uint32(c0), np.uint32(c1), np.uint32(c2), np.uint32(c3)
-    for _ in range(10):
-        product_0 = np.uint64(0xD2511F53) * np.uint64(w0)
-        product_1 = np.uint64(0xCD9E8D57) * np.uint64(w2)
-        w0 = np.uint32((product_1 >> half) ^ np.uint64(w1) ^ k0)
-        w1 = np.uint32(product_1 & mask)
-        w2 = np.uint32((product_0 >> half) ^ np.uint64(w3) ^ k1)
-        w3 = np.uint32(product_0 & mask)
-        k0 = (k0 + np.uint64(0x9E3779B9)) & mask
-        k1 = (k1 + np.uint64(0xBB67AE85)) & mask
-    return np.uint64(w0), np.uint64(w1), np.uint64(w2), np.uint64(w3)
-
-
-@njit(nogil=True)
-def _choose(design: Any, rep: Any, key: Any, tables: Any, order: Any, undo: Any, xs: Any) -> None:
-    """The prompts of one replication, (B,)."""
+@body(inline=True)
+def room_of(room, i, design):
+    """The scratch of thread i, ready to be read."""
+    order = room.order[:, i]
     if design == WITHOUT_REPLACEMENT:
         for x in range(len(order)):
             order[x] = x
-    _prompts(design, rep, key, tables.contexts, order, undo, xs)
+    return Room(
+        order,
+        room.undo[:, i],
+        room.xs[:, i],
+        room.chosen[:, i],
+        room.rewards[:, i],
+        room.mass[:, :, :, i],
+        room.weights[:, :, i],
+        room.sums[:, i],
+        room.gram[:, :, :, :, i],
+        room.lin[:, :, i],
+        room.lin_along[:, :, :, i],
+        room.coef[:, :, :, i],
+        room.diff[:, :, i],
+    )
 
 
-@njit(nogil=True, error_model="numpy")
-def minibatch(
-    rep: Any,
-    i: Any,
-    key: Any,
-    group: Any,
-    design: Any,
-    tables: Any,
-    asked: Any,
-    room: Any,
-    out: Any,
-) -> None:
-    """The quantities of replication ``rep``, (Q,), in column i of the scratch.
+@body(inline=True)
+def pick(word, ends, guide, shift):
+    """The outcome that a word chooses: indexed search (Chen and Asau 1974)."""
+    # Indices without a sign, which need no look at whether they count from the end.
+    j = np.uint64(guide[np.uint64(word >> shift)])
+    # The first step without a branch: it is the one that a processor cannot foresee.
+    j += np.uint64(word >= ends[j])
+    while word >= ends[j]:
+        j += ONE
+    return j
 
-    One round of :func:`ustat_pg.engines.gradients.lanes.block`.
+
+@body(inline=True)
+def pick_at(word, x, ends, guide, shift):
+    """The outcome that a word chooses in row x of tables, without a view of the row."""
+    j = np.uint64(guide[x, np.uint64(word >> shift)])
+    j += np.uint64(word >= ends[x, j])
+    while word >= ends[x, j]:
+        j += ONE
+    return j
+
+
+@body
+def draw_prompts(design, rep, key, search, order, undo, out):
+    """Choose the prompts of one replication; ``order`` enters and leaves as 0 to X - 1."""
+    batch = len(out)
+    if design == FIXED:
+        for b in range(batch):
+            out[b] = b
+        return
+    words = (0, 0, 0, 0)
+    for b in range(batch):
+        if b % 4 == 0:
+            words = words_at(b // 4, CONTEXT_SLOT, rep, key)
+        if design == IID:
+            out[b] = pick(words[b % 4], search.ends, search.guide, search.shift)
+        else:
+            undo[b] = swap(order, b, words[b % 4])
+            out[b] = order[b]
+    if design == WITHOUT_REPLACEMENT:
+        for b in range(batch - 1, -1, -1):
+            order[b], order[undo[b]] = order[undo[b]], order[b]
+
+
+@body
+def draw_group(rep, slot, key, search, x, out):
+    """Choose the outcomes of one prompt's group."""
+    ends, guide, shift = search.ends[x], search.guide[x], search.shift
+    size = len(out)
+    for start in range(0, size, 4):
+        w0, w1, w2, w3 = words_at(start // 4, slot, rep, key)
+        out[start] = pick(w0, ends, guide, shift)
+        if start + 1 < size:
+            out[start + 1] = pick(w1, ends, guide, shift)
+        if start + 2 < size:
+            out[start + 2] = pick(w2, ends, guide, shift)
+        if start + 3 < size:
+            out[start + 3] = pick(w3, ends, guide, shift)
+
+
+@body
+def draw_block(first, key, design, tables, contexts, chosen):
+    """Fill contexts (R, B) and outcome numbers (R, B, G): what the agreement tests compare."""
+    order = np.arange(len(tables.contexts.ends))
+    undo = np.empty(contexts.shape[1], np.int64)
+    for r in range(len(contexts)):
+        draw_prompts(design, first + r, key, tables.contexts, order, undo, contexts[r])
+        for b in range(contexts.shape[1]):
+            draw_group(first + r, b, key, tables.outcomes, contexts[r, b], chosen[r, b])
+
+
+@body
+def coefficients(asked, group, xs, sums, coef):
+    """Each estimator by its multiples of P, Q and W, (E, B, V), at prompts xs with reward sums."""
+    coef[:] = 0.0
+    for e in range(len(asked.kinds)):
+        kind = asked.kinds[e]
+        for b in range(len(xs)):
+            if kind == PROMPT_ONLY:
+                coef[e, b, 0] = 1.0
+                coef[e, b, 1] = -asked.baselines[e, xs[b]]
+            elif kind == GRPO:
+                coef[e, b, 0] = group / (group - 1.0)
+                coef[e, b, 1] = -sums[b] / (group - 1.0)
+            elif kind == GROUP_MEAN:
+                coef[e, b, 0] = 1.0
+                coef[e, b, 1] = -sums[b] / group
+            else:
+                coef[e, b, 2] = 1.0
+
+
+@body
+def own_gram(x, b, chosen, tables, weights, mass, gram):
+    """Inner products within one prompt, in O(G): weights (V, G) per output, mass (V, B, K) per arm.
+
+    ⟨φ⊗(w - |w|π), φ⊗(u - |u|π)⟩ = ‖φ‖² (Σ w u - |w| Σ u π - |u| Σ w π + |w||u| ‖π‖²), and the
+    sum of w u over arms is the sum over outputs of the output's w times its arm's u.
     """
+    probs = tables.probs
+    for v in range(len(weights)):
+        for u in range(v + 1):
+            both = 0.0
+            at_v = 0.0
+            at_u = 0.0
+            whole_v = 0.0
+            whole_u = 0.0
+            for i in range(len(chosen)):
+                k = tables.arm[x, chosen[i]]
+                both += weights[v, i] * mass[u, b, k]
+                at_v += weights[v, i] * probs[x, k]
+                at_u += weights[u, i] * probs[x, k]
+                whole_v += weights[v, i]
+                whole_u += weights[u, i]
+            s = tables.features_sq[x] * (
+                both - whole_v * at_u - whole_u * at_v + whole_v * whole_u * tables.probs_sq[x]
+            )
+            gram[b, b, v, u] = s
+            gram[b, b, u, v] = s
+
+
+@body
+def cross_gram(xs, tables, mass, gram):
+    """Inner products between the prompts of a minibatch."""
+    vectors, batch, width = mass.shape
+    form, features, probs = tables.form, tables.features, tables.probs
+    if form != DENSE:
+        for v in range(vectors):
+            for b in range(batch):
+                whole = 0.0
+                for k in range(width):
+                    whole += mass[v, b, k]
+                for k in range(width):
+                    mass[v, b, k] -= whole * probs[xs[b], k]
+    for b in range(batch):
+        for c in range(b):
+            scale = 1.0
+            if form == TABULAR:
+                scale = 1.0 if xs[b] == xs[c] else 0.0
+            elif form == SHARED:
+                scale = 0.0
+                for m in range(features.shape[1]):
+                    scale += features[xs[b], m] * features[xs[c], m]
+            for v in range(vectors):
+                for u in range(vectors):
+                    s = 0.0
+                    if scale != 0.0:
+                        for k in range(width):
+                            s += mass[v, b, k] * mass[u, c, k]
+                    gram[b, c, v, u] = scale * s
+                    gram[c, b, u, v] = scale * s
+
+
+@body
+def square(coef, gram):
+    """‖Σ_b Σ_v coef[b, v] vector[b, v]‖²."""
+    batch, vectors = coef.shape
+    s = 0.0
+    for b in range(batch):
+        for c in range(batch):
+            for v in range(vectors):
+                for u in range(vectors):
+                    s += coef[b, v] * coef[c, u] * gram[b, c, v, u]
+    return s
+
+
+@body
+def combine(coef, lin):
+    """Σ_b Σ_v coef[b, v] lin[b, v]."""
+    s = 0.0
+    for b in range(coef.shape[0]):
+        for v in range(coef.shape[1]):
+            s += coef[b, v] * lin[b, v]
+    return s
+
+
+@body
+def minibatches(first, count, key, group, design, tables, asked, room, out):
+    """Fill ``out`` (Q, count) with the quantities of replications ``first`` onwards."""
+    # Taken out of the tuples once for many replications: each array costs a reference counted.
     form, arm, reward, norms = tables.form, tables.arm, tables.reward, tables.norms
     dense, linear, along = tables.dense, tables.linear, asked.along
-    xs, chosen, sums = room.xs[:, i], room.chosen[:, i], room.sums[:, i]
-    mass, weights, gram = room.mass[:, :, :, i], room.weights[:, :, i], room.gram[:, :, :, :, i]
-    lin, lin_along = room.lin[:, :, i], room.lin_along[:, :, :, i]
-    coef, diff = room.coef[:, :, :, i], room.diff[:, :, i]
+    xs, chosen, sums = room.xs, room.chosen, room.sums
+    mass, weights, gram = room.mass, room.weights, room.gram
+    lin, lin_along, coef, diff = room.lin, room.lin_along, room.coef, room.diff
     vectors, batch, width = mass.shape
     directions = along.shape[0]
     share, per_prompt = 1.0 / group, 1.0 / batch
-    _choose(design, rep, key, tables, room.order[:, i], room.undo[:, i], xs)
-    for b in range(batch):
-        x = xs[b]
-        _group(rep, b, key, tables.outcomes, x, chosen)
-        for v in range(vectors):
-            lin[b, v] = 0.0
-            for j in range(directions):
-                lin_along[j, b, v] = 0.0
-            if form == DENSE or batch > 1:
-                for k in range(width):
-                    mass[v, b, k] = 0.0
-            else:
-                for n in range(group):
-                    mass[v, b, arm[x, chosen[n]]] = 0.0
-        own_sum = 0.0
-        for n in range(group):
-            own_sum += reward[x, chosen[n]]
-        sums[b] = own_sum
-        weight_sum = 0.0
-        weighted_sum = 0.0
-        if asked.weighted:
-            for n in range(group):
-                weight_sum += norms[x, arm[x, chosen[n]]]
-                weighted_sum += norms[x, arm[x, chosen[n]]] * reward[x, chosen[n]]
-        for n in range(group):
-            k = arm[x, chosen[n]]
-            z = reward[x, chosen[n]]
+    for r in range(count):
+        rep = first + r
+        draw_prompts(design, rep, key, tables.contexts, room.order, room.undo, xs)
+        for b in range(batch):
+            x = xs[b]
+            draw_group(rep, b, key, tables.outcomes, x, chosen)
             for v in range(vectors):
-                w = share
-                if v == 0:
-                    w = z * share
-                elif v == 2:
-                    own = _others(x, n, chosen, tables, weight_sum, weighted_sum)
-                    w = share * (z - own)
-                weights[v, n] = w
-                lin[b, v] += w * linear[x, k]
+                lin[b, v] = 0.0
                 for j in range(directions):
-                    lin_along[j, b, v] += w * along[j, x, k]
-                if form == DENSE:
-                    for m in range(width):
-                        mass[v, b, m] += w * dense[x, k, m]
+                    lin_along[j, b, v] = 0.0
+                if form == DENSE or batch > 1:
+                    for k in range(width):
+                        mass[v, b, k] = 0.0
                 else:
-                    mass[v, b, k] += w
-        if form == DENSE:
-            for v in range(vectors):
-                for u in range(v + 1):
-                    s = 0.0
-                    for m in range(width):
-                        s += mass[v, b, m] * mass[u, b, m]
-                    gram[b, b, v, u] = s
-                    gram[b, b, u, v] = s
-        else:
-            _own_gram(x, b, chosen, tables, weights, mass, gram)
-    if batch > 1:
-        _cross_gram(xs, tables, mass, gram)
-    _coefficients(asked, group, xs, sums, coef)
-    for q in range(len(asked.quantity)):
-        first, second = asked.first[q], asked.second[q]
-        if asked.quantity[q] == DISTANCE:
-            for b in range(batch):
+                    for n in range(group):
+                        mass[v, b, arm[x, chosen[n]]] = 0.0
+            own_sum = 0.0
+            for n in range(group):
+                own_sum += reward[x, chosen[n]]
+            sums[b] = own_sum
+            weight_sum = 0.0
+            weighted_sum = 0.0
+            if asked.weighted:
+                for n in range(group):
+                    weight_sum += norms[x, arm[x, chosen[n]]]
+                    weighted_sum += norms[x, arm[x, chosen[n]]] * reward[x, chosen[n]]
+            for n in range(group):
+                k = arm[x, chosen[n]]
+                z = reward[x, chosen[n]]
                 for v in range(vectors):
-                    diff[b, v] = coef[first, b, v] - coef[second, b, v]
-            out[q] = _square(diff, gram) * per_prompt * per_prompt
-        elif asked.quantity[q] == SQUARED_ERROR:
-            out[q] = (
-                _square(coef[first], gram) * per_prompt * per_prompt
-                - 2.0 * _apply(coef[first], lin) * per_prompt
-                + tables.target_sq
-            )
-        else:
-            s = _apply(coef[first], lin_along[second]) * per_prompt - asked.target_along[second]
-            out[q] = s if asked.quantity[q] == PROJECTION else s * s
+                    if v == 0:
+                        w = z * share
+                    elif v == 1:
+                        w = share
+                    else:
+                        others = 0.0
+                        others_weighted = 0.0
+                        if weight_sum - norms[x, k] > 1e-3 * weight_sum:
+                            others = weight_sum - norms[x, k]
+                            others_weighted = weighted_sum - norms[x, k] * z
+                        else:
+                            # The own norm dwarfs the others: add them up rather than subtract.
+                            for j in range(group):
+                                if j != n:
+                                    norm = norms[x, arm[x, chosen[j]]]
+                                    others += norm
+                                    others_weighted += norm * reward[x, chosen[j]]
+                        # 0/0 is a baseline of 0 by definition, which is minus the centre here.
+                        own = -tables.centre[x]
+                        if others > 0.0:
+                            own = others_weighted / others
+                        w = share * (z - own)
+                    weights[v, n] = w
+                    lin[b, v] += w * linear[x, k]
+                    for j in range(directions):
+                        lin_along[j, b, v] += w * along[j, x, k]
+                    if form == DENSE:
+                        for m in range(width):
+                            mass[v, b, m] += w * dense[x, k, m]
+                    else:
+                        mass[v, b, k] += w
+            if form == DENSE:
+                for v in range(vectors):
+                    for u in range(v + 1):
+                        s = 0.0
+                        for m in range(width):
+                            s += mass[v, b, m] * mass[u, b, m]
+                        gram[b, b, v, u] = s
+                        gram[b, b, u, v] = s
+            else:
+                own_gram(x, b, chosen, tables, weights, mass, gram)
+        if batch > 1:
+            cross_gram(xs, tables, mass, gram)
+        coefficients(asked, group, xs, sums, coef)
+        for q in range(len(asked.quantity)):
+            one, other = asked.first[q], asked.second[q]
+            if asked.quantity[q] == DISTANCE:
+                for b in range(batch):
+                    for v in range(vectors):
+                        diff[b, v] = coef[one, b, v] - coef[other, b, v]
+                out[q, r] = square(diff, gram) * per_prompt * per_prompt
+            elif asked.quantity[q] == SQUARED_ERROR:
+                out[q, r] = (
+                    square(coef[one], gram) * per_prompt * per_prompt
+                    - 2.0 * combine(coef[one], lin) * per_prompt
+                    + tables.target_sq
+                )
+            else:
+                s = combine(coef[one], lin_along[other]) * per_prompt - asked.target_along[other]
+                out[q, r] = s if asked.quantity[q] == PROJECTION else s * s
 
 
-@njit(nogil=True, error_model="numpy")
-def _others(x: Any, i: Any, chosen: Any, tables: Any, weight: Any, weighted: Any) -> Any:
-    """The norm-weighted mean reward of a group's other outputs; the sums are the whole group's."""
-    arm, reward, norms = tables.arm, tables.reward, tables.norms
-    norm = norms[x, arm[x, chosen[i]]]
-    others = 0.0
-    others_weighted = 0.0
-    if weight - norm > 1e-3 * weight:
-        others = weight - norm
-        others_weighted = weighted - norm * reward[x, chosen[i]]
-    else:
-        # The own norm dwarfs the others: add them up rather than subtract.
-        for j in range(len(chosen)):
-            if j != i:
-                n = norms[x, arm[x, chosen[j]]]
-                others += n
-                others_weighted += n * reward[x, chosen[j]]
-    # 0/0 is a baseline of 0 by definition, which is minus the centre here.
-    return others_weighted / others if others > 0.0 else -tables.centre[x]
+@body
+def block(first, replications, key, group, design, tables, asked, room, total, products):
+    """Fill the quantities' means ``total`` (Q,) and centred products (Q, Q) over a block."""
+    count = len(asked.quantity)
+    values, base, added = np.zeros((count, CHUNK)), np.zeros(count), np.zeros(count)
+    for x in range(len(room.order)):
+        room.order[x] = x
+    for start in range(0, replications, CHUNK):
+        used = min(CHUNK, replications - start)
+        minibatches(first + start, used, key, group, design, tables, asked, room, values)
+        # Sums about the first replication's values, which are near the mean: no cancellation.
+        if start == 0:
+            for q in range(count):
+                base[q] = values[q, 0]
+        for r in range(used):
+            for q in range(count):
+                values[q, r] -= base[q]
+                added[q] += values[q, r]
+                for p in range(q + 1):
+                    products[q, p] += values[q, r] * values[p, r]
+    for q in range(count):
+        total[q] = base[q] + added[q] / replications
+        for p in range(q + 1):
+            products[q, p] -= added[q] * added[p] / replications
+            products[p, q] = products[q, p]
 
 
-@njit(nogil=True, error_model="numpy")
-def one_prompt(
-    rep: Any,
-    i: Any,
-    key: Any,
-    group: Any,
-    design: Any,
-    tables: Any,
-    asked: Any,
-    tabled: Any,
-    room: Any,
-    out: Any,
-) -> None:
-    """What :func:`minibatch` does, for batch 1, scores in kron form, and quantities of P and Q alone.
+@body
+def one_prompt(rep, key, group, design, tables, asked, tabled, room, out):
+    """What :func:`minibatches` does, for batch 1, scores in kron form, and quantities of P and Q alone.
 
     Outputs of the same arm are found in a table by arm, or, where ``tabled`` is false, by comparing
     each output with those before it: no memory but the group's own.
     """
     row, arm = tables.row, tables.arm
     ends, guide, shift = tables.outcomes.ends, tables.outcomes.guide, tables.outcomes.shift
-    chosen, rewards, mass = room.chosen[:, i], room.rewards[:, i], room.mass[0, :, :, i]
+    chosen, rewards, mass = room.chosen, room.rewards, room.mass[0]
     x = np.int64(0)
     if len(ends) > 1:
-        _choose(design, rep, key, tables, room.order[:, i], room.undo[:, i], room.xs[:, i])
-        x = room.xs[0, i]
+        draw_prompts(design, rep, key, tables.contexts, room.order, room.undo, room.xs)
+        x = room.xs[0]
     if tabled:
         for k in range(len(mass)):
             mass[k, 0] = 0.0
             mass[k, 1] = 0.0
     whole = at_p = at_q = lin_p = lin_q = pp = pq = qq = 0.0
-    zero = np.uint64(0)
-    w0, w1, w2, w3 = zero, zero, zero, zero
+    w0, w1, w2, w3 = 0, 0, 0, 0
     for n in range(group):
         if n % 4 == 0:
-            w0, w1, w2, w3 = philox(
-                np.uint64(n // 4), zero, rep & _LOW, rep >> _HALF, key[0], key[1]
-            )
-        j = _pick_at(w0, x, ends, guide, shift)
+            w0, w1, w2, w3 = words_at(n // 4, 0, rep, key)
+        j = pick_at(w0, x, ends, guide, shift)
         w0, w1, w2 = w1, w2, w3
         z, prob, linear, k = row[x, j, REWARD], row[x, j, PROB], row[x, j, LINEAR], arm[x, j]
         whole += z
@@ -324,8 +550,8 @@ def one_prompt(
         )
 
 
-@njit(nogil=True, error_model="numpy")
-def _multiples(asked: Any, e: Any, x: Any, group: Any, whole: Any) -> Any:
+@body
+def _multiples(asked, e, x, group, whole):
     """An estimator's multiples of P and Q, from the sum of its group's rewards."""
     kind = asked.kinds[e]
     if kind == PROMPT_ONLY:
@@ -335,111 +561,3 @@ def _multiples(asked: Any, e: Any, x: Any, group: Any, whole: Any) -> Any:
     if kind == GROUP_MEAN:
         return 1.0, -whole / group
     return np.nan, np.nan
-
-
-@cuda.jit
-def minibatch_kernel(
-    first: Any,
-    start: Any,
-    count: Any,
-    key: Any,
-    group: Any,
-    design: Any,
-    tables: Any,
-    asked: Any,
-    room: Any,
-    values: Any,
-) -> None:
-    """Fill columns ``start`` to ``start + count`` of values (Q, R): one replication a thread."""
-    i: Any = cuda.grid(1)  # type: ignore[call-arg]
-    if i < count:
-        rep = np.uint64(first) + np.uint64(start + i)
-        minibatch(rep, i, key, group, design, tables, asked, room, values[:, start + i])
-
-
-@cuda.jit
-def one_prompt_kernel(
-    first: Any,
-    start: Any,
-    count: Any,
-    key: Any,
-    group: Any,
-    design: Any,
-    tables: Any,
-    asked: Any,
-    tabled: Any,
-    room: Any,
-    values: Any,
-) -> None:
-    """Fill columns ``start`` to ``start + count`` of values (Q, R): one replication a thread."""
-    i: Any = cuda.grid(1)  # type: ignore[call-arg]
-    if i < count:
-        rep = np.uint64(first) + np.uint64(start + i)
-        one_prompt(rep, i, key, group, design, tables, asked, tabled, room, values[:, start + i])
-
-
-@cuda.jit
-def draw_kernel(
-    first: Any,
-    count: Any,
-    key: Any,
-    design: Any,
-    tables: Any,
-    order: Any,
-    undo: Any,
-    xs: Any,
-    contexts: Any,
-    chosen: Any,
-) -> None:
-    """Fill contexts (B, count) and outcome numbers (B, G, count)."""
-    i: Any = cuda.grid(1)  # type: ignore[call-arg]
-    if i < count:
-        rep = np.uint64(first) + np.uint64(i)
-        _choose(design, rep, key, tables, order[:, i], undo[:, i], xs[:, i])
-        for b in range(len(contexts)):
-            contexts[b, i] = xs[b, i]
-            _group(rep, b, key, tables.outcomes, contexts[b, i], chosen[b, :, i])
-
-
-@cuda.jit
-def reduce_kernel(values: Any, count: Any, tiles: Any, base: Any, sums: Any, products: Any) -> None:
-    """Sums (tiles, Q) and products (tiles, Q, Q) about the first replication's
-    values ``base`` (Q,), of values (Q, R).
-
-    Tile t holds replications t, t + tiles, …, added in that order whatever the launch.
-    """
-    i: Any = cuda.grid(1)  # type: ignore[call-arg]
-    used, total = sums.shape
-    if i < used * total:
-        # Threads side by side read replications side by side.
-        q, t = i // used, i % used
-        for p in range(q + 1):
-            products[t, q, p] = 0.0
-        added = 0.0
-        for r in range(t, count, tiles):
-            off = values[q, r] - values[q, 0]
-            added += off
-            for p in range(q + 1):
-                products[t, q, p] += off * (values[p, r] - values[p, 0])
-        sums[t, q] = added
-        if t == 0:
-            base[q] = values[q, 0]
-
-
-@cuda.jit
-def floor_kernel(first: Any, count: Any, key: Any, slots: Any, blocks: Any, out: Any) -> None:
-    """The words of ``blocks`` blocks at each of ``slots`` slots, and nothing else: their xor, (count,).
-
-    What no engine can be faster than: benchmarks compare with it.
-    """
-    i: Any = cuda.grid(1)  # type: ignore[call-arg]
-    if i < count:
-        rep = np.uint64(first) + np.uint64(i)
-        seen = np.uint64(0)
-        for slot in range(slots):
-            for block in range(blocks):
-                w0, w1, w2, w3 = philox(
-                    np.uint64(block), np.uint64(slot), rep & _LOW, rep >> _HALF, key[0], key[1]
-                )
-                seen ^= w0 ^ w1 ^ w2 ^ w3
-        out[i] = seen

@@ -33,9 +33,9 @@ from ... import rng
 from ...policies import OutputSpace
 from ...policies.network import CausalTransformer
 from ...policies.transformer import TransformerPolicy
+from ...rng import words
 from ...validation import InputError
 from ..base import Array, Estimator, expected_reward, optimal_baseline
-from ..torch_draws import words
 from .cell import NetworkTraining
 from .models import Model, model_of
 
@@ -196,8 +196,8 @@ class _Problem:
         values, law = training.reward_law
         self.space = model.space
         self.contexts, self.arms, self.values = values.shape
-        self.prompts = integers(rng.thresholds(training.context_probs).astype(np.int64))
-        self.law = integers(rng.thresholds(law).astype(np.int64)).flatten(0, 1)
+        self.prompts = integers(rng.thresholds(training.context_probs))
+        self.law = integers(rng.thresholds(law)).flatten(0, 1)
         self.rewards = doubles(np.array(values)).flatten(0, 1)
         self.mean_rewards = doubles(np.array(training.mean_rewards))
         self.probs = doubles(np.array(training.context_probs))
@@ -227,7 +227,7 @@ class _Problem:
 
 
 def _prompts(
-    training: NetworkTraining, key: NDArray[np.uint64], numbers: Tensor, ends: Tensor
+    training: NetworkTraining, key: NDArray[np.int64], numbers: Tensor, ends: Tensor
 ) -> Tensor:
     """The prompts of whole runs, (T, R, B)."""
     batch, total, runs = training.batch_size, len(ends), len(numbers)
@@ -241,22 +241,18 @@ def _prompts(
             drawn = words(key, numbers, slot, count, first)
             parts.append(torch.searchsorted(ends, drawn.contiguous(), right=True).int())
             continue
-        # Whole epochs. Fisher-Yates: place j swaps with one of the places j to X-1.
+        # Whole epochs.
         epochs = -(-count // total)
-        drawn = words(key, numbers, slot, epochs * total, first).reshape(runs, epochs, total)
-        order = torch.arange(total, device=ends.device).expand(runs, epochs, total).clone()
-        for place in range(total):
-            other = (place + ((drawn[..., place] * (total - place)) >> 32))[..., None]
-            taken = order.gather(-1, other)
-            order.scatter_(-1, other, order[..., place : place + 1].clone())
-            order[..., place : place + 1] = taken
-        parts.append(order.flatten(1)[:, :count].int())
+        drawn = words(key, numbers, slot, epochs * total, first).reshape(-1, total)
+        order = torch.arange(total, device=ends.device).repeat(len(drawn), 1)
+        rng.shuffle(order, drawn)
+        parts.append(order.reshape(runs, -1)[:, :count].int())
     found = torch.cat(parts, dim=1)
     return found.reshape(runs, training.steps, batch).transpose(0, 1)
 
 
 def _outputs_words(
-    training: NetworkTraining, key: NDArray[np.uint64], numbers: Tensor, length: int
+    training: NetworkTraining, key: NDArray[np.int64], numbers: Tensor, length: int
 ) -> Iterator[Tensor]:
     """Step by step the words of the outputs and their rewards, (R, B, G, l + 1)."""
     group, batch = training.group_size, training.batch_size
@@ -265,7 +261,7 @@ def _outputs_words(
     for first in range(1, training.steps + 1, stretch):
         last = min(first + stretch, training.steps + 1)
         slots = rng.step_slots(np.arange(first, last)[:, None, None], np.arange(batch))
-        where = torch.tensor(slots.astype(np.int64), device=numbers.device)
+        where = torch.tensor(slots, device=numbers.device)
         drawn = words(key, numbers[:, None], where, each)
         yield from drawn.reshape(*drawn.shape[:-1], group, length + 1)
 

@@ -11,9 +11,9 @@ from . import lanes as bodies
 from .regions import Ball, Box
 from .trajectory import Trajectory, starts
 
-__all__ = ["ENGINE"]
+__all__ = ["ENGINE", "plan_of"]
 
-_KINDS = {
+KINDS = {
     "vanilla": bodies.PROMPT_ONLY,
     "constant": bodies.PROMPT_ONLY,
     "oracle": bodies.VALUE,
@@ -22,13 +22,13 @@ _KINDS = {
     "group-mean": bodies.GROUP_MEAN,
     "norm-weighted": bodies.NORM_WEIGHTED,
 }
-_DESIGNS = {"iid": bodies.IID, "epochs": bodies.EPOCHS}
+DESIGNS = {"iid": bodies.IID, "epochs": bodies.EPOCHS}
 
 
-def _plan(trajectory: Trajectory) -> bodies.Plan:
+def plan_of(trajectory: Trajectory) -> bodies.Plan:
     """A trajectory as the compiled body reads it."""
     problem, theta_set = trajectory.problem, trajectory.projection
-    kind = _KINDS.get(trajectory.estimator.baseline)
+    kind = KINDS.get(trajectory.estimator.baseline)
     if kind is None:
         raise InputError(f"compiled engines cannot run {trajectory.estimator.label}: use reference")
     contexts, arms, values = problem.reward_values.shape
@@ -56,7 +56,7 @@ def _plan(trajectory: Trajectory) -> bodies.Plan:
         mean_rewards=problem.mean_rewards.T.copy(),
         kind=kind,
         constant=trajectory.estimator.constant or 0.0,
-        design=_DESIGNS[trajectory.design],
+        design=DESIGNS[trajectory.design],
         rates=trajectory.schedule.rates(trajectory.steps),
         snapshots=np.array(trajectory.snapshots, dtype=np.int64),
         theta_set=form,
@@ -77,7 +77,7 @@ class CpuTrajectories:
         self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
     ) -> Array:
         """See :meth:`~ustat_pg.engines.runs.trajectory.Trajectory.run`."""
-        plan = _plan(trajectory)
+        plan = plan_of(trajectory)
         begin = starts(trajectory, seed=seed, first=first, replications=replications)
         out = np.empty((replications, len(plan.snapshots), trajectory.problem.d))
         key = rng.cell_key(seed, trajectory.name)

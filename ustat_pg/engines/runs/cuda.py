@@ -19,7 +19,7 @@ from ...validation import InputError
 from ..base import Array
 from ..device import in_chunks, launch, require_device, upload
 from . import scalar as bodies
-from .cpu import _plan
+from .cpu import plan_of
 from .trajectory import Trajectory, starts
 
 __all__ = ["ENGINE", "Flips", "flips"]
@@ -43,8 +43,7 @@ class CudaTrajectories:
         """
         require_device()
         begin = starts(trajectory, seed=seed, first=first, replications=replications)
-        plan = _plan(trajectory)
-        shapes = _shapes(trajectory, plan)
+        plan = plan_of(trajectory)
         there = upload(plan, "the trajectory's tables")
         key = cuda.to_device(rng.cell_key(seed, trajectory.name))
         bends = np.zeros((0, 0, 0))
@@ -64,11 +63,11 @@ class CudaTrajectories:
             launch(bodies.path_kernel, count, *where, theta, kept)
             out[start : start + count] = np.moveaxis(kept.copy_to_host(), -1, 0)[:count]
 
-        in_chunks(replications, shapes, run)
+        in_chunks(replications, shapes(trajectory, plan), run)
         return out
 
 
-def _shapes(trajectory: Trajectory, plan: Any) -> dict[str, tuple[tuple[int, ...], Any]]:
+def shapes(trajectory: Trajectory, plan: Any) -> dict[str, tuple[tuple[int, ...], Any]]:
     """The fields of :class:`~ustat_pg.engines.runs.scalar.Room`, θ₀ and the snapshots."""
     arms, d, _ = plan.features.shape
     group, reals = trajectory.group_size, np.float64

@@ -9,19 +9,20 @@ Logits that bend have features φ - ψθ, of each lane's own θ. They are laid o
 a context, so that all the arithmetic behind the logits is the same for both kinds of policy.
 
 The exponential is written out because a call to the C library's would keep the loop from becoming
-vectors. numba caches a compiled function by the file it stands in, so everything that is compiled
-stands in this one, Philox too: a cache never outlives a change.
+vectors.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ...compiled import body
 from ...rng import CONTEXT_SLOT, MOST_PROMPTS
+from ..draws import swap, words_at
 
 __all__ = ["Plan", "exponential", "run"]
 
@@ -33,18 +34,16 @@ LANES = 128
 FEW_CONTEXTS = 4
 """Features and offsets hold at least so many contexts, the last ones perhaps never drawn."""
 
-_FEW = 16
+COMPARED_CONTEXTS = 16
 """So many contexts at most are searched by comparison with all of them."""
 
-_SLOT = np.uint64(CONTEXT_SLOT)
-_PROMPTS = np.uint64(MOST_PROMPTS)
-_ONE, _TWO = np.uint64(1), np.uint64(2)
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-_UNIT = 2.0**-32
+ONE, TWO = np.uint64(1), np.uint64(2)
+UNIT = 2.0**-32
 
-_LOG2_E = 1.4426950408889634
-_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+LEAST_EXPONENT = -708.0
+"""Below it the exponential is 0."""
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 """ln 2 in two parts; the first has trailing zeros, so that its small multiples are exact."""
 
 
@@ -64,11 +63,11 @@ class Plan(NamedTuple):
             radius of a ball.
     """
 
-    contexts: NDArray[np.uint64]
+    contexts: NDArray[np.int64]
     features: NDArray[np.float64]
     offset: NDArray[np.float64]
     by_arm: NDArray[np.float64]
-    law: NDArray[np.uint64]
+    law: NDArray[np.int64]
     rewards: NDArray[np.float64]
     mean_rewards: NDArray[np.float64]
     kind: int
@@ -84,32 +83,9 @@ class Plan(NamedTuple):
     radius: float
 
 
-@njit(nogil=True, inline="always")
-def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Philox 4x32-10 of :mod:`ustat_pg.rng`, on eight-byte scalars holding 32-bit words."""
-    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    for _ in range(10):
-        product_0 = np.uint64(0xD2511F53) * c0
-        product_1 = np.uint64(0xCD9E8D57) * c2
-        c0 = (product_1 >> half) ^ c1 ^ k0
-        c1 = product_1 & mask
-        c2 = (product_0 >> half) ^ c3 ^ k1
-        c3 = product_0 & mask
-        k0 = (k0 + np.uint64(0x9E3779B9)) & mask
-        k1 = (k1 + np.uint64(0xBB67AE85)) & mask
-    return c0, c1, c2, c3
-
-
-@njit(nogil=True, inline="always")
-def exponential(x: Any) -> Any:
-    """eˣ for x <= 0 to two units in the last place; 0 below -708.
-
-    x = n ln 2 + r with |r| <= ½ ln 2; Taylor's series of eʳ to degree 13, whose remainder is below
-    5e-18; 2ⁿ made of its bits.
-    """
-    y = x if x > -708.0 else -708.0
-    n = np.floor(y * _LOG2_E + 0.5)
-    r = (y - n * _LN2_HIGH) - n * _LN2_LOW
+@body(inline=True)
+def series(r):
+    """eʳ for |r| <= ½ ln 2 by Taylor's series to degree 13, whose remainder is below 5e-18."""
     p = 1.6059043836821613e-10
     p = p * r + 2.08767569878681e-09
     p = p * r + 2.505210838544172e-08
@@ -123,30 +99,38 @@ def exponential(x: Any) -> Any:
     p = p * r + 1.6666666666666666e-01
     p = p * r + 0.5
     # 1 + (r + r² p): the large term last, for its rounding is the result's.
-    e = 1.0 + (r + r * r * p)
+    return 1.0 + (r + r * r * p)
+
+
+@body(inline=True)
+def exponential(x):
+    """eˣ for x <= 0 to two units in the last place; 0 below -708.
+
+    x = n ln 2 + r with |r| <= ½ ln 2; 2ⁿ is made of its bits.
+    """
+    y = x if x > LEAST_EXPONENT else LEAST_EXPONENT
+    n = np.floor(y * LOG2_E + 0.5)
+    e = series((y - n * LN2_HIGH) - n * LN2_LOW)
     scale = np.int64((np.int64(n) + np.int64(1023)) << np.int64(52)).view(np.float64)
-    return e * scale if x >= -708.0 else 0.0
+    return e * scale if x >= LEAST_EXPONENT else 0.0
 
 
-@njit(nogil=True)
-def _words(first: Any, slot: Any, block: Any, key: Any, out: Any) -> None:
+@body
+def block_words(first, slot, block, key, out):
     """The words of one block of all lanes, (4, LANES)."""
-    # The masks tell the compiler that these are 32-bit numbers, which makes a product one step.
-    k0, k1 = key[0] & _LOW, key[1] & _LOW
     for lane in range(LANES):
-        rep = first + np.uint64(lane)
-        w0, w1, w2, w3 = _philox(block & _LOW, slot & _LOW, rep & _LOW, rep >> _HALF, k0, k1)
+        w0, w1, w2, w3 = words_at(block, slot, first + lane, key)
         out[0, lane] = w0
         out[1, lane] = w1
         out[2, lane] = w2
         out[3, lane] = w3
 
 
-@njit(nogil=True)
-def _iid(words: Any, ends: Any, xs: Any) -> None:
+@body
+def _iid(words, ends, xs):
     """The contexts that words choose."""
     total = len(ends)
-    if total <= _FEW:
+    if total <= COMPARED_CONTEXTS:
         xs[:] = 0
         for x in range(total - 1):
             end = ends[x]
@@ -164,42 +148,39 @@ def _iid(words: Any, ends: Any, xs: Any) -> None:
         xs[lane] = np.uint64(low)
 
 
-@njit(nogil=True)
-def _shuffled(words: Any, place: Any, order: Any, xs: Any) -> None:
+@body
+def _shuffled(words, place, order, xs):
     """Place ``place`` of each lane's epoch; ``order`` (X, LANES) is shuffled up to it."""
     total = len(order)
     if place == 0:
         for x in range(total):
             order[x, :] = np.uint64(x)
-    left = np.uint64(total - place)
     for lane in range(LANES):
-        other = place + np.int64((words[lane] * left) >> _HALF)
-        xs[lane] = order[other, lane]
-        order[other, lane] = order[place, lane]
-        order[place, lane] = xs[lane]
+        swap(order[:, lane], place, words[lane])
+        xs[lane] = order[place, lane]
 
 
-@njit(nogil=True)
-def _logits_few(features: Any, offset: Any, xs: Any, theta: Any, out: Any) -> None:
+@body
+def _logits_few(features, offset, xs, theta, out):
     """Logits (K, LANES) where a choice among FEW_CONTEXTS numbers needs no table."""
     arms, d, _ = features.shape
     for k in range(arms):
         o0, o1, o2, o3 = offset[k, 0], offset[k, 1], offset[k, 2], offset[k, 3]
         for lane in range(LANES):
             x = xs[lane]
-            low, high = o1 if x & _ONE else o0, o3 if x & _ONE else o2
-            out[k, lane] = high if x & _TWO else low
+            low, high = o1 if x & ONE else o0, o3 if x & ONE else o2
+            out[k, lane] = high if x & TWO else low
         for j in range(d):
             f0, f1 = features[k, j, 0], features[k, j, 1]
             f2, f3 = features[k, j, 2], features[k, j, 3]
             for lane in range(LANES):
                 x = xs[lane]
-                low, high = f1 if x & _ONE else f0, f3 if x & _ONE else f2
-                out[k, lane] += (high if x & _TWO else low) * theta[j, lane]
+                low, high = f1 if x & ONE else f0, f3 if x & ONE else f2
+                out[k, lane] += (high if x & TWO else low) * theta[j, lane]
 
 
-@njit(nogil=True)
-def _logits(contexts: Any, features: Any, offset: Any, xs: Any, theta: Any, out: Any) -> None:
+@body
+def _logits(contexts, features, offset, xs, theta, out):
     """Logits, (K, LANES)."""
     arms, d, _ = features.shape
     if contexts == 1:
@@ -222,10 +203,8 @@ def _logits(contexts: Any, features: Any, offset: Any, xs: Any, theta: Any, out:
                     out[k, lane] += features[k, j, xs[lane]] * theta[j, lane]
 
 
-@njit(nogil=True)
-def _bend(
-    features: Any, bends: Any, xs: Any, theta: Any, logits: Any, own: Any, columns: Any
-) -> None:
+@body
+def _bend(features, bends, xs, theta, logits, own, columns):
     """½ Σⱼ ψⱼ θⱼ² off the logits (K, LANES), and the features φ - ψθ of each lane, laid out twice.
 
     The features of a lane are those of context number ``lane`` in ``own`` (K, d, LANES), and
@@ -241,8 +220,8 @@ def _bend(
                 columns[j, k * LANES + lane] = own[k, j, lane]
 
 
-@njit(nogil=True)
-def _softmax(weights: Any, ends: Any) -> None:
+@body
+def _softmax(weights, ends):
     """Logits to exp(logit - max), in place, and the sums up to each arm, (K, LANES) both."""
     arms = len(weights)
     # The last row of the sums holds the greatest logit until it is needed.
@@ -263,14 +242,12 @@ def _softmax(weights: Any, ends: Any) -> None:
             ends[k, lane] = ends[k - 1, lane] + weights[k, lane]
 
 
-@njit(nogil=True)
-def _output(
-    law: Any, values: Any, xs: Any, words: Any, place: Any, ends: Any, at: Any, reward: Any
-) -> None:
+@body
+def _output(law, values, xs, words, place, ends, at, reward):
     """One output of each lane: its column x K + k, and its reward."""
     arms = len(ends)
     for lane in range(LANES):
-        reward[lane] = np.float64(words[place, lane]) * _UNIT * ends[arms - 1, lane]
+        reward[lane] = np.float64(np.uint64(words[place, lane])) * UNIT * ends[arms - 1, lane]
         at[lane] = xs[lane] * np.uint64(arms)
     whole = (arms - 1) // 4 * 4
     for k in range(0, whole, 4):
@@ -293,8 +270,8 @@ def _output(
                 reward[lane] = values[m + 1, at[lane]]
 
 
-@njit(nogil=True, error_model="numpy")
-def _centre(features: Any, xs: Any, weights: Any, total: Any, out: Any) -> None:
+@body
+def _centre(features, xs, weights, total, out):
     """f̄ of each lane, (d, LANES)."""
     arms, d, _ = features.shape
     for j in range(d):
@@ -307,18 +284,8 @@ def _centre(features: Any, xs: Any, weights: Any, total: Any, out: Any) -> None:
             out[j, lane] /= total[lane]
 
 
-@njit(nogil=True, error_model="numpy")
-def _value(
-    kind: Any,
-    features: Any,
-    means: Any,
-    spots: Any,
-    xs: Any,
-    weights: Any,
-    total: Any,
-    centre: Any,
-    room: Any,
-) -> None:
+@body
+def _value(kind, features, means, spots, xs, weights, total, centre, room):
     """V(x), or the minimum-variance baseline, of each lane: the first row of ``room``.
 
     A lane's features stand at ``spots``, its mean rewards at ``xs``.
@@ -353,10 +320,8 @@ def _value(
             value[lane] += shift[lane] / weight[lane]
 
 
-@njit(nogil=True)
-def _subtract_others(
-    by_arm: Any, at: Any, centre: Any, rewards: Any, norms: Any, before: Any, room: Any
-) -> None:
+@body
+def _subtract_others(by_arm, at, centre, rewards, norms, before, room):
     """Rewards less the norm-weighted mean of the other outputs', in place, (G, LANES).
 
     The others' sums are those before an output plus those after it: no difference loses digits.
@@ -391,8 +356,8 @@ def _subtract_others(
                 rewards[i, lane] = z - others_shift / others
 
 
-@njit(nogil=True)
-def _advantages(kind: Any, constant: Any, rewards: Any, room: Any) -> None:
+@body
+def _advantages(kind, constant, rewards, room):
     """Rewards less the baseline, in place, (G, LANES): all kinds but the norm-weighted.
 
     V or b* is the first row of ``room``.
@@ -425,8 +390,8 @@ def _advantages(kind: Any, constant: Any, rewards: Any, room: Any) -> None:
                 rewards[i, lane] -= room[0, lane] * share
 
 
-@njit(nogil=True)
-def _add(kind: Any, by_arm: Any, at: Any, rewards: Any, centre: Any, whole: Any, out: Any) -> None:
+@body
+def _add(kind, by_arm, at, rewards, centre, whole, out):
     """Σ Aᵢ sᵢ of each lane added to (d, LANES)."""
     group, d = rewards.shape[0], len(out)
     for j in range(d):
@@ -444,8 +409,8 @@ def _add(kind: Any, by_arm: Any, at: Any, rewards: Any, centre: Any, whole: Any,
             out[j, lane] -= whole[lane] * centre[j, lane]
 
 
-@njit(nogil=True)
-def _project(plan: Any, theta: Any, room: Any) -> None:
+@body
+def _project(plan, theta, room):
     """θ of each lane to the nearest point of Θ, (d, LANES)."""
     d = len(theta)
     if plan.theta_set == BOX:
@@ -462,7 +427,7 @@ def _project(plan: Any, theta: Any, room: Any) -> None:
                 along += (theta[j, lane] - plan.centre[j]) * plan.basis[j, v]
             room[v] = along
             square += along * along
-        norm = np.sqrt(square)
+        norm = sqrt(square)
         if norm > plan.radius:
             excess = 1.0 - plan.radius / norm
             for j in range(d):
@@ -472,10 +437,8 @@ def _project(plan: Any, theta: Any, room: Any) -> None:
                 theta[j, lane] -= excess * back
 
 
-@njit(nogil=True, cache=True)
-def run(
-    first: Any, key: Any, group: Any, batch: Any, plan: Any, bends: Any, begin: Any, out: Any
-) -> None:
+@body
+def run(first, key, group, batch, plan, bends, begin, out):
     """Replications ``first`` onwards from θ₀ (R, d): θ at the snapshots, (R, S, d).
 
     ``bends`` is ψ(x, k), (K, d, X), or None, for which numba compiles a program without them.
@@ -487,8 +450,7 @@ def run(
     arms, d, _ = features.shape
     contexts = len(chances)
     replications, kept = len(begin), len(plan.snapshots)
-    words = np.empty((4, LANES), np.uint64)
-    prompts = np.empty((4, LANES), np.uint64)
+    words, prompts = np.empty((4, LANES), np.int64), np.empty((4, LANES), np.int64)
     order = np.zeros((contexts if design == EPOCHS else 1, LANES), np.uint64)
     xs = np.zeros(LANES, np.uint64)
     weights, ends = np.empty((arms, LANES)), np.empty((arms, LANES))
@@ -496,7 +458,7 @@ def run(
     rewards, norms = np.empty((group, LANES)), np.empty((group, LANES))
     before = np.empty((2 * group, LANES))
     centre, theta, total = np.zeros((d, LANES)), np.empty((d, LANES)), np.empty((d, LANES))
-    room, few = np.zeros((4, LANES)), np.empty(max(d, 1))
+    room, along = np.zeros((4, LANES)), np.empty(max(d, 1))
     whole = np.empty(LANES)
     # Where the features of a lane's outputs stand: in its context's place, or in its own.
     own, columns, spots, places = features, by_arm, xs, at
@@ -506,7 +468,7 @@ def run(
         places = np.empty((group, LANES), np.uint64)
     for start in range(0, replications, LANES):
         used = min(LANES, replications - start)
-        rep = np.uint64(first) + np.uint64(start)
+        rep = first + start
         for lane in range(LANES):
             for j in range(d):
                 theta[j, lane] = begin[start + min(lane, used - 1), j]
@@ -522,7 +484,7 @@ def run(
                 if contexts > 1:
                     n = (t - 1) * batch + b
                     if n % 4 == 0:
-                        _words(rep, _SLOT, np.uint64(n // 4), key, prompts)
+                        block_words(rep, CONTEXT_SLOT, n // 4, key, prompts)
                     if design == IID:
                         _iid(prompts[n % 4], chances, xs)
                     else:
@@ -531,10 +493,10 @@ def run(
                 if bends is not None:
                     _bend(features, bends, xs, theta, weights, own, columns)
                 _softmax(weights, ends)
-                slot = np.uint64(t) * _PROMPTS + np.uint64(b)
+                slot = t * MOST_PROMPTS + b
                 for i in range(group):
                     if i % 2 == 0:
-                        _words(rep, slot, np.uint64(i // 2), key, words)
+                        block_words(rep, slot, i // 2, key, words)
                     _output(law, values, xs, words, 2 * (i % 2), ends, at[i], rewards[i])
                 if bends is not None:
                     for i in range(group):
@@ -555,7 +517,7 @@ def run(
                 for lane in range(LANES):
                     theta[j, lane] += step * total[j, lane]
             if not free:
-                _project(plan, theta, few)
+                _project(plan, theta, along)
             if place < kept and plan.snapshots[place] == t:
                 for lane in range(used):
                     for j in range(d):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ... import rng
 from ...estimators import gradient
@@ -41,7 +40,7 @@ class ReferenceTrajectories:
 
 def _run(trajectory: Trajectory, seed: int, first: int, replications: int) -> Array:
     key = rng.cell_key(seed, trajectory.name)
-    numbers = np.arange(first, first + replications, dtype=np.uint64)
+    numbers = first + np.arange(replications)
     theta = starts(trajectory, seed=seed, first=first, replications=replications)
     prompts = _Prompts(trajectory, key, numbers)
     kept = {0: theta}
@@ -58,9 +57,7 @@ def _run(trajectory: Trajectory, seed: int, first: int, replications: int) -> Ar
 class _Prompts:
     """The contexts of each step, in order of the steps."""
 
-    def __init__(
-        self, trajectory: Trajectory, key: NDArray[np.uint64], numbers: NDArray[np.uint64]
-    ) -> None:
+    def __init__(self, trajectory: Trajectory, key: Integers, numbers: Integers) -> None:
         self.trajectory, self.key, self.numbers = trajectory, key, numbers
         self.ends = rng.thresholds(trajectory.problem.context_probs)
         self.order = np.empty((len(numbers), trajectory.problem.contexts), np.int64)
@@ -68,37 +65,22 @@ class _Prompts:
     def of_step(self, t: int) -> Integers:
         """(R, B)."""
         batch, total = self.trajectory.batch_size, self.trajectory.problem.contexts
-        places = np.arange((t - 1) * batch, t * batch)
-        words = self.words(places)
+        first = (t - 1) * batch
+        words = rng.words(self.key, self.numbers, rng.CONTEXT_SLOT, batch, first)
         if self.trajectory.design == "iid":
             return np.searchsorted(self.ends, words, side="right").astype(np.int64)
-        # Fisher-Yates: place j of an epoch swaps with one of the places j to X-1.
-        rows = np.arange(len(self.numbers))
-        for b, place in enumerate(places % total):
-            if place == 0:
-                self.order[:] = np.arange(total)
-            other = place + ((words[:, b] * np.uint64(total - place)) >> np.uint64(32)).astype(int)
-            taken = self.order[rows, other]
-            self.order[rows, other] = self.order[rows, place]
-            self.order[rows, place] = taken
-        return self.order[:, places % total]
-
-    def words(self, places: Integers) -> NDArray[np.uint64]:
-        """Words ``places`` of the slot that chooses prompts, (R, B)."""
-        blocks = np.arange(places[0] // 4, places[-1] // 4 + 1)
-        counter = np.empty((len(self.numbers), len(blocks), 4), np.uint64)
-        counter[..., 0] = blocks
-        counter[..., 1] = rng.CONTEXT_SLOT
-        counter[..., 2] = (self.numbers & np.uint64(0xFFFFFFFF))[:, None]
-        counter[..., 3] = (self.numbers >> np.uint64(32))[:, None]
-        words = rng.philox(counter, self.key).reshape(len(self.numbers), -1)
-        return words[:, places - 4 * blocks[0]].astype(np.uint64)
+        # B divides X: a step lies within one epoch.
+        place = first % total
+        if place == 0:
+            self.order[:] = np.arange(total)
+        rng.shuffle(self.order, words, place)
+        return self.order[:, place : place + batch]
 
 
 def _estimate(
     trajectory: Trajectory,
-    key: NDArray[np.uint64],
-    numbers: NDArray[np.uint64],
+    key: Integers,
+    numbers: Integers,
     t: int,
     contexts: Integers,
     theta: Array,

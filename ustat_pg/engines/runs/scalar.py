@@ -4,43 +4,40 @@ The arithmetic of :mod:`ustat_pg.engines.runs.lanes`, term by term in the same o
 lane alone: compiled for a CPU it gives the same bits, and a law test holds it to that. The scratch
 is passed in, in arrays whose last axis is the thread. Tables are those of the cpu engine.
 
-Kernels are compiled anew in each process: numba's cache follows the file that a kernel stands in,
-and this one calls another's functions.
+The kernel is compiled anew in each process: numba keeps none.
 """
 
 from __future__ import annotations
 
 from math import floor, ldexp, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import cuda, njit
+from numba import cuda
 from numpy.typing import NDArray
 
+from ...compiled import body
 from ...rng import CONTEXT_SLOT, MOST_PROMPTS
-from ..gradients.scalar import philox
+from ..draws import swap, words_at
 from .lanes import (
-    _LN2_HIGH,
-    _LN2_LOW,
-    _LOG2_E,
     BOX,
     FREE,
     GROUP_MEAN,
     GRPO,
     IID,
+    LEAST_EXPONENT,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2_E,
     MINIMUM_VARIANCE,
     NORM_WEIGHTED,
     PROMPT_ONLY,
+    UNIT,
     VALUE,
+    series,
 )
 
 __all__ = ["Room", "path", "path_kernel"]
-
-_SLOT = np.uint64(CONTEXT_SLOT)
-_PROMPTS = np.uint64(MOST_PROMPTS)
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-_UNIT = 2.0**-32
 
 
 class Room(NamedTuple):
@@ -68,41 +65,28 @@ class Room(NamedTuple):
     along: NDArray[np.float64]
 
 
-@njit(nogil=True)
-def _exponential(x: Any) -> Any:
+@body
+def exponential(x):
     """eˣ for x <= 0, the bits of :func:`ustat_pg.engines.runs.lanes.exponential`.
 
     Its last step reads an integer as a float, which numba does not compile for a device.
     """
-    y = x if x > -708.0 else -708.0
-    n = floor(y * _LOG2_E + 0.5)
-    r = (y - n * _LN2_HIGH) - n * _LN2_LOW
-    p = 1.6059043836821613e-10
-    p = p * r + 2.08767569878681e-09
-    p = p * r + 2.505210838544172e-08
-    p = p * r + 2.755731922398589e-07
-    p = p * r + 2.7557319223985893e-06
-    p = p * r + 2.48015873015873e-05
-    p = p * r + 1.984126984126984e-04
-    p = p * r + 1.388888888888889e-03
-    p = p * r + 8.333333333333333e-03
-    p = p * r + 4.1666666666666664e-02
-    p = p * r + 1.6666666666666666e-01
-    p = p * r + 0.5
-    e = 1.0 + (r + r * r * p)
-    return ldexp(e, n) if x >= -708.0 else 0.0
+    y = x if x > LEAST_EXPONENT else LEAST_EXPONENT
+    n = floor(y * LOG2_E + 0.5)
+    e = series((y - n * LN2_HIGH) - n * LN2_LOW)
+    return ldexp(e, n) if x >= LEAST_EXPONENT else 0.0
 
 
-@njit(nogil=True)
-def _feature(plan: Any, bends: Any, theta: Any, x: Any, k: Any, j: Any) -> Any:
+@body
+def _feature(plan, bends, theta, x, k, j):
     """φ(x, k)ⱼ, less ψ(x, k)ⱼ θⱼ where logits bend."""
     if bends.shape[0] > 0:
         return plan.features[k, j, x] - bends[k, j, x] * theta[j]
     return plan.features[k, j, x]
 
 
-@njit(nogil=True)
-def _prompt(word: Any, n: Any, plan: Any, order: Any) -> Any:
+@body
+def _prompt(word, n, plan, order):
     """The context of prompt n of the run."""
     ends = plan.contexts
     total = len(ends)
@@ -115,18 +99,16 @@ def _prompt(word: Any, n: Any, plan: Any, order: Any) -> Any:
             else:
                 high = middle
         return low
-    # Fisher-Yates: place j of an epoch swaps with one of the places j to X-1.
     place = n % total
     if place == 0:
         for x in range(total):
             order[x] = x
-    other = place + np.int64((word * np.uint64(total - place)) >> _HALF)
-    order[place], order[other] = order[other], order[place]
+    swap(order, place, word)
     return np.int64(order[place])
 
 
-@njit(nogil=True)
-def _softmax(plan: Any, bends: Any, x: Any, theta: Any, weights: Any, ends: Any) -> None:
+@body
+def _softmax(plan, bends, x, theta, weights, ends):
     """exp(logit - max) and its sums up to each arm, (K,) both."""
     arms, d, _ = plan.features.shape
     bent = bends.shape[0] > 0
@@ -144,27 +126,22 @@ def _softmax(plan: Any, bends: Any, x: Any, theta: Any, weights: Any, ends: Any)
             most = logit
     total = 0.0
     for k in range(arms):
-        weight = _exponential(weights[k] - most)
+        weight = exponential(weights[k] - most)
         weights[k] = weight
         total = weight if k == 0 else total + weight
         ends[k] = total
 
 
-@njit(nogil=True)
-def _group(
-    rep: Any, slot: Any, key: Any, plan: Any, x: Any, ends: Any, arms: Any, rewards: Any
-) -> None:
+@body
+def _group(rep, slot, key, plan, x, ends, arms, rewards):
     """Arms and rewards of one prompt's group, (G,)."""
     last = len(ends) - 1
     law, values = plan.law, plan.rewards
-    zero = np.uint64(0)
-    w0, w1, w2, w3 = zero, zero, zero, zero
+    w0, w1, w2, w3 = 0, 0, 0, 0
     for i in range(len(arms)):
         if i % 2 == 0:
-            w0, w1, w2, w3 = philox(
-                np.uint64(i // 2), slot, rep & _LOW, rep >> _HALF, key[0], key[1]
-            )
-        level = np.float64(w0) * _UNIT * ends[last]
+            w0, w1, w2, w3 = words_at(i // 2, slot, rep, key)
+        level = np.float64(w0) * UNIT * ends[last]
         # A count, as in the lanes, but of sums that never fall: it stops at the first above.
         k = 0
         while k < last and level >= ends[k]:
@@ -179,8 +156,8 @@ def _group(
         w0, w1 = w2, w3
 
 
-@njit(nogil=True, error_model="numpy")
-def _centre(plan: Any, bends: Any, theta: Any, x: Any, weights: Any, total: Any, out: Any) -> None:
+@body
+def _centre(plan, bends, theta, x, weights, total, out):
     """f̄, (d,)."""
     for j in range(len(out)):
         s = 0.0
@@ -189,8 +166,8 @@ def _centre(plan: Any, bends: Any, theta: Any, x: Any, weights: Any, total: Any,
         out[j] = s / total
 
 
-@njit(nogil=True)
-def _norm(plan: Any, bends: Any, theta: Any, x: Any, k: Any, centre: Any) -> Any:
+@body
+def _norm(plan, bends, theta, x, k, centre):
     """‖s(x, k)‖²."""
     s = 0.0
     for j in range(len(centre)):
@@ -199,8 +176,8 @@ def _norm(plan: Any, bends: Any, theta: Any, x: Any, k: Any, centre: Any) -> Any
     return s
 
 
-@njit(nogil=True, error_model="numpy")
-def _value(plan: Any, bends: Any, theta: Any, x: Any, weights: Any, total: Any, centre: Any) -> Any:
+@body
+def _value(plan, bends, theta, x, weights, total, centre):
     """V(x), or the minimum-variance baseline."""
     value = 0.0
     for k in range(len(weights)):
@@ -217,8 +194,8 @@ def _value(plan: Any, bends: Any, theta: Any, x: Any, weights: Any, total: Any, 
     return value + shift / weight if weight > 0.0 else value
 
 
-@njit(nogil=True, error_model="numpy")
-def _subtract_others(rewards: Any, norms: Any, before: Any) -> None:
+@body
+def _subtract_others(rewards, norms, before):
     """Rewards less the norm-weighted mean of the other outputs', in place, (G,).
 
     The others' sums are those before an output plus those after it: no difference loses digits.
@@ -242,8 +219,8 @@ def _subtract_others(rewards: Any, norms: Any, before: Any) -> None:
             rewards[i] = z - others_shift / others
 
 
-@njit(nogil=True)
-def _advantages(kind: Any, baseline: Any, rewards: Any) -> None:
+@body
+def _advantages(kind, baseline, rewards):
     """Rewards less the baseline, in place, (G,): all kinds but the norm-weighted."""
     group = len(rewards)
     if kind in (PROMPT_ONLY, VALUE, MINIMUM_VARIANCE):
@@ -263,9 +240,9 @@ def _advantages(kind: Any, baseline: Any, rewards: Any) -> None:
             rewards[i] -= whole * share
 
 
-@njit(nogil=True)
-def _project(plan: Any, theta: Any, along: Any) -> None:
-    """θ to the nearest point of Θ, (d,)."""
+@body
+def _project(plan, theta, along):
+    """θ of one run to the nearest point of Θ, (d,), with room for its coordinates ``along`` (r,)."""
     d = len(theta)
     if plan.theta_set == BOX:
         for j in range(d):
@@ -292,10 +269,8 @@ def _project(plan: Any, theta: Any, along: Any) -> None:
             theta[j] -= excess * back
 
 
-@njit(nogil=True, error_model="numpy")
-def path(
-    rep: Any, i: Any, key: Any, batch: Any, plan: Any, bends: Any, room: Any, begin: Any, out: Any
-) -> None:
+@body
+def path(rep, i, key, batch, plan, bends, room, begin, out):
     """Run ``rep`` from θ₀ (d,): θ at the snapshots, (S, d), with column i of the scratch.
 
     ``bends`` is ψ(x, k), (K, d, X), or (0, 0, 0) where logits are linear.
@@ -313,8 +288,7 @@ def path(
         for j in range(d):
             out[0, j] = theta[j]
         place = 1
-    zero = np.uint64(0)
-    w0, w1, w2, w3 = zero, zero, zero, zero
+    w0, w1, w2, w3 = 0, 0, 0, 0
     x = np.int64(0)
     for t in range(1, len(plan.rates) + 1):
         for j in range(d):
@@ -323,13 +297,11 @@ def path(
             if contexts > 1:
                 n = (t - 1) * batch + b
                 if n % 4 == 0:
-                    w0, w1, w2, w3 = philox(
-                        np.uint64(n // 4), _SLOT, rep & _LOW, rep >> _HALF, key[0], key[1]
-                    )
+                    w0, w1, w2, w3 = words_at(n // 4, CONTEXT_SLOT, rep, key)
                 x = _prompt(w0, n, plan, order)
                 w0, w1, w2 = w1, w2, w3
             _softmax(plan, bends, x, theta, weights, ends)
-            slot = np.uint64(t) * _PROMPTS + np.uint64(b)
+            slot = t * MOST_PROMPTS + b
             _group(rep, slot, key, plan, x, ends, arms, rewards)
             sure = kind in (GRPO, GROUP_MEAN)
             if not sure:
@@ -365,20 +337,8 @@ def path(
 
 
 @cuda.jit
-def path_kernel(
-    first: Any,
-    start: Any,
-    count: Any,
-    key: Any,
-    batch: Any,
-    plan: Any,
-    bends: Any,
-    room: Any,
-    begin: Any,
-    out: Any,
-) -> None:
+def path_kernel(first, start, count, key, batch, plan, bends, room, begin, out):
     """Fill out (S, d, n) from begin (d, n), ``count`` columns of each: one run a thread."""
-    i: Any = cuda.grid(1)  # type: ignore[call-arg]
+    i = cuda.grid(1)
     if i < count:
-        rep = np.uint64(first) + np.uint64(start + i)
-        path(rep, i, key, batch, plan, bends, room, begin[:, i], out[:, :, i])
+        path(first + start + i, i, key, batch, plan, bends, room, begin[:, i], out[:, :, i])

@@ -11,9 +11,9 @@ from functools import lru_cache
 from math import copysign, log, sqrt
 
 import numpy as np
-from numba import njit
 from scipy.linalg import solve_banded
 
+from ...compiled import body
 from ..base import Array
 
 __all__ = ["back_on_line", "back_on_plane", "coefficients"]
@@ -57,8 +57,8 @@ def _bands(count: int) -> Array:
     return bands
 
 
-@njit(nogil=True, inline="always", error_model="numpy")
-def _weights(t):  # type: ignore[no-untyped-def]
+@body(inline=True)
+def _weights(t):
     """B(t + 2), …, B(t - 3) of the quintic B-spline, 0 <= t <= 1."""
     s, u, v = 1.0 - t, 1.0 + t, 2.0 - t
     t2, s2 = t * t, s * s
@@ -72,8 +72,8 @@ def _weights(t):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(nogil=True, error_model="numpy")
-def _project(y, frame, shift, low, high, radius, z):  # type: ignore[no-untyped-def]
+@body
+def _project(y, frame, shift, low, high, radius, z):
     """P(y), in place; z is scratch."""
     length = 0.0
     for q in range(len(frame)):
@@ -95,8 +95,8 @@ def _project(y, frame, shift, low, high, radius, z):  # type: ignore[no-untyped-
             y[j] += frame[q, j] * z[q]
 
 
-@njit(nogil=True, inline="always", error_model="numpy")
-def _place(y, scale, spacing, first, count):  # type: ignore[no-untyped-def]
+@body(inline=True)
+def _place(y, scale, spacing, first, count):
     """Where y lies on an axis, 0 to count - 1; points outside count as the nearest inside."""
     v = abs(y / scale)
     # asinh written out: a place needs full absolute precision only, at a quarter of the time.
@@ -104,11 +104,24 @@ def _place(y, scale, spacing, first, count):  # type: ignore[no-untyped-def]
     return min(max(x, 0.0), count - 1.0)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def back_on_line(  # type: ignore[no-untyped-def]
-    coefficients, scale, spacing, first, shape, y, move, chance, rate,
-    frame, shift, low, high, radius, out,
-):  # fmt: skip
+@body
+def back_on_line(
+    coefficients,
+    scale,
+    spacing,
+    first,
+    shape,
+    y,
+    move,
+    chance,
+    rate,
+    frame,
+    shift,
+    low,
+    high,
+    radius,
+    out,
+):
     """One step back: out (W, M) is E u(P(y + rate ĝ)) of splines with coefficients (W, n + 4).
 
     Who does not move is not projected: no run is outside, and there u would have a kink just where
@@ -134,12 +147,25 @@ def back_on_line(  # type: ignore[no-untyped-def]
                 out[c, m] += chance[m, k] * value
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def back_on_plane(  # type: ignore[no-untyped-def]
-    coefficients, scale, spacing, first, shape, y, move, chance, rate,
-    frame, shift, low, high, radius, out,
-):  # fmt: skip
-    """Values on a plane, from coefficients (W, n + 4, n + 4)."""
+@body
+def back_on_plane(
+    coefficients,
+    scale,
+    spacing,
+    first,
+    shape,
+    y,
+    move,
+    chance,
+    rate,
+    frame,
+    shift,
+    low,
+    high,
+    radius,
+    out,
+):
+    """The same on a plane, coefficients (W, n + 4, n + 4)."""
     at, z = np.empty(2), np.empty(len(frame))
     width, rows, columns = len(coefficients), shape[0], shape[1]
     for m in range(len(y)):

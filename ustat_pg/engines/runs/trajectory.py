@@ -236,7 +236,7 @@ def starts(trajectory: Trajectory, *, seed: int, first: int, replications: int) 
     theta = np.tile(centre, (replications, 1))
     if scale.any():
         key = rng.cell_key(seed, trajectory.name)
-        numbers = np.arange(first, first + replications, dtype=np.uint64)
+        numbers = first + np.arange(replications)
         words = rng.words(key, numbers, rng.step_slots(0, 0), d)
         theta += scale * ndtri((words + 0.5) * 2.0**-32)
     return theta if trajectory.projection is None else trajectory.projection.project(theta)

@@ -1,0 +1,93 @@
+"""How bodies are compiled, and where what was compiled is kept.
+
+numba keeps a compiled function by the file that it stands in, so that a change in another file,
+whose function it calls, would go unseen. Here all of them are kept in a folder named by a hash of
+every file that holds bodies: what is kept never outlives a change, bodies call each other across
+files, and all processes of one machine share one folder.
+
+The folder lies where ``NUMBA_CACHE_DIR`` says, else beside the package, else in the user's cache;
+where none of them can be written to, each process compiles for itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from numba import config, njit
+from numba.misc.appdirs import AppDirs
+
+__all__ = ["body", "source_digest"]
+
+BODIES = ("compiled.py", "rng.py", "ustatistics.py", "distributions", "engines")
+"""The files and folders of the package that hold bodies."""
+
+KEPT_SECONDS = 7 * 24 * 3600
+"""Folders of other versions that are older are removed."""
+
+
+def source_digest(names: Iterable[str], *, salt: str = "") -> str:
+    """A hash of source files and folders of the package."""
+    root = Path(__file__).resolve().parent
+    state = hashlib.sha256(salt.encode())
+    for name in names:
+        path = root / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            state.update(file.relative_to(root).as_posix().encode())
+            state.update(file.read_bytes())
+    return state.hexdigest()[:16]
+
+
+def _folder() -> str:
+    """The folder for what this version compiles, empty where there is none."""
+    settings: Any = config
+    name = f"ustat_pg-{source_digest(BODIES)}"
+    beside, users = Path(__file__).parent / "__pycache__", AppDirs("ustat_pg").user_cache_dir
+    for place in filter(None, (settings.CACHE_DIR, beside, users)):
+        folder = Path(place) / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            for other in folder.parent.glob("ustat_pg-*"):
+                if time.time() - other.stat().st_mtime > KEPT_SECONDS:
+                    shutil.rmtree(other, ignore_errors=True)
+        except OSError:
+            continue
+        folder.touch()
+        return str(folder)
+    return ""
+
+
+FOLDER = _folder()
+
+
+def body(function: Any = None, *, inline: bool = False, signature: Any = None) -> Any:
+    """Compile a body: without the interpreter lock, single-threaded, kept between processes.
+
+    Arguments:
+        function: plain arithmetic on numbers, arrays and tuples of them.
+        inline: whether its code is copied into each caller.
+        signature: the types of all calls, where they are known; else each call's are compiled.
+    """
+    if function is None:
+        return partial(body, inline=inline, signature=signature)
+    settings: Any = config
+    before = settings.CACHE_DIR
+    # numba reads the folder here; other libraries' functions stay where they are kept.
+    settings.CACHE_DIR = FOLDER
+    try:
+        return njit(
+            signature,
+            nogil=True,
+            error_model="numpy",
+            cache=bool(FOLDER),
+            forceinline=inline,
+        )(function)
+    finally:
+        settings.CACHE_DIR = before
