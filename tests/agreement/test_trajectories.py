@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -89,27 +88,29 @@ def dyadic(contexts):
     )
 
 
-@pytest.mark.parametrize(
-    ("contexts", "expected"),
-    [(1, "df3263dc11105256"), (4, "2183e8ae697efb5e"), (8, "8311935edd23fc1e")],
-)
-def test_linear_policies_keep_their_bits(contexts, expected):
-    """The digests of the engine before logits could bend: every baseline, three layouts."""
-    state = hashlib.sha256()
-    for estimator in RUN_ESTIMATORS:
-        trajectory = Trajectory(
-            dyadic(contexts),
-            3,
-            50,
-            Decay(3.0, 5.0),
-            estimator,
-            2,
-            projection=Ball([0.0, 0.0], 0.7),
-            snapshots=(7, 50),
-        )
-        paths = run("cpu", trajectory, seed=4, first=FAR, replications=200)
-        state.update(paths.tobytes())
-    assert state.hexdigest()[:16] == expected
+MEANS = {
+    1: [-0.03791713062703, -0.03388394792874, -0.04281970142333, -0.04238552088526,
+        -0.04334576081911, -0.07045844149094, -0.0440217485953],
+    4: [-0.08502075172753, -0.07071084482282, -0.0982234890226, -0.09854845551233,
+        -0.0958394416777, -0.1066850789418, -0.09667978766995],
+    8: [-0.1153216686859, -0.1083857037971, -0.1209813983509, -0.1210736369927,
+        -0.1203124938849, -0.1225019021584, -0.1203599469872],
+}  # fmt: skip
+"""The mean parameter of 200 runs, by the number of contexts, of each estimator."""
+
+
+@pytest.mark.parametrize("contexts", MEANS)
+def test_linear_policies_keep_their_paths(contexts):
+    """The numbers of the engine before logits could bend: every baseline, three layouts."""
+    found = [
+        Trajectory(
+            dyadic(contexts), 3, 50, Decay(3.0, 5.0), estimator, 2,
+            projection=Ball([0.0, 0.0], 0.7), snapshots=(7, 50),
+        ).run("cpu", seed=4, first=FAR, replications=200).mean()
+        for estimator in RUN_ESTIMATORS
+    ]  # fmt: skip
+    # A draw of another outcome in one run moves the mean by more.
+    assert found == pytest.approx(MEANS[contexts], rel=1e-11)
 
 
 @pytest.mark.parametrize("name", ["reference", "cpu"])

@@ -21,7 +21,6 @@ from ustat_pg.engines import (
 from ustat_pg.engines.gradients import reference
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.problems import random_problem
-from ustat_pg.validation import InputError
 
 ENGINE = reference.ENGINE
 EVEN = random_problem(0, "uniform-contexts", contexts=4)
@@ -146,14 +145,6 @@ def test_chunks_are_pieces_of_the_whole(monkeypatch):
     assert pieces.n == whole.n
     assert np.array_equal(pieces.mean, whole.mean)
     assert np.array_equal(pieces.products, whole.products)
-
-
-def test_leave_one_out_refuses_a_group_of_one():
-    for name in ("grpo", "norm-weighted"):
-        with pytest.raises(InputError, match="at least 2"):
-            GradientCell(random_problem(0), 1).measure(
-                "reference", [SquaredError(Estimator(name))], replications=2
-            )
 
 
 def test_a_function_is_measured():
