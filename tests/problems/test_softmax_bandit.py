@@ -204,79 +204,55 @@ def test_an_arm_of_probability_zero_is_no_outcome():
     assert problem.moments().reward_variance.tolist() == [0.0]
 
 
+ONE = {"reward_values": [[[1.0], [0.0]]], "reward_probs": [[[1.0], [1.0]]], "context_probs": [1.0]}
 GOOD = {
-    "context_probs": [0.5, 0.5],
-    "logits": [[0.0, 0.0], [1.0, 0.0]],
-    "reward_values": [[[1.0], [0.0]], [[1.0], [0.0]]],
-    "reward_probs": [[[1.0], [1.0]], [[1.0], [1.0]]],
+    SoftmaxBandit.tabular: {
+        "context_probs": [0.5, 0.5],
+        "logits": [[0.0, 0.0], [1.0, 0.0]],
+        "reward_values": [[[1.0], [0.0]], [[1.0], [0.0]]],
+        "reward_probs": [[[1.0], [1.0]], [[1.0], [1.0]]],
+    },
+    SoftmaxBandit.linear: ONE | {"features": [[[1.0], [0.0]]], "theta": [1.0]},
+    SoftmaxBandit.shared_linear: ONE | {"context_features": [[1.0]], "weights": [[1.0], [0.0]]},
 }
-NAN, INF = float("nan"), float("inf")
+TABULAR, LINEAR, SHARED = GOOD
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("make", "changes", "message"),
     [
-        ({"context_probs": [0.5, NAN]}, "context_probs holds nan at [1]"),
-        ({"context_probs": [0.5, INF]}, "context_probs holds inf at [1]"),
-        ({"context_probs": [1.5, -0.5]}, "context_probs is -0.5 at [1]"),
-        ({"context_probs": [0.5, 0.4]}, "context_probs sums to 0.9"),
-        ({"context_probs": [1.0]}, "context_probs has 1 entries: the policy has 2 contexts"),
-        ({"context_probs": [[0.5, 0.5]]}, "context_probs has shape (1, 2)"),
-        ({"context_probs": ["a", "b"]}, "context_probs is not an array of numbers"),
-        ({"context_probs": []}, "context_probs has shape (0,): it must not be empty"),
-        ({"logits": [[0.0, NAN], [0.0, 0.0]]}, "logits holds nan at [0, 1]"),
-        ({"logits": [[0.0, -INF], [0.0, 0.0]]}, "logits holds -inf at [0, 1]"),
-        ({"logits": [[0.0], [0.0, 0.0]]}, "logits is ragged"),
-        ({"logits": [0.0, 0.0]}, "logits has shape (2,)"),
-        ({"logits": [[None, 1.0], [0.0, 0.0]]}, "logits is not an array of numbers"),
-        ({"logits": [[], []]}, "logits has shape (2, 0): it must not be empty"),
-        ({"logits": [[0.0, 0.0]]}, "context_probs has 2 entries: the policy has 1 contexts"),
+        (TABULAR, {"context_probs": [0.5, 0.4]}, "context_probs sums to 0.9"),
+        (TABULAR, {"context_probs": [1.0]}, "has 1 entries: the policy has 2 contexts"),
+        (TABULAR, {"context_probs": [[0.5, 0.5]]}, "context_probs has shape (1, 2)"),
+        (TABULAR, {"logits": [[0.0, np.nan], [0.0, 0.0]]}, "logits holds nan at [0, 1]"),
+        (TABULAR, {"logits": [0.0, 0.0]}, "logits has shape (2,)"),
+        (TABULAR, {"logits": [[], []]}, "logits has shape (2, 0): it must not be empty"),
+        (TABULAR, {"logits": [[0.0, 0.0]]}, "has 2 entries: the policy has 1 contexts"),
+        (TABULAR, {"reward_values": [[[1.0], [np.nan]]] * 2}, "reward_values holds nan at"),
+        (TABULAR, {"reward_values": [[1.0, 0.0], [1.0, 0.0]]}, "reward_values has shape (2, 2)"),
+        (TABULAR, {"reward_values": [[[1.0]], [[1.0]]]}, "must be contexts and arms, (2, 2)"),
         (
-            {"reward_values": [[[1.0], [NAN]], [[1.0], [0.0]]]},
-            "reward_values holds nan at [0, 1, 0]",
-        ),
-        (
-            {"reward_values": [[[1.0], [0.0]], [[INF], [0.0]]]},
-            "reward_values holds inf at [1, 0, 0]",
-        ),
-        ({"reward_values": [[1.0, 0.0], [1.0, 0.0]]}, "reward_values has shape (2, 2)"),
-        ({"reward_values": [[[1.0], [0.0]], [[1.0]]]}, "reward_values is ragged"),
-        ({"reward_values": [[[1.0]], [[1.0]]]}, "the first two must be contexts and arms, (2, 2)"),
-        (
+            TABULAR,
             {"reward_values": [[[1.0, 2.0], [0.0, 2.0]]] * 2},
             "reward_values has shape (2, 2, 2) and reward_probs (2, 2, 1)",
         ),
-        ({"reward_values": [[[1e101], [0.0]]] * 2}, "reward_values exceed 1e+"),
-        ({"reward_values": [[[-1e101], [0.0]]] * 2}, "reward_values exceed 1e+"),
-        ({"reward_probs": [[[0.5], [1.0]]] * 2}, "reward_probs sums to 0.5 at [0, 0]"),
-        (
-            {"reward_probs": [[[2.0, -1.0], [1.0, 0.0]]] * 2},
-            "reward_probs is -1.0 at [0, 0, 1]",
-        ),
-        ({"reward_probs": [[[1.0], [NAN]]] * 2}, "reward_probs holds nan at [0, 1, 0]"),
-        ({"reward_probs": [[["1"], ["1"]]] * 2}, "reward_probs is not an array of numbers"),
-        ({"reward_probs": [[[1.0]], [[1.0]]]}, "reward_probs has shape (2, 1, 1)"),
+        (TABULAR, {"reward_values": [[[1e101], [0.0]]] * 2}, "reward_values exceed 1e+"),
+        (TABULAR, {"reward_values": [[[-1e101], [0.0]]] * 2}, "reward_values exceed 1e+"),
+        (TABULAR, {"reward_probs": [[[0.5], [1.0]]] * 2}, "reward_probs sums to 0.5 at [0, 0]"),
+        (TABULAR, {"reward_probs": [[[1.0]], [[1.0]]]}, "reward_probs has shape (2, 1, 1)"),
+        (LINEAR, {"theta": [np.nan]}, "theta holds nan"),
+        (LINEAR, {"theta": [1.0, 2.0]}, "features have 1 entries per arm and theta 2"),
+        (LINEAR, {"features": [[[1e200], [0.0]]], "theta": [1e200]}, "logits exceed 1e+"),
+        (LINEAR, {"offset": [[0.0]]}, "offset has shape"),
+        (SHARED, {"context_features": [[np.inf]]}, "context_features holds inf"),
+        (SHARED, {"weights": [[1.0, 0.0]] * 2}, "features have 1 columns and weights 2"),
+        (SHARED, {"weights": [[1.0], [0.0], [0.0]]}, "must be contexts and arms"),
     ],
 )
-def test_refused(changes, message):
+def test_refused(make, changes, message):
+    assert make(**GOOD[make]).contexts
     with pytest.raises(InputError, match=re.escape(message)):
-        SoftmaxBandit.tabular(**{**GOOD, **changes})
-
-
-def test_features_and_parameters_are_checked():
-    rewards, law, one = [[[1.0], [0.0]]], [[[1.0], [1.0]]], [1.0]
-    with pytest.raises(InputError, match="theta holds nan"):
-        SoftmaxBandit.linear(one, [[[1.0], [0.0]]], [NAN], rewards, law)
-    with pytest.raises(InputError, match="features have 1 entries per arm and theta 2"):
-        SoftmaxBandit.linear(one, [[[1.0], [0.0]]], [1.0, 2.0], rewards, law)
-    with pytest.raises(InputError, match="context_features holds inf"):
-        SoftmaxBandit.shared_linear(one, [[INF]], [[1.0], [0.0]], rewards, law)
-    with pytest.raises(InputError, match="features have 1 columns and weights 2"):
-        SoftmaxBandit.shared_linear(one, [[1.0]], [[1.0, 0.0]] * 2, rewards, law)
-    with pytest.raises(InputError, match=r"logits exceed 1e\+"):
-        SoftmaxBandit.linear(one, [[[1e200], [0.0]]], [1e200], rewards, law)
-    with pytest.raises(InputError, match="must be contexts and arms"):
-        SoftmaxBandit.shared_linear(one, [[1.0]], [[1.0], [0.0], [0.0]], rewards, law)
+        make(**(GOOD[make] | changes))
 
 
 def test_logits_too_far_apart_are_refused_before_they_overflow():
@@ -352,12 +328,36 @@ def test_other_parameters():
             problem.with_theta(bad)
 
 
+@every_kind
+def test_the_hessian_is_the_difference_of_the_gradient(kind):
+    bandit = random_problem(4, kind)
+    theta, numeric = bandit.policy.theta, []
+    for h in 1e-3 * np.eye(bandit.d):
+        slopes = {n: bandit.with_theta(theta + n * h).gradient() for n in (-2, -1, 1, 2)}
+        numeric.append((8 * (slopes[1] - slopes[-1]) - slopes[2] + slopes[-2]) / 12e-3)
+    assert np.allclose(bandit.hessian(), numeric, rtol=0, atol=1e-9)
+
+
+def test_an_offset_belongs_to_the_problem_and_none_leaves_its_name_alone():
+    bandit = random_problem(4, "linear")
+    arrays = bandit.arrays()
+    assert "offset" not in arrays
+    assert SoftmaxBandit.linear(**arrays).digest == bandit.digest
+    offset = np.random.default_rng(0).normal(size=(bandit.contexts, bandit.arms))
+    shifted = SoftmaxBandit.linear(**arrays, offset=offset)
+    assert np.array_equal(shifted.arrays()["offset"], offset)
+    assert shifted.digest != bandit.digest
+    assert SoftmaxBandit.linear(**shifted.arrays()).digest == shifted.digest
+    assert np.array_equal(shifted.with_theta(arrays["theta"] + 1).policy.offset, offset)
+    assert np.array_equal(shifted.restrict([1]).policy.offset, offset[[1]])
+
+
 def test_the_digest_names_the_problem():
     problems = [random_problem(seed, kind) for kind in KINDS for seed in range(3)]
     assert len({p.digest for p in problems}) == len(problems)
     assert random_problem(0, "plain").digest == random_problem(0, "plain").digest
-    changed = GOOD | {"logits": [[0.0, 1e-16], [1.0, 0.0]]}
-    assert SoftmaxBandit.tabular(**changed).digest != SoftmaxBandit.tabular(**GOOD).digest
+    changed = GOOD[TABULAR] | {"logits": [[0.0, 1e-16], [1.0, 0.0]]}
+    assert SoftmaxBandit.tabular(**changed).digest != SoftmaxBandit.tabular(**GOOD[TABULAR]).digest
 
 
 def test_the_digest_is_kept_by_the_same_parameters():

@@ -1,0 +1,818 @@
+"""Problems with an interior optimum against loops, differences, mpmath, grids and closed forms."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.linalg
+from scipy.special import expit, logit
+
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.predictions import gradient_covariance, gradient_mse
+from ustat_pg.problems import (
+    BentBandit,
+    LocationBandit,
+    SoftmaxBandit,
+    mixture_problem,
+    norm_only_problem,
+    ordered_problem,
+)
+from ustat_pg.validation import InputError, changed
+
+
+def random_location(seed, contexts, flat=0, second=False):
+    """Graded rewards with a bump in the middle, unequal contexts, uneven arms, any rank."""
+    rng = np.random.default_rng(seed)
+    rank = 1 + seed % min(contexts, 3)
+    arms = np.sort(rng.uniform(-2.5, 2.5, 8) + np.arange(8) * 1e-3)
+    basis = np.linalg.qr(rng.normal(size=(rank + flat, rank + flat)))[0][:rank]
+    directions = np.column_stack([np.ones(contexts), rng.normal(size=(contexts, rank - 1))]) @ basis
+    targets = rng.uniform(-0.5, 0.5, (contexts, 1))
+    mean = (
+        0.2 + 0.6 * np.exp(-((arms - targets) ** 2) / 2) + rng.uniform(-0.02, 0.02, (contexts, 8))
+    )
+    spread = rng.uniform(0.05, 0.2, (contexts, 8))
+    values = np.stack([mean - spread, mean, mean + 2 * spread], axis=-1)
+    law = np.broadcast_to([0.4, 0.4, 0.2], values.shape)
+    extra = {}
+    if second:
+        extra = {
+            "second_rewards": np.stack([mean - 0.5, mean + 0.5], axis=-1),
+            "second_probs": np.full((contexts, 8, 2), 0.5),
+        }
+    chance = rng.dirichlet(np.full(contexts, 5.0))
+    return LocationBandit(chance, directions, arms, 0.7, values, law, radius=5.0, **extra)
+
+
+def random_bent(seed, contexts, d=2, arms=4):
+    """Unequal prompts, an offset, noisy graded rewards; better arms bend more, some backwards."""
+    rng = np.random.default_rng(seed)
+    mean = rng.uniform(0.1, 0.9, (contexts, arms))
+    spread = rng.uniform(0.05, 0.3, (contexts, arms))
+    values = np.stack([mean - spread, mean + 2 * spread], axis=-1)
+    noise = rng.uniform(0.9, 1.1, (contexts, arms, d))
+    return BentBandit(
+        rng.dirichlet(np.full(contexts, 5.0)),
+        rng.normal(size=(contexts, arms, d)),
+        4 * mean[:, :, None] * noise - 1.5,
+        values,
+        np.broadcast_to([2 / 3, 1 / 3], values.shape),
+        rng.normal(scale=0.3, size=(contexts, arms)),
+    )
+
+
+def located(location):
+    """A location bandit as a bent one that does not bend."""
+    bandit = location.at(np.zeros(location.d))
+    features = bandit.policy.features
+    return BentBandit(
+        bandit.context_probs,
+        features,
+        np.zeros_like(features),
+        bandit.reward_values,
+        bandit.reward_probs,
+        bandit.policy.offset,
+    )
+
+
+def half_flat():
+    """One parameter that only an arm's features see, one in no mean reward, one in a lost context.
+
+    The second parameter moves all arms alike, the third those of a context of one mean reward.
+    """
+    features = np.zeros((2, 3, 3))
+    features[0, :, 0] = [0.3, 0.0, -0.2]
+    features[:, :, 1] = 0.7
+    features[1, :, 2] = [1.0, 2.0, 3.0]
+    bends = np.zeros((2, 3, 3))
+    bends[0, :, 0] = [2.0, 0.0, 0.0]
+    bends[:, :, 1] = 1.3
+    bends[1, :, 2] = [0.0, 1.0, 2.0]
+    values = np.array([[[1.0, 1.0], [0.0, 0.0], [0.2, 0.2]], [[-1.0, 1.0], [-0.5, 0.5], [0, 0]]])
+    return BentBandit([0.6, 0.4], features, bends, values, np.full((2, 3, 2), 0.5))
+
+
+def bump(**options):
+    """The first test bed of the theory."""
+    return LocationBandit.bump([-1, 0, 1], [-0.7, 0.8, 0.3], **options)
+
+
+LOCATION = {
+    "A": bump(),
+    "B": LocationBandit.bump([-0.5, 0.2, 1.4], [-0.7, 0.8, 0.6]),
+    "one-context": random_location(0, 1),
+    "two-contexts": random_location(3, 2, flat=1),
+    "three-contexts": random_location(5, 3, flat=2),
+    "four-contexts": random_location(7, 4),
+    "second-action": random_location(1, 3, flat=1, second=True),
+    "mixture": mixture_problem(),
+    "flat": bump(flat_dimensions=2),
+    "map": bump(mixing=[[1.0, 2.0, 0.0], [0.5, 0.0, -1.0]]),
+}
+BENT = {
+    "bent-one-context": random_bent(2, 1),
+    "bent": random_bent(3, 2),
+    "three-parameters": random_bent(1, 3, d=3),
+    "located": located(bump(flat_dimensions=1)),
+    "half-flat": half_flat(),
+    "ordered": ordered_problem(3, bend=[1.0, 2.0, 0.5], value=0.3),
+    "norm-only": norm_only_problem(),
+}
+PROBLEMS = LOCATION | BENT
+each = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+each_bent = pytest.mark.parametrize("problem", BENT.values(), ids=BENT)
+
+
+def places(problem, seed=0, count=4):
+    rng = np.random.default_rng(seed)
+    return problem.maximiser + rng.normal(0.0, 0.7, (count, problem.d))
+
+
+def logits(problem, theta, x):
+    """The logits of the arms from their definition, in numbers of the kind that θ has."""
+    if isinstance(problem, LocationBandit):
+        moved = theta if problem.second_rewards is None else theta[:-1]
+        m = sum(v * t for v, t in zip(problem.directions[x].tolist(), moved, strict=True))
+        return [-((arm - m) ** 2) / (2 * problem.tau**2) for arm in problem.arms.tolist()]
+    values = []
+    for k in range(problem.features.shape[1]):
+        value = 0.0 if problem.offset is None else float(problem.offset[x, k])
+        for j, t in enumerate(theta):
+            value += (
+                float(problem.features[x, k, j]) * t - float(problem.bends[x, k, j]) * t * t / 2
+            )
+        values.append(value)
+    return values
+
+
+def probabilities(problem, theta, x):
+    """π(. | x) over the arms, from the definition."""
+    levels = np.array(logits(problem, theta, x))
+    weights = np.exp(levels - levels.max())
+    return weights / weights.sum()
+
+
+def returned(problem, theta):
+    """J by a loop over contexts, arms, second actions and rewards, from the definition."""
+    split = problem.second_rewards is not None
+    share = expit(theta[-1]) if split else 0.0
+    total = 0.0
+    for x, chance in enumerate(problem.context_probs):
+        for k, weight in enumerate(probabilities(problem, theta, x)):
+            first = problem.rewards[x, k] @ problem.reward_probs[x, k]
+            second = problem.second_rewards[x, k] @ problem.second_probs[x, k] if split else 0.0
+            total += chance * weight * ((1 - share) * first + share * second)
+    return total
+
+
+def derivative(function, theta, step):
+    """Central differences, fourth order."""
+    out = []
+    for unit in np.eye(len(theta)):
+        h = step * unit
+        near, far = function(theta + h) - function(theta - h), function(theta + 2 * h)
+        out.append((8 * near - far + function(theta - 2 * h)) / (12 * step))
+    return np.stack(out)
+
+
+def hessian_error(problem, hessian, theta):
+    """How far a Hessian is from the differences of the loop's gradient."""
+    numeric = derivative(lambda t: derivative(lambda s: returned(problem, s), t, 2e-3), theta, 2e-3)
+    return np.abs(hessian - numeric).max()
+
+
+# Return, gradient, Hessian.
+
+
+@each
+def test_the_return_and_its_derivatives_are_those_of_the_loop(problem):
+    loose = 5 if isinstance(problem, BentBandit) else 1
+    for theta in places(problem):
+        assert problem.objective(theta) == pytest.approx(returned(problem, theta), abs=1e-14)
+        numeric = derivative(lambda t: returned(problem, t), theta, 1e-3)
+        assert np.allclose(problem.gradient(theta), numeric, rtol=0, atol=loose * 1e-10)
+        assert hessian_error(problem, problem.hessian(theta), theta) < loose * 2e-8
+
+
+def test_the_harness_sees_a_planted_error_of_the_hessian():
+    """Negative control: a wrong sign; no centring; no bends, and their sign wrong."""
+    location, bent = PROBLEMS["A"], PROBLEMS["bent"]
+    bandit = location.at(places(location)[0])
+    products = zip(bandit.moments().value, bandit.moments().matrices(), strict=True)
+    raw = [record.advantage + value * record.fisher for value, record in products]
+    policy = bent.at(places(bent)[0]).policy
+    linear = SoftmaxBandit(
+        policy.tangent, bent.context_probs, bent.rewards, bent.reward_probs
+    ).hessian()
+    for problem, others in (
+        (location, [np.einsum("x,xij->ij", bandit.context_probs, raw)]),
+        (bent, [linear, 2 * linear - bent.hessian(places(bent)[0])]),
+    ):
+        theta = places(problem)[0]
+        for wrong in (-problem.hessian(theta), *others):
+            assert hessian_error(problem, wrong, theta) > 1e-2
+
+
+@each
+def test_many_parameters_at_once_are_each_on_their_own(problem, monkeypatch):
+    theta = places(problem, count=6).reshape(2, 3, problem.d)
+    functions = (problem.objective, problem.gradient, problem.hessian, problem.gap, problem.project)
+    whole = [function(theta) for function in functions]
+    chunks = (1, 4 * problem.mean_rewards.size * problem.d)
+    for entries in chunks:
+        monkeypatch.setattr("ustat_pg.problems.interior._CHUNK_ENTRIES", entries)
+        for function, expected in zip(functions, whole, strict=True):
+            assert np.allclose(function(theta), expected, rtol=1e-13, atol=1e-15)
+    for function, expected, order in zip(functions, whole, (0, 1, 2, 0, 1), strict=True):
+        assert expected.shape == (2, 3) + (problem.d,) * order
+        for i in np.ndindex(2, 3):
+            assert np.allclose(function(theta[i]), expected[i], rtol=1e-13, atol=1e-15)
+
+
+# The softmax bandit at a parameter.
+
+
+@each
+def test_the_softmax_bandit_there_is_the_same_problem(problem):
+    """Scores with mean zero, and J, its gradient and Hessian on a path with no shared code."""
+    for theta in places(problem):
+        bandit = problem.at(theta)
+        assert isinstance(bandit, SoftmaxBandit)
+        assert np.array_equal(bandit.policy.theta, theta)
+        assert bandit.d == problem.d == len(theta)
+        for x in range(problem.contexts):
+            mean = bandit.policy.probs[x] @ bandit.policy.scores(x)
+            assert np.abs(mean).max() < 1e-14
+        assert bandit.objective() == pytest.approx(float(problem.objective(theta)), abs=1e-14)
+        assert np.allclose(bandit.gradient(), problem.gradient(theta), rtol=0, atol=1e-14)
+        assert np.allclose(bandit.hessian(), problem.hessian(theta), rtol=0, atol=1e-13)
+
+
+@each_bent
+def test_the_tangent_has_the_probabilities_and_scores_of_the_bent_policy(problem):
+    """The Hessian is E[a s sᵀ] - diag E[a ψ], the first from the bandit's own enumeration."""
+    for theta in places(problem):
+        bandit = problem.at(theta)
+        bend = np.zeros(problem.d)
+        for x, chance in enumerate(problem.context_probs):
+            probs = probabilities(problem, theta, x)
+            assert np.allclose(bandit.policy.probs[x], probs, rtol=1e-13, atol=0)
+            numeric = derivative(lambda t, x=x: np.log(probabilities(problem, t, x)), theta, 1e-3)
+            assert np.allclose(bandit.policy.scores(x), numeric.T, rtol=0, atol=1e-9)
+            advantage = problem.mean_rewards[x] - bandit.moments().value[x]
+            bend += chance * (bandit.policy.probs[x] * advantage) @ problem.bends[x]
+        products = [record.advantage for record in bandit.moments().matrices()]
+        expected = np.einsum("x,xij->ij", problem.context_probs, products) - np.diag(bend)
+        assert np.allclose(bandit.hessian(), expected, rtol=0, atol=1e-13)
+
+
+def test_at_other_parameters_the_policy_is_still_the_bent_one_and_not_its_tangent():
+    problem = PROBLEMS["bent"]
+    here, there = places(problem)[:2]
+    moved, direct = problem.at(here).with_theta(there), problem.at(there)
+    assert np.array_equal(moved.policy.probs, direct.policy.probs)
+    assert moved.digest == direct.digest
+    assert problem.at(here).objective(there) == pytest.approx(direct.objective(), rel=1e-13)
+    tangent = problem.at(here).policy.tangent.with_theta(there)
+    assert np.abs(tangent.probs - direct.policy.probs)[0].max() > 0.01
+
+
+def test_bends_name_runs_and_not_gradients_at_the_point_of_contact():
+    """At 0 bends show in no gradient: the same draws, but others for runs that leave 0."""
+    one, two = (ordered_problem(2, bend=bend).at(np.zeros(2)) for bend in (1.0, 2.0))
+    assert one.digest == two.digest
+    assert one.path_digest != two.path_digest
+    assert one.path_digest.startswith(f"{one.digest}/bent")
+    linear = SoftmaxBandit(one.policy.tangent, [1.0], one.reward_values, one.reward_probs)
+    assert linear.path_digest == linear.digest == one.digest
+
+
+@pytest.mark.parametrize("name", ["A", "mixture", "second-action", "bent"])
+def test_engines_enumerate_what_is_predicted(name):
+    """The exact mean squared error, from outcomes alone, is that of the closed form."""
+    problem = PROBLEMS[name]
+    bandit = problem.at(places(problem)[2])
+    measured = GradientCell(bandit, 3).measure("exact", [SquaredError(Estimator("grpo"))])
+    expected = gradient_mse(bandit.moments(), "grpo", 3).mse
+    assert measured.mean[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_engines_measure_at_the_tangent_what_is_predicted():
+    bandit = PROBLEMS["bent"].at(places(PROBLEMS["bent"])[2])
+    errors = (SquaredError(Estimator("grpo")),)
+    measured = GradientCell(bandit, 3).measure("cpu", errors, replications=100_000, seed=1)
+    expected = gradient_mse(bandit.moments(), "grpo", 3).mse
+    error = np.sqrt(measured.covariance[0, 0] / measured.n)
+    assert abs(measured.mean[0] - expected) < 5 * error < 0.05 * expected
+
+
+# The maximiser.
+
+
+@pytest.mark.parametrize(
+    ("name", "maximiser", "curvatures", "digits"),
+    [
+        ("A", [0.1194, 0.5686], [0.237, 0.322], 5e-5),
+        ("B", None, [0.165, 0.358], None),
+        ("mixture", [0.386, 0.0], [0.243], 5e-4),
+        ("flat", None, [0.237, 0.322], None),
+    ],
+)
+def test_the_figures_of_the_theory(name, maximiser, curvatures, digits):
+    problem = PROBLEMS[name]
+    assert np.allclose(problem.curvatures, curvatures, rtol=0, atol=5e-4)
+    if maximiser is not None:
+        assert np.allclose(problem.maximiser, maximiser, rtol=0, atol=digits)
+
+
+@each
+def test_the_hessian_at_the_maximiser_has_the_form_of_assumption_7(problem):
+    u, n, lam = problem.identifiable, problem.flat, problem.curvatures
+    assert u.shape == (problem.d, len(lam))
+    assert n.shape == (problem.d, problem.d - len(lam))
+    frame = np.column_stack([u, n])
+    assert np.allclose(frame.T @ frame, np.eye(problem.d), rtol=0, atol=1e-13)
+    assert (np.diff(lam) >= 0).all()
+    assert lam[0] > 0
+    hessian = problem.hessian(problem.maximiser)
+    assert np.allclose(-hessian, (u * lam) @ u.T, rtol=0, atol=1e-13)
+    assert np.linalg.norm(problem.gradient(problem.maximiser)) < 1e-14
+    assert np.abs(n.T @ problem.maximiser).max(initial=0.0) < 1e-14
+
+
+@each
+def test_flat_directions_change_nothing_anywhere(problem):
+    rng = np.random.default_rng(4)
+    for theta in places(problem):
+        shift = problem.flat @ rng.normal(0.0, 5.0, problem.flat.shape[1])
+        assert problem.objective(theta + shift) == pytest.approx(
+            float(problem.objective(theta)), abs=1e-14
+        )
+        assert np.allclose(problem.hessian(theta + shift), problem.hessian(theta), atol=1e-13)
+
+
+def test_flat_directions_are_those_that_no_seen_difference_of_logits_depends_on():
+    problem = PROBLEMS["half-flat"]
+    assert problem.identifiable.shape == (3, 1)
+    assert np.abs(problem.identifiable[:, 0]) == pytest.approx([1.0, 0.0, 0.0], abs=1e-14)
+    theta = np.array([0.3, -1.0, 2.0])
+    moved = theta + problem.flat @ [5.0, -3.0]
+    assert problem.gap(moved) == pytest.approx(float(problem.gap(theta)), rel=1e-13)
+    far = problem.maximiser + problem.flat @ [300.0, 400.0]
+    assert np.linalg.norm(problem.flat.T @ problem.project(far)) == pytest.approx(100.0)
+    near = problem.maximiser + problem.flat @ [3.0, 4.0]
+    assert np.allclose(problem.project(near), near, rtol=0, atol=1e-14)
+    # The same with features as they are and a bend along the flat ones: two directions more.
+    bends = problem.bends.copy()
+    bends[0, 0] = [2.0, 3.3, 2.0]
+    assert changed(problem, bends=bends).identifiable.shape == (3, 3)
+
+
+@each
+def test_the_maximum_against_a_dense_grid(problem):
+    """Above two dimensions against random points, of which none may be near."""
+    rank = len(problem.curvatures)
+    radius = problem.radius
+    if rank > 2:
+        points = np.random.default_rng(0).uniform(-radius, radius, (40_000, rank))
+    else:
+        axes = np.meshgrid(*[np.linspace(-radius, radius, 401)] * rank)
+        points = np.stack([axis.ravel() for axis in axes], axis=-1)
+    points = points[np.linalg.norm(points, axis=1) <= radius]
+    values = problem.objective(points @ problem.identifiable.T)
+    where = problem.maximiser @ problem.identifiable
+    distance = np.linalg.norm(points[values.argmax()] - where)
+    assert values.max() <= problem.maximum + 1e-15
+    if rank > 2:
+        assert distance < 3 * np.linalg.norm(points - where, axis=1).min() + 0.05
+    else:
+        step = 2 * radius / 400
+        assert values.max() >= problem.maximum - problem.curvatures[-1] * rank * step**2
+        assert distance <= step * np.sqrt(rank * problem.curvatures[-1] / problem.curvatures[0])
+
+
+@each
+def test_the_certificate_says_what_was_found(problem):
+    certificate = problem.certificate
+    assert certificate.gradient_norm < 1e-14
+    assert certificate.smallest_curvature == problem.curvatures[0]
+    away = np.linalg.norm(problem.identifiable.T @ problem.maximiser)
+    assert certificate.distance_to_boundary == pytest.approx(problem.radius - away)
+    edge = np.random.default_rng(7).normal(size=(20_000, len(problem.curvatures)))
+    edge *= problem.radius / np.linalg.norm(edge, axis=1, keepdims=True)
+    least = problem.gap(edge @ problem.identifiable.T).min()
+    reach = 1e-9 if isinstance(problem, BentBandit) else 1e-12
+    assert 0 < certificate.boundary_margin <= least + reach
+    assert least < certificate.boundary_margin + 0.01
+    if len(problem.curvatures) < 3:
+        assert certificate.boundary_margin == pytest.approx(least, rel=0.02)
+    for place, height in certificate.other_maxima:
+        assert height < problem.maximum
+        assert problem.objective(place) == pytest.approx(height, abs=1e-14)
+
+
+def hills(right, left, radius):
+    """One prompt with two bumps of the success rate: (height, place) each."""
+    arms = np.linspace(-2, 2, 9)
+    success = sum(height * np.exp(-((arms - place) ** 2) / 0.2) for height, place in (right, left))
+    chance = np.stack([success, 1 - success], axis=-1)[None]
+    rewards = np.broadcast_to([1.0, 0.0], chance.shape)
+    return LocationBandit([1.0], [[1.0]], arms, 0.35, rewards, chance, radius=radius)
+
+
+def test_a_second_hill_is_reported():
+    problem = hills((0.8, 1.1), (0.6, -1.1), radius=1.9)
+    grid = np.linspace(-1.9, 1.9, 4001)
+    values = problem.objective(grid[:, None])
+    tops = grid[1:-1][(values[1:-1] > values[:-2]) & (values[1:-1] > values[2:])]
+    others = problem.certificate.other_maxima
+    places = sorted([float(problem.maximiser[0]), *(float(where[0]) for where, _ in others)])
+    assert len(tops) >= 2
+    assert np.allclose(places, tops, rtol=0, atol=1e-3)
+    for where, height in others:
+        assert height == pytest.approx(float(problem.objective(where)), abs=1e-14)
+        assert height < problem.maximum
+
+
+def test_a_hill_inside_below_the_boundary_is_no_interior_optimum():
+    bumps = (0.9, 1.5), (0.3, -0.5)
+    assert hills(*bumps, radius=0.6).maximiser[0] == pytest.approx(-0.5, abs=0.1)
+    with pytest.raises(InputError, match=r"no interior optimum.*the best inside is 0\.2"):
+        hills(*bumps, radius=1.3)
+
+
+def test_bends_of_zero_are_the_location_bandit():
+    location, bent = bump(flat_dimensions=1), PROBLEMS["located"]
+    assert np.allclose(bent.maximiser, location.maximiser, rtol=0, atol=1e-12)
+    assert np.allclose(bent.curvatures, location.curvatures, rtol=1e-10)
+    assert np.allclose(bent.identifiable, location.identifiable, rtol=0, atol=1e-9)
+    for theta in places(location):
+        assert bent.gap(theta) == pytest.approx(location.gap(theta), rel=1e-9)
+        assert np.allclose(bent.hessian(theta), location.hessian(theta), rtol=0, atol=1e-13)
+        assert np.allclose(bent.project(theta), location.project(theta), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("edge", [0.6, 1.3])
+def test_the_projection_is_the_nearest_maximiser(edge):
+    """Against a search over the set of maximisers, with a flat set of dimension 2 cut off."""
+    problem = changed(PROBLEMS["flat"], flat_radius=edge)
+    axes = np.meshgrid(*[np.linspace(-edge, edge, 401)] * 2)
+    along = np.stack([axis.ravel() for axis in axes], axis=-1)
+    along = along[np.linalg.norm(along, axis=1) <= edge]
+    candidates = problem.maximiser + along @ problem.flat.T
+    assert np.allclose(problem.gap(candidates), 0.0, rtol=0, atol=1e-28)
+    rng = np.random.default_rng(6)
+    cut = 0
+    for theta in rng.normal(0.0, 1.0, (20, problem.d)):
+        nearest = problem.project(theta)
+        best = np.linalg.norm(candidates - theta, axis=1).min()
+        assert best - 0.007 <= np.linalg.norm(nearest - theta) <= best + 1e-14
+        assert problem.gap(nearest) < 1e-28
+        assert np.linalg.norm(problem.flat.T @ nearest) <= edge + 1e-14
+        cut += np.linalg.norm(problem.flat.T @ theta) > edge
+        assert np.allclose(problem.project(nearest), nearest, rtol=0, atol=1e-15)
+    assert 0 < cut < 20
+
+
+# The gap.
+
+
+def exact_gap(problem, theta):
+    """J(θ*) - J(θ) - ⟨∇J(θ*), θ* - θ⟩ in 60 digits; the gradient at θ* is rounding noise."""
+    with mpmath.workdps(60):
+
+        def value(point):
+            total = mpmath.mpf(0)
+            for x, chance in enumerate(problem.context_probs.tolist()):
+                weights = [mpmath.exp(level) for level in logits(problem, point, x)]
+                rewards = problem.mean_rewards[x].tolist()
+                total += chance * mpmath.fdot(zip(weights, rewards, strict=True)) / sum(weights)
+            return total
+
+        best = [mpmath.mpf(t) for t in problem.maximiser]
+        place = [mpmath.mpf(t) for t in theta]
+        h = mpmath.mpf(10) ** -20
+        slope = mpmath.mpf(0)
+        for j in range(problem.d):
+            up = [b + h * (i == j) for i, b in enumerate(best)]
+            down = [b - h * (i == j) for i, b in enumerate(best)]
+            slope += (value(up) - value(down)) / (2 * h) * (place[j] - best[j])
+        return float(value(best) - value(place) + slope)
+
+
+@each
+def test_the_gap_keeps_its_digits_near_the_maximiser(problem):
+    """A difference of returns has none left there."""
+    rng = np.random.default_rng(1)
+    for distance in (1.0, 1e-2, 1e-4, 1e-6, 1e-8):
+        unit = rng.normal(size=problem.identifiable.shape[1])
+        theta = problem.maximiser + distance * problem.identifiable @ (unit / np.linalg.norm(unit))
+        # Rounding of θ itself, of size 1e-16 beside a distance of 1e-8, moves the gap by its share.
+        rounding = 4e-16 * (1 + np.abs(problem.maximiser).max()) / distance
+        gap = float(problem.gap(theta))
+        assert gap == pytest.approx(exact_gap(problem, theta), rel=1e-12 + rounding)
+        assert gap > 0
+    naive = problem.maximum - problem.objective(
+        problem.maximiser + 1e-9 * problem.identifiable[:, 0]
+    )
+    assert abs(naive / (problem.curvatures[0] * 0.5e-18) - 1) > 0.5
+
+
+@each
+def test_the_gap_is_the_difference_of_returns(problem):
+    away = np.random.default_rng(3).normal(size=(200, problem.d))
+    theta = problem.maximiser + away * np.geomspace(1e-3, 3, 200)[:, None]
+    gap = problem.gap(theta)
+    assert np.allclose(gap, problem.maximum - problem.objective(theta), rtol=0, atol=4e-15)
+    exact = [problem.maximum - returned(problem, t) for t in theta[::20]]
+    assert np.allclose(gap[::20], exact, rtol=0, atol=4e-15)
+    assert problem.gap(problem.maximiser) == 0.0
+    assert problem.gap(problem.maximiser + problem.flat.sum(axis=1)) < 1e-28
+
+
+# Noise and directions of location bandits.
+
+
+def test_the_noise_at_the_optimum_depends_on_the_parameter_that_is_never_identified():
+    """Assumption 8: J is the same along θ₂, the covariance of the gradient is not."""
+    problem = PROBLEMS["mixture"]
+    traces = []
+    for level in (-3.0, 0.0, 3.0):
+        theta = np.array([problem.maximiser[0], level])
+        assert problem.gap(theta) < 1e-30
+        bandit = problem.at(theta)
+        covariance = gradient_covariance(bandit.moments(), "oracle", group_size=4)
+        # By hand: Cov(s₁ a) = E s₁² (r - V)² + noise² share E s₁², over four.
+        probs = probabilities(problem, theta, 0)
+        score = (problem.arms - probs @ problem.arms) / problem.tau**2
+        off = problem.mean_rewards[0] - probs @ problem.mean_rewards[0]
+        by_hand = probs @ (score**2 * (off**2 + 0.36 * expit(level))) / 4
+        assert covariance[0, 0] == pytest.approx(by_hand, rel=1e-12)
+        traces.append(covariance[0, 0])
+    assert traces[2] > 3 * traces[0]
+
+
+def test_gradient_noise_has_no_part_in_flat_directions_of_the_map():
+    problem = PROBLEMS["flat"]
+    moments = problem.at(problem.maximiser).moments()
+    covariance = gradient_covariance(moments, "grpo", group_size=4, batch_size=2)
+    assert np.abs(covariance @ problem.flat).max() < 1e-15
+    assert np.linalg.eigvalsh(problem.identifiable.T @ covariance @ problem.identifiable)[0] > 1e-3
+
+
+def test_flat_dimensions_keep_the_curvatures_and_are_on_no_axis():
+    plain, flat = PROBLEMS["A"], PROBLEMS["flat"]
+    assert np.allclose(flat.curvatures, plain.curvatures, rtol=1e-10)
+    assert flat.maximum == pytest.approx(plain.maximum, abs=1e-15)
+    assert flat.d == plain.d + 2
+    assert (np.abs(flat.flat).max(axis=0) < 0.99).all()
+
+
+def test_contexts_without_weight_or_information_make_no_direction_identifiable():
+    success = 0.05 + 0.9 * np.exp(-((np.linspace(-2, 2, 9) - 0.3) ** 2) / 1.28)
+    chance = np.stack([np.stack([success, 1 - success], -1)] * 3)
+    chance[2] = 0.5
+    values = np.broadcast_to([1.0, 0.0], chance.shape)
+    problem = LocationBandit(
+        [0.6, 0.0, 0.4], np.eye(3), np.linspace(-2, 2, 9), 0.8, values, chance, radius=1.5
+    )
+    assert np.allclose(np.abs(problem.identifiable.T), [[1, 0, 0]], rtol=0, atol=1e-15)
+    assert np.allclose(problem.hessian(problem.maximiser)[1:, :], 0.0, rtol=0, atol=1e-15)
+
+
+def test_the_same_arguments_give_the_same_maximiser():
+    assert np.array_equal(bump().maximiser, PROBLEMS["A"].maximiser)
+    assert bump().certificate == PROBLEMS["A"].certificate
+
+
+# The two problems of Corollary 10.
+
+
+@pytest.mark.parametrize("value", [0.5, 0.2, 0.9])
+@pytest.mark.parametrize("bend", [1.0, [0.5, 2.0, 1.0]])
+def test_the_ordered_problem_has_its_closed_form(bend, value):
+    problem = ordered_problem(3, bend=bend, value=value)
+    beta = np.broadcast_to(bend, 3)
+    theta = np.random.default_rng(0).normal(scale=3.0, size=(500, 3))
+    expected = expit(logit(value) - theta**2 @ beta / 2)
+    assert np.allclose(problem.objective(theta), expected, rtol=1e-12, atol=1e-15)
+    assert np.array_equal(problem.maximiser, np.zeros(3))
+    assert problem.maximum == pytest.approx(value, rel=1e-14)
+    assert problem.curvatures == pytest.approx(np.sort(value * (1 - value) * beta), rel=1e-12)
+    record = next(problem.at(np.zeros(3)).moments().matrices())
+    # The matrix form of Assumption 2, and a Fisher information of I/d.
+    assert np.abs(record.advantage).max() < 1e-16
+    assert np.allclose(record.fisher, np.eye(3) / 3, rtol=0, atol=1e-15)
+    for b in (0.0, value, 1.0):
+        spread = value * (1 - value) + (value - b) ** 2
+        found = gradient_covariance(problem.at(np.zeros(3)).moments(), "constant", 1, constant=b)
+        assert np.allclose(found, spread / 3 * np.eye(3), rtol=0, atol=1e-15)
+
+
+def test_the_ordered_problem_is_uniform_and_its_arms_are_as_described():
+    problem = ordered_problem()
+    assert np.allclose(problem.at([0.0, 0.0]).policy.probs, 1 / 8, rtol=0, atol=1e-16)
+    arms = [tuple(row) for row in np.concatenate([problem.features, problem.bends], axis=2)[0]]
+    assert len(set(arms)) == 8
+    assert ordered_problem(1).features.shape == (1, 4, 1)
+
+
+def test_the_norm_only_problem_has_its_closed_form():
+    problem = norm_only_problem()
+    theta = np.random.default_rng(0).normal(scale=2.0, size=(500, 2))
+    odds = np.log(np.cosh(theta[:, 0])) - np.log(np.cosh(theta[:, 1]))
+    expected = expit(odds - theta**2 @ [1.5, 0.5])
+    assert np.allclose(problem.objective(theta), expected, rtol=1e-12, atol=1e-15)
+    assert (problem.objective(theta) < 0.5).all()
+    assert np.array_equal(problem.maximiser, np.zeros(2))
+    assert np.allclose(problem.hessian(problem.maximiser), -np.eye(2) / 2, rtol=0, atol=1e-15)
+    moments = problem.at(problem.maximiser).moments()
+    record = next(moments.matrices())
+    assert np.allclose(record.advantage, np.diag([0.25, -0.25]), rtol=0, atol=1e-16)
+    # The norm form of Assumption 2 holds: V is the minimum-variance baseline.
+    assert np.abs(moments.norm_advantage).max() < 1e-16
+    assert gradient_mse(moments, "oracle", 4).mse == pytest.approx(
+        gradient_mse(moments, "minimum-variance", 4).mse, rel=1e-14
+    )
+
+
+def weights(problem, baseline, group, c=8.0, **known):
+    """Weights of the limit law of the scaled gap: eigenvalues of ½ Λ^½ Γ Λ^½, ascending (Theorem 8).
+
+    Γ solves (cΛ - ½I) Γ + Γ (cΛ - ½I) = c² Σ.
+    """
+    moments = problem.at(problem.maximiser).moments()
+    u, root = problem.identifiable, np.diag(np.sqrt(problem.curvatures))
+    noise = u.T @ gradient_covariance(moments, baseline, group, **known) @ u
+    drift = c * np.diag(problem.curvatures) - np.eye(len(root)) / 2
+    gamma = scipy.linalg.solve_continuous_lyapunov(drift, c**2 * noise)
+    return np.linalg.eigvalsh(root @ gamma @ root / 2)
+
+
+BASELINES = np.linspace(-1, 2, 31)
+
+
+@pytest.mark.parametrize("value", [0.5, 0.3])
+def test_on_the_ordered_problem_no_baseline_has_a_smaller_weight_than_the_oracle(value):
+    """Corollary 10, matrix form; a wrong sign anywhere would order some pair the other way."""
+    problem = ordered_problem(2, bend=[1.0, 2.0], value=value)
+    oracle = weights(problem, "oracle", 4)
+    assert weights(problem, "constant", 4, constant=value) == pytest.approx(oracle, rel=1e-12)
+    for b in BASELINES[np.abs(BASELINES - value) > 1e-9]:
+        assert (weights(problem, "constant", 4, constant=b) > oracle).all()
+    expected = oracle * (1 + value**2 / (value * (1 - value)))
+    assert weights(problem, "vanilla", 4) == pytest.approx(expected, rel=1e-12)
+    assert (weights(problem, "grpo", 4) > oracle).all()
+
+
+def test_on_the_norm_only_problem_another_baseline_has_the_smaller_least_weight():
+    """The counter-example: eigenvalues of G Cov .125 twice at b = V, .08 and .18 at b = .4."""
+    problem = norm_only_problem()
+    moments = problem.at(problem.maximiser).moments()
+    for b, expected in ((0.5, (0.125, 0.125)), (0.4, (0.08, 0.18))):
+        for group in (1, 4):
+            covariance = gradient_covariance(moments, "constant", group, constant=b)
+            assert np.linalg.eigvalsh(group * covariance) == pytest.approx(expected, rel=1e-12)
+    oracle, other = weights(problem, "oracle", 4), weights(problem, "constant", 4, constant=0.4)
+    assert other[0] < 0.7 * oracle[0]
+    assert other[1] > 1.3 * oracle[1]
+    assert other.sum() > oracle.sum()
+
+
+def test_a_location_bandit_cannot_have_either_form_of_assumption_2():
+    """Logits linear in θ: E[s sᵀ a] averages to the Hessian, its trace to -tr Λ."""
+    location = LocationBandit.bump([-1, 0, 1], [-0.7, 0.8, 0.3])
+    bandit = location.at(location.maximiser)
+    found = sum(
+        chance * record.advantage
+        for chance, record in zip(bandit.context_probs, bandit.moments().matrices(), strict=True)
+    )
+    frame = location.identifiable
+    assert np.allclose(frame.T @ found @ frame, -np.diag(location.curvatures), rtol=0, atol=1e-13)
+    norm = bandit.context_probs @ bandit.moments().norm_advantage
+    assert norm == pytest.approx(-location.curvatures.sum(), rel=1e-10)
+
+
+# What is refused.
+
+GOOD = {
+    LocationBandit: {
+        "context_probs": [0.5, 0.5],
+        "directions": [[1.0, 0.0], [1.0, 1.0]],
+        "arms": [-1.0, 0.0, 1.0],
+        "tau": 0.6,
+        "rewards": np.broadcast_to([1.0, 0.0], (2, 3, 2)),
+        "reward_probs": [[[0.2, 0.8], [0.8, 0.2], [0.3, 0.7]]] * 2,
+        "radius": 1.0,
+    },
+    BentBandit: {
+        "context_probs": [1.0],
+        "features": [[[0.5], [0.0]]],
+        "bends": [[[1.0], [0.0]]],
+        "rewards": [[[1.0], [0.0]]],
+        "reward_probs": [[[1.0], [1.0]]],
+    },
+    LocationBandit.bump: {"features": [0.0, 1.0], "targets": [0.0, 0.0], "radius": 2.0},
+    ordered_problem: {},
+    norm_only_problem: {},
+}
+OPPOSED = [[[0.2, 0.8], [0.8, 0.2], [0.3, 0.7]], [[0.8, 0.2], [0.2, 0.8], [0.7, 0.3]]]
+"""Two contexts whose rewards cancel: J is constant in a common direction, though no V(x) is."""
+QUARTIC = {
+    "features": [[[1.0], [-1.0], [0.0], [0.0]]],
+    "bends": [[[1.0], [1.0], [0.0], [0.0]]],
+    "rewards": [[[1.0], [1.0], [0.0], [0.0]]],
+    "reward_probs": np.ones((1, 4, 1)),
+}
+"""Log odds log cosh θ - θ²/2 = -θ⁴/12 + ...: a strict maximum without curvature."""
+SECOND = {"second_rewards": np.ones((2, 3, 1)), "second_probs": np.ones((2, 3, 1))}
+EDGE = [[[0.1, 0.9], [0.5, 0.5], [0.9, 0.1]]] * 2
+NEAR_EDGE = [[[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]]] * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "message"),
+    [
+        (LocationBandit, {"context_probs": [0.5, 0.6]}, "context_probs sums to"),
+        (LocationBandit, {"directions": [[1.0, 0.0]]}, "directions has 1 rows"),
+        (LocationBandit, {"directions": [[1.0, np.nan], [1.0, 1.0]]}, "directions holds nan"),
+        (LocationBandit, {"directions": np.zeros((2, 2))}, "does not depend on theta"),
+        (LocationBandit, {"arms": [0.0, 0.0, 1.0]}, "must be different"),
+        (LocationBandit, {"arms": [0.0, 1.0]}, "rewards has shape"),
+        (LocationBandit, {"tau": 0.0}, "tau is 0.0: it must be positive"),
+        (LocationBandit, {"radius": -1.0}, "radius is -1"),
+        (LocationBandit, {"flat_radius": 0.0}, "flat_radius is 0"),
+        (LocationBandit, {"reward_probs": np.ones((2, 3, 2))}, "reward_probs sums to"),
+        (LocationBandit, {"rewards": np.ones((2, 3, 1))}, "they must be equal"),
+        (LocationBandit, {"second_rewards": np.ones((2, 3, 2))}, "both or none"),
+        (LocationBandit, SECOND, "changes the mean reward of context 0, arm 0 by 0.8"),
+        (LocationBandit, {"rewards": np.ones((2, 3, 2))}, "does not depend on theta"),
+        (LocationBandit, {"reward_probs": EDGE}, "no interior optimum"),
+        (LocationBandit, {"radius": 0.01, "reward_probs": NEAR_EDGE}, "no interior"),
+        (
+            LocationBandit,
+            {"directions": np.ones((2, 1)), "reward_probs": OPPOSED},
+            "flat in a direction",
+        ),
+        (LocationBandit.bump, {"features": [0.0, 1.0, 2.0]}, "targets has 2 entries and features"),
+        (LocationBandit.bump, {"features": np.zeros((2, 1, 1))}, "1 or 2 dimensions"),
+        (LocationBandit.bump, {"height": 0.96}, "must not be negative"),
+        (LocationBandit.bump, {"width": 0.0}, "width is 0"),
+        (LocationBandit.bump, {"flat_dimensions": -1}, "flat_dimensions is -1"),
+        (LocationBandit.bump, {"flat_dimensions": 1, "mixing": np.ones((2, 3))}, "one, not both"),
+        (LocationBandit.bump, {"mixing": np.ones((3, 3))}, "mixing has 3 rows"),
+        (LocationBandit.bump, {"targets": [3.0, 3.0]}, "no interior optimum"),
+        (BentBandit, {"bends": [[[1.0]]]}, r"bends has shape \(1, 1, 1\): .*features, \(1, 2, 1\)"),
+        (BentBandit, {"bends": [[[1.0], [np.nan]]]}, "bends holds nan"),
+        (BentBandit, {"features": [[0.5, 0.0]]}, "features has shape"),
+        (BentBandit, {"context_probs": [0.5, 0.5]}, "context_probs has 2 entries"),
+        (BentBandit, {"rewards": [[[1.0]]]}, "must be contexts and arms"),
+        (BentBandit, {"rewards": [[[1.0, 0.0], [0.0, 0.0]]]}, "they must be equal"),
+        (BentBandit, {"reward_probs": [[[1.0], [0.9]]]}, "reward_probs sums to 0.9"),
+        (BentBandit, {"offset": [[0.0]]}, "offset has shape"),
+        (BentBandit, {"radius": 0.0}, "radius is 0"),
+        (BentBandit, {"flat_radius": -1.0}, "flat_radius is -1"),
+        (BentBandit, {"rewards": [[[1.0], [1.0]]]}, "the return does not depend on theta"),
+        (
+            BentBandit,
+            {"features": [[[1.0], [1.0]]], "bends": [[[2.0], [2.0]]]},
+            "does not depend on theta",
+        ),
+        # No bend: the optimum is at infinity. A bend of the other sign: a minimum. At 5: outside.
+        (BentBandit, {"bends": [[[0.0], [0.0]]]}, "no interior optimum"),
+        (BentBandit, {"bends": [[[-1.0], [0.0]]]}, "no interior optimum"),
+        (BentBandit, {"bends": [[[0.1], [0.0]]]}, "no interior optimum"),
+        (BentBandit, QUARTIC, "the optimum is flat in a direction"),
+        (ordered_problem, {"dimensions": 0}, "dimensions is 0"),
+        (ordered_problem, {"bend": 0.0}, r"a number or \(2,\), positive"),
+        (ordered_problem, {"bend": [1.0] * 3}, r"a number or \(2,\), positive"),
+        (ordered_problem, {"value": 0.0}, "value is 0.0: it must lie between 0 and 1"),
+        (ordered_problem, {"value": 1.0}, "value is 1"),
+        (norm_only_problem, {"radius": -1.0}, "radius is -1"),
+    ],
+)
+def test_refused(make, change, message):
+    with pytest.raises(InputError, match=message):
+        make(**(GOOD[make] | change))
+
+
+@pytest.mark.parametrize("make", GOOD)
+def test_the_pattern_of_refusals_is_itself_accepted(make):
+    assert make(**GOOD[make]).d in (1, 2)
+
+
+def test_the_optimum_is_found_once_the_radius_holds_it():
+    problem = BentBandit(**(GOOD[BentBandit] | {"bends": [[[0.1], [0.0]]]}), radius=6.0)
+    assert problem.maximiser == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("problem", [PROBLEMS["A"], PROBLEMS["bent"]], ids=["location", "bent"])
+@pytest.mark.parametrize("theta", [1.0, [1.0], [1.0, 2.0, 3.0], [[np.nan, 0.0]]])
+def test_parameters_of_another_shape_are_refused(problem, theta):
+    functions = (problem.objective, problem.gradient, problem.hessian, problem.gap)
+    for function in (*functions, problem.project, problem.at):
+        with pytest.raises(InputError, match="theta"):
+            function(theta)
+    with pytest.raises(InputError, match="theta has shape"):
+        problem.at([[0.0, 0.0]])
