@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 
@@ -52,20 +50,6 @@ def test_moments_are_those_of_the_policy_whatever_the_coordinates(policy):
     assert found.mean_gradient_sq == pytest.approx(expected.mean_gradient_sq, rel=1e-11)
 
 
-def test_tables_answer_in_the_policy_s_own_parameters():
-    policy = FORMS["tables"]
-    vector = np.random.default_rng(3).normal(size=D)
-    weights = np.random.default_rng(4).normal(size=(X, 2, K))
-    assert policy.d == D
-    assert np.allclose(policy.inner(vector), LINEAR.inner(vector), atol=1e-13)
-    for x in range(X):
-        assert np.allclose(policy.scores(x), LINEAR.scores(x), atol=1e-13)
-        assert np.allclose(policy.combine(x, weights[x]), LINEAR.combine(x, weights[x]), atol=1e-13)
-    chance = np.array([0.5, 0.2, 0.3])
-    found = policy.mean_combination(weights[:, 0], chance)
-    assert np.allclose(found, LINEAR.mean_combination(weights[:, 0], chance), atol=1e-13)
-
-
 def test_other_parameters_are_the_source_s():
     policy = FORMS["tables"]
     other = policy.with_theta(LINEAR.theta + 0.1)
@@ -80,21 +64,6 @@ def test_coordinates_are_as_many_as_directions():
     assert FORMS["gram"].d == X * (K - 1)
     assert FORMS["reduced"].d == X * K
     assert TabulatedPolicy(LOGS, SCORES[..., :5] * 0).reduced().d == 5
-
-
-@each
-def test_scores_have_mean_zero(policy):
-    for x in range(X):
-        assert np.abs(policy.probs[x] @ policy.scores(x)).max() < 1e-14
-
-
-@each
-def test_restriction_and_copies(policy):
-    part = policy.restrict(np.array([2, 0]))
-    assert np.array_equal(part.probs, policy.probs[[2, 0]])
-    assert np.allclose(part.scores(0), policy.scores(2), rtol=0, atol=1e-15)
-    again = pickle.loads(pickle.dumps(policy))
-    assert np.array_equal(again.scores(1), policy.scores(1))
 
 
 def test_a_mean_that_is_rounding_is_taken_off_and_recorded():

@@ -20,89 +20,18 @@ from ustat_pg.validation import InputError
 torch = pytest.importorskip("torch")
 
 from tests.support.networks import backward_loop  # noqa: E402
+from tests.support.policies import ENDED as PROBLEM  # noqa: E402
+from tests.support.policies import policy_of  # noqa: E402
+from tests.support.policies import transformer as make  # noqa: E402
 from ustat_pg.memory import ChunkWarning  # noqa: E402
 from ustat_pg.policies import transformer as module  # noqa: E402
 from ustat_pg.policies.network import Layer, TransformerShape  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
-PROBLEM = bracket_matching(1, 3, end=True)
-"""Prompts of 0 to 3 tokens, outputs of 1 to 3, end token included."""
-
-
-def make(**options):
-    options = {"width": 4, "heads": 2, "seed": 3} | options
-    return TransformerPolicy.initial(PROBLEM.space, PROBLEM.prompts, **options)
-
-
-POLICIES = {
-    "ended": make(),
-    "deep": make(layers=2, heads=1),
-    "one-token": TransformerPolicy.initial(OutputSpace(3, 1), [(0,), (4, 1)], width=4, seed=1),
-    "fixed": TransformerPolicy.initial(OutputSpace(2, 3), [()], width=4, seed=2),
-    "chunks-of-two": make(chunk=2),
-}
-each = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-
-
-def dense(policy):
-    return np.stack([backward_loop(policy, x)[1] for x in range(len(policy.prompts))])
-
-
-@each
-def test_teacher_forcing_and_vmap_against_a_backward_loop(policy):
-    for x in range(len(policy.prompts)):
-        logs, scores = backward_loop(policy, x)
-        assert np.allclose(policy.logits[x], logs, rtol=0, atol=1e-12)
-        assert np.allclose(policy.scores(x), scores, rtol=0, atol=1e-12)
-    assert np.allclose(np.exp(policy.logits).sum(axis=1), 1, rtol=0, atol=1e-12)
-
-
-@each
-def test_scores_have_mean_zero(policy):
-    for x in range(len(policy.prompts)):
-        assert np.abs(policy.probs[x] @ policy.scores(x)).max() < 1e-13
-
-
-@each
-def test_products_agree_with_dense_scores(policy):
-    scores = dense(policy)
-    contexts, count = policy.probs.shape
-    generator = np.random.default_rng(0)
-    vector = generator.normal(size=policy.d)
-    assert np.allclose(policy.inner(vector), scores @ vector, rtol=0, atol=1e-11)
-    assert np.allclose(policy.squared_norms, (scores**2).sum(axis=2), rtol=1e-11, atol=1e-12)
-    for x in range(contexts):
-        for leading in ((), (2,), (3, 4)):
-            weights = generator.normal(size=(*leading, count))
-            assert np.allclose(policy.combine(x, weights), weights @ scores[x], atol=1e-11)
-        for y in range(contexts):
-            assert np.allclose(policy.gram(x, y), scores[x] @ scores[y].T, rtol=0, atol=1e-11)
-    weights = generator.normal(size=(contexts, count))
-    sums = np.einsum("xk,xkd->xd", weights, scores)
-    chance = generator.dirichlet(np.ones(contexts))
-    assert np.allclose(policy.mean_combination(weights, chance), chance @ sums, atol=1e-11)
-    assert np.allclose(policy.squared_combinations(weights), (sums**2).sum(axis=1), rtol=1e-11)
-    possible = np.arange(count) % 3 > 0 * np.ones((contexts, 1))
-    expected = [
-        max(np.linalg.norm(s - t) for s in own[w] for t in own[w])
-        for own, w in zip(scores, possible, strict=True)
-    ]
-    assert np.allclose(policy.diameters(possible), expected, atol=1e-6)
-
-
-def test_scores_against_finite_differences():
-    policy = POLICIES["ended"]
-    step = 1e-5
-    scores = np.stack([policy.scores(x) for x in range(4)])
-    for i in range(0, policy.d, 7):
-        shift = step * np.eye(policy.d)[i]
-        up, down = (policy.with_theta(policy.theta + s).logits for s in (shift, -shift))
-        assert np.allclose(scores[..., i], (up - down) / (2 * step), rtol=0, atol=1e-8)
-
 
 def test_the_gradient_of_the_return():
     """The gradient of J by finite differences, and by autograd of J written out."""
-    policy = POLICIES["ended"]
+    policy = policy_of("transformer-ended")
     bandit = PROBLEM.at(policy)
     gradient = bandit.gradient()
     assert np.linalg.norm(gradient) > 1e-3
@@ -271,7 +200,7 @@ def test_a_block_is_torch_s_own_layer():
 
 
 def test_no_token_sees_a_later_one():
-    policy = POLICIES["deep"]
+    policy = policy_of("transformer-deep")
     tokens = torch.tensor([[0, 1, 0, 1], [0, 1, 1, 0]])
     out = torch.func.functional_call(policy.network, policy.state, (tokens,))
     assert torch.equal(out[0, :2], out[1, :2])
@@ -279,7 +208,7 @@ def test_no_token_sees_a_later_one():
 
 
 def test_the_prompt_and_the_prefix_matter():
-    policy = POLICIES["ended"]
+    policy = policy_of("transformer-ended")
     assert np.abs(np.diff(policy.probs, axis=0)).max(axis=1).min() > 1e-4
     assert len(np.unique(policy.logits.round(9))) > 15
 

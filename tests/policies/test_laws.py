@@ -1,0 +1,147 @@
+"""Laws of every policy: probabilities, scores, and products against dense scores."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from tests.support.policies import FORMS, LINEAR, dense, policy_of
+from ustat_pg.policies import ArmLinearSoftmax, BentSoftmax
+
+MOVING = [name for name in FORMS if not name.startswith("tables")]
+
+
+@pytest.fixture(params=list(FORMS))
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def policy(name):
+    return policy_of(name)
+
+
+def logs_of(policy):
+    return policy.logits - np.log(np.exp(policy.logits).sum(axis=1, keepdims=True))
+
+
+def scores_of(policy):
+    return np.stack([policy.scores(x) for x in range(len(policy.probs))])
+
+
+def test_probabilities_and_scores_are_those_found_in_another_way(name, policy):
+    logs, scores = dense(name)
+    rounding = FORMS[name].rounding / 10
+    assert np.allclose(policy.probs, np.exp(logs), rtol=1e-12, atol=0)
+    assert np.allclose(logs_of(policy), logs, rtol=0, atol=10 * rounding)
+    assert np.allclose(policy.probs.sum(axis=1), 1.0, rtol=0, atol=1e-14)
+    assert policy.d == len(policy.theta) == policy.scores(0).shape[1]
+    assert np.allclose(scores_of(policy), scores, rtol=0, atol=rounding)
+    mean = np.einsum("xk,xkd->xd", policy.probs, scores_of(policy))
+    assert np.abs(mean).max() < rounding
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if FORMS[name].slope])
+def test_scores_are_the_derivatives_of_the_log_probabilities(name, policy):
+    step, scores = 1e-5, scores_of(policy)
+    for i in range(0, policy.d, FORMS[name].stride):
+        shift = step * np.eye(policy.d)[i]
+        up, down = (logs_of(policy.with_theta(policy.theta + s)) for s in (shift, -shift))
+        slopes = (up - down) / (2 * step)
+        assert np.allclose(scores[:, :, i], slopes, rtol=0, atol=FORMS[name].slope)
+
+
+def test_products_agree_with_dense_scores(name, policy):
+    scores, rounding = dense(name)[1], FORMS[name].rounding
+    contexts, count = policy.probs.shape
+    generator = np.random.default_rng(2)
+    vector = generator.normal(size=policy.d)
+    assert np.allclose(policy.inner(vector), scores @ vector, rtol=0, atol=rounding)
+    norms = (scores**2).sum(axis=2)
+    assert np.allclose(policy.squared_norms, norms, rtol=rounding - 1e-13, atol=rounding)
+    for x in range(contexts):
+        for leading in ((), (2,), (2, 3)):
+            weights = generator.normal(size=(*leading, count))
+            combined = policy.combine(x, weights)
+            assert combined.shape == (*leading, policy.d)
+            assert np.allclose(combined, weights @ scores[x], rtol=0, atol=rounding)
+        for y in range(contexts):
+            expected = scores[x] @ scores[y].T
+            assert np.allclose(policy.gram(x, y), expected, rtol=0, atol=rounding)
+    weights, chance = (
+        generator.normal(size=(contexts, count)),
+        generator.dirichlet([1.0] * contexts),
+    )
+    sums = np.einsum("xk,xkd->xd", weights, scores)
+    mean = policy.mean_combination(weights, chance)
+    assert np.allclose(mean, chance @ sums, rtol=0, atol=rounding)
+    squares = (sums**2).sum(axis=1)
+    found = policy.squared_combinations(weights)
+    assert np.allclose(found, squares, rtol=max(rounding, 1e-12), atol=rounding)
+    every = np.ones((contexts, count), bool)
+    for possible in (every, every & (np.arange(count) % 2 == 0), every & (np.arange(count) != 1)):
+        expected = [
+            max(np.linalg.norm(s - t) for s in rows[kept] for t in rows[kept])
+            for rows, kept in zip(scores, possible, strict=True)
+        ]
+        assert np.allclose(
+            policy.diameters(possible), expected, rtol=1e-7, atol=1e5 * rounding + 1e-7
+        )
+
+
+def test_restriction_and_copies(policy):
+    contexts = np.arange(len(policy.probs))[::-1][:2]
+    part = policy.restrict(contexts)
+    assert type(part) is type(policy)
+    assert np.allclose(part.probs, policy.probs[contexts], rtol=1e-12, atol=0)
+    assert np.allclose(part.squared_norms, policy.squared_norms[contexts], rtol=1e-12, atol=1e-15)
+    again = pickle.loads(pickle.dumps(policy))
+    assert np.array_equal(again.theta, policy.theta)
+    assert np.allclose(again.scores(0), policy.scores(0), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_other_parameters_leave_the_policy_alone(policy):
+    before = policy.theta.copy()
+    assert np.allclose(policy.with_theta(policy.theta).probs, policy.probs, rtol=1e-12, atol=0)
+    other = policy.with_theta(2 * policy.theta + 0.1)
+    assert type(other) is type(policy)
+    assert np.array_equal(other.theta, 2 * before + 0.1)
+    assert np.allclose(other.probs, np.exp(logs_of(other)))
+    assert np.array_equal(policy.theta, before)
+    with pytest.raises(ValueError):
+        policy.with_theta(np.ones(policy.d + 1))
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_feature_norm_bounds_what_a_score_is_a_difference_of(policy):
+    """A score is φ(x, k) less a mean of φ(x, ·): neither is longer."""
+    longest = np.sqrt(policy.squared_norms.max())
+    assert longest <= 2 * policy.feature_norm
+    assert policy.feature_norm > 0
+    if isinstance(policy, ArmLinearSoftmax):
+        expected = max(np.linalg.norm(row) for row in policy.features.reshape(-1, policy.d))
+        assert policy.feature_norm == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_curvature_is_that_of_the_logits(policy):
+    """Σ ρ w ∇² logit by second differences of the logits; zero but for bends."""
+    contexts, arms = policy.logits.shape
+    rng = np.random.default_rng(5)
+    weights, chances = rng.normal(size=(contexts, arms)), rng.dirichlet(np.ones(contexts))
+    total = weights * chances[:, None]
+
+    def summed(theta):
+        return (policy.with_theta(theta).logits * total).sum()
+
+    units = 0.1 * np.eye(policy.d)[:6]
+    numeric = [
+        summed(policy.theta + h) - 2 * summed(policy.theta) + summed(policy.theta - h)
+        for h in units
+    ]
+    found = policy.curvature(weights, chances)
+    assert np.allclose(found[:6], np.array(numeric) / 0.01, rtol=0, atol=1e-9)
+    assert (np.abs(found).max() > 0.1) == isinstance(policy, BentSoftmax)
