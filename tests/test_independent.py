@@ -23,6 +23,8 @@ from tests.support.independent import (
     brute_force_mse,
     moments,
 )
+from tests.support.problems import library_problem
+from ustat_pg.predictions import gradient_covariance, gradient_mse
 
 CONSTANT = Fraction(3, 7)
 CLOSED = tuple(name for name in ind.BASELINES if name != "norm-weighted")
@@ -487,26 +489,6 @@ def test_norm_weighted_is_grpo_in_pairs():
 
 # ---------------------------------------------------------------- the library
 
-
-def library_problem(problem: Problem):
-    """The same problem in the library: logits = log of the arm probabilities."""
-    from ustat_pg.problems import SoftmaxBandit
-
-    width = max(len(law) for laws in problem.rewards for law in laws)
-    # a law with fewer values repeats its last one, with probability 0
-    padded = [
-        [[*law, *[(law[-1][0], Fraction(0))] * (width - len(law))] for law in laws]
-        for laws in problem.rewards
-    ]
-    pairs = np.array(padded, dtype=float)
-    return SoftmaxBandit.tabular(
-        np.array(problem.context_probs, dtype=float),
-        np.log(np.array(problem.arm_probs, dtype=float)),
-        pairs[..., 0],
-        pairs[..., 1],
-    )
-
-
 LIBRARY_CASES = [case for case in CASES if case[0] is not ZERO_SCORE]
 
 
@@ -517,8 +499,6 @@ LIBRARY_CASES = [case for case in CASES if case[0] is not ZERO_SCORE]
 )
 @pytest.mark.parametrize("name", CLOSED)
 def test_library_equals_enumeration(problem, group_size, batch_size, design, name):
-    from ustat_pg.predictions import gradient_covariance, gradient_mse
-
     m = library_problem(problem).moments()
     setting = {
         "group_size": group_size,
@@ -539,8 +519,6 @@ def test_library_equals_enumeration(problem, group_size, batch_size, design, nam
 
 @pytest.mark.parametrize("name", ["vanilla", "grpo", "oracle", "minimum-variance"])
 def test_library_in_groups_of_sixteen(name):
-    from ustat_pg.predictions import gradient_mse
-
     m = library_problem(SKEWED).moments()
     mse = gradient_mse(m, name, group_size=16, batch_size=1, design="iid", constant=None).mse
     assert float(mse) == pytest.approx(float(brute_force_mse(SKEWED, name, 16)), rel=1e-12)
@@ -549,8 +527,6 @@ def test_library_in_groups_of_sixteen(name):
 @pytest.mark.parametrize("problem", [SKEWED, TWO_CONTEXTS, DEGENERATE], ids=label)
 @pytest.mark.parametrize("name", ["vanilla", "group-mean", "oracle", "minimum-variance"])
 def test_library_in_groups_of_one(problem, name):
-    from ustat_pg.predictions import gradient_mse
-
     m = library_problem(problem).moments()
     truth = float(exact(problem, name, 1, 2).mse)
     mse = float(gradient_mse(m, name, group_size=1, batch_size=2).mse)

@@ -21,10 +21,10 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from simulations.__main__ import main
-from simulations.problems import Suite, mse_of
-from ustat_pg.checks import equal
+from simulations.problems import mse_of
+from tests.support.claims import SKEWED, small_claim
 from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import Check, Claim, Options, Store, blocks, executors, mean_of, run_claims
+from ustat_pg.experiment import Options, Store, blocks, executors, run_claims
 from ustat_pg.experiment.executors import (
     Cluster,
     LostWorkers,
@@ -34,22 +34,10 @@ from ustat_pg.experiment.executors import (
     run_there,
 )
 from ustat_pg.experiment.store import program
-from ustat_pg.predictions import gradient_mse
 from ustat_pg.results import plain
 from ustat_pg.validation import InputError
 
-SKEWED = Suite().skewed.problem
 OPTIONS = Options("smoke", workers=2)
-
-
-def small_claim() -> Claim:
-    checks = []
-    for size in (2, 3):
-        value = gradient_mse(SKEWED.moments(), "grpo", size).mse
-        cell = GradientCell(SKEWED, size)
-        statement = equal(value, {"other": 1.5 * value}, scale=value)
-        checks.append(Check(f"G={size}", "made-up", mean_of(cell, mse_of("grpo")), statement))
-    return Claim("mse", ("other",), tuple(checks))
 
 
 def block(size: int = 2) -> blocks.Block:

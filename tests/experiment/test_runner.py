@@ -9,7 +9,8 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from simulations.problems import Suite, mse_of
+from simulations.problems import mse_of
+from tests.support.claims import small_claim
 from ustat_pg.checks import RivalVerdict, Verdict, equal
 from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import (
@@ -32,25 +33,6 @@ from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.report import document, exit_code, markdown, remarks, verdict_table
 from ustat_pg.results import plain
 from ustat_pg.validation import InputError
-
-SKEWED = Suite().skewed.problem
-
-
-def small_claim(truth: float | None = None, rival: float = 1.5) -> Claim:
-    """grpo's MSE on two cells, against a rival that many times the truth."""
-    checks = []
-    for size in (2, 3):
-        value = gradient_mse(SKEWED.moments(), "grpo", size).mse
-        said = value if truth is None else truth * value
-        checks.append(
-            Check(
-                f"G={size}",
-                "made-up",
-                mean_of(GradientCell(SKEWED, size), mse_of("grpo")),
-                equal(said, {"other": rival * value}, scale=said),
-            )
-        )
-    return Claim("mse", ("other",), tuple(checks))
 
 
 def claims_of(run) -> str:

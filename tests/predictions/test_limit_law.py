@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.support.moments import record
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import Constant, Decay
-from ustat_pg.moments import ContextMatrices, Moments
 from ustat_pg.predictions import (
     MixtureLaw,
     conditional_transform,
@@ -284,70 +284,24 @@ def test_grpos_excess_weight_falls_as_one_over_g_squared_to_this_constant():
 # -- Corollary 10 ---------------------------------------------------------------------------------
 
 
-def four_scores(reward):
-    """s uniform on ±e1, ±e2 in one context, with a reward per score."""
-    scores, reward = np.array([[1, 0], [-1, 0], [0, 1], [0, -1.0]]), np.asarray(reward, float)
-    a = reward - reward.mean()
-
-    def mean(weights):
-        return np.einsum("k,ki,kj->ij", weights, scores, scores) / 4
-
-    gradient = scores.T @ reward / 4
-    record = ContextMatrices(mean(np.ones(4)), mean(a), mean(a**2), gradient)
-    return Moments(
-        context_probs=np.ones(1),
-        value=reward.mean(keepdims=True),
-        reward_variance=np.array([a @ a / 4]),
-        fisher_trace=np.ones(1),
-        norm_advantage=np.array([np.trace(record.advantage)]),
-        norm_squared_advantage=np.array([np.trace(record.squared_advantage)]),
-        gradient_sq=np.array([gradient @ gradient]),
-        mean_gradient_sq=float(gradient @ gradient),
-        reward_range=(float(reward.min()), float(reward.max())),
-        matrices=lambda: iter([record]),
-    )
-
-
-def test_the_norm_form_is_not_enough():
-    moments = four_scores([1, 1, 0, 0])
-    assert moments.norm_advantage == pytest.approx([0.0])
-    correlation = matrix_correlation(moments, np.eye(2))
-    np.testing.assert_allclose(correlation, [np.diag([0.25, -0.25])], atol=1e-15)
-    oracle = gradient_covariance(moments, "oracle", 1)
-    other = gradient_covariance(moments, "constant", 1, constant=0.4)
-    np.testing.assert_allclose(np.linalg.eigvalsh(oracle), [0.125, 0.125], rtol=1e-13)
-    np.testing.assert_allclose(np.linalg.eigvalsh(other), [0.08, 0.18], rtol=1e-13)
-    best, rival = (limit_weights([1.0, 1.0], noise, 2.0) for noise in (oracle, other))
-    assert rival[0] < best[0]
-    assert rival[1] > best[1]
-
-
-@pytest.mark.parametrize("constant", [-0.4, 0.1, 0.9, 2.0])
-def test_under_the_matrix_form_no_constant_has_a_smaller_weight(constant):
-    moments = four_scores([1, 0, 1, 0])
-    assert not matrix_correlation(moments, np.eye(2)).any()
-    bends = [0.4, 0.9]
-    oracle = limit_weights(bends, gradient_covariance(moments, "oracle", 1), 3.0)
-    other = limit_weights(
-        bends, gradient_covariance(moments, "constant", 1, constant=constant), 3.0
-    )
-    assert (other > oracle).all()
-
-
-def test_the_correlation_is_taken_in_the_basis_context_by_context():
-    bandit = SoftmaxBandit.tabular(
+def two_prompts():
+    """Moments of six parameters."""
+    return SoftmaxBandit.tabular(
         [0.3, 0.7],
         [[0.2, 0.5, -0.4], [1.0, 0.0, 0.3]],
         [[[1.0], [0.2], [0.0]], [[0.0], [0.4], [1.0]]],
         [[[1.0]] * 3] * 2,
-    )
-    moments = bandit.moments()
+    ).moments()
+
+
+def test_the_correlation_is_taken_in_the_basis_context_by_context():
+    moments = two_prompts()
     basis = np.linalg.qr(np.random.default_rng(1).normal(size=(6, 2)))[0]
     found = matrix_correlation(moments, basis)
     records = list(moments.matrices())
     assert found.shape == (2, 2, 2)
-    for block, record in zip(found, records, strict=True):
-        np.testing.assert_allclose(block, basis.T @ record.advantage @ basis, rtol=1e-13)
+    for block, own in zip(found, records, strict=True):
+        np.testing.assert_allclose(block, basis.T @ own.advantage @ basis, rtol=1e-13)
     whole = matrix_correlation(moments, np.eye(6))
     np.testing.assert_allclose(
         np.trace(whole, axis1=1, axis2=2), moments.norm_advantage, rtol=1e-12
@@ -502,17 +456,6 @@ def test_the_mixture_is_far_from_the_law_of_its_mean_weights():
 # -- refusals -------------------------------------------------------------------------------------
 
 GOOD = ([0.5, 1.0], [[0.4, 0.1], [0.1, 0.3]])
-BARE = {
-    "context_probs": np.ones(1),
-    "value": np.zeros(1),
-    "reward_variance": np.zeros(1),
-    "fisher_trace": np.ones(1),
-    "norm_advantage": np.zeros(1),
-    "norm_squared_advantage": np.zeros(1),
-    "gradient_sq": np.zeros(1),
-    "mean_gradient_sq": 0.0,
-    "reward_range": (0.0, 1.0),
-}
 
 
 @pytest.mark.parametrize(
@@ -570,8 +513,8 @@ def test_rounding_is_not_refused():
         (lambda: MixtureLaw([WeightedChi2([1.0])], [0.5, 0.5]), "probs has 2 entries"),
         (lambda: MixtureLaw([WeightedChi2([1.0])], [0.5]), "must sum to 1"),
         (lambda: sup_distance(WeightedChi2([1.0]), WeightedChi2([2.0]), 0.0), "tolerance is 0"),
-        (lambda: matrix_correlation(Moments(**BARE), np.eye(2)), "hold traces only"),
-        (lambda: matrix_correlation(four_scores([1, 1, 0, 0]), np.eye(3)), "basis has 3 rows"),
+        (lambda: matrix_correlation(record(), np.eye(2)), "hold traces only"),
+        (lambda: matrix_correlation(two_prompts(), np.eye(3)), "basis has 3 rows"),
     ],
 )
 def test_bad_input_is_refused(call, message):

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from ustat_pg.moments import Moments
+from tests.support.moments import record
 from ustat_pg.predictions import (
     DESIGNS,
     explicit_bound,
@@ -37,20 +37,9 @@ def extra(baseline, contexts=3):
     return {}
 
 
-def record(**changes):
-    """Two contexts, equally likely, numbers chosen so that no two moments are alike."""
-    fields = {
-        "context_probs": np.array([0.5, 0.5]),
-        "value": np.array([0.5, 2.0]),
-        "reward_variance": np.array([0.25, 1.0]),
-        "fisher_trace": np.array([2.0, 4.0]),
-        "norm_advantage": np.array([-0.5, -2.0]),
-        "norm_squared_advantage": np.array([3.0, 12.0]),
-        "gradient_sq": np.array([0.1, 0.4]),
-        "mean_gradient_sq": 0.15,
-        "reward_range": (-1.0, 3.0),
-    }
-    return Moments(**{**fields, **changes})
+def two_prompts():
+    """Two contexts, equally likely."""
+    return record(context_probs=np.array([0.5, 0.5]), mean_gradient_sq=0.15)
 
 
 # Of the record: c1 = .25 - .15; E[|s|^2 (z-b)^2] - |g|^2 averages (2.9 + 19.6)/2 at b = 0,
@@ -62,7 +51,7 @@ C2 = {"vanilla": 11.25, "oracle": 7.25, "minimum-variance": 6.6875}
 @pytest.mark.parametrize("baseline", ["vanilla", "oracle", "minimum-variance"])
 @pytest.mark.parametrize(("size", "batch"), [(1, 1), (3, 1), (5, 4)])
 def test_prompt_only_baselines_by_hand(baseline, size, batch):
-    found = gradient_mse(record(), baseline, size, batch)
+    found = gradient_mse(two_prompts(), baseline, size, batch)
     assert found.prompt_term == pytest.approx(C1 / batch)
     assert found.first_order_term == pytest.approx(C2[baseline] / (size * batch))
     assert found.second_order_term == found.squared_bias == 0.0
@@ -75,31 +64,31 @@ def test_prompt_only_baselines_by_hand(baseline, size, batch):
 def test_a_constant_and_a_critic_by_hand():
     # E|s|^2 (z - b)^2 at b = 1: 3 - 1 + 2 and 20 - 12 + 4.
     expected = ((4 - 0.1) + (12 - 0.4)) / 2 / 5
-    assert gradient_mse(record(), "constant", 5, constant=1.0).first_order_term == pytest.approx(
-        expected
-    )
+    assert gradient_mse(
+        two_prompts(), "constant", 5, constant=1.0
+    ).first_order_term == pytest.approx(expected)
     ones, both = np.ones(2), np.array([1.0, 0.0])
-    assert gradient_mse(record(), "critic", 5, critic=ones).mse == pytest.approx(C1 + expected)
-    found = gradient_mse(record(), "critic", 5, critic=both).first_order_term
+    assert gradient_mse(two_prompts(), "critic", 5, critic=ones).mse == pytest.approx(C1 + expected)
+    found = gradient_mse(two_prompts(), "critic", 5, critic=both).first_order_term
     assert found == pytest.approx(((4 - 0.1) + (20 - 0.4)) / 2 / 5)
 
 
 @pytest.mark.parametrize(("size", "batch"), [(2, 1), (3, 1), (5, 4)])
 def test_grpo_by_hand(size, batch):
     pairs = size * (size - 1)
-    found = gradient_mse(record(), "grpo", size, batch)
+    found = gradient_mse(two_prompts(), "grpo", size, batch)
     assert found.first_order_term == pytest.approx(C2["oracle"] / size / batch)
     assert found.second_order_term == pytest.approx(C3 / pairs / batch)
     assert found.mse == pytest.approx((C1 + C2["oracle"] / size + C3 / pairs) / batch)
     # R = 4, E|s|^2 = 3.
     assert found.paper_bound == pytest.approx((C1 + C2["oracle"] / size + 16 * 3 / pairs) / batch)
-    assert explicit_bound(record(), size, batch) == pytest.approx(48 / pairs / batch)
+    assert explicit_bound(two_prompts(), size, batch) == pytest.approx(48 / pairs / batch)
 
 
 @pytest.mark.parametrize(("size", "batch"), [(1, 1), (1, 3), (2, 1), (5, 4)])
 def test_the_group_mean_by_hand(size, batch):
     shrink = ((size - 1) / size) ** 2
-    found = gradient_mse(record(), "group-mean", size, batch)
+    found = gradient_mse(two_prompts(), "group-mean", size, batch)
     inner = C1 + C2["oracle"] / size + (C3 / (size * (size - 1)) if size > 1 else 0.0)
     # E ĝ = (G-1)/G g whatever the batch.
     assert found.squared_bias == pytest.approx(0.15 / size**2)
@@ -108,7 +97,7 @@ def test_the_group_mean_by_hand(size, batch):
 
 
 def test_the_designs_by_hand():
-    two = record()
+    two = two_prompts()
     iid = gradient_mse(two, "grpo", 3, 2)
     fixed = gradient_mse(two, "grpo", 3, 2, "fixed")
     assert fixed.prompt_term == 0.0
@@ -192,12 +181,6 @@ def test_the_explicit_bound_is_attained_up_to_its_factor_two():
     assert explicit_bound(coin.moments(), 3) == pytest.approx(2 * exact)
 
 
-@pytest.mark.parametrize("size", [1, 0, -2, 2.5, True])
-def test_the_explicit_bound_refuses_groups_that_leave_none_out(size):
-    with pytest.raises(InputError, match="group size"):
-        explicit_bound(record(), size)
-
-
 def test_ratios_by_hand():
     # One prompt, by Corollary 4.
     one = random_problem(0, "one-context").moments()
@@ -209,9 +192,9 @@ def test_ratios_by_hand():
     # A minibatch: ratio - 1 = c3 / ((G-1) (G c1 + c2)).
     for size in (2, 5, 100):
         expected = 1 + C3 / ((size - 1) * (size * C1 + C2["oracle"]))
-        assert oracle_ratio(record(), size, 7) == pytest.approx(expected)
+        assert oracle_ratio(two_prompts(), size, 7) == pytest.approx(expected)
     expected = 1 + C3 / ((4 - 1) * C2["oracle"])
-    assert oracle_ratio(record(), 4, 2, "fixed") == pytest.approx(expected)
+    assert oracle_ratio(two_prompts(), 4, 2, "fixed") == pytest.approx(expected)
 
 
 def test_the_ratio_is_infinite_where_the_oracle_alone_has_no_error():
@@ -284,29 +267,6 @@ def test_uniform_arms_one_rewarded(arms):
     assert grpo_beats_vanilla(moments, arms + 2)[0]
 
 
-def test_numbers_of_the_theory():
-    """Corollary 5 (optimality): pi = (.8, .1, .05, .05), only the first rewarded, G = 16."""
-    problem = SoftmaxBandit.tabular(
-        [1.0],
-        np.log([[0.8, 0.1, 0.05, 0.05]]),
-        [[[1.0], [0.0], [0.0], [0.0]]],
-        np.ones((1, 4, 1)),
-    )
-    moments = problem.moments()
-    assert moments.optimal_baseline[0] == pytest.approx(0.128, abs=5e-4)
-    for baseline, expected in (
-        ("vanilla", 0.550),
-        ("grpo", 10.327),
-        ("oracle", 9.950),
-        ("minimum-variance", 0.199),
-    ):
-        found = gradient_mse(moments, baseline, 16).mse
-        assert 1e3 * found == pytest.approx(expected, abs=5e-4)
-    assert not grpo_beats_vanilla(moments, 16)[0]
-    assert not oracle_beats_vanilla(moments)[0]
-    assert 1e3 * gradient_mse(moments, "grpo", 4).mse == pytest.approx(47.3, abs=0.05)
-
-
 @every_kind
 def test_the_minimum_variance_gain_is_the_difference_of_two_errors(kind):
     for seed in range(4):
@@ -352,8 +312,8 @@ def test_a_critic_covers_the_other_prompt_only_baselines(kind):
 
 
 def test_aliases():
-    assert gradient_mse(record(), "rloo", 4) == gradient_mse(record(), "grpo", 4)
-    assert gradient_mse(record(), "reinforce", 4) == gradient_mse(record(), "vanilla", 4)
+    assert gradient_mse(two_prompts(), "rloo", 4) == gradient_mse(two_prompts(), "grpo", 4)
+    assert gradient_mse(two_prompts(), "reinforce", 4) == gradient_mse(two_prompts(), "vanilla", 4)
 
 
 def rivals(moments, size, batch):
@@ -432,22 +392,19 @@ def test_designs_that_need_equal_prompts_refuse_others(design):
 
 def test_a_covariance_needs_matrices():
     with pytest.raises(InputError, match="traces only"):
-        gradient_covariance(record(), "grpo", 4)
+        gradient_covariance(two_prompts(), "grpo", 4)
 
 
-@pytest.mark.parametrize("size", [0, 1, 2.5, True])
-def test_the_condition_for_grpo_refuses_groups_that_leave_none_out(size):
-    with pytest.raises(InputError, match="group size"):
-        grpo_beats_vanilla(record(), size)
-
-
-def test_the_gain_refuses_sizes_that_are_none():
-    with pytest.raises(InputError, match="group size"):
-        minimum_variance_gain(record(), 0)
-    with pytest.raises(InputError, match="batch size"):
-        minimum_variance_gain(record(), 1, 0)
-
-
-def test_the_ratio_refuses_a_group_of_one():
-    with pytest.raises(InputError, match="at least 2"):
-        oracle_ratio(record(), 1)
+@pytest.mark.parametrize(
+    ("function", "sizes", "message"),
+    [
+        *((explicit_bound, (size,), "group size") for size in (1, 0, 2.5, True)),
+        *((grpo_beats_vanilla, (size,), "group size") for size in (1, 0, 2.5, True)),
+        (oracle_ratio, (1,), "at least 2"),
+        (minimum_variance_gain, (0,), "group size"),
+        (minimum_variance_gain, (1, 0), "batch size"),
+    ],
+)
+def test_sizes_that_are_refused(function, sizes, message):
+    with pytest.raises(InputError, match=message):
+        function(two_prompts(), *sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
@@ -23,20 +24,6 @@ suffixes = pytest.mark.parametrize("suffix", [".json", ".npz"])
 
 
 @suffixes
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_problem_is_read_back_as_written(tmp_path, kind, suffix):
-    for seed in range(5):
-        problem = random_problem(seed, kind)
-        path = tmp_path / f"{seed}{suffix}"
-        save_problem(problem, path)
-        found = load_problem(str(path))
-        assert type(found.policy) is type(problem.policy)
-        assert set(found.arrays()) == set(problem.arrays())
-        for name, array in problem.arrays().items():
-            assert np.allclose(found.arrays()[name], array, rtol=1e-15, atol=0), name
-
-
-@suffixes
 def test_a_problem_is_read_back_unchanged(tmp_path, suffix):
     """To the last bit: the digest is the address of a problem's draws."""
     changed = []
@@ -44,7 +31,10 @@ def test_a_problem_is_read_back_unchanged(tmp_path, suffix):
         for seed in range(10):
             problem = random_problem(seed, kind)
             save_problem(problem, tmp_path / f"a{suffix}")
-            if load_problem(tmp_path / f"a{suffix}").digest != problem.digest:
+            found = load_problem(str(tmp_path / f"a{suffix}"))
+            assert type(found.policy) is type(problem.policy)
+            assert set(found.arrays()) == set(problem.arrays())
+            if found.digest != problem.digest:
                 changed.append((kind, seed))
     assert not changed
 
@@ -85,35 +75,6 @@ def test_a_problem_without_an_offset_has_none_in_its_file(tmp_path, suffix):
     assert "offset" not in names
 
 
-@pytest.mark.parametrize(
-    ("offset", "message"),
-    [
-        ("[[0, 0, 0]]", r"offset has shape \(1, 3\): it must be contexts and arms, \(2, 3\)"),
-        ("[0, 0, 0]", "offset has shape"),
-        ("[[0, 0, NaN], [0, 0, 0]]", "offset holds nan"),
-        ('"none"', "offset is not an array of numbers"),
-    ],
-)
-def test_an_offset_that_is_refused_is_named_with_the_file(tmp_path, offset, message):
-    path = tmp_path / "a.json"
-    save_problem(with_offset(None), path)
-    text = path.read_text().rstrip()
-    path.write_text(f'{text[:-1]}, "offset": {offset}}}')
-    with pytest.raises(InputError, match=message) as caught:
-        load_problem(path)
-    assert str(caught.value).startswith(f"{path}: ")
-
-
-@pytest.mark.parametrize("form", ["logits", "weights"])
-def test_only_features_of_arms_have_an_offset(form):
-    data = example_problem() | {"offset": [[0.0] * 3] * 2}
-    if form == "weights":
-        del data["logits"]
-        data |= {"context_features": [[1.0]] * 2, "weights": [[0.0]] * 3}
-    with pytest.raises(InputError, match="unknown names: offset"):
-        problem_from_mapping(data)
-
-
 def test_the_example():
     problem = problem_from_mapping(example_problem())
     assert (problem.contexts, problem.arms, problem.d) == (2, 3, 6)
@@ -124,35 +85,29 @@ def test_the_example():
     assert json.loads(json.dumps(example_problem())) == example_problem()
 
 
-@pytest.mark.parametrize("name", list(example_problem()))
-def test_a_missing_name_is_named(name):
-    data = example_problem()
-    del data[name]
-    with pytest.raises(InputError, match="logits" if name == "logits" else f"lacks {name}"):
-        problem_from_mapping(data)
+OTHER_FORM = {"logits": None, "context_features": [[1.0]] * 2, "weights": [[0.0]] * 3}
+"""What makes the example one of shared weights; None takes a name away."""
 
 
-def test_several_missing_names_are_all_named():
-    with pytest.raises(InputError, match="lacks context_probs, reward_probs, reward_values"):
-        problem_from_mapping({"logits": [[0.0, 1.0]]})
-
-
-def test_an_unknown_name_is_named():
-    with pytest.raises(InputError, match="unknown names: rewards"):
-        problem_from_mapping(example_problem() | {"rewards": [1.0]})
-
-
-@pytest.mark.parametrize("extra", [{"theta": [1.0]}, {"features": [[[1.0]]]}, {"weights": [[1.0]]}])
-def test_two_forms_at_once_are_refused(extra):
-    with pytest.raises(InputError, match="exactly one of: logits; features with theta"):
-        problem_from_mapping(example_problem() | extra)
-
-
-@pytest.mark.parametrize(("name", "missing"), [("features", "theta"), ("weights", "context_feat")])
-def test_half_a_form_is_refused(name, missing):
-    data = example_problem() | {name: [[1.0]]}
-    del data["logits"]
-    with pytest.raises(InputError, match=f"lacks {missing}"):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(({name: None}, f"lacks {name}") for name in example_problem() if name != "logits"),
+        ({"logits": None}, "logits"),
+        (dict.fromkeys(set(example_problem()) - {"logits"}), "lacks context_probs, reward_probs, "),
+        ({"rewards": [1.0]}, "unknown names: rewards"),
+        ({"offset": [[0.0] * 3] * 2}, "unknown names: offset"),
+        (OTHER_FORM | {"offset": [[0.0] * 3] * 2}, "unknown names: offset"),
+        ({"theta": [1.0]}, "exactly one of: logits; features with theta"),
+        ({"features": [[[1.0]]]}, "exactly one of: logits; features with theta"),
+        ({"weights": [[1.0]]}, "exactly one of: logits; features with theta"),
+        ({"logits": None, "features": [[1.0]]}, "lacks theta"),
+        ({"logits": None, "weights": [[1.0]]}, "lacks context_feat"),
+    ],
+)
+def test_names_that_are_missing_or_unknown_are_named(changes, message):
+    data = {name: value for name, value in (example_problem() | changes).items() if value}
+    with pytest.raises(InputError, match=message):
         problem_from_mapping(data)
 
 
@@ -179,28 +134,40 @@ def test_a_folder_is_no_problem(tmp_path, suffix):
         load_problem(tmp_path / f"a{suffix}")
 
 
+def example_with(**entries):
+    """The text of the example, or of one with an offset, with entries of its own."""
+    data = with_offset(None).arrays() if "offset" in entries else example_problem()
+    texts = {name: json.dumps(np.asarray(value).tolist()) for name, value in data.items()}
+    return "{" + ", ".join(f'"{name}": {text}' for name, text in (texts | entries).items()) + "}"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "not JSON"),
-        ("{", "not JSON"),
-        ("not json", "not JSON"),
-        ("[]", "one object of named arrays"),
-        ("[1, 2]", "one object of named arrays"),
-        ("3", "one object of named arrays"),
-        ("null", "one object of named arrays"),
-        ('"logits"', "one object of named arrays"),
+        *((text, "not JSON") for text in ("", "{", "not json")),
+        *((text, "one object of named arrays") for text in ("[]", "3", "null", '"logits"')),
         ("{}", "exactly one of"),
         ("[" * 100_000, "not a readable problem"),
         ('{"logits": [[1' + "0" * 5000 + "]]}", "not a readable problem"),
+        (b"\xff\xfe{}", "not a readable problem"),
+        (example_with(context_probs="[NaN, 1.0]"), "context_probs holds nan"),
+        (example_with(context_probs="[0.6, 0.6]"), r"context_probs sums to 1\.2"),
+        (example_with(context_probs="null"), "context_probs is not an array of numbers"),
+        (example_with(logits='[["a", 1, 2], [1, 2, 3]]'), "logits is not an array of numbers"),
+        (example_with(logits="[[1, 2], [1, 2, 3]]"), "logits is ragged"),
+        (example_with(logits="{}"), "logits is not an array of numbers"),
+        (example_with(logits="[[1e400, 0, 0], [0, 0, 0]]"), "logits holds inf"),
+        (example_with(offset="[[0, 0, 0]]"), r"offset has shape \(1, 3\): .*, \(2, 3\)"),
+        (example_with(offset="[0, 0, 0]"), "offset has shape"),
+        (example_with(offset="[[0, 0, NaN], [0, 0, 0]]"), "offset holds nan"),
     ],
 )
-def test_text_that_is_no_problem(tmp_path, text, message):
+def test_what_is_no_problem_is_named_with_the_file(tmp_path, text, message):
     path = tmp_path / "a.json"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError, match=message) as caught:
         load_problem(path)
-    assert str(caught.value).startswith(str(path))
+    assert str(caught.value).startswith(f"{path}: ")
 
 
 def test_a_truncated_json_file(tmp_path):
@@ -211,36 +178,6 @@ def test_a_truncated_json_file(tmp_path):
         path.write_text(text[:length])
         with pytest.raises(InputError, match="not JSON"):
             load_problem(path)
-
-
-def test_bytes_that_are_no_text(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_bytes(b"\xff\xfe{}")
-    with pytest.raises(InputError, match="not a readable problem"):
-        load_problem(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("context_probs", "[NaN, 1.0]", "context_probs holds nan"),
-        ("context_probs", "[Infinity, 1.0]", "context_probs holds inf"),
-        ("context_probs", "[0.6, 0.6]", "context_probs sums to 1.2"),
-        ("context_probs", "null", "context_probs is not an array of numbers"),
-        ("logits", '[["a", 1, 2], [1, 2, 3]]', "logits is not an array of numbers"),
-        ("logits", "[[1, 2], [1, 2, 3]]", "logits is ragged"),
-        ("logits", "{}", "logits is not an array of numbers"),
-        ("logits", "[[1e400, 0, 0], [0, 0, 0]]", "logits holds inf"),
-    ],
-)
-def test_values_that_are_refused_are_named_with_the_file(tmp_path, name, value, message):
-    path = tmp_path / "a.json"
-    data = {key: json.dumps(entry) for key, entry in example_problem().items()}
-    data[name] = value
-    path.write_text("{" + ", ".join(f'"{key}": {entry}' for key, entry in data.items()) + "}")
-    with pytest.raises(InputError, match=message) as caught:
-        load_problem(path)
-    assert str(caught.value).startswith(f"{path}: ")
 
 
 def saved(tmp_path):
@@ -275,26 +212,26 @@ def test_an_archive_with_a_damaged_byte_is_refused_or_read(tmp_path):
     assert not kinds
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04", b"\x93NUMPY"])
+def bytes_of(write, value):
+    buffer = io.BytesIO()
+    write(buffer, **value)
+    return buffer.getvalue()
+
+
+OBJECTS = bytes_of(np.savez, {"logits": np.array([{"a": 1}], dtype=object)})
+ONE_ARRAY = bytes_of(np.save, {"arr": np.ones(3)})
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage", b"PK\x03\x04", b"\x93NUMPY", ONE_ARRAY, OBJECTS]
+)
 def test_bytes_that_are_no_archive(tmp_path, content):
+    """Pickled objects are not loaded either."""
     path = tmp_path / "a.npz"
     path.write_bytes(content)
-    with pytest.raises(InputError):
-        load_problem(path)
-
-
-def test_one_array_is_no_archive(tmp_path):
-    path = tmp_path / "a.npz"
-    with path.open("wb") as file:
-        np.save(file, np.ones(3))
-    with pytest.raises(InputError):
-        load_problem(path)
-
-
-def test_pickled_objects_are_not_loaded(tmp_path):
-    path = tmp_path / "a.npz"
-    np.savez(path, logits=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(InputError, match="not a readable archive"):
+    with pytest.raises(
+        InputError, match="not a readable archive" if content is OBJECTS else "a.npz"
+    ):
         load_problem(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 
@@ -49,6 +50,23 @@ def far_from_zero() -> SoftmaxBandit:
     near = random_problem(2, "plain")
     rewards = np.round(near.reward_values * 1024) / 1024 + 2.0**30
     return SoftmaxBandit.tabular(near.context_probs, near.policy.logits, rewards, near.reward_probs)
+
+
+def library_problem(problem):
+    """A problem of tests/support/independent.py in the library: logits = log of the arm probabilities."""
+    width = max(len(law) for laws in problem.rewards for law in laws)
+    # a law with fewer values repeats its last one, with probability 0
+    padded = [
+        [[*law, *[(law[-1][0], Fraction(0))] * (width - len(law))] for law in laws]
+        for laws in problem.rewards
+    ]
+    pairs = np.array(padded, dtype=float)
+    return SoftmaxBandit.tabular(
+        np.array(problem.context_probs, dtype=float),
+        np.log(np.array(problem.arm_probs, dtype=float)),
+        pairs[..., 0],
+        pairs[..., 1],
+    )
 
 
 # Outputs of tokens.
