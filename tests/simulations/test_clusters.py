@@ -224,6 +224,22 @@ def test_a_block_that_kills_and_a_scheduler_that_dies_leave_what_was_finished(
     kept = blocks(out)
     assert kept >= 3
 
+    # A connection that is lost for a moment ends the run too, and the client's thread is silent.
+    script = (
+        "import time\n"
+        "from ustat_pg.experiment.executors import dask_cluster\n"
+        f"with dask_cluster({address!r}) as cluster:\n"
+        "    client = cluster.keep(b'').client\n"
+        "    client.loop.add_callback(lambda: 1 / 0)\n"
+        "    client.loop.add_callback(client.scheduler_comm.comm.abort)\n"
+        "    while True: cluster.threads(), time.sleep(0.1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=1200
+    )
+    assert "LostWorkers: the connection to the scheduler was lost; finished" in done.stderr
+    assert "ZeroDivisionError" not in done.stderr
+
     run = start([*COMMAND, "--dask", address, "--out", str(out)])
     until(lambda: blocks(out) >= kept + 3, run)
     cluster.scheduler.kill()

@@ -36,6 +36,8 @@ ANSWER_SECONDS = 10.0
 """Seconds within which a scheduler must answer."""
 PATIENCE_SECONDS = 60.0
 """Seconds that a run waits for workers to come back when none is left."""
+_LOUD = {"distributed", "tornado", "asyncio", "concurrent"}
+"""Packages whose loggers report a lost connection."""
 _KEEPS = "finished blocks are kept, and the same command continues from them"
 
 
@@ -139,6 +141,7 @@ def dask_cluster(
     _identify(address, answer)
     with _quiet(), Client(address, timeout=answer, set_as_default=False) as client:
         _same_program(client, address)
+        connection = client.scheduler_comm
         seen = [time.monotonic(), 0.0]  # when there were workers; when that was asked for
         count = [0]
 
@@ -151,6 +154,9 @@ def dask_cluster(
                     raise LostWorkers(
                         f"the scheduler at {address} no longer answers ({_line(error)}); {_KEEPS}"
                     ) from None
+                if client.scheduler_comm is not connection:
+                    # A client that connects anew has dropped its futures, some of them in silence.
+                    raise LostWorkers(f"the connection to the scheduler was lost; {_KEEPS}")
                 seen[1] = now
                 if count[0]:
                     seen[0] = now
@@ -225,8 +231,12 @@ def _same_program(client: Any, address: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep distributed's log of lost connections from the terminal: the runner says what matters."""
-    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    """Keep the log of lost connections from the terminal: the runner says what matters.
+
+    What fails in a client's own thread when a scheduler dies, such as the transfer of a result or
+    the release of a future, is logged by the libraries under distributed, with a traceback.
+    """
+    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in _LOUD]
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
