@@ -112,15 +112,6 @@ def test_an_impossible_mean_gradient_is_refused(value):
         record(mean_gradient_sq=value)
 
 
-def test_lists_are_read_as_arrays():
-    assert record(value=[1, 2]).value.dtype == np.float64
-
-
-def test_the_record_is_frozen():
-    with pytest.raises(AttributeError):
-        record().value = np.ones(2)
-
-
 def test_an_offset_of_all_rewards_costs_no_precision():
     """Offsets and rewards are such that their sums are exact."""
     generator = np.random.default_rng(0)

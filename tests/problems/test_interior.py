@@ -8,6 +8,7 @@ import pytest
 import scipy.linalg
 from scipy.special import expit, logit
 
+from tests.support.landscapes import bump, hills, other_bump
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import (
@@ -93,14 +94,9 @@ def half_flat():
     return BentBandit([0.6, 0.4], features, bends, values, np.full((2, 3, 2), 0.5))
 
 
-def bump(**options):
-    """The first test bed of the theory."""
-    return LocationBandit.bump([-1, 0, 1], [-0.7, 0.8, 0.3], **options)
-
-
 LOCATION = {
     "A": bump(),
-    "B": LocationBandit.bump([-0.5, 0.2, 1.4], [-0.7, 0.8, 0.6]),
+    "B": other_bump(),
     "one-context": random_location(0, 1),
     "two-contexts": random_location(3, 2, flat=1),
     "three-contexts": random_location(5, 3, flat=2),
@@ -412,15 +408,6 @@ def test_the_certificate_says_what_was_found(problem):
         assert problem.objective(place) == pytest.approx(height, abs=1e-14)
 
 
-def hills(right, left, radius):
-    """One prompt with two bumps of the success rate: (height, place) each."""
-    arms = np.linspace(-2, 2, 9)
-    success = sum(height * np.exp(-((arms - place) ** 2) / 0.2) for height, place in (right, left))
-    chance = np.stack([success, 1 - success], axis=-1)[None]
-    rewards = np.broadcast_to([1.0, 0.0], chance.shape)
-    return LocationBandit([1.0], [[1.0]], arms, 0.35, rewards, chance, radius=radius)
-
-
 def test_a_second_hill_is_reported():
     problem = hills((0.8, 1.1), (0.6, -1.1), radius=1.9)
     grid = np.linspace(-1.9, 1.9, 4001)
@@ -682,7 +669,7 @@ def test_on_the_norm_only_problem_another_baseline_has_the_smaller_least_weight(
 
 def test_a_location_bandit_cannot_have_either_form_of_assumption_2():
     """Logits linear in θ: E[s sᵀ a] averages to the Hessian, its trace to -tr Λ."""
-    location = LocationBandit.bump([-1, 0, 1], [-0.7, 0.8, 0.3])
+    location = bump()
     bandit = location.at(location.maximiser)
     found = sum(
         chance * record.advantage

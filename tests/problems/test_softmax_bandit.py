@@ -292,12 +292,6 @@ def test_what_was_given_is_not_shared():
     assert problem.digest == digest
 
 
-def test_uniform():
-    assert random_problem(0, "uniform-contexts").uniform
-    assert random_problem(0, "one-context").uniform
-    assert not random_problem(0, "plain").uniform
-
-
 def test_restriction():
     problem = random_problem(1, "linear", contexts=4)
     part = problem.restrict([3, 1])

@@ -10,7 +10,6 @@ import pytest
 
 from ustat_pg.policies import OutputSpace, PrefixSoftmax, TabularSoftmax
 from ustat_pg.problems import (
-    SoftmaxBandit,
     TokenProblem,
     bracket_matching,
     digit_addition,
@@ -105,26 +104,6 @@ def test_sorting():
     assert np.allclose(graded.rewards[0], share)
     shorter = sorting(2, 3, end=True, prompts=[(1, 0)])
     assert answers(shorter)[shorter.rewards[0].argmax()] == (0, 1)
-
-
-def test_one_token_is_a_tabular_bandit():
-    problem = modular_sum(4, 1, graded=True)
-    table = np.random.default_rng(0).normal(size=(4, 4))
-    found = problem.at(PrefixSoftmax(problem.space, table[:, None])).moments()
-    rewards = problem.rewards[:, :, None]
-    plain = SoftmaxBandit.tabular(problem.probs, table, rewards, np.ones_like(rewards)).moments()
-    for name in (
-        "value",
-        "reward_variance",
-        "fisher_trace",
-        "norm_advantage",
-        "norm_squared_advantage",
-        "gradient_sq",
-        "mean_gradient_sq",
-    ):
-        assert np.allclose(getattr(found, name), getattr(plain, name), rtol=1e-12), name
-    for one, two in zip(found.matrices(), plain.matrices(), strict=True):
-        assert np.allclose(one.squared_advantage, two.squared_advantage, atol=1e-15)
 
 
 def test_the_digest_names_policy_and_problem():
