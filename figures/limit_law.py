@@ -122,9 +122,10 @@ def _runs(axis: Axes, frame: pd.DataFrame) -> None:
     ground.set_edgecolor("face")
     ground.set_linewidth(0.2)
     axis.plot(_ridge(table), table.index, color="black", lw=0.7, dashes=(3, 1.6))
-    runs = frame[frame["series"] == "run"]
-    for (_, path), colour in zip(runs.groupby("run"), RUNS, strict=False):
-        path = path.sort_values("step")
+    # None are drawn where there is nothing but enumeration.
+    runs = frame[(frame["series"] == "run") & frame["estimate"].notna()]
+    paths = runs.pivot(index=["run", "step"], columns="axis", values="estimate")
+    for (_, path), colour in zip(paths.groupby("run"), RUNS, strict=False):
         axis.plot(path["x"], path["y"], color=colour, lw=0.6, alpha=0.9)
         axis.plot(path["x"].iloc[:1], path["y"].iloc[:1], "o", mfc="white", mec=colour, ms=3.4)
         axis.plot(path["x"].iloc[-1:], path["y"].iloc[-1:], "o", mfc=colour, mec="black", ms=4.2)

@@ -2,6 +2,7 @@
 
 A file ``<stem>.py`` here asks its result of softmax bandits. ``networks`` and ``language_models`` have
 the files that ask otherwise of these, and ``stand_ins`` those for any problems in the bandits' place.
+``points`` has what figures draw of a result where that is much.
 """
 
 from __future__ import annotations
@@ -58,16 +59,18 @@ ON_NETWORKS = (
 """The results that are asked of tokens and transformers too; the others need an interior optimum."""
 
 
+def _first_of(*names: str) -> ModuleType:
+    """The first of some modules of this package that there is."""
+    whole = [f"{__name__}.{name}" for name in names]
+    return import_module(next((name for name in whole if find_spec(name)), whole[-1]))
+
+
 def experiment(stem: str, suite: Suite) -> ModuleType:
     """The module with a result's experiment on the suite's kind of problem.
 
     A kind of problem is a folder of experiments; what a folder lacks is asked as it is of bandits.
     """
-    for folder in suite.kind.folders:
-        name = f"{__name__}.{folder}.{stem}"
-        if find_spec(name) is not None:
-            return import_module(name)
-    return import_module(f"{__name__}.{stem}")
+    return _first_of(*(f"{folder}.{stem}" for folder in suite.kind.folders), stem)
 
 
 def claim(stem: str, suite: Suite) -> Claim:
@@ -78,7 +81,11 @@ def claim(stem: str, suite: Suite) -> Claim:
 
 def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
     """The points that the result's figures draw, on the suite's problems."""
-    built: tuple[Point, ...] = tuple(experiment(stem, suite).curves(suite))
+    module = experiment(stem, suite)
+    if module.__name__ == f"{__name__}.{stem}":
+        # Beside the claim where they are many, in its file where they are few.
+        module = _first_of(f"points.{stem}", stem)
+    built: tuple[Point, ...] = tuple(module.curves(suite))
     return built
 
 

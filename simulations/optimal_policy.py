@@ -32,7 +32,8 @@ from ustat_pg.predictions import gap_transform, stationary_covariance, sup_dista
 
 from .problems import Suite, mse_of
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import NearOptimum, at_optimum, moments_of, weight_terms
+from .problems.optima import at_optimum, moments_of, weight_terms
+from .problems.runs import NearOptimum
 
 STEM = "optimal_policy"
 

@@ -38,7 +38,8 @@ from ustat_pg.predictions import (
 
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import NearOptimum, at_optimum, covariance_of, weight_terms
+from .problems.optima import at_optimum, covariance_of, weight_terms
+from .problems.runs import NearOptimum
 
 STEM = "oracle_policy"
 

@@ -26,8 +26,8 @@ from ustat_pg.experiment import Check, Claim, LogSlope, Point
 from ustat_pg.predictions import gradient_mse
 
 from .problems import Suite
+from .problems.basins import Basin
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import Basin
 
 STEM = "suboptimality"
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ustat_pg.checks import Statement
+from ustat_pg.experiment import Check
+from ustat_pg.experiment.functionals import Functional
 from ustat_pg.validation import InputError
 
 __all__ = ["ORIGINS", "Entry"]
@@ -34,3 +37,7 @@ class Entry(Generic[P]):
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:
             raise InputError(f"origin {self.origin!r} is unknown: choose of {', '.join(ORIGINS)}")
+
+    def check(self, what: str, functional: Functional, statement: Statement) -> Check:
+        """A check on the problem, whose name begins with the problem's."""
+        return Check(f"{self.name} {what}", self.origin, functional, statement)

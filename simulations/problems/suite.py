@@ -74,7 +74,16 @@ class Suite(Bandits):
 
     @cached_property
     def landscapes(self) -> Landscapes:
-        """Problems with an interior optimum, for whole training runs."""
+        """Problems with an interior optimum, for whole training runs.
+
+        Raises:
+            InputError: other problems stand in the bandits' place, and have no optimum that is known.
+        """
+        if self.kind is not _KINDS["bandit"]:
+            raise InputError(
+                "whole training runs are asked of problems whose optimum is known, not of "
+                + ("a problem of one's own" if self.user is not None else self.on)
+            )
         # Whole runs cost more than gradients: half as many problems of each kind.
         return Landscapes(max(self.generated // 2, 1), self.seed)
 

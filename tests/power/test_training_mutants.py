@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 import simulations.limit_law
-import simulations.problems.optima
+import simulations.problems.basins
+import simulations.problems.runs
 import simulations.suboptimality
 import ustat_pg.engines.runs.cpu
 from simulations import Suite
@@ -26,10 +27,10 @@ BODIES = "ustat_pg/engines/runs/lanes.py"
 
 PLACES = {
     LAW: [
-        (simulations.problems.optima, "finite_weights"),
+        (simulations.problems.runs, "finite_weights"),
         (simulations.limit_law, "limit_weights"),
     ],
-    BOUND: [(simulations.problems.optima, "bound_curve")],
+    BOUND: [(simulations.problems.basins, "bound_curve")],
     BODIES: [(ustat_pg.engines.runs.cpu, "bodies")],
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.experiment.measurements import Measurements
 from ustat_pg.problems import SoftmaxBandit, random_problem, save_problem
 from ustat_pg.report import exit_code, remarks, verdict_table
+from ustat_pg.validation import InputError
 
 suite_of = cache(Suite)
 
@@ -91,6 +93,21 @@ def single(probs, rewards) -> SoftmaxBandit:
     with np.errstate(divide="ignore"):
         logits = np.log([probs])
     return SoftmaxBandit.tabular([1.0], logits, values, np.ones_like(values))
+
+
+@pytest.mark.parametrize("stem", ON_RUNS)
+@pytest.mark.parametrize(
+    ("suite", "name"),
+    [
+        (Suite("smoke", user=random_problem(0, "plain")), "a problem of one's own"),
+        (Suite("smoke", on="tokens"), "tokens"),
+    ],
+    ids=["user", "tokens"],
+)
+def test_whole_runs_are_not_verified_on_other_problems_than_asked(stem, suite, name):
+    module = import_module(f"simulations.{stem}")
+    with pytest.raises(InputError, match=f"optimum is known, not of {name}"):
+        module.claim(suite)
 
 
 DEGENERATE = {

@@ -9,9 +9,10 @@ import pytest
 
 from simulations import Suite
 from simulations import claim as claim_of
-from simulations.group_size import RIVALS, Split, claim, schedules
+from simulations.group_size import RIVALS, claim, rivals, schedules
 from simulations.problems.landscapes import tug
 from simulations.problems.optima import moments_of
+from simulations.problems.splits import Split
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.predictions import (
     covariance_parts,
@@ -109,7 +110,7 @@ def test_paper_and_exact_optimum_lie_on_two_sides_of_a_feasible_order(entry):
     known = mse_constants(moments_of(entry.problem))
     assert paper_group_size(known) < 2.5 < optimal_group_size(known)
     assert split.predicted > three.predicted
-    assert split.wrong["sqrt(c3/c1)"] < three.wrong["sqrt(c3/c1)"]
+    assert rivals(split)["sqrt(c3/c1)"] < rivals(three)["sqrt(c3/c1)"]
 
 
 def test_confirmed_by_enumeration_with_every_rival_refuted(tmp_path):

@@ -11,7 +11,7 @@ each engine that runs it.
 from .base import Cell, Draws, Estimator, InfeasibleError, MomentSums, Quantity
 from .gradients.cell import Distance, GradientCell, Projection, SquaredError, SquaredProjection
 from .networks.cell import NetworkTraining
-from .runs.cell import ConditionalPit, Gap, GapTransform, Pit, Training
+from .runs.cell import ConditionalPit, Coordinate, Gap, GapTransform, OneRun, Pit, Training
 from .runs.regions import Ball, Box
 from .runs.schedules import Constant, Decay
 
@@ -21,6 +21,7 @@ __all__ = [
     "Cell",
     "ConditionalPit",
     "Constant",
+    "Coordinate",
     "Decay",
     "Distance",
     "Draws",
@@ -31,6 +32,7 @@ __all__ = [
     "InfeasibleError",
     "MomentSums",
     "NetworkTraining",
+    "OneRun",
     "Pit",
     "Projection",
     "Quantity",

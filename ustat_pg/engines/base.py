@@ -306,6 +306,10 @@ class Cell(ABC):
         """The replications that cost as much as so many of a gradient: one for 256 outputs."""
         return max(self.block, replications * OUTPUTS_OF_A_GRADIENT // self.outputs)
 
+    def shown(self, blocks: int) -> int:
+        """The blocks of a figure's point for which so many are wanted."""
+        return blocks
+
     def engine(self, asked: str) -> str:
         """The engine that runs the cell where that one was asked for."""
         return asked

@@ -71,7 +71,8 @@ class Point:
 def _interval(evidence: Evidence) -> Interval:
     """A point's 95% interval: Student's where there are few runs, or no range is known."""
     n, found = evidence.replications, evidence.interval
-    if (not 2 <= n < FEW_RUNS and isfinite(found.half_width)) or not isfinite(evidence.estimate):
+    many = n >= FEW_RUNS and isfinite(found.half_width)
+    if n < 2 or many or not isfinite(evidence.estimate):
         return found
     half = float(student.ppf(1 - ALPHA / 2, n - 1)) * evidence.standard_error
     return Interval(evidence.estimate - half, evidence.estimate + half)
@@ -101,7 +102,8 @@ def run_points(
     wanted = [p.functional for p in points if p.functional is not None and p.enumerate]
     measured = Measurements(functionals, options, enumerated=wanted)
     replications = {
-        name: POINT_BLOCKS[options.size] * block_of(cell) for name, cell in measured.cells.items()
+        name: cell.shown(POINT_BLOCKS[options.size]) * block_of(cell)
+        for name, cell in measured.cells.items()
     }
     with environment(options, executor) as pool:
         work = Work(store, options, pool)

@@ -32,8 +32,10 @@ from .trajectory import Trajectory
 __all__ = [
     "BINS",
     "ConditionalPit",
+    "Coordinate",
     "Gap",
     "GapTransform",
+    "OneRun",
     "Pit",
     "Training",
     "TrainingQuantity",
@@ -159,7 +161,27 @@ class ConditionalPit:
         return np.asarray(chi2.cdf(gap / weight, 1))
 
 
-TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit
+@dataclass(frozen=True)
+class Coordinate:
+    """θₜⱼ, j the coordinate: where a run is at a step, for figures."""
+
+    estimator: Estimator
+    step: int
+    coordinate: int
+
+    def __post_init__(self) -> None:
+        integer("coordinate", self.coordinate, 0)
+
+    @property
+    def label(self) -> str:
+        return f"coordinate[{self.estimator.label},{self.step},{self.coordinate}]"
+
+    def of(self, gap: Array, theta: Array) -> Array:
+        """The quantity of parameters (R, d)."""
+        return theta[:, self.coordinate]
+
+
+TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit | Coordinate
 """What can be asked of a bandit's runs."""
 
 
@@ -281,6 +303,8 @@ class Training(Cell):
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
         """The least and the greatest value of a quantity, or numbers beyond them."""
+        if isinstance(quantity, Coordinate):
+            return -np.inf, np.inf
         return (0.0, quantity.scale * self.largest_gap) if isinstance(quantity, Gap) else (0.0, 1.0)
 
     def rounding(self, quantity: Quantity) -> float:
@@ -298,10 +322,9 @@ class Training(Cell):
                 raise InputError(f"{quantity!r} is no quantity of a training run")
             if integer("step", quantity.step, 0) > self.steps:
                 raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
-            if isinstance(quantity, ConditionalPit) and quantity.coordinate >= self.landscape.d:
-                raise InputError(
-                    f"coordinate is {quantity.coordinate}: there are {self.landscape.d} parameters"
-                )
+            d = self.landscape.d
+            if isinstance(quantity, (ConditionalPit, Coordinate)) and quantity.coordinate >= d:
+                raise InputError(f"coordinate is {quantity.coordinate}: there are {d} parameters")
             required.append(quantity)
         return required
 
@@ -316,7 +339,8 @@ class Training(Cell):
         for quantity in self._required(quantities):
             if not isinstance(quantity, (Gap, GapTransform)):
                 raise InfeasibleError(
-                    "a distribution is compared by simulation; its Laplace transform is enumerated"
+                    "paths and distributions are compared by simulation; a gap's mean and its "
+                    "Laplace transform are enumerated"
                 )
             runs = self.trajectory(quantity.estimator, (quantity.step,))
             # Each check enumerates a minibatch; its answer is the same at every step.
@@ -361,9 +385,9 @@ class Training(Cell):
                 for column in by_step[step]:
                     quantity, gap = required[column], gaps[:, place]
                     values[:, column] = (
-                        quantity.of(gap, theta[:, place])
-                        if isinstance(quantity, (Pit, ConditionalPit))
-                        else quantity.of(gap)
+                        quantity.of(gap)
+                        if isinstance(quantity, (Gap, GapTransform))
+                        else quantity.of(gap, theta[:, place])
                     )
         counts = {
             quantity.label: np.histogram(values[:, column], bins=BINS, range=(0, 1))[0]
@@ -372,6 +396,46 @@ class Training(Cell):
         }
         sums = MomentSums.of(values)
         return MomentSums(sums.n, sums.mean, sums.products, counts)
+
+
+@dataclass(frozen=True, eq=False)
+class OneRun(Training):
+    """A cell of a single run, for a figure that draws its path.
+
+    Arguments:
+        number: added to the seed, so that runs of one problem differ in their draws.
+    """
+
+    number: int = 0
+
+    @cached_property
+    def name(self) -> str:
+        """The name of such runs, and the number of this one."""
+        return f"{super().name}/run{integer('number', self.number, 0)}"
+
+    @property
+    def block(self) -> int:
+        """One run."""
+        return 1
+
+    def shown(self, blocks: int) -> int:
+        """One block, however many are wanted."""
+        return 1
+
+    def measure(
+        self,
+        engine: str,
+        quantities: Sequence[Quantity],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        replications: int = 0,
+    ) -> MomentSums:
+        """The run, as :meth:`Training.measure` draws it from the seed plus the number."""
+        seed += self.number
+        return super().measure(
+            engine, quantities, seed=seed, first=first, replications=replications
+        )
 
 
 def _expected(

@@ -1,0 +1,76 @@
+"""Runs that end apart: the noise depends on a parameter that is never identified (Assumption 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import expit
+from scipy.stats import chi2, norm
+
+from ustat_pg.engines import ConditionalPit, Decay, Pit, Training
+from ustat_pg.engines.runs.schedules import Schedule
+from ustat_pg.predictions import finite_weights
+
+from .landscapes import LandscapeEntry
+from .optima import GRPO, parts_of
+
+__all__ = ["Mixture"]
+
+SPREAD = 3.0
+"""Standard deviation of the second parameter at the start."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Runs of grpo at G = 2 whose second parameter starts anywhere and hardly moves.
+
+    Arguments:
+        entry: the problem.
+        steps, schedule: of the runs.
+    """
+
+    entry: LandscapeEntry
+    steps: int = 1000
+    schedule: Schedule = Decay(8.0, 60.0)  # noqa: RUF009 - frozen
+
+    @property
+    def training(self) -> Training:
+        """The cell."""
+        spread = np.array([0.0, SPREAD])
+        return Training(self.entry.problem, 2, self.steps, self.schedule, start_scale=spread)
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """The weights of the gap where the second action is never and always 1."""
+        low, high = (self._weight(np.array([0.0, logit])) for logit in (-40.0, 40.0))
+        return low, high
+
+    def _weight(self, away: np.ndarray) -> float:
+        landscape, rates = self.entry.problem, self.schedule.rates(self.steps)
+        first, single, pair = parts_of(landscape, away)
+        noise = first + single / 2 + pair / 2
+        return float(finite_weights(landscape.curvatures, noise, rates)[0])
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Equally likely weights: the second parameter ends where it began."""
+        low, high = self.ends
+        logits = SPREAD * norm.ppf((np.arange(500) + 0.5) / 500)
+        return np.asarray(low + (high - low) * expit(logits))
+
+    @property
+    def own_law(self) -> ConditionalPit:
+        """The transform of each run by the law of its own endpoint."""
+        return ConditionalPit(GRPO, self.steps, self.entry.problem.d - 1, *self.ends)
+
+    @property
+    def mean_law(self) -> Pit:
+        """The transform of every run by the law of the mean weight."""
+        return Pit(GRPO, self.steps, (float(self.weights.mean()),))
+
+    def shares(self, levels: np.ndarray) -> np.ndarray:
+        """The mixture's cdf at the quantiles of the law of the mean weight."""
+        places = self.weights.mean() * chi2.ppf(levels, 1)[:, None]
+        return np.asarray(chi2.cdf(places / self.weights, 1).mean(axis=1))

@@ -1,0 +1,96 @@
+"""Splits of a budget: training runs with few prompts and large groups, or many and small ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ustat_pg.engines import Decay, Estimator
+from ustat_pg.engines.runs.schedules import Schedule
+from ustat_pg.experiment import Linear
+
+from .landscapes import LandscapeEntry
+from .runs import NearOptimum
+
+__all__ = ["Split"]
+
+START = 0.1
+"""Distance from the optimum at which runs begin."""
+
+REACH = 4.0
+"""How many standard deviations of the noise, where it is largest, Θ goes beyond the start: the
+projection is met once in 10⁴ runs, and the range of a gap is small."""
+
+DECAY_ERROR, CONSTANT_ERROR = 2.5, 0.015
+"""The error of the linearised theory, relative to the gap: the first over t + t₀ under c/(t + t₀), the
+second under a constant rate."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split of a budget: training runs with B prompts a step and G outputs each.
+
+    Arguments:
+        entry: the problem.
+        budget: K = BG.
+        group_size: G.
+        schedule: the rates.
+        step: T, at which the gap is measured.
+        baseline: of the estimator.
+        design: iid or epochs.
+        steps: the runs' length; T unless given.
+        start: distance from the optimum.
+        reach: in place of REACH.
+    """
+
+    entry: LandscapeEntry
+    budget: int
+    group_size: int
+    schedule: Schedule
+    step: int
+    baseline: str = "grpo"
+    design: str = "iid"
+    steps: int = 0
+    start: float = START
+    reach: float = REACH
+
+    @cached_property
+    def runs(self) -> NearOptimum:
+        """The training runs, on a ball that they hardly ever reach the edge of."""
+        runs = NearOptimum(
+            self.entry, self.group_size, self.steps or self.step, self.schedule,
+            self.budget // self.group_size, self.design, (self.start,),
+        )  # fmt: skip
+        deviation = float(np.sqrt(runs.spread(self.estimator).max()))
+        return replace(runs, radius=round(self.start + self.reach * deviation, 2))
+
+    @property
+    def estimator(self) -> Estimator:
+        """The estimator of the baseline."""
+        return Estimator(self.baseline)
+
+    @property
+    def gap(self) -> Linear:
+        """What is measured: the mean gap after T steps."""
+        return self.runs.gap(self.estimator, self.step)
+
+    @property
+    def predicted(self) -> float:
+        """The mean gap of the linearised runs."""
+        return self.runs.expected(self.estimator, self.step)
+
+    @property
+    def error(self) -> float:
+        """The error of the prediction."""
+        if isinstance(self.schedule, Decay):
+            return DECAY_ERROR / (self.step + self.schedule.t0) * self.predicted
+        return CONSTANT_ERROR * self.predicted
+
+    @property
+    def label(self) -> str:
+        """What reports call a check of it."""
+        rate = "decay" if isinstance(self.schedule, Decay) else "constant"
+        epochs = ", epochs" if self.design == "epochs" else ""
+        return f"K={self.budget} G={self.group_size}: {rate}, step {self.step}{epochs}"
