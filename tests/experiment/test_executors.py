@@ -85,7 +85,7 @@ class Counting(ThreadPoolExecutor):
         return future
 
     def _run(self, fn, *args, **kwargs):
-        assert self.gate.wait(60)
+        assert self.gate.wait(1200)
         return fn(*args, **kwargs)
 
     def _close(self, _: Future) -> None:
