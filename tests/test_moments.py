@@ -79,8 +79,6 @@ def test_every_array_is_checked(name):
         record(**{name: np.ones(3)})
     with pytest.raises(InputError, match=f"{name} holds nan at"):
         record(**{name: np.array([1.0, np.nan])})
-    with pytest.raises(InputError, match=f"{name} has shape"):
-        record(**{name: np.ones((2, 1))})
 
 
 @pytest.mark.parametrize(
@@ -110,24 +108,6 @@ def test_a_reward_range_in_the_wrong_order_is_refused(bounds):
 def test_an_impossible_mean_gradient_is_refused(value):
     with pytest.raises(InputError, match="mean_gradient_sq"):
         record(mean_gradient_sq=value)
-
-
-def test_an_offset_of_all_rewards_costs_no_precision():
-    """Offsets and rewards are such that their sums are exact."""
-    generator = np.random.default_rng(0)
-    rewards = generator.integers(0, 1024, (2, 3, 2)) / 1024
-    arrays = [0.5, 0.5], generator.normal(size=(2, 3))
-    law = np.full((2, 3, 2), 0.5)
-    near = SoftmaxBandit.tabular(*arrays, rewards, law).moments()
-    far = SoftmaxBandit.tabular(*arrays, rewards + 2.0**30, law).moments()
-    for name in (
-        "reward_variance",
-        "norm_advantage",
-        "norm_squared_advantage",
-        "gradient_sq",
-        "mean_gradient_sq",
-    ):
-        assert getattr(far, name) == pytest.approx(getattr(near, name), rel=1e-4, abs=1e-6)
 
 
 def test_a_prompt_always_solved_has_no_noise():

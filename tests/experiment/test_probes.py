@@ -147,9 +147,17 @@ def test_correlation_does_not_count_differences_between_prompts():
     assert np.ptp(moments.value) > 0.1
 
 
-@pytest.mark.parametrize("baseline", ["vanilla", "oracle", "minimum-variance", "grpo"])
-@pytest.mark.parametrize(("group_size", "batch_size"), [(2, 1), (2, 3)])
+@pytest.mark.parametrize(
+    ("baseline", "group_size", "batch_size"),
+    [
+        (name, *sizes)
+        for name in ("vanilla", "oracle", "minimum-variance", "grpo")
+        for sizes in ((1, 2), (2, 1), (2, 3))
+        if (name, sizes) != ("grpo", (1, 2))
+    ],
+)
 def test_errors_of_baselines(problem, baseline, group_size, batch_size):
+    """One output is enough for a baseline of the prompt."""
     expected = by_hand(problem, baseline, group_size, batch_size)
     sizes = (baseline, group_size, batch_size)
     assert Probe(GRPO, 5, "mse", *sizes).of(problem) == pytest.approx(expected, rel=1e-9)
@@ -256,13 +264,6 @@ def test_rewards_below_zero_have_a_return_below_zero():
 def test_what_does_not_fit_is_refused(words, message):
     with pytest.raises(InputError, match=message):
         Probe(GRPO, *words)
-
-
-@pytest.mark.parametrize("baseline", ["vanilla", "oracle", "minimum-variance"])
-def test_one_output_is_enough_for_a_baseline_of_the_prompt(problem, baseline):
-    expected = by_hand(problem, baseline, 1, 2)
-    found = Probe(GRPO, 1, "mse", baseline, 1, 2).of(problem)
-    assert found == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("baseline", ["gpro", "constant", "critic"])
