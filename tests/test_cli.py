@@ -7,26 +7,15 @@ import json
 import numpy as np
 import pytest
 
+from tests.support import commands
 from ustat_pg import __version__
 from ustat_pg.cli import main
 from ustat_pg.predictions import gradient_covariance, gradient_mse, group_size_advice
-from ustat_pg.problems import (
-    example_problem,
-    problem_from_mapping,
-    random_problem,
-    save_problem,
-)
+from ustat_pg.problems import example_problem, problem_from_mapping, random_problem, save_problem
 
 PROBLEM = problem_from_mapping(example_problem())
-KEYS = (
-    "mse",
-    "prompt_term",
-    "first_order_term",
-    "second_order_term",
-    "oracle_mse",
-    "vanilla_mse",
-    "paper_bound",
-)
+KEYS = ("mse", "prompt_term", "first_order_term", "second_order_term", "oracle_mse", "vanilla_mse")
+KEYS += ("paper_bound",)
 
 
 @pytest.fixture
@@ -37,16 +26,14 @@ def file(tmp_path):
 
 
 def out_of(capsys, *words: str) -> str:
-    assert main(words) == 0
-    return capsys.readouterr().out
+    return commands.out_of(capsys, main, *words)
 
 
 def test_example_is_a_problem_file(capsys, tmp_path):
     path = tmp_path / "example.json"
     path.write_text(out_of(capsys, "example"))
-    assert (
-        json.loads(out_of(capsys, "predict", str(path), "--group-size", "2", "--json"))["mse"] > 0
-    )
+    found = json.loads(out_of(capsys, "predict", str(path), "--group-size", "2", "--json"))
+    assert found["mse"] > 0
 
 
 def test_json_has_the_documented_keys_and_the_librarys_numbers(capsys, file):
@@ -88,6 +75,8 @@ def test_text_names_the_parts(capsys, file):
     [
         (("--group-size", "1"), "needs a group of at least 2: group size is 1"),
         (("--group-size", "0"), "group size is 0"),
+        (("--group-size", "-2"), "group size is -2"),
+        (("--group-size", "9" * 400), "group size is 999"),
         (("--group-size", "4", "--batch-size", "-1"), "batch size is -1"),
         (("--group-size", "4", "--baseline", "best"), "baseline 'best' is unknown"),
         (("--group-size", "4", "--baseline", "norm-weighted"), "no closed form"),
@@ -96,29 +85,19 @@ def test_text_names_the_parts(capsys, file):
         (("--group-size", "4", "--baseline", "constant", "--constant", "nan"), "finite"),
         (("--group-size", "4", "--design", "fixed"), "uniform"),
         (("--group-size", "4", "--baseline", "critic"), "predicted values"),
-        (
-            ("--group-size", "4", "--baseline", "critic", "--critic", "/nowhere/at/all"),
-            "No such file",
-        ),
+        (("--group-size", "4", "--baseline", "critic", "--critic", "/no/file"), "No such file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(capsys, file, words, message):
-    assert main(("predict", file, *words)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+    assert message in commands.refusal_of(capsys, main, "predict", file, *words)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"context_probs": [0.6, 0.5]}, "context_probs sums to 1.1"),
-        ({"context_probs": [1.6, -0.6]}, "must not be negative"),
         ({"logits": [[1, 2, 3], [1, 2]]}, "ragged"),
-        ({"logits": "high"}, "not an array of numbers"),
         ({"logits": [[1, 2, float("nan")], [1, 2, 3]]}, "holds nan"),
-        ({"reward_values": [[[1.0, float("inf")]] * 3] * 2}, "holds inf"),
         ({"extra": 1}, "unknown names: extra"),
         ({"reward_probs": None}, "lacks reward_probs"),
     ],
@@ -127,9 +106,7 @@ def test_bad_files_are_one_line_with_the_files_name(capsys, tmp_path, change, me
     data = example_problem() | change
     path = tmp_path / "bad.json"
     path.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
-    assert main(("predict", str(path), "--group-size", "4")) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    error = commands.refusal_of(capsys, main, "predict", path, "--group-size", "4")
     assert str(path) in error
     assert message in error
 
@@ -138,8 +115,7 @@ def test_bad_files_are_one_line_with_the_files_name(capsys, tmp_path, change, me
 def test_files_that_are_no_problem(capsys, tmp_path, text):
     path = tmp_path / "bad.json"
     path.write_text(text)
-    assert main(("predict", str(path), "--group-size", "4")) == 2
-    assert str(path) in capsys.readouterr().err
+    assert str(path) in commands.refusal_of(capsys, main, "predict", path, "--group-size", "4")
 
 
 def test_version(capsys):
@@ -149,55 +125,44 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"ustat-pg {__version__}\n"
 
 
-def test_usage_is_exit_2(capsys):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("predict",), "usage"),
+        (("group-size", "FILE"), "--budget"),
+        (("group-size", "FILE", "--budget", "many"), "'many' is not a number"),
+        (("group-size", "FILE", "--budget", "64", "--population", "2.5"), "2.5"),
+        (("predict", "FILE", "--group-size", "1e3"), "1e3"),
+    ],
+)
+def test_usage_is_exit_2(capsys, file, words, message):
     with pytest.raises(SystemExit) as stop:
-        main(("predict",))
+        main([file if word == "FILE" else word for word in words])
     assert stop.value.code == 2
-    assert "usage" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{}", "one list of numbers"),
-        ("[1, null]", "not an array of numbers"),
-        ("[" * 9999, "not JSON"),
-    ],
+    ("text", "message"), [("{}", "one list of numbers"), ("[" * 9999, "not JSON")]
 )
 def test_a_critic_that_is_no_list_of_numbers(capsys, file, tmp_path, text, message):
     critic = tmp_path / "critic.json"
     critic.write_text(text)
-    words = ("predict", file, "--group-size", "2", "--baseline", "critic", "--critic", str(critic))
-    assert main(words) == 2
-    assert message in capsys.readouterr().err
+    words = ("predict", file, "--group-size", "2", "--baseline", "critic", "--critic", critic)
+    assert message in commands.refusal_of(capsys, main, *words)
 
 
 def test_an_array_file_under_an_archives_name(capsys, tmp_path):
     with (tmp_path / "a.npz").open("wb") as target:
         np.save(target, np.ones(3))
-    assert main(("predict", str(tmp_path / "a.npz"), "--group-size", "2")) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.mark.parametrize("size", ["9" * 400, "1e3", "-2"])
-def test_group_sizes_beyond_sense(capsys, file, size):
-    try:
-        code = main(("predict", file, "--group-size", size))
-    except SystemExit as stop:
-        code = stop.code
-    assert code == 2
-    assert "Traceback" not in capsys.readouterr().err
+    assert commands.refusal_of(capsys, main, "predict", tmp_path / "a.npz", "--group-size", "2")
 
 
 def advice_of(capsys, *words: str) -> dict:
-    """What ``group-size --json`` prints; no NaN, no infinity."""
-
-    def refused(word):
-        raise AssertionError(f"{word} is not JSON")
-
+    """What ``group-size --json`` prints, in one line."""
     text = out_of(capsys, "group-size", *words, "--json")
     assert text.count("\n") == 1
-    return json.loads(text, parse_constant=refused)
+    return commands.strict(text)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +170,6 @@ def advice_of(capsys, *words: str) -> dict:
     [
         (("--budget", "1024"), {}),
         (("--budget", "1e3"), {}),
-        (("--budget", "97"), {}),
         (("--budget", "2"), {}),
         (("--budget", "1024", "--population", "40"), {"population": 40}),
         (("--budget", "1000", "--prompt-cost", "3"), {"prompt_cost": 3}),
@@ -234,18 +198,6 @@ def test_group_sizes_in_json_have_the_documented_keys_and_the_librarys_numbers(
     for row, own in zip(found["table"], expected.table, strict=True):
         assert list(row) == ["group_size", "mse", "ratio_to_best", "zero_signal_share"]
         assert all(row[key] == getattr(own, key) for key in row)
-
-
-def test_group_sizes_are_the_divisors(capsys, file):
-    found = advice_of(capsys, file, "--budget", "60")
-    assert [row["group_size"] for row in found["table"]] == [2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60]
-    for row in found["table"]:
-        size = row["group_size"]
-        expected = gradient_mse(PROBLEM.moments(), "grpo", size, 60 // size).mse
-        assert row["mse"] == pytest.approx(expected, rel=1e-12)
-    best = min(found["table"], key=lambda row: row["mse"])
-    assert best["group_size"] == found["g_best"]
-    assert best["ratio_to_best"] == 1
 
 
 def test_one_prompt_has_no_best_group_size(capsys, tmp_path):
@@ -302,39 +254,16 @@ def test_a_long_table_is_shortened_for_people_only(capsys, file):
     ("words", "message"),
     [
         (("--budget", "1"), "budget is 1: it must be a whole number of at least 2"),
-        (("--budget", "0"), "budget is 0"),
-        (("--budget", "-8"), "budget is -8"),
         (("--budget", "2.5"), "budget is 2.5: it must be a whole number"),
         (("--budget", "nan"), "budget is nan"),
-        (("--budget", "inf"), "budget is inf"),
         (("--budget", "1e13"), "at most 1e+12"),
         (("--budget", "1e300", "--output-cost", "1e-300"), "at most 1e+12"),
         (("--budget", "9" * 400), "budget is inf"),
         (("--budget", "64", "--prompt-cost", "-1"), "prompt cost is -1.0"),
-        (("--budget", "64", "--prompt-cost", "nan"), "prompt cost holds nan"),
         (("--budget", "64", "--output-cost", "0"), "output cost is 0.0: it must be positive"),
         (("--budget", "5", "--prompt-cost", "4"), "one prompt with two outputs costs 6"),
         (("--budget", "64", "--population", "0"), "population is 0"),
     ],
 )
 def test_group_sizes_refuse_in_one_line(capsys, file, words, message):
-    assert main(("group-size", file, *words)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "--budget"),
-        (("--budget", "many"), "'many' is not a number"),
-        (("--budget", "64", "--population", "2.5"), "2.5"),
-    ],
-)
-def test_group_sizes_usage_is_exit_2(capsys, file, words, message):
-    with pytest.raises(SystemExit) as stop:
-        main(("group-size", file, *words))
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in commands.refusal_of(capsys, main, "group-size", file, *words)

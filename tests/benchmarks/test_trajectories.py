@@ -39,21 +39,19 @@ def test_the_engines_agree():
     assert one == pytest.approx(two, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"c": 9.0}, {"t0": 150.0}], ids=["another rate", "another offset of the rate"]
-)
+WRONG = {
+    "another rate": {"c": 9.0},
+    "another offset of the rate": {"t0": 150.0},
+    # The full group mean: (G - 1)/G of the rate.
+    "the own reward in the mean": {"c": CASES[0].c / 2},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_wrong_peer_is_refused(wrong):
     case = CASES[0]
     program = partial(benchmark.numpy_program, replace(case, **wrong), True, 500)
     with pytest.raises(SystemExit, match=r"planted, tiny: .* it computes something else"):
-        benchmark.check(case, "planted", program(1, *SIZE), benchmark.engine(case, 0, *SIZE))
-
-
-def test_the_own_reward_in_the_mean_is_refused():
-    """The full group mean: (G - 1)/G of the rate."""
-    case = CASES[0]
-    program = partial(benchmark.numpy_program, replace(case, c=case.c / 2), True, 500)
-    with pytest.raises(SystemExit, match="it computes something else"):
         benchmark.check(case, "planted", program(1, *SIZE), benchmark.engine(case, 0, *SIZE))
 
 
@@ -87,7 +85,10 @@ def test_targets_that_are_not_met_are_called_so():
     assert "asked: met" in benchmark.summary(rows[:1])
 
 
-def test_the_script_prints_its_tables(capsys, monkeypatch):
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_script_prints_its_tables_or_says_what_is_not_there(alone, capsys, monkeypatch):
+    if alone:
+        monkeypatch.setattr(benchmark, "installed", lambda library: library == "NumPy")
     monkeypatch.setattr(benchmark, "slopes", lambda case, effort: (1.0, 1.3))
     arguments = ["--quick", "--replications", "200", "--steps", "8", "--rounds", "1"]
     assert benchmark.main(arguments, CASES[:1]) == 0
@@ -95,6 +96,7 @@ def test_the_script_prints_its_tables(capsys, monkeypatch):
     assert out.startswith("# Trajectories against their peers\n")
     for library in PEERS:
         assert (f"| {library} " in out) == benchmark.installed(library)
+        assert (f"{library}: not installed" in out) != benchmark.installed(library)
     assert "slope of processor time 1.000 in R, 1.300 in T (NOT linear)" in out
 
 
@@ -102,13 +104,3 @@ def test_the_slopes_are_measured():
     in_r, in_t = benchmark.slopes(CASES[0], TINY)
     assert 0.3 < in_r < 1.7
     assert 0.3 < in_t < 1.7
-
-
-def test_without_peers_the_script_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(benchmark, "installed", lambda library: library == "NumPy")
-    monkeypatch.setattr(benchmark, "slopes", lambda case, effort: (1.0, 1.0))
-    arguments = ["--quick", "--replications", "200", "--steps", "8", "--rounds", "1"]
-    assert benchmark.main(arguments, CASES[:1]) == 0
-    out = capsys.readouterr().out
-    assert "torch: not installed" in out
-    assert "JAX: not installed" in out

@@ -86,21 +86,17 @@ def test_ratios_are_of_the_least_times_and_of_rounds():
     assert line.endswith("40 at n = 8, d = 9 (7.2e-07 GB/s).")
 
 
-def test_the_script_prints_its_tables(capsys):
+@pytest.mark.parametrize("without", [False, True])
+def test_the_script_prints_its_tables_or_says_what_is_not_there(without, monkeypatch, capsys):
+    if without:
+        monkeypatch.setattr(benchmark, "find_spec", lambda name: None)
     arguments = ["--rounds", "1", "--samples", "8", "--dimensions", "1", "3"]
     assert benchmark.main(arguments) == 0
     out = capsys.readouterr().out
-    rows = [line.split("|")[1:3] for line in out.splitlines() if line.startswith("| 8")]
-    tables = 2 if find_spec("u_stats") else 1
-    assert [[cell.strip() for cell in row] for row in rows] == [["8", "1"], ["8", "3"]] * tables
-
-
-def test_without_u_stats_the_script_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(
-        benchmark, "find_spec", lambda name: None if name == "u_stats" else find_spec(name)
-    )
-    assert benchmark.main(["--rounds", "1", "--samples", "8", "--dimensions", "1"]) == 0
-    out = capsys.readouterr().out
-    assert "u-stats is not installed" in out
-    assert KERNEL not in out
+    installed = find_spec("u_stats") is not None and not without
+    assert ("u-stats is not installed" in out) != installed
+    assert (KERNEL in out) == installed
     assert COMPILED in out
+    rows = [line.split("|")[1:3] for line in out.splitlines() if line.startswith("| 8")]
+    tables = 2 if installed else 1
+    assert [[cell.strip() for cell in row] for row in rows] == [["8", "1"], ["8", "3"]] * tables

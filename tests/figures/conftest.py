@@ -7,6 +7,22 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+
+@pytest.fixture
+def look():
+    """The figures' style, without a screen."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from figures.style import theme
+
+    with theme():
+        yield
+    plt.close("all")
+
+
 BASELINES = ("vanilla", "grpo", "minimum-variance", "norm-weighted")
 MEASURED = ("estimate", "low", "high")
 

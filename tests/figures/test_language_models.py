@@ -8,51 +8,38 @@ import pytest
 
 pytest.importorskip("seaborn")
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from figures import data
 from figures.__main__ import paint
 from figures.gradient_mse_lm import ASIDE, FAINT, NAMES, draw
 from figures.gradient_mse_lm import PANELS as MODELS
 from figures.group_size_lm import draw as draw_group_size
 from figures.group_size_lm import draw_final
-from figures.style import BASELINES, theme
+from figures.style import BASELINES
+from tests.support.figures import heights, rows, spans
+from tests.support.refusals import refuses
 from tests.support.runs import NO_CLAIMS
-from ustat_pg.validation import InputError
 
-
-@pytest.fixture(autouse=True)
-def _look():
-    with theme():
-        yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("look")
 
 
 @pytest.fixture
 def errors(language_model_points):
-    own = language_model_points["figure"] == "gradient_mse_lm"
-    return language_model_points[own].reset_index(drop=True)
+    return rows(language_model_points, "gradient_mse_lm")
 
 
 @pytest.fixture
 def noise(language_model_points):
-    own = language_model_points["figure"] == "group_size_lm"
-    return language_model_points[own].reset_index(drop=True)
+    return rows(language_model_points, "group_size_lm")
 
 
 @pytest.fixture
 def trained(sweep_folder):
-    found = data.sweep(sweep_folder)
-    return found[found["figure"] == "group_size_lm"].reset_index(drop=True)
+    return rows(data.sweep(sweep_folder), "group_size_lm")
 
 
 @pytest.fixture
 def final(sweep_folder):
-    found = data.sweep(sweep_folder)
-    return found[found["figure"] == "group_size_lm_final"].reset_index(drop=True)
+    return rows(data.sweep(sweep_folder), "group_size_lm_final")
 
 
 def has(axis, x, y, **look):
@@ -73,15 +60,6 @@ def bands(axis):
         for part in axis.collections
         if len(part.get_paths()) == 1 and len(part.get_paths()[0]) > 4
     ]
-
-
-def spans(axis):
-    """The vertical lines of intervals: abscissa, low, high."""
-    return {
-        (round(float(x), 9), round(float(low), 9), round(float(high), 9))
-        for part in axis.collections
-        for (x, low), (_, high) in (path.vertices for path in part.get_paths() if len(path) == 2)
-    }
 
 
 def test_every_model_has_its_panel_with_lines_bands_and_points(errors):
@@ -151,9 +129,7 @@ def test_the_noise_has_its_band_and_heavy_lines_within_it(noise):
         assert has(axis, good["group_size"], good["prediction"], linewidth=3)
     sampled = noise[noise["estimate"].notna()]
     found = {(low, high) for _, low, high in spans(axis)}
-    assert found == {
-        (round(row["low"], 9), round(row["high"], 9)) for row in sampled.to_dict("records")
-    }
+    assert found == heights(sampled)
     # Models at one group size stand side by side.
     assert len({x for x, _, _ in spans(axis)}) == len(sampled)
     assert "base" in [text.get_text() for text in axis.get_legend().get_texts()]
@@ -170,9 +146,7 @@ def test_a_sweep_adds_a_panel_for_each_budget(noise, trained):
         assert len(drawn) == own["step"].nunique()
         for line, (_, at) in zip(drawn, own.groupby("step"), strict=True):
             assert np.array_equal(line.get_ydata(), at["estimate"])
-        assert {(low, high) for _, low, high in spans(axis)} == {
-            (round(row["low"], 9), round(row["high"], 9)) for row in own.to_dict("records")
-        }
+        assert {(low, high) for _, low, high in spans(axis)} == heights(own)
         assert axis.get_ylim() == rest[0].get_ylim()
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
     assert shown == ["step 20", "step 40"]
@@ -192,9 +166,7 @@ def test_final_accuracies_stand_beside_the_papers_with_the_best_ringed(final):
     assert not spans(axes[-1])
     for axis, trainer in zip(axes, ("rloo", "norm-weighted"), strict=False):
         own = final[(final["panel"] == "final") & (final["series"] == trainer)]
-        assert {(low, high) for _, low, high in spans(axis)} == {
-            (round(row["low"], 9), round(row["high"], 9)) for row in own.to_dict("records")
-        }
+        assert {(low, high) for _, low, high in spans(axis)} == heights(own)
     assert axes[0].get_ylim() == axes[1].get_ylim() != axes[2].get_ylim()
 
 
@@ -229,8 +201,7 @@ def test_a_damaged_table_is_refused(tmp_path):
     (tmp_path / "sweep").mkdir()
     for text in ("", "a,b\n1,2\n"):
         (tmp_path / "sweep" / "table2.csv").write_text(text)
-        with pytest.raises(InputError, match="not the table of a sweep"):
-            data.sweep(tmp_path)
+        refuses("not the table of a sweep", data.sweep, tmp_path)
 
 
 def test_the_tables_of_a_sweep_are_what_is_read(sweep_folder):

@@ -8,31 +8,17 @@ import pytest
 
 pytest.importorskip("seaborn")
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from figures.catalogue import PICTURES
 from figures.networks import draw_group_size, draw_map, draw_path
-from figures.style import BASELINES, theme
+from figures.style import BASELINES
 from simulations import Suite
 from simulations import curves as points_of
 from simulations.networks import learners, suboptimality
+from tests.support.figures import rows, spans
 from ustat_pg.experiment import Options, Store, run_points
 
+pytestmark = pytest.mark.usefixtures("look")
 PARTS = {"map": draw_map, "path": draw_path, "group_size": draw_group_size}
-
-
-@pytest.fixture(autouse=True)
-def _look():
-    with theme():
-        yield
-    plt.close("all")
-
-
-def rows(points, name):
-    return points[points["figure"] == name].reset_index(drop=True)
 
 
 def lines(axis, colour=None):
@@ -51,15 +37,6 @@ def has(axis, frame, x, y="estimate", **look):
         for found_x, found_y, line in lines(axis)
         if all(getattr(line, f"get_{name}")() == value for name, value in look.items())
     )
-
-
-def spans(axis):
-    """The vertical lines of intervals: abscissa, low, high."""
-    return {
-        (round(float(x), 9), round(float(low), 9), round(float(high), 9))
-        for part in axis.collections
-        for (x, low), (_, high) in (path.vertices for path in part.get_paths() if len(path) == 2)
-    }
 
 
 def test_the_map_shows_each_measure_in_its_panel(network_points):

@@ -22,3 +22,18 @@ def tiny(tiny_folder):
     from ustat_pg.llm.models import load_model
 
     return load_model(str(tiny_folder))
+
+
+@pytest.fixture
+def scored_prompts(monkeypatch):
+    """The prompts that are scored, by their tokens."""
+    from ustat_pg.llm.scores import Scores
+
+    calls, original = [], Scores.of
+
+    def counted(self, prompt_ids, completion_ids, weights=None):
+        calls.append(tuple(prompt_ids))
+        return original(self, prompt_ids, completion_ids, weights)
+
+    monkeypatch.setattr(Scores, "of", counted)
+    return calls

@@ -8,6 +8,7 @@ import re
 import pytest
 import scipy.stats
 
+from tests.support.refusals import refuses
 from ustat_pg.llm.arithmetic import (
     CATEGORIES,
     arithmetic_task,
@@ -16,7 +17,6 @@ from ustat_pg.llm.arithmetic import (
     right_answer,
 )
 from ustat_pg.llm.tasks import load_task
-from ustat_pg.validation import InputError
 
 SHAPES = {
     "two-step": r"\d+ [+-] \d+ [+-] \d+",
@@ -75,8 +75,7 @@ def test_examples_are_added_to_the_same_questions_and_are_none_of_them(chat):
 
 
 def test_examples_that_cannot_be_found_are_refused():
-    with pytest.raises(InputError, match="not so many problems"):
-        arithmetic_task(problems=2000, largest=2, examples=30)
+    refuses("not so many problems", arithmetic_task, problems=2000, largest=2, examples=30)
 
 
 def test_worked_examples_pass_their_own_verifier():

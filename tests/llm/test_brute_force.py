@@ -8,6 +8,9 @@ import math
 import numpy as np
 import pytest
 
+from tests.support.models import OUTPUTS, output_by_hand, random_model
+from tests.support.refusals import refuses
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
@@ -16,11 +19,7 @@ from ustat_pg.llm.brute_force import BASELINES, brute_force, group_gradients  # 
 from ustat_pg.llm.scored import ScoredPool  # noqa: E402
 from ustat_pg.validation import InputError  # noqa: E402
 
-END = 1
 PROMPTS = ((2, 3, 2), (3, 0))
-OUTPUTS = [(END,), *[(a, b) for a in (0, 2, 3) for b in range(4)]]
-"""All completions of four symbols, cut after two tokens."""
-
 SINGLE = 1e-6
 """Qwen2 computes norms and rotations in single precision, whatever the type of its weights."""
 
@@ -29,23 +28,9 @@ SINGLE = 1e-6
 def model():
     """Random, in double precision, with a few parameters frozen."""
     torch.set_num_threads(1)
-    config = transformers.Qwen2Config(
-        vocab_size=4,
-        hidden_size=8,
-        intermediate_size=12,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=16,
-        initializer_range=0.5,
-        tie_word_embeddings=True,
-        pad_token_id=None,
-        eos_token_id=END,
-        bos_token_id=None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        made = transformers.Qwen2ForCausalLM(config).double().eval()
+    small = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "std": 0.5}
+    small |= {"num_key_value_heads": 1, "tie_word_embeddings": True, "pad_token_id": None}
+    made = random_model(seed=3, vocab_size=4, eos_token_id=1, bos_token_id=None, **small).double()
     made.model.norm.weight.requires_grad_(False)
     return made
 
@@ -54,24 +39,11 @@ class Listed:
     """Every completion of every prompt: probability, score, reward, length, token proxy."""
 
     def __init__(self, model):
-        parameters = [p for p in model.parameters() if p.requires_grad]
         shape = (len(PROMPTS), len(OUTPUTS))
-        self.probs, self.proxy = np.zeros(shape), np.zeros(shape)
+        found = [output_by_hand(model, prompt, output) for prompt in PROMPTS for output in OUTPUTS]
+        probs, scores, proxy = zip(*found, strict=True)
+        self.probs, self.proxy = np.reshape(probs, shape), np.reshape(proxy, shape)
         self.lengths = np.tile([float(len(y)) for y in OUTPUTS], (len(PROMPTS), 1))
-        scores = []
-        for x, prompt in enumerate(PROMPTS):
-            for k, output in enumerate(OUTPUTS):
-                total, proxy, context = 0.0, 0.0, list(prompt)
-                for token in output:
-                    # One token at a time, without padding or a batch.
-                    law = model(input_ids=torch.tensor([context])).logits[0, -1].log_softmax(-1)
-                    total = total + law[token]
-                    p = law.detach().exp()
-                    proxy += float(1 - 2 * p[token] + (p**2).sum())
-                    context.append(token)
-                parts = torch.autograd.grad(total, parameters)
-                scores.append(torch.cat([part.reshape(-1) for part in parts]).numpy())
-                self.probs[x, k], self.proxy[x, k] = math.exp(float(total.detach())), proxy
         self.scores = np.reshape(scores, (*shape, -1))
         rng = np.random.default_rng(0)
         self.rewards = rng.integers(0, 2, shape) + 0.5 * (self.lengths == 2)
@@ -141,17 +113,9 @@ def test_the_list_is_complete_and_its_scores_have_mean_zero(listed):
 
 @pytest.fixture(scope="module")
 def found(model, listed):
-    return brute_force(
-        model,
-        PROMPTS,
-        listed.draw,
-        group_sizes=[2, 3],
-        baselines=BASELINES,
-        replications=120,
-        values=listed.values,
-        optimal=listed.optimal,
-        seed=5,
-    )
+    known = {"values": listed.values, "optimal": listed.optimal}
+    asked = {"group_sizes": [2, 3], "baselines": BASELINES, "replications": 120}
+    return brute_force(model, PROMPTS, listed.draw, seed=5, **asked, **known)
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -206,17 +170,9 @@ def test_hooks_find_the_scores_of_the_list(model, listed):
 
 
 def test_gradients_do_not_depend_on_batches(model, listed):
+    asked = {"group_sizes": [5], "baselines": ["vanilla", "token-weighted"], "replications": 4}
     one, two = (
-        brute_force(
-            model,
-            PROMPTS[:1],
-            listed.draw,
-            group_sizes=[5],
-            baselines=["vanilla", "token-weighted"],
-            replications=4,
-            batch=batch,
-        )
-        for batch in (64, 2)
+        brute_force(model, PROMPTS[:1], listed.draw, batch=batch, **asked) for batch in (64, 2)
     )
     assert np.allclose(one.mse, two.mse, rtol=SINGLE)
 
@@ -228,17 +184,13 @@ def test_draws_are_fresh_for_every_group_size_and_shared_by_baselines(model, lis
         asked.append((x, count, seed))
         return listed.draw(x, count, seed)
 
-    result = brute_force(
-        model, PROMPTS, draw, group_sizes=[2, 3], baselines=["grpo", "vanilla"], replications=4
-    )
+    words = {"group_sizes": [2, 3], "baselines": ["grpo", "vanilla"], "replications": 4}
+    result = brute_force(model, PROMPTS, draw, **words)
     assert [(x, count) for x, count, _ in asked] == [(0, 8), (1, 8), (0, 12), (1, 12)]
     assert len({seed for _, _, seed in asked}) == 4
     assert result.rollouts.tolist() == [16, 24]
     assert (result.gradient_seconds > 0).all()
-    again = brute_force(
-        model, PROMPTS, draw, group_sizes=[2, 3], baselines=["grpo", "vanilla"], replications=4
-    )
-    assert np.array_equal(result.mse, again.mse)
+    assert np.array_equal(result.mse, brute_force(model, PROMPTS, draw, **words).mse)
     frame = result.frame()
     assert frame.shape == (4, 6)
     assert frame.mse[0] == result.mse[0, 0].mean()
@@ -278,16 +230,13 @@ def test_variance_and_error_are_those_of_the_gradients_themselves(model, listed)
 )
 def test_bad_input_is_refused(model, listed, change, message):
     given = {"prompt_ids": PROMPTS, "draw": listed.draw, "group_sizes": [2]}
-    given |= {"baselines": ["grpo"], "replications": 4}
-    given |= change
-    with pytest.raises(InputError, match=message):
-        brute_force(model, given.pop("prompt_ids"), given.pop("draw"), **given)
+    given |= {"baselines": ["grpo"], "replications": 4} | change
+    refuses(message, brute_force, model, given.pop("prompt_ids"), given.pop("draw"), **given)
 
 
 def test_models_that_train_or_have_nothing_to_train_are_refused(listed):
     asked = {"group_sizes": [2], "baselines": ["grpo"]}
-    with pytest.raises(InputError, match="in training mode"):
-        brute_force(torch.nn.Linear(2, 2), PROMPTS, listed.draw, **asked)
+    refuses("in training mode", brute_force, torch.nn.Linear(2, 2), PROMPTS, listed.draw, **asked)
     frozen = torch.nn.Linear(2, 2).eval().requires_grad_(False)
     with pytest.raises(InputError, match="no parameter of the model requires"):
         brute_force(frozen, PROMPTS, listed.draw, **asked)

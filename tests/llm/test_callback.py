@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.support.models import save_tiny
+from tests.support.refusals import refuses
 from ustat_pg.llm.tasks import Prompt, Task
-from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
@@ -24,9 +24,7 @@ from ustat_pg.llm.callback import (  # noqa: E402
 from ustat_pg.llm.models import LanguageModel, load_model  # noqa: E402
 from ustat_pg.llm.trainers import Training, build_trainer, reward_function  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
 LONGEST = 4
 PER_STEP = ("zero_share", "mean_reward", "solved_never", "solved_always")
@@ -149,19 +147,15 @@ def test_group_signal():
     assert nothing["zero_share"] == 1
     assert math.isnan(nothing["mean_reward"])
     assert group_signal([-1, -1, 2, 2], 2, bounds=(-1, 2))["solved_always"] == 0.5
-    with pytest.raises(InputError, match="whole groups of 3"):
-        group_signal([1, 0, 1, 0], 3)
+    refuses("whole groups of 3", group_signal, [1, 0, 1, 0], 3)
 
 
 def test_what_is_refused(small, task, tmp_path):
-    with pytest.raises(InputError, match="without a task"):
-        GroupSignalCallback(every=5)
-    with pytest.raises(InputError, match="rollouts is 3"):
-        GroupSignalCallback(every=5, task=task, rollouts=3)
+    refuses("without a task", GroupSignalCallback, every=5)
+    refuses("rollouts is 3", GroupSignalCallback, every=5, task=task, rollouts=3)
     callback = GroupSignalCallback()
     callback.watched(digit_first)
-    with pytest.raises(InputError, match="already"):
-        callback.watched(digit_first)
+    refuses("already", callback.watched, digit_first)
 
 
 def test_an_unwatched_reward_function_is_told_once(small, task, tmp_path):

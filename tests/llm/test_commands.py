@@ -12,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from tests.support import commands  # noqa: E402
+from tests.support.commands import strict  # noqa: E402
 from ustat_pg.cli import main  # noqa: E402
 from ustat_pg.llm import estimates  # noqa: E402
 from ustat_pg.llm.scored import ScoredPool  # noqa: E402
@@ -59,20 +61,11 @@ def kept(place, model):
 
 
 def out_of(capsys, *words) -> str:
-    capsys.readouterr()
-    assert main([str(word) for word in words]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    return captured.out
+    return commands.out_of(capsys, main, *words)
 
 
-def strict(text):
-    """JSON without NaN and infinities."""
-
-    def refuse(word):
-        raise AssertionError(word)
-
-    return json.loads(text, parse_constant=refuse)
+def refused(capsys, *words) -> str:
+    return commands.refusal_of(capsys, main, *words)
 
 
 # llm mse.
@@ -132,28 +125,19 @@ def test_a_killed_command_goes_on(capsys, kept, model, tmp_path, monkeypatch):
     text = out_of(capsys, "llm", "mse", *model, "--out", folder, "--json")
     assert len(seen) == 2
     seen.clear()
-    assert (
-        strict(text)["curves"]
-        == strict(out_of(capsys, "llm", "mse", *model, "--out", kept, "--json"))["curves"]
-    )
+    whole = strict(out_of(capsys, "llm", "mse", *model, "--out", kept, "--json"))
+    assert strict(text)["curves"] == whole["curves"]
     assert seen == []
 
 
 OPTIONS = [
-    ("--limit", "2"),
-    ("--seed", "3"),
-    ("--dtype", "float64"),
-    ("--lora", "2"),
-    ("--pad-token", "<eos>"),
-    ("--parameters", "*mlp*", "--parameters", "*norm*"),
-    ("--method", "loop"),
-    ("--autocast",),
-    ("--memory", "64MB"),
-    ("--batch", "3"),
-    ("--backend", "transformers"),
-    ("--device", "cpu"),
-    ("--group-sizes", "2,3"),
-]
+    tuple(words.split())
+    for words in (
+        "--limit 2", "--seed 3", "--dtype float64", "--lora 2", "--pad-token <eos>",
+        "--parameters *mlp* --parameters *norm*", "--method loop", "--autocast", "--memory 64MB",
+        "--batch 3", "--backend transformers", "--device cpu", "--group-sizes 2,3",
+    )
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", OPTIONS, ids=lambda words: words[0])
@@ -204,11 +188,11 @@ def test_the_answer_has_the_form_that_bandits_get(capsys, kept, tmp_path):
     assert set(found["table"][0]) == set(bandit["table"][0])
     pool = ScoredPool.load(kept / "scored.npz")
     known = estimates.constants(pool)
-    advice = group_size_advice(
-        known.predictions(),
-        24,
-        zero_signal=lambda size: float(estimates.zero_signal(pool, [size])["share"].iloc[0]),
-    )
+
+    def share(size):
+        return float(estimates.zero_signal(pool, [size])["share"].iloc[0])
+
+    advice = group_size_advice(known.predictions(), 24, zero_signal=share)
     assert found["g_best"] == advice.g_best
     assert [row["mse"] for row in found["table"]] == [row.mse for row in advice.table]
     assert 24 % found["g_best"] == 0
@@ -223,19 +207,16 @@ def test_the_advice_in_words(capsys, kept):
     assert "nan" not in text
 
 
-def test_a_model_and_its_prompts_get_the_advice_of_their_pool(capsys, model, kept):
+def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(
+    capsys, model, kept, monkeypatch
+):
     words = ("--budget", "16", "--json")
     sampled = strict(out_of(capsys, "group-size", *model, *words))
     scored = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words))
-    assert sampled["table"] == scored["table"]
-
-
-def test_rollouts_of_ones_own_are_scored(capsys, model, kept, monkeypatch):
     seen = counted(monkeypatch)
-    words = (*model, "--rollouts", str(kept / "rollouts.jsonl"), "--budget", "16", "--json")
-    found = strict(out_of(capsys, "group-size", *words))
-    own = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words[-3:]))
-    assert found["table"] == own["table"]
+    own = (*model, "--rollouts", kept / "rollouts.jsonl")
+    rolled = strict(out_of(capsys, "group-size", *own, *words))
+    assert sampled["table"] == scored["table"] == rolled["table"]
     assert seen == []
 
 
@@ -256,15 +237,6 @@ def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
 
 
 # Refusals.
-
-
-def refused(capsys, *words) -> str:
-    capsys.readouterr()
-    assert main([str(word) for word in words]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
 
 
 @pytest.mark.parametrize("command", [("llm", "mse"), ("group-size", "--budget", "8")])
@@ -309,82 +281,34 @@ def test_what_is_refused_is_one_line_and_exit_2(
     assert message in refused(capsys, *command, *given)
 
 
+MSE, ADVICE = ("llm", "mse"), ("group-size",)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--group-sizes", "1,2"), "group size is 1"),
-        (("--check", "2", "--parameters", "*norm*"), "does not go with --parameters"),
-        (("--check", "1"), "group size in --check is 1"),
-        (("--check", "2", "--replications", "5"), "must be even"),
-        (("--check", "2", "--check-prompts", "0"), "check-prompts is 0"),
+        ((*MSE, "ALL", "--group-sizes", "1,2"), "group size is 1"),
+        ((*MSE, "ALL", "--check", "2", "--parameters", "*norm*"), "does not go with --parameters"),
+        ((*MSE, "ALL", "--check", "1"), "group size in --check is 1"),
+        ((*MSE, "ALL", "--check", "2", "--replications", "5"), "must be even"),
+        ((*MSE, "ALL", "--check", "2", "--check-prompts", "0"), "check-prompts is 0"),
+        ((*MSE, "--scored", "POOL", "--group-sizes", "1,9"), "group size is 1"),
+        ((*MSE, "--scored", "POOL", "--check", "2"), "--check samples anew"),
+        ((*ADVICE, "--budget", "16"), "whose group size"),
+        ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "name one of the two"),
+        ((*ADVICE, "p.json", "--scored", "a.npz", "--budget", "16"), "name one of the two"),
+        ((*ADVICE, "ALL", "--budget", "16.5"), "budget is"),
+        ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
     ],
 )
-def test_what_a_pool_cannot_answer_is_refused_before_it_is_sampled(
-    words, message, capsys, model, monkeypatch
+def test_what_cannot_be_answered_is_refused_before_anything_is_sampled(
+    words, message, capsys, model, kept, monkeypatch
 ):
     seen = counted(monkeypatch)
-    assert message in refused(capsys, "llm", "mse", *model, *words)
+    names = {"ALL": model, "POOL": (kept / "scored.npz",)}
+    given = [each for word in words for each in names.get(word, (word,))]
+    assert message in refused(capsys, *given)
     assert seen == []
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--group-sizes", "1,9"), "group size is 1"),
-        (("--check", "2"), "--check samples anew"),
-    ],
-)
-def test_what_a_scored_pool_cannot_answer(words, message, capsys, kept):
-    assert message in refused(capsys, "llm", "mse", "--scored", kept / "scored.npz", *words)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--budget", "16"), "whose group size"),
-        (("problem.json", "--model", "embedded:short", "--budget", "16"), "name one of the two"),
-        (("problem.json", "--scored", "a.npz", "--budget", "16"), "name one of the two"),
-    ],
-)
-def test_group_size_is_of_one_thing(words, message, capsys):
-    assert message in refused(capsys, "group-size", *words)
-
-
-@pytest.mark.parametrize("budget", ["16.5", "1", "0"])
-def test_a_budget_is_a_whole_number(budget, capsys, model, monkeypatch):
-    seen = counted(monkeypatch)
-    assert "budget is" in refused(capsys, "group-size", *model, "--budget", budget)
-    assert seen == []
-
-
-def test_rollouts_of_another_model(capsys, model, kept, tmp_path):
-    from tests.support.models import save_tiny
-
-    other = save_tiny(tmp_path / "other", seed=1)
-    words = ["--model", str(other), *model[2:], "--rollouts", str(kept / "rollouts.jsonl")]
-    assert "other weights" in refused(capsys, "group-size", *words, "--budget", "8")
-
-
-@pytest.mark.parametrize(
-    ("rewards", "message"),
-    [
-        (["a", 0, 0, 0], "reward"),
-        ([1, 0, None, 0], "reward"),
-        ([1, 0, float("nan"), 0], "reward"),
-        ([1, 0, 0], "at least 4"),
-    ],
-)
-def test_rewards_that_are_none(rewards, message, capsys, tmp_path):
-    file = tmp_path / "rewards.jsonl"
-    file.write_text(json.dumps({"rewards": rewards}) + "\n")
-    assert message in refused(capsys, "group-size", "--rollouts", file, "--budget", "8")
-
-
-def test_a_store_of_another_seed_is_left_alone(capsys, model, kept):
-    before = (kept / "rollouts.jsonl").read_bytes()
-    message = refused(capsys, "llm", "mse", *model, "--seed", "5", "--out", kept)
-    assert "made with seed = 0" in message
-    assert (kept / "rollouts.jsonl").read_bytes() == before
 
 
 def test_a_hub_that_cannot_be_reached(capsys, monkeypatch):
@@ -420,17 +344,17 @@ def test_what_a_sweep_refuses(words, message, capsys, tmp_path, tiny_folder):
 @pytest.mark.parametrize(
     "words",
     [
-        ("llm",),
-        ("llm", "mse", "--group-sizes", "two"),
-        ("llm", "mse", "--memory", "much"),
-        ("llm", "mse", "--method", "guess"),
-        ("llm", "sweep", "--preset", "figure9"),
-        ("group-size", "--model", "embedded:short"),
+        "llm",
+        "llm mse --group-sizes two",
+        "llm mse --memory much",
+        "llm mse --method guess",
+        "llm sweep --preset figure9",
+        "group-size --model embedded:short",
     ],
 )
 def test_usage_errors(words, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(words)
+        main(words.split())
     assert stop.value.code == 2
     assert "usage" in capsys.readouterr().err
 
@@ -499,9 +423,8 @@ def test_small_numbers_stay_as_they_are_in_json(capsys, tmp_path):
     rng = np.random.default_rng(0)
     tiny = ScoredPool.from_scores(rewards, rng.normal(size=(6, 8, 3)) * 1e-9)
     file = tiny.save(tmp_path / "scored.npz")
-    told = json.loads(
-        out_of(capsys, "llm", "mse", "--scored", file, "--group-sizes", "4", "--json")
-    )
+    words = ("llm", "mse", "--scored", file, "--group-sizes", "4", "--json")
+    told = json.loads(out_of(capsys, *words))
     own = estimates.curves(tiny, [4], ["grpo"])["mse"].iloc[0]
     (found,) = (row["mse"] for row in told["curves"] if row["baseline"] == "grpo")
     assert found == own

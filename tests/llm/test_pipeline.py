@@ -10,12 +10,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from tests.support.pools import same
+from tests.support.refusals import refuses
 from ustat_pg.llm import rollouts as rollouts_module
 from ustat_pg.llm.pipeline import collect, score
 from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.llm.scores import Scores
 from ustat_pg.llm.tasks import Prompt, Task
-from ustat_pg.validation import InputError
 
 PROMPTS = 5
 
@@ -33,26 +34,6 @@ def task():
 @pytest.fixture(scope="module")
 def pools(tiny, task):
     return collect(tiny, task, 4)
-
-
-@pytest.fixture
-def scored_prompts(monkeypatch):
-    """Counts the prompts that are scored."""
-    calls, original = [], Scores.of
-
-    def counted(self, *arguments):
-        calls.append(1)
-        return original(self, *arguments)
-
-    monkeypatch.setattr(Scores, "of", counted)
-    return calls
-
-
-def same(one, other):
-    for name in ("rewards", "gram", "lengths", "token_proxy", "folds", "fold_gram"):
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
-    assert one.prompts == other.prompts
-    assert one.config == other.config
 
 
 def test_the_sums_of_folds_are_deleted_once_the_pool_is_saved(tiny, pools, tmp_path):
@@ -120,8 +101,7 @@ def test_too_little_memory_is_told_before_anything_is_sampled(tiny, task, tmp_pa
     each = 4 * Scores(tiny.model).d
     for name, value in (("memory", 2 * each), ("disk", each)):
         options = {name: value, "autocast_bf16": False}
-        with pytest.raises(InputError, match=f"{name} is {value} bytes"):
-            collect(tiny, task, 4, out=tmp_path, scoring=options)
+        refuses(f"{name} is {value} bytes", collect, tiny, task, 4, out=tmp_path, scoring=options)
     assert sampled == []
     assert len(collect(tiny, task, 4, out=tmp_path, scoring={"memory": 10**8})) == PROMPTS
     assert sampled == [1]

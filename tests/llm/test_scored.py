@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.pools import ARRAYS, same
+from tests.support.refusals import refuses
 from ustat_pg.llm.scored import ScoredPool, leave_one_out, prompt_gradient_weights
 from ustat_pg.validation import InputError
 
@@ -22,9 +24,6 @@ def pool(prompts=6, rollouts=5, folds=(0, 0, 1, 1, 1, 2), seed=0):
     )
 
 
-ARRAYS = ("rewards", "gram", "lengths", "token_proxy", "folds", "fold_gram")
-
-
 def parts(pool, **changed):
     own = {name: getattr(pool, name) for name in ("prompts", *ARRAYS, "config")}
     return own | changed
@@ -34,16 +33,11 @@ def test_from_scores_holds_inner_products_within_prompts_and_between_folds():
     rng = np.random.default_rng(1)
     z, s = rng.normal(size=(3, 4)), rng.normal(size=(3, 4, 2))
     found = ScoredPool.from_scores(z, s, folds=[0, 1, 0])
-    gradients = []
-    for rewards, scores in zip(z, s, strict=True):
-        own = [rewards[i] - np.delete(rewards, i).mean() for i in range(4)]
-        gradients.append(np.mean([a * score for a, score in zip(own, scores, strict=True)], axis=0))
+    advantages = [[row[i] - np.delete(row, i).mean() for i in range(4)] for row in z]
+    gradients = np.einsum("xi,xik->xk", advantages, s) / 4
     sums = np.array([gradients[0] + gradients[2], gradients[1]])
-    assert np.allclose(found.fold_gram, sums @ sums.T, rtol=1e-12)
-    for x in range(3):
-        for i in range(4):
-            for j in range(4):
-                assert found.gram[x, i, j] == pytest.approx(s[x, i] @ s[x, j])
+    np.testing.assert_allclose(found.fold_gram, sums @ sums.T, rtol=1e-12)
+    np.testing.assert_allclose(found.gram, np.einsum("xik,xjk->xij", s, s), rtol=1e-9)
     assert found.fold_sizes.tolist() == [2, 1]
 
 
@@ -59,11 +53,7 @@ def test_a_file_keeps_everything(tmp_path, between):
     if not between:
         one = ScoredPool(**parts(one, fold_gram=None))
     path = one.save(tmp_path / "below" / "pool.npz")
-    two = ScoredPool.load(path)
-    assert two.prompts == one.prompts
-    assert two.config == one.config
-    for name in ARRAYS:
-        assert np.array_equal(getattr(two, name), getattr(one, name)), name
+    same(one, ScoredPool.load(path))
     assert [file.name for file in path.parent.iterdir()] == ["pool.npz"]
 
 
@@ -83,36 +73,27 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
 
 
 def test_files_that_are_no_pools_are_refused(tmp_path):
-    with pytest.raises(InputError, match="there is no scored pool"):
-        ScoredPool.load(tmp_path / "none.npz")
-    with pytest.raises(InputError, match=r"must end in \.npz"):
-        pool().save(tmp_path / "pool.json")
+    refuses("there is no scored pool", ScoredPool.load, tmp_path / "none.npz")
+    refuses(r"must end in \.npz", pool().save, tmp_path / "pool.json")
     junk = tmp_path / "junk.npz"
     junk.write_bytes(b"PK\x03\x04 not a zip file")
-    with pytest.raises(InputError, match="is not a scored pool"):
-        ScoredPool.load(junk)
+    refuses("is not a scored pool", ScoredPool.load, junk)
     np.savez(junk, rewards=np.ones(3))
-    with pytest.raises(InputError, match="of format 1"):
-        ScoredPool.load(junk)
+    refuses("of format 1", ScoredPool.load, junk)
     np.savez(junk, format=np.int64(1), rewards=np.ones(3))
-    with pytest.raises(InputError, match="missing"):
-        ScoredPool.load(junk)
+    refuses("missing", ScoredPool.load, junk)
     # An object array needs a pickle, which is never read.
     np.savez(junk, format=np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="is not a scored pool"):
-        ScoredPool.load(junk)
+    refuses("is not a scored pool", ScoredPool.load, junk)
 
 
-def skewed(gram):
+def with_entry(gram, place, value):
     out = np.array(gram)
-    out[2, 0, 1] += 1.0
+    out[place] = value
     return out
 
 
-def negative(gram):
-    out = np.array(gram)
-    out[1, 3, 3] = -1.0
-    return out
+GRAM = pool().gram
 
 
 @pytest.mark.parametrize(
@@ -125,8 +106,9 @@ def negative(gram):
         ({"lengths": -np.ones((6, 5))}, "none may be negative"),
         ({"token_proxy": np.full((6, 5), np.nan)}, "must be finite"),
         ({"rewards": np.full((6, 5), np.inf)}, "must be finite"),
-        ({"rewards": np.array([["a"] * 5] * 6)}, "not an array of numbers"),
         ({"gram": np.ones((6, 5, 4))}, "gram has shape"),
+        ({"gram": with_entry(GRAM, (2, 0, 1), GRAM[2, 0, 1] + 1)}, "'p2' is not symmetric"),
+        ({"gram": with_entry(GRAM, (1, 3, 3), -1.0)}, r"'p1' has -1\.0 on its diagonal"),
         ({"folds": np.array([0, 0, 1, 1, 3, 3])}, "with no gap"),
         ({"folds": np.zeros(6)}, "must be whole numbers"),
         ({"fold_gram": np.ones((2, 2))}, "fold_gram has shape"),
@@ -136,16 +118,7 @@ def negative(gram):
     ],
 )
 def test_bad_pools_are_refused(change, message):
-    with pytest.raises(InputError, match=message):
-        ScoredPool(**parts(pool(), **change))
-
-
-def test_bad_gram_matrices_are_refused_with_the_prompt():
-    good = pool()
-    with pytest.raises(InputError, match="'p2' is not symmetric"):
-        ScoredPool(**parts(good, gram=skewed(good.gram)))
-    with pytest.raises(InputError, match=r"'p1' has -1\.0 on its diagonal"):
-        ScoredPool(**parts(good, gram=negative(good.gram)))
+    refuses(message, ScoredPool, **parts(pool(), **change))
 
 
 def test_fewer_than_four_rollouts_are_refused_with_their_number():
@@ -156,7 +129,7 @@ def test_fewer_than_four_rollouts_are_refused_with_their_number():
         ScoredPool(**parts(pool(), gram=pool().gram[:, :3, :3], **three))
 
 
-def test_chosen_prompts_keep_what_is_between_whole_folds():
+def test_a_selection_keeps_what_is_between_whole_folds_and_whole_pools():
     one = pool()
     part = one.select_prompts([5, 2, 3, 4])
     assert part.prompts == ("p5", "p2", "p3", "p4")
@@ -164,10 +137,6 @@ def test_chosen_prompts_keep_what_is_between_whole_folds():
     assert np.array_equal(part.fold_gram, one.fold_gram[1:, 1:])
     assert np.array_equal(part.gram[0], one.gram[5])
     assert one.select_prompts([0, 5]).fold_gram is None
-
-
-def test_chosen_rollouts_lose_what_is_between_prompts():
-    one = pool()
     part = one.select_rollouts([4, 0, 1, 2])
     assert part.rollouts == 4
     assert np.array_equal(part.rewards, one.rewards[:, [4, 0, 1, 2]])
@@ -180,10 +149,8 @@ def test_chosen_rollouts_lose_what_is_between_prompts():
     ("chosen", "message"), [([], "no prompts"), ([6], "is not there"), ([1, 1], "chosen twice")]
 )
 def test_impossible_selections_are_refused(chosen, message):
-    with pytest.raises(InputError, match=message):
-        pool().select_prompts(chosen)
-    with pytest.raises(InputError, match="at least 4"):
-        pool().select_rollouts([0, 1, 2])
+    refuses(message, pool().select_prompts, chosen)
+    refuses("at least 4", pool().select_rollouts, [0, 1, 2])
 
 
 def test_arrays_of_a_pool_cannot_be_written():

@@ -10,63 +10,35 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import nn
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
+from tests.support.models import random_model
+from tests.support.refusals import refuses
 from ustat_pg.llm import scores as module
 from ustat_pg.llm.scores import Scores
 from ustat_pg.memory import ChunkWarning
 from ustat_pg.validation import InputError
 
-VOCABULARY = 40
-SHAPE = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 24,
-    "intermediate_size": 36,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": 1,
-}
-GPT2 = {
-    "vocab_size": VOCABULARY,
-    "n_embd": 24,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 64,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": 1,
-}
+VOCABULARY, WIDTH = 40, 24
+COMMON = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 36}
+COMMON |= {"bos_token_id": None, "eos_token_id": 1}
+SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0}
+TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
 MODELS = {
-    "Qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=False)),
-    "Qwen2 tied": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=True)),
-    "Qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True)),
-    "Llama": lambda: LlamaForCausalLM(
-        LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True, tie_word_embeddings=False)
-    ),
-    "GPT-2": lambda: GPT2LMHeadModel(GPT2Config(**GPT2)),
+    "Qwen2": ("Qwen2", SHAPE | UNTIED),
+    "Qwen2 tied": ("Qwen2", SHAPE | TIED),
+    "Qwen3": ("Qwen3", SHAPE | TIED | {"head_dim": 8}),
+    "Llama": ("Llama", SHAPE | UNTIED | {"attention_bias": True, "mlp_bias": True}),
+    "GPT-2": ("GPT2", {"n_head": 4}),
 }
 LENGTHS = (1, 4, 7, 7, 3, 9)
 
 
 def built(name="Qwen2 tied", dtype=torch.float64, seed=0):
     torch.set_num_threads(1)
+    kind, config = MODELS[name]
+    model = random_model(kind, seed=seed, **COMMON | config)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = MODELS[name]()
+        torch.manual_seed(seed + 1)
         for parameter in model.parameters():
             # Norms and biases begin at one and zero, where much that is wrong does not show.
             parameter.data += 0.1 * torch.randn_like(parameter)
@@ -98,6 +70,11 @@ def differences(one, other):
         name: off(getattr(one, name), getattr(other, name))
         for name in ("gram", "gradient", "token_proxy", "lengths")
     }
+
+
+def agrees_with_the_loop(model, scores, **options):
+    loop = Scores(model, method="loop", **options).of(PROMPT, COMPLETIONS, WEIGHTS)
+    assert max(differences(scores.of(PROMPT, COMPLETIONS, WEIGHTS), loop).values()) < 1e-12
 
 
 # Against differentiation.
@@ -156,21 +133,6 @@ def test_the_mean_score_is_zero():
     assert float(found.gradient.norm()) < 1e-6 * np.sqrt(found.gram.max())
 
 
-def test_token_proxy_and_lengths():
-    model = built("Qwen2")
-    found = Scores(model).of(PROMPT, COMPLETIONS)
-    for i, completion in enumerate(COMPLETIONS):
-        with torch.no_grad():
-            logits = model(torch.tensor([PROMPT + completion])).logits[0, len(PROMPT) - 1 : -1]
-        pi = logits.softmax(-1).numpy()
-        by_hand = sum(
-            1 - 2 * p[token] + (p**2).sum() for p, token in zip(pi, completion, strict=True)
-        )
-        assert found.token_proxy[i] == pytest.approx(by_hand, rel=1e-12)
-    assert found.lengths.tolist() == [len(c) for c in COMPLETIONS]
-    assert found.gradient is None
-
-
 @pytest.mark.parametrize("name", ["Qwen2 tied", "GPT-2"])
 def test_padding_changes_nothing(name):
     model = built(name)
@@ -178,6 +140,7 @@ def test_padding_changes_nothing(name):
     together = scores.of(PROMPT, COMPLETIONS, WEIGHTS)
     longer = [*COMPLETIONS, drawn((20,), seed=1)[1][0]]
     padded = scores.of(PROMPT, longer)
+    assert padded.gradient is None
     assert off(padded.gram[:-1, :-1], together.gram) < 1e-12
     assert off(padded.token_proxy[:-1], together.token_proxy) < 1e-12
     alone = [scores.of(PROMPT, [c], [1.0]) for c in COMPLETIONS]
@@ -246,14 +209,13 @@ def test_parameters_by_pattern_add_up_to_all():
     total = sum(part.of(PROMPT, COMPLETIONS).gram for part in parts)
     assert sum(part.d for part in parts) == Scores(model).d
     assert off(total, Scores(model).of(PROMPT, COMPLETIONS).gram) < 1e-12
-    loop = Scores(model, parameters=groups[0], method="loop").of(PROMPT, COMPLETIONS, WEIGHTS)
-    assert max(differences(parts[0].of(PROMPT, COMPLETIONS, WEIGHTS), loop).values()) < 1e-12
+    agrees_with_the_loop(model, parts[0], parameters=groups[0])
 
 
 def test_a_tied_parameter_goes_by_either_name():
     by_head = Scores(built(), parameters=["lm_head*"])
     assert by_head.names == ("model.embed_tokens.weight",)
-    assert by_head.d == VOCABULARY * SHAPE["hidden_size"]
+    assert by_head.d == VOCABULARY * WIDTH
 
 
 def test_frozen_parameters_are_left_out():
@@ -262,10 +224,8 @@ def test_frozen_parameters_are_left_out():
         parameter.requires_grad_("layers.1" in name)
     scores = Scores(model)
     assert all("layers.1" in name for name in scores.names)
-    loop = Scores(model, method="loop").of(PROMPT, COMPLETIONS, WEIGHTS)
-    assert max(differences(scores.of(PROMPT, COMPLETIONS, WEIGHTS), loop).values()) < 1e-12
-    with pytest.raises(InputError, match="all have requires_grad=False"):
-        Scores(model, parameters=["*layers.0*"])
+    agrees_with_the_loop(model, scores)
+    refuses("all have requires_grad=False", Scores, model, parameters=["*layers.0*"])
 
 
 def test_unknown_parameters_are_refused():
@@ -283,8 +243,7 @@ def test_lora():
     scores = Scores(model)
     assert len(scores.names) == 8
     assert all("lora_" in name for name in scores.names)
-    loop = Scores(model, method="loop").of(PROMPT, COMPLETIONS, WEIGHTS)
-    assert max(differences(scores.of(PROMPT, COMPLETIONS, WEIGHTS), loop).values()) < 1e-12
+    agrees_with_the_loop(model, scores)
 
 
 def test_the_model_is_left_as_it_was():
@@ -546,7 +505,7 @@ def with_norm(layer):
     model = built("Qwen2")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        model.model.norm = layer(SHAPE["hidden_size"])
+        model.model.norm = layer(WIDTH)
     return model.double().eval()
 
 
@@ -562,8 +521,7 @@ def with_norm(layer):
 )
 def test_layers_that_hooks_do_not_know_are_refused(layer, message):
     model = with_norm(layer)
-    with pytest.raises(InputError, match=message):
-        Scores(model).of(PROMPT, COMPLETIONS)
+    refuses(message, lambda: Scores(model).of(PROMPT, COMPLETIONS))
     assert np.isfinite(Scores(model, method="loop").of(PROMPT, COMPLETIONS).gram).all()
     # Without that layer's parameters the others are scored.
     others = ["*layers*"]
@@ -574,9 +532,7 @@ def test_layers_that_hooks_do_not_know_are_refused(layer, message):
 @pytest.mark.parametrize("layer", [ShiftedRMSNorm, Shared, nn.RMSNorm, nn.LayerNorm])
 def test_layers_of_other_models_are_known(layer):
     model = with_norm(layer)
-    loop = Scores(model, method="loop").of(PROMPT, COMPLETIONS, WEIGHTS)
-    found = Scores(model).of(PROMPT, COMPLETIONS, WEIGHTS)
-    assert max(differences(found, loop).values()) < 1e-12
+    agrees_with_the_loop(model, Scores(model))
 
 
 class Ignored(Functional):
@@ -613,8 +569,7 @@ def test_a_layer_without_effect_has_zero_scores(nan_where_unset):
 def test_an_embedding_that_changes_itself_is_refused():
     model = built("Qwen2")
     model.model.embed_tokens.scale_grad_by_freq = True
-    with pytest.raises(InputError, match="belongs to a layer of class Embedding"):
-        Scores(model)
+    refuses("belongs to a layer of class Embedding", Scores, model)
 
 
 # Bad input.
@@ -625,8 +580,7 @@ def test_a_model_in_training_mode_is_refused():
     scores = Scores(model)
     model.train()
     for ask in (lambda: Scores(model), lambda: scores.of(PROMPT, COMPLETIONS)):
-        with pytest.raises(InputError, match=r"call model.eval\(\) first"):
-            ask()
+        refuses(r"call model.eval\(\) first", ask)
 
 
 @pytest.mark.parametrize("method", ["hooks", "loop"])
@@ -644,20 +598,16 @@ def test_a_model_in_training_mode_is_refused():
     ],
 )
 def test_bad_input_is_refused(method, prompt, completions, weights, message):
-    with pytest.raises(InputError, match=message):
-        Scores(built(), method=method).of(prompt, completions, weights)
+    refuses(message, Scores(built(), method=method).of, prompt, completions, weights)
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(InputError, match="method is 'hook': it must be 'hooks' or 'loop'"):
-        Scores(built(), method="hook")
-    with pytest.raises(InputError, match="memory is 0"):
-        Scores(built(), memory=0)
+    refuses("method is 'hook': it must be 'hooks' or 'loop'", Scores, built(), method="hook")
+    refuses("memory is 0", Scores, built(), memory=0)
 
 
 @pytest.mark.parametrize("method", ["hooks", "loop"])
 def test_scores_that_are_not_finite_are_refused(method):
     model = built("Qwen2")
     model.model.norm.weight.data[0] = float("nan")
-    with pytest.raises(InputError, match="scores are not finite"):
-        Scores(model, method=method).norms(PROMPT, COMPLETIONS)
+    refuses("scores are not finite", Scores(model, method=method).norms, PROMPT, COMPLETIONS)

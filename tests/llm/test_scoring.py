@@ -13,10 +13,12 @@ pytest.importorskip("transformers")
 
 import torch
 
+from tests.support.pools import same
+from tests.support.refusals import refuses
 from ustat_pg.llm import scoring
 from ustat_pg.llm.models import LanguageModel
 from ustat_pg.llm.rollouts import Rollouts
-from ustat_pg.llm.scored import ScoredPool, leave_one_out
+from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.llm.scores import Scores
 from ustat_pg.llm.scoring import score_pool
 from ustat_pg.llm.tasks import Prompt
@@ -45,19 +47,6 @@ def pool_of(prompts, *, count=N, seed=0):
     ]
 
 
-@pytest.fixture
-def scored_prompts(monkeypatch):
-    """Counts the prompts that are scored, by their tokens."""
-    calls, original = [], Scores.of
-
-    def counted(self, prompt_ids, completion_ids, weights=None):
-        calls.append(tuple(prompt_ids))
-        return original(self, prompt_ids, completion_ids, weights)
-
-    monkeypatch.setattr(Scores, "of", counted)
-    return calls
-
-
 def another(tiny, **changes):
     """A copy of the model, free to be changed."""
     from transformers import AutoModelForCausalLM
@@ -65,12 +54,6 @@ def another(tiny, **changes):
     model = AutoModelForCausalLM.from_config(tiny.model.config)
     model.load_state_dict(tiny.model.state_dict())
     return replace(tiny, model=model.eval(), **changes)
-
-
-def same(one, other):
-    for name in ("rewards", "gram", "lengths", "token_proxy", "folds", "fold_gram"):
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
-    assert one.prompts == other.prompts
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -98,10 +81,6 @@ def test_the_pool_is_what_differentiation_gives(tiny, tmp_path, on_disk):
     assert isinstance(found, ScoredPool)
 
 
-def test_the_weights_of_a_prompts_gradient():
-    assert np.allclose(leave_one_out(np.array([1.0, 0, 0, 1])), [2 / 3, -2 / 3, -2 / 3, 2 / 3])
-
-
 def test_reading_in_small_blocks_changes_nothing(tiny, tmp_path):
     pools = pool_of(4)
     whole = score_pool(tiny, pools, folds=4, out=tmp_path)
@@ -117,7 +96,6 @@ def test_the_pool_survives_a_file(tiny, tmp_path):
     found = score_pool(tiny, pool_of(2), config={"task": "none", "seed": 3})
     again = ScoredPool.load(found.save(tmp_path / "pool.npz"))
     same(found, again)
-    assert again.config == found.config
     assert (again.config["task"], again.config["seed"]) == ("none", 3)
 
 
@@ -163,8 +141,7 @@ def test_a_fold_that_cannot_be_written_whole_is_not_there(tiny, tmp_path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(scoring.np, "savez", torn)
-    with pytest.raises(InputError, match="cannot be kept: No space left on device"):
-        score_pool(tiny, pool_of(2), out=tmp_path)
+    refuses("cannot be kept: No space left on device", score_pool, tiny, pool_of(2), out=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,45 +156,35 @@ def test_a_damaged_fold_is_scored_again(tiny, tmp_path, scored_prompts, damage):
     assert len(scored_prompts) == 2
 
 
-def changed_weight(tiny, pools):
+def other_model(tiny):
     model = another(tiny)
     model.model.model.norm.weight.data[3] += 1e-6
-    return model, pools, {}
+    return model
 
 
-def changed_reward(tiny, pools):
-    rewards = pools[0].rewards.copy()
-    rewards[0] = 1 - rewards[0]
-    return tiny, [replace(pools[0], rewards=rewards), *pools[1:]], {}
+CHANGES = {
+    "weights": (2, lambda tiny, first: (other_model(tiny), first, {})),
+    "parameters": (2, lambda tiny, first: (tiny, first, {"parameters": ["*mlp*"]})),
+    "method": (2, lambda tiny, first: (tiny, first, {"method": "loop"})),
+    "rewards": (1, lambda tiny, first: (tiny, replace(first, rewards=1 - first.rewards), {})),
+    "completion": (
+        1,
+        lambda tiny, first: (
+            tiny,
+            replace(first, completion_ids=((7, 8), *first.completion_ids[1:])),
+            {},
+        ),
+    ),
+}
+"""How many of two folds are scored anew, and with what model, first prompt and options."""
 
 
-def changed_completion(tiny, pools):
-    rows = pools[0].completion_ids
-    return tiny, [replace(pools[0], completion_ids=((7, 8), *rows[1:])), *pools[1:]], {}
-
-
-def changed_parameters(tiny, pools):
-    return tiny, pools, {"parameters": ["*mlp*"]}
-
-
-def changed_method(tiny, pools):
-    return tiny, pools, {"method": "loop"}
-
-
-@pytest.mark.parametrize(
-    ("change", "folds"),
-    [
-        (changed_weight, 2),
-        (changed_parameters, 2),
-        (changed_method, 2),
-        (changed_reward, 1),
-        (changed_completion, 1),
-    ],
-)
+@pytest.mark.parametrize(("folds", "change"), CHANGES.values(), ids=CHANGES)
 def test_folds_of_other_scores_are_not_mixed_up(tiny, tmp_path, scored_prompts, change, folds):
     pools = pool_of(4)
     first = score_pool(tiny, pools, folds=2, out=tmp_path)
-    model, others, options = change(tiny, pools)
+    model, changed, options = change(tiny, pools[0])
+    others = [changed, *pools[1:]]
     scored_prompts.clear()
     found = score_pool(model, others, folds=2, out=tmp_path, **options)
     assert len(scored_prompts) == 2 * folds
@@ -257,8 +224,7 @@ def test_folds_are_fewer_where_their_sums_do_not_fit(tiny, tmp_path):
     with pytest.raises(InputError, match=rf"disk is {disk} bytes: .* 8 folds .* raise disk="):
         score_pool(tiny, pools, out=tmp_path, disk=disk)
     said = rf"memory is {14 * each} bytes, of which one half .* raise memory=, or give a folder"
-    with pytest.raises(InputError, match=said):
-        score_pool(tiny, pools, memory=14 * each)
+    refuses(said, score_pool, tiny, pools, memory=14 * each)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(score_pool(tiny, pools, out=tmp_path, disk=12 * each).fold_gram) == 12
@@ -283,8 +249,7 @@ def test_sums_in_memory_are_taken_from_the_flag(tiny, monkeypatch):
 def test_messages_state_the_memory_that_was_given(tiny):
     each = 4 * Scores(tiny.model).d
     said = f"memory is {8 * each} bytes, {4 * each} of them for sums of gradients: completions of"
-    with pytest.raises(InputError, match=said):
-        score_pool(tiny, pool_of(4), memory=8 * each)
+    refuses(said, score_pool, tiny, pool_of(4), memory=8 * each)
 
 
 @pytest.fixture(scope="module")
@@ -292,15 +257,9 @@ def half_billion():
     """A model of the size of Qwen2.5-0.5B, without weights."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    config = Qwen2Config(
-        vocab_size=151_936,
-        hidden_size=896,
-        intermediate_size=4864,
-        num_hidden_layers=24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-    )
+    shape = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24}
+    shape |= {"num_attention_heads": 14, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    config = Qwen2Config(vocab_size=151_936, **shape)
     with torch.device("meta"):
         model = Qwen2ForCausalLM(config).eval()
     return LanguageModel(model, None, "0.5B", "meta", 1024)
@@ -336,8 +295,7 @@ def test_large_models_have_room_unless_told_otherwise(half_billion, tmp_path):
     ],
 )
 def test_too_little_room_is_told_without_scoring(half_billion, options, said):
-    with pytest.raises(InputError, match=said):
-        scoring.check_memory(half_billion, 500, method="loop", **options)
+    refuses(said, scoring.check_memory, half_billion, 500, method="loop", **options)
 
 
 # Which fold.
@@ -409,18 +367,14 @@ def cut(rollouts, count):
     ],
 )
 def test_bad_rollouts_are_refused_and_named(tiny, spoil, message):
-    with pytest.raises(InputError, match=message):
-        score_pool(tiny, spoil(pool_of(2)))
+    refuses(message, score_pool, tiny, spoil(pool_of(2)))
 
 
 def test_bad_options_are_refused(tiny, tmp_path):
-    with pytest.raises(InputError, match="folds is 0"):
-        score_pool(tiny, pool_of(2), folds=0)
+    refuses("folds is 0", score_pool, tiny, pool_of(2), folds=0)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="folds cannot be kept here"):
-        score_pool(tiny, pool_of(2), out=tmp_path / "file")
+    refuses("folds cannot be kept here", score_pool, tiny, pool_of(2), out=tmp_path / "file")
     training = another(tiny)
     training.model.train()
     assert isinstance(training, LanguageModel)
-    with pytest.raises(InputError, match="training mode"):
-        score_pool(training, pool_of(2))
+    refuses("training mode", score_pool, training, pool_of(2))

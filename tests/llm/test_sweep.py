@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.support.models import save_tiny
+from tests.support.refusals import refuses
 from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")
@@ -37,9 +38,7 @@ from ustat_pg.llm.sweep import (  # noqa: E402
 )
 from ustat_pg.llm.tasks import INSTRUCTION  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
 VERIFIER = '''
 import os
@@ -89,13 +88,31 @@ def grid(place, monkeypatch):
     )
 
 
-def made(run, out):
-    """Make a run here, in this process."""
+def folder_of(run, out, status=None):
+    """The folder of a run with its configuration, and a status if one is given."""
     folder = out / run.key
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(run.text())
+    if status is not None:
+        (folder / "status.json").write_text(json.dumps(status))
+    return folder
+
+
+def status_of(folder):
+    return json.loads((folder / "status.json").read_text())
+
+
+def made(run, out):
+    """Make a run here, in this process."""
+    folder = folder_of(run, out)
     sweep.make(folder / "run.json")
     return folder
+
+
+def runs_are(monkeypatch, script):
+    """Let another program stand for a run's process."""
+    command = [sys.executable, "-c", script]
+    monkeypatch.setattr(Run, "command", lambda run, path: [*command, str(path)])
 
 
 def without_times(folder, name):
@@ -106,12 +123,7 @@ def without_times(folder, name):
 def test_plan_is_the_grid(grid):
     plan = replace(grid, seeds=(0, 3), trainers=("rloo", "vanilla")).plan()
     points = [(run.trainer, run.budget, run.group_size, run.seed) for run in plan]
-    assert points[:4] == [
-        ("rloo", 8, 2, 0),
-        ("rloo", 8, 2, 3),
-        ("rloo", 8, 4, 0),
-        ("rloo", 8, 4, 3),
-    ]
+    assert points[:4] == [("rloo", 8, size, seed) for size in (2, 4) for seed in (0, 3)]
     assert len({run.key for run in plan}) == len(plan) == 8
     assert plan[0].evaluated_at() == (0, 2, 4)
     assert all(run.budget == run.group_size * run.training(3).prompts for run in plan)
@@ -124,8 +136,7 @@ def test_a_run_is_read_back(grid, tmp_path):
     assert again == run
     assert again.key == run.key != grid.plan()[0].key
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(InputError, match="not the configuration of a run"):
-        Run.read(tmp_path / "run.json")
+    refuses("not the configuration of a run", Run.read, tmp_path / "run.json")
 
 
 @pytest.mark.parametrize(
@@ -142,20 +153,16 @@ def test_a_run_is_read_back(grid, tmp_path):
     ],
 )
 def test_a_plan_refuses(grid, changes, message):
-    with pytest.raises(InputError, match=message):
-        replace(grid, **changes).plan()
+    refuses(message, replace(grid, **changes).plan)
 
 
 def test_nothing_runs_where_prompts_are_too_few_or_shared(grid, place, tmp_path):
     few = replace(grid, group_sizes=(2,), budgets=(16,))
-    with pytest.raises(InputError, match=r"needs 8 prompts .* there are 6: choose one of 4, 8, 16"):
-        few.run(tmp_path / "few")
+    refuses(r"needs 8 prompts .* there are 6: choose one of 4, 8, 16", few.run, tmp_path / "few")
     shared = replace(grid, evaluation=str(place / "train.jsonl"))
-    with pytest.raises(InputError, match=r"6 prompts of .* must not be trained on"):
-        shared.run(tmp_path / "shared")
+    refuses(r"6 prompts of .* must not be trained on", shared.run, tmp_path / "shared")
     greedy = replace(grid, evaluation=None, held_out=6)
-    with pytest.raises(InputError, match="some must be left"):
-        greedy.run(tmp_path / "held")
+    refuses("some must be left", greedy.run, tmp_path / "held")
     assert not any((tmp_path / name).exists() for name in ("few", "shared", "held"))
 
 
@@ -184,8 +191,7 @@ def test_held_out_texts_are_not_trained_on(grid, place, tmp_path):
     assert f"{dropped} of their texts left out" in str(found)
     (tmp_path / "same.jsonl").write_text(2 * '{"prompt": "1+1="}\n')
     same = replace(run, task=str(tmp_path / "same.jsonl"), held_out=1, verifier=grid.verifier)
-    with pytest.raises(InputError, match="all other prompts"):
-        same.tasks()
+    refuses("all other prompts", same.tasks)
 
 
 @pytest.mark.slow
@@ -206,22 +212,26 @@ def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monk
     assert [status["status"] for status in beats] == ["running"] * 6 + ["finished"]
     assert times == sorted(times)
     assert times[1] > times[0] == 0
+
     # Evaluation before training 3 calls, two steps of 4 groups, evaluation 3, one group of step 3.
-    monkeypatch.setenv("DIGIT_FIRST_CALLS", "15")
-    with pytest.raises(SystemExit):
-        made(run, tmp_path / "cut")
-    monkeypatch.delenv("DIGIT_FIRST_CALLS")
+    def interrupted(run):
+        monkeypatch.setenv("DIGIT_FIRST_CALLS", "15")
+        with pytest.raises(SystemExit):
+            made(run, tmp_path / "cut")
+        monkeypatch.delenv("DIGIT_FIRST_CALLS")
+
+    interrupted(run)
     cut = tmp_path / "cut" / run.key
     assert (cut / "checkpoints" / "checkpoint-2").is_dir()
     incomplete = results(tmp_path / "cut")
     assert set(incomplete["status"]) == {"incomplete"}
     assert incomplete["step"].tolist() == [0, 2]
-    status = json.loads((cut / "status.json").read_text())
+    status = status_of(cut)
     assert 0 < status["seconds"] < 600
     # As if the first attempt had taken long.
     (cut / "status.json").write_text(json.dumps(status | {"seconds": 1000.0}))
     made(run, tmp_path / "cut")
-    status = json.loads((cut / "status.json").read_text())
+    status = status_of(cut)
     assert (status["status"], status["continued_from"], status["attempts"]) == ("finished", 2, 2)
     assert 1000 < status["seconds"] < 1600
     for name in ("evaluations.jsonl", "training.jsonl"):
@@ -230,13 +240,9 @@ def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monk
     assert not (cut / "checkpoints").exists()
 
     again = replace(run, save_every=0)
-    monkeypatch.setenv("DIGIT_FIRST_CALLS", "15")
-    with pytest.raises(SystemExit):
-        made(again, tmp_path / "cut")
-    monkeypatch.delenv("DIGIT_FIRST_CALLS")
+    interrupted(again)
     folder = made(again, tmp_path / "cut")
-    status = json.loads((folder / "status.json").read_text())
-    assert status["continued_from"] is None
+    assert status_of(folder)["continued_from"] is None
     for name in ("evaluations.jsonl", "training.jsonl"):
         assert without_times(folder, name) == without_times(whole, name)
 
@@ -283,14 +289,13 @@ def test_a_failed_run_is_told_and_the_others_go_on(grid, tmp_path, monkeypatch):
         f"status = {{'status': 'finished', 'seconds': 1, 'inputs': {read}}}\n"
         "(folder / 'status.json').write_text(json.dumps(status))\n"
     )
-    monkeypatch.setattr(Run, "command", lambda run, path: [sys.executable, "-c", script, str(path)])
+    runs_are(monkeypatch, script)
     said = []
     outcomes = grid.run(tmp_path, say=said.append)
     assert [outcome.status for outcome in outcomes] == ["failed", "finished"]
     message = outcomes[0].message
-    assert "exit code 1" in message
-    assert "no such luck" in message
-    assert "line 99" in message
+    for told in ("exit code 1", "no such luck", "line 99"):
+        assert told in message
     assert "line 20" not in message
     assert message in said
     frame = results(tmp_path)
@@ -319,6 +324,18 @@ def changing(grid, tmp_path, monkeypatch):
     )
 
 
+def replaced(name, old, new):
+    """A change of one of the folder's files."""
+
+    def change(folder):
+        path = folder / name
+        content = path.read_bytes()
+        assert old in content
+        path.write_bytes(content.replace(old, new))
+
+    return change
+
+
 def change_weights(folder):
     path = folder / "model" / "model.safetensors"
     content = bytearray(path.read_bytes())
@@ -326,17 +343,12 @@ def change_weights(folder):
     path.write_bytes(content)
 
 
-def change_prompts(folder):
-    """A column, such as a right answer; the texts stay."""
-    path = folder / "train.jsonl"
-    path.write_text(path.read_text().replace('"1+1="', '"1+1=", "answer": "3"'))
-
-
-def change_verifier(folder):
-    (folder / "own.py").write_text(VERIFIER.replace("float(", "0.5 * float("))
-
-
-CHANGES = {"weights": change_weights, "prompts": change_prompts, "verifier": change_verifier}
+CHANGES = {
+    "weights": change_weights,
+    # A column, such as a right answer; the texts stay.
+    "prompts": replaced("train.jsonl", b'"1+1="', b'"1+1=", "answer": "3"'),
+    "verifier": replaced("own.py", b"float(", b"0.5 * float("),
+}
 
 
 @pytest.mark.parametrize("what", [*CHANGES, "record"])
@@ -345,11 +357,8 @@ def test_a_finished_run_of_other_inputs_is_neither_skipped_nor_lost(
 ):
     run = changing.plan()[0]
     read = sweep.inputs(run, *run.tasks())
-    folder = tmp_path / "out" / run.key
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(run.text())
-    status = folder / "status.json"
-    status.write_text(json.dumps({"status": "finished", "seconds": 1, "inputs": read}))
+    finished = {"status": "finished", "seconds": 1, "inputs": read}
+    status = folder_of(run, tmp_path / "out", finished) / "status.json"
     assert [outcome.status for outcome in changing.run(tmp_path / "out")] == ["skipped"]
     if what == "record":
         # As it was written before there were digests.
@@ -376,7 +385,7 @@ def test_an_unfinished_run_of_other_inputs_begins_anew(what, changing, tmp_path,
     checkpoint.touch()
     read = sweep.inputs(run, *run.tasks())
     (folder / "status.json").write_text(json.dumps({"status": "running", "inputs": read}))
-    monkeypatch.setattr(Run, "command", lambda run, path: [sys.executable, "-c", ""])
+    runs_are(monkeypatch, "")
     said = []
     changing.run(tmp_path / "out", say=said.append)
     assert checkpoint.exists()
@@ -402,14 +411,13 @@ def test_a_process_does_not_continue_a_run_of_other_inputs(changing, tmp_path):
     (tmp_path / "status.json").write_text(json.dumps(status))
     two = replace(run, processes=2)
     (tmp_path / "run.json").write_text(two.text())
-    with pytest.raises(InputError, match="begun with other weights, prompts, verifier"):
-        sweep.make(tmp_path / "run.json")
-    assert json.loads((tmp_path / "status.json").read_text()) == status
+    refuses("begun with other weights, prompts, verifier", sweep.make, tmp_path / "run.json")
+    assert status_of(tmp_path) == status
     (tmp_path / "checkpoints" / "checkpoint-2").mkdir(parents=True)
     (tmp_path / "checkpoints" / "checkpoint-2" / "trainer_state.json").touch()
     (tmp_path / "run.json").write_text(replace(run, steps=1).text())
     sweep.make(tmp_path / "run.json")
-    found = json.loads((tmp_path / "status.json").read_text())
+    found = status_of(tmp_path)
     assert (found["continued_from"], found["attempts"], found["dropped_prompts"]) == (None, 1, 0)
     assert found["inputs"] == sweep.inputs(run, *run.tasks())
 
@@ -431,7 +439,7 @@ def test_digests_of_what_ships_and_what_has_no_file(grid):
 
 
 def test_a_process_that_claims_nothing_has_failed(grid, tmp_path, monkeypatch):
-    monkeypatch.setattr(Run, "command", lambda run, path: [sys.executable, "-c", ""])
+    runs_are(monkeypatch, "")
     assert {outcome.status for outcome in grid.run(tmp_path)} == {"failed"}
 
 
@@ -442,7 +450,7 @@ def test_an_interruption_ends_what_runs(grid, tmp_path, monkeypatch):
         "pathlib.Path(sys.argv[1]).with_name('pid').write_text(str(os.getpid()))\n"
         "time.sleep(3600)\n"
     )
-    monkeypatch.setattr(Run, "command", lambda run, path: [sys.executable, "-c", script, str(path)])
+    runs_are(monkeypatch, script)
     pid = tmp_path / grid.plan()[0].key / "pid"
 
     def interrupt():
@@ -464,9 +472,7 @@ def test_an_interruption_ends_what_runs(grid, tmp_path, monkeypatch):
 def test_two_processes_do_not_make_one_run(grid, tmp_path, capsys):
     fcntl = pytest.importorskip("fcntl")
     run = grid.plan()[0]
-    folder = tmp_path / run.key
-    folder.mkdir()
-    (folder / "run.json").write_text(run.text())
+    folder = folder_of(run, tmp_path)
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert sweep.main([str(folder / "run.json")]) == 75
@@ -538,10 +544,7 @@ def test_results_of_several_seeds(grid, tmp_path):
     """Means, t intervals and the best group size, on written records."""
     accuracies = {2: (0.58, 0.62), 4: (0.8, 0.9)}
     for run in replace(grid, seeds=(0, 1)).plan():
-        folder = tmp_path / run.key
-        folder.mkdir()
-        (folder / "run.json").write_text(run.text())
-        (folder / "status.json").write_text('{"status": "finished", "step_factor": 1.0}')
+        folder = folder_of(run, tmp_path, {"status": "finished", "step_factor": 1.0})
         record = {"step": 4, "accuracy": accuracies[run.group_size][run.seed], "seconds": 1}
         # A torn line, as a run that was killed leaves it.
         (folder / "evaluations.jsonl").write_text(json.dumps(record) + '\n{"step": 9, "acc')
@@ -551,17 +554,13 @@ def test_results_of_several_seeds(grid, tmp_path):
     # t(0.975, 1) = 12.706; the standard error of (.58, .62) is .02.
     assert drawn["high"][2] - 0.6 == pytest.approx(0.25412, abs=1e-4)
     assert table2(results(tmp_path)).iloc[0]["runs"] == 2
-    with pytest.raises(InputError, match="holds no runs"):
-        results(tmp_path / "nothing")
+    refuses("holds no runs", results, tmp_path / "nothing")
 
 
 def recorded(run, out, accuracies, rewards_seen=None, read=None):
     """A finished run's folder with these accuracies by step."""
-    folder = out / run.key
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(run.text())
     status = {"status": "finished", "seconds": 1, "step_factor": 1.0, "inputs": read}
-    (folder / "status.json").write_text(json.dumps(status))
+    folder = folder_of(run, out, status)
     lines = [{"step": step, "accuracy": value} for step, value in accuracies.items()]
     (folder / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if rewards_seen is not None:
@@ -591,8 +590,7 @@ def test_other_settings_are_not_other_seeds(grid, tmp_path):
         for value, part in frame.groupby("settings"):
             assert value in str(refused.value)
             assert table(part)["runs"].max() == part["seed"].nunique()
-    with pytest.raises(InputError, match=r"learning_rate 0\.1, not 0\.3; threads 2, not 1"):
-        grid.run(tmp_path)
+    refuses(r"learning_rate 0\.1, not 0\.3; threads 2, not 1", grid.run, tmp_path)
 
 
 def test_intervals_stay_where_rewards_are(grid, tmp_path):
@@ -735,11 +733,9 @@ def test_dry_run_of_a_local_model(grid, place, monkeypatch):
     assert any("context of 256" in problem for problem in long.problems)
     factor = str(dry_run(replace(run, trainer="dr-grpo")))
     assert f"{1 / (2 * 3):.6g}" in factor
-    with pytest.raises(InputError, match="no_such"):
-        dry_run(replace(run, options={"no_such": 1}))
+    refuses("no_such", dry_run, replace(run, options={"no_such": 1}))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="cannot be had"):
-        dry_run(replace(run, model="nobody/no-such-model"))
+    refuses("cannot be had", dry_run, replace(run, model="nobody/no-such-model"))
 
 
 def measured_activations(model, run, length):

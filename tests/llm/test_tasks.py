@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 
+from tests.support.refusals import refuses
 from ustat_pg.llm.tasks import (
     Prompt,
     Task,
@@ -46,13 +47,8 @@ def test_a_verifier_gets_what_trl_gives():
     result = task.rewards(task.prompts[0], ["x", "y"], [(1, 2), (3,)])
     assert result.tolist() == [1.0, 0.5]
     assert result.dtype == np.float64
-    assert seen == {
-        "p": ["1 + 1 ="] * 2,
-        "c": ["x", "y"],
-        "i": [[1, 2], [3]],
-        "a": ["2", "2"],
-        "k": {"level": [3, 3]},
-    }
+    columns = {"a": ["2", "2"], "k": {"level": [3, 3]}}
+    assert seen == {"p": ["1 + 1 ="] * 2, "c": ["x", "y"], "i": [[1, 2], [3]]} | columns
 
 
 def test_messages_get_messages():
@@ -105,33 +101,43 @@ def test_a_verifier_that_raises_names_the_prompt():
         rewards_of(lambda **k: (_ for _ in ()).throw(MemoryError()))
 
 
+PROMPT = Prompt("a", "x")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("call", "arguments", "said"),
     [
-        (("", "x"), "non-empty string"),
-        ((1, "x"), "non-empty string"),
-        (("a", ""), "empty"),
-        (("a", 3), "'a' is 3"),
-        (("a", []), r"'a' is \[\]"),
-        (("a", [{"role": "user"}]), "messages like"),
-        (("a", "x", {"completions": 1}), "named 'completions'"),
+        (Prompt, ("", "x"), "non-empty string"),
+        (Prompt, (1, "x"), "non-empty string"),
+        (Prompt, ("a", ""), "empty"),
+        (Prompt, ("a", 3), "'a' is 3"),
+        (Prompt, ("a", []), r"'a' is \[\]"),
+        (Prompt, ("a", [{"role": "user"}]), "messages like"),
+        (Prompt, ("a", "x", {"completions": 1}), "named 'completions'"),
+        (Task, ("t", (), print, 1), "no prompts"),
+        (Task, ("t", (PROMPT, PROMPT), print, 1), "two prompts"),
+        (Task, ("t", (PROMPT,), print, 0), "max_new_tokens is 0"),
+        (Task, ("t", (PROMPT,), "print", 1), "must be a function"),
+        (load_verifier, ("exact",), "the verifier"),
+        (load_verifier, (":exact",), "the verifier"),
+        (load_verifier, ("module:",), "the verifier"),
+        (load_verifier, ("",), "the verifier"),
+        (load_verifier, ("no_such_module_h:f",), "the verifier"),
+        (load_verifier, ("no.py:f",), "the verifier"),
+        (load_task, ("arithmetics",), "must be arithmetic, gsm8k, math"),
+        (load_task, ("arithmetic:seeds=1",), "no option 'seeds=1'"),
+        (load_task, ("arithmetic:seed=x",), "seed of the task 'arithmetic' is 'x'"),
+        (load_task, ("arithmetic:chat=true",), "must be yes or no"),
+        (load_task, ("nowhere/p.jsonl",), "have no verifier"),
     ],
 )
-def test_prompts_that_are_none_are_refused(arguments, said):
-    with pytest.raises(InputError, match=said):
-        Prompt(*arguments)
+def test_prompts_tasks_and_names_that_are_none_are_refused(call, arguments, said):
+    refuses(said, call, *arguments)
 
 
-def test_tasks_that_are_none_are_refused():
-    prompt = Prompt("a", "x")
-    for arguments, said in (
-        (("t", (), print, 1), "no prompts"),
-        (("t", (prompt, prompt), print, 1), "two prompts"),
-        (("t", (prompt,), print, 0), "max_new_tokens is 0"),
-        (("t", (prompt,), "print", 1), "must be a function"),
-    ):
-        with pytest.raises(InputError, match=said):
-            Task(*arguments)
+def test_a_verifier_with_a_task_that_has_one_and_with_a_file_that_is_none():
+    refuses("has its own", load_task, "arithmetic", verifier="math:fsum")
+    refuses("cannot be read", load_task, "nowhere/p.jsonl", verifier="math:fsum")
 
 
 def lines(path, *rows):
@@ -154,32 +160,18 @@ def test_a_jsonl_file_with_a_verifier_by_name(tmp_path, monkeypatch):
         {"prompt": "2 + 2 =", "answer": "4", "id": "last"},
     )
     monkeypatch.chdir(tmp_path)
-    for name in (
-        "my_rewards_h:exact",
-        "my_rewards_h:Judge.exact",
-        f"{tmp_path}/my_rewards_h.py:exact",
-    ):
+    module = "my_rewards_h"
+    for name in (f"{module}:exact", f"{module}:Judge.exact", f"{tmp_path}/{module}.py:exact"):
         task = load_task(str(path), verifier=name, max_new_tokens=5)
         assert (task.name, task.max_new_tokens) == ("sums", 5)
         assert [p.id for p in task.prompts] == ["0", "7", "last"]
         assert task.prompts[1].text == MESSAGES
         assert task.rewards(task.prompts[2], ["4", "2"]).tolist() == [1, 0]
     assert len(jsonl_task(path, "my_rewards_h:exact", limit=2).prompts) == 2
-    with pytest.raises(InputError, match="is a str"):
-        load_verifier("my_rewards_h:text")
-    with pytest.raises(InputError, match="has no 'wrong'"):
-        load_verifier("my_rewards_h:wrong")
+    refuses("is a str", load_verifier, "my_rewards_h:text")
+    refuses("has no 'wrong'", load_verifier, "my_rewards_h:wrong")
     (tmp_path / "broken_h.py").write_text("import nothing_of_this_name_h\n")
-    with pytest.raises(InputError, match=r"broken_h:f.*nothing_of_this_name_h"):
-        load_verifier("broken_h:f")
-
-
-@pytest.mark.parametrize(
-    "name", ["exact", ":exact", "module:", "", "no_such_module_h:f", "no.py:f"]
-)
-def test_verifiers_that_are_none_are_refused(name):
-    with pytest.raises(InputError, match="the verifier"):
-        load_verifier(name)
+    refuses(r"broken_h:f.*nothing_of_this_name_h", load_verifier, "broken_h:f")
 
 
 @pytest.mark.parametrize(
@@ -197,22 +189,7 @@ def test_verifiers_that_are_none_are_refused(name):
 def test_files_of_prompts_that_are_none_are_refused(tmp_path, text, said):
     path = tmp_path / "p.jsonl"
     path.write_text(text)
-    with pytest.raises(InputError, match=said):
-        jsonl_task(path, "math:fsum")
-
-
-def test_names_of_tasks_that_are_none_are_refused(tmp_path):
-    for spec, options, said in (
-        ("arithmetics", {}, "must be arithmetic, gsm8k, math"),
-        ("arithmetic:seeds=1", {}, "no option 'seeds=1'"),
-        ("arithmetic:seed=x", {}, "seed of the task 'arithmetic' is 'x'"),
-        ("arithmetic:chat=true", {}, "must be yes or no"),
-        ("arithmetic", {"verifier": "math:fsum"}, "has its own"),
-        (f"{tmp_path}/p.jsonl", {}, "have no verifier"),
-        (f"{tmp_path}/p.jsonl", {"verifier": "math:fsum"}, "cannot be read"),
-    ):
-        with pytest.raises(InputError, match=said):
-            load_task(spec, **options)
+    refuses(said, jsonl_task, path, "math:fsum")
 
 
 GSM8K = [
@@ -244,9 +221,8 @@ def dataset_files(tmp_path, monkeypatch):
         elif kind == "saved":
             data.save_to_disk(path)
         elif kind == "splits":
-            datasets.DatasetDict(
-                {"train": data.select([0]), "test": data.select([1, 0])}
-            ).save_to_disk(path)
+            splits = {"train": data.select([0]), "test": data.select([1, 0])}
+            datasets.DatasetDict(splits).save_to_disk(path)
         elif kind == "repository":
             # As a copy of a repository of the hub: data files in a folder, split by their names.
             path.mkdir()
@@ -274,8 +250,7 @@ def test_splits_limits_and_plain_text(dataset_files):
     assert (len(task.prompts), task.max_new_tokens, task.name) == (1, 7, "gsm8k/train")
     assert task.prompts[0].text.endswith("\nAnswer:")
     assert len(load_task(f"gsm8k:source={path}", limit=1).prompts) == 1
-    with pytest.raises(InputError, match=r"no split 'dev': it has \['test', 'train'\]"):
-        gsm8k(path, "dev")
+    refuses(r"no split 'dev': it has \['test', 'train'\]", gsm8k, path, "dev")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "saved"])
@@ -295,10 +270,12 @@ def test_an_answer_column_comes_before_the_solution(dataset_files):
 
 def test_the_right_answer_comes_first_for_the_checker(dataset_files):
     """math-verify takes an interval for the right relation, and not the other way round."""
-    task = mathematics(dataset_files([{"problem": "?", "answer": "1<x<2"}], "jsonl"))
-    assert task.rewards(task.prompts[0], [r"\boxed{(1,2)}", r"\boxed{(1,3)}"]).tolist() == [1, 0]
-    task = mathematics(dataset_files([{"problem": "?", "answer": "(1,2)"}], "parquet"))
-    assert task.rewards(task.prompts[0], [r"\boxed{1<x<2}", r"\boxed{(1,2)}"]).tolist() == [0, 1]
+    for kind, answer, given, rewards in (
+        ("jsonl", "1<x<2", [r"\boxed{(1,2)}", r"\boxed{(1,3)}"], [1, 0]),
+        ("parquet", "(1,2)", [r"\boxed{1<x<2}", r"\boxed{(1,2)}"], [0, 1]),
+    ):
+        task = mathematics(dataset_files([{"problem": "?", "answer": answer}], kind))
+        assert task.rewards(task.prompts[0], given).tolist() == rewards
 
 
 def test_the_checker_works_in_a_thread_too(dataset_files):
@@ -316,14 +293,11 @@ def test_the_checker_works_in_a_thread_too(dataset_files):
 def test_data_sets_that_are_none_are_refused(dataset_files, tmp_path):
     with pytest.raises(InputError, match=r"no answer that can be read"):
         gsm8k(dataset_files([{"question": "?", "answer": "no mark"}], "jsonl"))
-    with pytest.raises(InputError, match=r"no text in the column 'problem'"):
-        mathematics(dataset_files(GSM8K, "jsonl"))
+    refuses(r"no text in the column 'problem'", mathematics, dataset_files(GSM8K, "jsonl"))
     (tmp_path / "data.txt").write_text("x")
-    with pytest.raises(InputError, match=r"must end in .jsonl"):
-        gsm8k(tmp_path / "data.txt")
+    refuses(r"must end in .jsonl", gsm8k, tmp_path / "data.txt")
     (tmp_path / "bad.parquet").write_text("x")
-    with pytest.raises(InputError, match="cannot be read"):
-        gsm8k(tmp_path / "bad.parquet")
+    refuses("cannot be read", gsm8k, tmp_path / "bad.parquet")
 
 
 def test_tasks_and_rewards_alone_need_no_torch(tmp_path):
@@ -331,8 +305,13 @@ def test_tasks_and_rewards_alone_need_no_torch(tmp_path):
     (tmp_path / "r.json").write_text('{"rewards": [[1, 0, 1, 0]]}')
     code = """if True:
         import sys
-        for name in ("torch", "transformers", "datasets", "math_verify", "peft"):
-            sys.modules[name] = None
+
+        class Absent:
+            def find_spec(self, name, *_):
+                if name in ("torch", "transformers", "datasets", "math_verify", "peft"):
+                    raise ModuleNotFoundError(name)
+
+        sys.meta_path.insert(0, Absent())
         from ustat_pg.llm.models import load_model
         from ustat_pg.llm.rollouts import load_rewards
         from ustat_pg.llm.tasks import load_task
@@ -346,10 +325,7 @@ def test_tasks_and_rewards_alone_need_no_torch(tmp_path):
                 print("install ustat_pg[llm]" in str(error))
     """
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "r.json")],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", code, str(tmp_path / "r.json")], capture_output=True, text=True
     )
     assert done.stdout.split("\n")[:3] == ["500 (1, 4)", "True", "True"], done.stderr
 

@@ -35,29 +35,54 @@ def character_tokenizer(characters: str = CHARACTERS, *, chat_template: str | No
     return fast
 
 
-def save_tiny(folder, *, seed=0, characters=CHARACTERS, std=0.3, **config):
-    """Write a tiny random Qwen2 model and its tokenizer into a folder."""
+def random_model(
+    kind="Qwen2", *, seed=0, vocab_size, hidden_size=16, intermediate_size=32, std=0.3, **config
+):
+    """A random model of two layers, of the architecture that ``kind`` names."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    import transformers
 
-    tokenizer = character_tokenizer(characters)
-    settings = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-        "initializer_range": std,
-        "tie_word_embeddings": True,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "bos_token_id": None,
-    } | config
+    settings = {"vocab_size": vocab_size, "initializer_range": std}
+    if kind == "GPT2":
+        settings |= {"n_positions": 64, "n_embd": hidden_size, "n_layer": 2, "n_head": 2}
+    else:
+        settings |= {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
+        settings |= {"max_position_embeddings": 64, "num_hidden_layers": 2}
+        settings |= {"num_attention_heads": 2}
+    if kind == "Qwen3":
+        settings |= {"num_key_value_heads": 1, "head_dim": 4}
+    made = getattr(transformers, f"{kind}Config")(**settings | config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(Qwen2Config(**settings))
-    model.save_pretrained(folder)
+        return transformers.AutoModelForCausalLM.from_config(made).eval()
+
+
+def save_tiny(folder, *, seed=0, characters=CHARACTERS, **config):
+    """Write a tiny random Qwen2 model and its tokenizer into a folder."""
+    tokenizer = character_tokenizer(characters)
+    settings = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    settings |= {"max_position_embeddings": 256, "pad_token_id": 0, "eos_token_id": 1}
+    settings |= {"bos_token_id": None, "vocab_size": len(tokenizer)} | config
+    random_model(seed=seed, **settings).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+OUTPUTS = [(1,), *[(first, second) for first in (0, 2, 3) for second in range(4)]]
+"""All completions of four symbols, of which 1 ends, cut after two tokens."""
+
+
+def output_by_hand(model, prompt, output):
+    """Probability, score and token proxy of an output: one token at a time, no padding, no batch."""
+    import torch
+
+    total, proxy, context = 0.0, 0.0, list(prompt)
+    for token in output:
+        law = model(input_ids=torch.tensor([context])).logits[0, -1].double().log_softmax(-1)
+        total = total + law[token]
+        p = law.detach().exp()
+        proxy += float(1 - 2 * p[token] + (p**2).sum())
+        context.append(token)
+    parts = torch.autograd.grad(total, [p for p in model.parameters() if p.requires_grad])
+    score = torch.cat([part.reshape(-1) for part in parts]).double().numpy()
+    return float(total.detach().exp()), score, proxy

@@ -76,16 +76,10 @@ def browser(tmp_path_factory):
     webdriver = pytest.importorskip("selenium.webdriver")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
+    without = ["gpu", "quic", "dev-shm-usage", "background-networking", "component-update", "sync"]
     for flag in (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--disable-dev-shm-usage",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
+        *("--headless", "--no-sandbox", "--no-first-run"),
+        *(f"--disable-{part}" for part in without),
         "--host-resolver-rules=MAP * ~NOTFOUND",  # a request fails at once, and is seen
         "--window-size=1280,1600",
         f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",

@@ -1,0 +1,33 @@
+"""What a command prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+
+def out_of(capsys, main, *words) -> str:
+    """The standard output of a command that succeeds and says nothing else."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def refusal_of(capsys, main, *words) -> str:
+    """The one line on standard error of a command that ends with 2 and prints nothing."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def strict(text):
+    """The value of JSON without NaN and infinities."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
