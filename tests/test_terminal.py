@@ -18,14 +18,8 @@ COMMANDS = (["-m", "ustat_pg.cli", "example"], ["-m", "simulations", "list"])
 
 
 def run(words, **options):
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        **options,
-    )
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, **options)
 
 
 @pytest.mark.parametrize("words", COMMANDS)

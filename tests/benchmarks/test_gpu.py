@@ -40,15 +40,9 @@ def test_in_the_simulator_it_runs_and_reports_no_times(tmp_path):
         "assert (found == np.bitwise_xor.reduce(words.reshape(3, -1), axis=1)).all();"
         f"raise SystemExit(gpu.main(['--tiny', '--out', {str(tmp_path / 'new')!r}]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=ROOT,
-        check=True,
-        timeout=1200,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
-    )
+    command = [sys.executable, "-W", "error", "-c", code]
+    env = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True, text=True)
     assert (tmp_path / "new" / "gpu.md").read_text() == done.stdout
     assert "Device: numba's CUDA simulator." in done.stdout
     table = rows(done.stdout)
@@ -85,9 +79,10 @@ def test_torchs_results_are_compared_before_they_are_timed():
 
 @pytest.mark.parametrize("spoil", [1e-6, np.nan])
 def test_another_result_of_torch_is_refused(spoil):
-    work = benchmark.TorchWork(
-        "w", "float64", 1, lambda name: np.ones((8, 2)) + spoil * (name == "cuda")
-    )
+    def results(name):
+        return np.ones((8, 2)) + spoil * (name == "cuda")
+
+    work = benchmark.TorchWork("w", "float64", 1, results)
     with pytest.raises(SystemExit, match="the devices differ in"):
         benchmark.compare(work, "cuda", rounds=1)
 

@@ -26,6 +26,7 @@ pytest.importorskip("seaborn")
 from figures import data
 from figures.__main__ import main, paint
 from figures.catalogue import ALT, PICTURES
+from tests.support.commands import refusal_of
 from tests.support.runs import NO_CLAIMS
 from ustat_pg.results import load_run
 
@@ -187,16 +188,11 @@ def test_a_problem_of_ones_own_has_one_panel_and_its_name_stands_as_it_is(
 def test_what_is_no_run_is_one_line_and_exit_2(write, message, tmp_path, capsys):
     for name, text in write.items():
         (tmp_path / name).write_text(text)
-    assert main([str(tmp_path)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+    assert message in refusal_of(capsys, main, tmp_path)
 
 
 def test_an_unknown_figure_is_refused(run, capsys):
-    assert main([str(run), "mes"]) == 2
-    assert "figure 'mes' is unknown: choose of verdicts" in capsys.readouterr().err
+    assert "'mes' is unknown: choose of verdicts" in refusal_of(capsys, main, run, "mes")
 
 
 def test_figures_import_nothing_that_simulates():

@@ -189,14 +189,9 @@ OFFLINE = """
 )
 def test_a_hub_that_cannot_be_reached_names_the_local_way(tmp_path, environment):
     pytest.importorskip("datasets")
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(OFFLINE)],
-        env=os.environ | {"HF_HOME": str(tmp_path)} | environment,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
+    command = [sys.executable, "-c", textwrap.dedent(OFFLINE)]
+    env = os.environ | {"HF_HOME": str(tmp_path)} | environment
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1200)
     said = done.stdout.splitlines()
     assert len(said) == 3, done.stderr
     assert "'somebody/some-model' cannot be had from the hub" in said[0]

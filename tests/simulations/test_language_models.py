@@ -12,6 +12,10 @@ from simulations import ON_LANGUAGE_MODELS, STEMS, Suite
 from simulations.__main__ import main
 from simulations.language_models import gradient_mse_lm, group_size_lm
 from simulations.problems import language_models
+from tests.support.commands import refusal_of
+from ustat_pg.checks import Verdict, decide
+from ustat_pg.experiment import Options
+from ustat_pg.experiment.measurements import Measurements
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,9 +57,6 @@ def cell():
 
 def measured(cell, checks, replications=REPLICATIONS):
     """Sums of all that the checks ask for, by the cell's name."""
-    from ustat_pg.experiment import Options
-    from ustat_pg.experiment.measurements import Measurements
-
     measurements = Measurements((check.functional for check in checks), Options())
     ((name, task),) = measurements.pilot_tasks.items()
     asked = task.quantities
@@ -64,8 +65,6 @@ def measured(cell, checks, replications=REPLICATIONS):
 
 def verdicts(cell, checks, required):
     """The decider's verdicts at a false-alarm rate of one in a hundred, check by check."""
-    from ustat_pg.checks import decide
-
     sums = measured(cell, checks)
     return {
         check.name: decide(
@@ -83,8 +82,6 @@ def agreement(cell, study):
 
 
 def test_the_true_formulas_are_not_refuted(cell, study):
-    from ustat_pg.checks import Verdict
-
     found = verdicts(cell, agreement(cell, study), {})
     assert len(found) == 5
     assert all(decision.verdict != Verdict.REFUTED for decision in found.values()), found
@@ -125,11 +122,10 @@ PLANTED = {
 
 @pytest.mark.parametrize("what", PLANTED)
 def test_wrong_formulas_are_not_confirmed(what, cell, study, monkeypatch, record_property):
-    from ustat_pg.checks import Verdict
     from ustat_pg.llm import cells
 
     record_property("mutant", f"language models: {what}")
-    own, kept = cells._pool_values, cells._replication
+    kept = cells._replication
 
     def planted(member, group_sizes, rollouts, groups, prompts, seed, number):
         """The true replication's draws, with the planted formula in place of the pool's."""
@@ -141,7 +137,6 @@ def test_wrong_formulas_are_not_confirmed(what, cell, study, monkeypatch, record
             found[cells.pooled(member.name, w, g).label] = value
         return found
 
-    assert own is not None
     monkeypatch.setattr(cells, "_replication", planted)
     checks = [c for c in agreement(cell, study) if c.name.startswith(PLANTED[what])]
     assert checks
@@ -155,7 +150,6 @@ def test_wrong_formulas_are_not_confirmed(what, cell, study, monkeypatch, record
 
 def test_an_excess_of_first_order_is_refuted(cell, study, monkeypatch):
     """Fresh groups whose excess falls as 1/G only."""
-    from ustat_pg.checks import Verdict
     from ustat_pg.llm import cells
 
     kept = cells._replication
@@ -281,10 +275,7 @@ def test_stems_of_language_models_stand_apart(capsys):
     ],
 )
 def test_what_is_refused(words, message, capsys, tmp_path):
-    assert main(["verify", *words, "--out", str(tmp_path)]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
+    assert message in refusal_of(capsys, main, "verify", *words, "--out", tmp_path)
 
 
 def test_a_check_alone(capsys, suite, out, monkeypatch):
