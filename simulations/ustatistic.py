@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Distance, Estimator, GradientCell
-from ustat_pg.engines.gradients import exact
+from ustat_pg.engines import Distance, Draws, Estimator, GradientCell
+from ustat_pg.engines.gradients import exact, reference
 from ustat_pg.experiment import Check, Claim, EverySample, Linear, Point, mean_of
 from ustat_pg.experiment.formulas import FormulaDistance, Groups
 from ustat_pg.predictions import gradient_mse
@@ -83,19 +83,28 @@ WRONG: dict[str, Formula] = {
 """The rivals' formulas, from scores (n, G, d) and rewards (n, G) to (n, d)."""
 
 ENUMERATED_NUMBERS = 20_000_000
-"""Scores' entries, over all groups, up to which a rival's distance is enumerated."""
+"""Scores' entries, over all groups, up to which a rival's distance is enumerated; else, over those
+that are drawn in their place."""
+
+
+def _groups(cell: Groups) -> Iterator[tuple[Draws, Array]]:
+    """Every group with its chance; where there are too many, drawn ones in equal shares."""
+    entries = cell.group_size**2 * cell.problem.d
+    if exact.size(cell, tuples=True) * entries <= ENUMERATED_NUMBERS:
+        yield from exact.minibatches(cell, tuples=True)
+    else:
+        drawn = min(cell.block, max(ENUMERATED_NUMBERS // entries, 1))
+        yield (
+            reference.draw(cell, seed=0, first=0, replications=drawn),
+            np.full(drawn, 1 / drawn),
+        )
 
 
 def rivals(cell: Groups) -> dict[str, float]:
-    """What each rival says of E‖ĝ - U‖²: the distance of its own formula from the U-statistic.
-
-    Nothing where there are too many groups to say it.
-    """
+    """What each rival says of E‖ĝ - U‖²: the distance of its own formula from the U-statistic."""
     problem, size = cell.problem, cell.group_size
-    if exact.size(cell, tuples=True) * size**2 * problem.d > ENUMERATED_NUMBERS:
-        return {}
     said = dict.fromkeys(WRONG, 0.0)
-    for draws, chance in exact.minibatches(cell, tuples=True):
+    for draws, chance in _groups(cell):
         scores, rewards = cell.groups(draws)
         right = covariance_ustatistic(scores, rewards)
         for name, formula in WRONG.items():

@@ -12,12 +12,14 @@ where none of them can be written to, each process compiles for itself.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from numba import config, njit
@@ -54,17 +56,21 @@ def _folder() -> str:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
-            for other in folder.parent.glob("ustat_pg-*"):
+            os.utime(folder)
+            # By the digest's form: the place may hold other folders that begin with this name.
+            for other in folder.parent.glob("ustat_pg-" + 16 * "[0-9a-f]"):
                 if time.time() - other.stat().st_mtime > KEPT_SECONDS:
                     shutil.rmtree(other, ignore_errors=True)
         except OSError:
             continue
-        folder.touch()
         return str(folder)
     return ""
 
 
 FOLDER = _folder()
+
+_SETTINGS = Lock()
+"""Held while numba's settings are changed: a body may be compiled in any thread."""
 
 
 def body(function: Any = None, *, inline: bool = False, signature: Any = None) -> Any:
@@ -78,16 +84,12 @@ def body(function: Any = None, *, inline: bool = False, signature: Any = None) -
     if function is None:
         return partial(body, inline=inline, signature=signature)
     settings: Any = config
-    before = settings.CACHE_DIR
-    # numba reads the folder here; other libraries' functions stay where they are kept.
-    settings.CACHE_DIR = FOLDER
-    try:
-        return njit(
-            signature,
-            nogil=True,
-            error_model="numpy",
-            cache=bool(FOLDER),
-            forceinline=inline,
-        )(function)
-    finally:
-        settings.CACHE_DIR = before
+    options: Any = {"nogil": True, "error_model": "numpy", "forceinline": inline}
+    with _SETTINGS:
+        before = settings.CACHE_DIR
+        # numba reads the folder here; other libraries' functions stay where they are kept.
+        settings.CACHE_DIR = FOLDER
+        try:
+            return njit(signature, cache=bool(FOLDER), **options)(function)
+        finally:
+            settings.CACHE_DIR = before

@@ -44,6 +44,20 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, si
             assert heard, (stem, rival, origin)
 
 
+def test_rivals_of_the_identity_are_told_apart_where_there_are_too_many_groups_to_list():
+    uniform, sure = np.zeros((1, 300)), np.ones((1, 300, 1))
+    rewards = np.linspace(0, 1, 300).reshape(1, 300, 1)
+    many = SoftmaxBandit.tabular([1.0], uniform, rewards, sure)
+
+    built = claim("ustatistic", Suite("smoke", user=many))
+
+    heard = [check for check in built.checks if check.name.endswith("grpo = U-statistic")]
+    assert heard
+    for check in heard:
+        told = [rival for rival in built.rivals if check.statement.distinguishable(rival)]
+        assert told == list(built.rivals)
+
+
 def test_every_rival_of_the_theory_is_listed():
     counts = {stem: len(claim_of(stem).rivals) for stem in STEMS}
     assert counts == {

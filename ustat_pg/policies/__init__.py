@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..validation import InputError
 from .bent import BentSoftmax
+from .outputs import OutputSpace
 from .softmax import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from .tabulated import TabulatedPolicy
-from .tokens import OutputSpace, PrefixSoftmax
+from .tokens import PrefixSoftmax
 
 if TYPE_CHECKING:
     from .transformer import TransformerPolicy as TransformerPolicy

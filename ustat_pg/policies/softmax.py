@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from ..validation import InputError, field, finite_array, frozen, record
-
-if TYPE_CHECKING:
-    from .tokens import OutputSpace
+from .outputs import OutputSpace
 
 __all__ = [
     "ArmLinearSoftmax",

@@ -27,16 +27,10 @@ from torch.nn import functional
 from ..memory import ChunkWarning, out_of_memory
 from ..validation import InputError, changed, field, finite_array, frozen, integer, record
 from .network import PRECISIONS, CausalTransformer, TransformerShape, blank, device_of
+from .outputs import PAD, OutputSpace
 from .softmax import SoftmaxPolicy
 from .tabulated import TabulatedPolicy
-from .tokens import (
-    GRAM_BYTES,
-    PAD,
-    OutputSpace,
-    require_gram_size,
-    require_scores_size,
-    score_diameters,
-)
+from .tokens import GRAM_BYTES, require_gram_size, require_scores_size, score_diameters
 
 __all__ = ["TransformerPolicy"]
 

@@ -52,6 +52,9 @@ _OF_BANDITS = (TabularSoftmax, ArmLinearSoftmax, SharedLinearSoftmax)
 _DEVICES = ("cpu", "cuda")
 _PRECISIONS = ("float64", "float32")
 
+_RUNNERS = {"autograd": "runs"}
+"""The module of this folder that each engine is."""
+
 _EXACTNESS = 1e-9
 """What an enumerated J may be off by, of its range."""
 
@@ -394,13 +397,15 @@ class NetworkTraining(Cell):
         """
         if engine == "exact":
             self.require_exact(quantities)
-        if engine != "autograd":
-            raise InputError(f"engine {engine!r} cannot train networks: choose autograd")
+        if engine not in _RUNNERS:
+            raise InputError(
+                f"engine {engine!r} cannot train networks: choose {', '.join(_RUNNERS)}"
+            )
         required = self._required(quantities)
         columns: dict[Estimator, list[int]] = {}
         for column, quantity in enumerate(required):
             columns.setdefault(quantity.estimator, []).append(column)
-        _runs()  # Its threads are limited once it is there.
+        _runs(engine)  # Its threads are limited once it is there.
         values = np.empty((replications, len(required)))
         # Blocks are the only parallel layer. This limit is the calling thread's own.
         with threadpool_limits(1, user_api="openmp"):
@@ -477,9 +482,9 @@ class NetworkTraining(Cell):
         return values
 
 
-def _runs() -> ModuleType:
-    """The module that runs these cells, which needs torch."""
-    return import_module(".runs", __package__)
+def _runs(engine: str = "autograd") -> ModuleType:
+    """The module that runs these cells, looked up by the engine's name: it needs torch."""
+    return import_module(f".{_RUNNERS[engine]}", __package__)
 
 
 def _in_memory(function: Any, training: NetworkTraining, *arguments: Any) -> Any:

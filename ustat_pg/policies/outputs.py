@@ -1,0 +1,165 @@
+"""The outputs of a vocabulary, all listed, with the prefixes that they pass."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import inf, log10
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from ..validation import InputError, field, integer, record
+
+__all__ = ["OutputSpace"]
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+MOST_OUTPUTS = 100_000
+"""Outputs that are still listed."""
+
+PAD = -1
+"""Stands after the last token of an output that is shorter than others."""
+
+
+@record(eq=True)
+class OutputSpace:
+    """All outputs of a vocabulary: of one length, or up to a length with an end token.
+
+    With an end token, outputs of fewer than ``length`` tokens are closed by it, and those of
+    ``length`` tokens are cut there: Σ_{j <= length} v^j outputs. Without one there are v^length. The
+    end token is number v. Outputs are in order of length, then of their digits.
+
+    Arguments:
+        vocabulary: v, the number of tokens, without the end token.
+        length: the most tokens in an output.
+        end: whether there is an end token.
+
+    Raises:
+        InputError: a size that is not a positive whole number, or more than 100,000 outputs.
+
+    >>> OutputSpace(2, 2, end=True).outputs
+    array([[ 2, -1], [ 0,  2], [ 1,  2], [ 0,  0], [ 0,  1], [ 1,  0], [ 1,  1]])
+    """
+
+    vocabulary: int = field(integer)
+    length: int = field(integer)
+    end: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.end, (bool, np.bool_)):
+            raise InputError(f"end is {self.end!r}: it must be True or False")
+        if self._needed > MOST_OUTPUTS:
+            raise InputError(
+                f"vocabulary {self.vocabulary} and length {self.length} make {self._size} "
+                f"outputs: at most {MOST_OUTPUTS} are listed; take a smaller vocabulary or length"
+            )
+
+    @cached_property
+    def _needed(self) -> float:
+        """The number of outputs, or infinity where it is beyond any use."""
+        if self.length * log10(self.vocabulary) > 12:
+            return inf
+        if self.vocabulary == 1:
+            return self.length + 1.0 if self.end else 1.0
+        shortest = 0 if self.end else self.length
+        return float(sum(self.vocabulary**j for j in range(shortest, self.length + 1)))
+
+    @property
+    def _size(self) -> str:
+        if self._needed < inf:
+            return f"{int(self._needed):,}"
+        return f"about 10^{self.length * log10(self.vocabulary):.0f}"
+
+    @property
+    def count(self) -> int:
+        """K, the number of outputs."""
+        return int(self._needed)
+
+    @property
+    def symbols(self) -> int:
+        """Choices at each step: v, and one more with an end token."""
+        return self.vocabulary + self.end
+
+    @property
+    def end_token(self) -> int | None:
+        """The end token's number, if there is one."""
+        return self.vocabulary if self.end else None
+
+    @cached_property
+    def _offsets(self) -> Integers:
+        """The number of the first prefix of each length, (l + 1,)."""
+        return np.cumsum([0, *(self.vocabulary**t for t in range(self.length))])
+
+    @property
+    def prefixes(self) -> int:
+        """N, the prefixes at which a token is chosen: Σ_{t < length} v^t."""
+        return int(self._offsets[-1])
+
+    @cached_property
+    def _tables(self) -> tuple[Integers, Integers]:
+        outputs = np.full((self.count, self.length), PAD, dtype=np.int64)
+        nodes = np.full_like(outputs, PAD)
+        row = 0
+        for j in range(0 if self.end else self.length, self.length + 1):
+            rows = slice(row, row + self.vocabulary**j)
+            numbers = np.arange(self.vocabulary**j, dtype=np.int64)
+            for t in range(j):
+                outputs[rows, t] = numbers // self.vocabulary ** (j - t - 1) % self.vocabulary
+            if j < self.length:
+                outputs[rows, j] = self.vocabulary
+            for t in range(min(j + 1, self.length)):
+                nodes[rows, t] = self._offsets[t] + numbers // self.vocabulary ** (j - t)
+            row = rows.stop
+        outputs.setflags(write=False)
+        nodes.setflags(write=False)
+        return outputs, nodes
+
+    @property
+    def outputs(self) -> Integers:
+        """The tokens of each output, end token included, (K, l), padded with -1."""
+        return self._tables[0]
+
+    @property
+    def nodes(self) -> Integers:
+        """The number of the prefix before each token, (K, l), padded with -1."""
+        return self._tables[1]
+
+    @cached_property
+    def lengths(self) -> Integers:
+        """Tokens in each output, end token included, (K,)."""
+        return (self.outputs != PAD).sum(axis=1)
+
+    def content(self, output: int) -> tuple[int, ...]:
+        """The tokens of an output without the end token.
+
+        >>> OutputSpace(2, 2, end=True).content(1)
+        (0,)
+        """
+        return tuple(t for t in self.outputs[output].tolist() if 0 <= t < self.vocabulary)
+
+    @cached_property
+    def visits(self) -> csr_array:
+        """1 where an output passes a prefix, (K, N)."""
+        inside = self.nodes != PAD
+        ends = np.concatenate([[0], np.cumsum(inside.sum(axis=1))])
+        return csr_array(
+            (np.ones(inside.sum()), self.nodes[inside], ends), shape=(self.count, self.prefixes)
+        )
+
+    @cached_property
+    def choices(self) -> csr_array:
+        """1 where an output makes a choice of token at a prefix, (K, N A), prefixes outermost."""
+        inside = self.nodes != PAD
+        places = self.nodes[inside] * self.symbols + self.outputs[inside]
+        shape = (self.count, self.prefixes * self.symbols)
+        return csr_array((np.ones(len(places)), places, self.visits.indptr), shape=shape)
+
+    def along(self, per_choice: Array) -> Array:
+        """Σ_t c(prefix_t, token_t) of each output, for a table (N, A): (K,)."""
+        return np.asarray(self.choices @ np.ravel(per_choice))
+
+    def arrays(self) -> dict[str, Array]:
+        """The numbers that define the space."""
+        return {"space": np.array([self.vocabulary, self.length, self.end], dtype=np.float64)}
