@@ -29,16 +29,14 @@ from tests.support.problems import (
     smooth,
     vanishing,
 )
+from tests.support.run_laws import path
 from ustat_pg.engines import (
     Ball,
     Box,
     Constant,
-    Decay,
-    Distance,
     Estimator,
     Gap,
     GradientCell,
-    SquaredError,
     Training,
     device,
 )
@@ -99,10 +97,6 @@ def measure(engine, cell, quantities, replications=REPLICATIONS, first=FAR):
     return cell.measure(engine, quantities, seed=3, first=first, replications=replications)
 
 
-def train(engine, training, quantities):
-    return training.measure(engine, quantities, seed=3, first=FAR, replications=REPLICATIONS)
-
-
 def run(engine, trajectory, replications=4, first=FAR):
     return trajectory.run(engine, seed=4, first=first, replications=replications)
 
@@ -135,35 +129,12 @@ def measured_cells():
         )
 
 
-def plain_quantities(size):
-    """What the body for one prompt takes."""
-    usable = [e for e in laws.ESTIMATORS if e.baseline != "norm-weighted"]
-    usable = [e for e in usable if size > 1 or e.baseline != "grpo"]
-    return [*map(SquaredError, usable), *(Distance(usable[0], e) for e in usable[1:])]
-
-
 def trajectories():
     """Every baseline, design, projection and bend."""
     for bent in (False, True):
-        for contexts, arms, d, values, group, batch, design in (
-            (1, 9, 2, 2, 2, 1, "iid"),
-            (3, 5, 3, 3, 5, 2, "iid"),
-            (4, 3, 2, 2, 3, 2, "epochs"),
-        ):
-            which = smooth(contexts, arms, d, values, uniform=design == "epochs")
+        for layout in ("one prompt", "batch beyond the prompts", "epochs of two steps"):
             for estimator in RUN_ESTIMATORS:
-                yield Trajectory(
-                    with_bends(which) if bent else which,
-                    group,
-                    STEPS,
-                    Decay(3.0, 5.0),
-                    estimator,
-                    batch,
-                    design,
-                    start_scale=0.5,
-                    snapshots=(0, 1, 7, STEPS),
-                    projection=Ball(np.zeros(d), 2.0) if bent else None,
-                )
+                yield path(layout, estimator, STEPS, bent=bent)
     which = smooth(3, 7, 3, 2)
     span = np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2)[0]
     for theta_set in (
@@ -189,7 +160,7 @@ def all_jobs():
         )
         jobs["draw", name] = Job(partial(cuda.draw, cell, seed=7, first=FAR, replications=7))
         if cell.batch_size == 1:
-            quantities = plain_quantities(cell.group_size)
+            quantities = laws.plain_quantities(cell.group_size)
             jobs["plain", name] = Job(partial(measure, "cuda", cell, quantities))
     for number, trajectory in enumerate(trajectories()):
         jobs["path", number] = Job(partial(run, "cuda", trajectory))
@@ -197,11 +168,11 @@ def all_jobs():
         quantities = laws.quantities_for(4)
         jobs["chunks", name] = Job(partial(measure, "cuda", CHUNKED, quantities, 7), **options)
         jobs["plain chunks", name] = Job(
-            partial(measure, "cuda", PLAIN, plain_quantities(4), 7), **options
+            partial(measure, "cuda", PLAIN, laws.plain_quantities(4), 7), **options
         )
         jobs["path chunks", name] = Job(partial(run, "cuda", PATH, 7), **options)
     jobs["flips", "cpu"] = Job(partial(flips, PATH, "reference", "cuda", replications=6))
-    jobs["training", "gap"] = Job(partial(train, "cuda", *training()))
+    jobs["training", "gap"] = Job(partial(measure, "cuda", *training()))
     return jobs
 
 
@@ -269,8 +240,9 @@ def test_the_same_integers(answers):
     assert designs == set(laws.DESIGNS)
 
 
-def compare(cell, quantities, found):
-    expected = measure("cpu", cell, quantities, found.n)
+def compare(cell, quantities, found, replications=REPLICATIONS):
+    assert found.n == replications
+    expected = measure("cpu", cell, quantities, replications)
     laws.same_sums(found, expected, cell, quantities)
 
 
@@ -278,7 +250,6 @@ def test_the_same_numbers(answers):
     found = of_kind(answers, "measure")
     for name, cell in measured_cells():
         quantities = laws.quantities_for(cell.group_size)
-        assert found[name].n == REPLICATIONS
         compare(cell, quantities, found[name])
 
 
@@ -287,7 +258,7 @@ def test_the_same_numbers_from_the_body_for_one_prompt(answers):
     seen = set()
     for name, cell in measured_cells():
         if name in found:
-            quantities = plain_quantities(cell.group_size)
+            quantities = laws.plain_quantities(cell.group_size)
             compare(cell, quantities, found[name])
             seen.add(
                 (cpu.takes_one_prompt(cell, quantities), cell.group_size > cuda.COMPARED_OUTPUTS)
@@ -300,7 +271,7 @@ def test_the_same_digits_of_ordinary_numbers(answers):
     cell = PLAIN
     found, expected = (
         answers["plain chunks", "one"][0],
-        measure("cpu", cell, plain_quantities(4), 7),
+        measure("cpu", cell, laws.plain_quantities(4), 7),
     )
     assert found.mean == pytest.approx(expected.mean, rel=1e-12, abs=0)
 
@@ -333,14 +304,16 @@ def test_chunks_do_not_change_a_bit(answers, kind):
 @pytest.mark.parametrize("name", ["segments", "tiles"])
 @pytest.mark.parametrize(
     ("kind", "cell", "quantities"),
-    [("chunks", CHUNKED, laws.quantities_for(4)), ("plain chunks", PLAIN, plain_quantities(4))],
+    [
+        ("chunks", CHUNKED, laws.quantities_for(4)),
+        ("plain chunks", PLAIN, laws.plain_quantities(4)),
+    ],
     ids=["minibatch", "one prompt"],
 )
 def test_sums_are_those_of_the_values(answers, kind, cell, quantities, name):
     found, warned = answers[kind, name]
     assert not warned
-    assert found.n == 7
-    compare(cell, quantities, found)
+    compare(cell, quantities, found, 7)
 
 
 def test_no_run_flips(answers):
@@ -352,7 +325,7 @@ def test_no_run_flips(answers):
 
 def test_training_runs_on_the_device(answers):
     found = of_kind(answers, "training")["gap"]
-    expected = train("cpu", *training())
+    expected = measure("cpu", *training())
     assert found.n == expected.n == REPLICATIONS
     assert found.mean == pytest.approx(expected.mean, rel=1e-10)
     assert len(np.unique(expected.mean)) == 4

@@ -18,9 +18,9 @@ from tests.support.problems import (
     named,
     vanishing,
 )
-from ustat_pg import estimators, rng
+from ustat_pg import baselines, estimators, rng
 from ustat_pg.checks import RivalVerdict, Verdict
-from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError
+from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError, base
 from ustat_pg.engines.gradients import reference
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
@@ -240,7 +240,9 @@ def test_the_cpu_engine_takes_no_function_and_no_new_baseline_for_another(monkey
     for quantity in (SquaredError(own), Distance(Estimator("grpo"), own)):
         with pytest.raises(InputError, match="engine cpu cannot run own: use reference or exact"):
             cell.measure("cpu", [quantity], replications=2)
+    monkeypatch.setitem(baselines.BASELINES, "median", baselines.Baseline("median"))
     monkeypatch.setitem(estimators.BASELINES, "median", estimators.group_mean)
+    monkeypatch.setattr(base, "RUNNABLE", (*base.RUNNABLE, "median"))
     cell.measure("reference", errors_of("median"), replications=10)
     with pytest.raises(InputError, match="engine cpu cannot run median"):
         cell.measure("cpu", errors_of("median"), replications=10)

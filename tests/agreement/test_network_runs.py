@@ -10,159 +10,91 @@ import pytest
 pytest.importorskip("torch")
 
 
+from tests.support.laws import FAR
+from tests.support.problems import RUN_ESTIMATORS, smooth
+from tests.support.run_laws import TOLERANCE
 from ustat_pg import rng
 from ustat_pg.engines import Constant, Decay, Estimator, Gap
 from ustat_pg.engines.networks import runs as network_runs
 from ustat_pg.engines.networks.cell import NetworkTraining
 from ustat_pg.engines.runs.trajectory import Trajectory
-from ustat_pg.policies import ArmLinearSoftmax, OutputSpace, PrefixSoftmax, TabularSoftmax
+from ustat_pg.policies import (
+    ArmLinearSoftmax,
+    OutputSpace,
+    PrefixSoftmax,
+    SharedLinearSoftmax,
+    TabularSoftmax,
+)
 from ustat_pg.policies.transformer import TransformerPolicy
 from ustat_pg.problems import SoftmaxBandit, TokenProblem, modular_sum, sorting
 from ustat_pg.validation import changed
 
-FAR = 2**40 + 3
-BASELINES = [
-    Estimator("vanilla"),
-    Estimator("constant", constant=-0.4),
-    Estimator("group-mean"),
-    Estimator("grpo"),
-    Estimator("oracle"),
-    Estimator("norm-weighted"),
-    Estimator("minimum-variance"),
-]
-each_baseline = pytest.mark.parametrize("estimator", BASELINES, ids=lambda e: e.label)
-TOLERANCE = 1e-9
-SNAPSHOTS = (0, 1, 7, 20)
+GRPO = Estimator("grpo")
+each_baseline = pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
 
 
-# Bandits: the very runs of the trajectory engines.
+# Bandits and outputs of one token: the runs of trajectory engines on the same draws.
 
 
-def linear(seed=0, contexts=4, arms=5, d=3, values=3):
-    """Features, an offset, rewards of several values."""
-    generator = np.random.default_rng(seed)
-    return SoftmaxBandit.linear(
-        np.full(contexts, 1 / contexts),
-        generator.normal(size=(contexts, arms, d)),
-        generator.normal(size=d),
-        generator.normal(size=(contexts, arms, values)),
-        generator.dirichlet(np.ones(values), size=(contexts, arms)),
-        generator.normal(size=(contexts, arms)),
-    )
-
-
-def one_hot(policy):
-    """A tabular policy by features of context and arm, which the trajectory engines read."""
+def by_arm(problem, policy):
+    """The problem with a linear policy of the same logits, which the trajectory engines read."""
     contexts, arms = policy.logits.shape
-    features = np.eye(contexts * arms).reshape(contexts, arms, -1)
-    return ArmLinearSoftmax(features, policy.theta)
+    each = np.eye(contexts * arms).reshape(contexts, arms, -1)
+    if isinstance(policy, SharedLinearSoftmax):
+        each = np.einsum("xm,kl->xklm", policy.features, np.eye(arms)).reshape(contexts, arms, -1)
+    elif policy.d == arms:
+        each = np.tile(np.eye(arms), (contexts, 1, 1))
+    known = ArmLinearSoftmax(each, policy.theta)
+    if isinstance(problem, SoftmaxBandit):
+        return changed(problem, policy=known)
+    rewards = problem.rewards[:, :, None]
+    return SoftmaxBandit(known, problem.probs, rewards, np.ones_like(rewards))
 
 
-class Renamed(Trajectory):
-    """A trajectory on draws of another address."""
-
-    address = ""
-
-    @property
-    def name(self):
-        return self.address
+def bandit(policy):
+    return changed(smooth(4, 5, 3, 3), policy=policy), policy
 
 
-def reference(training, problem, estimator, snapshots, name="reference", **where):
-    """What a trajectory engine gives on the same draws."""
-    runs = Renamed(
-        problem,
-        training.group_size,
-        training.steps,
-        training.schedule,
-        estimator,
-        batch_size=training.batch_size,
-        design=training.design,
-        start_scale=training.start_scale,
-        snapshots=snapshots,
-    )
-    object.__setattr__(runs, "address", training.address)
-    return runs.run(name, **where)
-
-
-def off(training, problem, estimator, snapshots=SNAPSHOTS, **asked):
-    """How far the two engines' θ are apart."""
-    where = {"seed": 4, "first": FAR, "replications": 12} | asked
-    one = training.train(estimator, snapshots, **where)
-    two = reference(training, problem, estimator, snapshots, **where)
-    assert one.shape == two.shape == (where["replications"], len(snapshots), problem.d)
-    assert one.dtype == np.float64
-    assert np.abs(two[:, -1] - two[:, 0]).max() > 1e-2
-    return np.abs(one - two).max()
-
-
-CELLS = {
-    "plain": {},
-    "batch": {"batch_size": 2},
-    "batch beyond the prompts": {"batch_size": 7},
-    "epochs": {"design": "epochs"},
-    "epochs, batch": {"design": "epochs", "batch_size": 2, "schedule": Decay(3.0, 2.0)},
-    "decay, spread": {"schedule": Decay(3.0, 2.0), "start_scale": 0.3},
-    "group of two": {"group_size": 2, "start_scale": [0.0, 0.1, 0.5]},
-}
-each_cell = pytest.mark.parametrize("changed", CELLS.values(), ids=CELLS)
-
-
-def bandit_cell(problem, **changed):
-    asked = {"group_size": 5, "steps": 20, "schedule": Constant(0.4)} | changed
-    return NetworkTraining(problem, problem.policy, **asked)
-
-
-@each_baseline
-@each_cell
-def test_a_bandit_has_the_runs_of_its_trajectories(estimator, changed):
-    problem = linear()
-    training = bandit_cell(problem, **changed)
-    # The address is the trajectory's own: no name is put on.
-    own = Trajectory(
-        problem, training.group_size, 20, training.schedule, estimator,
-        batch_size=training.batch_size, design=training.design,
-    )  # fmt: skip
-    assert training.address == own.name
-    assert off(training, problem, estimator) < TOLERANCE
-
-
-def test_uneven_prompts_are_drawn_alike():
-    problem = changed(linear(), context_probs=np.array([0.1, 0.5, 0.15, 0.25]))
-    assert off(bandit_cell(problem, batch_size=3), problem, BASELINES[3]) < TOLERANCE
-
-
-@pytest.mark.parametrize("estimator", BASELINES[3:], ids=lambda e: e.label)
-def test_the_other_policies_of_bandits(estimator):
-    """Tabular, and linear in the context, against the same logits by features of the arm."""
-    like, generator = linear(), np.random.default_rng(1)
-    law = like.context_probs, like.reward_values, like.reward_probs
-    tabular = SoftmaxBandit(TabularSoftmax(generator.normal(size=(4, 5))), *law)
-    written = SoftmaxBandit(one_hot(tabular.policy), *law)
-    changed = {"batch_size": 2, "design": "epochs"}
-    assert off(bandit_cell(tabular, **changed), written, estimator) < TOLERANCE
-    features, weights = generator.normal(size=(4, 2)), generator.normal(size=(5, 2))
-    shared = SoftmaxBandit.shared_linear(law[0], features, weights, *law[1:])
-    kron = np.einsum("xm,kl->xklm", features, np.eye(5)).reshape(4, 5, -1)
-    written = SoftmaxBandit(ArmLinearSoftmax(kron, shared.policy.theta), *law)
-    assert off(bandit_cell(shared, **changed), written, estimator) < TOLERANCE
-
-
-@each_baseline
-def test_outputs_of_one_token_are_arms(estimator):
+def one_token(shared):
     """A softmax per prefix of length 1 is a tabular bandit, each prompt's own table or one for all."""
     problem = modular_sum(4, 1, graded=True)
-    for shared in (False, True):
-        policy = PrefixSoftmax.random(problem.space, 4, seed=2, shared=shared)
-        training = NetworkTraining(problem, policy, 3, 20, Constant(0.8), 2)
-        features = np.eye(16).reshape(4, 4, 16)
-        if shared:
-            features = features.reshape(4, 4, 4, 4).sum(axis=2)
-        rewards = problem.rewards[:, :, None]
-        written = SoftmaxBandit.linear(
-            problem.probs, features, policy.theta, rewards, np.ones_like(rewards)
-        )
-        assert off(training, written, estimator) < TOLERANCE
+    return problem, PrefixSoftmax.random(problem.space, 4, seed=2, shared=shared)
+
+
+GENERATOR = np.random.default_rng(1)
+WITHOUT_FEATURES = {
+    "tabular": bandit(TabularSoftmax(GENERATOR.normal(size=(4, 5)))),
+    "shared linear": bandit(
+        SharedLinearSoftmax(GENERATOR.normal(size=(4, 2)), GENERATOR.normal(size=(5, 2)))
+    ),
+    "one token": one_token(shared=False),
+    "one token, shared": one_token(shared=True),
+}
+
+
+def linear_cell():
+    """A bandit of linear policy, two prompts a step."""
+    problem = smooth(4, 5, 3, 3)
+    return NetworkTraining(problem, problem.policy, 5, 20, Constant(0.4), 2)
+
+
+def off(monkeypatch, training, written, estimator=GRPO, snapshots=(0, 1, 7, 20)):
+    """How far θ is from the reference engine's on the same draws."""
+    monkeypatch.setattr(Trajectory, "name", training.address)
+    sizes = training.group_size, training.steps, training.schedule
+    asked = {"batch_size": training.batch_size, "design": training.design, "snapshots": snapshots}
+    where = {"seed": 4, "first": FAR, "replications": 12}
+    plain = Trajectory(written, *sizes, estimator, **asked).run("reference", **where)
+    assert np.abs(plain[:, -1] - plain[:, 0]).max() > 1e-2
+    return np.abs(training.train(estimator, snapshots, **where) - plain).max()
+
+
+@each_baseline
+@pytest.mark.parametrize("name", WITHOUT_FEATURES)
+def test_policies_without_features_have_the_runs_of_those_with(name, estimator, monkeypatch):
+    problem, policy = WITHOUT_FEATURES[name]
+    training = NetworkTraining(problem, policy, 5, 20, Constant(0.6), 2, "epochs")
+    assert off(monkeypatch, training, by_arm(problem, policy), estimator) < TOLERANCE
 
 
 # Token problems: a step in NumPy, from tables of scores and the verifier.
@@ -363,25 +295,24 @@ each_mutant = pytest.mark.parametrize("plant", MUTANTS, ids=lambda f: f.__name__
 
 @each_mutant
 def test_a_planted_error_is_seen_on_a_bandit(plant, monkeypatch):
-    problem = linear()
-    training = bandit_cell(problem, batch_size=2)
-    assert off(training, problem, Estimator("grpo")) < TOLERANCE
+    training = linear_cell()
+    assert off(monkeypatch, training, training.problem) < TOLERANCE
     plant(monkeypatch)
-    assert off(training, problem, Estimator("grpo")) > 1e-3
+    assert off(monkeypatch, training, training.problem) > 1e-3
 
 
 @each_mutant
 def test_a_planted_error_is_seen_on_tokens(plant, monkeypatch):
     training = token_cell(TOKENS["transformer"])
     plant(monkeypatch)
-    assert from_hand(training, Estimator("grpo"))[0] > 1e-4
+    assert from_hand(training, GRPO)[0] > 1e-4
 
 
 def test_a_rate_of_the_step_before_is_seen(monkeypatch):
     training = token_cell(TOKENS["prefix"])
-    own = training.train(Estimator("grpo"), (1,), replications=2)
+    own = training.train(GRPO, (1,), replications=2)
     early_rate(monkeypatch)
-    assert np.abs(training.train(Estimator("grpo"), (1,), replications=2) - own).max() > 1e-3
+    assert np.abs(training.train(GRPO, (1,), replications=2) - own).max() > 1e-3
 
 
 # Chunks, order, offsets.
@@ -392,7 +323,7 @@ def test_chunks_and_order_change_no_more_than_rounding(precision):
     """At this size nothing at all; the limits are what sums in another order may do at others."""
     limit = {"float64": 1e-13, "float32": 1e-5}[precision]
     training = token_cell(TOKENS["transformer"], precision=precision, batch_size=3)
-    estimator, where = Estimator("grpo"), {"seed": 1, "first": FAR, "replications": 7}
+    estimator, where = GRPO, {"seed": 1, "first": FAR, "replications": 7}
     whole = training.train(estimator, (1, 3), **where)
     for chunk in (1, 2, 3):
         parts = replace(training, chunk=chunk).train(estimator, (1, 3), **where)
@@ -407,7 +338,7 @@ def test_chunks_and_order_change_no_more_than_rounding(precision):
 def test_single_precision_is_near_double():
     which = TOKENS["transformer"]
     double, single = (
-        token_cell(which, precision=name).train(Estimator("grpo"), (3,), replications=8)
+        token_cell(which, precision=name).train(GRPO, (3,), replications=8)
         for name in ("float64", "float32")
     )
     assert 0 < np.abs(double - single).max() < 1e-4

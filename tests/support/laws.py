@@ -58,6 +58,16 @@ def quantities_for(size: int) -> list[Any]:
     ]
 
 
+def plain_quantities(size: int) -> list[Any]:
+    """What the bodies for one prompt take: no norms, no projections."""
+    usable = [
+        e
+        for e in ESTIMATORS
+        if "squared_norms" not in e.record.needs and size >= e.record.least_group
+    ]
+    return [*map(SquaredError, usable), *(Distance(usable[0], e) for e in usable[1:])]
+
+
 def scale_of(problem: Any, quantities: Sequence[Any]) -> Any:
     """The greatest of each quantity that one output could make, 1 where no score moves.
 

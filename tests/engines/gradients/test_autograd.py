@@ -108,7 +108,7 @@ def test_estimates_are_what_a_training_loop_would_take():
             dim=1,
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(autograd, "_FEW", few)
+            patch.setattr(autograd, "SEPARATE_GRADIENTS", few)
             found = prepared.estimates(
                 contexts.flatten(1), prepared.model.outputs()[arms.flatten(1)], weights
             )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numba import njit
 
+from tests.support import laws
 from ustat_pg import rng
 from ustat_pg.engines import (
     Distance,
     Estimator,
     GradientCell,
+    MomentSums,
     Projection,
     SquaredError,
     SquaredProjection,
@@ -20,43 +23,50 @@ from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 FAR = 2**32 - 40  # the words of a replication's number carry inside a block
 
 
-def estimators(size):
-    """Every estimator that the body for one prompt takes."""
-    names = ("vanilla", "group-mean", "oracle", "minimum-variance")
-    found = [*map(Estimator, names), Estimator("constant", constant=0.3)]
-    return [*found, Estimator("grpo")] if size > 1 else found
+@njit
+def by_threads(first, key, group, design, tables, asked, tabled, room, values):
+    """The body for one prompt as a device runs it, a thread to a replication."""
+    for i in range(values.shape[1]):
+        own = scalar.room_of(room, i, design)
+        scalar.one_prompt(first + i, key, group, design, tables, asked, tabled, own, values[:, i])
 
 
-def quantities_for(size):
-    taken = estimators(size)
-    return [*map(SquaredError, taken), *(Distance(e, taken[-1]) for e in taken[:-1])]
+def scratch(shapes, count):
+    """Nothing a thread reads before it writes: all NaN, or a place that is none."""
+    return scalar.Room(
+        *(
+            np.full((*shape, count), np.nan if np.dtype(dtype).kind == "f" else -(2**30), dtype)
+            for shape, dtype in shapes.values()
+        )
+    )
 
 
-def run(cell, quantities, replications, first, *, plain):
-    mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
+def ways(cell, quantities, replications, first, key=None):
+    """The sums of a block by the general body, by lanes and by threads of both kinds."""
     tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell.problem, quantities)
-    block = first, replications, rng.cell_key(3, cell.name), cell.group_size
-    block = *block, cpu.DESIGNS[cell.design], tables, asked
-    if plain:
-        lanes.one_prompt_block(*block, mean, products)
-    else:
-        shapes = cpu.scratch_shapes(cell, asked, tables).values()
-        room = scalar.Room(*(np.empty(shape, dtype) for shape, dtype in shapes))
-        scalar.block(*block, room, mean, products)
-    return mean, products
+    key = rng.cell_key(3, cell.name) if key is None else key
+    rest = key, cell.group_size, cpu.DESIGNS[cell.design], tables, asked
+    room = scalar.Room(
+        *(np.empty(*array) for array in cpu.scratch_shapes(cell, asked, tables).values())
+    )
+    found = [(np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)) for _ in range(2)]
+    scalar.block(first, replications, *rest, room, *found[0])
+    lanes.one_prompt_block(first, replications, *rest, *found[1])
+    sums = [MomentSums(replications, *one) for one in found]
+    for tabled in (False, True):
+        room = scratch(cpu.scratch_shapes(cell, asked, tables, True, tabled), replications)
+        values = np.full((len(quantities), replications), np.nan)
+        by_threads(first, *rest, tabled, room, values)
+        sums.append(MomentSums.of(np.ascontiguousarray(values.T)))
+    return sums
 
 
-def compare(cell, replications=200, first=FAR, quantities=None):
-    quantities = quantities or quantities_for(cell.group_size)
+def compare(cell, replications=200, first=FAR):
+    quantities = laws.plain_quantities(cell.group_size)
     assert cpu.takes_one_prompt(cell, quantities)
-    mean, products = run(cell, quantities, replications, first, plain=False)
-    fast, fast_products = run(cell, quantities, replications, first, plain=True)
-    norms = cell.problem.policy.squared_norms.max()
-    scale = norms * max(np.abs(cell.problem.outcomes.rewards).max(), 1.5) ** 2 or 1.0
-    assert (np.abs(mean - fast) / scale).max() < 1e-12, cell.name
-    off = np.abs(products - fast_products) / scale**2 / replications
-    assert off.max() < 1e-12, cell.name
-    assert np.array_equal(fast_products, fast_products.T)
+    general, *others = ways(cell, quantities, replications, first)
+    for sums in others:
+        laws.same_sums(sums, general, cell, quantities)
 
 
 def one_prompt(arms, seed=0, rewards=None):
@@ -136,13 +146,10 @@ def test_a_large_offset_costs_no_digits(arms):
     near, far = (one_prompt(arms, rewards=rewards + offset) for offset in (0.0, 2.0**30))
     quantities = [SquaredError(Estimator("grpo")), SquaredError(Estimator("oracle"))]
     key = rng.cell_key(0, "one key for both")
-    means = []
-    for problem in (near, far):
-        mean, products = np.zeros(2), np.zeros((2, 2))
-        tables, asked = cpu.problem_tables(problem), cpu.quantity_tables(problem, quantities)
-        lanes.one_prompt_block(0, 500, key, 24, 0, tables, asked, mean, products)
-        means.append(mean)
-    assert means[1] == pytest.approx(means[0], rel=1e-6)
+    for one, two in zip(
+        *(ways(GradientCell(p, 24), quantities, 500, 0, key) for p in (near, far)), strict=True
+    ):
+        assert two.mean == pytest.approx(one.mean, rel=1e-6)
 
 
 def test_what_the_body_for_one_prompt_does_not_take():
