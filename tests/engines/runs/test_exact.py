@@ -11,7 +11,7 @@ from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator, GradientCell
 from ustat_pg.engines.gradients.exact import minibatches
 from ustat_pg.engines.runs import exact as module
 from ustat_pg.engines.runs import splines
-from ustat_pg.engines.runs.exact import check, expectations
+from ustat_pg.engines.runs.exact import expectations, require_enumerable
 from ustat_pg.engines.runs.trajectory import Trajectory, starts
 from ustat_pg.problems import LocationBandit, mixture_problem
 from ustat_pg.problems.bent_bandit import norm_only_problem
@@ -328,7 +328,7 @@ SPACE = sure((-0.5, 0.1, 0.4), directions=np.eye(3))
 def test_what_is_infeasible_is_refused(make, message):
     landscape, trajectory = make()
     with pytest.raises(InfeasibleError, match=message):
-        check(landscape, trajectory)
+        require_enumerable(landscape, trajectory)
     with pytest.raises(InfeasibleError, match=message):
         expectations(landscape, trajectory, FUNCTIONS, [1])
 
@@ -337,14 +337,14 @@ def test_a_second_action_is_refused():
     landscape = mixture_problem()
     trajectory = Trajectory(landscape.at([0.0, 0.0]), 2, 3, Constant(0.1))
     with pytest.raises(InfeasibleError, match="second action"):
-        check(landscape, trajectory)
+        require_enumerable(landscape, trajectory)
 
 
 def test_probabilities_that_would_underflow_are_refused(monkeypatch):
     monkeypatch.setattr(module, "_DIGITS", 5)
-    check(LINE, ask(LINE, 2, group_size=10))
+    require_enumerable(LINE, ask(LINE, 2, group_size=10))
     with pytest.raises(InfeasibleError, match="11 outputs has outcomes of probability below 1e-5"):
-        check(LINE, ask(LINE, 2, group_size=11))
+        require_enumerable(LINE, ask(LINE, 2, group_size=11))
 
 
 def test_too_much_work_is_refused(monkeypatch):
