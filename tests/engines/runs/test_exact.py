@@ -198,11 +198,14 @@ def distance(found, truth):
     return np.abs(found.values[:, 0] - truth).max() / found.error.max()
 
 
-def test_rates_one_step_late_are_seen():
-    trajectory = ask(LINE, 3)
-    late = ask(LINE, 3, Decay(6, 6))
-    found = expectations(LINE, late, FUNCTIONS, [3], relative=1e-6)
-    assert distance(found, tree(LINE, trajectory)) > 1e3
+@pytest.mark.parametrize(
+    ("asked", "wrong"),
+    [({}, {"schedule": Decay(6, 6)}), ({"projection": ball(LINE, 0.5)}, {})],
+    ids=["rates one step late", "a projection that is forgotten"],
+)
+def test_other_runs_are_seen(asked, wrong):
+    found = expectations(LINE, ask(LINE, 3, **wrong), FUNCTIONS, [3], relative=1e-6)
+    assert distance(found, tree(LINE, ask(LINE, 3, **asked))) > 1e3
 
 
 @pytest.mark.parametrize("part", ["probabilities", "estimates"])
@@ -213,12 +216,6 @@ def test_quantities_at_the_wrong_parameters_are_seen(part, monkeypatch):
         module._Chain, part, lambda chain, y, *rows: right(chain, np.zeros_like(y), *rows)
     )
     found = expectations(LINE, trajectory, FUNCTIONS, [3], relative=1e-6)
-    assert distance(found, tree(LINE, trajectory)) > 1e3
-
-
-def test_a_projection_that_is_forgotten_is_seen():
-    trajectory = ask(LINE, 3, projection=ball(LINE, 0.5))
-    found = expectations(LINE, ask(LINE, 3), FUNCTIONS, [3], relative=1e-6)
     assert distance(found, tree(LINE, trajectory)) > 1e3
 
 
