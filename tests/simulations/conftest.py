@@ -10,14 +10,14 @@ from tests.support.commands import refusal_of
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch, capsys):
-    """Asks the command for what it refuses: one line, exit code 2, and nothing is written."""
+    """Asks the command for what it refuses: one line, exit code 2, and no file is written."""
     folder = tmp_path / "nothing"
     folder.mkdir()
     monkeypatch.chdir(folder)
 
     def ask(words):
         said = refusal_of(capsys, main, *words)
-        assert not list(folder.iterdir())
+        assert not any(path.is_file() for path in folder.rglob("*"))
         return said
 
     return ask

@@ -18,6 +18,7 @@ from simulations import KINDS, ON_NETWORKS, ON_RUNS, STEMS, Suite, claim, curves
 from simulations.__main__ import main
 from simulations.problems import tokens
 from tests.support.kills import ROOT, blocks, claims_in, kill_in_mid_run
+from tests.support.networks import WITHOUT_TORCH
 from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.engines import GradientCell, NetworkTraining
 from ustat_pg.experiment import Options, Store, run_claims
@@ -29,15 +30,6 @@ ON = ["tokens", pytest.param("transformer", marks=needs_torch)]
 
 GRADIENTS = ("ustatistic", "mse", "minibatch", "oracle", "optimality")
 """The claims that need no run."""
-
-BLOCK_TORCH = """
-from importlib.machinery import PathFinder
-own = PathFinder.find_spec
-def find(name, path=None, target=None):
-    return None if name.partition('.')[0] == 'torch' else own(name, path, target)
-PathFinder.find_spec = find
-"""
-"""A machine without torch: find_spec says None, and an import fails."""
 
 
 @lru_cache
@@ -240,7 +232,7 @@ def test_with_torch_they_are_all_there():
 
 @pytest.mark.parametrize(
     ("without", "engine"),
-    [("", "exact"), (BLOCK_TORCH, "cpu")],
+    [("", "exact"), (WITHOUT_TORCH, "cpu")],
     ids=["exact", "without torch"],
 )
 def test_a_run_without_training_says_what_it_skipped(without, engine, tmp_path):
@@ -265,7 +257,7 @@ def test_a_run_without_training_says_what_it_skipped(without, engine, tmp_path):
 
 def test_a_run_without_torch_refuses_transformers(tmp_path):
     words = ["verify", "--on", "tokens", "--size", "smoke", "--engine", "exact"]
-    refused = run_of([*words[:2], "transformer", *words[3:], "--out", str(tmp_path)], BLOCK_TORCH)
+    refused = run_of([*words[:2], "transformer", *words[3:], "--out", str(tmp_path)], WITHOUT_TORCH)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "pip install 'ustat_pg[torch]'" in refused.stderr
 
@@ -377,6 +369,7 @@ def test_a_device_that_is_not_there_is_one_line_and_exit_2(words, device, refuse
 def test_a_device_on_which_nothing_would_run_is_refused(words, device, refused):
     said = refused([*words, "--size", "smoke", "--device", device])
     assert f"--device {device}: only --engine autograd and the training runs of networks" in said
+    assert not list(Path().iterdir())
 
 
 def test_folders_and_commands_name_the_kind(monkeypatch):
