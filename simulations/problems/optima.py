@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.engines import Ball, Estimator, Quantity, SquaredProjection
+from ustat_pg.engines import Ball, Estimator, GradientCell, Quantity, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.experiment import Linear
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_covariance, weight_form
 from ustat_pg.problems import SoftmaxBandit
@@ -17,6 +18,7 @@ from .landscapes import Landscape
 
 __all__ = [
     "GRPO",
+    "ORACLE",
     "Noise",
     "at_optimum",
     "ball",
@@ -24,10 +26,11 @@ __all__ = [
     "moments_of",
     "parts_of",
     "projected",
+    "weight_difference",
     "weight_terms",
 ]
 
-GRPO = Estimator("grpo")
+GRPO, ORACLE = Estimator("grpo"), Estimator("oracle")
 
 Noise = Callable[[Any, Any, Any, int], Any]
 """The covariance of a gradient from C1, C2, C3 and G, at B = 1."""
@@ -92,3 +95,25 @@ def weight_terms(
     """
     form = weight_form(landscape.curvatures, landscape.identifiable, axis, c)
     return projected(landscape.at(landscape.maximiser + away), estimator, form)
+
+
+def weight_difference(
+    landscape: Landscape,
+    worse: Estimator,
+    better: Estimator,
+    axis: Any,
+    c: float,
+    *,
+    group_size: int,
+    batch_size: int = 1,
+    away: Any = 0.0,
+    times: float = 1.0,
+) -> Linear:
+    """``times`` the limit weight of one estimator less that of another, from the same gradients."""
+    terms = [
+        (quantity, sign * times * share)
+        for estimator, sign in ((worse, 1.0), (better, -1.0))
+        for quantity, share in weight_terms(landscape, estimator, axis, c, away)
+    ]
+    cell = GradientCell(landscape.at(landscape.maximiser + away), group_size, batch_size)
+    return Linear(cell, tuple(terms))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from simulations import optimal_policy
+from simulations.points.optimal_policy import LEVELS
 from simulations.problems import Suite
 from simulations.problems.optima import covariance_of, moments_of
 from ustat_pg.distributions import WeightedChi2
@@ -87,4 +88,4 @@ def test_limit_laws_are_ordered_as_said(seed):
 
 
 def test_levels_of_the_figure_lie_on_edges_of_bins():
-    assert all(float(level * 2048).is_integer() for level in optimal_policy.LEVELS)
+    assert all(float(level * 2048).is_integer() for level in LEVELS)
