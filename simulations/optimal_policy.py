@@ -6,12 +6,10 @@ Laplace transform of the gap is smaller for every constant than for grpo and for
 one cdf lies under the other. In small groups grpo still pays for its own noise, and constants near V
 beat it.
 
-Assumption 2 in the norm, E[‖s‖² a | x] = 0, is not enough. There a constant other than V has more
-mass near 0, one weight below the oracle's; where curvatures are unequal both may be, and the whole
-law of a constant's gap stochastically smaller.
-
-For logits linear in θ, E[s sᵀ a | x] is the Hessian of V(x). So at an interior optimum it averages to
--Λ, neither form can hold, and a constant below V beats the oracle: in one direction V - λ/F.
+Assumption 2 in the norm, E[‖s‖² a | x] = 0, is not enough: there a constant other than V has more
+mass near 0, and where curvatures are unequal its whole law may be stochastically smaller. For logits
+linear in θ, E[s sᵀ a | x] is the Hessian of V(x); at an interior optimum it averages to -Λ, neither
+form can hold, and a constant below V beats the oracle: in one direction V - λ/F.
 
 Falsified by a law, a transform or a weight on the wrong side, or of another size.
 
@@ -25,14 +23,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from ustat_pg.checks import equal, positive
-from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, GradientCell, Pit
+from ustat_pg.engines import Decay, Estimator, GapTransform, GradientCell, Pit
 from ustat_pg.experiment import Check, Claim, LawExcess, Linear
-from ustat_pg.predictions import gap_transform, stationary_covariance, sup_distance
+from ustat_pg.predictions import gap_transform, sup_distance
 
-from .problems import Suite, mse_of
+from .problems import Suite, mse_of, word
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import GRPO, ORACLE, at_optimum, moments_of, weight_difference
+from .problems.optima import GRPO, ORACLE, VANILLA, at_optimum, constant, moments_of
 from .problems.runs import NearOptimum
+from .problems.weights import factors, weight_difference
 
 STEM = "optimal_policy"
 
@@ -41,8 +40,6 @@ REVERSED = "ordering reversed for constant baselines"
 EVERYWHERE = "the order holds without the assumption"
 AT_ONCE = "the order holds for grpo at every G"
 RIVALS = (NORM, REVERSED, EVERYWHERE, AT_ONCE)
-
-VANILLA = Estimator("vanilla")
 
 CURVED = 0.02
 """How far the law of a finite run may be off the linear recursion's, as a probability."""
@@ -67,16 +64,6 @@ def runs_on(
     return NearOptimum(entry, group_size, steps, schedule, radius=radius)
 
 
-def constant(value: float) -> Estimator:
-    """The baseline that is this number."""
-    return Estimator("constant", float(value))
-
-
-def _word(estimator: Estimator) -> str:
-    value = estimator.constant
-    return estimator.baseline if value is None else f"constant {value:.4g}"
-
-
 def _at(runs: NearOptimum) -> str:
     return f"G={runs.group_size} T={runs.steps}"
 
@@ -92,7 +79,7 @@ def _by_transform(
         for estimator, sign in ((better, 1.0), (worse, -1.0))
     )
     return runs.entry.check(
-        f"{_at(runs)}: transform of {_word(better)} above {_word(worse)}, s={rate:g}",
+        f"{_at(runs)}: transform of {word(better)} above {word(worse)}, s={rate:g}",
         Linear(runs.training, transforms),
         positive(high - low, [rival], scale=1.0),
     )
@@ -108,24 +95,10 @@ def _by_law(runs: NearOptimum, better: Estimator, worse: Estimator, rival: str) 
         ("nowhere below", LawExcess(cell, second, first), 0.0, distance, CURVED / 2),
     ):
         yield runs.entry.check(
-            f"{_at(runs)}: law of {_word(better)} over {_word(worse)}: {name}",
+            f"{_at(runs)}: law of {word(better)} over {word(worse)}: {name}",
             excess,
             equal(value, {rival: wrong}, scale=1.0, relative_margin=0.04, digits=error),
         )
-
-
-def _gain(
-    name: str,
-    entry: LandscapeEntry,
-    functional: Linear,
-    gain: float,
-    rival: str,
-    digits: float = 0.0,
-) -> Iterator[Check]:
-    """A difference is positive, and of the size predicted."""
-    size = equal(gain, digits=digits, relative_margin=0.3 if digits else 0.1)
-    yield Check(name, entry.origin, functional, positive(gain, [rival], scale=gain))
-    yield Check(f"{name}: by how much", entry.origin, functional, size)
 
 
 def _ordered(entry: LandscapeEntry, full: bool) -> Iterator[Check]:
@@ -142,23 +115,16 @@ def _ordered(entry: LandscapeEntry, full: bool) -> Iterator[Check]:
     yield _by_transform(small, constant(value + 0.1), GRPO, 2.0, AT_ONCE)
 
 
-def factors(entry: LandscapeEntry, c: float) -> np.ndarray:
-    """The limit weight of a variance of 1 in each eigendirection, (r,)."""
-    curvatures = entry.problem.curvatures
-    unit = stationary_covariance(curvatures, np.eye(len(curvatures)), c)
-    return np.asarray(curvatures * np.diagonal(unit) / 2)
-
-
 def _ordered_weights(entry: LandscapeEntry) -> Iterator[Check]:
     """Every weight of a constant above the oracle's, by (V - b)² F times its factor."""
     landscape = entry.problem
     value, c = float(landscape.maximum), 2 / float(landscape.curvatures[0])
-    for axis, factor in enumerate(factors(entry, c).tolist()):
+    for axis, factor in enumerate(factors(entry.problem.curvatures, c).tolist()):
         gain = factor * 0.4**2 / len(landscape.curvatures)
         above, unit = constant(value + 0.4), np.eye(len(landscape.curvatures))[axis]
         functional = weight_difference(landscape, above, ORACLE, unit, c, group_size=1)
-        name = f"{entry.name} w{axis + 1}: constant V + 0.4 above the oracle"
-        yield from _gain(name, entry, functional, gain, REVERSED)
+        name = f"w{axis + 1}: constant V + 0.4 above the oracle"
+        yield from entry.gains(name, functional, gain, REVERSED)
 
 
 def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
@@ -167,12 +133,11 @@ def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
     """
     better, c = constant(0.7), 0.7 / float(entry.problem.curvatures[0])
     # Variances at G = 1 along the flatter direction: 1/8 of the oracle, ½(1 - b)² of a constant b.
-    factor = float(factors(entry, c)[0])
+    factor = float(factors(entry.problem.curvatures, c)[0])
     gain = factor * 0.125 - factor * 0.5 * 0.3**2
-    flatter = np.array([1.0, 0.0])
-    functional = weight_difference(entry.problem, ORACLE, better, flatter, c, group_size=1)
-    name = f"{entry.name}: the weight of the oracle above constant 0.7"
-    yield from _gain(name, entry, functional, gain, NORM)
+    functional = weight_difference(entry.problem, ORACLE, better, np.eye(2)[0], c, group_size=1)
+    name = ": the weight of the oracle above constant 0.7"
+    yield from entry.gains(name, functional, gain, NORM)
     yield from _by_law(runs_on("uneven", entry, steps), better, ORACLE, NORM)
 
 
@@ -195,23 +160,18 @@ def _correlation(entry: LandscapeEntry) -> Check:
     terms = tuple(
         (mse_of("constant", centre + sign * step), -sign / (4 * step)) for sign in (1.0, -1.0)
     )
-    name, functional = f"{entry.name}: E[‖s‖² a] = -tr Λ", Linear(GradientCell(problem, 1), terms)
     statement = equal(-float(entry.problem.curvatures.sum()), {EVERYWHERE: 0.0})
-    return Check(name, entry.origin, functional, statement)
+    return entry.check(": E[‖s‖² a] = -tr Λ", Linear(GradientCell(problem, 1), terms), statement)
 
 
 def _linear(entry: LandscapeEntry) -> Iterator[Check]:
     """Logits linear in θ: a constant below V beats the oracle in whole runs, by as much as predicted."""
     runs, better = runs_on("bowl", entry), constant(best_constant(entry))
     times = runs.steps + 40.0
-    gaps = tuple(
-        (Gap(estimator, runs.steps, times), sign)
-        for estimator, sign in ((ORACLE, 1.0), (better, -1.0))
-    )
     gain = times * (sum(runs.weights(ORACLE)) - sum(runs.weights(better)))
-    name = f"{entry.name} {_at(runs)}: oracle's mean gap above that of V - λ/F"
-    functional = Linear(runs.training, gaps)
-    yield from _gain(name, entry, functional, gain, EVERYWHERE, digits=0.05 * gain)
+    name = f"{_at(runs)}: oracle's mean gap above that of V - λ/F"
+    functional, digits = runs.gap_difference(ORACLE, better, times), 0.05 * gain
+    yield from entry.gains(name, functional, gain, EVERYWHERE, digits=digits, relative_margin=0.3)
     yield from _by_law(runs, better, ORACLE, EVERYWHERE)
 
 

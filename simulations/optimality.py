@@ -23,13 +23,13 @@ from itertools import chain
 
 import numpy as np
 
-from ustat_pg.checks import equal, positive
-from ustat_pg.engines import GradientCell
+from ustat_pg.checks import equal
+from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.experiment import Check, Claim, Linear
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
-from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
+from .problems import BanditEntry, Entry, Suite, mse_of, two_valued, word
 from .problems.bandits import prompts
 
 STEM = "optimality"
@@ -85,13 +85,8 @@ def _beats(
     functional, gain, high = _difference(entry, group_size, worse, better)
     if not gain > 0.01 * high:
         return
-    name = f"G={group_size}: {_word(better)} beats {_word(worse)}"
-    yield entry.check(name, functional, positive(gain, [rival], scale=high))
-    yield entry.check(f"{name}: by how much", functional, equal(gain, scale=high))
-
-
-def _word(baseline: Named) -> str:
-    return baseline[0] if baseline[1] is None else f"{baseline[0]} {baseline[1]:.4g}"
+    name = f"G={group_size}: {word(Estimator(*better))} beats {word(Estimator(*worse))}"
+    yield from entry.gains(name, functional, gain, rival, scale=high)
 
 
 def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:

@@ -27,14 +27,15 @@ from math import log, sqrt
 import numpy as np
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Decay, Gap
+from ustat_pg.engines import Decay
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope
-from ustat_pg.predictions import limit_weights, stationary_covariance, weight_derivatives
+from ustat_pg.predictions import limit_weights
 
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry, Landscapes
-from .problems.optima import GRPO, ORACLE, covariance_of, parts_of, weight_difference
+from .problems.optima import GRPO, ORACLE, parts_of
 from .problems.runs import NearOptimum
+from .problems.weights import constants, difference, scale
 
 STEM = "oracle_policy"
 
@@ -59,49 +60,6 @@ def pairs(group_size: int) -> int:
     return group_size * (group_size - 1)
 
 
-def scale(entry: LandscapeEntry) -> float:
-    """c of the rates, such that c λ = 2 in the flattest direction."""
-    return 2 / float(entry.problem.curvatures[0])
-
-
-def _large_group(entry: LandscapeEntry) -> np.ndarray:
-    """The oracle's covariance as G grows, or, where all prompts agree, G times it."""
-    landscape = entry.problem
-    group_size = 1 if len(landscape.context_probs) == 1 else 10**9
-    return covariance_of(landscape, "oracle", group_size)
-
-
-def constants(entry: LandscapeEntry) -> np.ndarray:
-    """C of every weight, (r,): what B G(G-1) times the difference tends to."""
-    landscape = entry.problem
-    change = 2 * (covariance_of(landscape, "grpo", 2) - covariance_of(landscape, "oracle", 2))
-    # The oracle's covariance of a large group: its eigenvectors are those that the limit knows.
-    return weight_derivatives(landscape.curvatures, _large_group(entry), change, scale(entry))
-
-
-def axes(entry: LandscapeEntry) -> np.ndarray:
-    """Eigenvectors of the limit weights, as columns, ascending, (r, r)."""
-    curvatures = entry.problem.curvatures
-    gamma = stationary_covariance(curvatures, _large_group(entry), scale(entry))
-    root = np.sqrt(curvatures)
-    return np.asarray(np.linalg.eigh(root[:, None] * gamma * root)[1])
-
-
-def difference(
-    entry: LandscapeEntry,
-    group_size: int,
-    batch_size: int = 1,
-    weight: int = 0,
-    away: float | np.ndarray = 0.0,
-    times: float = 1,
-) -> Linear:
-    """``times`` w_k(grpo) - w_k(oracle) to first order, from gradients at the optimum + ``away``."""
-    return weight_difference(
-        entry.problem, GRPO, ORACLE, axes(entry)[:, weight], scale(entry),
-        group_size=group_size, batch_size=batch_size, away=away, times=times,
-    )  # fmt: skip
-
-
 def _slope(
     entry: LandscapeEntry, group_sizes: tuple[int, ...], weight: int, exactly: bool
 ) -> Check:
@@ -111,17 +69,16 @@ def _slope(
     constant = float(constants(entry)[weight])
     values = tuple(constant / pairs(g) for g in group_sizes)
     places = tuple(0.5 * log(pairs(g)) if exactly else log(g) for g in group_sizes)
-    return Check(
-        f"{_name(entry, weight)} G={group_sizes[0]}..{group_sizes[-1]}: order on "
-        + ("½ log G(G-1)" if exactly else "log G"),
-        entry.origin,
+    axis = "½ log G(G-1)" if exactly else "log G"
+    return entry.check(
+        f"{_at(entry, weight)}G={group_sizes[0]}..{group_sizes[-1]}: order on {axis}",
         LogSlope(places, tuple(difference(entry, g, weight=weight) for g in group_sizes), values),
         equal(float(np.polyfit(places, np.log(values), 1)[0]), ORDERS, relative_margin=0.25),
     )
 
 
-def _name(entry: LandscapeEntry, weight: int) -> str:
-    return entry.name + (f" w{weight + 1}" if len(entry.problem.curvatures) > 1 else "")
+def _at(entry: LandscapeEntry, weight: int) -> str:
+    return f"w{weight + 1} " if len(entry.problem.curvatures) > 1 else ""
 
 
 def _gradients(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
@@ -129,12 +86,9 @@ def _gradients(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[
     for k, constant in enumerate(constants(entry).tolist()):
         yield _slope(entry, group_sizes, k, exactly=True)
         for group_size in group_sizes[:2]:
-            yield Check(
-                f"{_name(entry, k)} G={group_size}: G(G-1) times the difference",
-                entry.origin,
-                difference(entry, group_size, weight=k, times=pairs(group_size)),
-                equal(constant),
-            )
+            functional = difference(entry, group_size, weight=k, times=pairs(group_size))
+            name = f"{_at(entry, k)}G={group_size}: G(G-1) times the difference"
+            yield entry.check(name, functional, equal(constant))
 
 
 def runs_at(entry: LandscapeEntry, group_size: int, steps: int) -> NearOptimum:
@@ -145,8 +99,7 @@ def runs_at(entry: LandscapeEntry, group_size: int, steps: int) -> NearOptimum:
 
 def gaps(runs: NearOptimum, times: float = 1) -> Linear:
     """``times`` (T + t₀) (E gap_grpo - E gap_oracle) after T steps."""
-    grpo, oracle = (Gap(each, runs.steps, runs.steps + OFFSET) for each in (GRPO, ORACLE))
-    return Linear(runs.training, ((grpo, times), (oracle, -times)))
+    return runs.gap_difference(GRPO, ORACLE, runs.steps + OFFSET, times)
 
 
 def _expected(runs: NearOptimum) -> float:

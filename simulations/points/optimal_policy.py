@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ustat_pg.engines import Pit
 from ustat_pg.experiment import LawShare, Point
 
-from ..optimal_policy import STEM, VANILLA, constant, runs_on
+from ..optimal_policy import STEM, runs_on
 from ..problems import Suite
-from ..problems.optima import GRPO, ORACLE
+from ..problems.optima import GRPO, ORACLE, VANILLA, constant
 
 LEVELS = (*(k / 32 for k in range(1, 32)), 2000 / 2048, 2030 / 2048)
 """Quantiles of the oracle's law at which cdfs are shown, on the edges of bins."""

@@ -8,9 +8,10 @@ from ustat_pg.engines import Gap, GradientCell
 from ustat_pg.experiment import Linear, Point, mean_of
 from ustat_pg.predictions import limit_weights
 
-from ..oracle_policy import OFFSET, STEM, axes, constants, difference, gaps, pairs, runs_at, scale
+from ..oracle_policy import OFFSET, STEM, gaps, pairs, runs_at
 from ..problems import Suite
-from ..problems.optima import GRPO, ORACLE, at_optimum, covariance_of, weight_terms
+from ..problems.optima import GRPO, ORACLE, at_optimum, covariance_of
+from ..problems.weights import axes, constants, difference, scale, weight_terms
 
 
 def curves(suite: Suite) -> Iterator[Point]:
