@@ -41,7 +41,7 @@ from ustat_pg.engines import Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.engines.device import MOST_THREADS, device_name, launch, require_device
 from ustat_pg.engines.gradients.kernels import floor_kernel
 from ustat_pg.engines.runs.cuda import flips
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, changed
 
 AGREEMENT = 1e-10
 """Relative difference of two means of the same replications: what other orders of adding leave."""
@@ -259,7 +259,7 @@ def torch_works(effort: Effort, tiny: bool) -> list[TorchWork]:
         policy = scored.policy()
 
         def moments(name: str, scored: Any = scored) -> np.ndarray[Any, Any]:
-            policy = replace(scored.policy(), device=name, _known={})
+            policy = changed(scored.policy(), device=name)
             found = scored.problem().bandit(policy).moments()
             return np.array([[found.fisher_trace[0], found.norm_squared_advantage[0]]])
 

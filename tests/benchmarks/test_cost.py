@@ -11,7 +11,7 @@ from benchmarks.cost import CELLS, SERIES, Job
 
 @pytest.mark.parametrize("kind", CELLS)
 def test_bare_calls_and_the_runner_agree(kind, monkeypatch):
-    monkeypatch.setattr(cost.plan, "BLOCK", cost.REPLICATIONS // 4)
+    monkeypatch.setattr(cost.options, "LARGEST_BLOCK", cost.REPLICATIONS // 4)
     job = Job(kind, 2, "smoke")
     assert len(job.blocks) == 8
     cost.check_same(job)
