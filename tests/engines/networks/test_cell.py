@@ -233,7 +233,9 @@ def test_what_the_experiment_layer_asks():
         own.require_exact([Gap(GRPO, 1)])
     with pytest.raises(InfeasibleError):
         own.measure("exact", [Gap(GRPO, 1)])
-    with pytest.raises(InputError, match="engine 'cpu' cannot train networks"):
+    with pytest.raises(
+        InputError, match="engine 'cpu' cannot run a NetworkTraining: choose one of autograd"
+    ):
         own.measure("cpu", [Gap(GRPO, 1)], replications=1)
 
 

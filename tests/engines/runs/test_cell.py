@@ -444,7 +444,10 @@ def test_quantities_that_runs_do_not_have(engine, quantities, message):
 
 
 def test_an_engine_that_does_not_exist():
-    with pytest.raises(InputError, match="engine 'gpu' is unknown"):
+    with pytest.raises(
+        InputError,
+        match="engine 'gpu' cannot run a Training: choose one of exact, reference, cpu, cuda",
+    ):
         cell().measure("gpu", (Gap(GRPO, 3),), replications=10)
 
 

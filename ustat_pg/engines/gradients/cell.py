@@ -18,7 +18,7 @@ import numpy as np
 from ...designs import require_design
 from ...problems import SoftmaxBandit
 from ...validation import InputError, integer
-from ..base import Array, Cell, Estimator, MomentSums, Quantity, require_block, require_engine
+from ..base import Array, Cell, Estimator, MomentSums, Quantity, Replications
 from .bounds import largest_along, largest_norm, reward_rounding
 
 __all__ = [
@@ -226,59 +226,32 @@ class GradientCell(Cell):
         """The most that the enumerated mean of a quantity may be off by."""
         return _gradient_quantity(quantity).rounding(self.problem)
 
-    def _required(self, quantities: Sequence[Quantity]) -> list[GradientQuantity]:
-        """The quantities, if they are those of a gradient, with no one left out of a group of one."""
-        if not quantities:
-            raise InputError("a block needs at least one quantity")
-        required = [_gradient_quantity(quantity) for quantity in quantities]
-        for estimator in estimators_of(required):
-            estimator.require_group(self.group_size)
-        return required
-
-    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+    def require_quantity(self, quantity: Quantity) -> None:
         """Refuse what is no quantity of a gradient, and leave-one-out in a group of one."""
-        self._required(quantities)
+        for estimator in _gradient_quantity(quantity).estimators:
+            estimator.require_group(self.group_size)
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where there are too many outcomes."""
-        self._runner("exact", quantities)
+        self.require_quantities(quantities)
+        _engine("exact").require(self, [_gradient_quantity(quantity) for quantity in quantities])
 
-    def measure(
-        self,
-        engine: str,
-        quantities: Sequence[Quantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+    def _measure(
+        self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """Replications ``first`` to ``first + replications``; all outcomes by the exact engine.
-
-        Raises:
-            InputError: an unknown engine or quantity, a baseline that a compiled engine does not
-                know, replications outside the addresses.
-            InfeasibleError: the exact engine would have too many outcomes to enumerate.
-        """
-        require_engine(engine)
-        if engine != "exact":
-            require_block(first, replications)
-        runner, required = self._runner(engine, quantities)
-        return runner.measure(self, required, seed=seed, first=first, replications=replications)
-
-    def _runner(
-        self, name: str, quantities: Sequence[Quantity]
-    ) -> tuple[Engine, list[GradientQuantity]]:
-        """The engine of that name and the quantities, if it can measure them."""
-        runner: Engine = import_module(f".{name}", __package__).ENGINE
-        required = self._required(quantities)
-        runner.require(self, required)
-        return runner, required
+        _engine(engine).require(self, quantities)
+        return _engine(engine).measure(self, quantities, block)
 
 
 def _gradient_quantity(quantity: Quantity) -> GradientQuantity:
     if not isinstance(quantity, GradientQuantity):
         raise InputError(f"{quantity!r} is no quantity of a gradient")
     return quantity
+
+
+def _engine(name: str) -> Engine:
+    engine: Engine = import_module(f".{name}", __package__).ENGINE
+    return engine
 
 
 class Engine(Protocol):
@@ -290,12 +263,6 @@ class Engine(Protocol):
         """Raise :class:`InputError` where this engine cannot measure that."""
 
     def measure(
-        self,
-        cell: GradientCell,
-        quantities: Sequence[GradientQuantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """Replications ``first`` to ``first + replications`` of the cell (all outcomes if exact)."""
+        """The sums of the cell's replications, or of all outcomes by the exact engine."""

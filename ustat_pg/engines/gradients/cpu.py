@@ -12,7 +12,7 @@ from ... import rng
 from ...policies import SharedLinearSoftmax, TabularSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError
-from ..base import Array, Estimator, Integers, MomentSums
+from ..base import Array, Estimator, Integers, MomentSums, Replications
 from . import lanes
 from . import scalar as bodies
 from .cell import (
@@ -153,26 +153,20 @@ class CpuEngine:
             require_compiled(self.name, estimator)
 
     def measure(
-        self,
-        cell: GradientCell,
-        quantities: Sequence[GradientQuantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
+        """The sums of a block."""
         mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
         problem, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
-        block = first, replications, rng.cell_key(seed, cell.name), cell.group_size
-        cell_and_quantities = *block, DESIGNS[cell.design], problem, asked
+        key, design = rng.cell_key(block.seed, cell.name), DESIGNS[cell.design]
+        drawn = block.first, block.count, key, cell.group_size, design, problem, asked
         if takes_one_prompt(cell, quantities):
-            lanes.one_prompt_block(*cell_and_quantities, mean, products)
+            lanes.one_prompt_block(*drawn, mean, products)
         else:
             scratch = scratch_shapes(cell, asked, problem)
             room = bodies.Room(*(np.empty(shape, dtype) for shape, dtype in scratch.values()))
-            bodies.block(*cell_and_quantities, room, mean, products)
-        return MomentSums(replications, mean, products)
+            bodies.block(*drawn, room, mean, products)
+        return MomentSums(block.count, mean, products)
 
 
 def takes_one_prompt(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bool:

@@ -41,7 +41,16 @@ from ...memory import out_of_memory
 from ...policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
 from ...validation import InputError, finite_array, frozen, integer
-from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity, require_block
+from ..base import (
+    Array,
+    Cell,
+    Estimator,
+    InfeasibleError,
+    MomentSums,
+    Quantity,
+    Replications,
+    require_block,
+)
 from ..runs.cell import Gap
 from ..runs.schedules import Constant, Decay, Schedule
 from ..runs.trajectory import TRAJECTORY_DESIGNS
@@ -317,6 +326,8 @@ class NetworkTraining(Cell):
 
     # What a cell of runs has to answer.
 
+    engines = tuple(_RUNNERS)
+
     def engine(self, asked: str) -> str:
         """The one engine that there is for networks."""
         return "autograd"
@@ -328,35 +339,24 @@ class NetworkTraining(Cell):
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
         """The least and the greatest value of a quantity, or numbers beyond them."""
-        (required,) = self._required([quantity])
-        if not isinstance(required, Gap):
-            low, high = required.range
+        known = _quantity(quantity)
+        if not isinstance(known, Gap):
+            low, high = known.range
             return float(low), float(high)
         worst = float(self.context_probs @ self.mean_rewards.min(axis=1))
-        return 0.0, required.scale * (self.optimum - worst)
+        return 0.0, known.scale * (self.optimum - worst)
 
     def rounding(self, quantity: Quantity) -> float:
         """The most that the enumerated value of a quantity at one run's parameters may be off by."""
         low, high = self.range(quantity)
         return _EXACTNESS * (high - low)
 
-    def _required(self, quantities: Sequence[Quantity]) -> list[Gap | PolicyQuantity]:
-        """The quantities, if they are those of these runs, at steps that they take."""
-        if not quantities:
-            raise InputError("a block needs at least one quantity")
-        required: list[Gap | PolicyQuantity] = []
-        for quantity in quantities:
-            if not isinstance(quantity, (Gap, PolicyQuantity)):
-                raise InputError(f"{quantity!r} is no quantity of a network's training run")
-            if integer("step", quantity.step, 0) > self.steps:
-                raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
-            self.require_estimator(quantity.estimator)
-            required.append(quantity)
-        return required
-
-    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+    def require_quantity(self, quantity: Quantity) -> None:
         """Refuse what is no quantity of these runs, and steps that they do not take."""
-        self._required(quantities)
+        known = _quantity(quantity)
+        if integer("step", known.step, 0) > self.steps:
+            raise InputError(f"step is {known.step}: the runs take {self.steps}")
+        self.require_estimator(known.estimator)
 
     def require_estimator(self, estimator: Estimator) -> None:
         """Refuse an estimator that these runs cannot take."""
@@ -379,42 +379,27 @@ class NetworkTraining(Cell):
         self.require_quantities(quantities)
         raise InfeasibleError("whole runs of a network are simulated: they are not enumerated")
 
-    def measure(
-        self,
-        engine: str,
-        quantities: Sequence[Quantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+    def _measure(
+        self, engine: str, quantities: Sequence[Gap | PolicyQuantity], block: Replications
     ) -> MomentSums:
-        """Runs ``first`` to ``first + replications``.
-
-        Raises:
-            InputError: unknown engines and quantities, steps beyond the runs' end, torch or a
-                device that is not there, runs that diverge.
-            OutOfMemory: so many runs at once do not fit.
-        """
-        if engine == "exact":
-            self.require_exact(quantities)
-        if engine not in _RUNNERS:
-            raise InputError(
-                f"engine {engine!r} cannot train networks: choose {', '.join(_RUNNERS)}"
-            )
-        required = self._required(quantities)
         columns: dict[Estimator, list[int]] = {}
-        for column, quantity in enumerate(required):
+        for column, quantity in enumerate(quantities):
             columns.setdefault(quantity.estimator, []).append(column)
         _runs(engine)  # Its threads are limited once it is there.
-        values = np.empty((replications, len(required)))
+        values = np.empty((block.count, len(quantities)))
         # Blocks are the only parallel layer. This limit is the calling thread's own.
         with threadpool_limits(1, user_api="openmp"):
             for estimator, places in columns.items():
-                snapshots = sorted({required[column].step for column in places})
+                asked = [quantities[column] for column in places]
+                snapshots = sorted({quantity.step for quantity in asked})
                 theta = self.train(
-                    estimator, snapshots, seed=seed, first=first, replications=replications
+                    estimator,
+                    snapshots,
+                    seed=block.seed,
+                    first=block.first,
+                    replications=block.count,
                 )
-                values[:, places] = self._values(theta, snapshots, [required[c] for c in places])
+                values[:, places] = self._values(theta, snapshots, asked)
         return MomentSums.of(values)
 
     def train(
@@ -480,6 +465,12 @@ class NetworkTraining(Cell):
                     if not np.isfinite(value):
                         raise InputError(f"{probe.label} is {value}: it must be finite")
         return values
+
+
+def _quantity(quantity: Quantity) -> Gap | PolicyQuantity:
+    if not isinstance(quantity, (Gap, PolicyQuantity)):
+        raise InputError(f"{quantity!r} is no quantity of a network's training run")
+    return quantity
 
 
 def _runs(engine: str = "autograd") -> ModuleType:
