@@ -22,6 +22,7 @@ from ustat_pg.engines import (
     Pit,
     SquaredError,
 )
+from ustat_pg.engines.base import Replications
 from ustat_pg.engines.networks.cell import NetworkTraining, OutOfMemory, PolicyQuantity
 from ustat_pg.memory import out_of_memory
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
@@ -258,10 +259,8 @@ def test_chunks_halve_down_to_one(chunk, halves):
 
 def test_the_start_is_spread_as_a_trajectorys_is():
     scale = np.linspace(0, 1, POLICY.d)
-    many = cell(start_scale=scale).starts(seed=1, first=5, replications=400)
-    assert np.array_equal(
-        many[3:], cell(start_scale=scale).starts(seed=1, first=8, replications=397)
-    )
+    many = cell(start_scale=scale).starts(Replications(1, 5, 400))
+    assert np.array_equal(many[3:], cell(start_scale=scale).starts(Replications(1, 8, 397)))
     deviates = (many - POLICY.theta)[:, 1:] / scale[1:]
     assert abs(deviates.mean()) < 5 / np.sqrt(deviates.size)
     assert abs((deviates**2).mean() - 1) < 5 * np.sqrt(2 / deviates.size)

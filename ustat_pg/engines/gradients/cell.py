@@ -76,18 +76,21 @@ class _OfMinibatch(ABC):
 
 
 @dataclass(frozen=True)
-class SquaredError(_OfMinibatch):
-    """‖ĝ - g‖², whose mean is the MSE."""
-
+class _OfEstimator(_OfMinibatch):
     estimator: Estimator
-
-    @property
-    def label(self) -> str:
-        return f"mse[{self.estimator.label}]"
 
     @property
     def estimators(self) -> tuple[Estimator, ...]:
         return (self.estimator,)
+
+
+@dataclass(frozen=True)
+class SquaredError(_OfEstimator):
+    """‖ĝ - g‖², whose mean is the MSE."""
+
+    @property
+    def label(self) -> str:
+        return f"mse[{self.estimator.label}]"
 
     def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
         gradient_norm = float(np.linalg.norm(problem.gradient()))
@@ -114,23 +117,24 @@ class Distance(_OfMinibatch):
 
 
 @dataclass(frozen=True)
-class Projection(_OfMinibatch):
-    """⟨ĝ - g, u⟩ along the unit vector :func:`direction` of that number: 0 in the mean if unbiased."""
-
-    estimator: Estimator
+class _Along(_OfEstimator):
     number: int = 0
+
+    def largest(self, problem: SoftmaxBandit) -> float:
+        """The most that |⟨ĝ - g, u⟩| can be, or a number beyond it."""
+        return largest_along(problem, self.estimator, direction(problem, self.number))
+
+
+@dataclass(frozen=True)
+class Projection(_Along):
+    """⟨ĝ - g, u⟩ along the unit vector :func:`direction` of that number: 0 in the mean if unbiased."""
 
     @property
     def label(self) -> str:
         return f"projection{self.number}[{self.estimator.label}]"
 
-    @property
-    def estimators(self) -> tuple[Estimator, ...]:
-        return (self.estimator,)
-
     def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
-        largest = largest_along(problem, self.estimator, direction(problem, self.number))
-        return -largest, largest
+        return -self.largest(problem), self.largest(problem)
 
     def rounding(self, problem: SoftmaxBandit) -> float:
         off, norm = reward_rounding(problem)
@@ -138,23 +142,15 @@ class Projection(_OfMinibatch):
 
 
 @dataclass(frozen=True)
-class SquaredProjection(_OfMinibatch):
+class SquaredProjection(_Along):
     """⟨ĝ - g, u⟩², whose mean is uᵀ E[(ĝ-g)(ĝ-g)ᵀ] u."""
-
-    estimator: Estimator
-    number: int = 0
 
     @property
     def label(self) -> str:
         return f"squared-projection{self.number}[{self.estimator.label}]"
 
-    @property
-    def estimators(self) -> tuple[Estimator, ...]:
-        return (self.estimator,)
-
     def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
-        largest = largest_along(problem, self.estimator, direction(problem, self.number))
-        return 0.0, largest**2
+        return 0.0, self.largest(problem) ** 2
 
 
 GradientQuantity = SquaredError | Distance | Projection | SquaredProjection

@@ -32,15 +32,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
 from threadpoolctl import threadpool_limits
 
-from ... import rng
 from ...digests import digest
 from ...memory import out_of_memory
 from ...policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
-from ...validation import InputError, finite_array, frozen, integer
+from ...validation import InputError, frozen, integer
 from ..base import (
     Array,
     Cell,
@@ -52,8 +50,8 @@ from ..base import (
     require_block,
 )
 from ..runs.cell import Gap
-from ..runs.schedules import Constant, Decay, Schedule
-from ..runs.trajectory import TRAJECTORY_DESIGNS
+from ..runs.schedules import Schedule
+from ..runs.trajectory import require_run, spread, start_scale, steps_kept
 
 __all__ = ["NetworkTraining", "OutOfMemory", "PolicyQuantity"]
 
@@ -154,22 +152,15 @@ class NetworkTraining(Cell):
 
     def __post_init__(self) -> None:
         self._require_policy()
-        integer("group size", self.group_size)
-        for name, value, most in (
-            ("steps", self.steps, rng.MOST_STEPS),
-            ("batch size", self.batch_size, rng.MOST_PROMPTS),
-        ):
-            if integer(name, value) > most:
-                raise InputError(f"{name} is {value}: it can be at most {most}")
-        self._require_design()
-        if not isinstance(self.schedule, (Constant, Decay)):
-            raise InputError(f"schedule is {self.schedule!r}: it must be a Constant or a Decay")
-        scale = finite_array("start_scale", self.start_scale)
-        if scale.shape not in ((), (self.d,)) or (scale < 0).any():
-            raise InputError(
-                f"start_scale is {scale.tolist()}: it must be a number or ({self.d},), not negative"
-            )
-        object.__setattr__(self, "start_scale", frozen(scale))
+        require_run(
+            self.group_size,
+            self.steps,
+            self.schedule,
+            self.batch_size,
+            self.design,
+            self.context_probs,
+        )
+        object.__setattr__(self, "start_scale", frozen(start_scale(self.start_scale, self.d)))
         if self.kind not in _DEVICES:
             raise InputError(f"device is {self.device!r}: choose cpu, cuda or cuda:N")
         if self.precision not in _PRECISIONS:
@@ -210,21 +201,6 @@ class NetworkTraining(Cell):
             raise InputError(
                 f"the policy's prompts are {prompts}: the problem's are {self.problem.prompts}"
             )
-
-    def _require_design(self) -> None:
-        if self.design not in TRAJECTORY_DESIGNS:
-            raise InputError(
-                f"design {self.design!r} is unknown: choose one of {', '.join(TRAJECTORY_DESIGNS)}"
-            )
-        if self.design == "epochs":
-            probs = self.context_probs
-            if not np.allclose(probs, 1 / len(probs), rtol=1e-9, atol=0):
-                raise InputError("design epochs needs uniform context probabilities")
-            if len(probs) % self.batch_size:
-                raise InputError(
-                    f"batch size is {self.batch_size}: in design epochs it must divide the "
-                    f"number of contexts, {len(probs)}"
-                )
 
     # The problem, as the runs read it.
 
@@ -269,16 +245,9 @@ class NetworkTraining(Cell):
             return self.problem.bandit(self.policy.with_theta(theta))
         return self.problem.with_theta(theta)
 
-    def starts(self, *, seed: int, first: int, replications: int) -> Array:
-        """θ₀ of runs ``first`` onwards, (R, d)."""
-        theta = np.tile(self.policy.theta, (replications, 1))
-        scale = np.asarray(self.start_scale)
-        if scale.any():
-            numbers = np.arange(first, first + replications, dtype=np.uint64)
-            key = rng.cell_key(seed, self.address)
-            words = rng.words(key, numbers, rng.step_slots(0, 0), self.d)
-            theta += scale * ndtri((words + 0.5) * 2.0**-32)
-        return theta
+    def starts(self, block: Replications) -> Array:
+        """θ₀ of the runs, (R, d)."""
+        return spread(self.policy.theta, np.asarray(self.start_scale), self.address, block)
 
     # Names.
 
@@ -424,11 +393,7 @@ class NetworkTraining(Cell):
         """
         require_block(first, replications)
         self.require_estimator(estimator)
-        kept = [integer("snapshot", step, 0) for step in snapshots]
-        if not kept or kept != sorted(set(kept)) or kept[-1] > self.steps:
-            raise InputError(
-                f"snapshots are {kept}: they must be increasing steps from 0 to {self.steps}"
-            )
+        kept = list(steps_kept(snapshots, self.steps))
         run = _runs().run
         chunk = min(self.chunk or self.block, replications)
         end = first + replications

@@ -35,7 +35,7 @@ from ...estimators import gradient
 from ...policies import ArmLinearSoftmax
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, finite_array, integer
-from ..base import Array, Draws, InfeasibleError, Integers
+from ..base import Array, Draws, InfeasibleError, Integers, Replications
 from ..gradients.cell import GradientCell
 from ..gradients.exact import minibatches, size
 from .regions import Ball, Box
@@ -225,7 +225,7 @@ class _Chain:
         self.basis = np.asarray(landscape.identifiable)
         self._check_asked()
         self._check_same()
-        start = starts(trajectory, seed=0, first=0, replications=1)[0]
+        start = starts(trajectory, Replications(count=1))[0]
         self.start = (start - landscape.maximiser) @ self.basis
         self.origin = start - self.basis @ self.start
         self.projection = _projection(trajectory.projection, self.origin, self.basis)
