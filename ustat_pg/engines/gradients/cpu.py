@@ -190,31 +190,17 @@ def scratch_shapes(
 
     Where ``one_prompt`` is asked (``plain``), fields that it does not use hold one number.
     """
-    one, batch, group = (1,), cell.batch_size, cell.group_size
+    batch, group = cell.batch_size, cell.group_size
     ints, reals = np.int64, np.float64
     vectors = 3 if asked.weighted else 2
     width = problem.dense.shape[2] if problem.form == bodies.DENSE else problem.probs.shape[1]
     shuffled = cell.design == "without-replacement"
-    common: dict[str, tuple[tuple[int, ...], Any]] = {
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
         "order": ((cell.problem.contexts if shuffled else 1,), ints),
         "undo": ((batch,), ints),
         "xs": ((batch,), ints),
         "chosen": ((group,), np.int32),
-        "rewards": ((group,), reals),
-    }
-    if plain:
-        return common | {
-            "mass": ((1, width if tabled else 1, 2), reals),
-            "weights": ((1, 1), reals),
-            "sums": (one, reals),
-            "gram": ((1, 1, 1, 1), reals),
-            "lin": ((1, 1), reals),
-            "lin_along": ((1, 1, 1), reals),
-            "coef": ((1, 1, 1), reals),
-            "diff": ((1, 1), reals),
-        }
-    return common | {
-        "rewards": (one, reals),
+        "rewards": ((1,), reals),
         "mass": ((vectors, batch, width), reals),
         "weights": ((vectors, group), reals),
         "sums": ((batch,), reals),
@@ -224,6 +210,12 @@ def scratch_shapes(
         "coef": ((len(asked.kinds), batch, vectors), reals),
         "diff": ((batch, vectors), reals),
     }
+    if plain:
+        for name in ("weights", "sums", "gram", "lin", "lin_along", "coef", "diff"):
+            shapes[name] = (1,) * len(shapes[name][0]), reals
+        shapes["rewards"] = (group,), reals
+        shapes["mass"] = (1, width if tabled else 1, 2), reals
+    return shapes
 
 
 def quantity_tables(problem: SoftmaxBandit, quantities: Sequence[GradientQuantity]) -> bodies.Asked:

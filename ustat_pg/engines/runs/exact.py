@@ -515,16 +515,8 @@ class _Chain:
                 active += count
             if t:
                 values = u[:active, :-1].reshape(active, *grid.shape)
-                body(
-                    coefficients(values),
-                    *axes,
-                    y,
-                    move,
-                    chance,
-                    rates[t - 1],
-                    *self.projection.plain,
-                    u[:active],
-                )
+                curves, rate = coefficients(values), rates[t - 1]
+                body(curves, axes, y, move, chance, rate, self.projection.plain, u[:active])
         found = u[:, -1].reshape(len(later), count)
         return found[[later.index(t) for t in steps]].T
 
