@@ -203,7 +203,6 @@ class GradientCell(Cell):
 
     @property
     def block(self) -> int:
-        """The replications in a block."""
         return BLOCK
 
     def budget(self, replications: int) -> int:
@@ -215,11 +214,9 @@ class GradientCell(Cell):
         return replace(self, device=device)
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """The least and the greatest value of a quantity, or numbers beyond them."""
         return _gradient_quantity(quantity).range(self.problem)
 
     def rounding(self, quantity: Quantity) -> float:
-        """The most that the enumerated mean of a quantity may be off by."""
         return _gradient_quantity(quantity).rounding(self.problem)
 
     def require_quantity(self, quantity: Quantity) -> None:

@@ -63,19 +63,8 @@ def draw(
     }
 
     def run(start: int, count: int, scratch: list[Any]) -> None:
-        *prompts, where, picked = scratch
-        launch(
-            kernels.draw_kernel,
-            count,
-            first + start,
-            count,
-            key,
-            design,
-            problem,
-            *prompts,
-            where,
-            picked,
-        )
+        launch(kernels.draw_kernel, count, first + start, count, key, design, problem, *scratch)
+        where, picked = scratch[2:]
         contexts[start : start + count] = where.copy_to_host().T[:count]
         chosen[start : start + count] = np.moveaxis(picked.copy_to_host(), -1, 0)[:count]
 

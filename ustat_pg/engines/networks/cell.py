@@ -187,20 +187,11 @@ class NetworkTraining(Cell):
             raise InputError(
                 f"problem is {self.problem!r}: it must be a TokenProblem or a SoftmaxBandit"
             )
-        # Prompts and outputs are compared, without a pass of the network.
-        space, prompts = self.policy.space, self.policy.prompts
-        if space != self.problem.space:
+        if self.policy.space is None:
             raise InputError(
-                f"the policy's outputs are {space}: the problem's are {self.problem.space}"
+                f"the policy's outputs are None: the problem's are {self.problem.space}"
             )
-        if prompts is None:
-            theirs, own = len(self.policy.logits), self.problem.contexts
-            if theirs != own:
-                raise InputError(f"the policy has {theirs} prompts: the problem has {own}")
-        elif prompts != self.problem.prompts:
-            raise InputError(
-                f"the policy's prompts are {prompts}: the problem's are {self.problem.prompts}"
-            )
+        self.problem.require_policy(self.policy)
 
     # The problem, as the runs read it.
 
@@ -307,7 +298,6 @@ class NetworkTraining(Cell):
         return replace(self, chunk=chunk) if chunk else None
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """The least and the greatest value of a quantity, or numbers beyond them."""
         known = _quantity(quantity)
         if not isinstance(known, Gap):
             low, high = known.range
@@ -408,25 +398,19 @@ class NetworkTraining(Cell):
     ) -> Array:
         """Quantities of one estimator at parameters (R, S, d): (R, their number)."""
         values = np.empty((len(theta), len(quantities)))
-        gaps: dict[int, list[tuple[int, Gap]]] = {}
-        numbers: dict[int, list[tuple[int, PolicyQuantity]]] = {}
-        for place, quantity in enumerate(quantities):
-            if isinstance(quantity, Gap):
-                gaps.setdefault(quantity.step, []).append((place, quantity))
-            else:
-                numbers.setdefault(quantity.step, []).append((place, quantity))
-        for step, columns in gaps.items():
-            off = self.optimum - _in_memory(
-                _runs().objectives, self, theta[:, snapshots.index(step)]
-            )
-            for place, gap in columns:
-                values[:, place] = gap.of(off)
-        for step, probes in numbers.items():
-            for run, point in enumerate(theta[:, snapshots.index(step)]):
+        for place, step in enumerate(snapshots):
+            columns = [(at, each) for at, each in enumerate(quantities) if each.step == step]
+            gaps = [(at, each) for at, each in columns if isinstance(each, Gap)]
+            probes = [(at, each) for at, each in columns if isinstance(each, PolicyQuantity)]
+            if gaps:
+                off = self.optimum - _in_memory(_runs().objectives, self, theta[:, place])
+            for column, gap in gaps:
+                values[:, column] = gap.of(off)
+            for run, point in enumerate(theta[:, place] if probes else ()):
                 # One bandit for all: it keeps the moments that it has computed.
                 bandit = self.at(point)
-                for place, probe in probes:
-                    values[run, place] = value = probe.of(bandit)
+                for column, probe in probes:
+                    values[run, column] = value = probe.of(bandit)
                     if not np.isfinite(value):
                         raise InputError(f"{probe.label} is {value}: it must be finite")
         return values

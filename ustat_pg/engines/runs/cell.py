@@ -303,13 +303,11 @@ class Training(Cell):
     settles = False
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """The least and the greatest value of a quantity, or numbers beyond them."""
         if isinstance(quantity, Coordinate):
             return -np.inf, np.inf
         return (0.0, quantity.scale * self.largest_gap) if isinstance(quantity, Gap) else (0.0, 1.0)
 
     def rounding(self, quantity: Quantity) -> float:
-        """The most that the enumerated mean of a quantity may be off by."""
         share = _ABSOLUTE if isinstance(quantity, Gap) else _RELATIVE
         return float(share * self.range(quantity)[1])
 
