@@ -154,7 +154,7 @@ def thresholds(entry: BanditEntry) -> Iterator[Check]:
 
 
 def _figures(entry: BanditEntry) -> Iterator[Check]:
-    """The figures of THEORY on the skewed problem, as printed; norm-weighted is grpo at G = 2."""
+    """Figures worked out by hand on the skewed problem, as printed; norm-weighted is grpo at G = 2."""
     for (group_size, baseline), figure in FIGURES.items():
         digits = 0.05 if figure > 11 else 0.0005
         yield Check(

@@ -43,7 +43,7 @@ NARROW = 0.04
 
 
 def _one_step(entry: LandscapeEntry) -> Iterator[Check]:
-    """From a point of Θ a single long step: the factor of the recursion."""
+    """A single long step from a point of Θ: the factor of the recursion."""
     group_size, basin = 8, Basin(entry, 0.6, 0.3)
     rate, mu, smooth = 1 / (2 * basin.curvature), basin.pl, basin.smoothness
     moments = basin.landscape.at(basin.point).moments()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kills import ROOT, interruptible
 from ustat_pg.cli import guarded
 from ustat_pg.validation import InputError
 
-ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = (["-m", "ustat_pg.cli", "example"], ["-m", "simulations", "list"])
 
 
@@ -55,10 +55,7 @@ def test_an_interrupted_prediction_says_so(tmp_path):
         "cli._predict = lambda options: (print('ready', flush=True), time.sleep(1200));"
         "sys.exit(cli.main(['predict', 'x.json', '--group-size', '2']))"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    process = interruptible([sys.executable, "-c", code])
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=1200)

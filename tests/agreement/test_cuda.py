@@ -71,6 +71,8 @@ class Job:
         """What the call returns, and what it warned of."""
         with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            # Products of Philox wrap; the simulator's are NumPy's, which says so.
+            warnings.filterwarnings("ignore", "overflow encountered in scalar multiply")
             if self.most is not None:
                 patch.setattr(device, "MOST_THREADS", self.most)
             if self.segment is not None:
@@ -223,7 +225,7 @@ def of_kind(answers, kind):
     """The answers of one kind, which must have warned of nothing."""
     found = {name[1]: answer for name, (answer, warned) in answers.items() if name[0] == kind}
     assert found
-    assert all(not warned for name, (_, warned) in answers.items() if name[0] == kind)
+    assert not [warned for name, (_, warned) in answers.items() if name[0] == kind and warned]
     return found
 
 

@@ -12,9 +12,16 @@ from pathlib import Path
 import pytest
 
 from simulations import ON_LANGUAGE_MODELS, STEMS
+from tests.support.networks import WITHOUT_TORCH
 from ustat_pg.paper import RESULTS, delivered
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def printed(code):
+    """What a program prints, in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 @pytest.mark.parametrize("stem", delivered())
@@ -35,24 +42,39 @@ def test_the_rivals_of_language_models_are_listed():
     assert [len(module.RIVALS) for module in modules] == [7, 3]
 
 
-def test_importing_the_library_loads_nothing_heavy():
-    code = (
-        "import sys, ustat_pg;"
-        "print([m for m in ('numpy','numba','scipy','pandas','sklearn','torch','matplotlib')"
-        " if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+@pytest.mark.parametrize(
+    ("modules", "left"),
+    [
+        ("ustat_pg", "numpy numba scipy pandas sklearn torch matplotlib"),
+        (
+            "ustat_pg.testing, ustat_pg.report, ustat_pg.cli",
+            "torch matplotlib seaborn hypothesis simulations distributed mpi4py jinja2",
+        ),
+        ("ustat_pg.engines.networks.cell, ustat_pg.engines.gradients.cuda", "torch"),
+    ],
+)
+def test_importing_the_library_loads_nothing_that_it_can_leave(modules, left):
+    code = f"import sys, {modules}; print([m for m in {left.split()} if m in sys.modules])"
+    assert printed(code) == "[]\n"
 
 
-def test_the_library_never_loads_its_extras():
-    code = (
-        "import sys, ustat_pg.testing, ustat_pg.report, ustat_pg.cli;"
-        "print([m for m in ('torch','matplotlib','seaborn','hypothesis','simulations',"
-        "'distributed','mpi4py','jinja2') if m in sys.modules])"
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("ustat_pg.engines.base.require_engine('autograd')", "the autograd engine needs"),
+        ("import ustat_pg.engines.networks.models", "torch models need"),
+        ("ustat_pg.policies.TransformerPolicy", "TransformerPolicy needs"),
+    ],
+)
+def test_what_needs_torch_says_so_without_it(code, what):
+    code = WITHOUT_TORCH + (
+        "import ustat_pg.engines.base, ustat_pg.policies, ustat_pg.problems\n"
+        "for name in ('exact', 'reference', 'cpu'): ustat_pg.engines.base.require_engine(name)\n"
+        "assert ustat_pg.problems.modular_sum(3, 2).rewards.shape == (3, 9)\n"
+        f"try: {code}\n"
+        "except ustat_pg.validation.InputError as error: print(error)\n"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    assert printed(code) == f"{what} torch: pip install 'ustat_pg[torch]'\n"
 
 
 def test_public_names_exist():

@@ -329,19 +329,6 @@ def test_scores_that_are_not_finite_are_refused(monkeypatch):
             ask()
 
 
-def test_without_torch_it_says_so():
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import ustat_pg.policies, ustat_pg.problems\n"
-        "from ustat_pg.validation import InputError\n"
-        "assert ustat_pg.problems.modular_sum(3, 2).rewards.shape == (3, 9)\n"
-        "try: ustat_pg.policies.TransformerPolicy\n"
-        "except InputError as error: print(error)\n"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout == "TransformerPolicy needs torch: pip install 'ustat_pg[torch]'\n"
-
-
 def test_policies_and_problems_do_not_load_torch():
     code = "import sys, ustat_pg.policies, ustat_pg.problems; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,25 +9,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from simulations import ON_LANGUAGE_MODELS, ON_RUNS, STEMS, Suite
 from simulations.__main__ import main
+from tests.support.kills import ROOT, blocks, claims_in, kill_in_mid_run
 from tests.support.readme import printed_table, verdict_table
 from ustat_pg.experiment import Options, load_results, options
 from ustat_pg.experiment.options import BUDGETS
 from ustat_pg.problems import example_problem
 from ustat_pg.results import load_run
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "simulations", "verify", "minibatch", "--size", "smoke"]
-
-
-def claims_in(text: str) -> str:
-    return json.dumps(json.loads(text)["claims"])
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +35,7 @@ def whole(tmp_path_factory):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "no progress in a pipe"
-    return claims_in(done.stdout), len(list((folder / "blocks").glob("*.json")))
+    return claims_in(done.stdout), blocks(folder)
 
 
 @pytest.mark.slow
@@ -74,31 +69,11 @@ def test_workers_change_no_byte_and_progress_is_shown_on_a_terminals_stderr_alon
 
 @pytest.mark.slow
 def test_three_kills_change_no_byte_and_keep_finished_blocks(whole, tmp_path):
-    claims, blocks = whole
-    kept = 0
-    for kill, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)):
-        process = subprocess.Popen(
-            [*COMMAND, "--workers", "2", "--json", "--out", str(tmp_path)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )  # fmt: skip
-        deadline = time.monotonic() + 600
-        while time.monotonic() < deadline:
-            now = len(list((tmp_path / "blocks").glob("*.json")))
-            if now >= kept + blocks // 5:
-                break
-            time.sleep(0.002)
-        process.send_signal(kill)
-        _, error = process.communicate(timeout=600)
-        assert process.returncode == code
-        if code == 130:
-            assert error == "simulations: interrupted; finished blocks are kept\n"
-        kept = len(list((tmp_path / "blocks").glob("*.json")))
-        assert 0 < kept < blocks
-    done = subprocess.run(
-        [*COMMAND, "--workers", "2", "--json", "--out", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    claims, count = whole
+    words = [*COMMAND, "--workers", "2", "--json", "--out", str(tmp_path)]
+    kills = signal.SIGKILL, signal.SIGINT, signal.SIGTERM
+    kill_in_mid_run(words, tmp_path, count // 5, count, kills)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert claims_in(done.stdout) == claims
     assert not list((tmp_path / "blocks").glob("*.damaged"))
 
@@ -204,13 +179,8 @@ def test_rivals_that_coincide_on_the_users_problem_are_said_to(tmp_path, capsys)
         (["verify", "mse", "--out", "/proc/nowhere"], "results cannot be written here"),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_2(words, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+def test_bad_usage_is_one_line_and_exit_2(words, message, refused):
+    assert message in refused(words)
 
 
 @pytest.mark.slow

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,27 +17,19 @@ import simulations.__main__ as command
 from simulations import KINDS, ON_NETWORKS, ON_RUNS, STEMS, Suite, claim, curves
 from simulations.__main__ import main
 from simulations.problems import tokens
+from tests.support.kills import ROOT, blocks, claims_in, kill_in_mid_run
+from tests.support.networks import WITHOUT_TORCH
 from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.engines import GradientCell, NetworkTraining
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.problems import example_problem, random_problem
 from ustat_pg.validation import InputError
 
-ROOT = Path(__file__).resolve().parents[2]
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 ON = ["tokens", pytest.param("transformer", marks=needs_torch)]
 
 GRADIENTS = ("ustatistic", "mse", "minibatch", "oracle", "optimality")
 """The claims that need no run."""
-
-BLOCK_TORCH = """
-from importlib.machinery import PathFinder
-own = PathFinder.find_spec
-def find(name, path=None, target=None):
-    return None if name.partition('.')[0] == 'torch' else own(name, path, target)
-PathFinder.find_spec = find
-"""
-"""A machine without torch: find_spec says None, and an import fails."""
 
 
 @lru_cache
@@ -175,21 +165,23 @@ def no_torch(monkeypatch):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
 
 
-def test_without_torch_transformers_are_refused_with_the_command(no_torch, capsys, tmp_path):
-    for words in (["verify"], ["verify", "mse"], ["plan", "mse"]):
-        asked = [*words, "--on", "transformer", "--size", "smoke", "--out", str(tmp_path)]
-        assert main(asked) == 2
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert said.err.count("\n") == 1
-        assert "pip install 'ustat_pg[torch]'" in said.err
+TORCH = "pip install 'ustat_pg[torch]'"
 
 
-def test_without_torch_runs_of_networks_are_refused_with_the_command(no_torch, capsys):
-    assert main(["verify", "suboptimality", "--on", "tokens"]) == 2
-    said = capsys.readouterr().err
-    assert "suboptimality on tokens trains networks, which needs torch" in said
-    assert "pip install 'ustat_pg[torch]'" in said
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        *((f"{asked} --on transformer", TORCH) for asked in ("verify", "verify mse", "plan mse")),
+        (
+            "verify suboptimality --on tokens",
+            "suboptimality on tokens trains networks, which needs torch",
+        ),
+        ("verify suboptimality --on tokens", TORCH),
+        ("verify mse --engine autograd --device cuda", TORCH),
+    ],
+)
+def test_without_torch_what_needs_it_is_refused_with_the_command(no_torch, words, message, refused):
+    assert message in refused([*words.split(), "--size", "smoke"])
 
 
 def test_without_torch_the_gradients_claims_are_left(no_torch):
@@ -240,7 +232,7 @@ def test_with_torch_they_are_all_there():
 
 @pytest.mark.parametrize(
     ("without", "engine"),
-    [("", "exact"), (BLOCK_TORCH, "cpu")],
+    [("", "exact"), (WITHOUT_TORCH, "cpu")],
     ids=["exact", "without torch"],
 )
 def test_a_run_without_training_says_what_it_skipped(without, engine, tmp_path):
@@ -265,19 +257,9 @@ def test_a_run_without_training_says_what_it_skipped(without, engine, tmp_path):
 
 def test_a_run_without_torch_refuses_transformers(tmp_path):
     words = ["verify", "--on", "tokens", "--size", "smoke", "--engine", "exact"]
-    refused = run_of([*words[:2], "transformer", *words[3:], "--out", str(tmp_path)], BLOCK_TORCH)
+    refused = run_of([*words[:2], "transformer", *words[3:], "--out", str(tmp_path)], WITHOUT_TORCH)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "pip install 'ustat_pg[torch]'" in refused.stderr
-
-
-@pytest.mark.parametrize("on", ON)
-def test_what_nothing_enumerates_is_refused_by_name(on, capsys, tmp_path):
-    words = ["verify", "suboptimality", "--on", on, "--engine", "exact", "--out", str(tmp_path)]
-    assert main(words) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert "suboptimality" in said.err
-    assert "an engine that simulates" in said.err
 
 
 def test_enumeration_alone_trains_no_network():
@@ -324,20 +306,21 @@ def test_importing_and_asking_loads_no_torch():
         (["verify", "mse", "--on", "tokens", "--seed", "-1"], "seed is -1"),
     ],
 )
-def test_what_is_refused_is_one_line_and_exit_2(words, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert message in said.err
+def test_what_is_refused_is_one_line_and_exit_2(words, message, refused):
+    assert message in refused(words)
 
 
-def test_the_refusal_lists_what_there_is(capsys):
-    assert main(["verify", "limit_law", "--on", "tokens"]) == 2
-    said = capsys.readouterr().err
+def test_the_refusal_lists_what_there_is(refused):
+    said = refused(["verify", "limit_law", "--on", "tokens"])
     assert all(stem in said for stem in GRADIENTS)
     assert "oracle_policy" not in said
+
+
+@pytest.mark.parametrize("on", ON)
+def test_what_nothing_enumerates_is_refused_by_name(on, refused):
+    said = refused(["verify", "suboptimality", "--on", on, "--engine", "exact"])
+    assert "suboptimality" in said
+    assert "an engine that simulates" in said
 
 
 def test_a_kind_that_is_none_is_a_usage_error(capsys):
@@ -347,11 +330,11 @@ def test_a_kind_that_is_none_is_a_usage_error(capsys):
     assert "invalid choice: 'atari'" in capsys.readouterr().err
 
 
-def test_a_problem_of_ones_own_and_a_kind_exclude_each_other(tmp_path, capsys):
+def test_a_problem_of_ones_own_and_a_kind_exclude_each_other(tmp_path, refused):
     path = tmp_path / "problem.json"
     path.write_text(json.dumps(example_problem()))
-    assert main(["verify", "mse", "--on", "tokens", "--problem", str(path)]) == 2
-    assert "takes the place of the tokens problems" in capsys.readouterr().err
+    said = refused(["verify", "mse", "--on", "tokens", "--problem", str(path)])
+    assert "takes the place of the tokens problems" in said
 
 
 @needs_torch
@@ -359,22 +342,15 @@ def test_a_problem_of_ones_own_and_a_kind_exclude_each_other(tmp_path, capsys):
 @pytest.mark.parametrize(
     "words",
     [
-        ["verify", "suboptimality", "--on", "tokens"],
-        ["verify", "group_size", "--on", "tokens"],
-        ["verify", "--on", "tokens"],
-        ["plan", "suboptimality", "--on", "tokens"],
-        ["verify", "mse", "--engine", "autograd"],
+        "verify suboptimality --on tokens",
+        "verify group_size --on tokens",
+        "verify --on tokens",
+        "plan suboptimality --on tokens",
+        "verify mse --engine autograd",
     ],
-    ids=" ".join,
 )
-def test_a_device_that_is_not_there_is_one_line_and_exit_2(words, device, tmp_path, capsys):
-    asked = [*words, "--size", "smoke", "--device", device, "--out", str(tmp_path)]
-    assert main(asked) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert repr(device) in said.err
-    assert said.err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
+def test_a_device_that_is_not_there_is_one_line_and_exit_2(words, device, refused):
+    assert repr(device) in refused([*words.split(), "--size", "smoke", "--device", device])
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda"])
@@ -390,23 +366,10 @@ def test_a_device_that_is_not_there_is_one_line_and_exit_2(words, device, tmp_pa
     ],
     ids=" ".join,
 )
-def test_a_device_on_which_nothing_would_run_is_refused(
-    words, device, monkeypatch, capsys, tmp_path
-):
-    monkeypatch.chdir(tmp_path)
-    assert main([*words, "--size", "smoke", "--device", device]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert (
-        f"--device {device}: only --engine autograd and the training runs of networks" in said.err
-    )
-    assert not list(tmp_path.iterdir())
-
-
-def test_without_torch_no_device_is_to_be_had(no_torch, capsys):
-    assert main(["verify", "mse", "--engine", "autograd", "--device", "cuda"]) == 2
-    assert "pip install 'ustat_pg[torch]'" in capsys.readouterr().err
+def test_a_device_on_which_nothing_would_run_is_refused(words, device, refused):
+    said = refused([*words, "--size", "smoke", "--device", device])
+    assert f"--device {device}: only --engine autograd and the training runs of networks" in said
+    assert not list(Path().iterdir())
 
 
 def test_folders_and_commands_name_the_kind(monkeypatch):
@@ -474,10 +437,6 @@ module.curves = lambda suite: ()
 """Small blocks, without the figure's: some dozens in all."""
 
 
-def claims_in(text: str) -> str:
-    return json.dumps(json.loads(text)["claims"])
-
-
 @pytest.mark.slow
 @needs_torch
 def test_an_interrupted_run_on_tokens_resumes_to_the_same_bytes(tmp_path):
@@ -485,29 +444,13 @@ def test_an_interrupted_run_on_tokens_resumes_to_the_same_bytes(tmp_path):
     words.append("--json")
     whole = run_of([*words, "--out", str(tmp_path / "whole")], SMALL)
     assert whole.returncode in (0, 3), whole.stderr
-    blocks = len(list((tmp_path / "whole" / "blocks").glob("*.json")))
-    assert blocks > 20
-    folder, kept = tmp_path / "stopped", 0
+    count = blocks(tmp_path / "whole")
+    assert count > 20
+    folder = tmp_path / "stopped"
     asked = [*words, "--out", str(folder)]
     code = f"{SMALL}import sys; from simulations.__main__ import main; sys.exit(main({asked!r}))"
-    for kill, left in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )  # fmt: skip
-        deadline = time.monotonic() + 1200
-        while time.monotonic() < deadline and process.poll() is None:
-            if len(list((folder / "blocks").glob("*.json"))) >= kept + blocks // 4:
-                break
-            time.sleep(0.002)
-        os.kill(process.pid, kill)
-        _, error = process.communicate(timeout=1200)
-        assert process.returncode == left, error
-        if left == 130:
-            assert error == "simulations: interrupted; finished blocks are kept\n"
-        kept = len(list((folder / "blocks").glob("*.json")))
-        assert 0 < kept < blocks
+    kills = signal.SIGKILL, signal.SIGINT
+    kill_in_mid_run([sys.executable, "-c", code], folder, count // 4, count, kills)
     done = run_of(asked, SMALL)
     assert done.returncode == whole.returncode
     assert claims_in(done.stdout) == claims_in(whole.stdout)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-WITHOUT_TORCH = (
-    "import sys, importlib.abc\n"
-    "class Without(importlib.abc.MetaPathFinder):\n"
-    "    def find_spec(self, name, *rest):\n"
-    "        if name.partition('.')[0] == 'torch': raise ModuleNotFoundError(name)\n"
-    "sys.meta_path.insert(0, Without())\n"
-)
-"""What a machine without torch looks like."""
+WITHOUT_TORCH = """
+from importlib.machinery import PathFinder
+own = PathFinder.find_spec
+def find(name, path=None, target=None):
+    return None if name.partition('.')[0] == 'torch' else own(name, path, target)
+PathFinder.find_spec = find
+"""
+"""A machine without torch: find_spec says None, and an import fails."""
 
 
 def backward_loop(policy, context):

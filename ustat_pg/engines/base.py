@@ -265,7 +265,7 @@ class Quantity(Protocol):
 
     @property
     def label(self) -> str:
-        """Its name in blocks and stored results; equal quantities have equal labels."""
+        """The name in blocks and stored results; equal quantities have equal labels."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ class Cell(ABC):
         return self
 
     def halved(self) -> Cell | None:
-        """The same draws with half as many at once; None where there is no chunk to halve."""
+        """These draws with half as many at once; None where there is no chunk to halve."""
         return None
 
     @abstractmethod

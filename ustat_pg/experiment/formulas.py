@@ -157,7 +157,7 @@ class Groups(GradientCell):
         return self.problem.policy.scores(0)[draws.arms[:, 0]], draws.rewards[:, 0]
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """From 0 on."""
+        """The range of a square, from 0 on."""
         return 0.0, np.inf
 
     def rounding(self, quantity: Quantity) -> float:

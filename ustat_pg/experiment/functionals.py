@@ -34,7 +34,7 @@ __all__ = [
     "mean_of",
 ]
 
-_FEW_BITS = 1e-14
+RELATIVE_ROUNDING = 1e-14
 """Relative rounding error of a ratio or a logarithm."""
 
 NO_NUMBER = 2**62
@@ -193,7 +193,10 @@ class Ratio(Functional):
     @property
     def rounding(self) -> float:
         """The rounding of the ratio, which is taken to be below 10."""
-        return _FEW_BITS + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
+        return (
+            RELATIVE_ROUNDING
+            + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
+        )
 
     def _excess(self, ratio: float) -> Linear:
         """Numerator - ratio · denominator, of mean zero at the true ratio."""
@@ -262,7 +265,7 @@ class LogSlope(Functional):
     @property
     def rounding(self) -> float:
         """The rounding error of a logarithm's slope."""
-        return _FEW_BITS + sum(
+        return RELATIVE_ROUNDING + sum(
             abs(float(weight)) * point.rounding / value
             for weight, point, value in zip(self._weights, self.points, self.predicted, strict=True)
         )

@@ -35,6 +35,11 @@ def estimator(name):
     return Estimator(name, constant=0.3) if name == "constant" else Estimator(name)
 
 
+def predicted(formula, moments, name, *sizes):
+    """What a closed form says of a baseline."""
+    return formula(moments, name, *sizes, constant=0.3 if name == "constant" else None)
+
+
 def even(kind, seed=0, contexts=2):
     problem = random_problem(seed, kind, contexts=contexts)
     return problem.restrict(range(problem.contexts), uniform=True)
@@ -64,8 +69,7 @@ def test_closed_forms_are_what_enumeration_finds(kind, design):
     moments = problem.moments()
     scale = float((moments.norm_squared_reward + 0.09 * moments.fisher_trace).max())
     for name, value in zip(CLOSED, found.mean, strict=True):
-        constant = 0.3 if name == "constant" else None
-        expected = gradient_mse(moments, name, 2, batch, design, constant=constant).mse
+        expected = predicted(gradient_mse, moments, name, 2, batch, design).mse
         assert value == pytest.approx(expected, rel=1e-10, abs=1e-14 * scale), name
 
 
@@ -77,8 +81,7 @@ def test_closed_forms_at_other_group_sizes(size):
         quantities = [SquaredError(estimator(name)) for name in names]
         found = GradientCell(problem, size, 1).measure("exact", quantities).mean
         for name, value in zip(names, found, strict=True):
-            constant = 0.3 if name == "constant" else None
-            expected = gradient_mse(problem.moments(), name, size, constant=constant).mse
+            expected = predicted(gradient_mse, problem.moments(), name, size).mse
             assert value == pytest.approx(expected, rel=1e-10), name
 
 
@@ -89,21 +92,14 @@ def test_closed_forms_at_other_group_sizes(size):
 def test_covariances_are_what_enumeration_finds_along_directions(kind, design):
     problem = even(kind)
     batch = batch_of(design, problem)
-    cell = (
-        GradientCell(problem, 3, batch, design)
-        if batch == 1
-        else GradientCell(problem, 2, batch, design)
-    )
+    cell = GradientCell(problem, 3 if batch == 1 else 2, batch, design)
     gradient, moments = problem.gradient(), problem.moments()
     for name in CLOSED:
         quantities = [
             kind_(estimator(name), j) for j in range(3) for kind_ in (Projection, SquaredProjection)
         ]
         found = cell.measure("exact", quantities).mean
-        constant = 0.3 if name == "constant" else None
-        matrix = gradient_covariance(
-            moments, name, cell.group_size, batch, design, constant=constant
-        )
+        matrix = predicted(gradient_covariance, moments, name, cell.group_size, batch, design)
         for j in range(3):
             unit = direction(problem, j)
             bias = -(gradient @ unit) / cell.group_size if name == "group-mean" else 0.0
@@ -131,11 +127,8 @@ def test_one_cell_by_loops():
         mse += chance * float(((loo - problem.gradient()) ** 2).sum())
         distance += chance * float(((loo - weighted) ** 2).sum())
     grpo, norm = Estimator("grpo"), Estimator("norm-weighted")
-    found = (
-        GradientCell(problem, size)
-        .measure("exact", [SquaredError(grpo), Distance(grpo, norm)])
-        .mean
-    )
+    quantities = [SquaredError(grpo), Distance(grpo, norm)]
+    found = GradientCell(problem, size).measure("exact", quantities).mean
     assert found == pytest.approx([mse, distance], rel=1e-11)
 
 
@@ -253,11 +246,8 @@ def test_a_function_of_the_rewards_is_enumerated():
     problem = random_problem(1, "plain", contexts=2)
     own = Estimator("own", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
     library = Estimator("group-mean")
-    found = (
-        GradientCell(problem, 3)
-        .measure("exact", [SquaredError(own), SquaredError(library), Distance(own, library)])
-        .mean
-    )
+    quantities = [SquaredError(own), SquaredError(library), Distance(own, library)]
+    found = GradientCell(problem, 3).measure("exact", quantities).mean
     assert found[0] == pytest.approx(found[1], rel=1e-13)
     assert found[2] == pytest.approx(0.0, abs=1e-30)
 
@@ -282,12 +272,9 @@ def test_a_wrong_function_under_a_known_name_is_found_out():
     """grpo without the factor G/(G-1), given under the name of what it was meant to be."""
     problem = random_problem(1, "one-context")
     wrong = Estimator("grpo", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
-    found = GradientCell(problem, 2).measure("exact", [Distance(wrong, Estimator("grpo"))]).mean
-    expected = (
-        GradientCell(problem, 2)
-        .measure("exact", [Distance(Estimator("group-mean"), Estimator("grpo"))])
-        .mean
-    )
+    cell, grpo = GradientCell(problem, 2), Estimator("grpo")
+    found = cell.measure("exact", [Distance(wrong, grpo)]).mean
+    expected = cell.measure("exact", [Distance(Estimator("group-mean"), grpo)]).mean
     assert expected[0] > 1e-3
     assert found == pytest.approx(expected, rel=1e-12)
 

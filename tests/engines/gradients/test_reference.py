@@ -44,15 +44,6 @@ def test_a_draw_is_what_its_address_says():
             assert found.squared_norms[r, b, i] == pytest.approx(norm, rel=1e-12)
 
 
-def test_draws_do_not_depend_on_where_a_block_begins():
-    cell = GradientCell(EVEN, 3, 2, "without-replacement")
-    whole = reference.draw(cell, seed=0, first=0, replications=20)
-    part = reference.draw(cell, seed=0, first=7, replications=5)
-    assert np.array_equal(whole.contexts[7:12], part.contexts)
-    assert np.array_equal(whole.arms[7:12], part.arms)
-    assert np.array_equal(whole.rewards[7:12], part.rewards)
-
-
 def test_seeds_and_cells_have_draws_of_their_own():
     def arms(seed, size=8, batch=4, design="iid"):
         cell = GradientCell(EVEN, size, batch, design)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import combinations
@@ -22,7 +20,6 @@ from ustat_pg.engines import (
     Pit,
     SquaredError,
 )
-from ustat_pg.engines.base import Replications
 from ustat_pg.engines.networks.cell import NetworkTraining, OutOfMemory, PolicyQuantity
 from ustat_pg.memory import out_of_memory
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
@@ -110,13 +107,6 @@ def test_the_address_holds_what_is_drawn_and_no_more():
     for what, change in CHANGES.items():
         assert (cell(**change).address != own) == (what in IN_ADDRESS), what
     assert cell(device="cuda:1").name == cell(device="cuda").name
-
-
-def test_a_bandit_has_its_trajectories_address():
-    bandit = random_problem(0)
-    own = NetworkTraining(bandit, bandit.policy, 3, 4, Constant(0.5))
-    assert own.address == f"trajectory/{bandit.digest}/G3/B1/iid"
-    assert own.name.startswith(f"network/{bandit.digest}/G3/B1/iid/")
 
 
 def test_a_cell_survives_being_sent():
@@ -211,9 +201,6 @@ def test_scores_of_all_outputs_are_refused_with_their_size():
         ({"snapshots": []}, "must be increasing steps from 0 to 4"),
         ({"snapshots": [2, 1]}, "must be increasing steps"),
         ({"snapshots": [5]}, "must be increasing steps"),
-        ({"replications": 0}, "replications is 0"),
-        ({"first": -1}, "first replication is -1"),
-        ({"first": 2**63}, r"2\^63"),
     ],
 )
 def test_runs_that_cannot_be_asked_for_are_refused(arguments, message):
@@ -258,16 +245,6 @@ def test_chunks_halve_down_to_one(chunk, halves):
         found.append(own.chunk)
         assert own.address == cell().address
     assert found == halves
-
-
-def test_the_start_is_spread_as_a_trajectorys_is():
-    scale = np.linspace(0, 1, POLICY.d)
-    many = cell(start_scale=scale).starts(Replications(1, 5, 400))
-    assert np.array_equal(many[3:], cell(start_scale=scale).starts(Replications(1, 8, 397)))
-    deviates = (many - POLICY.theta)[:, 1:] / scale[1:]
-    assert abs(deviates.mean()) < 5 / np.sqrt(deviates.size)
-    assert abs((deviates**2).mean() - 1) < 5 * np.sqrt(2 / deviates.size)
-    assert (many[:, 0] == POLICY.theta[0]).all()
 
 
 # Measures.
@@ -408,11 +385,3 @@ def test_more_than_memory_is_told(monkeypatch):
     monkeypatch.setattr(network_runs._Runs, "slope", greedy)
     with pytest.raises(OutOfMemory, match="with 2 runs at once"):
         replace(cell(), chunk=2).train(GRPO, [1], replications=3)
-
-
-def test_torch_is_imported_late():
-    code = (
-        "import sys, ustat_pg.engines.networks.cell\n"
-        "assert not any(name.partition('.')[0] == 'torch' for name in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

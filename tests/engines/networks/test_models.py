@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -23,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 from torch.func import grad, vmap  # noqa: E402
 
-from tests.support.networks import WITHOUT_TORCH, backward_loop  # noqa: E402
+from tests.support.networks import backward_loop  # noqa: E402
 from ustat_pg.engines.networks.models import device_of, differentiable, model_of  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
@@ -230,13 +227,3 @@ def test_a_short_table_of_a_network_is_refused():
     short = problem.at(policy, memory=24 * 16**2).policy
     with pytest.raises(InputError, match="give the policy itself, or memory enough"):
         model_of(short)
-
-
-def test_without_torch_it_says_so():
-    code = WITHOUT_TORCH + (
-        "from ustat_pg.validation import InputError\n"
-        "try: import ustat_pg.engines.networks.models\n"
-        "except InputError as error: print(error)\n"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout == "torch models need torch: pip install 'ustat_pg[torch]'\n"

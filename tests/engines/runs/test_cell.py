@@ -207,24 +207,6 @@ def test_values_are_those_of_the_runs(name):
     assert np.allclose(np.diag(found.covariance), wanted.var(axis=0, ddof=1), rtol=1e-5)
 
 
-def test_fewer_steps_are_the_first_of_more():
-    few, many = cell(steps=10), cell(steps=30)
-    asked = (Gap(GRPO, 10), Pit(GRPO, 10, (0.003,)))
-    one, two = (c.measure("cpu", asked, seed=1, replications=100) for c in (few, many))
-    assert np.array_equal(one.mean, two.mean)
-    assert np.array_equal(one.counts[asked[1].label], two.counts[asked[1].label])
-
-
-def test_order_and_company_change_nothing():
-    training, quantities = cell(), panel(ONE, 30)
-    together = training.measure("cpu", quantities, seed=1, replications=100)
-    reverse = training.measure("cpu", quantities[::-1], seed=1, replications=100)
-    assert np.allclose(together.mean, reverse.mean[::-1], rtol=1e-13)
-    for column, quantity in enumerate(quantities):
-        alone = training.measure("cpu", (quantity,), seed=1, replications=100)
-        assert alone.mean[0] == pytest.approx(together.mean[column], rel=1e-13)
-
-
 def test_estimators_share_their_draws():
     training = cell(start_scale=0.2)
     starts, steps = [], []
@@ -265,15 +247,6 @@ def test_two_blocks_merged_are_one(cut):
     for label, count in whole.counts.items():
         assert np.array_equal(merged.counts[label], count)
         assert len(count) == BINS
-
-
-def test_seeds_and_replications_draw_something_else():
-    quantities = (Gap(GRPO, 30),)
-    draws = [
-        cell().measure("cpu", quantities, seed=seed, first=first, replications=50).mean[0]
-        for seed, first in ((0, 0), (1, 0), (0, 50))
-    ]
-    assert len(set(draws)) == 3
 
 
 def test_a_block_is_a_power_of_two_within_limits():
@@ -441,20 +414,6 @@ def test_runs_stay_within_their_quantities_ranges():
 def test_quantities_that_runs_do_not_have(engine, quantities, message):
     with pytest.raises(InputError, match=message):
         cell().measure(engine, quantities, replications=10)
-
-
-def test_an_engine_that_does_not_exist():
-    with pytest.raises(
-        InputError,
-        match="engine 'gpu' cannot run a Training: choose one of exact, reference, cpu, cuda",
-    ):
-        cell().measure("gpu", (Gap(GRPO, 3),), replications=10)
-
-
-@pytest.mark.parametrize("engine", ["cpu", "reference"])
-def test_no_replications(engine):
-    with pytest.raises(InputError, match="replications is 0"):
-        cell().measure(engine, (Gap(GRPO, 3),))
 
 
 def test_leave_one_out_in_a_group_of_one():

@@ -12,7 +12,7 @@ from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients.exact import minibatches
 from ustat_pg.engines.runs import exact as module
 from ustat_pg.engines.runs import splines
-from ustat_pg.engines.runs.exact import check, expectations
+from ustat_pg.engines.runs.exact import expectations, require_enumerable
 from ustat_pg.engines.runs.trajectory import Trajectory, starts
 from ustat_pg.problems import LocationBandit, mixture_problem
 from ustat_pg.problems.bent_bandit import norm_only_problem
@@ -199,11 +199,14 @@ def distance(found, truth):
     return np.abs(found.values[:, 0] - truth).max() / found.error.max()
 
 
-def test_rates_one_step_late_are_seen():
-    trajectory = ask(LINE, 3)
-    late = ask(LINE, 3, Decay(6, 6))
-    found = expectations(LINE, late, FUNCTIONS, [3], relative=1e-6)
-    assert distance(found, tree(LINE, trajectory)) > 1e3
+@pytest.mark.parametrize(
+    ("asked", "wrong"),
+    [({}, {"schedule": Decay(6, 6)}), ({"projection": ball(LINE, 0.5)}, {})],
+    ids=["rates one step late", "a projection that is forgotten"],
+)
+def test_other_runs_are_seen(asked, wrong):
+    found = expectations(LINE, ask(LINE, 3, **wrong), FUNCTIONS, [3], relative=1e-6)
+    assert distance(found, tree(LINE, ask(LINE, 3, **asked))) > 1e3
 
 
 @pytest.mark.parametrize("part", ["probabilities", "estimates"])
@@ -214,12 +217,6 @@ def test_quantities_at_the_wrong_parameters_are_seen(part, monkeypatch):
         module._Chain, part, lambda chain, y, *rows: right(chain, np.zeros_like(y), *rows)
     )
     found = expectations(LINE, trajectory, FUNCTIONS, [3], relative=1e-6)
-    assert distance(found, tree(LINE, trajectory)) > 1e3
-
-
-def test_a_projection_that_is_forgotten_is_seen():
-    trajectory = ask(LINE, 3, projection=ball(LINE, 0.5))
-    found = expectations(LINE, ask(LINE, 3), FUNCTIONS, [3], relative=1e-6)
     assert distance(found, tree(LINE, trajectory)) > 1e3
 
 
@@ -329,7 +326,7 @@ SPACE = sure((-0.5, 0.1, 0.4), directions=np.eye(3))
 def test_what_is_infeasible_is_refused(make, message):
     landscape, trajectory = make()
     with pytest.raises(InfeasibleError, match=message):
-        check(landscape, trajectory)
+        require_enumerable(landscape, trajectory)
     with pytest.raises(InfeasibleError, match=message):
         expectations(landscape, trajectory, FUNCTIONS, [1])
 
@@ -338,14 +335,14 @@ def test_a_second_action_is_refused():
     landscape = mixture_problem()
     trajectory = Trajectory(landscape.at([0.0, 0.0]), 2, 3, Constant(0.1))
     with pytest.raises(InfeasibleError, match="second action"):
-        check(landscape, trajectory)
+        require_enumerable(landscape, trajectory)
 
 
 def test_probabilities_that_would_underflow_are_refused(monkeypatch):
     monkeypatch.setattr(module, "_DIGITS", 5)
-    check(LINE, ask(LINE, 2, group_size=10))
+    require_enumerable(LINE, ask(LINE, 2, group_size=10))
     with pytest.raises(InfeasibleError, match="11 outputs has outcomes of probability below 1e-5"):
-        check(LINE, ask(LINE, 2, group_size=11))
+        require_enumerable(LINE, ask(LINE, 2, group_size=11))
 
 
 def test_too_much_work_is_refused(monkeypatch):

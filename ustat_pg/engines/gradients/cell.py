@@ -50,16 +50,16 @@ class _OfMinibatch(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Its name in blocks and stored results."""
+        """The name in blocks and stored results."""
 
     @property
     @abstractmethod
     def estimators(self) -> tuple[Estimator, ...]:
-        """The estimators that it reads."""
+        """The estimators that the quantity reads."""
 
     @abstractmethod
     def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
-        """Its least and greatest value on any minibatch, or numbers beyond them.
+        """The least and the greatest value on any minibatch, or numbers beyond them.
 
         A minibatch's gradient is a mean of its prompts', so that the bound of one prompt serves.
         """

@@ -101,16 +101,16 @@ class PolicyQuantity:
     @property
     @abstractmethod
     def label(self) -> str:
-        """Its name in results; equal quantities have equal labels."""
+        """The name in results; equal quantities have equal labels."""
 
     @property
     @abstractmethod
     def range(self) -> tuple[float, float]:
-        """Its least and greatest value."""
+        """The least and the greatest value."""
 
     @abstractmethod
     def of(self, bandit: SoftmaxBandit) -> float:
-        """Its value at one run's parameters."""
+        """The value at one run's parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +293,7 @@ class NetworkTraining(Cell):
         return "autograd"
 
     def halved(self) -> NetworkTraining | None:
-        """The same runs with half as many at once; None where it is one already."""
+        """These runs with half as many at once; None where it is one already."""
         chunk = min(self.chunk or self.block, self.block) // 2
         return replace(self, chunk=chunk) if chunk else None
 

@@ -339,14 +339,14 @@ class _Runs:
         (slope,) = torch.autograd.grad(log_probs, theta, pull)
         return slope.double()
 
-    def _check(self, t: int, log_probs: Tensor) -> None:
+    def _require_finite(self, t: int, log_probs: Tensor) -> None:
         # A sum of finite numbers may overflow in float32; of what is not finite it never is.
         if bool(torch.isfinite(log_probs.detach().sum(dtype=torch.float64))):
             return
         bad = ~torch.isfinite(log_probs.detach().flatten(1)).all(1)
         self._refuse(t, bad, "log-probabilities")
 
-    def check_end(self, t: int) -> None:
+    def require_finite_end(self, t: int) -> None:
         """Refuse parameters that are not finite after t steps."""
         bad = ~torch.isfinite(self.theta).all(1)
         if bool(bad.any()):
@@ -373,7 +373,7 @@ class _Runs:
         else:
             log_probs = vmap(self.tables)(theta, contexts)
             place = torch.arange(batch, device=theta.device).expand(runs, batch)
-        self._check(t, log_probs)
+        self._require_finite(t, log_probs)
         prompts, symbols = log_probs.shape[1], space.symbols
         ends = _running(log_probs.detach()).flatten(0, 2)
         row = torch.arange(runs, device=theta.device)[:, None] * prompts + place
@@ -407,7 +407,7 @@ class _Runs:
             with torch.no_grad() if step < length - 1 else torch.enable_grad():
                 if step == length - 1:
                     log_probs = vmap(model.choice_log_probs)(theta, every, tokens)
-                    self._check(t, log_probs)
+                    self._require_finite(t, log_probs)
                     here = log_probs.detach()[:, :, step]
                 elif step:
                     here = self._next(step)(theta, every, tokens)
@@ -530,7 +530,7 @@ def run(
     with torch.enable_grad():
         for t, theta in enumerate(runs.states()):
             if t in snapshots:
-                runs.check_end(t)
+                runs.require_finite_end(t)
                 kept.append(theta.cpu().numpy())
             if t == snapshots[-1]:
                 break

@@ -335,7 +335,7 @@ class Training(Cell):
             runs = self.trajectory(quantity.estimator, (quantity.step,))
             # Each check enumerates a minibatch; its answer is the same at every step.
             if quantity.estimator not in self._enumerable:
-                trajectory_exact.check(self.landscape, runs)
+                trajectory_exact.require_enumerable(self.landscape, runs)
                 self._enumerable.add(quantity.estimator)
 
     def _measure(

@@ -42,7 +42,7 @@ from .regions import Ball, Box
 from .splines import back_on_line, back_on_plane, coefficients
 from .trajectory import Trajectory, starts
 
-__all__ = ["Expectations", "check", "expectations"]
+__all__ = ["Expectations", "expectations", "require_enumerable"]
 
 ENTRIES_LIMIT = 2e8
 """Outputs in all outcomes (choices of arms) at all grid points: what probabilities are made from."""
@@ -57,7 +57,7 @@ _CHUNK_BYTES = 32_000_000
 _SPACING, _RATIO = 0.25, 1.5
 _REACH = 13.5
 """How many standard deviations of the noise that adds up the grid reaches beyond the start."""
-_LEAST = 16
+FEWEST_NODES = 16
 """Points of an axis; the conditions at a spline's two ends need 8."""
 _PROBES = 5
 _WIDENINGS = 12
@@ -91,7 +91,7 @@ class Expectations:
     converged: bool
 
 
-def check(landscape: InteriorProblem, trajectory: Trajectory) -> None:
+def require_enumerable(landscape: InteriorProblem, trajectory: Trajectory) -> None:
     """Raise where the expectations cannot be had.
 
     Arguments:
@@ -130,8 +130,8 @@ def expectations(
         relative, absolute: the error allowed.
 
     Raises:
-        InfeasibleError, InputError: see :func:`check`; also no function, values that are not finite
-            or of another shape, steps that are not there, an allowed error that is not positive.
+        InfeasibleError, InputError: see :func:`require_enumerable`; also no function, values that are
+            not finite or of another shape, steps that are not there, an allowed error that is not positive.
 
     >>> import numpy as np
     >>> from ustat_pg.engines import Constant
@@ -223,8 +223,8 @@ class _Chain:
     def __init__(self, landscape: InteriorProblem, trajectory: Trajectory) -> None:
         self.landscape, self.trajectory = landscape, trajectory
         self.basis = np.asarray(landscape.identifiable)
-        self._check_asked()
-        self._check_same()
+        self._require_enumerable()
+        self._require_same()
         start = starts(trajectory, Replications(count=1))[0]
         self.start = (start - landscape.maximiser) @ self.basis
         self.origin = start - self.basis @ self.start
@@ -241,7 +241,7 @@ class _Chain:
         near = 1e-4 * self.basis.T
         return np.asarray(2e8 * self.landscape.gap(self.landscape.maximiser + near))
 
-    def _check_asked(self) -> None:
+    def _require_enumerable(self) -> None:
         trajectory = self.trajectory
         if self.r > 2:
             raise InfeasibleError(
@@ -263,7 +263,7 @@ class _Chain:
                 "state would be more than the identifiable directions"
             )
 
-    def _check_same(self) -> None:
+    def _require_same(self) -> None:
         """The trajectory's policy and rewards are those of the landscape."""
         problem, d = self.trajectory.problem, self.landscape.d
         same = problem.d == d
@@ -367,10 +367,10 @@ class _Chain:
 
     def _refuse(self, number: int) -> None:
         outputs = self.trajectory.group_size * self.trajectory.batch_size
-        if number * outputs * _LEAST**self.r > ENTRIES_LIMIT:
+        if number * outputs * FEWEST_NODES**self.r > ENTRIES_LIMIT:
             # Too long a whole number has no float; its logarithm has.
             raise InfeasibleError(
-                f"10^{log10(number):.1f} outcomes of {outputs} outputs at {_LEAST**self.r} grid "
+                f"10^{log10(number):.1f} outcomes of {outputs} outputs at {FEWEST_NODES**self.r} grid "
                 f"points, the fewest, are more than {ENTRIES_LIMIT:.0e} entries: take a smaller "
                 "group or batch"
             )
@@ -475,7 +475,7 @@ class _Chain:
         first, last = [], []
         for a, b, c in zip(low, high, scale, strict=True):
             one, two = floor(asinh(a / c) / spacing), ceil(asinh(b / c) / spacing)
-            short = max(0, _LEAST - (two - one + 1))
+            short = max(0, FEWEST_NODES - (two - one + 1))
             first.append(one - short // 2)
             last.append(two + short - short // 2)
         return _Grid(tuple(scale.tolist()), spacing, tuple(first), tuple(last))

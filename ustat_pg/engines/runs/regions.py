@@ -48,7 +48,7 @@ class Ball:
 
     @property
     def label(self) -> str:
-        """Its definition in words."""
+        """The definition in words."""
         within = "" if self.basis is None else f",basis={self.basis.tolist()}"
         return f"ball({self.centre.tolist()},{self.radius!r}{within})"
 
@@ -105,7 +105,7 @@ class Box:
 
     @property
     def label(self) -> str:
-        """Its definition in words."""
+        """The definition in words."""
         return f"box({self.low.tolist()},{self.high.tolist()})"
 
     def project(self, theta: Array) -> Array:

@@ -1,0 +1,23 @@
+"""What tests of the command share."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulations.__main__ import main
+from tests.support.commands import refusal_of
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Asks the command for what it refuses: one line, exit code 2, and no file is written."""
+    folder = tmp_path / "nothing"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def ask(words):
+        said = refusal_of(capsys, main, *words)
+        assert not any(path.is_file() for path in folder.rglob("*"))
+        return said
+
+    return ask
