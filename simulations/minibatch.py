@@ -82,9 +82,8 @@ def checks(cases: Iterable[Case]) -> Iterator[Check]:
         for baseline in ("grpo", "vanilla"):
             value = gradient_mse(moments, baseline, group_size, batch_size, design).mse
             wrong = rivals(moments, group_size, batch_size, design) if baseline == "grpo" else {}
-            yield Check(
-                f"{entry.name} G={group_size} B={batch_size} {design}: {baseline}",
-                entry.origin,
+            yield entry.check(
+                f"G={group_size} B={batch_size} {design}: {baseline}",
                 mean_of(cell, mse_of(baseline)),
                 equal(value, wrong, scale=value),
             )

@@ -63,9 +63,8 @@ def _grpo(entry: BanditEntry, group_size: int) -> Check:
     """The theorem's formula, with its rivals."""
     moments = entry.problem.moments()
     value = gradient_mse(moments, "grpo", group_size).mse
-    return Check(
-        f"{entry.name} G={group_size}: grpo",
-        entry.origin,
+    return entry.check(
+        f"G={group_size}: grpo",
         mean_of(GradientCell(entry.problem, group_size), mse_of("grpo")),
         equal(value, rivals(moments, group_size), scale=value),
     )

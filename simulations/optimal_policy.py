@@ -6,12 +6,10 @@ Laplace transform of the gap is smaller for every constant than for grpo and for
 one cdf lies under the other. In small groups grpo still pays for its own noise, and constants near V
 beat it.
 
-Assumption 2 in the norm, E[‖s‖² a | x] = 0, is not enough. There a constant other than V has more
-mass near 0, one weight below the oracle's; where curvatures are unequal both may be, and the whole
-law of a constant's gap stochastically smaller.
-
-For logits linear in θ, E[s sᵀ a | x] is the Hessian of V(x). So at an interior optimum it averages to
--Λ, neither form can hold, and a constant below V beats the oracle: in one direction V - λ/F.
+Assumption 2 in the norm, E[‖s‖² a | x] = 0, is not enough: there a constant other than V has more
+mass near 0, and where curvatures are unequal its whole law may be stochastically smaller. For logits
+linear in θ, E[s sᵀ a | x] is the Hessian of V(x); at an interior optimum it averages to -Λ, neither
+form can hold, and a constant below V beats the oracle: in one direction V - λ/F.
 
 Falsified by a law, a transform or a weight on the wrong side, or of another size.
 
@@ -25,15 +23,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from ustat_pg.checks import equal, positive
-from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, GradientCell, Pit
-from ustat_pg.experiment import Check, Claim, LawExcess, LawShare, Linear, Point
-from ustat_pg.predictions import gap_transform, stationary_covariance, sup_distance
+from ustat_pg.engines import Decay, Estimator, GapTransform, GradientCell, Pit
+from ustat_pg.experiment import Check, Claim, LawExcess, Linear
+from ustat_pg.predictions import gap_transform, sup_distance
 
-from .problems import Suite, mse_of
+from .problems import Suite, mse_of, word
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import at_optimum, moments_of, weight_terms
+from .problems.optima import GRPO, ORACLE, VANILLA, at_optimum, constant, moments_of
 from .problems.runs import NearOptimum
+from .problems.weights import factors, weight_difference
 
 STEM = "optimal_policy"
 
@@ -43,25 +41,31 @@ EVERYWHERE = "the order holds without the assumption"
 AT_ONCE = "the order holds for grpo at every G"
 RIVALS = (NORM, REVERSED, EVERYWHERE, AT_ONCE)
 
-GRPO, ORACLE, VANILLA = Estimator("grpo"), Estimator("oracle"), Estimator("vanilla")
-
 CURVED = 0.02
 """How far the law of a finite run may be off the linear recursion's, as a probability."""
 
+RUNS = {
+    "ordered": (2.0, 40.0, 1.5),
+    "uneven": (0.7, 20.0, None),
+    "norm only": (2.0, 20.0, None),
+    "bowl": (2.0, 40.0, 0.5),
+}
+"""c λ in the flattest direction, t₀ and the radius of Θ, by family of landscapes: runs on the ordered
+ones do not leave Θ, and in the flatter direction of the uneven ones errors fade slowly.
+"""
 
-def constant(value: float) -> Estimator:
-    """The baseline that is this number."""
-    return Estimator("constant", float(value))
+
+def runs_on(
+    family: str, entry: LandscapeEntry, steps: int = 120, group_size: int = 2
+) -> NearOptimum:
+    """Runs from the optimum under c/(t + t₀), on a landscape of a family."""
+    exponent, t0, radius = RUNS[family]
+    schedule = Decay(exponent / float(entry.problem.curvatures[0]), t0)
+    return NearOptimum(entry, group_size, steps, schedule, radius=radius)
 
 
-def _name(estimator: Estimator) -> str:
-    value = estimator.constant
-    return estimator.baseline if value is None else f"constant {value:.4g}"
-
-
-def law_of(runs: NearOptimum, estimator: Estimator) -> WeightedChi2:
-    """The law of the gap after the last step."""
-    return WeightedChi2(runs.weights(estimator))
+def _at(runs: NearOptimum) -> str:
+    return f"G={runs.group_size} T={runs.steps}"
 
 
 def _by_transform(
@@ -74,135 +78,53 @@ def _by_transform(
         (GapTransform(estimator, runs.steps, times), sign)
         for estimator, sign in ((better, 1.0), (worse, -1.0))
     )
-    return Check(
-        f"{_at(runs)}: transform of {_name(better)} above {_name(worse)}, s={rate:g}",
-        runs.entry.origin,
+    return runs.entry.check(
+        f"{_at(runs)}: transform of {word(better)} above {word(worse)}, s={rate:g}",
         Linear(runs.training, transforms),
         positive(high - low, [rival], scale=1.0),
     )
 
 
-def _at(runs: NearOptimum) -> str:
-    return f"{runs.entry.name} G={runs.group_size} T={runs.steps}"
-
-
 def _by_law(runs: NearOptimum, better: Estimator, worse: Estimator, rival: str) -> Iterator[Check]:
     """The law of one baseline's gap above that of another by as much as predicted, nowhere below."""
-    distance = sup_distance(law_of(runs, better), law_of(runs, worse))
+    distance = sup_distance(runs.law(better), runs.law(worse))
     edges, cell = runs.weights(ORACLE), runs.training
     first, second = (Pit(estimator, runs.steps, edges) for estimator in (better, worse))
-    name = f"{_at(runs)}: law of {_name(better)} over {_name(worse)}"
-    yield Check(
-        f"{name}: by how much",
-        runs.entry.origin,
-        LawExcess(cell, first, second),
-        equal(distance, {rival: 0.0}, scale=1.0, relative_margin=0.04, digits=CURVED),
-    )
-    yield Check(
-        f"{name}: nowhere below",
-        runs.entry.origin,
-        LawExcess(cell, second, first),
-        equal(0.0, {rival: distance}, scale=1.0, relative_margin=0.04, digits=CURVED / 2),
-    )
-
-
-def _gain(
-    name: str,
-    entry: LandscapeEntry,
-    functional: Linear,
-    gain: float,
-    rival: str,
-    digits: float = 0.0,
-) -> Iterator[Check]:
-    """A difference is positive, and of the size predicted."""
-    yield Check(name, entry.origin, functional, positive(gain, [rival], scale=gain))
-    yield Check(
-        f"{name}: by how much",
-        entry.origin,
-        functional,
-        equal(gain, digits=digits, relative_margin=0.3 if digits else 0.1),
-    )
-
-
-def runs_at(
-    entry: LandscapeEntry,
-    group_size: int,
-    steps: int,
-    exponent: float,
-    t0: float,
-    radius: float | None,
-) -> NearOptimum:
-    """Runs from the optimum under c/(t + t₀), with c λ the exponent in the flattest direction."""
-    rates = Decay(exponent / float(entry.problem.curvatures[0]), t0)
-    return NearOptimum(entry, group_size, steps, rates, radius=radius)
-
-
-def ordered_runs(entry: LandscapeEntry, group_size: int, steps: int = 120) -> NearOptimum:
-    """Runs on a ball that they do not leave."""
-    return runs_at(entry, group_size, steps, 2.0, 40.0, 1.5)
-
-
-def uneven_runs(entry: LandscapeEntry, steps: int) -> NearOptimum:
-    """Runs whose errors in the flatter direction fade slowly."""
-    return runs_at(entry, 2, steps, 0.7, 20.0, None)
-
-
-def crossing_runs(entry: LandscapeEntry) -> NearOptimum:
-    """A short run, for exact expectations on a plane."""
-    return runs_at(entry, 2, 40, 2.0, 20.0, None)
-
-
-def linear_runs(entry: LandscapeEntry) -> NearOptimum:
-    """Runs on a problem whose logits are linear in θ."""
-    return runs_at(entry, 2, 120, 2.0, 40.0, 0.5)
+    for name, excess, value, wrong, error in (
+        ("by how much", LawExcess(cell, first, second), distance, 0.0, CURVED),
+        ("nowhere below", LawExcess(cell, second, first), 0.0, distance, CURVED / 2),
+    ):
+        yield runs.entry.check(
+            f"{_at(runs)}: law of {word(better)} over {word(worse)}: {name}",
+            excess,
+            equal(value, {rival: wrong}, scale=1.0, relative_margin=0.04, digits=error),
+        )
 
 
 def _ordered(entry: LandscapeEntry, full: bool) -> Iterator[Check]:
     """The matrix form holds: every constant loses to the oracle, and to grpo in groups of 8."""
     value, steps = float(entry.problem.maximum), 120 if full else 80
-    runs = ordered_runs(entry, 8, steps)
+    runs = runs_on("ordered", entry, steps, 8)
     for estimator in (VANILLA, constant(value + 0.4)):
         for better in (GRPO, ORACLE):
             for rate in (0.5, 10.0) if full else (2.0,):
                 yield _by_transform(runs, better, estimator, rate, REVERSED)
         yield from _by_law(runs, GRPO, estimator, REVERSED)
     yield _by_transform(runs, ORACLE, constant(value - 0.25), 2.0, REVERSED)
-    small = ordered_runs(entry, 4, steps)
+    small = runs_on("ordered", entry, steps, 4)
     yield _by_transform(small, constant(value + 0.1), GRPO, 2.0, AT_ONCE)
-
-
-def weight_gain(
-    entry: LandscapeEntry, better: Estimator, worse: Estimator, axis: int, c: float
-) -> Linear:
-    """The limit weight of one baseline in an eigendirection less that of another, at G = 1, from
-    gradients at the optimum.
-    """
-    landscape = entry.problem
-    unit = np.eye(len(landscape.curvatures))[axis]
-    terms = [
-        (quantity, sign * share)
-        for estimator, sign in ((worse, 1.0), (better, -1.0))
-        for quantity, share in weight_terms(landscape, estimator, unit, c)
-    ]
-    return Linear(GradientCell(at_optimum(landscape), 1), tuple(terms))
-
-
-def factors(entry: LandscapeEntry, c: float) -> np.ndarray:
-    """The limit weight of a variance of 1 in each eigendirection, (r,)."""
-    curvatures = entry.problem.curvatures
-    unit = stationary_covariance(curvatures, np.eye(len(curvatures)), c)
-    return np.asarray(curvatures * np.diagonal(unit) / 2)
 
 
 def _ordered_weights(entry: LandscapeEntry) -> Iterator[Check]:
     """Every weight of a constant above the oracle's, by (V - b)² F times its factor."""
     landscape = entry.problem
     value, c = float(landscape.maximum), 2 / float(landscape.curvatures[0])
-    for axis, factor in enumerate(factors(entry, c).tolist()):
+    for axis, factor in enumerate(factors(entry.problem.curvatures, c).tolist()):
         gain = factor * 0.4**2 / len(landscape.curvatures)
-        functional = weight_gain(entry, ORACLE, constant(value + 0.4), axis, c)
-        name = f"{entry.name} w{axis + 1}: constant V + 0.4 above the oracle"
-        yield from _gain(name, entry, functional, gain, REVERSED)
+        above, unit = constant(value + 0.4), np.eye(len(landscape.curvatures))[axis]
+        functional = weight_difference(landscape, above, ORACLE, unit, c, group_size=1)
+        name = f"w{axis + 1}: constant V + 0.4 above the oracle"
+        yield from entry.gains(name, functional, gain, REVERSED)
 
 
 def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
@@ -211,12 +133,12 @@ def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
     """
     better, c = constant(0.7), 0.7 / float(entry.problem.curvatures[0])
     # Variances at G = 1 along the flatter direction: 1/8 of the oracle, ½(1 - b)² of a constant b.
-    factor = float(factors(entry, c)[0])
+    factor = float(factors(entry.problem.curvatures, c)[0])
     gain = factor * 0.125 - factor * 0.5 * 0.3**2
-    functional = weight_gain(entry, better, ORACLE, 0, c)
-    name = f"{entry.name}: the weight of the oracle above constant 0.7"
-    yield from _gain(name, entry, functional, gain, NORM)
-    yield from _by_law(uneven_runs(entry, steps), better, ORACLE, NORM)
+    functional = weight_difference(entry.problem, ORACLE, better, np.eye(2)[0], c, group_size=1)
+    name = ": the weight of the oracle above constant 0.7"
+    yield from entry.gains(name, functional, gain, NORM)
+    yield from _by_law(runs_on("uneven", entry, steps), better, ORACLE, NORM)
 
 
 def best_constant(entry: LandscapeEntry) -> float:
@@ -238,26 +160,18 @@ def _correlation(entry: LandscapeEntry) -> Check:
     terms = tuple(
         (mse_of("constant", centre + sign * step), -sign / (4 * step)) for sign in (1.0, -1.0)
     )
-    return Check(
-        f"{entry.name}: E[‖s‖² a] = -tr Λ",
-        entry.origin,
-        Linear(GradientCell(problem, 1), terms),
-        equal(-float(entry.problem.curvatures.sum()), {EVERYWHERE: 0.0}),
-    )
+    statement = equal(-float(entry.problem.curvatures.sum()), {EVERYWHERE: 0.0})
+    return entry.check(": E[‖s‖² a] = -tr Λ", Linear(GradientCell(problem, 1), terms), statement)
 
 
 def _linear(entry: LandscapeEntry) -> Iterator[Check]:
     """Logits linear in θ: a constant below V beats the oracle in whole runs, by as much as predicted."""
-    runs, better = linear_runs(entry), constant(best_constant(entry))
+    runs, better = runs_on("bowl", entry), constant(best_constant(entry))
     times = runs.steps + 40.0
-    gaps = tuple(
-        (Gap(estimator, runs.steps, times), sign)
-        for estimator, sign in ((ORACLE, 1.0), (better, -1.0))
-    )
     gain = times * (sum(runs.weights(ORACLE)) - sum(runs.weights(better)))
     name = f"{_at(runs)}: oracle's mean gap above that of V - λ/F"
-    functional = Linear(runs.training, gaps)
-    yield from _gain(name, entry, functional, gain, EVERYWHERE, digits=0.05 * gain)
+    functional, digits = runs.gap_difference(ORACLE, better, times), 0.05 * gain
+    yield from entry.gains(name, functional, gain, EVERYWHERE, digits=digits, relative_margin=0.3)
     yield from _by_law(runs, better, ORACLE, EVERYWHERE)
 
 
@@ -270,7 +184,7 @@ def _checks(suite: Suite) -> Iterator[Check]:
     for entry in landscapes["uneven"]:
         yield from _uneven(entry, 400 if smoke else 1000)
     # The norm form alone and equal curvatures: a constant has more mass near 0.
-    short = crossing_runs(landscapes["norm only"][0])
+    short = runs_on("norm only", landscapes["norm only"][0], 40)
     yield _by_transform(short, constant(0.2), ORACLE, 5.0, NORM)
     for entry in landscapes["bowl"]:
         yield _correlation(entry)
@@ -282,29 +196,3 @@ def _checks(suite: Suite) -> Iterator[Check]:
 def claim(suite: Suite) -> Claim:
     """The order where the assumption holds, and what happens where it does not."""
     return Claim(STEM, RIVALS, tuple(_checks(suite)))
-
-
-LEVELS = (*(k / 32 for k in range(1, 32)), 2000 / 2048, 2030 / 2048)
-"""Quantiles of the oracle's law at which cdfs are shown, on the edges of bins."""
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """The laws of the gap, as cdfs over the oracle's quantiles, for baselines on three problems."""
-    ordered, crossing, uneven = (
-        suite.landscapes[name][0] for name in ("ordered", "norm only", "uneven")
-    )
-    for runs, estimators in (
-        (ordered_runs(ordered, 8), (ORACLE, GRPO, constant(0.9), VANILLA)),
-        (crossing_runs(crossing), (ORACLE, constant(0.2))),
-        (uneven_runs(uneven, 1000), (ORACLE, constant(0.7))),
-    ):
-        oracle, cell = law_of(runs, ORACLE), runs.training
-        for estimator in estimators:
-            law, pit = law_of(runs, estimator), Pit(estimator, runs.steps, runs.weights(ORACLE))
-            for number, level in enumerate(LEVELS):
-                place = float(oracle.ppf(level))
-                at = {"problem": runs.entry.name, "group_size": runs.group_size}
-                at["gap"] = place / float(oracle.mean())
-                # Lines want more points than the eye does.
-                share = LawShare(cell, pit, level) if number % 2 else None
-                yield Point(STEM, estimator.label, at, float(law.cdf(place)), share)

@@ -23,13 +23,13 @@ from itertools import chain
 
 import numpy as np
 
-from ustat_pg.checks import equal, positive
-from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
+from ustat_pg.checks import equal
+from ustat_pg.engines import Estimator, GradientCell
+from ustat_pg.experiment import Check, Claim, Linear
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
-from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
+from .problems import BanditEntry, Entry, Suite, mse_of, two_valued, word
 from .problems.bandits import prompts
 
 STEM = "optimality"
@@ -85,13 +85,8 @@ def _beats(
     functional, gain, high = _difference(entry, group_size, worse, better)
     if not gain > 0.01 * high:
         return
-    name = f"{entry.name} G={group_size}: {_word(better)} beats {_word(worse)}"
-    yield Check(name, entry.origin, functional, positive(gain, [rival], scale=high))
-    yield Check(f"{name}: by how much", entry.origin, functional, equal(gain, scale=high))
-
-
-def _word(baseline: Named) -> str:
-    return baseline[0] if baseline[1] is None else f"{baseline[0]} {baseline[1]:.4g}"
+    name = f"G={group_size}: {word(Estimator(*better))} beats {word(Estimator(*worse))}"
+    yield from entry.gains(name, functional, gain, rival, scale=high)
 
 
 def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -102,9 +97,8 @@ def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         functional, _, high = _difference(
             entry, group_size, ("constant", constant), ("oracle", None)
         )
-        yield Check(
-            f"{entry.name} G={group_size}: constant {constant:.4g} exceeds the oracle",
-            entry.origin,
+        yield entry.check(
+            f"G={group_size}: constant {constant:.4g} exceeds the oracle",
             functional,
             equal(trace * (value - constant) ** 2 / group_size, scale=high),
         )
@@ -121,9 +115,8 @@ def outside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     for step in (-(high - low) / 2, (high - low) / 2) if high > low else ():
         constant = float(moments.optimal_baseline[0]) + step
         functional, _, scale = _difference(entry, group_size, ("constant", constant), best)
-        yield Check(
-            f"{entry.name} G={group_size}: b* {step:+.4g}",
-            entry.origin,
+        yield entry.check(
+            f"G={group_size}: b* {step:+.4g}",
             functional,
             equal(float(moments.fisher_trace[0]) * step**2 / group_size, scale=scale),
         )
@@ -145,9 +138,8 @@ def thresholds(entry: BanditEntry) -> Iterator[Check]:
         yield from _beats(entry, 2 * int(balance) + 1, grpo, vanilla, HALF)
     if balance < 30 and abs(balance - round(balance)) < 1e-9 and balance >= 2:
         functional, _, high = _difference(entry, round(balance), grpo, vanilla)
-        yield Check(
-            f"{entry.name} G={round(balance)}: grpo = vanilla",
-            entry.origin,
+        yield entry.check(
+            f"G={round(balance)}: grpo = vanilla",
             functional,
             equal(0.0, scale=high),
         )
@@ -157,16 +149,14 @@ def _figures(entry: BanditEntry) -> Iterator[Check]:
     """Figures worked out by hand on the skewed problem, as printed; norm-weighted is grpo at G = 2."""
     for (group_size, baseline), figure in FIGURES.items():
         digits = 0.05 if figure > 11 else 0.0005
-        yield Check(
-            f"{entry.name} G={group_size}: {baseline} x 1e3 = {figure}",
-            entry.origin,
+        yield entry.check(
+            f"G={group_size}: {baseline} x 1e3 = {figure}",
             Linear(GradientCell(entry.problem, group_size), ((mse_of(baseline), 1e3),)),
             equal(figure, relative_margin=0.05, digits=digits),
         )
     cell = GradientCell(entry.problem, 2)
-    yield Check(
-        f"{entry.name} G=2: norm-weighted = grpo",
-        entry.origin,
+    yield entry.check(
+        "G=2: norm-weighted = grpo",
         Linear(cell, ((mse_of("norm-weighted"), 1.0), (mse_of("grpo"), -1.0))),
         equal(0.0, scale=gradient_mse(entry.problem.moments(), "grpo", 2).mse),
     )
@@ -198,53 +188,3 @@ def _checks(suite: Suite) -> Iterator[Check]:
 def claim(suite: Suite) -> Claim:
     """The corollary where it holds, its failures where it does not, and the printed figures."""
     return Claim(STEM, RIVALS, tuple(_checks(suite)))
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """Where grpo beats no baseline, over (pass rate, G); and the map of Assumption 2."""
-    yield from _frontier()
-    yield from _map()
-
-
-def _frontier() -> Iterator[Point]:
-    """MSE_grpo / MSE_vanilla for 64 equal arms, some of them rewarded; measured on every third."""
-    arms = 64
-    group_sizes = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
-    rewarded = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 22, 26, 30, 36, 42, 48, 54, 60)
-    for i, count in enumerate(rewarded):
-        problem = two_valued([1 / arms] * arms, [1] * count + [0] * (arms - count))
-        moments = problem.moments()
-        for j, group_size in enumerate(group_sizes):
-            prediction = gradient_mse(moments, "grpo", group_size)
-            functional = None
-            if i % 3 == 0 and j % 3 == 0:
-                cell = GradientCell(problem, group_size)
-                functional = Ratio(
-                    mean_of(cell, mse_of("grpo")),
-                    mean_of(cell, mse_of("vanilla")),
-                    prediction.vanilla_mse,
-                )
-            at = {"pass_rate": count / arms, "group_size": group_size}
-            yield Point(
-                "frontier", "ratio", at, prediction.mse / prediction.vanilla_mse, functional
-            )
-
-
-def _map() -> Iterator[Point]:
-    """MSE against the correlation of ‖s‖² and reward, pass rate 1/2 throughout.
-
-    One arm of probability 1/2 and four of 1/8: ‖s‖² takes two values, with probability 1/2 each, and
-    success chances (1 ∓ ρ)/2 on them give the correlation ρ.
-    """
-    group_size = 8
-    for correlation in np.linspace(-1, 1, 21).round(2).tolist():
-        chances = [(1 - correlation) / 2, *[(1 + correlation) / 2] * 4]
-        problem = two_valued([0.5, 0.125, 0.125, 0.125, 0.125], chances)
-        moments, cell = problem.moments(), GradientCell(problem, group_size)
-        at = {"correlation": correlation, "group_size": group_size}
-        for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
-            value = gradient_mse(moments, baseline, group_size).mse
-            yield Point("map", baseline, at, value, mean_of(cell, mse_of(baseline)), True)
-        # It has no closed form; its curve is enumerated.
-        functional = mean_of(cell, mse_of("norm-weighted"))
-        yield Point("map", "norm-weighted", at, None, functional, True)

@@ -60,9 +60,8 @@ def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Che
         "ratio 1 + 1/G": 1 / group_size,
         "ratio (G/(G-1))^2": (group_size / (group_size - 1)) ** 2 - 1,
     }
-    yield Check(
-        f"{entry.name} G={group_size} B={batch_size}: ratio - 1",
-        entry.origin,
+    yield entry.check(
+        f"G={group_size} B={batch_size}: ratio - 1",
         _excess(GradientCell(entry.problem, group_size, batch_size)),
         equal(ratio - 1, wrong, scale=ratio),
     )
@@ -81,9 +80,8 @@ def _slope(entry: BanditEntry, batch_size: int) -> Iterator[Check]:
         wrong = {"excess of order 1/G^2 at one prompt": -2.0}
     else:
         wrong = {"excess of order 1/G in a minibatch": -1.0}
-    yield Check(
-        f"{entry.name} G={SMALL}..{LARGE} B={batch_size}: order of ratio - 1",
-        entry.origin,
+    yield entry.check(
+        f"G={SMALL}..{LARGE} B={batch_size}: order of ratio - 1",
         LogSlope(
             abscissae,
             tuple(_excess(GradientCell(entry.problem, g, batch_size)) for g in (SMALL, LARGE)),

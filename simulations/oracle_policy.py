@@ -27,19 +27,15 @@ from math import log, sqrt
 import numpy as np
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Decay, Estimator, Gap, GradientCell
-from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
-from ustat_pg.predictions import (
-    covariance_parts,
-    limit_weights,
-    stationary_covariance,
-    weight_derivatives,
-)
+from ustat_pg.engines import Decay
+from ustat_pg.experiment import Check, Claim, Linear, LogSlope
+from ustat_pg.predictions import limit_weights
 
 from .problems import Suite
-from .problems.landscapes import LandscapeEntry
-from .problems.optima import at_optimum, covariance_of, weight_terms
+from .problems.landscapes import LandscapeEntry, Landscapes
+from .problems.optima import GRPO, ORACLE, parts_of
 from .problems.runs import NearOptimum
+from .problems.weights import constants, difference, scale
 
 STEM = "oracle_policy"
 
@@ -48,8 +44,6 @@ THIRD = "order G^-3"
 ENDPOINT = "one weight at every endpoint"
 RIVALS = (FIRST, THIRD, ENDPOINT)
 ORDERS = {FIRST: -1.0, THIRD: -3.0}
-
-GRPO, ORACLE = Estimator("grpo"), Estimator("oracle")
 
 OFFSET = 60.0
 """t₀ of the rates c/(t + t₀)."""
@@ -66,54 +60,6 @@ def pairs(group_size: int) -> int:
     return group_size * (group_size - 1)
 
 
-def scale(entry: LandscapeEntry) -> float:
-    """c of the rates, such that c λ = 2 in the flattest direction."""
-    return 2 / float(entry.problem.curvatures[0])
-
-
-def _large_group(entry: LandscapeEntry) -> np.ndarray:
-    """The oracle's covariance as G grows, or, where all prompts agree, G times it."""
-    landscape = entry.problem
-    group_size = 1 if len(landscape.context_probs) == 1 else 10**9
-    return covariance_of(landscape, "oracle", group_size)
-
-
-def constants(entry: LandscapeEntry) -> np.ndarray:
-    """C of every weight, (r,): what B G(G-1) times the difference tends to."""
-    landscape = entry.problem
-    change = 2 * (covariance_of(landscape, "grpo", 2) - covariance_of(landscape, "oracle", 2))
-    # The oracle's covariance of a large group: its eigenvectors are those that the limit knows.
-    return weight_derivatives(landscape.curvatures, _large_group(entry), change, scale(entry))
-
-
-def axes(entry: LandscapeEntry) -> np.ndarray:
-    """Eigenvectors of the limit weights, as columns, ascending, (r, r)."""
-    curvatures = entry.problem.curvatures
-    gamma = stationary_covariance(curvatures, _large_group(entry), scale(entry))
-    root = np.sqrt(curvatures)
-    return np.asarray(np.linalg.eigh(root[:, None] * gamma * root)[1])
-
-
-def difference(
-    entry: LandscapeEntry,
-    group_size: int,
-    batch_size: int = 1,
-    weight: int = 0,
-    away: float | np.ndarray = 0.0,
-    times: float = 1,
-) -> Linear:
-    """``times`` w_k(grpo) - w_k(oracle) to first order, from gradients at the optimum + ``away``."""
-    landscape, axis = entry.problem, axes(entry)[:, weight]
-    terms = [
-        (quantity, sign * times * share)
-        for estimator, sign in ((GRPO, 1.0), (ORACLE, -1.0))
-        for quantity, share in weight_terms(landscape, estimator, axis, scale(entry), away)
-    ]
-    return Linear(
-        GradientCell(landscape.at(landscape.maximiser + away), group_size, batch_size), tuple(terms)
-    )
-
-
 def _slope(
     entry: LandscapeEntry, group_sizes: tuple[int, ...], weight: int, exactly: bool
 ) -> Check:
@@ -123,17 +69,16 @@ def _slope(
     constant = float(constants(entry)[weight])
     values = tuple(constant / pairs(g) for g in group_sizes)
     places = tuple(0.5 * log(pairs(g)) if exactly else log(g) for g in group_sizes)
-    return Check(
-        f"{_name(entry, weight)} G={group_sizes[0]}..{group_sizes[-1]}: order on "
-        + ("½ log G(G-1)" if exactly else "log G"),
-        entry.origin,
+    axis = "½ log G(G-1)" if exactly else "log G"
+    return entry.check(
+        f"{_at(entry, weight)}G={group_sizes[0]}..{group_sizes[-1]}: order on {axis}",
         LogSlope(places, tuple(difference(entry, g, weight=weight) for g in group_sizes), values),
         equal(float(np.polyfit(places, np.log(values), 1)[0]), ORDERS, relative_margin=0.25),
     )
 
 
-def _name(entry: LandscapeEntry, weight: int) -> str:
-    return entry.name + (f" w{weight + 1}" if len(entry.problem.curvatures) > 1 else "")
+def _at(entry: LandscapeEntry, weight: int) -> str:
+    return f"w{weight + 1} " if len(entry.problem.curvatures) > 1 else ""
 
 
 def _gradients(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
@@ -141,12 +86,9 @@ def _gradients(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[
     for k, constant in enumerate(constants(entry).tolist()):
         yield _slope(entry, group_sizes, k, exactly=True)
         for group_size in group_sizes[:2]:
-            yield Check(
-                f"{_name(entry, k)} G={group_size}: G(G-1) times the difference",
-                entry.origin,
-                difference(entry, group_size, weight=k, times=pairs(group_size)),
-                equal(constant),
-            )
+            functional = difference(entry, group_size, weight=k, times=pairs(group_size))
+            name = f"{_at(entry, k)}G={group_size}: G(G-1) times the difference"
+            yield entry.check(name, functional, equal(constant))
 
 
 def runs_at(entry: LandscapeEntry, group_size: int, steps: int) -> NearOptimum:
@@ -155,64 +97,48 @@ def runs_at(entry: LandscapeEntry, group_size: int, steps: int) -> NearOptimum:
     return replace(runs, radius=REACH * sqrt(float(np.linalg.eigvalsh(runs.spread()).max())))
 
 
-def _runs(entry: LandscapeEntry, group_size: int, steps: int, times: float = 1) -> Linear:
+def gaps(runs: NearOptimum, times: float = 1) -> Linear:
     """``times`` (T + t₀) (E gap_grpo - E gap_oracle) after T steps."""
-    weights = tuple(
-        (Gap(estimator, steps, steps + OFFSET), times * sign)
-        for estimator, sign in ((GRPO, 1.0), (ORACLE, -1.0))
-    )
-    return Linear(runs_at(entry, group_size, steps).training, weights)
+    return runs.gap_difference(GRPO, ORACLE, runs.steps + OFFSET, times)
 
 
-def _expected(entry: LandscapeEntry, group_size: int, steps: int) -> float:
+def _expected(runs: NearOptimum) -> float:
     """(T + t₀) (E gap_grpo - E gap_oracle) of the linear recursion."""
-    runs = NearOptimum(entry, group_size, steps, Decay(scale(entry), OFFSET))
-    return (steps + OFFSET) * runs.expected(GRPO) - (steps + OFFSET) * runs.expected(ORACLE)
+    end = runs.steps + OFFSET
+    return end * runs.expected(GRPO) - end * runs.expected(ORACLE)
 
 
 def _whole_runs(
     entry: LandscapeEntry, group_sizes: tuple[int, ...], ends: tuple[int, ...]
 ) -> Iterator[Check]:
     """The same in whole training runs: the order in G, and the size at every T."""
-    first = ends[0]
-    yield Check(
-        f"{entry.name} G={group_sizes[0]}..{group_sizes[-1]}: order of the mean gaps' difference, "
-        f"T={first}",
-        entry.origin,
-        LogSlope(
-            tuple(0.5 * log(pairs(g)) for g in group_sizes),
-            tuple(_runs(entry, g, first) for g in group_sizes),
-            tuple(_expected(entry, g, first) for g in group_sizes),
-        ),
+    first, places = ends[0], tuple(0.5 * log(pairs(g)) for g in group_sizes)
+    runs = [runs_at(entry, g, first) for g in group_sizes]
+    yield entry.check(
+        f"G={group_sizes[0]}..{group_sizes[-1]}: order of the mean gaps' difference, T={first}",
+        LogSlope(places, tuple(map(gaps, runs)), tuple(map(_expected, runs))),
         equal(-2.0, ORDERS, digits=ALLOWANCE / (first + OFFSET), relative_margin=0.25),
     )
     for end in ends:
-        value = _expected(entry, 2, end)
-        yield Check(
-            f"{entry.name} G=2: difference of the mean gaps, T={end}",
-            entry.origin,
-            _runs(entry, 2, end),
-            equal(value, digits=value * ALLOWANCE / (end + OFFSET), relative_margin=0.2),
-        )
+        pair = runs_at(entry, 2, end)
+        value = _expected(pair)
+        digits = value * ALLOWANCE / (end + OFFSET)
+        statement = equal(value, digits=digits, relative_margin=0.2)
+        yield entry.check(f"G=2: difference of the mean gaps, T={end}", gaps(pair), statement)
 
 
-def _variant(entry: LandscapeEntry, name: str, functional: Linear) -> Check:
-    """The constant again, in other circumstances."""
-    return Check(
-        f"{entry.name} {name}", entry.origin, functional, equal(float(constants(entry)[0]))
-    )
-
-
-def _batch(entry: LandscapeEntry) -> Check:
-    """Two prompts in a minibatch halve the difference."""
-    functional = difference(entry, 2, 2, times=4)
-    return _variant(entry, "B=2 G=2: B G(G-1) times the difference", functional)
-
-
-def _along_flat(entry: LandscapeEntry) -> Check:
-    """Far along a flat direction that the covariance does not see, the same constant."""
-    functional = difference(entry, 2, away=4 * entry.problem.flat[:, 0], times=2)
-    return _variant(entry, "G=2: 4 away in the flat direction", functional)
+def _variants(landscapes: Landscapes) -> Iterator[Check]:
+    """The constant again: two prompts in a minibatch halve the difference, and far along a flat
+    direction that the covariance does not see it is the same.
+    """
+    for entry in landscapes["quarrel"]:
+        constant = equal(float(constants(entry)[0]))
+        halved = difference(entry, 2, 2, times=4)
+        yield entry.check("B=2 G=2: B G(G-1) times the difference", halved, constant)
+    for entry in landscapes["flat triple"]:
+        constant = equal(float(constants(entry)[0]))
+        far = difference(entry, 2, away=4 * entry.problem.flat[:, 0], times=2)
+        yield entry.check("G=2: 4 away in the flat direction", far, constant)
 
 
 ENDS = (-2.0, 2.0)
@@ -225,14 +151,12 @@ def _ends(entry: LandscapeEntry) -> Check:
     points, values = [], []
     for end in ENDS:
         away = np.array([0.0, end])
-        moments = landscape.at(landscape.maximiser + away).moments()
-        # σ²F along the direction that is identified, the first coordinate; G(G-1) = 2.
-        second = covariance_parts(moments, np.eye(2)[:, :1])[2] / 2
+        # G(G-1) = 2.
+        pair = parts_of(landscape, away)[2] / 2
         points.append(difference(entry, 2, away=away))
-        values.append(float(limit_weights(landscape.curvatures, second, scale(entry))[0]))
-    return Check(
-        f"{entry.name} G=2: log ratio of the differences at two endpoints",
-        entry.origin,
+        values.append(float(limit_weights(landscape.curvatures, pair, scale(entry))[0]))
+    return entry.check(
+        "G=2: log ratio of the differences at two endpoints",
         LogSlope((0.0, 1.0), tuple(points), tuple(values)),
         equal(log(values[1] / values[0]), {ENDPOINT: 0.0}, relative_margin=0.2),
     )
@@ -254,39 +178,10 @@ def _checks(suite: Suite) -> Iterator[Check]:
             yield from _whole_runs(entry, (2, 4, 8), (200,) if number else (200, 800))
     if not smoke:
         yield from _gradients(landscapes["slopes"][0], (2, 4))
-    yield from map(_batch, landscapes["quarrel"])
-    yield from map(_along_flat, landscapes["flat triple"])
+    yield from _variants(landscapes)
     yield from map(_ends, landscapes["mixture"])
 
 
 def claim(suite: Suite) -> Claim:
     """The difference at the optimum and in whole runs, its order, and what it rests on."""
     return Claim(STEM, RIVALS, tuple(_checks(suite)))
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """The limit weights against G, their difference, and G(G-1) times it, beside mean gaps of runs."""
-    for entry in (suite.landscapes["triple"][0], suite.landscapes["quarrel"][0]):
-        landscape, constant, c = entry.problem, float(constants(entry)[0]), scale(entry)
-        problem, axis = at_optimum(landscape), axes(entry)[:, 0]
-        for group_size in (2, 3, 4, 6, 8, 12, 16, 24, 32):
-            at = {"problem": entry.name, "group_size": group_size}
-            for estimator in (GRPO, ORACLE):
-                noise = covariance_of(landscape, estimator.baseline, group_size)
-                (weight,) = limit_weights(landscape.curvatures, noise, c)
-                terms = tuple(weight_terms(landscape, estimator, axis, c))
-                measured = Linear(GradientCell(problem, group_size), terms)
-                yield Point(STEM, estimator.baseline, at, float(weight), measured)
-            for series, times in (("difference", 1), ("scaled difference", pairs(group_size))):
-                measured = difference(entry, group_size, times=times)
-                value = constant * times / pairs(group_size)
-                yield Point(STEM, series, at, value, measured, enumerate=True)
-            if group_size not in (2, 4, 8):
-                continue
-            for series, times in (("runs", 1), ("scaled runs", pairs(group_size))):
-                measured = _runs(entry, group_size, 200, times)
-                yield Point(STEM, series, at, None, measured, enumerate=True)
-            for estimator in (GRPO, ORACLE):
-                gap = Gap(estimator, 200, 200 + OFFSET)
-                measured = mean_of(runs_at(entry, group_size, 200).training, gap)
-                yield Point(STEM, f"{estimator.baseline} runs", at, None, measured)

@@ -54,9 +54,8 @@ def _one_step(entry: LandscapeEntry) -> Iterator[Check]:
         MU: (1 - mu * rate + mu * smooth * rate**2) * basin.gap + noise,
         HALF: (1 - 2 * mu * rate + mu * smooth * rate**2 / 2) * basin.gap + noise,
     }
-    yield Check(
-        f"{entry.name} G={group_size}: one step of {rate:.3g}",
-        entry.origin,
+    yield entry.check(
+        f"G={group_size}: one step of {rate:.3g}",
         basin.runs(group_size, 1, Constant(rate)).gap(),
         attained(bound, bound / 1.01, wrong),
     )
@@ -75,9 +74,8 @@ def _long_runs(entry: LandscapeEntry) -> Iterator[Check]:
         rates = schedule.rates(steps)
         bound = float(basin.bounds(rates, most)[-1])
         wrong = {rival: float(basin.bounds(rates, mse)[-1]) for rival, mse in noises.items()}
-        yield Check(
-            f"{entry.name} G={group_size}: {name} rate, attained at T={steps}",
-            entry.origin,
+        yield entry.check(
+            f"G={group_size}: {name} rate, attained at T={steps}",
             basin.runs(group_size, steps, schedule).gap(),
             attained(bound, bound / 1.02, wrong),
         )
@@ -88,9 +86,8 @@ def _slope(entry: LandscapeEntry) -> Iterator[Check]:
     basin, offset, times = Basin(entry, 0.5, 0.1), 40.0, (80, 280, 760)
     schedule = Decay(2.0 / basin.curvature, offset)
     runs = basin.runs(2, times[-1], schedule)
-    yield Check(
-        f"{entry.name} G=2: slope in T",
-        entry.origin,
+    yield entry.check(
+        "G=2: slope in T",
         LogSlope(
             tuple(log(t + offset) for t in times),
             tuple(runs.gap(step=t) for t in times),
@@ -125,9 +122,8 @@ def _under(
             bounds, estimator = basin.bounds(schedule.rates(300), most), Estimator(baseline)
             for step in steps:
                 bound, value = float(bounds[step]), runs.expected(estimator, step)
-                yield Check(
-                    f"{entry.name} B={batch_size} G={group_size}: {baseline}, {name} rate, step {step}",
-                    entry.origin,
+                yield entry.check(
+                    f"B={batch_size} G={group_size}: {baseline}, {name} rate, step {step}",
                     runs.gap(estimator, step),
                     at_most(bound, min(value, bound / 1.1)),
                 )

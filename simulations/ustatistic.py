@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ustat_pg.checks import equal
 from ustat_pg.engines import Distance, Draws, Estimator, GradientCell
 from ustat_pg.engines.gradients import exact, reference
-from ustat_pg.experiment import Check, Claim, EverySample, Linear, Point, mean_of
+from ustat_pg.experiment import Claim, EverySample, Linear, Point, mean_of
 from ustat_pg.experiment.formulas import FormulaDistance, Groups
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.ustatistics import covariance_ustatistic
@@ -124,9 +124,8 @@ def claim(suite: Suite) -> Claim:
                 distance = FormulaDistance(Estimator(estimator), formula)
                 wrong = rivals(groups) if formula == "U-statistic" else {}
                 checks.append(
-                    Check(
-                        f"{entry.name} G={group_size}: {estimator} = {formula}",
-                        entry.origin,
+                    entry.check(
+                        f"G={group_size}: {estimator} = {formula}",
                         EverySample(groups, ((distance, 1.0),), limit=ROUNDING**2),
                         equal(0.0, wrong, scale=0.0),
                     )
@@ -136,9 +135,8 @@ def claim(suite: Suite) -> Claim:
         weights = ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0), (second, -1.0))
         scale = gradient_mse(entry.problem.moments(), "grpo", 2).mse
         checks.append(
-            Check(
-                f"{entry.name} G=2: parts uncorrelated",
-                entry.origin,
+            entry.check(
+                "G=2: parts uncorrelated",
                 Linear(cell, weights),
                 equal(0.0, scale=scale),
             )

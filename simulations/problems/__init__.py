@@ -1,7 +1,7 @@
 """The problems that claims are checked on: made up, generated from the seed, real, or the user's."""
 
-from .bandits import BanditEntry, mse_of, spread, two_valued
+from .bandits import BanditEntry, mse_of, spread, two_valued, word
 from .entry import Entry
 from .suite import Suite
 
-__all__ = ["BanditEntry", "Entry", "Suite", "mse_of", "spread", "two_valued"]
+__all__ = ["BanditEntry", "Entry", "Suite", "mse_of", "spread", "two_valued", "word"]

@@ -20,7 +20,7 @@ from ustat_pg.problems import (
 
 from .entry import Entry
 
-__all__ = ["BanditEntry", "Bandits", "mse_of", "prompts", "spread", "two_valued"]
+__all__ = ["BanditEntry", "Bandits", "mse_of", "prompts", "spread", "two_valued", "word"]
 
 BanditEntry = Entry[SoftmaxBandit]
 
@@ -36,6 +36,12 @@ def two_valued(probs: Any, success: Any) -> SoftmaxBandit:
 def mse_of(baseline: str, constant: float | None = None) -> Quantity:
     """The squared error of a baseline by name."""
     return SquaredError(Estimator(baseline, constant))
+
+
+def word(estimator: Estimator) -> str:
+    """What checks call a baseline."""
+    value = estimator.constant
+    return estimator.baseline if value is None else f"{estimator.baseline} {value:.4g}"
 
 
 def spread(name: str, origin: str, probs: Any) -> BanditEntry:

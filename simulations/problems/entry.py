@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ustat_pg.checks import Statement
+from ustat_pg.checks import Statement, equal, positive
 from ustat_pg.experiment import Check
 from ustat_pg.experiment.functionals import Functional
 from ustat_pg.validation import InputError
@@ -39,5 +40,23 @@ class Entry(Generic[P]):
             raise InputError(f"origin {self.origin!r} is unknown: choose of {', '.join(ORIGINS)}")
 
     def check(self, what: str, functional: Functional, statement: Statement) -> Check:
-        """A check on the problem, whose name begins with the problem's."""
-        return Check(f"{self.name} {what}", self.origin, functional, statement)
+        """A check on the problem; its name is the problem's and, after a space or a colon, what it is."""
+        space = "" if what.startswith(":") else " "
+        return Check(f"{self.name}{space}{what}", self.origin, functional, statement)
+
+    def gains(
+        self,
+        what: str,
+        functional: Functional,
+        gain: float,
+        rival: str,
+        *,
+        scale: float | None = None,
+        digits: float = 0.0,
+        relative_margin: float = 0.1,
+    ) -> Iterator[Check]:
+        """Two checks of a difference: positive, which a rival denies, and of the size predicted."""
+        scale = gain if scale is None else scale
+        size = equal(gain, scale=scale, digits=digits, relative_margin=relative_margin)
+        yield self.check(what, functional, positive(gain, [rival], scale=scale))
+        yield self.check(f"{what}: by how much", functional, size)

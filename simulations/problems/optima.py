@@ -1,4 +1,4 @@
-"""Gradients at the optimum of a landscape: their covariance, and the limit weights that it makes."""
+"""Gradients at the optimum of a landscape, and their covariance."""
 
 from __future__ import annotations
 
@@ -7,30 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.engines import Ball, Estimator, Quantity, SquaredProjection
-from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.engines import Ball, Estimator
 from ustat_pg.moments import Moments
-from ustat_pg.predictions import covariance_parts, gradient_covariance, weight_form
+from ustat_pg.predictions import covariance_parts, gradient_covariance
 from ustat_pg.problems import SoftmaxBandit
 
 from .landscapes import Landscape
 
 __all__ = [
     "GRPO",
+    "ORACLE",
+    "VANILLA",
     "Noise",
     "at_optimum",
     "ball",
+    "constant",
     "covariance_of",
     "moments_of",
     "parts_of",
-    "projected",
-    "weight_terms",
 ]
 
-GRPO = Estimator("grpo")
+GRPO, ORACLE, VANILLA = Estimator("grpo"), Estimator("oracle"), Estimator("vanilla")
 
 Noise = Callable[[Any, Any, Any, int], Any]
 """The covariance of a gradient from C1, C2, C3 and G, at B = 1."""
+
+
+def constant(value: float) -> Estimator:
+    """The baseline that is this number."""
+    return Estimator("constant", float(value))
 
 
 def at_optimum(landscape: Landscape) -> SoftmaxBandit:
@@ -63,32 +68,3 @@ def covariance_of(
     basis = landscape.identifiable
     whole = gradient_covariance(moments_of(landscape), baseline, group_size, batch_size, **more)
     return np.asarray(basis.T @ whole @ basis)
-
-
-def projected(
-    problem: SoftmaxBandit, estimator: Estimator, matrix: Any
-) -> list[tuple[Quantity, float]]:
-    """tr(matrix · Cov(ĝ)) as a combination of squared projections along fixed directions.
-
-    More directions than entries, and the least weights that do it: no seed draws a bad frame.
-    """
-    d = problem.d
-    entries = np.triu_indices(d)
-    count = 1 if d == 1 else 2 * d * (d + 1)
-    frame = np.stack([direction(problem, number) for number in range(count)])
-    rows = (frame[:, :, None] * frame[:, None, :])[:, *entries]
-    weights = np.linalg.lstsq(rows.T, np.asarray(matrix)[entries], rcond=None)[0]
-    return [
-        (SquaredProjection(estimator, number), float(weight))
-        for number, weight in enumerate(weights)
-    ]
-
-
-def weight_terms(
-    landscape: Landscape, estimator: Estimator, axis: Any, c: float, away: Any = 0.0
-) -> list[tuple[Quantity, float]]:
-    """The limit weight whose eigenvector is ``axis``, as a combination of squared projections of one
-    gradient at the optimum, or ``away`` from it.
-    """
-    form = weight_form(landscape.curvatures, landscape.identifiable, axis, c)
-    return projected(landscape.at(landscape.maximiser + away), estimator, form)

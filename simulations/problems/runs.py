@@ -10,7 +10,14 @@ from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import Estimator, Gap, Training
 from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.experiment import Linear, mean_of
-from ustat_pg.predictions import epoch_gap, finite_covariance, finite_weights, linear_gap, mean_gap
+from ustat_pg.predictions import (
+    covariance_parts,
+    epoch_gap,
+    finite_covariance,
+    finite_weights,
+    linear_gap,
+    mean_gap,
+)
 
 from .landscapes import Landscape, LandscapeEntry
 from .optima import GRPO, Noise, ball, covariance_of, moments_of, parts_of
@@ -50,6 +57,12 @@ class NearOptimum:
         return len(self.landscape.curvatures)
 
     @property
+    def prompts_disagree(self) -> bool:
+        """Whether gradients differ between prompts at the optimum: C1 is not 0."""
+        between, within, _ = parts_of(self.landscape)
+        return bool(np.trace(between) > 1e-9 * np.trace(within))
+
+    @property
     def displacement(self) -> np.ndarray:
         """δ₀ in the eigenbasis, (r,)."""
         return np.array([*self.start, *[0.0] * (self.rank - len(self.start))])
@@ -72,6 +85,13 @@ class NearOptimum:
     def gap(self, estimator: Estimator = GRPO, step: int | None = None) -> Linear:
         """The mean gap after a step, the last one unless given: what is measured."""
         return mean_of(self.training, Gap(estimator, self.steps if step is None else step))
+
+    def gap_difference(
+        self, worse: Estimator, better: Estimator, scale: float, times: float = 1.0
+    ) -> Linear:
+        """``times`` the mean scaled gap of one estimator less that of another, on the same draws."""
+        high, low = (Gap(estimator, self.steps, scale) for estimator in (worse, better))
+        return Linear(self.training, ((high, times), (low, -times)))
 
     def noise(self, estimator: Estimator = GRPO) -> np.ndarray:
         """Uᵀ Cov(ĝ) U at the optimum, (r, r)."""
@@ -128,6 +148,15 @@ class NearOptimum:
     def weights_by(self, formula: Noise) -> np.ndarray:
         """The weights of the gap's law, were that the covariance of a gradient."""
         return self._weights_of(self._noise_by(formula))
+
+    def weights_along(self, basis: np.ndarray) -> np.ndarray:
+        """The weights of the gap's law, were these the identifiable directions, (d, r)."""
+        landscape, g = self.landscape, self.group_size
+        c1, c2, c3 = covariance_parts(moments_of(landscape), basis)
+        bends = np.diagonal(-basis.T @ landscape.hessian(landscape.maximiser) @ basis)
+        return finite_weights(
+            bends, c1 + c2 / g + c3 / (g * (g - 1)), self.schedule.rates(self.steps)
+        )
 
     def _weights_of(self, noise: np.ndarray) -> np.ndarray:
         rates = self.schedule.rates(self.steps)

@@ -7,7 +7,8 @@ import pytest
 
 from simulations import oracle_policy
 from simulations.problems import Suite
-from simulations.problems.optima import covariance_of, projected
+from simulations.problems.optima import GRPO, ORACLE, covariance_of
+from simulations.problems.weights import constants, projected, scale
 from ustat_pg.engines import Estimator, Gap, GradientCell
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.predictions import gradient_covariance, limit_weights
@@ -32,8 +33,8 @@ def test_enumeration_confirms_the_claim_and_refutes_every_rival(tmp_path):
 @pytest.mark.parametrize("kind", ["triple", "quarrel", "flat triple"])
 def test_in_one_direction_the_constant_is_that_of_the_weights_at_every_group_size(landscapes, kind):
     for entry in landscapes[kind]:
-        curvatures, c = entry.problem.curvatures, oracle_policy.scale(entry)
-        (constant,) = oracle_policy.constants(entry)
+        curvatures, c = entry.problem.curvatures, scale(entry)
+        (constant,) = constants(entry)
         for size, batch in ((2, 1), (3, 4), (64, 1)):
             grpo, oracle = (
                 limit_weights(curvatures, covariance_of(entry.problem, name, size, batch), c)[0]
@@ -45,15 +46,15 @@ def test_in_one_direction_the_constant_is_that_of_the_weights_at_every_group_siz
 
 def test_in_two_directions_the_constants_are_limits(landscapes):
     entry = landscapes["slopes"][0]
-    curvatures, c = entry.problem.curvatures, oracle_policy.scale(entry)
-    constants = oracle_policy.constants(entry)
+    curvatures, c = entry.problem.curvatures, scale(entry)
+    tends_to = constants(entry)
     off = []
     for size in (2, 512, 2048):
         grpo, oracle = (
             limit_weights(curvatures, covariance_of(entry.problem, name, size), c)
             for name in ("grpo", "oracle")
         )
-        off.append(np.abs(size * (size - 1) * (grpo - oracle) / constants - 1).max())
+        off.append(np.abs(size * (size - 1) * (grpo - oracle) / tends_to - 1).max())
     assert off[0] < 0.01
     # The remainder is of one order more, 1/G of the difference.
     assert off[1] == pytest.approx(4 * off[2], rel=0.2)
@@ -85,9 +86,9 @@ def test_the_error_of_a_finite_run_shrinks_as_allowed(landscapes):
     off = []
     for steps in (200, 800):
         runs = oracle_policy.runs_at(entry, 2, steps)
-        gaps = [Gap(oracle_policy.GRPO, steps), Gap(oracle_policy.ORACLE, steps)]
+        gaps = [Gap(GRPO, steps), Gap(ORACLE, steps)]
         means = runs.training.measure("exact", gaps).mean
-        predicted = runs.expected(oracle_policy.GRPO) - runs.expected(oracle_policy.ORACLE)
+        predicted = runs.expected(GRPO) - runs.expected(ORACLE)
         off.append(abs((means[0] - means[1]) / predicted - 1))
         assert off[-1] < oracle_policy.ALLOWANCE / (steps + oracle_policy.OFFSET)
     assert off[0] > 1.7 * off[1]

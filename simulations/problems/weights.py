@@ -1,0 +1,129 @@
+"""The weights of the limit law, from gradients at the optimum: what is measured, and by how much
+those of grpo exceed the oracle's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ustat_pg.engines import Estimator, GradientCell, Quantity, SquaredProjection
+from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.experiment import Linear
+from ustat_pg.predictions import stationary_covariance, weight_derivatives, weight_form
+from ustat_pg.problems import SoftmaxBandit
+
+from .landscapes import Landscape, LandscapeEntry
+from .optima import GRPO, ORACLE, covariance_of
+
+__all__ = [
+    "axes",
+    "constants",
+    "difference",
+    "factors",
+    "projected",
+    "scale",
+    "weight_difference",
+    "weight_terms",
+]
+
+
+def projected(
+    problem: SoftmaxBandit, estimator: Estimator, matrix: Any
+) -> list[tuple[Quantity, float]]:
+    """tr(matrix · Cov(ĝ)) as a combination of squared projections along fixed directions.
+
+    More directions than entries, and the least weights that do it: no seed draws a bad frame.
+    """
+    d = problem.d
+    entries = np.triu_indices(d)
+    count = 1 if d == 1 else 2 * d * (d + 1)
+    frame = np.stack([direction(problem, number) for number in range(count)])
+    rows = (frame[:, :, None] * frame[:, None, :])[:, *entries]
+    weights = np.linalg.lstsq(rows.T, np.asarray(matrix)[entries], rcond=None)[0]
+    return [
+        (SquaredProjection(estimator, number), float(weight))
+        for number, weight in enumerate(weights)
+    ]
+
+
+def weight_terms(
+    landscape: Landscape, estimator: Estimator, axis: Any, c: float, away: Any = 0.0
+) -> list[tuple[Quantity, float]]:
+    """The limit weight whose eigenvector is ``axis``, as a combination of squared projections of one
+    gradient at the optimum, or ``away`` from it.
+    """
+    form = weight_form(landscape.curvatures, landscape.identifiable, axis, c)
+    return projected(landscape.at(landscape.maximiser + away), estimator, form)
+
+
+def weight_difference(
+    landscape: Landscape,
+    worse: Estimator,
+    better: Estimator,
+    axis: Any,
+    c: float,
+    *,
+    group_size: int,
+    batch_size: int = 1,
+    away: Any = 0.0,
+    times: float = 1.0,
+) -> Linear:
+    """``times`` the limit weight of one estimator less that of another, from the same gradients."""
+    terms = [
+        (quantity, sign * times * share)
+        for estimator, sign in ((worse, 1.0), (better, -1.0))
+        for quantity, share in weight_terms(landscape, estimator, axis, c, away)
+    ]
+    cell = GradientCell(landscape.at(landscape.maximiser + away), group_size, batch_size)
+    return Linear(cell, tuple(terms))
+
+
+def factors(curvatures: np.ndarray, c: float) -> np.ndarray:
+    """The limit weight of a variance of 1 in each eigendirection, (r,)."""
+    unit = stationary_covariance(curvatures, np.eye(len(curvatures)), c)
+    return np.asarray(curvatures * np.diagonal(unit) / 2)
+
+
+def scale(entry: LandscapeEntry) -> float:
+    """c of the rates, such that c λ = 2 in the flattest direction."""
+    return 2 / float(entry.problem.curvatures[0])
+
+
+def _large_group(entry: LandscapeEntry) -> np.ndarray:
+    """The oracle's covariance as G grows, or, where all prompts agree, G times it."""
+    landscape = entry.problem
+    group_size = 1 if len(landscape.context_probs) == 1 else 10**9
+    return covariance_of(landscape, "oracle", group_size)
+
+
+def constants(entry: LandscapeEntry) -> np.ndarray:
+    """C of every weight, (r,): what B G(G-1) times the difference tends to."""
+    landscape = entry.problem
+    change = 2 * (covariance_of(landscape, "grpo", 2) - covariance_of(landscape, "oracle", 2))
+    # The oracle's covariance of a large group: its eigenvectors are those that the limit knows.
+    return weight_derivatives(landscape.curvatures, _large_group(entry), change, scale(entry))
+
+
+def axes(entry: LandscapeEntry) -> np.ndarray:
+    """Eigenvectors of the limit weights, as columns, ascending, (r, r)."""
+    curvatures = entry.problem.curvatures
+    gamma = stationary_covariance(curvatures, _large_group(entry), scale(entry))
+    root = np.sqrt(curvatures)
+    return np.asarray(np.linalg.eigh(root[:, None] * gamma * root)[1])
+
+
+def difference(
+    entry: LandscapeEntry,
+    group_size: int,
+    batch_size: int = 1,
+    weight: int = 0,
+    away: float | np.ndarray = 0.0,
+    times: float = 1,
+) -> Linear:
+    """``times`` w_k(grpo) - w_k(oracle) to first order, from gradients at the optimum + ``away``."""
+    return weight_difference(
+        entry.problem, GRPO, ORACLE, axes(entry)[:, weight], scale(entry),
+        group_size=group_size, batch_size=batch_size, away=away, times=times,
+    )  # fmt: skip
