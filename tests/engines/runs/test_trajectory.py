@@ -18,7 +18,7 @@ from ustat_pg.engines.runs import lanes as bodies
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.predictions import gradient_covariance
 from ustat_pg.problems import BentBandit, SoftmaxBandit, random_problem
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, changed
 
 ENGINES = ("reference", "cpu")
 GRID = np.linspace(-2, 2, 9)
@@ -78,22 +78,18 @@ def test_the_address_holds_neither_baseline_nor_schedule_nor_start():
     assert PROBLEM.digest in one.name
 
 
-def bent_by(bends, **asked):
-    return ask(with_bends(PROBLEM, bends), **asked)
-
-
 def test_bends_are_part_of_the_address():
     bends = np.arange(54.0).reshape(3, 9, 2)
-    linear, one, two = ask(), bent_by(bends), bent_by(bends + 1)
-    assert len({linear.name, one.name, two.name}) == 3
-    assert len({linear, one, two, bent_by(bends.copy())}) == 3
+    problems = [PROBLEM, *(with_bends(PROBLEM, bends + more) for more in (0, 1, 0))]
+    linear, one, two, again = map(ask, problems)
+    assert len({linear.name, one.name, two.name}) == len({linear, one, two, again}) == 3
     assert one.description["name"] == one.name
-    assert bent_by(bends, estimator=Estimator("oracle")).name == one.name
+    assert ask(problems[1], estimator=Estimator("oracle")).name == one.name
 
 
 def test_a_pickled_trajectory_is_the_same():
-    one = bent_by(
-        np.linspace(-1, 1, 54).reshape(3, 9, 2),
+    one = ask(
+        with_bends(PROBLEM, np.linspace(-1, 1, 54).reshape(3, 9, 2)),
         projection=Ball([0, 0], 1.0, [[1.0], [0.0]]),
         start_scale=[0.5, 0.0],
     )
@@ -159,13 +155,7 @@ def test_bad_input_is_refused(make, message):
 
 
 def test_epochs_need_prompts_that_are_equally_likely():
-    uneven = SoftmaxBandit.linear(
-        [0.5, 0.25, 0.25],
-        PROBLEM.policy.features,
-        [0.0, 0.0],
-        PROBLEM.reward_values,
-        PROBLEM.reward_probs,
-    )
+    uneven = changed(PROBLEM, context_probs=[0.5, 0.25, 0.25])
     with pytest.raises(InputError, match="uniform"):
         ask(uneven, design="epochs")
 

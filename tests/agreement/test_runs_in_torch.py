@@ -249,26 +249,19 @@ def next_prompts_baseline(patch):
     patch.setattr(network_runs._Runs, "_weighed", beside)
 
 
-def shifted_words(patch):
-    """Every word of the outputs one place on."""
-    own = network_runs.words
+def shifted(prompts):
+    """Every word of the prompts, or of the outputs, one place on."""
 
-    def shifted(key, numbers, slots, count, first=0):
-        prompts = int(slots.max()) == rng.CONTEXT_SLOT
-        return own(key, numbers, slots, count, first if prompts else first + 1)
+    def plant(patch):
+        own = network_runs.words
 
-    patch.setattr(network_runs, "words", shifted)
+        def later(key, numbers, slots, count, first=0):
+            these = (int(slots.max()) == rng.CONTEXT_SLOT) == prompts
+            return own(key, numbers, slots, count, first + these)
 
+        patch.setattr(network_runs, "words", later)
 
-def shifted_prompts(patch):
-    """Every word of the prompts one place on."""
-    own = network_runs.words
-
-    def shifted(key, numbers, slots, count, first=0):
-        prompts = int(slots.max()) == rng.CONTEXT_SLOT
-        return own(key, numbers, slots, count, first + 1 if prompts else first)
-
-    patch.setattr(network_runs, "words", shifted)
+    return plant
 
 
 def early_rate(patch):
@@ -283,14 +276,14 @@ def upper_arm(patch):
     patch.setattr(network_runs, "_choose", lambda ends, w: (own(ends, w) + 1) % ends.shape[-1])
 
 
-MUTANTS = [
-    group_for_both,
-    next_prompts_baseline,
-    shifted_words,
-    shifted_prompts,
-    upper_arm,
-]
-each_mutant = pytest.mark.parametrize("plant", MUTANTS, ids=lambda f: f.__name__)
+MUTANTS = {
+    "1/G for 1/(BG)": group_for_both,
+    "next prompt's baseline": next_prompts_baseline,
+    "shifted words": shifted(prompts=False),
+    "shifted prompts": shifted(prompts=True),
+    "upper arm": upper_arm,
+}
+each_mutant = pytest.mark.parametrize("plant", MUTANTS.values(), ids=MUTANTS)
 
 
 @each_mutant

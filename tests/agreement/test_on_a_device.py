@@ -210,7 +210,7 @@ def answers(tmp_path_factory):
         return {name: job.run() for name, job in jobs.items()}
     file = tmp_path_factory.mktemp("cuda") / "jobs.pkl"
     file.write_bytes(pickle.dumps(jobs))
-    code = f"from tests.agreement import test_cuda; test_cuda.serve({str(file)!r})"
+    code = f"from tests.agreement import test_on_a_device; test_on_a_device.serve({str(file)!r})"
     subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         cwd=ROOT,

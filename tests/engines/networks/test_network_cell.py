@@ -214,12 +214,8 @@ def test_runs_that_cannot_be_asked_for_are_refused(arguments, message):
 
 def test_what_the_experiment_layer_asks():
     own = cell(batch_size=2)
-    assert (own.outputs, own.block, own.engine("cpu"), own.engine("cuda")) == (
-        4 * 2 * 3,
-        8,
-        "autograd",
-        "autograd",
-    )
+    assert (own.outputs, own.block) == (4 * 2 * 3, 8)
+    assert own.engine("cpu") == own.engine("cuda") == "autograd"
     with pytest.raises(InfeasibleError, match="simulated"):
         own.require_exact([Gap(GRPO, 1)])
     with pytest.raises(InfeasibleError):
@@ -253,14 +249,8 @@ def test_chunks_halve_down_to_one(chunk, halves):
 @needs_torch
 def test_quantities_are_those_of_the_bandit_on_the_way():
     own, steps = cell(batch_size=2, start_scale=0.2), (0, 2, 4)
-    quantities = [
-        Gap(GRPO, 4, 2.0),
-        Length(ORACLE, 2),
-        Gap(ORACLE, 2),
-        Length(GRPO, 4),
-        Gap(GRPO, 0),
-        Length(GRPO, 0),
-    ]
+    quantities = [Gap(GRPO, 4, 2.0), Length(ORACLE, 2), Gap(ORACLE, 2)]
+    quantities += [Length(GRPO, 4), Gap(GRPO, 0), Length(GRPO, 0)]
     sums = own.measure("autograd", quantities, seed=3, first=11, replications=6)
     values = np.empty((6, len(quantities)))
     for column, quantity in enumerate(quantities):
@@ -320,22 +310,26 @@ def test_a_device_that_is_not_there_is_refused():
 # Memory.
 
 
+def plant(monkeypatch, slope):
+    """Have runs take another slope, made of the runs and their own."""
+    from ustat_pg.engines.networks.runs import _Runs
+
+    own = _Runs.slope
+    monkeypatch.setattr(_Runs, "slope", lambda runs, *a: slope(runs, lambda: own(runs, *a)))
+
+
 @needs_torch
 @pytest.mark.parametrize(
     "error",
     [MemoryError(), RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory")],
 )
 def test_running_out_of_memory_says_how_many_runs_there_were(monkeypatch, error):
-    from ustat_pg.engines.networks import runs as network_runs
-
-    own = network_runs._Runs.slope
-
-    def small(self, *arguments):
-        if self.count > 2:
+    def small(runs, own):
+        if runs.count > 2:
             raise error
-        return own(self, *arguments)
+        return own()
 
-    monkeypatch.setattr(network_runs._Runs, "slope", small)
+    plant(monkeypatch, small)
     training, refused = cell(), []
     while True:
         try:
@@ -353,12 +347,10 @@ def test_running_out_of_memory_says_how_many_runs_there_were(monkeypatch, error)
 
 @needs_torch
 def test_other_errors_stay_what_they_are(monkeypatch):
-    from ustat_pg.engines.networks import runs as network_runs
-
-    def wrong(self, *arguments):
+    def wrong(runs, own):
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(network_runs._Runs, "slope", wrong)
+    plant(monkeypatch, wrong)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         cell().train(GRPO, [1])
 
@@ -377,11 +369,6 @@ def test_more_than_memory_is_told(monkeypatch):
     """The allocator's own words, asked for 2⁵⁰ bytes."""
     import torch
 
-    from ustat_pg.engines.networks import runs as network_runs
-
-    def greedy(self, *arguments):
-        return torch.empty(2**47, dtype=torch.float64)
-
-    monkeypatch.setattr(network_runs._Runs, "slope", greedy)
+    plant(monkeypatch, lambda runs, own: torch.empty(2**47, dtype=torch.float64))
     with pytest.raises(OutOfMemory, match="with 2 runs at once"):
         replace(cell(), chunk=2).train(GRPO, [1], replications=3)
