@@ -29,9 +29,7 @@ TITLES = {
 
 def draw(frame: pd.DataFrame) -> Figure:
     """One panel for each problem."""
-    figure, axes = style.by_problem(frame, LINES, NAMES, TITLES)
-    axes[0].set_ylabel("mean squared error")
-    return figure
+    return style.by_problem(frame, LINES, NAMES, TITLES)
 
 
 PICTURES = (

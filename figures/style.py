@@ -287,7 +287,7 @@ def by_problem(
     names: dict[str, str],
     titles: dict[str, str],
     gap: float = 9.0,
-) -> tuple[Figure, list[Axes]]:
+) -> Figure:
     """Error against G on logarithmic axes, one panel for each problem, lines named at their ends."""
     problems = list(dict.fromkeys(frame["problem"]))
     figure, axes = panels(len(problems))
@@ -304,7 +304,8 @@ def by_problem(
         title = plain(titles.get(problem, str(problem))) + (f", B = {batch}" if batch > 1 else "")
         axis.set_title((mark(letter) if len(problems) > 1 else "") + title, loc="left")
         label_ends(axis, merged(own, lines, names), gap)
-    return figure, axes
+    axes[0].set_ylabel("mean squared error")
+    return figure
 
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +27,7 @@ from ustat_pg.engines import (
     SquaredError,
     device,
 )
+from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import cpu, cuda, kernels
 from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs import cpu as trajectory_cpu
@@ -59,7 +61,7 @@ def followed(asked, count, seed=4):
     plan = trajectory_cpu.plan_of(asked)
     plan = type(plan)(*(np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in plan))
     *room, begin, out = scratch(trajectory_cuda.shapes(asked, plan), count)
-    begin[:] = starts(asked, seed=seed, first=FAR, replications=count).T
+    begin[:] = starts(asked, Replications(seed, FAR, count)).T
     bends = np.zeros((0, 0, 0))
     if asked.policy.bends is not None:
         # A copy: a read-only view would be another type, and another compilation.
@@ -338,21 +340,23 @@ class Planted:
     def __init__(self, spoil):
         self.spoil = spoil
 
-    def run(self, asked, **where):
-        theta = trajectory_cpu.ENGINE.run(asked, **where)
+    def run(self, asked, block):
+        theta = trajectory_cpu.run(asked, block)
         self.spoil(theta)
         return theta
 
 
 def stand_in(monkeypatch, engines):
     """Have trajectories run by these engines."""
-    monkeypatch.setattr(
-        Trajectory, "run", lambda asked, name, **where: engines[name].run(asked, **where)
-    )
+
+    def run(asked, name, *, seed, first, replications):
+        return engines[name].run(asked, Replications(seed, first, replications))
+
+    monkeypatch.setattr(Trajectory, "run", run)
 
 
 def planted(monkeypatch, spoil):
-    engines = {"cpu": trajectory_cpu.ENGINE, "planted": Planted(spoil)}
+    engines = {"cpu": trajectory_cpu, "planted": Planted(spoil)}
     stand_in(monkeypatch, engines)
     return flips(PATH, "cpu", "planted", replications=50)
 
@@ -402,8 +406,9 @@ def test_flipped_draws_are_rarer_than_one_in_a_million():
 
 def test_other_draws_are_seen(monkeypatch):
     """A counter shifted by one replication: every run is another."""
-    real = trajectory_cpu.ENGINE.run
-    late = SimpleNamespace(run=lambda a, first, **where: real(a, first=first + 1, **where))
-    engines = {"cpu": trajectory_cpu.ENGINE, "late": late}
+    late = SimpleNamespace(
+        run=lambda asked, block: trajectory_cpu.run(asked, replace(block, first=block.first + 1))
+    )
+    engines = {"cpu": trajectory_cpu, "late": late}
     stand_in(monkeypatch, engines)
     assert flips(PATH, "cpu", "late", replications=50).diverged == 50

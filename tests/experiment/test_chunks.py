@@ -85,17 +85,17 @@ class Hungry(Cell):
     def rounding(self, quantity):
         return 0.0
 
-    def require_quantities(self, quantities):
+    def require_quantity(self, quantity):
         pass
 
     def require_exact(self, quantities):
         raise InfeasibleError("runs are simulated")
 
-    def measure(self, engine, quantities, *, seed=0, first=0, replications=0):
-        self.tried.append((self.chunk, first))
+    def _measure(self, engine, quantities, block):
+        self.tried.append((self.chunk, block.first))
         if self.chunk > self.most:
             raise self.error
-        numbers = np.arange(first, first + replications, dtype=float)
+        numbers = block.first + np.arange(block.count, dtype=float)
         # Unlike the real runs, these show in the last digits how many there were at once.
         return MomentSums.of(np.column_stack([numbers / 1024, numbers * 0 + self.chunk]))
 
@@ -240,10 +240,10 @@ def test_a_gradients_block_has_no_chunk(tmp_path, monkeypatch):
 def test_finished_blocks_are_kept_where_a_later_one_does_not_fit(tmp_path):
     @dataclass(frozen=True, eq=False)
     class Later(Hungry):
-        def measure(self, *arguments, first=0, **where):
-            if first >= 16:
+        def _measure(self, engine, quantities, block):
+            if block.first >= 16:
                 raise MemoryError
-            return super().measure(*arguments, first=first, **where)
+            return super()._measure(engine, quantities, block)
 
     cell = Later(MemoryError(), most=8, chunk=1)
     with pytest.raises(MemoryError):
@@ -348,9 +348,9 @@ def test_the_device_reaches_the_engine(monkeypatch):
     asked = []
 
     class Spy(type(autograd.ENGINE)):
-        def measure(self, cell, quantities, **where):
+        def measure(self, cell, quantities, block):
             asked.append(cell.device)
-            return super().measure(cell.on("cpu"), quantities, **where)
+            return super().measure(cell.on("cpu"), quantities, block)
 
         def require(self, cell, quantities):
             pass
@@ -375,9 +375,9 @@ def test_one_thread_in_torch_wherever_a_network_is_trained():
         seen = []
 
         class Looking(Hungry):
-            def measure(self, *arguments, **where):
+            def _measure(self, *arguments):
                 seen.append(torch.get_num_threads())
-                return super().measure(*arguments, **where)
+                return super()._measure(*arguments)
 
         cell = Looking(MemoryError(), most=8)
         run_task(Block(cell, QUANTITIES, "autograd", 0, 0, 4))

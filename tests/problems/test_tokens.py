@@ -229,7 +229,7 @@ def test_numbers_of_other_kinds_are_rewards():
         ),
         (
             lambda: modular_sum(4, 2).at(PrefixSoftmax.zeros(OutputSpace(2, 4), 4)),
-            "the policy's space are OutputSpace",
+            "the policy's outputs are OutputSpace",
         ),
         (
             lambda: PROBLEMS["modular"].at(PrefixSoftmax.zeros(OutputSpace(3, 2), 3)).hessian(),

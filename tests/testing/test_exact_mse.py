@@ -19,6 +19,7 @@ from tests.support.advantages import (
     signed_wrongly,
 )
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients.exact import ExactEngine
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.testing import exact_mse
@@ -69,7 +70,9 @@ def test_the_known_baselines_are_those_of_the_exact_engine(batch):
     report = exact_mse(rloo, problem=problem, group_size=3, batch_size=batch)
     names = ("grpo", "oracle", "vanilla", "minimum-variance")
     enumerated = ExactEngine().measure(
-        GradientCell(problem, 3, batch), [SquaredError(Estimator(name)) for name in names]
+        GradientCell(problem, 3, batch),
+        [SquaredError(Estimator(name)) for name in names],
+        Replications(),
     )
     said = [report.grpo_mse, report.oracle_mse, report.vanilla_mse, report.minimum_variance_mse]
     assert said == pytest.approx(enumerated.mean, rel=1e-12)

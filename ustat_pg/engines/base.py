@@ -28,6 +28,7 @@ __all__ = [
     "InfeasibleError",
     "MomentSums",
     "Quantity",
+    "Replications",
     "expected_reward",
     "optimal_baseline",
     "require_block",
@@ -267,6 +268,25 @@ class Quantity(Protocol):
         """The name in blocks and stored results; equal quantities have equal labels."""
 
 
+@dataclass(frozen=True)
+class Replications:
+    """The replications of one block.
+
+    Arguments:
+        seed: of the draws.
+        first: the number of the first replication.
+        count: how many there are; 0 where outcomes are enumerated.
+    """
+
+    seed: int = 0
+    first: int = 0
+    count: int = 0
+
+
+ENGINES = ("exact", "reference", "cpu", "cuda", "autograd")
+"""The engines of a gradient; whole runs have some of them."""
+
+
 class Cell(ABC):
     """One point of a claim's design: what is drawn, as plans, blocks and verdicts see it."""
 
@@ -274,6 +294,9 @@ class Cell(ABC):
     batch_size: int
     steps: int
     """The minibatches of one replication."""
+
+    engines: tuple[str, ...] = ENGINES
+    """The engines that measure the cell."""
 
     settles: bool = True
     """Whether every mean that can be enumerated is found; else it is NaN where it is uncertain."""
@@ -331,14 +354,20 @@ class Cell(ABC):
         """The most that the enumerated mean of a quantity may be off by."""
 
     @abstractmethod
+    def require_quantity(self, quantity: Quantity) -> None:
+        """Refuse a quantity that the cell does not have."""
+
     def require_quantities(self, quantities: Sequence[Quantity]) -> None:
-        """Refuse what cannot be asked of this cell."""
+        """Refuse quantities that cannot be measured together."""
+        if not quantities:
+            raise InputError("a block needs at least one quantity")
+        for quantity in quantities:
+            self.require_quantity(quantity)
 
     @abstractmethod
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where a quantity's mean cannot be enumerated."""
 
-    @abstractmethod
     def measure(
         self,
         engine: str,
@@ -351,18 +380,31 @@ class Cell(ABC):
         """Replications ``first`` to ``first + replications``; all outcomes by the exact engine.
 
         Arguments:
-            engine: exact, reference, cpu, cuda or autograd, of which a cell may lack some.
+            engine: one of :attr:`engines`.
             quantities: what is measured.
             seed: of the draws; the exact engine has none.
 
         Raises:
-            InputError: an unknown engine or quantity, or replications outside the addresses.
+            InputError: an unknown engine or quantity, an estimator that the engine does not know,
+                a library or a device that is not there, or replications outside the addresses.
             InfeasibleError: the exact engine would have too much to enumerate.
+            OutOfMemory: so many runs of a network at once do not fit.
         """
+        self.require_quantities(quantities)
+        if engine == "exact":
+            self.require_exact(quantities)
+        elif engine not in self.engines:
+            raise InputError(
+                f"engine {engine!r} cannot run a {type(self).__name__}: choose one of "
+                f"{', '.join(self.engines)}"
+            )
+        else:
+            require_block(first, replications)
+        return self._measure(engine, quantities, Replications(seed, first, replications))
 
-
-ENGINES = ("exact", "reference", "cpu", "cuda", "autograd")
-"""The engines of a gradient; whole runs have some of them."""
+    @abstractmethod
+    def _measure(self, engine: str, quantities: Sequence[Any], block: Replications) -> MomentSums:
+        """The sums of a block, of quantities that are the cell's own."""
 
 
 def require_engine(name: str) -> None:

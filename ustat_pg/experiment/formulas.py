@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engines import Draws, Estimator, GradientCell, InfeasibleError, MomentSums, Quantity
-from ..engines.base import require_block
+from ..engines.base import Replications
 from ..engines.gradients import exact, reference
 from ..estimators import gradient
 from ..ustatistics import (
@@ -164,17 +164,14 @@ class Groups(GradientCell):
         """Nothing: what is taken for rounding is the claim's to say."""
         return 0.0
 
-    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
-        """Refuse what is no distance from a formula, and leave-one-out in a group of one."""
-        self._distances(quantities)
+    engines = ("exact", "reference")
 
-    def _distances(self, quantities: Sequence[Quantity]) -> list[FormulaDistance]:
-        distances = [each for each in quantities if isinstance(each, FormulaDistance)]
-        if not quantities or len(distances) < len(quantities):
-            raise InputError("groups are compared with formulas, and with at least one")
+    def require_quantity(self, quantity: Quantity) -> None:
+        """Refuse what is no distance from a formula, and leave-one-out in a group of one."""
+        if not isinstance(quantity, FormulaDistance):
+            raise InputError(f"{quantity!r} is no distance from a formula")
         if self.group_size < 2:
             raise InputError(f"group size is {self.group_size}: formulas need pairs of outputs")
-        return distances
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where there are too many groups, every order apart."""
@@ -183,31 +180,13 @@ class Groups(GradientCell):
         if number > ENUMERATED_GROUPS:
             raise InfeasibleError(f"10^{log10(number):.1f} groups, compared one by one")
 
-    def measure(
-        self,
-        engine: str,
-        quantities: Sequence[Quantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
-    ) -> MomentSums:
-        """Groups ``first`` to ``first + replications``, or every group by the exact engine.
-
-        Raises:
-            InputError: no distances from formulas, another engine than exact or reference.
-            InfeasibleError: there are too many groups for the exact engine.
-        """
-        distances = self._distances(quantities)
+    def _measure(self, engine: str, quantities: Sequence[Any], block: Replications) -> MomentSums:
+        distances: Sequence[FormulaDistance] = quantities
         if engine == "exact":
-            self.require_exact(quantities)
             every = exact.minibatches(self, tuples=True)
             means = [chance @ self._squares(distances, draws) for draws, chance in every]
             return MomentSums.exact(np.sum(means, axis=0))
-        if engine != "reference":
-            raise InputError(f"engine {engine!r} knows no formulas: choose exact or reference")
-        require_block(first, replications)
-        draws = reference.draw(self, seed=seed, first=first, replications=replications)
+        draws = reference.draw(self, seed=block.seed, first=block.first, replications=block.count)
         return MomentSums.of(self._squares(distances, draws))
 
     def _squares(self, distances: Sequence[FormulaDistance], draws: Draws) -> Array:

@@ -109,7 +109,6 @@ class Linear(Functional):
 
     @property
     def rounding(self) -> float:
-        """The rounding error of its value."""
         return sum(abs(weight) * self.cell.rounding(quantity) for quantity, weight in self.weights)
 
     def moments(self, sums: Sums) -> tuple[int, float, float]:
@@ -131,7 +130,6 @@ class Linear(Functional):
         return Evidence(mean, interval, sqrt(variance / n), n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        """Replications for an interval of that half-width, by a pilot's sums."""
         return replications_needed(margin, self.moments(sums)[2], self.width, alpha)
 
 

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ..engines import Cell, InfeasibleError, MomentSums, Quantity
+from ..engines.base import Replications
 from ..validation import InputError, integer
 
 if TYPE_CHECKING:
@@ -287,67 +288,44 @@ class LmCell(Cell):
         """Of float32 sums, next to nothing beside the sampling error."""
         return 0.0
 
-    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+    def require_quantity(self, quantity: Quantity) -> None:
         """Refuse what cannot be asked of these models."""
-        self._required(quantities)
-
-    def _required(self, quantities: Sequence[Quantity]) -> list[LmQuantity]:
-        if not quantities:
-            raise InputError("a block needs at least one quantity")
-        required: list[LmQuantity] = []
-        for quantity in quantities:
-            if not isinstance(quantity, LmQuantity) or quantity.member not in self.by_name:
-                raise InputError(f"{quantity!r} is no quantity of {', '.join(self.by_name)}")
-            pool = quantity.method == "pool"
-            known = (*BASELINES, *(CONSTANTS if pool else (BATCH,)))
-            if quantity.method not in ("pool", "drawn") or quantity.what not in known:
-                raise InputError(f"{quantity.label} is unknown")
-            sizes = self.group_sizes if quantity.what not in CONSTANTS else (0,)
-            if quantity.group_size not in sizes:
-                raise InputError(f"{quantity.label}: group sizes are {self.group_sizes}")
-            required.append(quantity)
-        return required
+        if not isinstance(quantity, LmQuantity) or quantity.member not in self.by_name:
+            raise InputError(f"{quantity!r} is no quantity of {', '.join(self.by_name)}")
+        pool = quantity.method == "pool"
+        known = (*BASELINES, *(CONSTANTS if pool else (BATCH,)))
+        if quantity.method not in ("pool", "drawn") or quantity.what not in known:
+            raise InputError(f"{quantity.label} is unknown")
+        sizes = self.group_sizes if quantity.what not in CONSTANTS else (0,)
+        if quantity.group_size not in sizes:
+            raise InputError(f"{quantity.label}: group sizes are {self.group_sizes}")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError`, always."""
         self.require_quantities(quantities)
         raise InfeasibleError("the completions of a language model cannot be listed")
 
-    def measure(
-        self,
-        engine: str,
-        quantities: Sequence[Quantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
-    ) -> MomentSums:
-        """Replications ``first`` to ``first + replications``.
+    engines = ("autograd",)
 
-        Raises:
-            InputError: another engine, unknown quantities, models that are not there.
-        """
-        if engine == "exact":
-            self.require_exact(quantities)
-        if engine != "autograd":
-            raise InputError(f"engine {engine!r} cannot score language models: choose autograd")
-        required = self._required(quantities)
-        values = np.empty((replications, len(required)))
+    def _measure(
+        self, engine: str, quantities: Sequence[LmQuantity], block: Replications
+    ) -> MomentSums:
+        values = np.empty((block.count, len(quantities)))
         # Blocks are the only parallel layer. This limit is the calling thread's own.
         with threadpool_limits(1, user_api="openmp"):
-            for row in range(replications):
+            for row in range(block.count):
                 found: dict[str, float] = {}
-                for member in dict.fromkeys(quantity.member for quantity in required):
+                for member in dict.fromkeys(quantity.member for quantity in quantities):
                     found |= _replication(
                         self.by_name[member],
                         self.group_sizes,
                         self.rollouts,
                         self.groups,
                         self.prompts,
-                        seed,
-                        first + row,
+                        block.seed,
+                        block.first + row,
                     )
-                values[row] = [found[quantity.label] for quantity in required]
+                values[row] = [found[quantity.label] for quantity in quantities]
         return MomentSums.of(values)
 
 

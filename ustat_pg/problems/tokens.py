@@ -159,19 +159,23 @@ class TokenProblem:
         Raises:
             InputError: other prompts or outputs than the problem's, or tables beyond the memory.
         """
-        shape = (self.contexts, self.space.count)
-        if policy.logits.shape != shape:
-            raise InputError(
-                f"the policy has {policy.logits.shape[0]} prompts and {policy.logits.shape[1]} "
-                f"outputs: the problem has {shape[0]} and {shape[1]}"
-            )
+        self.require_policy(policy)
+        return self.bandit(policy.tabulated(memory))
+
+    def require_policy(self, policy: SoftmaxPolicy) -> None:
+        """Refuse other prompts or outputs than the problem's, without a pass of a network."""
         for name, theirs, ours in (
-            ("space", policy.space, self.space),
+            ("outputs", policy.space, self.space),
             ("prompts", policy.prompts, self.prompts),
         ):
             if theirs is not None and theirs != ours:
                 raise InputError(f"the policy's {name} are {theirs}: the problem's are {ours}")
-        return self.bandit(policy.tabulated(memory))
+        shape = (self.contexts, self.space.count)
+        if (policy.space is None or policy.prompts is None) and policy.logits.shape != shape:
+            raise InputError(
+                f"the policy has {policy.logits.shape[0]} prompts and {policy.logits.shape[1]} "
+                f"outputs: the problem has {shape[0]} and {shape[1]}"
+            )
 
     def bandit(self, policy: SoftmaxPolicy) -> TokenBandit:
         """The bandit of a policy as it is, not made a table of."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engines import Estimator, GradientCell, SquaredError
+from ..engines.base import Replications
 from ..engines.gradients.exact import ExactEngine
 from ..predictions.mse import gradient_mse
 from ..problems import SoftmaxBandit
@@ -120,7 +121,9 @@ def exact_mse(
     estimator = Estimator(
         under.name, function=lambda z, draws: under(z, draws.squared_norms, draws.contexts)
     )
-    mse = float(ExactEngine(tuples=True).measure(cell, [SquaredError(estimator)]).mean[0])
+    mse = float(
+        ExactEngine(tuples=True).measure(cell, [SquaredError(estimator)], Replications()).mean[0]
+    )
     squared_bias, length = float(bias @ bias), float(target @ target)
     factor = 1 + float(bias @ target) / length if length else float("nan")
     rescaled = float("nan")

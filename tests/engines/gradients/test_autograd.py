@@ -15,6 +15,7 @@ from ustat_pg.engines import (
     SquaredError,
     SquaredProjection,
 )
+from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import reference
 from ustat_pg.memory import ChunkWarning
 from ustat_pg.policies import TabularSoftmax
@@ -147,7 +148,8 @@ def test_a_function_sees_what_the_reference_shows_it():
     cell = GradientCell(NETWORK, 3, 2)
     quantities = [SquaredError(Estimator("own", function=own))]
     one, two = (
-        engine.measure(cell, quantities, replications=8) for engine in (reference.ENGINE, ENGINE)
+        engine.measure(cell, quantities, Replications(count=8))
+        for engine in (reference.ENGINE, ENGINE)
     )
     assert one.mean == pytest.approx(two.mean, rel=1e-12)
     for name in ("contexts", "arms", "rewards"):
@@ -163,7 +165,7 @@ def test_advantages_are_wide_in_single_precision(name):
     estimator = Estimator(name, constant=2.0**30 if name == "constant" else None)
     cell, quantities = GradientCell(problem, 4), [SquaredError(estimator)]
     wide, narrow = (
-        AutogradEngine(precision=p).measure(cell, quantities, replications=30).mean
+        AutogradEngine(precision=p).measure(cell, quantities, Replications(count=30)).mean
         for p in ("float64", "float32")
     )
     assert wide[0] > 1e-4
@@ -176,7 +178,7 @@ def test_advantages_are_wide_in_single_precision(name):
 def test_values_do_not_depend_on_the_chunk():
     cell = GradientCell(NETWORK, 3, 2)
     whole, *others = (
-        AutogradEngine(memory=memory).measure(cell, MANY, seed=2, first=7, replications=30)
+        AutogradEngine(memory=memory).measure(cell, MANY, Replications(2, 7, 30))
         for memory in (2**30, 2**20, 2**16, 1)
     )
     for found in others:
@@ -305,7 +307,7 @@ def test_nothing_is_made_on_another_device(problem, precision):
     with torch.device("meta"):
         for cell in (GradientCell(problem, 3, 2), GradientCell(even, 3, 2, "without-replacement")):
             for quantities in (ONE, [*MANY, SquaredError(own)]):
-                AutogradEngine(precision=precision).measure(cell, quantities, replications=3)
+                AutogradEngine(precision=precision).measure(cell, quantities, Replications(count=3))
         autograd.draw(GradientCell(even, 2, 3, "fixed"), seed=0, first=0, replications=2)
 
 
@@ -331,7 +333,7 @@ SHORT = sorting(2, 2).at(
         ),
         (
             lambda: AutogradEngine(precision="half").measure(
-                GradientCell(PLAIN, 2), ONE, replications=2
+                GradientCell(PLAIN, 2), ONE, Replications(count=2)
             ),
             "precision is 'half'",
         ),
@@ -343,7 +345,7 @@ SHORT = sorting(2, 2).at(
                         [0.5, 0.5], [[0.0, 0.0], [0.0, 1e40]], [[[1.0], [0.0]]] * 2,
                         np.ones((2, 2, 1)),
                     ), 2,
-                ), ONE, replications=2,
+                ), ONE, Replications(count=2),
             ),
             "log-probabilities hold (nan|-inf) at context 1, output 0",
         ),
@@ -353,7 +355,7 @@ SHORT = sorting(2, 2).at(
                     SoftmaxBandit.tabular(
                         [1.0], [[0.0, 0.0]], [[[1e45], [0.0]]], np.ones((1, 2, 1))
                     ), 2,
-                ), ONE, first=3, replications=2,
+                ), ONE, Replications(first=3, count=2),
             ),
             r"mse\[grpo\] of replication [34] is (nan|inf)",
         ),

@@ -18,6 +18,7 @@ from ustat_pg.engines import (
     SquaredError,
     SquaredProjection,
 )
+from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import exact
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.predictions import gradient_covariance, gradient_mse
@@ -144,7 +145,7 @@ def test_tuples_and_counts_find_the_same(kind, design):
         SquaredProjection(grpo, 1),
     ]
     counts = cell.measure("exact", quantities).mean
-    tuples = exact.ExactEngine(tuples=True).measure(cell, quantities).mean
+    tuples = exact.ExactEngine(tuples=True).measure(cell, quantities, Replications()).mean
     assert np.allclose(counts, tuples, rtol=1e-11, atol=1e-16)
 
 
@@ -260,7 +261,10 @@ def test_a_function_that_looks_at_the_order_needs_tuples():
 
     quantities = [Projection(Estimator("own", function=previous), j) for j in range(3)]
     cell = GradientCell(problem, 3)
-    assert np.abs(exact.ExactEngine(tuples=True).measure(cell, quantities).mean).max() < 1e-15
+    assert (
+        np.abs(exact.ExactEngine(tuples=True).measure(cell, quantities, Replications()).mean).max()
+        < 1e-15
+    )
     assert np.abs(cell.measure("exact", quantities).mean).max() > 1e-3
 
 

@@ -124,7 +124,10 @@ def test_a_cell_survives_being_sent():
         ({"problem": random_problem(0)}, "must be the bandit's own"),
         ({"policy": PrefixSoftmax.zeros(OutputSpace(3, 2), 3)}, "the policy's outputs are"),
         ({"policy": random_problem(0).policy}, "the policy's outputs are None"),
-        ({"policy": PrefixSoftmax.zeros(PROBLEM.space, 2)}, "has 2 prompts: the problem has 3"),
+        (
+            {"policy": PrefixSoftmax.zeros(PROBLEM.space, 2)},
+            "has 2 prompts and 13 outputs: the problem has 3 and 13",
+        ),
         ({"group_size": 0}, "group size is 0"),
         ({"steps": 0}, "steps is 0"),
         ({"steps": 2**20 + 1}, "it can be at most 1048576"),
@@ -217,7 +220,9 @@ def test_what_the_experiment_layer_asks():
         own.require_exact([Gap(GRPO, 1)])
     with pytest.raises(InfeasibleError):
         own.measure("exact", [Gap(GRPO, 1)])
-    with pytest.raises(InputError, match="engine 'cpu' cannot train networks"):
+    with pytest.raises(
+        InputError, match="engine 'cpu' cannot run a NetworkTraining: choose one of autograd"
+    ):
         own.measure("cpu", [Gap(GRPO, 1)], replications=1)
 
 

@@ -8,6 +8,7 @@ from scipy.interpolate import make_interp_spline
 
 from ustat_pg import estimators
 from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator, GradientCell, InfeasibleError
+from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients.exact import minibatches
 from ustat_pg.engines.runs import exact as module
 from ustat_pg.engines.runs import splines
@@ -44,7 +45,7 @@ def ask(landscape, steps, schedule=None, *, group_size=2, start=(0.2, -0.3), **m
 
 def tree(landscape, trajectory, functions=FUNCTIONS):
     """E f(gap_T) from every path, each minibatch enumerated at the parameters it is drawn at."""
-    theta = [starts(trajectory, seed=0, first=0, replications=1)[0]]
+    theta = [starts(trajectory, Replications(count=1))[0]]
     chance = np.ones(1)
     for rate in trajectory.schedule.rates(trajectory.steps):
         following, weight = [], []

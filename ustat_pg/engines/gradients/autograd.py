@@ -26,7 +26,7 @@ from ... import rng
 from ...memory import ChunkWarning, out_of_memory
 from ...problems import SoftmaxBandit
 from ...validation import InputError, integer
-from ..base import Array, Draws, Estimator, MomentSums
+from ..base import Array, Draws, Estimator, MomentSums, Replications
 from .cell import (
     Distance,
     GradientCell,
@@ -377,9 +377,10 @@ class AutogradEngine:
             on in smaller chunks, with a :class:`~ustat_pg.memory.ChunkWarning`.
 
     >>> from ustat_pg.engines import GradientCell, Estimator, SquaredError
+    >>> from ustat_pg.engines.base import Replications
     >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> quantity = SquaredError(Estimator("vanilla"))
-    >>> AutogradEngine().measure(GradientCell(bandit, 2), [quantity], replications=4).mean.shape
+    >>> AutogradEngine().measure(GradientCell(bandit, 2), [quantity], Replications(count=4)).mean.shape
     (1,)
     """
 
@@ -409,37 +410,32 @@ class AutogradEngine:
             return _KEPT[place]
 
     def measure(
-        self,
-        cell: GradientCell,
-        quantities: Sequence[GradientQuantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`.
+        """The sums of a block.
 
         Raises:
             InputError: also where log-probabilities or what is measured are not finite.
         """
-        own = self.prepared(cell.problem, cell.device)
+        prepared = self.prepared(cell.problem, cell.device)
 
         def run(rows: slice) -> Array:
-            drawn = _draw(cell, own.ends, seed, first + rows.start, rows.stop - rows.start)
-            found = own.values(quantities, *drawn)
-            if not np.isfinite(found).all():
-                row, column = np.argwhere(~np.isfinite(found))[0]
+            first = block.first + rows.start
+            drawn = _draw(cell, prepared.ends, block.seed, first, rows.stop - rows.start)
+            values = prepared.values(quantities, *drawn)
+            if not np.isfinite(values).all():
+                row, column = np.argwhere(~np.isfinite(values))[0]
                 raise InputError(
-                    f"{quantities[column].label} of replication {first + rows.start + row} is "
-                    f"{found[row, column]}: the policy's scores or its rewards are too large"
+                    f"{quantities[column].label} of replication {first + row} is "
+                    f"{values[row, column]}: the policy's scores or its rewards are too large"
                 )
-            return found
+            return values
 
-        size = own.allowed(
-            "replications", *own.per_replication(len(estimators_of(quantities)), cell.outputs)
+        size = prepared.allowed(
+            "replications", *prepared.per_replication(len(estimators_of(quantities)), cell.outputs)
         )
         return MomentSums.of(
-            np.concatenate(own.shared_out("replications", replications, size, run))
+            np.concatenate(prepared.shared_out("replications", block.count, size, run))
         )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from ...designs import require_design
 from ...problems import SoftmaxBandit
 from ...validation import InputError, integer
-from ..base import Array, Cell, Estimator, MomentSums, Quantity, require_block, require_engine
+from ..base import Array, Cell, Estimator, MomentSums, Quantity, Replications
 from .bounds import largest_along, largest_norm, reward_rounding
 
 __all__ = [
@@ -76,18 +76,21 @@ class _OfMinibatch(ABC):
 
 
 @dataclass(frozen=True)
-class SquaredError(_OfMinibatch):
-    """‖ĝ - g‖², whose mean is the MSE."""
-
+class _OfEstimator(_OfMinibatch):
     estimator: Estimator
-
-    @property
-    def label(self) -> str:
-        return f"mse[{self.estimator.label}]"
 
     @property
     def estimators(self) -> tuple[Estimator, ...]:
         return (self.estimator,)
+
+
+@dataclass(frozen=True)
+class SquaredError(_OfEstimator):
+    """‖ĝ - g‖², whose mean is the MSE."""
+
+    @property
+    def label(self) -> str:
+        return f"mse[{self.estimator.label}]"
 
     def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
         gradient_norm = float(np.linalg.norm(problem.gradient()))
@@ -114,23 +117,24 @@ class Distance(_OfMinibatch):
 
 
 @dataclass(frozen=True)
-class Projection(_OfMinibatch):
-    """⟨ĝ - g, u⟩ along the unit vector :func:`direction` of that number: 0 in the mean if unbiased."""
-
-    estimator: Estimator
+class _Along(_OfEstimator):
     number: int = 0
+
+    def largest(self, problem: SoftmaxBandit) -> float:
+        """The most that |⟨ĝ - g, u⟩| can be, or a number beyond it."""
+        return largest_along(problem, self.estimator, direction(problem, self.number))
+
+
+@dataclass(frozen=True)
+class Projection(_Along):
+    """⟨ĝ - g, u⟩ along the unit vector :func:`direction` of that number: 0 in the mean if unbiased."""
 
     @property
     def label(self) -> str:
         return f"projection{self.number}[{self.estimator.label}]"
 
-    @property
-    def estimators(self) -> tuple[Estimator, ...]:
-        return (self.estimator,)
-
     def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
-        largest = largest_along(problem, self.estimator, direction(problem, self.number))
-        return -largest, largest
+        return -self.largest(problem), self.largest(problem)
 
     def rounding(self, problem: SoftmaxBandit) -> float:
         off, norm = reward_rounding(problem)
@@ -138,23 +142,15 @@ class Projection(_OfMinibatch):
 
 
 @dataclass(frozen=True)
-class SquaredProjection(_OfMinibatch):
+class SquaredProjection(_Along):
     """⟨ĝ - g, u⟩², whose mean is uᵀ E[(ĝ-g)(ĝ-g)ᵀ] u."""
-
-    estimator: Estimator
-    number: int = 0
 
     @property
     def label(self) -> str:
         return f"squared-projection{self.number}[{self.estimator.label}]"
 
-    @property
-    def estimators(self) -> tuple[Estimator, ...]:
-        return (self.estimator,)
-
     def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
-        largest = largest_along(problem, self.estimator, direction(problem, self.number))
-        return 0.0, largest**2
+        return 0.0, self.largest(problem) ** 2
 
 
 GradientQuantity = SquaredError | Distance | Projection | SquaredProjection
@@ -207,7 +203,6 @@ class GradientCell(Cell):
 
     @property
     def block(self) -> int:
-        """The replications in a block."""
         return BLOCK
 
     def budget(self, replications: int) -> int:
@@ -219,66 +214,37 @@ class GradientCell(Cell):
         return replace(self, device=device)
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """The least and the greatest value of a quantity, or numbers beyond them."""
         return _gradient_quantity(quantity).range(self.problem)
 
     def rounding(self, quantity: Quantity) -> float:
-        """The most that the enumerated mean of a quantity may be off by."""
         return _gradient_quantity(quantity).rounding(self.problem)
 
-    def _required(self, quantities: Sequence[Quantity]) -> list[GradientQuantity]:
-        """The quantities, if they are those of a gradient, with no one left out of a group of one."""
-        if not quantities:
-            raise InputError("a block needs at least one quantity")
-        required = [_gradient_quantity(quantity) for quantity in quantities]
-        for estimator in estimators_of(required):
-            estimator.require_group(self.group_size)
-        return required
-
-    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+    def require_quantity(self, quantity: Quantity) -> None:
         """Refuse what is no quantity of a gradient, and leave-one-out in a group of one."""
-        self._required(quantities)
+        for estimator in _gradient_quantity(quantity).estimators:
+            estimator.require_group(self.group_size)
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where there are too many outcomes."""
-        self._runner("exact", quantities)
+        self.require_quantities(quantities)
+        _engine("exact").require(self, [_gradient_quantity(quantity) for quantity in quantities])
 
-    def measure(
-        self,
-        engine: str,
-        quantities: Sequence[Quantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+    def _measure(
+        self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """Replications ``first`` to ``first + replications``; all outcomes by the exact engine.
-
-        Raises:
-            InputError: an unknown engine or quantity, a baseline that a compiled engine does not
-                know, replications outside the addresses.
-            InfeasibleError: the exact engine would have too many outcomes to enumerate.
-        """
-        require_engine(engine)
-        if engine != "exact":
-            require_block(first, replications)
-        runner, required = self._runner(engine, quantities)
-        return runner.measure(self, required, seed=seed, first=first, replications=replications)
-
-    def _runner(
-        self, name: str, quantities: Sequence[Quantity]
-    ) -> tuple[Engine, list[GradientQuantity]]:
-        """The engine of that name and the quantities, if it can measure them."""
-        runner: Engine = import_module(f".{name}", __package__).ENGINE
-        required = self._required(quantities)
-        runner.require(self, required)
-        return runner, required
+        _engine(engine).require(self, quantities)
+        return _engine(engine).measure(self, quantities, block)
 
 
 def _gradient_quantity(quantity: Quantity) -> GradientQuantity:
     if not isinstance(quantity, GradientQuantity):
         raise InputError(f"{quantity!r} is no quantity of a gradient")
     return quantity
+
+
+def _engine(name: str) -> Engine:
+    engine: Engine = import_module(f".{name}", __package__).ENGINE
+    return engine
 
 
 class Engine(Protocol):
@@ -290,12 +256,6 @@ class Engine(Protocol):
         """Raise :class:`InputError` where this engine cannot measure that."""
 
     def measure(
-        self,
-        cell: GradientCell,
-        quantities: Sequence[GradientQuantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """Replications ``first`` to ``first + replications`` of the cell (all outcomes if exact)."""
+        """The sums of the cell's replications, or of all outcomes by the exact engine."""

@@ -12,7 +12,7 @@ from ... import rng
 from ...policies import SharedLinearSoftmax, TabularSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError
-from ..base import Array, Estimator, Integers, MomentSums
+from ..base import Array, Estimator, Integers, MomentSums, Replications
 from . import lanes
 from . import scalar as bodies
 from .cell import (
@@ -153,26 +153,20 @@ class CpuEngine:
             require_compiled(self.name, estimator)
 
     def measure(
-        self,
-        cell: GradientCell,
-        quantities: Sequence[GradientQuantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
+        """The sums of a block."""
         mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
         problem, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
-        block = first, replications, rng.cell_key(seed, cell.name), cell.group_size
-        cell_and_quantities = *block, DESIGNS[cell.design], problem, asked
+        key, design = rng.cell_key(block.seed, cell.name), DESIGNS[cell.design]
+        drawn = block.first, block.count, key, cell.group_size, design, problem, asked
         if takes_one_prompt(cell, quantities):
-            lanes.one_prompt_block(*cell_and_quantities, mean, products)
+            lanes.one_prompt_block(*drawn, mean, products)
         else:
             scratch = scratch_shapes(cell, asked, problem)
             room = bodies.Room(*(np.empty(shape, dtype) for shape, dtype in scratch.values()))
-            bodies.block(*cell_and_quantities, room, mean, products)
-        return MomentSums(replications, mean, products)
+            bodies.block(*drawn, room, mean, products)
+        return MomentSums(block.count, mean, products)
 
 
 def takes_one_prompt(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bool:
@@ -196,31 +190,17 @@ def scratch_shapes(
 
     Where ``one_prompt`` is asked (``plain``), fields that it does not use hold one number.
     """
-    one, batch, group = (1,), cell.batch_size, cell.group_size
+    batch, group = cell.batch_size, cell.group_size
     ints, reals = np.int64, np.float64
     vectors = 3 if asked.weighted else 2
     width = problem.dense.shape[2] if problem.form == bodies.DENSE else problem.probs.shape[1]
     shuffled = cell.design == "without-replacement"
-    common: dict[str, tuple[tuple[int, ...], Any]] = {
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
         "order": ((cell.problem.contexts if shuffled else 1,), ints),
         "undo": ((batch,), ints),
         "xs": ((batch,), ints),
         "chosen": ((group,), np.int32),
-        "rewards": ((group,), reals),
-    }
-    if plain:
-        return common | {
-            "mass": ((1, width if tabled else 1, 2), reals),
-            "weights": ((1, 1), reals),
-            "sums": (one, reals),
-            "gram": ((1, 1, 1, 1), reals),
-            "lin": ((1, 1), reals),
-            "lin_along": ((1, 1, 1), reals),
-            "coef": ((1, 1, 1), reals),
-            "diff": ((1, 1), reals),
-        }
-    return common | {
-        "rewards": (one, reals),
+        "rewards": ((1,), reals),
         "mass": ((vectors, batch, width), reals),
         "weights": ((vectors, group), reals),
         "sums": ((batch,), reals),
@@ -230,6 +210,12 @@ def scratch_shapes(
         "coef": ((len(asked.kinds), batch, vectors), reals),
         "diff": ((batch, vectors), reals),
     }
+    if plain:
+        for name in ("weights", "sums", "gram", "lin", "lin_along", "coef", "diff"):
+            shapes[name] = (1,) * len(shapes[name][0]), reals
+        shapes["rewards"] = (group,), reals
+        shapes["mass"] = (1, width if tabled else 1, 2), reals
+    return shapes
 
 
 def quantity_tables(problem: SoftmaxBandit, quantities: Sequence[GradientQuantity]) -> bodies.Asked:

@@ -17,7 +17,7 @@ import numpy as np
 from numba import cuda
 
 from ... import rng
-from ..base import Integers, MomentSums
+from ..base import Integers, MomentSums, Replications
 from ..device import Shapes, allocate, in_chunks, launch, require_device, upload
 from . import kernels
 from .cell import GradientCell, GradientQuantity, estimators_of
@@ -63,19 +63,8 @@ def draw(
     }
 
     def run(start: int, count: int, scratch: list[Any]) -> None:
-        *prompts, where, picked = scratch
-        launch(
-            kernels.draw_kernel,
-            count,
-            first + start,
-            count,
-            key,
-            design,
-            problem,
-            *prompts,
-            where,
-            picked,
-        )
+        launch(kernels.draw_kernel, count, first + start, count, key, design, problem, *scratch)
+        where, picked = scratch[2:]
         contexts[start : start + count] = where.copy_to_host().T[:count]
         chosen[start : start + count] = np.moveaxis(picked.copy_to_host(), -1, 0)[:count]
 
@@ -95,29 +84,23 @@ class CudaEngine:
         require_device()
 
     def measure(
-        self,
-        cell: GradientCell,
-        quantities: Sequence[GradientQuantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
+        """The sums of a block."""
         segment = _segment(len(quantities))
         problem, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
         plain = takes_one_prompt(cell, quantities)
         tabled = cell.group_size > COMPARED_OUTPUTS and cell.problem.arms < cell.group_size**2
         room_shapes = scratch_shapes(cell, asked, problem, plain, tabled)
         there = upload(problem, "the problem's tables"), upload(asked, "the quantities' tables")
-        key, design = cuda.to_device(rng.cell_key(seed, cell.name)), DESIGNS[cell.design]
-        values = allocate("the quantities' values", (len(quantities), min(segment, replications)))
+        key, design = cuda.to_device(rng.cell_key(block.seed, cell.name)), DESIGNS[cell.design]
+        values = allocate("the quantities' values", (len(quantities), min(segment, block.count)))
         parts = []
-        for begin in range(0, replications, segment):
-            size = min(segment, replications - begin)
+        for begin in range(0, block.count, segment):
+            size = min(segment, block.count - begin)
 
             def run(start: int, count: int, scratch: list[Any], begin: int = begin) -> None:
-                where = (first + begin, start, count, key, cell.group_size, design, *there)
+                where = (block.first + begin, start, count, key, cell.group_size, design, *there)
                 room = Room(*scratch)
                 if plain:
                     launch(kernels.one_prompt_kernel, count, *where, tabled, room, values)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...problems import SoftmaxBandit
-from ..base import Array, Draws, InfeasibleError, Integers, MomentSums
+from ..base import Array, Draws, InfeasibleError, Integers, MomentSums, Replications
 from .cell import (
     Distance,
     GradientCell,
@@ -170,15 +170,9 @@ class ExactEngine:
         return known[x, y]
 
     def measure(
-        self,
-        cell: GradientCell,
-        quantities: Sequence[GradientQuantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """The quantities' exact means; seed and replications are not used."""
+        """The quantities' exact means; the block is not used."""
         problem = cell.problem
         labels = estimators_of(quantities)
         along = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import rng
 from ...estimators import gradient
-from ..base import Array, Draws, Integers, MomentSums
+from ..base import Array, Draws, Integers, MomentSums, Replications
 from .cell import (
     Distance,
     GradientCell,
@@ -62,22 +62,17 @@ class ReferenceEngine:
         """Refuse nothing: all is measured."""
 
     def measure(
-        self,
-        cell: GradientCell,
-        quantities: Sequence[GradientQuantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """See :meth:`~ustat_pg.engines.gradients.cell.GradientCell.measure`."""
+        """The sums of a block."""
         problem = cell.problem
         row = 8 * cell.batch_size * cell.group_size * max(problem.d, problem.outcomes.arms.shape[1])
         chunk = max(1, _CHUNK_BYTES // row)
         values = []
-        for start in range(first, first + replications, chunk):
-            count = min(chunk, first + replications - start)
-            draws = draw(cell, seed=seed, first=start, replications=count)
+        end = block.first + block.count
+        for start in range(block.first, end, chunk):
+            count = min(chunk, end - start)
+            draws = draw(cell, seed=block.seed, first=start, replications=count)
             values.append(self.values(cell, quantities, draws))
         return MomentSums.of(np.concatenate(values))
 

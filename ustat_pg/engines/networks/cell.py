@@ -32,19 +32,26 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
 from threadpoolctl import threadpool_limits
 
-from ... import rng
 from ...digests import digest
 from ...memory import out_of_memory
 from ...policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
-from ...validation import InputError, finite_array, frozen, integer
-from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity, require_block
+from ...validation import InputError, frozen, integer
+from ..base import (
+    Array,
+    Cell,
+    Estimator,
+    InfeasibleError,
+    MomentSums,
+    Quantity,
+    Replications,
+    require_block,
+)
 from ..runs.cell import Gap
-from ..runs.schedules import Constant, Decay, Schedule
-from ..runs.trajectory import TRAJECTORY_DESIGNS
+from ..runs.schedules import Schedule
+from ..runs.trajectory import require_run, spread, start_scale, steps_kept
 
 __all__ = ["NetworkTraining", "OutOfMemory", "PolicyQuantity"]
 
@@ -145,22 +152,15 @@ class NetworkTraining(Cell):
 
     def __post_init__(self) -> None:
         self._require_policy()
-        integer("group size", self.group_size)
-        for name, value, most in (
-            ("steps", self.steps, rng.MOST_STEPS),
-            ("batch size", self.batch_size, rng.MOST_PROMPTS),
-        ):
-            if integer(name, value) > most:
-                raise InputError(f"{name} is {value}: it can be at most {most}")
-        self._require_design()
-        if not isinstance(self.schedule, (Constant, Decay)):
-            raise InputError(f"schedule is {self.schedule!r}: it must be a Constant or a Decay")
-        scale = finite_array("start_scale", self.start_scale)
-        if scale.shape not in ((), (self.d,)) or (scale < 0).any():
-            raise InputError(
-                f"start_scale is {scale.tolist()}: it must be a number or ({self.d},), not negative"
-            )
-        object.__setattr__(self, "start_scale", frozen(scale))
+        require_run(
+            self.group_size,
+            self.steps,
+            self.schedule,
+            self.batch_size,
+            self.design,
+            self.context_probs,
+        )
+        object.__setattr__(self, "start_scale", frozen(start_scale(self.start_scale, self.d)))
         if self.kind not in _DEVICES:
             raise InputError(f"device is {self.device!r}: choose cpu, cuda or cuda:N")
         if self.precision not in _PRECISIONS:
@@ -187,35 +187,11 @@ class NetworkTraining(Cell):
             raise InputError(
                 f"problem is {self.problem!r}: it must be a TokenProblem or a SoftmaxBandit"
             )
-        # Prompts and outputs are compared, without a pass of the network.
-        space, prompts = self.policy.space, self.policy.prompts
-        if space != self.problem.space:
+        if self.policy.space is None:
             raise InputError(
-                f"the policy's outputs are {space}: the problem's are {self.problem.space}"
+                f"the policy's outputs are None: the problem's are {self.problem.space}"
             )
-        if prompts is None:
-            theirs, own = len(self.policy.logits), self.problem.contexts
-            if theirs != own:
-                raise InputError(f"the policy has {theirs} prompts: the problem has {own}")
-        elif prompts != self.problem.prompts:
-            raise InputError(
-                f"the policy's prompts are {prompts}: the problem's are {self.problem.prompts}"
-            )
-
-    def _require_design(self) -> None:
-        if self.design not in TRAJECTORY_DESIGNS:
-            raise InputError(
-                f"design {self.design!r} is unknown: choose one of {', '.join(TRAJECTORY_DESIGNS)}"
-            )
-        if self.design == "epochs":
-            probs = self.context_probs
-            if not np.allclose(probs, 1 / len(probs), rtol=1e-9, atol=0):
-                raise InputError("design epochs needs uniform context probabilities")
-            if len(probs) % self.batch_size:
-                raise InputError(
-                    f"batch size is {self.batch_size}: in design epochs it must divide the "
-                    f"number of contexts, {len(probs)}"
-                )
+        self.problem.require_policy(self.policy)
 
     # The problem, as the runs read it.
 
@@ -260,16 +236,9 @@ class NetworkTraining(Cell):
             return self.problem.bandit(self.policy.with_theta(theta))
         return self.problem.with_theta(theta)
 
-    def starts(self, *, seed: int, first: int, replications: int) -> Array:
-        """θ₀ of runs ``first`` onwards, (R, d)."""
-        theta = np.tile(self.policy.theta, (replications, 1))
-        scale = np.asarray(self.start_scale)
-        if scale.any():
-            numbers = np.arange(first, first + replications, dtype=np.uint64)
-            key = rng.cell_key(seed, self.address)
-            words = rng.words(key, numbers, rng.step_slots(0, 0), self.d)
-            theta += scale * ndtri((words + 0.5) * 2.0**-32)
-        return theta
+    def starts(self, block: Replications) -> Array:
+        """θ₀ of the runs, (R, d)."""
+        return spread(self.policy.theta, np.asarray(self.start_scale), self.address, block)
 
     # Names.
 
@@ -317,6 +286,8 @@ class NetworkTraining(Cell):
 
     # What a cell of runs has to answer.
 
+    engines = tuple(_RUNNERS)
+
     def engine(self, asked: str) -> str:
         """The one engine that there is for networks."""
         return "autograd"
@@ -327,36 +298,24 @@ class NetworkTraining(Cell):
         return replace(self, chunk=chunk) if chunk else None
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """The least and the greatest value of a quantity, or numbers beyond them."""
-        (required,) = self._required([quantity])
-        if not isinstance(required, Gap):
-            low, high = required.range
+        known = _quantity(quantity)
+        if not isinstance(known, Gap):
+            low, high = known.range
             return float(low), float(high)
         worst = float(self.context_probs @ self.mean_rewards.min(axis=1))
-        return 0.0, required.scale * (self.optimum - worst)
+        return 0.0, known.scale * (self.optimum - worst)
 
     def rounding(self, quantity: Quantity) -> float:
         """The most that the enumerated value of a quantity at one run's parameters may be off by."""
         low, high = self.range(quantity)
         return _EXACTNESS * (high - low)
 
-    def _required(self, quantities: Sequence[Quantity]) -> list[Gap | PolicyQuantity]:
-        """The quantities, if they are those of these runs, at steps that they take."""
-        if not quantities:
-            raise InputError("a block needs at least one quantity")
-        required: list[Gap | PolicyQuantity] = []
-        for quantity in quantities:
-            if not isinstance(quantity, (Gap, PolicyQuantity)):
-                raise InputError(f"{quantity!r} is no quantity of a network's training run")
-            if integer("step", quantity.step, 0) > self.steps:
-                raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
-            self.require_estimator(quantity.estimator)
-            required.append(quantity)
-        return required
-
-    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+    def require_quantity(self, quantity: Quantity) -> None:
         """Refuse what is no quantity of these runs, and steps that they do not take."""
-        self._required(quantities)
+        known = _quantity(quantity)
+        if integer("step", known.step, 0) > self.steps:
+            raise InputError(f"step is {known.step}: the runs take {self.steps}")
+        self.require_estimator(known.estimator)
 
     def require_estimator(self, estimator: Estimator) -> None:
         """Refuse an estimator that these runs cannot take."""
@@ -379,42 +338,27 @@ class NetworkTraining(Cell):
         self.require_quantities(quantities)
         raise InfeasibleError("whole runs of a network are simulated: they are not enumerated")
 
-    def measure(
-        self,
-        engine: str,
-        quantities: Sequence[Quantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+    def _measure(
+        self, engine: str, quantities: Sequence[Gap | PolicyQuantity], block: Replications
     ) -> MomentSums:
-        """Runs ``first`` to ``first + replications``.
-
-        Raises:
-            InputError: unknown engines and quantities, steps beyond the runs' end, torch or a
-                device that is not there, runs that diverge.
-            OutOfMemory: so many runs at once do not fit.
-        """
-        if engine == "exact":
-            self.require_exact(quantities)
-        if engine not in _RUNNERS:
-            raise InputError(
-                f"engine {engine!r} cannot train networks: choose {', '.join(_RUNNERS)}"
-            )
-        required = self._required(quantities)
         columns: dict[Estimator, list[int]] = {}
-        for column, quantity in enumerate(required):
+        for column, quantity in enumerate(quantities):
             columns.setdefault(quantity.estimator, []).append(column)
         _runs(engine)  # Its threads are limited once it is there.
-        values = np.empty((replications, len(required)))
+        values = np.empty((block.count, len(quantities)))
         # Blocks are the only parallel layer. This limit is the calling thread's own.
         with threadpool_limits(1, user_api="openmp"):
             for estimator, places in columns.items():
-                snapshots = sorted({required[column].step for column in places})
+                asked = [quantities[column] for column in places]
+                snapshots = sorted({quantity.step for quantity in asked})
                 theta = self.train(
-                    estimator, snapshots, seed=seed, first=first, replications=replications
+                    estimator,
+                    snapshots,
+                    seed=block.seed,
+                    first=block.first,
+                    replications=block.count,
                 )
-                values[:, places] = self._values(theta, snapshots, [required[c] for c in places])
+                values[:, places] = self._values(theta, snapshots, asked)
         return MomentSums.of(values)
 
     def train(
@@ -439,11 +383,7 @@ class NetworkTraining(Cell):
         """
         require_block(first, replications)
         self.require_estimator(estimator)
-        kept = [integer("snapshot", step, 0) for step in snapshots]
-        if not kept or kept != sorted(set(kept)) or kept[-1] > self.steps:
-            raise InputError(
-                f"snapshots are {kept}: they must be increasing steps from 0 to {self.steps}"
-            )
+        kept = list(steps_kept(snapshots, self.steps))
         run = _runs().run
         chunk = min(self.chunk or self.block, replications)
         end = first + replications
@@ -458,28 +398,28 @@ class NetworkTraining(Cell):
     ) -> Array:
         """Quantities of one estimator at parameters (R, S, d): (R, their number)."""
         values = np.empty((len(theta), len(quantities)))
-        gaps: dict[int, list[tuple[int, Gap]]] = {}
-        numbers: dict[int, list[tuple[int, PolicyQuantity]]] = {}
-        for place, quantity in enumerate(quantities):
-            if isinstance(quantity, Gap):
-                gaps.setdefault(quantity.step, []).append((place, quantity))
-            else:
-                numbers.setdefault(quantity.step, []).append((place, quantity))
-        for step, columns in gaps.items():
-            off = self.optimum - _in_memory(
-                _runs().objectives, self, theta[:, snapshots.index(step)]
-            )
-            for place, gap in columns:
-                values[:, place] = gap.of(off)
-        for step, probes in numbers.items():
-            for run, point in enumerate(theta[:, snapshots.index(step)]):
+        for place, step in enumerate(snapshots):
+            columns = [(at, each) for at, each in enumerate(quantities) if each.step == step]
+            gaps = [(at, each) for at, each in columns if isinstance(each, Gap)]
+            probes = [(at, each) for at, each in columns if isinstance(each, PolicyQuantity)]
+            if gaps:
+                off = self.optimum - _in_memory(_runs().objectives, self, theta[:, place])
+            for column, gap in gaps:
+                values[:, column] = gap.of(off)
+            for run, point in enumerate(theta[:, place] if probes else ()):
                 # One bandit for all: it keeps the moments that it has computed.
                 bandit = self.at(point)
-                for place, probe in probes:
-                    values[run, place] = value = probe.of(bandit)
+                for column, probe in probes:
+                    values[run, column] = value = probe.of(bandit)
                     if not np.isfinite(value):
                         raise InputError(f"{probe.label} is {value}: it must be finite")
         return values
+
+
+def _quantity(quantity: Quantity) -> Gap | PolicyQuantity:
+    if not isinstance(quantity, (Gap, PolicyQuantity)):
+        raise InputError(f"{quantity!r} is no quantity of a network's training run")
+    return quantity
 
 
 def _runs(engine: str = "autograd") -> ModuleType:

@@ -35,7 +35,7 @@ from ...policies.network import CausalTransformer
 from ...policies.transformer import TransformerPolicy
 from ...rng import words
 from ...validation import InputError
-from ..base import Array, Estimator, expected_reward, optimal_baseline
+from ..base import Array, Estimator, Replications, expected_reward, optimal_baseline
 from .cell import NetworkTraining
 from .models import Model, model_of
 
@@ -298,7 +298,7 @@ class _Runs:
         device = self.model.device
         # Added, as the end of the range may be 2^63.
         self.numbers = first + torch.arange(count, device=device)
-        start = training.starts(seed=seed, first=first, replications=count)
+        start = training.starts(Replications(seed, first, count))
         # In float64 whatever the network's precision: small steps must not be rounded away.
         self.theta = torch.tensor(start, device=device)
         self.tables = Tables(self.model, self.problem.contexts)

@@ -24,10 +24,10 @@ from ...digests import digest
 from ...distributions import WeightedChi2
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, integer, positive
-from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity
+from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity, Replications
 from .regions import Ball, Theta
 from .schedules import Schedule
-from .trajectory import Trajectory
+from .trajectory import TRAJECTORY_ENGINES, Trajectory
 
 __all__ = [
     "BINS",
@@ -299,44 +299,34 @@ class Training(Cell):
         found = float(self.landscape.gap(theta_set.centre + points @ basis.T).max())
         return min(1.01 * found, everywhere)
 
+    engines = ("exact", *TRAJECTORY_ENGINES)
     settles = False
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """The least and the greatest value of a quantity, or numbers beyond them."""
         if isinstance(quantity, Coordinate):
             return -np.inf, np.inf
         return (0.0, quantity.scale * self.largest_gap) if isinstance(quantity, Gap) else (0.0, 1.0)
 
     def rounding(self, quantity: Quantity) -> float:
-        """The most that the enumerated mean of a quantity may be off by."""
         share = _ABSOLUTE if isinstance(quantity, Gap) else _RELATIVE
         return float(share * self.range(quantity)[1])
 
-    def _required(self, quantities: Sequence[Quantity]) -> list[TrainingQuantity]:
-        """The quantities, if they are those of a training run, at steps that it takes."""
-        if not quantities:
-            raise InputError("a block needs at least one quantity")
-        required: list[TrainingQuantity] = []
-        for quantity in quantities:
-            if not isinstance(quantity, TrainingQuantity):
-                raise InputError(f"{quantity!r} is no quantity of a training run")
-            if integer("step", quantity.step, 0) > self.steps:
-                raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
-            d = self.landscape.d
-            if isinstance(quantity, (ConditionalPit, Coordinate)) and quantity.coordinate >= d:
-                raise InputError(f"coordinate is {quantity.coordinate}: there are {d} parameters")
-            required.append(quantity)
-        return required
-
-    def require_quantities(self, quantities: Sequence[Quantity]) -> None:
+    def require_quantity(self, quantity: Quantity) -> None:
         """Refuse what is no quantity of a training run, and steps that it does not take."""
-        self._required(quantities)
+        if not isinstance(quantity, TrainingQuantity):
+            raise InputError(f"{quantity!r} is no quantity of a training run")
+        if integer("step", quantity.step, 0) > self.steps:
+            raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
+        d = self.landscape.d
+        if isinstance(quantity, (ConditionalPit, Coordinate)) and quantity.coordinate >= d:
+            raise InputError(f"coordinate is {quantity.coordinate}: there are {d} parameters")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where backward induction cannot find a quantity's mean."""
         from . import exact as trajectory_exact
 
-        for quantity in self._required(quantities):
+        self.require_quantities(quantities)
+        for quantity in quantities:
             if not isinstance(quantity, (Gap, GapTransform)):
                 raise InfeasibleError(
                     "paths and distributions are compared by simulation; a gap's mean and its "
@@ -348,42 +338,24 @@ class Training(Cell):
                 trajectory_exact.require_enumerable(self.landscape, runs)
                 self._enumerable.add(quantity.estimator)
 
-    def measure(
-        self,
-        engine: str,
-        quantities: Sequence[Quantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+    def _measure(
+        self, engine: str, quantities: Sequence[TrainingQuantity], block: Replications
     ) -> MomentSums:
-        """Runs ``first`` to ``first + replications``; every outcome by the exact engine.
-
-        Arguments:
-            engine: reference, cpu, cuda, or exact, which takes no seed.
-            quantities: what is measured.
-
-        Raises:
-            InputError: unknown engines and quantities, steps beyond the runs' end.
-            InfeasibleError: the exact engine cannot take that expectation.
-        """
-        required = self._required(quantities)
         steps: dict[Estimator, dict[int, list[int]]] = {}
-        for column, quantity in enumerate(required):
+        for column, quantity in enumerate(quantities):
             steps.setdefault(quantity.estimator, {}).setdefault(quantity.step, []).append(column)
         if engine == "exact":
-            self.require_exact(quantities)
-            return MomentSums.exact(_expected(self, required, steps))
-        values = np.empty((replications, len(required)))
+            return MomentSums.exact(_expected(self, quantities, steps))
+        values = np.empty((block.count, len(quantities)))
         for estimator, by_step in steps.items():
             snapshots = sorted(by_step)
             theta = self.trajectory(estimator, snapshots).run(
-                engine, seed=seed, first=first, replications=replications
+                engine, seed=block.seed, first=block.first, replications=block.count
             )
             gaps = self.landscape.gap(theta)
             for place, step in enumerate(snapshots):
                 for column in by_step[step]:
-                    quantity, gap = required[column], gaps[:, place]
+                    quantity, gap = quantities[column], gaps[:, place]
                     values[:, column] = (
                         quantity.of(gap)
                         if isinstance(quantity, (Gap, GapTransform))
@@ -391,7 +363,7 @@ class Training(Cell):
                     )
         counts = {
             quantity.label: np.histogram(values[:, column], bins=BINS, range=(0, 1))[0]
-            for column, quantity in enumerate(required)
+            for column, quantity in enumerate(quantities)
             if isinstance(quantity, (Pit, ConditionalPit))
         }
         sums = MomentSums.of(values)

@@ -6,12 +6,12 @@ import numpy as np
 
 from ... import rng
 from ...validation import InputError
-from ..base import Array
+from ..base import Array, Replications
 from . import lanes as bodies
 from .regions import Ball, Box
 from .trajectory import Trajectory, starts
 
-__all__ = ["ENGINE", "plan_of"]
+__all__ = ["plan_of", "run"]
 
 KINDS = {
     "vanilla": bodies.PROMPT_ONLY,
@@ -68,25 +68,15 @@ def plan_of(trajectory: Trajectory) -> bodies.Plan:
     )
 
 
-class CpuTrajectories:
-    """One compiled loop over replications, single-threaded and without the interpreter lock."""
-
-    name = "cpu"
-
-    def run(
-        self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
-    ) -> Array:
-        """See :meth:`~ustat_pg.engines.runs.trajectory.Trajectory.run`."""
-        plan = plan_of(trajectory)
-        begin = starts(trajectory, seed=seed, first=first, replications=replications)
-        out = np.empty((replications, len(plan.snapshots), trajectory.problem.d))
-        key = rng.cell_key(seed, trajectory.name)
-        bends = trajectory.policy.bends
-        if bends is not None:
-            bends = np.moveaxis(bends, 0, 2).copy()
-        group, batch = trajectory.group_size, trajectory.batch_size
-        bodies.run(first, key, group, batch, plan, bends, begin, out)
-        return out
-
-
-ENGINE = CpuTrajectories()
+def run(trajectory: Trajectory, block: Replications) -> Array:
+    """θ at the snapshots by one compiled loop, without the interpreter lock."""
+    plan = plan_of(trajectory)
+    begin = starts(trajectory, block)
+    out = np.empty((block.count, len(plan.snapshots), trajectory.problem.d))
+    key = rng.cell_key(block.seed, trajectory.name)
+    bends = trajectory.policy.bends
+    if bends is not None:
+        bends = np.moveaxis(bends, 0, 2).copy()
+    group, batch = trajectory.group_size, trajectory.batch_size
+    bodies.run(block.first, key, group, batch, plan, bends, begin, out)
+    return out

@@ -16,55 +16,48 @@ from numba import cuda
 
 from ... import rng
 from ...validation import InputError
-from ..base import Array
+from ..base import Array, Replications
 from ..device import in_chunks, launch, require_device, upload
 from . import scalar as bodies
 from .cpu import plan_of
 from .trajectory import Trajectory, starts
 
-__all__ = ["ENGINE", "Flips", "flips"]
+__all__ = ["Flips", "flips", "run"]
 
 TOLERANCE = 1e-9
 """Two paths that differ by less made the same draws: rounding alone stays far below."""
 
 
-class CudaTrajectories:
-    """One thread of the device to a run."""
+def run(trajectory: Trajectory, block: Replications) -> Array:
+    """θ at the snapshots, one thread of the device to a run.
 
-    name = "cuda"
+    Raises:
+        InputError: there is no device, or tables and scratch do not fit it.
+    """
+    require_device()
+    begin = starts(trajectory, block)
+    plan = plan_of(trajectory)
+    there = upload(plan, "the trajectory's tables")
+    key = cuda.to_device(rng.cell_key(block.seed, trajectory.name))
+    bends = np.zeros((0, 0, 0))
+    if trajectory.policy.bends is not None:
+        bends = np.moveaxis(trajectory.policy.bends, 0, 2)
+    bends = upload(bends, "the bends")
+    out = np.empty((block.count, len(plan.snapshots), trajectory.problem.d))
 
-    def run(
-        self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
-    ) -> Array:
-        """See :meth:`~ustat_pg.engines.runs.trajectory.Trajectory.run`.
+    def chunk_of_runs(start: int, count: int, scratch: list[Any]) -> None:
+        *rest, theta, kept = scratch
+        chunk = theta.shape[1]
+        room = bodies.Room(*rest)
+        padded = np.zeros((trajectory.problem.d, chunk))
+        padded[:, :count] = begin[start : start + count].T
+        theta.copy_to_device(padded)
+        where = (block.first, start, count, key, trajectory.batch_size, there, bends, room)
+        launch(bodies.path_kernel, count, *where, theta, kept)
+        out[start : start + count] = np.moveaxis(kept.copy_to_host(), -1, 0)[:count]
 
-        Raises:
-            InputError: there is no device, or tables and scratch do not fit it.
-        """
-        require_device()
-        begin = starts(trajectory, seed=seed, first=first, replications=replications)
-        plan = plan_of(trajectory)
-        there = upload(plan, "the trajectory's tables")
-        key = cuda.to_device(rng.cell_key(seed, trajectory.name))
-        bends = np.zeros((0, 0, 0))
-        if trajectory.policy.bends is not None:
-            bends = np.moveaxis(trajectory.policy.bends, 0, 2)
-        bends = upload(bends, "the bends")
-        out = np.empty((replications, len(plan.snapshots), trajectory.problem.d))
-
-        def run(start: int, count: int, scratch: list[Any]) -> None:
-            *rest, theta, kept = scratch
-            chunk = theta.shape[1]
-            room = bodies.Room(*rest)
-            padded = np.zeros((trajectory.problem.d, chunk))
-            padded[:, :count] = begin[start : start + count].T
-            theta.copy_to_device(padded)
-            where = (first, start, count, key, trajectory.batch_size, there, bends, room)
-            launch(bodies.path_kernel, count, *where, theta, kept)
-            out[start : start + count] = np.moveaxis(kept.copy_to_host(), -1, 0)[:count]
-
-        in_chunks(replications, shapes(trajectory, plan), run)
-        return out
+    in_chunks(block.count, shapes(trajectory, plan), chunk_of_runs)
+    return out
 
 
 def shapes(trajectory: Trajectory, plan: Any) -> dict[str, tuple[tuple[int, ...], Any]]:
@@ -161,6 +154,3 @@ def flips(
         diverged=int((~together).sum()),
         apart=float(apart[together].max(initial=0.0)),
     )
-
-
-ENGINE = CudaTrajectories()

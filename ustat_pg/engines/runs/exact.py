@@ -35,7 +35,7 @@ from ...estimators import gradient
 from ...policies import ArmLinearSoftmax
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, finite_array, integer
-from ..base import Array, Draws, InfeasibleError, Integers
+from ..base import Array, Draws, InfeasibleError, Integers, Replications
 from ..gradients.cell import GradientCell
 from ..gradients.exact import minibatches, size
 from .regions import Ball, Box
@@ -225,7 +225,7 @@ class _Chain:
         self.basis = np.asarray(landscape.identifiable)
         self._require_enumerable()
         self._require_same()
-        start = starts(trajectory, seed=0, first=0, replications=1)[0]
+        start = starts(trajectory, Replications(count=1))[0]
         self.start = (start - landscape.maximiser) @ self.basis
         self.origin = start - self.basis @ self.start
         self.projection = _projection(trajectory.projection, self.origin, self.basis)
@@ -515,16 +515,8 @@ class _Chain:
                 active += count
             if t:
                 values = u[:active, :-1].reshape(active, *grid.shape)
-                body(
-                    coefficients(values),
-                    *axes,
-                    y,
-                    move,
-                    chance,
-                    rates[t - 1],
-                    *self.projection.plain,
-                    u[:active],
-                )
+                curves, rate = coefficients(values), rates[t - 1]
+                body(curves, axes, y, move, chance, rate, self.projection.plain, u[:active])
         found = u[:, -1].reshape(len(later), count)
         return found[[later.index(t) for t in steps]].T
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ... import rng
 from ...estimators import gradient
-from ..base import Array, Integers, expected_reward, optimal_baseline
+from ..base import Array, Integers, Replications, expected_reward, optimal_baseline
 from .trajectory import Trajectory, starts
 
-__all__ = ["ENGINE"]
+__all__ = ["run"]
 
 _CHUNK_BYTES = 16_000_000
 
@@ -19,29 +21,23 @@ def _sum(array: Array) -> Array:
     return array.cumsum(axis=-1)[..., -1]
 
 
-class ReferenceTrajectories:
-    """Draws a minibatch for all replications, calls the estimators, steps."""
-
-    name = "reference"
-
-    def run(
-        self, trajectory: Trajectory, *, seed: int = 0, first: int = 0, replications: int = 1
-    ) -> Array:
-        """See :meth:`~ustat_pg.engines.runs.trajectory.Trajectory.run`."""
-        problem = trajectory.problem
-        row = 8 * trajectory.batch_size * max(trajectory.group_size, problem.arms) * problem.d
-        chunk = max(1, _CHUNK_BYTES // row)
-        parts = [
-            _run(trajectory, seed, start, min(chunk, first + replications - start))
-            for start in range(first, first + replications, chunk)
-        ]
-        return np.concatenate(parts)
+def run(trajectory: Trajectory, block: Replications) -> Array:
+    """θ at the snapshots: a minibatch for all replications, the estimators, a step; (R, S, d)."""
+    problem = trajectory.problem
+    row = 8 * trajectory.batch_size * max(trajectory.group_size, problem.arms) * problem.d
+    chunk = max(1, _CHUNK_BYTES // row)
+    end = block.first + block.count
+    parts = [
+        _run(trajectory, replace(block, first=start, count=min(chunk, end - start)))
+        for start in range(block.first, end, chunk)
+    ]
+    return np.concatenate(parts)
 
 
-def _run(trajectory: Trajectory, seed: int, first: int, replications: int) -> Array:
-    key = rng.cell_key(seed, trajectory.name)
-    numbers = first + np.arange(replications)
-    theta = starts(trajectory, seed=seed, first=first, replications=replications)
+def _run(trajectory: Trajectory, block: Replications) -> Array:
+    key = rng.cell_key(block.seed, trajectory.name)
+    numbers = block.first + np.arange(block.count)
+    theta = starts(trajectory, block)
     prompts = _Prompts(trajectory, key, numbers)
     kept = {0: theta}
     for t, rate in enumerate(trajectory.schedule.rates(trajectory.steps), start=1):
@@ -119,6 +115,3 @@ def _estimate(
         )
     )
     return np.asarray(gradient(drawn, weighed).mean(axis=1))
-
-
-ENGINE = ReferenceTrajectories()

@@ -105,28 +105,15 @@ def _place(y, scale, spacing, first, count):
 
 
 @body
-def back_on_line(
-    coefficients,
-    scale,
-    spacing,
-    first,
-    shape,
-    y,
-    move,
-    chance,
-    rate,
-    frame,
-    shift,
-    low,
-    high,
-    radius,
-    out,
-):
+def back_on_line(coefficients, axes, y, move, chance, rate, projection, out):
     """One step back: out (W, M) is E u(P(y + rate ĝ)) of splines with coefficients (W, n + 4).
 
-    Who does not move is not projected: no run is outside, and there u would have a kink just where
-    a projection leaves its runs.
+    ``axes`` are a of each, the spacing of ξ, the first place and the number of points of each;
+    ``projection`` is what :func:`_project` takes. Who does not move is not projected: no run is
+    outside, and there u would have a kink just where a projection leaves its runs.
     """
+    scale, spacing, first, shape = axes
+    frame, shift, low, high, radius = projection
     at, z = np.empty(1), np.empty(len(frame))
     width, count = len(coefficients), shape[0]
     for m in range(len(y)):
@@ -148,24 +135,10 @@ def back_on_line(
 
 
 @body
-def back_on_plane(
-    coefficients,
-    scale,
-    spacing,
-    first,
-    shape,
-    y,
-    move,
-    chance,
-    rate,
-    frame,
-    shift,
-    low,
-    high,
-    radius,
-    out,
-):
+def back_on_plane(coefficients, axes, y, move, chance, rate, projection, out):
     """The same on a plane, coefficients (W, n + 4, n + 4)."""
+    scale, spacing, first, shape = axes
+    frame, shift, low, high, radius = projection
     at, z = np.empty(2), np.empty(len(frame))
     width, rows, columns = len(coefficients), shape[0], shape[1]
     for m in range(len(y)):

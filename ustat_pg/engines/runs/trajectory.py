@@ -40,7 +40,7 @@ from ... import rng
 from ...policies import ArmLinearSoftmax, BentSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError, finite_array, frozen, integer
-from ..base import Array, Estimator, require_block
+from ..base import Array, Estimator, Replications, require_block
 from .regions import Ball, Box, Theta
 from .schedules import Constant, Decay, Schedule
 
@@ -55,6 +55,70 @@ TRAJECTORY_DESIGNS = ("iid", "epochs")
 """Prompts drawn independently from ρ; all prompts in a new random order again and again."""
 
 TRAJECTORY_ENGINES = ("reference", "cpu", "cuda")
+
+
+def require_run(
+    group_size: int,
+    steps: int,
+    schedule: Schedule,
+    batch_size: int,
+    design: str,
+    context_probs: Array,
+) -> None:
+    """Refuse sizes beyond the addresses, an unknown schedule, and a design that does not fit."""
+    integer("group size", group_size)
+    for name, value, most in (
+        ("steps", steps, rng.MOST_STEPS),
+        ("batch size", batch_size, rng.MOST_PROMPTS),
+    ):
+        if integer(name, value) > most:
+            raise InputError(f"{name} is {value}: it can be at most {most}")
+    if not isinstance(schedule, (Constant, Decay)):
+        raise InputError(f"schedule is {schedule!r}: it must be a Constant or a Decay")
+    if design not in TRAJECTORY_DESIGNS:
+        raise InputError(
+            f"design {design!r} is unknown: choose one of {', '.join(TRAJECTORY_DESIGNS)}"
+        )
+    contexts = len(context_probs)
+    if design == "epochs":
+        if not np.allclose(context_probs, 1 / contexts, rtol=1e-9, atol=0):
+            raise InputError("design epochs needs uniform context probabilities")
+        if contexts % batch_size:
+            raise InputError(
+                f"batch size is {batch_size}: in design epochs it must divide the "
+                f"number of contexts, {contexts}"
+            )
+
+
+def start_scale(value: ArrayLike, d: int) -> Array:
+    """The standard deviations of a start, a number or (d,)."""
+    scale = finite_array("start_scale", value)
+    if scale.shape not in ((), (d,)) or (scale < 0).any():
+        raise InputError(
+            f"start_scale is {scale.tolist()}: it must be a number or ({d},), not negative"
+        )
+    return scale
+
+
+def steps_kept(snapshots: Sequence[int], steps: int) -> tuple[int, ...]:
+    """The steps at which θ is kept, increasing, of so many."""
+    kept = [integer("snapshot", step, 0) for step in snapshots]
+    if not kept or kept != sorted(set(kept)) or kept[-1] > steps:
+        raise InputError(f"snapshots are {kept}: they must be increasing steps from 0 to {steps}")
+    return tuple(kept)
+
+
+def spread(centre: Array, scale: Array, address: str, block: Replications) -> Array:
+    """The starts of runs with that address, normal about ``centre``, (R, d).
+
+    Coordinate j is centreⱼ + scaleⱼ Φ⁻¹((w + ½) 2⁻³²), w word j of the start's slot.
+    """
+    theta = np.tile(centre, (block.count, 1))
+    if scale.any():
+        key, numbers = rng.cell_key(block.seed, address), block.first + np.arange(block.count)
+        words = rng.words(key, numbers, rng.step_slots(0, 0), len(centre))
+        theta += scale * ndtri((words + 0.5) * 2.0**-32)
+    return theta
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +164,14 @@ class Trajectory:
                 f"the policy is a {type(self.problem.policy).__name__}: trajectories need an "
                 "ArmLinearSoftmax or a BentSoftmax (features of context and arm)"
             )
-        self._require_sizes()
-        self._require_design()
-        if not isinstance(self.schedule, (Constant, Decay)):
-            raise InputError(f"schedule is {self.schedule!r}: it must be a Constant or a Decay")
+        require_run(
+            self.group_size,
+            self.steps,
+            self.schedule,
+            self.batch_size,
+            self.design,
+            self.problem.context_probs,
+        )
         if not isinstance(self.estimator, Estimator):
             raise InputError(f"estimator is {self.estimator!r}: it must be an Estimator")
         self.estimator.require_name("trajectories")
@@ -117,53 +185,18 @@ class Trajectory:
                     f"the projection has {self.projection.d} coordinates: the problem has "
                     f"{self.problem.d} parameters"
                 )
-        self._require_snapshots()
-
-    def _require_sizes(self) -> None:
-        integer("group size", self.group_size)
-        for name, value, most in (
-            ("steps", self.steps, rng.MOST_STEPS),
-            ("batch size", self.batch_size, rng.MOST_PROMPTS),
-        ):
-            if integer(name, value) > most:
-                raise InputError(f"{name} is {value}: it can be at most {most}")
-
-    def _require_design(self) -> None:
-        if self.design not in TRAJECTORY_DESIGNS:
-            raise InputError(
-                f"design {self.design!r} is unknown: choose one of {', '.join(TRAJECTORY_DESIGNS)}"
-            )
-        if self.design == "epochs":
-            if not self.problem.uniform:
-                raise InputError("design epochs needs uniform context probabilities")
-            if self.problem.contexts % self.batch_size:
-                raise InputError(
-                    f"batch size is {self.batch_size}: in design epochs it must divide the "
-                    f"number of contexts, {self.problem.contexts}"
-                )
+        snapshots = (self.steps,) if self.snapshots is None else self.snapshots
+        object.__setattr__(self, "snapshots", steps_kept(snapshots, self.steps))
 
     def _require_start(self) -> None:
         d = self.problem.d
         start = self.problem.policy.theta if self.start is None else self.start
         start = finite_array("start", start, 1)
-        scale = finite_array("start_scale", self.start_scale)
+        scale = start_scale(self.start_scale, d)
         if len(start) != d:
             raise InputError(f"start has {len(start)} entries: the problem has {d} parameters")
-        if scale.shape not in ((), (d,)) or (scale < 0).any():
-            raise InputError(
-                f"start_scale is {scale.tolist()}: it must be a number or ({d},), not negative"
-            )
         object.__setattr__(self, "start", start)
         object.__setattr__(self, "start_scale", frozen(np.broadcast_to(scale, d).copy()))
-
-    def _require_snapshots(self) -> None:
-        kept = (self.steps,) if self.snapshots is None else tuple(self.snapshots)
-        kept = tuple(integer("snapshot", step, 0) for step in kept)
-        if not kept or list(kept) != sorted(set(kept)) or kept[-1] > self.steps:
-            raise InputError(
-                f"snapshots are {list(kept)}: they must be increasing steps from 0 to {self.steps}"
-            )
-        object.__setattr__(self, "snapshots", kept)
 
     @property
     def name(self) -> str:
@@ -208,8 +241,8 @@ class Trajectory:
                 f"{', '.join(TRAJECTORY_ENGINES)}"
             )
         require_block(first, replications)
-        runner = import_module(f".{engine}", __package__).ENGINE
-        theta: Array = runner.run(self, seed=seed, first=first, replications=replications)
+        block = Replications(seed, first, replications)
+        theta: Array = import_module(f".{engine}", __package__).run(self, block)
         return theta
 
     @property
@@ -226,17 +259,8 @@ class Trajectory:
         return np.zeros(self.policy.features.shape[:2]) if offset is None else offset
 
 
-def starts(trajectory: Trajectory, *, seed: int, first: int, replications: int) -> Array:
-    """θ₀ of replications ``first`` onwards, projected, (R, d).
-
-    Coordinate j is startⱼ + scaleⱼ Φ⁻¹((w + ½) 2⁻³²), w word j of the start's slot.
-    """
-    d = trajectory.problem.d
+def starts(trajectory: Trajectory, block: Replications) -> Array:
+    """θ₀ of the replications, projected, (R, d)."""
     centre, scale = np.asarray(trajectory.start), np.asarray(trajectory.start_scale)
-    theta = np.tile(centre, (replications, 1))
-    if scale.any():
-        key = rng.cell_key(seed, trajectory.name)
-        numbers = first + np.arange(replications)
-        words = rng.words(key, numbers, rng.step_slots(0, 0), d)
-        theta += scale * ndtri((words + 0.5) * 2.0**-32)
+    theta = spread(centre, scale, trajectory.name, block)
     return theta if trajectory.projection is None else trajectory.projection.project(theta)
