@@ -389,7 +389,7 @@ def test_a_slope_goes_through_runs_of_unequal_length(tmp_path):
 )
 @pytest.mark.parametrize("value", [-1.0, 0.0, float("nan"), float("inf")])
 def test_a_scale_or_rate_that_is_not_positive_is_refused(make, value):
-    with pytest.raises(InputError, match="(scale|rate) .*must be (positive|finite)"):
+    with pytest.raises(InputError, match=r"(scale|rate) .*must be (positive|finite)"):
         make(value)
 
 
