@@ -29,7 +29,7 @@ from ustat_pg.experiment import Options, Point, Store, mean_of, options, run_poi
 from ustat_pg.experiment.blocks import Block, record_of, run_task, sums_of
 from ustat_pg.experiment.curves import POINT_BLOCKS
 from ustat_pg.experiment.measurements import Measurements
-from ustat_pg.experiment.options import LARGEST_BLOCK
+from ustat_pg.experiment.options import LARGEST_BLOCK, block_of
 from ustat_pg.problems import SoftmaxBandit
 
 REPLICATIONS = LARGEST_BLOCK
@@ -182,9 +182,9 @@ class Job:
 
     @property
     def blocks(self) -> list[Block]:
-        total = POINT_BLOCKS[self.size] * REPLICATIONS
         means = [mean_of(cell, QUANTITIES[0]) for cell in self.cells]
-        by_cell = Measurements(means, Options()).blocks({cell.name: total for cell in self.cells})
+        totals = {cell.name: POINT_BLOCKS[self.size] * block_of(cell) for cell in self.cells}
+        by_cell = Measurements(means, Options()).blocks(totals)
         return [block for blocks in by_cell.values() for block in blocks]
 
     def doubled(self) -> Job:
@@ -354,7 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     header = ["cell", "replications", "blocks", "bare", "fresh store", "full store", "overhead"]
     header += ["full / fresh", "key, µs", "write, µs", "read, µs", "merge, µs"]
     jobs = [(job, 1) for job in large.values()]
-    jobs += [(Job(kind, 1, "smoke"), 128) for kind in CELLS]
+    jobs += [(Job(kind, 128, "smoke"), 128) for kind in CELLS]
     print(table([overhead(job, smaller, rounds) for job, smaller in jobs], header))
     return 0
 
