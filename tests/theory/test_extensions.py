@@ -127,12 +127,13 @@ def test_a_slider_takes_pictures():
         axis.plot([0, size])
         return figure
 
+    others = plt.get_fignums()
     html = show(picture=picture, alt='A "line"')
     images = re.findall(r'<img alt="([^"]*)" src="data:image/svg\+xml;base64,([^"]+)">', html)
     assert [alt for alt, _ in images] == [
         f"A &quot;line&quot;; Group size &lt;G&gt;: {size}" for size in (2, 4, 8)
     ]
-    assert not plt.get_fignums()
+    assert plt.get_fignums() == others
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ class Asked(NamedTuple):
 class Room(NamedTuple):
     """The scratch of one replication: what is read before it is written is ``order``, 0 to X - 1.
 
-    Scratch of many threads has a last axis for them; :func:`room_of` is a thread's.
+    Scratch of many threads has a last axis for them; ``room_of`` gives a thread's.
 
     Arguments:
         order, undo, xs: for the prompts, (X,), (B,), (B,).

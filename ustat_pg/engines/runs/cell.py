@@ -403,7 +403,7 @@ class OneRun(Training):
         first: int = 0,
         replications: int = 0,
     ) -> MomentSums:
-        """The run, as :meth:`Training.measure` draws it from the seed plus the number."""
+        """The run, as :class:`Training` draws it from the seed plus the number."""
         seed += self.number
         return super().measure(
             engine, quantities, seed=seed, first=first, replications=replications

@@ -109,7 +109,7 @@ def back_on_line(coefficients, axes, y, move, chance, rate, projection, out):
     """One step back: out (W, M) is E u(P(y + rate ĝ)) of splines with coefficients (W, n + 4).
 
     ``axes`` are a of each, the spacing of ξ, the first place and the number of points of each;
-    ``projection`` is what :func:`_project` takes. Who does not move is not projected: no run is
+    ``projection`` is what ``_project`` takes. Who does not move is not projected: no run is
     outside, and there u would have a kink just where a projection leaves its runs.
     """
     scale, spacing, first, shape = axes
