@@ -47,7 +47,7 @@ def draw(frame: pd.DataFrame) -> Figure:
         axis.set_ylim(min(0.95, 0.93 * float(own["prediction"].min())), 1.0 + 1.25 * (top - 1.0))
         axis.set(xlabel="group size G", ylabel="")
         axis.set_title(style.mark(letter) + PANELS[panel], loc="left")
-        names = [(NAMES.get(name, name), look) for name, look in lines.items()]
+        names = [(str(NAMES.get(name, name)), look) for name, look in lines.items()]
         axis.legend(handles=style.handles(names), loc="upper center", handlelength=2.8)
     axes[0].set_ylabel("mean gap / least predicted")
     return figure
