@@ -443,6 +443,15 @@ def test_a_process_that_claims_nothing_has_failed(grid, tmp_path, monkeypatch):
     assert {outcome.status for outcome in grid.run(tmp_path)} == {"failed"}
 
 
+@pytest.fixture
+def hears_interruptions():
+    """Interruptions reach this process, whatever the tests' own shell ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_interruptions")
 def test_an_interruption_ends_what_runs(grid, tmp_path, monkeypatch):
     """The processes are ended, and the runs are not taken for failed."""
     script = (
