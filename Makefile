@@ -32,7 +32,7 @@ figures: .venv/core  ## draw again from the stored results; 30 s
 report: .venv/core  ## one self-contained page of the stored run; 10 s
 	.venv/bin/python -m simulations report results/$(SIZE)
 
-test: .venv/dev  ## the whole suite; 40 min
+test: .venv/dev  ## the whole suite; 20 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal
 
 theory: .venv/theory  ## the site of executable pages, in build/theory; 6 min
