@@ -33,8 +33,10 @@ Formula = Callable[[Array, Array], Array]
 
 STEM = "ustatistic"
 
-ROUNDING = 1e-11
-"""Differences up to this are rounding, relative to the largest score times the largest reward."""
+ROUNDING = 1e-13
+"""The root mean square of differences that are rounding, relative to the largest score times the
+largest reward: a single group of a hundred that is off by 1e-12 is refused.
+"""
 
 RIGHT = (
     ("grpo", "U-statistic"),
