@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -394,20 +394,11 @@ class OneRun(Training):
         """One block, however many are wanted."""
         return 1
 
-    def measure(
-        self,
-        engine: str,
-        quantities: Sequence[Quantity],
-        *,
-        seed: int = 0,
-        first: int = 0,
-        replications: int = 0,
+    def _measure(
+        self, engine: str, quantities: Sequence[TrainingQuantity], block: Replications
     ) -> MomentSums:
         """The run, as :class:`Training` draws it from the seed plus the number."""
-        seed += self.number
-        return super().measure(
-            engine, quantities, seed=seed, first=first, replications=replications
-        )
+        return super()._measure(engine, quantities, replace(block, seed=block.seed + self.number))
 
 
 def _expected(
