@@ -7,10 +7,11 @@ all read these records, and may not know each other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .validation import InputError, integer
 
-__all__ = ["ALIASES", "BASELINES", "Baseline", "baseline", "require_group"]
+__all__ = ["ALIASES", "BASELINES", "Baseline", "baseline", "parse", "require_group"]
 
 
 @dataclass(frozen=True)
@@ -21,41 +22,97 @@ class Baseline:
         name: the name in results.
         aliases: other names in use for the same estimator.
         needs: what the advantage function takes beside the rewards, by keyword: constant, value
-            (V), optimal_baseline (b*), squared_norms (‖s‖²) or predicted_value (V_φ).
+            (V), optimal_baseline (b*), squared_norms (‖s‖²), predicted_value (V_φ) or best_table (b(0), ...).
+        parameters: numbers that the name carries behind a colon, by keyword: ``bayes:1,1``; a last
+            "..." says that the one before takes all of them.
         least_group: the smallest group; 2 where an output's own reward is left out.
         of_prompt: a function of the prompt alone.
         of_pairs: the estimate is a share of the mean of ½ (s - s')(z - z') over pairs of outputs.
         within_rewards: never outside the range of the group's rewards, or 0.
         closed_form: the error has one, in :mod:`ustat_pg.predictions.mse`.
+        by_count: with rewards 0 and 1 the advantages are a table by the number of successes, in
+            :mod:`ustat_pg.predictions.count_tables`.
     """
 
     name: str
     aliases: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
     least_group: int = 1
     of_prompt: bool = False
     of_pairs: bool = False
     within_rewards: bool = False
     closed_form: bool = False
+    by_count: bool = False
 
 
 BASELINES = {
     record.name: record
     for record in (
-        Baseline("vanilla", ("reinforce",), of_prompt=True, closed_form=True),
-        Baseline("grpo", ("rloo",), least_group=2, of_pairs=True, closed_form=True),
-        Baseline("group-mean", of_pairs=True, closed_form=True),
+        Baseline("vanilla", ("reinforce",), of_prompt=True, closed_form=True, by_count=True),
+        Baseline(
+            "grpo", ("rloo",), least_group=2, of_pairs=True, closed_form=True, by_count=True
+        ),
+        Baseline("group-mean", ("dr-grpo",), of_pairs=True, closed_form=True, by_count=True),
         Baseline("oracle", needs=("value",), of_prompt=True, closed_form=True),
         Baseline("constant", needs=("constant",), of_prompt=True, closed_form=True),
         Baseline("minimum-variance", needs=("optimal_baseline",), of_prompt=True, closed_form=True),
         Baseline("norm-weighted", needs=("squared_norms",), least_group=2, within_rewards=True),
         Baseline("critic", needs=("predicted_value",), of_prompt=True, closed_form=True),
+        Baseline("shrinkage", parameters=("amount", "mean_value"), least_group=2, by_count=True),
+        Baseline("bayes", parameters=("successes", "failures"), by_count=True),
+        Baseline("best", needs=("best_table",), by_count=True),
+        Baseline("loo-table", parameters=("values", "..."), by_count=True),
+        Baseline(
+            "shrunk-norm-weighted",
+            needs=("squared_norms",),
+            parameters=("prior_weight", "mean_value"),
+        ),
+        Baseline("std", by_count=True),
+        Baseline("std-ddof1", by_count=True),
+        Baseline("others-std", ("nemo",), least_group=2, by_count=True),
+        Baseline("maxrl", by_count=True),
+        Baseline("pass-at-k", parameters=("k",), by_count=True),
     )
 }
 """The records by name."""
 
 ALIASES = {alias: record.name for record in BASELINES.values() for alias in record.aliases}
 """Names in use for the same estimator, and the name in results."""
+
+
+def parse(name: str) -> tuple[Baseline, dict[str, Any]]:
+    """The record of a baseline by a name or an alias, and the numbers that the name carries.
+
+    >>> record, numbers = parse("bayes:1,0.5")
+    >>> record.name, numbers
+    ('bayes', {'successes': 1, 'failures': 0.5})
+
+    Raises:
+        InputError: the baseline is unknown, or its numbers are missing, too many or none.
+    """
+    family, _, text = name.partition(":") if isinstance(name, str) else (name, "", "")
+    known = ALIASES.get(family, family) if isinstance(family, str) else family
+    if not isinstance(known, str) or known not in BASELINES:
+        raise InputError(
+            f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, *ALIASES])}"
+        )
+    record = BASELINES[known]
+    wanted, given = record.parameters, text.split(",") if text else []
+    if wanted[-1:] == ("...",) and given:
+        return record, {wanted[0]: tuple(_number(name, each) for each in given)}
+    if len(given) != len(wanted):
+        written = f"{known}:{','.join(wanted)}" if wanted else known
+        raise InputError(f"baseline {name!r}: it is written {written}")
+    return record, {key: _number(name, each) for key, each in zip(wanted, given, strict=True)}
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"baseline {name!r}: {text!r} is no number") from None
+    return int(value) if value.is_integer() else value
 
 
 def baseline(name: str) -> Baseline:
@@ -67,12 +124,7 @@ def baseline(name: str) -> Baseline:
     Raises:
         InputError: the baseline is unknown.
     """
-    known = ALIASES.get(name, name) if isinstance(name, str) else name
-    if not isinstance(known, str) or known not in BASELINES:
-        raise InputError(
-            f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, *ALIASES])}"
-        )
-    return BASELINES[known]
+    return parse(name)[0]
 
 
 def require_group(name: str, group_size: int) -> None:

@@ -53,6 +53,8 @@ class Moments:
         reward_range: the least and the greatest reward possible.
         matrices: called without arguments, yields one :class:`ContextMatrices` per context;
             None where only traces are known.
+        weighted_gradient: called with weights w(x), (X,), gives E w(X) g(X), (d,); None where it is
+            not known.
 
     Raises:
         InputError: arrays of different lengths, not finite, or impossible as moments.
@@ -68,6 +70,7 @@ class Moments:
     mean_gradient_sq: float = field(number, minimum=0)
     reward_range: tuple[float, float]
     matrices: Callable[[], Iterator[ContextMatrices]] | None = None
+    weighted_gradient: Callable[[Array], Array] | None = None
 
     def __attrs_post_init__(self) -> None:
         for name, values in vars(self).items():
@@ -112,6 +115,19 @@ class Moments:
             + shift**2 * self.fisher_trace,
             0.0,
         )
+
+    def mean_gradient(self, weights: Array) -> tuple[float, float]:
+        """‖E w(X) g(X)‖² and ⟨E w(X) g(X), g⟩ for weights of the prompts, (X,).
+
+        Raises:
+            InputError: the weights differ and the prompts' gradients are not known.
+        """
+        if np.ptp(weights) == 0:
+            return weights[0] ** 2 * self.mean_gradient_sq, weights[0] * self.mean_gradient_sq
+        if self.weighted_gradient is None:
+            raise InputError("these moments hold no gradients of prompts, which weights differ on")
+        mean = self.weighted_gradient(weights)
+        return float(mean @ mean), float(mean @ self.weighted_gradient(np.ones(len(self))))
 
     def at(self, context: int) -> Moments:
         """Moments of the problem that asks the one prompt ``context`` and no other."""

@@ -87,8 +87,10 @@ class Estimator:
 
     def __post_init__(self) -> None:
         if self.function is None:
-            object.__setattr__(self, "baseline", baselines.baseline(self.baseline).name)
-            if self.baseline not in RUNNABLE:
+            record = baselines.baseline(self.baseline)
+            _, colon, numbers = self.baseline.partition(":")
+            object.__setattr__(self, "baseline", record.name + colon + numbers)
+            if record.name not in RUNNABLE:
                 raise InputError(
                     f"engines have no {self.baseline}: use constant or a function, or one of "
                     f"{', '.join(RUNNABLE)}"
@@ -106,7 +108,9 @@ class Estimator:
     @property
     def record(self) -> Baseline:
         """What is known of the baseline; next to nothing of a function."""
-        return Baseline(self.baseline) if self.function is not None else BASELINES[self.baseline]
+        if self.function is not None:
+            return Baseline(self.baseline)
+        return baselines.baseline(self.baseline)
 
     def require_group(self, group_size: int) -> None:
         """Refuse a group in which there is no other output to leave one out for."""

@@ -1,5 +1,6 @@
 """Predictions: closed forms that read moments and nothing else."""
 
+from .count_tables import CountTable, best_table, count_table, silent_share
 from .group_size import (
     GroupSizeAdvice,
     GroupSizeRow,
@@ -43,15 +44,18 @@ from .suboptimality import bound_curve, constant_bound, constant_floor, decay_co
 
 __all__ = [
     "DESIGNS",
+    "CountTable",
     "GroupSizeAdvice",
     "GroupSizeRow",
     "MixtureLaw",
     "MseConstants",
     "MsePrediction",
+    "best_table",
     "bound_curve",
     "conditional_transform",
     "constant_bound",
     "constant_floor",
+    "count_table",
     "covariance_parts",
     "decay_constant",
     "epoch_gap",
@@ -77,6 +81,7 @@ __all__ = [
     "oracle_beats_vanilla",
     "oracle_ratio",
     "paper_group_size",
+    "silent_share",
     "stationary_covariance",
     "sup_distance",
     "weight_derivatives",

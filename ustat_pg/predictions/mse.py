@@ -23,6 +23,7 @@ from ..baselines import baseline as record_of
 from ..designs import DESIGNS, require_design
 from ..moments import Moments
 from ..validation import InputError, finite_array, integer
+from .count_tables import CountTable, count_table, require_binary
 
 __all__ = [
     "DESIGNS",
@@ -50,13 +51,19 @@ class MsePrediction:
     Arguments:
         mse: prompt_term + first_order_term + second_order_term + squared_bias.
         prompt_term: from the choice of prompts.
-        first_order_term: from the outputs, of order 1/G.
+        first_order_term: from the outputs, of order 1/G; the whole of what outputs do, for
+            estimators that are tables by counts and are not split.
         second_order_term: from not knowing the value function, of order 1/(G(G-1)); 0 for
             baselines that depend on the prompt only.
-        squared_bias: ‖E ĝ - g‖², not 0 for group-mean alone.
+        squared_bias: ‖E ĝ - g‖², 0 where the baseline does not use the output's own reward.
         oracle_mse, vanilla_mse: the same quantity for these baselines.
         paper_bound: the MSE with its second-order term replaced by the explicit bound
             [reconstructed]; None for baselines other than grpo.
+        mean_factor: w(x), by which a prompt's mean estimate is longer than g(x), (X,).
+        noise_to_signal: tr Cov ĝ / ‖E ĝ‖², which no rescaled learning rate changes; None where the
+            mean gradient is 0.
+        cosine: of the angle between E ĝ and g; None where either is 0.
+        table: the table that was used, of estimators by counts alone.
     """
 
     mse: float
@@ -67,12 +74,16 @@ class MsePrediction:
     oracle_mse: float
     vanilla_mse: float
     paper_bound: float | None
+    mean_factor: Array
+    noise_to_signal: float | None
+    cosine: float | None
+    table: CountTable | None = None
 
 
 def _with_closed_form(baseline: str, group_size: int) -> Baseline:
     """The record of a baseline whose error has a closed form, at a group that it can take."""
     record = record_of(baseline)
-    if not record.closed_form:
+    if not (record.closed_form or record.by_count):
         raise InputError(f"{record.name} has no closed form: use enumeration or simulation")
     require_group(baseline, group_size)
     return record
@@ -137,8 +148,8 @@ def gradient_mse(
 
     Arguments:
         moments: of the problem, at the current parameters.
-        baseline: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic
-            (or rloo, reinforce).
+        baseline: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic; for rewards
+            0 and 1 every table by counts too, such as std, maxrl, pass-at-k:2, bayes:1,1 or best.
         group_size: G >= 1; grpo needs 2.
         batch_size: B >= 1.
         design: one of :data:`DESIGNS`; the last two need uniform context probabilities.
@@ -165,20 +176,36 @@ def gradient_mse(
 
     oracle = prompt_term + inner(moments.value)
     vanilla = prompt_term + inner(np.zeros(len(moments)))
-    second, bound, bias = 0.0, None, 0.0
-    first = inner(_baseline_values(moments, record, constant, critic))
-    if record.of_pairs and size > 1:
-        pairs = size * (size - 1) * prompts
-        noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
-        second = float(mean @ noise) / pairs
-    if record.name == "grpo":
-        bound = prompt_term + first + explicit_bound(moments, size, prompts)
-    if record.name == "group-mean":
-        shrink = ((size - 1) / size) ** 2
-        prompt_term, first, second = shrink * prompt_term, shrink * first, shrink * second
-        bias = moments.mean_gradient_sq / size**2
+    second, bound, table = 0.0, None, None
+    factors = np.ones(len(moments))
+    if record.closed_form:
+        first = inner(_baseline_values(moments, record, constant, critic))
+        if record.of_pairs and size > 1:
+            pairs = size * (size - 1) * prompts
+            noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
+            second = float(mean @ noise) / pairs
+        if record.name == "grpo":
+            bound = prompt_term + first + explicit_bound(moments, size, prompts)
+        if record.name == "group-mean":
+            factors *= (size - 1) / size
+            shrink = factors[0] ** 2
+            prompt_term, first, second = shrink * prompt_term, shrink * first, shrink * second
+    else:
+        _baseline_values(moments, record, constant, critic)
+        require_binary(moments, record.name)
+        table = count_table(baseline, size, moments)
+        factors = table.weight(moments.value)
+        own = factors**2 * moments.gradient_sq
+        first = float(mean @ (table.second_moments(moments) - own)) / prompts
+        prompt_term = factor * max(float(mean @ own) - moments.mean_gradient(factors)[0], 0.0)
+    square, inner_product = moments.mean_gradient(factors)
+    target = moments.mean_gradient_sq
+    bias = max(square - 2 * inner_product + target, 0.0)
+    if bias <= _ROUNDING * max(square, target):
+        bias = 0.0
+    variance = prompt_term + first + second
     return MsePrediction(
-        mse=prompt_term + first + second + bias,
+        mse=variance + bias,
         prompt_term=prompt_term,
         first_order_term=first,
         second_order_term=second,
@@ -186,6 +213,10 @@ def gradient_mse(
         oracle_mse=oracle,
         vanilla_mse=vanilla,
         paper_bound=bound,
+        mean_factor=factors,
+        noise_to_signal=variance / square if square > 0 else None,
+        cosine=inner_product / (square * target) ** 0.5 if square > 0 and target > 0 else None,
+        table=table,
     )
 
 
@@ -213,6 +244,8 @@ def gradient_covariance(
     record = _with_closed_form(baseline, size)
     factor = _prompt_factor(moments, prompts, design)
     values = _baseline_values(moments, record, constant, critic)
+    if not record.closed_form:
+        return _table_covariance(moments, count_table(baseline, size, moments), factor, prompts)
     if moments.matrices is None:
         raise InputError("these moments hold traces only: a covariance needs their matrices")
     between = within = mean = np.zeros(())
@@ -234,6 +267,24 @@ def gradient_covariance(
         mean = mean + probability * context.gradient
     covariance = factor * (between - np.outer(mean, mean)) + within / prompts
     return covariance * ((size - 1) / size) ** 2 if record.name == "group-mean" else covariance
+
+
+def _table_covariance(
+    moments: Moments, table: CountTable, factor: float, batch_size: int
+) -> Array:
+    """The covariance of an estimator that is a table by counts, (d, d)."""
+    require_binary(moments, "a table by counts")
+    between = within = mean = np.zeros(())
+    of_contexts = table.second_moment_matrices(moments)
+    factors = table.weight(moments.value)
+    for probability, weight, (second, context) in zip(
+        moments.context_probs, factors, of_contexts, strict=True
+    ):
+        own = weight**2 * np.outer(context.gradient, context.gradient)
+        within = within + probability * (second - own)
+        between = between + probability * own
+        mean = mean + probability * weight * context.gradient
+    return factor * (between - np.outer(mean, mean)) + within / batch_size
 
 
 def explicit_bound(moments: Moments, group_size: int, batch_size: int = 1) -> float:

@@ -250,7 +250,11 @@ class SoftmaxBandit:
             mean_gradient_sq=float(self.gradient() @ self.gradient()),
             reward_range=self.reward_range,
             matrices=self._matrices,
+            weighted_gradient=self._weighted_gradient,
         )
+
+    def _weighted_gradient(self, weights: Array) -> Array:
+        return self.policy.mean_combination(self._advantage_weights, self.context_probs * weights)
 
     def _matrices(self) -> Iterator[ContextMatrices]:
         squares = self.policy.probs * (self.reward_probs * self._deviations**2).sum(axis=-1)

@@ -1,82 +1,43 @@
-"""The estimators of the policy gradient: advantages over rewards, and the gradient they weight.
+"""The estimators whose advantage is a reward less a baseline, Aᵢ = zᵢ - baselineᵢ.
 
-Every estimator of the paper's meta-algorithm is
-
-    ĝ = (1/G) Σᵢ sᵢ Aᵢ,   Aᵢ = zᵢ - baselineᵢ,
-
-and they differ in the baseline alone. REINFORCE, the constant baseline, the oracle, a critic and
-the minimum-variance baseline subtract a function of the prompt; grpo (RLOO) subtracts the mean of
-the *other* rewards, the group mean that of all rewards.
-
-Arrays may be of any library of the array API (NumPy, torch, JAX, CuPy): what comes back is of the
-kind that went in. Leading axes are batches; the last axis of ``rewards`` is the group.
+REINFORCE, the constant baseline, the oracle, a critic and the minimum-variance baseline subtract a
+function of the prompt; grpo (RLOO) subtracts the mean of the *other* rewards, the group mean that of
+all rewards; the shrinkage baselines mix the others' mean with what is known beforehand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import signature
 from math import isfinite
 from numbers import Real
-from typing import Any
 
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
-from .baselines import baseline as record_of
-from .validation import InputError
+from ..validation import InputError, number, positive
+from .arrays import Array, require_beside, rewards_of
 
 __all__ = [
-    "BASELINES",
-    "advantages",
+    "bayes",
     "constant",
     "critic",
-    "gradient",
     "group_mean",
     "grpo",
     "minimum_variance",
     "norm_weighted",
     "oracle",
+    "shrinkage",
+    "shrunk_norm_weighted",
     "vanilla",
 ]
-
-Array = Any  # any array of the array API
-
-
-def _namespace(name: str, array: Array) -> Any:
-    """The namespace of an array; what is none, or not of finite real numbers, is refused."""
-    try:
-        xp = array_namespace(array)
-    except TypeError:
-        raise InputError(
-            f"{name} is a {type(array).__name__}: it must be an array (NumPy, torch, ...)"
-        ) from None
-    if not xp.isdtype(array.dtype, "real floating"):
-        raise InputError(f"{name} have type {array.dtype}: they must be floating-point numbers")
-    if not bool(xp.all(xp.isfinite(array))):
-        raise InputError(f"{name} hold NaN or infinity: all must be finite")
-    return xp
-
-
-def _rewards(rewards: Array, name: str) -> Any:
-    """The array's namespace, after refusing what no estimator can use."""
-    xp, least = _namespace("rewards", rewards), record_of(name).least_group
-    if rewards.ndim < 1 or rewards.shape[-1] < least:
-        size = rewards.shape[-1] if rewards.ndim else 0
-        raise InputError(
-            f"{name} needs a group of at least {least} rewards on the last axis: "
-            f"the shape is {tuple(rewards.shape)}, group size {size}"
-        )
-    return xp
 
 
 def _prompt_only(rewards: Array, baseline: Array, name: str) -> Array:
     """Subtract b(x): a number, or an array of the rewards' leading shape, in the rewards' type."""
-    xp = _rewards(rewards, name)
+    xp = rewards_of(rewards, name)
     if isinstance(baseline, Real):
         if not isfinite(baseline):
             raise InputError(f"the baseline of {name} is {baseline}: it must be finite")
         return rewards - float(baseline)
-    _beside(f"the baselines of {name}", baseline, xp)
+    require_beside(f"the baselines of {name}", baseline, xp)
     if baseline.ndim:
         leading = tuple(rewards.shape[:-1])
         if tuple(baseline.shape) != leading:
@@ -86,16 +47,6 @@ def _prompt_only(rewards: Array, baseline: Array, name: str) -> Array:
             )
         baseline = xp.expand_dims(baseline, axis=-1)
     return rewards - xp.astype(baseline, rewards.dtype)
-
-
-def _beside(name: str, array: Array, xp: Any) -> None:
-    """Refuse what is no array of finite real numbers of the rewards' own library."""
-    own = _namespace(name, array)
-    if own is not xp:
-        raise InputError(
-            f"rewards and {name} must be arrays of one library, not of {xp.__name__} "
-            f"and {own.__name__}"
-        )
 
 
 def vanilla(rewards: Array) -> Array:
@@ -114,7 +65,7 @@ def vanilla(rewards: Array) -> Array:
     >>> vanilla(np.array([1.0, 0.0]))
     array([1., 0.])
     """
-    return _rewards(rewards, "vanilla").asarray(rewards, copy=True)
+    return rewards_of(rewards, "vanilla").asarray(rewards, copy=True)
 
 
 def grpo(rewards: Array) -> Array:
@@ -136,7 +87,7 @@ def grpo(rewards: Array) -> Array:
     >>> grpo(np.array([1.0, 0.0, 0.0]))
     array([ 1. , -0.5, -0.5])
     """
-    xp = _rewards(rewards, "grpo")
+    xp = rewards_of(rewards, "grpo")
     size = rewards.shape[-1]
     others = (xp.sum(rewards, axis=-1, keepdims=True) - rewards) / (size - 1)
     return rewards - others
@@ -160,7 +111,7 @@ def group_mean(rewards: Array) -> Array:
     >>> group_mean(np.array([1.0, 0.0]))
     array([ 0.5, -0.5])
     """
-    xp = _rewards(rewards, "group-mean")
+    xp = rewards_of(rewards, "group-mean")
     return rewards - xp.mean(rewards, axis=-1, keepdims=True)
 
 
@@ -268,8 +219,48 @@ def norm_weighted(rewards: Array, *, squared_norms: Array) -> Array:
     >>> norm_weighted(np.array([1.0, 0.0, 0.0]), squared_norms=np.array([1.0, 1.0, 3.0]))
     array([ 1.  , -0.25, -0.5 ])
     """
-    xp = _rewards(rewards, "norm-weighted")
-    _beside("squared_norms", squared_norms, xp)
+    return _norm_weighted("norm-weighted", rewards, squared_norms, 0.0, 0.0)
+
+
+def shrunk_norm_weighted(
+    rewards: Array, *, squared_norms: Array, prior_weight: float, mean_value: float
+) -> Array:
+    """Norm-weighted leave-one-out mean, drawn towards the mean reward μ of other prompts:
+    Aᵢ = zᵢ - (c μ + Σ_{j≠i} ‖sⱼ‖² zⱼ) / (c + Σ_{j≠i} ‖sⱼ‖²).
+
+    Unbiased where μ is not of this group. At c = 0 it is :func:`norm_weighted`; as c grows, the
+    constant μ. A weight c of about the mean ‖s‖² keeps what norms gain in large groups, and loses
+    nothing in small ones (best_baseline).
+
+    Arguments:
+        rewards: (..., G) with G >= 1.
+        squared_norms: ‖sᵢ‖², (..., G).
+        prior_weight: c >= 0, in the units of ‖s‖².
+        mean_value: μ, the mean reward of other prompts or earlier steps.
+
+    Returns:
+        advantages (..., G).
+
+    Raises:
+        InputError: as for :func:`norm_weighted`, or a mean or a weight that is not as said.
+
+    >>> import numpy as np
+    >>> shrunk_norm_weighted(
+    ...     np.array([1.0, 0.0]), squared_norms=np.array([1.0, 3.0]), prior_weight=1.0, mean_value=0.5
+    ... )
+    array([ 0.875, -0.75 ])
+    """
+    weight = number("prior weight", prior_weight, minimum=0.0)
+    mean = number("mean value", mean_value)
+    return _norm_weighted("shrunk-norm-weighted", rewards, squared_norms, weight, mean)
+
+
+def _norm_weighted(
+    name: str, rewards: Array, squared_norms: Array, prior_weight: float, prior_mean: float
+) -> Array:
+    """Rewards less a leave-one-out mean by norms, in which a reward of its own weight stands too."""
+    xp = rewards_of(rewards, name)
+    require_beside("squared_norms", squared_norms, xp)
     if tuple(squared_norms.shape) != tuple(rewards.shape):
         raise InputError(
             f"squared_norms has shape {tuple(squared_norms.shape)}: "
@@ -283,73 +274,69 @@ def norm_weighted(rewards: Array, *, squared_norms: Array) -> Array:
     # Sums over the others are added up, not taken as total minus own: where the own norm
     # dwarfs the others the difference would be rounding noise, and 0/0 would go unseen.
     apart = 1 - xp.eye(rewards.shape[-1], dtype=wide, device=device(rewards))
-    weight = xp.sum(xp.expand_dims(norms, axis=-2) * apart, axis=-1)
-    weighted = xp.sum(xp.expand_dims(norms * xp.astype(rewards, wide), axis=-2) * apart, axis=-1)
+    weight = prior_weight + xp.sum(xp.expand_dims(norms, axis=-2) * apart, axis=-1)
+    weighted = prior_weight * prior_mean + xp.sum(
+        xp.expand_dims(norms * xp.astype(rewards, wide), axis=-2) * apart, axis=-1
+    )
     empty = weight == 0
     one, zero = xp.ones_like(weight), xp.zeros_like(weight)
     baseline = xp.where(empty, zero, weighted / xp.where(empty, one, weight))
     return rewards - xp.astype(baseline, rewards.dtype)
 
 
-BASELINES: dict[str, Callable[..., Array]] = {
-    "vanilla": vanilla,
-    "grpo": grpo,
-    "group-mean": group_mean,
-    "oracle": oracle,
-    "constant": constant,
-    "minimum-variance": minimum_variance,
-    "norm-weighted": norm_weighted,
-    "critic": critic,
-}
-"""Advantage functions by name."""
+def shrinkage(rewards: Array, *, amount: float, mean_value: float) -> Array:
+    """Leave-one-out mean drawn towards the mean reward μ of other prompts:
+    Aᵢ = zᵢ - (1-λ) (1/(G-1)) Σ_{j≠i} zⱼ - λ μ (Zeng et al. 2025, with a λ of one's own).
 
-
-def advantages(name: str, rewards: Array, **known: Array) -> Array:
-    """Advantages of the baseline called ``name``; ``known`` is what that baseline takes.
+    Unbiased where μ and λ are not of this group. λ = 0 is grpo, λ = 1 the constant μ (best_baseline).
 
     Arguments:
-        name: one of :data:`BASELINES`, or an alias.
-        rewards: (..., G).
-        known: the keyword argument of that baseline's own function, e.g. ``value=`` for the oracle.
-
-    Raises:
-        InputError: unknown name, or what the baseline needs was not given.
-
-    >>> import numpy as np
-    >>> advantages("rloo", np.array([1.0, 0.0]))
-    array([ 1., -1.])
-    """
-    function = BASELINES[record_of(name).name]
-    try:
-        signature(function).bind(rewards, **known)
-    except TypeError as error:
-        raise InputError(f"{name}: {error}") from None
-    return function(rewards, **known)
-
-
-def gradient(scores: Array, advantages: Array) -> Array:
-    """The gradient estimate of each group, ĝ = (1/G) Σᵢ sᵢ Aᵢ.
-
-    Arguments:
-        scores: s = ∇ log π, (..., G, d).
-        advantages: (..., G).
+        rewards: (..., G) with G >= 2.
+        amount: λ in [0, 1].
+        mean_value: μ, the mean reward of other prompts or earlier steps.
 
     Returns:
-        (..., d): one estimate per group; a minibatch's is their mean over prompts.
+        advantages (..., G).
 
     Raises:
-        InputError: shapes that do not match.
+        InputError: as for :func:`grpo`, or a mean or an amount that is not as said.
 
     >>> import numpy as np
-    >>> gradient(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1.0, -1.0]))
-    array([ 0.5, -0.5])
+    >>> shrinkage(np.array([1.0, 0.0, 0.0]), amount=0.5, mean_value=0.5)
+    array([ 0.75, -0.5 , -0.5 ])
     """
-    xp = _namespace("scores", scores)
-    if _namespace("advantages", advantages) is not xp:
-        raise InputError("scores and advantages must be arrays of one library")
-    if tuple(scores.shape[:-1]) != tuple(advantages.shape) or 0 in tuple(advantages.shape[-1:]):
-        raise InputError(
-            f"scores have shape {tuple(scores.shape)} and advantages {tuple(advantages.shape)}: "
-            "they must be (..., G, d) and (..., G) with G >= 1"
-        )
-    return xp.mean(scores * xp.expand_dims(advantages, axis=-1), axis=-2)
+    share = number("amount of shrinkage", amount, minimum=0.0)
+    if share > 1:
+        raise InputError(f"amount of shrinkage is {share!r}: it must lie in [0, 1]")
+    mean = number("mean value", mean_value)
+    xp = rewards_of(rewards, "shrinkage")
+    others = (xp.sum(rewards, axis=-1, keepdims=True) - rewards) / (rewards.shape[-1] - 1)
+    return rewards - (1 - share) * others - share * mean
+
+
+def bayes(rewards: Array, *, successes: float, failures: float) -> Array:
+    """Bayes leave-one-out: the mean of the others' rewards and of a + b imagined ones, a of them 1,
+    Aᵢ = zᵢ - (a + Σ_{j≠i} zⱼ) / (a + b + G-1).
+
+    The posterior mean of a pass rate whose law over prompts is Beta(a, b): with norms alike it is
+    the leave-one-out baseline of least error (best_baseline). Unbiased: it does not use output i.
+
+    Arguments:
+        rewards: (..., G) with G >= 1, from 0 to 1 if a and b are to mean what they say.
+        successes: a > 0.
+        failures: b > 0.
+
+    Returns:
+        advantages (..., G).
+
+    Raises:
+        InputError: as for :func:`vanilla`, or a or b is not positive.
+
+    >>> import numpy as np
+    >>> bayes(np.array([1.0, 0.0, 0.0]), successes=1, failures=1)
+    array([ 0.75, -0.5 , -0.5 ])
+    """
+    a, b = positive("successes", successes), positive("failures", failures)
+    xp = rewards_of(rewards, "bayes")
+    others = xp.sum(rewards, axis=-1, keepdims=True) - rewards
+    return rewards - (others + a) / (rewards.shape[-1] - 1 + a + b)

@@ -1,0 +1,145 @@
+"""The estimators of the policy gradient: advantages over rewards, and the gradient they weight.
+
+Every estimator of the paper's meta-algorithm is
+
+    ĝ = (1/G) Σᵢ sᵢ Aᵢ,
+
+and they differ in the advantage alone: a reward less a baseline (:mod:`~ustat_pg.estimators.linear`),
+or what people run beside it (:mod:`~ustat_pg.estimators.shaped`).
+
+Arrays may be of any library of the array API (NumPy, torch, JAX, CuPy): what comes back is of the
+kind that went in. Leading axes are batches; the last axis of ``rewards`` is the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+
+from ..baselines import parse
+from ..validation import InputError
+from .arrays import Array, namespace
+from .linear import (
+    bayes,
+    constant,
+    critic,
+    group_mean,
+    grpo,
+    minimum_variance,
+    norm_weighted,
+    oracle,
+    shrinkage,
+    shrunk_norm_weighted,
+    vanilla,
+)
+from .shaped import (
+    best,
+    count_table,
+    loo_table,
+    maxrl,
+    others_standardised,
+    pass_at_k,
+    standardised,
+    unbiased_std,
+)
+
+__all__ = [
+    "BASELINES",
+    "advantages",
+    "bayes",
+    "best",
+    "constant",
+    "count_table",
+    "critic",
+    "gradient",
+    "group_mean",
+    "grpo",
+    "loo_table",
+    "maxrl",
+    "minimum_variance",
+    "norm_weighted",
+    "oracle",
+    "others_standardised",
+    "pass_at_k",
+    "shrinkage",
+    "shrunk_norm_weighted",
+    "standardised",
+    "unbiased_std",
+    "vanilla",
+]
+
+BASELINES: dict[str, Callable[..., Array]] = {
+    "vanilla": vanilla,
+    "grpo": grpo,
+    "group-mean": group_mean,
+    "oracle": oracle,
+    "constant": constant,
+    "minimum-variance": minimum_variance,
+    "norm-weighted": norm_weighted,
+    "critic": critic,
+    "shrinkage": shrinkage,
+    "bayes": bayes,
+    "best": best,
+    "loo-table": loo_table,
+    "shrunk-norm-weighted": shrunk_norm_weighted,
+    "std": standardised,
+    "std-ddof1": unbiased_std,
+    "others-std": others_standardised,
+    "maxrl": maxrl,
+    "pass-at-k": pass_at_k,
+}
+"""Advantage functions by name."""
+
+
+def advantages(name: str, rewards: Array, **known: Array) -> Array:
+    """Advantages of the baseline called ``name``; ``known`` is what that baseline takes.
+
+    Arguments:
+        name: one of :data:`BASELINES` or an alias, with its numbers behind a colon if it has any.
+        rewards: (..., G).
+        known: the keyword argument of that baseline's own function, e.g. ``value=`` for the oracle.
+
+    Raises:
+        InputError: unknown name, or what the baseline needs was not given.
+
+    >>> import numpy as np
+    >>> advantages("rloo", np.array([1.0, 0.0]))
+    array([ 1., -1.])
+    >>> advantages("bayes:1,1", np.array([1.0, 0.0, 0.0]))
+    array([ 0.75, -0.5 , -0.5 ])
+    """
+    record, numbers = parse(name)
+    function = BASELINES[record.name]
+    try:
+        signature(function).bind(rewards, **known, **numbers)
+    except TypeError as error:
+        raise InputError(f"{name}: {error}") from None
+    return function(rewards, **known, **numbers)
+
+
+def gradient(scores: Array, advantages: Array) -> Array:
+    """The gradient estimate of each group, ĝ = (1/G) Σᵢ sᵢ Aᵢ.
+
+    Arguments:
+        scores: s = ∇ log π, (..., G, d).
+        advantages: (..., G).
+
+    Returns:
+        (..., d): one estimate per group; a minibatch's is their mean over prompts.
+
+    Raises:
+        InputError: shapes that do not match.
+
+    >>> import numpy as np
+    >>> gradient(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1.0, -1.0]))
+    array([ 0.5, -0.5])
+    """
+    xp = namespace("scores", scores)
+    if namespace("advantages", advantages) is not xp:
+        raise InputError("scores and advantages must be arrays of one library")
+    if tuple(scores.shape[:-1]) != tuple(advantages.shape) or 0 in tuple(advantages.shape[-1:]):
+        raise InputError(
+            f"scores have shape {tuple(scores.shape)} and advantages {tuple(advantages.shape)}: "
+            "they must be (..., G, d) and (..., G) with G >= 1"
+        )
+    return xp.mean(scores * xp.expand_dims(advantages, axis=-1), axis=-2)

@@ -1,0 +1,254 @@
+"""The estimators whose advantage is no reward less a baseline: divided by the group's deviation or mean,
+or made of the greatest rewards of subsets. With other means than the gradient of the expected reward
+(normalised, count_advantages), and all of them shipped under the name of GRPO or beside it.
+
+Deviations of rewards that are all equal are 0, whatever rounding says, and such a group is silent:
+its advantages are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import comb
+
+from array_api_compat import device
+
+from ..validation import InputError, finite_array, integer, number
+from .arrays import Array, namespace, rewards_of
+
+__all__ = ["best", "count_table", "loo_table", "maxrl", "others_standardised", "pass_at_k", "standardised", "unbiased_std"]
+
+
+def standardised(rewards: Array, *, ddof: int = 0, epsilon: float = 0.0) -> Array:
+    """Group mean and standard deviation: Aᵢ = (zᵢ - m) / (√(Σⱼ (zⱼ - m)²/(G - ddof)) + ε).
+
+    Lemma 11 (normalised): the gradient is biased; it tends to that of Lemma 1 divided by the reward's
+    standard deviation at the prompt. A group of equal rewards, or of one, has advantages 0.
+
+    Arguments:
+        rewards: (..., G).
+        ddof: what is taken from G in the variance: 0 (open-instruct, rllm) or 1 (TRL, verl).
+        epsilon: what is added to the deviation; frameworks take 1e-4 to 1e-9.
+
+    Returns:
+        advantages (..., G).
+
+    Raises:
+        InputError: not an array of finite floating-point numbers with G >= 1, or options that are
+            not as said.
+
+    >>> import numpy as np
+    >>> standardised(np.array([1.0, 0.0, 0.0, 0.0])).round(4)
+    array([ 1.7321, -0.5774, -0.5774, -0.5774])
+    >>> standardised(np.array([0.1, 0.1, 0.1]))
+    array([0., 0., 0.])
+    """
+    if ddof not in (0, 1):
+        raise InputError(f"ddof is {ddof!r}: it must be 0 or 1")
+    epsilon = number("epsilon", epsilon, minimum=0.0)
+    xp = rewards_of(rewards, "std")
+    size = rewards.shape[-1]
+    centred = rewards - xp.mean(rewards, axis=-1, keepdims=True)
+    squares = xp.sum(centred**2, axis=-1, keepdims=True) / max(size - ddof, 1)
+    low, high = xp.min(rewards, axis=-1, keepdims=True), xp.max(rewards, axis=-1, keepdims=True)
+    return _divided(xp, centred, xp.sqrt(squares) + epsilon, low == high)
+
+
+def unbiased_std(rewards: Array) -> Array:
+    """:func:`standardised` with ddof = 1: √((G-1)/G) times that with ddof = 0.
+
+    >>> import numpy as np
+    >>> unbiased_std(np.array([1.0, 0.0])).round(4)
+    array([ 0.7071, -0.7071])
+    """
+    return standardised(rewards, ddof=1)
+
+
+def others_standardised(rewards: Array) -> Array:
+    """Leave-one-out mean over the others' standard deviation (ddof = 1), undivided where that is 0:
+    NeMo-RL's default.
+
+    One success in a group has others without spread, so that its advantage is 1, while each failure
+    beside it is divided. In a group of two it is grpo.
+
+    Arguments:
+        rewards: (..., G) with G >= 2.
+
+    Returns:
+        advantages (..., G).
+
+    Raises:
+        InputError: as for :func:`~ustat_pg.estimators.grpo`.
+
+    >>> import numpy as np
+    >>> others_standardised(np.array([1.0, 0.0, 0.0])).round(4)
+    array([ 1.    , -0.7071, -0.7071])
+    """
+    xp = rewards_of(rewards, "others-std")
+    size = rewards.shape[-1]
+    square = xp.broadcast_to(xp.expand_dims(rewards, axis=-2), (*rewards.shape, size))
+    # Row i holds the group; its own reward is set to another's, which changes neither extreme.
+    own = xp.eye(size, dtype=rewards.dtype, device=device(rewards)) > 0
+    shifted = xp.roll(square, 1, axis=-1)
+    others = xp.where(own, shifted, square)
+    equal = xp.min(others, axis=-1) == xp.max(others, axis=-1)
+    apart = xp.astype(~own, rewards.dtype)
+    mean = xp.sum(square * apart, axis=-1) / (size - 1)
+    spread = xp.sum(apart * (square - xp.expand_dims(mean, axis=-1)) ** 2, axis=-1)
+    deviation = xp.sqrt(spread / max(size - 2, 1))
+    centred = rewards - mean
+    return xp.where(equal, centred, centred / xp.where(equal, xp.ones_like(mean), deviation))
+
+
+def maxrl(rewards: Array) -> Array:
+    """Group mean, divided by: Aᵢ = (zᵢ - m)/m, and 0 where the mean is not positive (MaxRL).
+
+    Its mean climbs the expected log pass rate cut off at order G-1 (count_advantages).
+
+    Arguments:
+        rewards: (..., G).
+
+    Returns:
+        advantages (..., G).
+
+    Raises:
+        InputError: not an array of finite floating-point numbers with G >= 1.
+
+    >>> import numpy as np
+    >>> maxrl(np.array([1.0, 0.0, 0.0, 0.0]))
+    array([ 3., -1., -1., -1.])
+    """
+    xp = rewards_of(rewards, "maxrl")
+    mean = xp.mean(rewards, axis=-1, keepdims=True)
+    return _divided(xp, rewards - mean, mean, mean <= 0)
+
+
+def pass_at_k(rewards: Array, *, k: int) -> Array:
+    """k times (the mean greatest reward of the k-subsets with output i, less that of those without).
+
+    Unbiased for the gradient of E max of k rewards, which for rewards 0 and 1 is pass@k
+    (count_advantages). What is taken off, for its variance alone, is the mean over subsets of
+    min(k, G-1) others.
+
+    Arguments:
+        rewards: (..., G) with G >= k.
+        k: the number of attempts, at least 1.
+
+    Returns:
+        advantages (..., G).
+
+    Raises:
+        InputError: not an array of finite floating-point numbers with G >= 2 and G >= k.
+
+    >>> import numpy as np
+    >>> pass_at_k(np.array([1.0, 0.0, 0.0, 0.0]), k=2).round(4)
+    array([ 2.    , -0.6667, -0.6667, -0.6667])
+    """
+    attempts = integer("k", k)
+    xp = rewards_of(rewards, "pass-at-k")
+    size = rewards.shape[-1]
+    if attempts > size:
+        raise InputError(f"pass-at-k needs a group of at least k = {attempts}: group size is {size}")
+
+    def chances(subset: int) -> Array:
+        """The chance that the j-th smallest of G-1 others is the greatest of a subset."""
+        ways = [comb(j, subset - 1) / comb(size - 1, subset) for j in range(size - 1)]
+        return xp.asarray(ways, dtype=rewards.dtype, device=device(rewards))
+
+    square = xp.broadcast_to(xp.expand_dims(rewards, axis=-2), (*rewards.shape, size))
+    # Row i sorted without its own reward, which a place below all others takes out.
+    own = xp.eye(size, dtype=rewards.dtype, device=device(rewards)) > 0
+    below = xp.min(rewards, axis=-1, keepdims=True) - 1
+    others = xp.sort(xp.where(own, xp.expand_dims(below, axis=-1), square), axis=-1)[..., 1:]
+    without = xp.sum(others * chances(min(attempts, size - 1)), axis=-1)
+    with_own = rewards
+    if attempts > 1:
+        greatest = xp.maximum(others, xp.expand_dims(rewards, axis=-1))
+        with_own = xp.sum(greatest * chances(attempts - 1), axis=-1)
+    return attempts * (with_own - without)
+
+
+def count_table(rewards: Array, *, successes: Array, failures: Array) -> Array:
+    """A table by the number n of successes in the group: Aᵢ = a₁(n) where zᵢ = 1, a₀(n) where zᵢ = 0.
+
+    With rewards 0 and 1 every critic-free estimator is one (count_advantages).
+
+    Arguments:
+        rewards: (..., G), each 0 or 1.
+        successes: a₁(0), ..., a₁(G), (G+1,); a₁(0) is not used.
+        failures: a₀(0), ..., a₀(G), (G+1,); a₀(G) is not used.
+
+    Returns:
+        advantages (..., G).
+
+    Raises:
+        InputError: rewards that are not 0 or 1, or tables of another length.
+
+    >>> import numpy as np
+    >>> count_table(np.array([1.0, 0.0]), successes=np.array([0.0, 1.0, 0.0]), failures=np.zeros(3))
+    array([1., 0.])
+    """
+    xp = rewards_of(rewards, "loo-table")
+    if not bool(xp.all((rewards == 0) | (rewards == 1))):
+        raise InputError("a table by counts takes rewards that are 0 or 1")
+    size = rewards.shape[-1]
+    for name, table in (("successes", successes), ("failures", failures)):
+        namespace(name, table)
+        if tuple(table.shape) != (size + 1,):
+            raise InputError(
+                f"the table of {name} has shape {tuple(table.shape)}: a group of {size} needs "
+                f"one number for each count, ({size + 1},)"
+            )
+    count = xp.astype(xp.sum(rewards, axis=-1), xp.int64)
+    flat = xp.reshape(count, (-1,))
+    won, lost = (
+        xp.reshape(xp.take(xp.astype(table, rewards.dtype), flat), (*count.shape, 1))
+        for table in (successes, failures)
+    )
+    return xp.where(rewards == 1, won, lost)
+
+
+def loo_table(rewards: Array, *, values: Sequence[float]) -> Array:
+    """A leave-one-out baseline by the number k of successes among the others: Aᵢ = zᵢ - b(kᵢ).
+
+    Unbiased whatever the table, as long as it is not made of this group; the best one is that of
+    :func:`ustat_pg.predictions.best_table`.
+
+    Arguments:
+        rewards: (..., G), each 0 or 1.
+        values: b(0), ..., b(G-1).
+
+    Returns:
+        advantages (..., G).
+
+    Raises:
+        InputError: rewards that are not 0 or 1, or a table of another length.
+
+    >>> import numpy as np
+    >>> loo_table(np.array([1.0, 0.0]), values=[0.25, 0.75])
+    array([ 0.75, -0.75])
+    """
+    xp = rewards_of(rewards, "loo-table")
+    table = finite_array("values", values, 1)
+    if len(table) != rewards.shape[-1]:
+        raise InputError(
+            f"the table has {len(table)} values: a group of {rewards.shape[-1]} needs as many"
+        )
+    padded = xp.asarray([0.0, *table, 0.0], dtype=rewards.dtype, device=device(rewards))
+    return count_table(rewards, successes=1 - padded[:-1], failures=-padded[1:])
+
+
+def best(rewards: Array, *, best_table: Sequence[float]) -> Array:
+    """:func:`loo_table` with the table of least error, :func:`ustat_pg.predictions.best_table`.
+
+    >>> import numpy as np
+    >>> best(np.array([1.0, 0.0]), best_table=[0.25, 0.75])
+    array([ 0.75, -0.75])
+    """
+    return loo_table(rewards, values=best_table)
+
+
+def _divided(xp: Array, top: Array, bottom: Array, silent: Array) -> Array:
+    """top/bottom, and 0 in silent groups."""
+    safe = xp.where(silent, xp.ones_like(bottom), bottom)
+    return xp.where(silent, xp.zeros_like(top), top / safe)

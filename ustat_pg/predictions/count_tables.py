@@ -1,0 +1,316 @@
+"""Every critic-free estimator with rewards 0 and 1, exactly (count_advantages, best_baseline; ours).
+
+With such rewards the advantages of a group are a table: a₁(n) for a success and a₀(n) for a failure, n
+the number of successes among G. At a prompt with pass rate p, m ~ Binomial(G-1, p) the successes
+among the others and l ~ Binomial(G-2, p),
+
+    E ĝ    = w(p) g,    w(p) = E δ(m),    δ(m) = a₁(m+1) - a₀(m)
+    E‖ĝ‖²  = (1/G) E[ a₁(m+1)² E‖s‖² z + a₀(m)² E‖s‖² (1-z) ]
+             + ((G-1)/G) ‖g‖² E[ a₁(l+2)² - 2 a₁(l+1) a₀(l+1) + a₀(l)² ]
+
+and the same with matrices. So w is a Bernstein polynomial of degree G-1 with coefficients δ: the
+estimator climbs E Φ(V(X)) with Φ' = w, and climbs J, without bias, if and only if δ = 1. Where δ = 1
+the advantages are those of a leave-one-out baseline b(m) = -a₀(m).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import comb, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import solveh_banded
+from scipy.stats import binom
+
+from ..baselines import parse, require_group
+from ..moments import ContextMatrices, Moments
+from ..validation import InputError, field, finite_array, integer, record
+
+__all__ = ["CountTable", "best_table", "count_table", "require_binary", "silent_share"]
+
+Array = NDArray[np.float64]
+
+_BINARY_TOLERANCE = 1e-9
+"""How far a reward's variance may be from p(1-p), which rewards 0 and 1 have."""
+
+
+@record()
+class CountTable:
+    """The advantages of a group of G by the number of its successes.
+
+    Arguments:
+        successes: a₁(0), ..., a₁(G), (G+1,); a₁(0) is not used.
+        failures: a₀(0), ..., a₀(G), (G+1,); a₀(G) is not used.
+
+    Raises:
+        InputError: tables of different lengths, or of a group of none.
+
+    >>> rloo = count_table("rloo", 4)
+    >>> rloo.unbiased, round(float(rloo.weight(0.3)), 12)
+    (True, 1.0)
+    """
+
+    successes: Array = field(finite_array, ndim=1)
+    failures: Array = field(finite_array, ndim=1)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.successes) != len(self.failures) or len(self.successes) < 2:
+            raise InputError(
+                f"the tables have {len(self.successes)} and {len(self.failures)} entries: both need "
+                "one for each number of successes from 0 to G, G >= 1"
+            )
+
+    @property
+    def group_size(self) -> int:
+        """G."""
+        return len(self.successes) - 1
+
+    @property
+    def delta(self) -> Array:
+        """δ(m) = a₁(m+1) - a₀(m), what a success gains on a failure beside m successes, (G,)."""
+        return self.successes[1:] - self.failures[:-1]
+
+    @property
+    def baseline(self) -> Array:
+        """b(k) = -a₀(k), what is subtracted beside k successes where δ = 1, (G,)."""
+        return -self.failures[:-1]
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the estimator is unbiased for the gradient of the expected reward: δ = 1."""
+        return bool(np.allclose(self.delta, 1.0, rtol=0, atol=1e-12))
+
+    def weight(self, pass_rate: ArrayLike) -> Array:
+        """w(p), by which the mean gradient of a prompt is longer than g(x); the shape of p.
+
+        Raises:
+            InputError: a pass rate outside [0, 1].
+        """
+        p = finite_array("pass rate", pass_rate, minimum=0.0)
+        if (p > 1).any():
+            raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
+        return _binomial(self.group_size - 1, p) @ self.delta
+
+    def second_moments(self, moments: Moments) -> Array:
+        """E‖ĝ‖² of one prompt's group, (X,)."""
+        won, lost, pairs = self._shares(moments.value)
+        reward = moments.norm_reward
+        return won * reward + lost * (moments.fisher_trace - reward) + pairs * moments.gradient_sq
+
+    def second_moment_matrices(self, moments: Moments) -> Iterator[tuple[Array, ContextMatrices]]:
+        """E ĝ ĝᵀ of one prompt's group, (d, d), and the context's matrices, one context at a time."""
+        if moments.matrices is None:
+            raise InputError("these moments hold traces only: a covariance needs their matrices")
+        shares = zip(*self._shares(moments.value), moments.value, moments.matrices(), strict=True)
+        for won, lost, pairs, value, context in shares:
+            reward = context.advantage + value * context.fisher
+            outer = np.outer(context.gradient, context.gradient)
+            yield won * reward + lost * (context.fisher - reward) + pairs * outer, context
+
+    def _shares(self, pass_rates: Array) -> tuple[Array, Array, Array]:
+        """What multiplies E[s sᵀ z], E[s sᵀ (1-z)] and g gᵀ in the second moment, (X,) each."""
+        size, won, lost = self.group_size, self.successes, self.failures
+        alone = _binomial(size - 1, pass_rates) / size
+        if size == 1:
+            return alone @ won[1:] ** 2, alone @ lost[:-1] ** 2, np.zeros(len(pass_rates))
+        pairs = won[2:] ** 2 - 2 * won[1:-1] * lost[1:-1] + lost[:-2] ** 2
+        both = _binomial(size - 2, pass_rates) @ pairs * (size - 1) / size
+        return alone @ won[1:] ** 2, alone @ lost[:-1] ** 2, both
+
+
+def _binomial(trials: int, chance: Array) -> Array:
+    """P(m) of the number of successes, (..., trials + 1)."""
+    return np.asarray(binom.pmf(np.arange(trials + 1), trials, np.asarray(chance)[..., None]))
+
+
+def require_binary(moments: Moments, what: str) -> None:
+    """Refuse rewards that are not 0 or 1.
+
+    Raises:
+        InputError: some reward is another number.
+    """
+    value = moments.value
+    spread = np.abs(moments.reward_variance - value * (1 - value))
+    low, high = moments.reward_range
+    if low < 0 or high > 1 or (spread > _BINARY_TOLERANCE).any():
+        raise InputError(
+            f"{what} has a closed form for rewards that are 0 or 1: these lie in [{low:g}, {high:g}] "
+            "and are not; enumerate"
+        )
+
+
+def silent_share(moments: Moments, group_size: int) -> float:
+    """The share of groups whose rewards are all equal: E[Vᴳ + (1-V)ᴳ], of rewards 0 and 1.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> silent_share(coin.moments(), 2)
+    0.5
+    """
+    require_binary(moments, "the share of silent groups")
+    size, value = integer("group size", group_size), moments.value
+    return float(moments.context_probs @ (value**size + (1 - value) ** size))
+
+
+def _vanilla(size: int) -> tuple[Any, Any]:
+    return np.ones(size + 1), np.zeros(size + 1)
+
+
+def _of_baseline(baseline: Array) -> tuple[Any, Any]:
+    """A leave-one-out baseline b(k) by the successes k among the others, (G,)."""
+    return np.append(0.0, 1 - baseline), np.append(-baseline, 0.0)
+
+
+def _others(size: int) -> Array:
+    return np.arange(size, dtype=np.float64)
+
+
+def _rloo(size: int) -> tuple[Any, Any]:
+    return _of_baseline(_others(size) / (size - 1))
+
+
+def _group_mean(size: int) -> tuple[Any, Any]:
+    share = np.arange(size + 1) / size
+    return 1 - share, -share
+
+
+def _bayes(size: int, successes: float, failures: float) -> tuple[Any, Any]:
+    return _of_baseline((_others(size) + successes) / (size - 1 + successes + failures))
+
+
+def _shrinkage(size: int, amount: float, mean_value: float) -> tuple[Any, Any]:
+    return _of_baseline((1 - amount) * _others(size) / (size - 1) + amount * mean_value)
+
+
+def _loo_table(size: int, values: tuple[float, ...]) -> tuple[Any, Any]:
+    if len(values) != size:
+        raise InputError(f"the table has {len(values)} values: a group of {size} needs as many")
+    return _of_baseline(np.array(values, dtype=np.float64))
+
+
+def _std(size: int) -> tuple[Any, Any]:
+    n = np.arange(size + 1, dtype=np.float64)
+    mixed = (n > 0) & (n < size)
+    odds = np.where(mixed, (size - n) / np.maximum(n, 1), 0.0)
+    return np.sqrt(odds), -np.sqrt(np.where(mixed, 1 / np.where(mixed, odds, 1.0), 0.0))
+
+
+def _std_ddof1(size: int) -> tuple[Any, Any]:
+    won, lost = _std(size)
+    return sqrt((size - 1) / size) * won, sqrt((size - 1) / size) * lost
+
+
+def _others_std(size: int) -> tuple[Any, Any]:
+    k = _others(size)  # successes among the G-1 others
+    share = k / (size - 1)
+    variance = share * (1 - share) * (size - 1) / max(size - 2, 1)
+    divisor = np.where((k > 0) & (k < size - 1), np.sqrt(variance), 1.0)
+    return np.append(0.0, (1 - share) / divisor), np.append(-share / divisor, 0.0)
+
+
+def _maxrl(size: int) -> tuple[Any, Any]:
+    n = np.arange(size + 1, dtype=np.float64)
+    return size / np.maximum(n, 1) - 1, np.where(n > 0, -1.0, 0.0)
+
+
+def _pass_at_k(size: int, k: int) -> tuple[Any, Any]:
+    if integer("k", k) > size:
+        raise InputError(f"pass-at-k needs a group of at least k = {k}: group size is {size}")
+    others = range(size)
+    drawn = min(k, size - 1)
+
+    def fails(successes: int, subset: int) -> float:
+        """The chance that no success is in a subset of the G-1 others."""
+        return comb(size - 1 - successes, subset) / comb(size - 1, subset)
+
+    without = np.array([1 - fails(m, drawn) for m in others])
+    beside = np.array([1 - fails(m, k - 1) for m in others])
+    return np.append(0.0, k * (1 - without)), np.append(k * (beside - without), 0.0)
+
+
+TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
+    "vanilla": _vanilla,
+    "grpo": _rloo,
+    "group-mean": _group_mean,
+    "shrinkage": _shrinkage,
+    "bayes": _bayes,
+    "loo-table": _loo_table,
+    "std": _std,
+    "std-ddof1": _std_ddof1,
+    "others-std": _others_std,
+    "maxrl": _maxrl,
+    "pass-at-k": _pass_at_k,
+}
+"""The tables of named estimators: formulas of counts, which know nothing of the estimators' code."""
+
+
+def count_table(name: str, group_size: int, moments: Moments | None = None) -> CountTable:
+    """The advantages of a named estimator by the number of successes in the group.
+
+    Arguments:
+        name: a baseline that is a table, with its numbers behind a colon if it has any.
+        group_size: G.
+        moments: of the problem, which ``best`` alone takes.
+
+    Raises:
+        InputError: the name is unknown, or what it names is no table by counts.
+
+    >>> count_table("std", 4).successes.round(4)
+    array([0.    , 1.7321, 1.    , 0.5774, 0.    ])
+    """
+    known, numbers = parse(name)
+    if not known.by_count:
+        raise InputError(f"{known.name} is no table by the number of successes")
+    require_group(name, group_size)
+    if "best_table" in known.needs:
+        if moments is None:
+            raise InputError(f"{known.name} is the best table of a problem: its moments are needed")
+        return best_table(moments, group_size)
+    return CountTable(*TABLES[known.name](group_size, **numbers))
+
+
+def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> CountTable:
+    """The table of least error among those with the same mean gradient (best_baseline; ours).
+
+    Given δ, the free a₀(0), ..., a₀(G-1) enter the MSE as a quadratic form whose matrix is tridiagonal:
+    diagonal E[P(m) E‖s‖²], and (G-1) E[‖g‖² P'(l)] times the stencil of differences. At δ = 1 it
+    is the best leave-one-out baseline b = -a₀, unbiased as long as it is not made of the group it is
+    used on: take the moments of other prompts or of earlier steps.
+
+    Arguments:
+        moments: of the problem, or of a pool; rewards 0 and 1.
+        group_size: G.
+        delta: δ(0), ..., δ(G-1), or one number for all: 1 for the gradient of the expected reward.
+
+    Raises:
+        InputError: rewards that are not 0 or 1, or a δ of another length.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> best_table(coin.moments(), 3).baseline
+    array([0.5, 0.5, 0.5])
+    """
+    require_binary(moments, "the best table")
+    size = integer("group size", group_size)
+    gains = finite_array("delta", delta)
+    if gains.ndim > 1 or (gains.ndim == 1 and len(gains) != size):
+        raise InputError(f"delta has shape {gains.shape}: a group of {size} needs ({size},)")
+    gains = np.broadcast_to(gains, size)
+    probs, reward = moments.context_probs, moments.norm_reward
+    alone = _binomial(size - 1, moments.value)
+    diagonal = (probs * moments.fisher_trace) @ alone
+    right = -gains * ((probs * reward) @ alone)
+    off = np.zeros(size)
+    if size > 1:
+        pair = (size - 1) * ((probs * moments.gradient_sq) @ _binomial(size - 2, moments.value))
+        diagonal[:-1] += pair
+        diagonal[1:] += pair
+        off[1:] = -pair
+        right[1:] -= pair * np.diff(gains)
+    # A count that no prompt can show: any entry is as good.
+    never = diagonal <= 0
+    diagonal[never] = 1.0
+    lost = solveh_banded(np.stack([off, diagonal]), right)
+    return CountTable(np.append(0.0, gains + lost), np.append(lost, 0.0))
