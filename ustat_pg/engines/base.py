@@ -135,6 +135,15 @@ class Estimator:
         known = {need: find[need]() for need in self.record.needs}
         return advantages(self.baseline, rewards, **known)
 
+    def by_count(self, group_size: int) -> tuple[Array, Array]:
+        """The advantages of a success and of a failure by the number of successes, (G+1,) each, of an
+        estimator that with rewards 0 and 1 is such a table; 0 where there is none of them.
+        """
+        place = np.arange(group_size)
+        groups = (place < np.arange(group_size + 1)[:, None]).astype(np.float64)
+        found = np.asarray(advantages(self.baseline, groups))
+        return np.append(0.0, found[1:, 0]), np.append(found[:-1, -1], 0.0)
+
     def baseline_values(self, problem: SoftmaxBandit) -> Array | None:
         """b(x) where the baseline depends on the prompt only, (X,); else None."""
         if not self.record.of_prompt:

@@ -272,6 +272,12 @@ class SoftmaxBandit:
             )
 
     @cached_property
+    def binary(self) -> bool:
+        """Whether every possible reward is 0 or 1."""
+        possible = self.outcomes.rewards[self.outcomes.probs > 0]
+        return bool(np.isin(possible, (0.0, 1.0)).all())
+
+    @cached_property
     def outcomes(self) -> Outcomes:
         """The possible (arm, reward) pairs of each context."""
         joint = self.policy.probs[:, :, None] * self.reward_probs

@@ -14,18 +14,20 @@ _SUM_ROUNDING = 1e-14
 """Relative rounding error of a sum of products, some 50 times that of one operation."""
 
 
-def largest_norm(problem: SoftmaxBandit, estimator: Estimator) -> float:
+def largest_norm(problem: SoftmaxBandit, estimator: Estimator, group_size: int) -> float:
     """A bound on ‖ĝ‖ of one prompt."""
     norms = np.sqrt(problem.policy.squared_norms)
-    return _largest(problem, estimator, norms, problem.score_diameters)
+    return _largest(problem, estimator, group_size, norms, problem.score_diameters)
 
 
-def largest_along(problem: SoftmaxBandit, estimator: Estimator, unit: Array) -> float:
+def largest_along(
+    problem: SoftmaxBandit, estimator: Estimator, group_size: int, unit: Array
+) -> float:
     """A bound on |⟨ĝ - g, u⟩| of one prompt."""
     policy = problem.policy
     along = policy.inner(unit)
     spreads = np.ptp(np.where(policy.probs > 0, along, along[:, :1]), 1)
-    largest = _largest(problem, estimator, np.abs(along), spreads)
+    largest = _largest(problem, estimator, group_size, np.abs(along), spreads)
     return largest + abs(float(problem.gradient() @ unit))
 
 
@@ -37,7 +39,9 @@ def reward_rounding(problem: SoftmaxBandit) -> tuple[float, float]:
     return _SUM_ROUNDING * max(abs(low), abs(high)), norm
 
 
-def _largest(problem: SoftmaxBandit, estimator: Estimator, sizes: Array, spreads: Array) -> float:
+def _largest(
+    problem: SoftmaxBandit, estimator: Estimator, group_size: int, sizes: Array, spreads: Array
+) -> float:
     """A bound on |Σ Aᵢ ℓ(sᵢ)| / G where |ℓ(s)| <= sizes (X, K) and |ℓ(s) - ℓ(s')| <= spreads (X,)."""
     if estimator.function is not None:
         raise InputError(f"no range is known for {estimator.label}")
@@ -55,6 +59,11 @@ def _largest(problem: SoftmaxBandit, estimator: Estimator, sizes: Array, spreads
     if estimator.record.of_pairs:
         # The estimate is a mean of ½ (s - s')(z - z') over pairs.
         return float((spreads * reward_spread).max() / 2)
+    if estimator.record.by_count and problem.binary:
+        won, lost = estimator.by_count(group_size)
+        n = np.arange(group_size + 1)
+        sums = n * np.abs(won) + (group_size - n) * np.abs(lost)
+        return float(at_outcomes.max() * sums.max() / group_size)
     if not estimator.record.within_rewards:
         raise InputError(f"no range is known for {estimator.label}")
     # A baseline within the rewards' range, or 0.

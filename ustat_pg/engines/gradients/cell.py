@@ -58,7 +58,7 @@ class _OfMinibatch(ABC):
         """The estimators that the quantity reads."""
 
     @abstractmethod
-    def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
+    def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
         """The least and the greatest value on any minibatch, or numbers beyond them.
 
         A minibatch's gradient is a mean of its prompts', so that the bound of one prompt serves.
@@ -92,9 +92,9 @@ class SquaredError(_OfEstimator):
     def label(self) -> str:
         return f"mse[{self.estimator.label}]"
 
-    def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
+    def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
         gradient_norm = float(np.linalg.norm(problem.gradient()))
-        return 0.0, (largest_norm(problem, self.estimator) + gradient_norm) ** 2
+        return 0.0, (largest_norm(problem, self.estimator, group_size) + gradient_norm) ** 2
 
 
 @dataclass(frozen=True)
@@ -112,17 +112,17 @@ class Distance(_OfMinibatch):
     def estimators(self) -> tuple[Estimator, ...]:
         return (self.first, self.second)
 
-    def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
-        return 0.0, sum(largest_norm(problem, each) for each in self.estimators) ** 2
+    def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
+        return 0.0, sum(largest_norm(problem, each, group_size) for each in self.estimators) ** 2
 
 
 @dataclass(frozen=True)
 class _Along(_OfEstimator):
     number: int = 0
 
-    def largest(self, problem: SoftmaxBandit) -> float:
+    def largest(self, problem: SoftmaxBandit, group_size: int) -> float:
         """The most that |⟨ĝ - g, u⟩| can be, or a number beyond it."""
-        return largest_along(problem, self.estimator, direction(problem, self.number))
+        return largest_along(problem, self.estimator, group_size, direction(problem, self.number))
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,9 @@ class Projection(_Along):
     def label(self) -> str:
         return f"projection{self.number}[{self.estimator.label}]"
 
-    def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
-        return -self.largest(problem), self.largest(problem)
+    def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
+        largest = self.largest(problem, group_size)
+        return -largest, largest
 
     def rounding(self, problem: SoftmaxBandit) -> float:
         off, norm = reward_rounding(problem)
@@ -149,8 +150,8 @@ class SquaredProjection(_Along):
     def label(self) -> str:
         return f"squared-projection{self.number}[{self.estimator.label}]"
 
-    def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
-        return 0.0, self.largest(problem) ** 2
+    def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
+        return 0.0, self.largest(problem, group_size) ** 2
 
 
 GradientQuantity = SquaredError | Distance | Projection | SquaredProjection
@@ -214,7 +215,7 @@ class GradientCell(Cell):
         return replace(self, device=device)
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        return _gradient_quantity(quantity).range(self.problem)
+        return _gradient_quantity(quantity).range(self.problem, self.group_size)
 
     def rounding(self, quantity: Quantity) -> float:
         return _gradient_quantity(quantity).rounding(self.problem)

@@ -135,10 +135,19 @@ def draw(
     return contexts, chosen
 
 
-def require_compiled(engine: str, estimator: Estimator) -> None:
+def _kind(estimator: Estimator, problem: SoftmaxBandit) -> int | None:
+    """The bodies' number of an estimator; None where they have no coefficients for it."""
+    record = estimator.record
+    if record.of_prompt:
+        return bodies.PROMPT_ONLY
+    if record.name in KINDS:
+        return KINDS[record.name]
+    return bodies.BY_COUNT if record.by_count and problem.binary else None
+
+
+def require_compiled(engine: str, estimator: Estimator, problem: SoftmaxBandit) -> None:
     """Refuse Python functions, and baselines that the bodies have no coefficients for."""
-    compiled = estimator.record.of_prompt or estimator.baseline in KINDS
-    if estimator.function is not None or not compiled:
+    if estimator.function is not None or _kind(estimator, problem) is None:
         raise InputError(f"engine {engine} cannot run {estimator.label}: use reference or exact")
 
 
@@ -150,14 +159,14 @@ class CpuEngine:
     def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
         """Refuse estimators that are Python functions, and baselines that the body does not know."""
         for estimator in estimators_of(quantities):
-            require_compiled(self.name, estimator)
+            require_compiled(self.name, estimator, cell.problem)
 
     def measure(
         self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
         """The sums of a block."""
         mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
-        problem, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
+        problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
         key, design = rng.cell_key(block.seed, cell.name), DESIGNS[cell.design]
         drawn = block.first, block.count, key, cell.group_size, design, problem, asked
         if takes_one_prompt(cell, quantities):
@@ -218,9 +227,14 @@ def scratch_shapes(
     return shapes
 
 
-def quantity_tables(problem: SoftmaxBandit, quantities: Sequence[GradientQuantity]) -> bodies.Asked:
+def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bodies.Asked:
     """The quantities as the compiled body reads them."""
-    estimators = estimators_of(quantities)
+    problem, estimators = cell.problem, estimators_of(quantities)
+    kinds = np.array([_kind(estimator, problem) for estimator in estimators])
+    by_count = np.zeros((len(estimators), 2, cell.group_size + 1))
+    for row in np.flatnonzero(kinds == bodies.BY_COUNT):
+        won, lost = estimators[row].by_count(cell.group_size)
+        by_count[row] = lost, won - lost
     baselines = np.zeros((len(estimators), problem.contexts))
     for row, estimator in enumerate(estimators):
         values = estimator.baseline_values(problem)
@@ -235,8 +249,10 @@ def quantity_tables(problem: SoftmaxBandit, quantities: Sequence[GradientQuantit
         along[j] = problem.policy.inner(unit)
     kind, first, second = np.ascontiguousarray(table.T)
     return bodies.Asked(
-        kinds=np.array([KINDS.get(e.baseline, bodies.PROMPT_ONLY) for e in estimators]),
+        kinds=kinds,
         baselines=baselines,
+        by_count=by_count,
+        centre=problem_tables(problem).centre,
         weighted=any("squared_norms" in e.record.needs for e in estimators),
         quantity=kind,
         first=first,

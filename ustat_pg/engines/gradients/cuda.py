@@ -80,7 +80,7 @@ class CudaEngine:
     def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
         """Refuse what the cpu engine refuses, and a machine without a device."""
         for estimator in estimators_of(quantities):
-            require_compiled(self.name, estimator)
+            require_compiled(self.name, estimator, cell.problem)
         require_device()
 
     def measure(
@@ -88,7 +88,7 @@ class CudaEngine:
     ) -> MomentSums:
         """The sums of a block."""
         segment = _segment(len(quantities))
-        problem, asked = problem_tables(cell.problem), quantity_tables(cell.problem, quantities)
+        problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
         plain = takes_one_prompt(cell, quantities)
         tabled = cell.group_size > COMPARED_OUTPUTS and cell.problem.arms < cell.group_size**2
         room_shapes = scratch_shapes(cell, asked, problem, plain, tabled)

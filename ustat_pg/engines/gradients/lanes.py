@@ -12,6 +12,7 @@ import numpy as np
 from ...compiled import body
 from ..draws import words_at
 from .scalar import (
+    BY_COUNT,
     DISTANCE,
     LINEAR,
     PROB,
@@ -118,7 +119,7 @@ def one_prompt_block(first, replications, key, group, design, tables, asked, tot
 @body
 def _moving(kinds):
     """Whether some estimator's weights do not sum to 0, so that π enters its norm."""
-    return (kinds == PROMPT_ONLY).any()
+    return (kinds == PROMPT_ONLY).any() or (kinds == BY_COUNT).any()
 
 
 @body

@@ -5,7 +5,8 @@ Every estimator here is a combination of three vectors of a prompt's group,
     P = (1/G) Σ zᵢ sᵢ,   Q = (1/G) Σ sᵢ,   W = (1/G) Σ Aᵢ sᵢ  (Aᵢ norm-weighted),
 
 namely P - b(x) Q for a baseline of the prompt only, (G P - Σz Q)/(G-1) for grpo, P - (Σz/G) Q for
-the group mean, W for the norm-weighted one. So a group is read once, and each estimator's squared
+the group mean, (a₁(n) - a₀(n)) P + a₀(n) Q for a table by the number n of successes, W for the
+norm-weighted one. So a group is read once, and each estimator's squared
 error follows from inner products of these vectors and g.
 
 Scores come in two forms: ``kron``, s(x, k) = φ(x) ⊗ (e_k - π(x)), where the inner products need
@@ -41,7 +42,7 @@ __all__ = [
     "one_prompt",
 ]
 
-PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED = 0, 1, 2, 3
+PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED, BY_COUNT = 0, 1, 2, 3, 4
 SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION = 0, 1, 2, 3
 IID, FIXED, WITHOUT_REPLACEMENT = 0, 1, 2
 TABULAR, SHARED, DENSE = 0, 1, 2
@@ -105,6 +106,8 @@ class Asked(NamedTuple):
     Arguments:
         kinds: PROMPT_ONLY, GRPO, ... of each estimator, (E,).
         baselines: b(x) of each, about the context's centre, (E, X).
+        by_count: a₀(n) and a₁(n) - a₀(n) of each that is a table, (E, 2, G+1).
+        centre: what rewards are about, (X,).
         weighted: whether one of them is norm-weighted.
         quantity: SQUARED_ERROR, DISTANCE, ... of each quantity, (Q,).
         first: its estimator, (Q,); second: its other estimator, or number of direction, (Q,).
@@ -113,6 +116,8 @@ class Asked(NamedTuple):
 
     kinds: NDArray[np.int64]
     baselines: NDArray[np.float64]
+    by_count: NDArray[np.float64]
+    centre: NDArray[np.float64]
     weighted: bool
     quantity: NDArray[np.int64]
     first: NDArray[np.int64]
@@ -264,6 +269,11 @@ def coefficients(asked, group, xs, sums, coef):
             elif kind == GROUP_MEAN:
                 coef[e, b, 0] = 1.0
                 coef[e, b, 1] = -sums[b] / group
+            elif kind == BY_COUNT:
+                centre = asked.centre[xs[b]]
+                won = int(sums[b] + group * centre + 0.5)
+                coef[e, b, 0] = asked.by_count[e, 1, won]
+                coef[e, b, 1] = asked.by_count[e, 0, won] + centre * asked.by_count[e, 1, won]
             else:
                 coef[e, b, 2] = 1.0
 
@@ -560,4 +570,8 @@ def _multiples(asked, e, x, group, whole):
         return group / (group - 1.0), -whole / (group - 1.0)
     if kind == GROUP_MEAN:
         return 1.0, -whole / group
+    if kind == BY_COUNT:
+        won = int(whole + group * asked.centre[x] + 0.5)
+        more = asked.by_count[e, 1, won]
+        return more, asked.by_count[e, 0, won] + asked.centre[x] * more
     return np.nan, np.nan
