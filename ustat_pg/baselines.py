@@ -50,9 +50,7 @@ BASELINES = {
     record.name: record
     for record in (
         Baseline("vanilla", ("reinforce",), of_prompt=True, closed_form=True, by_count=True),
-        Baseline(
-            "grpo", ("rloo",), least_group=2, of_pairs=True, closed_form=True, by_count=True
-        ),
+        Baseline("grpo", ("rloo",), least_group=2, of_pairs=True, closed_form=True, by_count=True),
         Baseline("group-mean", ("dr-grpo",), of_pairs=True, closed_form=True, by_count=True),
         Baseline("oracle", needs=("value",), of_prompt=True, closed_form=True),
         Baseline("constant", needs=("constant",), of_prompt=True, closed_form=True),

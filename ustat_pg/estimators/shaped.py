@@ -16,7 +16,16 @@ from array_api_compat import device
 from ..validation import InputError, finite_array, integer, number
 from .arrays import Array, namespace, rewards_of
 
-__all__ = ["best", "count_table", "loo_table", "maxrl", "others_standardised", "pass_at_k", "standardised", "unbiased_std"]
+__all__ = [
+    "best",
+    "count_table",
+    "loo_table",
+    "maxrl",
+    "others_standardised",
+    "pass_at_k",
+    "standardised",
+    "unbiased_std",
+]
 
 
 def standardised(rewards: Array, *, ddof: int = 0, epsilon: float = 0.0) -> Array:
@@ -148,7 +157,9 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
     xp = rewards_of(rewards, "pass-at-k")
     size = rewards.shape[-1]
     if attempts > size:
-        raise InputError(f"pass-at-k needs a group of at least k = {attempts}: group size is {size}")
+        raise InputError(
+            f"pass-at-k needs a group of at least k = {attempts}: group size is {size}"
+        )
 
     def chances(subset: int) -> Array:
         """The chance that the j-th smallest of G-1 others is the greatest of a subset."""

@@ -269,9 +269,7 @@ def gradient_covariance(
     return covariance * ((size - 1) / size) ** 2 if record.name == "group-mean" else covariance
 
 
-def _table_covariance(
-    moments: Moments, table: CountTable, factor: float, batch_size: int
-) -> Array:
+def _table_covariance(moments: Moments, table: CountTable, factor: float, batch_size: int) -> Array:
     """The covariance of an estimator that is a table by counts, (d, d)."""
     require_binary(moments, "a table by counts")
     between = within = mean = np.zeros(())

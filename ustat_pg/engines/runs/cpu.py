@@ -28,9 +28,12 @@ DESIGNS = {"iid": bodies.IID, "epochs": bodies.EPOCHS}
 def plan_of(trajectory: Trajectory) -> bodies.Plan:
     """A trajectory as the compiled body reads it."""
     problem, theta_set = trajectory.problem, trajectory.projection
-    kind = KINDS.get(trajectory.estimator.baseline)
+    estimator, group = trajectory.estimator, trajectory.group_size
+    kind, by_count = KINDS.get(estimator.baseline), np.zeros((2, 1))
+    if kind is None and estimator.record.by_count and np.isin(problem.reward_values, (0, 1)).all():
+        kind, by_count = bodies.BY_COUNT, np.stack(estimator.by_count(group)[::-1])
     if kind is None:
-        raise InputError(f"compiled engines cannot run {trajectory.estimator.label}: use reference")
+        raise InputError(f"compiled engines cannot run {estimator.label}: use reference")
     contexts, arms, values = problem.reward_values.shape
     low, high = np.zeros(problem.d), np.zeros(problem.d)
     centre, basis, radius = np.zeros(problem.d), np.eye(problem.d), 1.0
@@ -55,7 +58,8 @@ def plan_of(trajectory: Trajectory) -> bodies.Plan:
         rewards=problem.reward_values.reshape(contexts * arms, values).T.copy(),
         mean_rewards=problem.mean_rewards.T.copy(),
         kind=kind,
-        constant=trajectory.estimator.constant or 0.0,
+        constant=estimator.constant or 0.0,
+        by_count=by_count,
         design=DESIGNS[trajectory.design],
         rates=trajectory.schedule.rates(trajectory.steps),
         snapshots=np.array(trajectory.snapshots, dtype=np.int64),

@@ -26,7 +26,7 @@ from ..draws import swap, words_at
 
 __all__ = ["Plan", "exponential", "run"]
 
-PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED, VALUE, MINIMUM_VARIANCE = 0, 1, 2, 3, 4, 5
+PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED, VALUE, MINIMUM_VARIANCE, BY_COUNT = range(7)
 IID, EPOCHS = 0, 1
 FREE, BALL, BOX = 0, 1, 2
 
@@ -56,7 +56,8 @@ class Plan(NamedTuple):
         by_arm: φ(x, k) again, (d, X K): column x K + k.
         law: thresholds of the rewards but the last, (M - 1, X K); rewards: (M, X K).
         mean_rewards: E[z | x, k], (K, X).
-        kind: of baseline; constant: what PROMPT_ONLY subtracts.
+        kind: of baseline; constant: what PROMPT_ONLY subtracts; by_count: advantages of a failure and
+            of a success by the number of successes, (2, G+1), for BY_COUNT.
         design: IID or EPOCHS.
         rates: (T,); snapshots: (S,).
         theta_set: FREE, BALL or BOX; low, high: of a box, (d,); centre (d,), basis (d, r) and
@@ -72,6 +73,7 @@ class Plan(NamedTuple):
     mean_rewards: NDArray[np.float64]
     kind: int
     constant: float
+    by_count: NDArray[np.float64]
     design: int
     rates: NDArray[np.float64]
     snapshots: NDArray[np.int64]
@@ -357,8 +359,8 @@ def _subtract_others(by_arm, at, centre, rewards, norms, before, room):
 
 
 @body
-def _advantages(kind, constant, rewards, room):
-    """Rewards less the baseline, in place, (G, LANES): all kinds but the norm-weighted.
+def _advantages(kind, constant, by_count, rewards, room):
+    """Advantages in place of rewards, (G, LANES): all kinds but the norm-weighted.
 
     V or b* is the first row of ``room``.
     """
@@ -383,6 +385,10 @@ def _advantages(kind, constant, rewards, room):
         for i in range(group):
             for lane in range(LANES):
                 rewards[i, lane] -= (room[0, lane] - rewards[i, lane]) * share
+    elif kind == BY_COUNT:
+        for i in range(group):
+            for lane in range(LANES):
+                rewards[i, lane] = by_count[int(rewards[i, lane]), int(room[0, lane])]
     else:
         share = 1.0 / group
         for i in range(group):
@@ -446,6 +452,7 @@ def run(first, key, group, batch, plan, bends, begin, out):
     # Taken out once: a tuple of arrays handed on costs as much as many lanes' arithmetic.
     features, offset, by_arm, kind = plan.features, plan.offset, plan.by_arm, plan.kind
     law, values, means, constant = plan.law, plan.rewards, plan.mean_rewards, plan.constant
+    by_count = plan.by_count
     chances, rates, design, free = plan.contexts, plan.rates, plan.design, plan.theta_set == FREE
     arms, d, _ = features.shape
     contexts = len(chances)
@@ -510,7 +517,7 @@ def run(first, key, group, batch, plan, bends, begin, out):
                 else:
                     if kind in (VALUE, MINIMUM_VARIANCE):
                         _value(kind, own, means, spots, xs, weights, ends[arms - 1], centre, room)
-                    _advantages(kind, constant, rewards, room)
+                    _advantages(kind, constant, by_count, rewards, room)
                 _add(kind, columns, places, rewards, centre, whole, total)
             step = rates[t - 1] / (group * batch)
             for j in range(d):

@@ -21,6 +21,7 @@ from ...rng import CONTEXT_SLOT, MOST_PROMPTS
 from ..draws import swap, words_at
 from .lanes import (
     BOX,
+    BY_COUNT,
     FREE,
     GROUP_MEAN,
     GRPO,
@@ -220,8 +221,8 @@ def _subtract_others(rewards, norms, before):
 
 
 @body
-def _advantages(kind, baseline, rewards):
-    """Rewards less the baseline, in place, (G,): all kinds but the norm-weighted."""
+def _advantages(kind, baseline, by_count, rewards):
+    """Advantages in place of rewards, (G,): all kinds but the norm-weighted."""
     group = len(rewards)
     if kind in (PROMPT_ONLY, VALUE, MINIMUM_VARIANCE):
         for i in range(group):
@@ -234,6 +235,9 @@ def _advantages(kind, baseline, rewards):
         share = 1.0 / (group - 1)
         for i in range(group):
             rewards[i] -= (whole - rewards[i]) * share
+    elif kind == BY_COUNT:
+        for i in range(group):
+            rewards[i] = by_count[int(rewards[i]), int(whole)]
     else:
         share = 1.0 / group
         for i in range(group):
@@ -315,7 +319,7 @@ def path(rep, i, key, batch, plan, bends, room, begin, out):
                 baseline = plan.constant
                 if kind in (VALUE, MINIMUM_VARIANCE):
                     baseline = _value(plan, bends, theta, x, weights, ends[last], centre)
-                _advantages(kind, baseline, rewards)
+                _advantages(kind, baseline, plan.by_count, rewards)
             # The advantages of grpo and the group mean sum to 0, and f̄ drops out.
             whole = 0.0
             for g in range(group):
