@@ -136,6 +136,15 @@ RESULTS: dict[str, Result] = {
         "Normalised GRPO maximises an arcsine objective.",
         "normalised GRPO maximises an arcsine objective",
     ),
+    "count_advantages": Result(
+        "Beyond 1",
+        "With rewards 0 and 1 every critic-free estimator is a table (a₁(n), a₀(n)) by the number of "
+        "successes; its mean is w(V) g, w the Bernstein polynomial of a₁(m+1) - a₀(m).",
+        "what the estimators that people run climb, and their error",
+        assumptions="Rewards 0 and 1, no clipping, no KL, no weights by length. Not in the paper.",
+        sharper="Ours: mean, weight and covariance at every G in closed form.",
+        delivered=True,
+    ),
     "gradient_mse_lm": Result(
         "Figure 4",
         "On language models grpo's gradient MSE tends to the oracle's, and all fall with G.",

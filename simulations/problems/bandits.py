@@ -55,6 +55,21 @@ def spread(name: str, origin: str, probs: Any) -> BanditEntry:
     )
 
 
+def graded(
+    name: str, origin: str, context_probs: np.ndarray, rates: np.ndarray, rng: np.random.Generator
+) -> BanditEntry:
+    """Prompts of given pass rates, three arms, the first rewarded; features of the arms in common."""
+    contexts = len(rates)
+    rest = rng.dirichlet([2.0, 2.0], size=contexts)
+    probs = np.column_stack([rates, (1 - rates)[:, None] * rest])
+    rewards = np.tile([1.0, 0.0, 0.0], (contexts, 1))[..., None]
+    features = rng.normal(size=(contexts, 3, 3))
+    problem = SoftmaxBandit.linear(
+        context_probs, features, np.zeros(3), rewards, np.ones_like(rewards), np.log(probs)
+    )
+    return Entry(name, origin, problem)
+
+
 def prompts(entry: BanditEntry, count: int) -> list[BanditEntry]:
     """Single prompts of a problem, spread over its range of pass rates."""
     problem = entry.problem
@@ -124,6 +139,13 @@ class Bandits:
         return Entry("features", "made-up", problem)
 
     @cached_property
+    def uneven(self) -> BanditEntry:
+        """A hard prompt asked often, a middling and an easy one: rewards 0 and 1."""
+        rng = np.random.default_rng(20261122)
+        chances, rates = np.array([0.5, 0.2, 0.3]), np.array([0.08, 0.4, 0.9])
+        return graded("uneven", "made-up", chances, rates, rng)
+
+    @cached_property
     def digits(self) -> BanditEntry:
         """Real data: 1,797 prompts, 10 arms, d = 650."""
         return Entry("digits", "real", digits_problem())
@@ -172,6 +194,28 @@ class Bandits:
         for number, rng in self._streams(4):
             probs = rng.dirichlet([12.0, 12.0, 12.0], size=3)
             yield spread(f"spread{number}", "generated", probs)
+
+    def rates(self) -> Iterator[BanditEntry]:
+        """Generated prompts, unequally likely, whose pass rates are far apart: rewards 0 and 1."""
+        for number, rng in self._streams(5):
+            hard, easy = rng.uniform(0.05, 0.15), rng.uniform(0.8, 0.92)
+            rates = np.array([hard, rng.uniform(0.3, 0.6), easy])
+            chances = rng.dirichlet([8.0, 8.0, 8.0])
+            yield graded(f"rates{number}", "generated", chances, rates, rng)
+
+    @cached_property
+    def unequal_rates(self) -> list[BanditEntry]:
+        """Several prompts of rewards 0 and 1."""
+        return [self.uneven, *self.rates(), self.digits_rows(3)]
+
+    @cached_property
+    def binary_prompts(self) -> list[BanditEntry]:
+        """Single prompts of rewards 0 and 1."""
+        few = 1 if self.size == "smoke" else 2
+        entries = [self.skewed, self.balanced]
+        for entry in (*self.strong(), *self.rates(), self.digits):
+            entries += prompts(entry, few)
+        return entries
 
     @cached_property
     def every_single_prompt(self) -> list[BanditEntry]:

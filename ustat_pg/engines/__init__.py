@@ -9,7 +9,14 @@ each engine that runs it.
 """
 
 from .base import Cell, Draws, Estimator, InfeasibleError, MomentSums, Quantity
-from .gradients.cell import Distance, GradientCell, Projection, SquaredError, SquaredProjection
+from .gradients.cell import (
+    Distance,
+    GradientCell,
+    Mixed,
+    Projection,
+    SquaredError,
+    SquaredProjection,
+)
 from .networks.cell import NetworkTraining
 from .runs.cell import ConditionalPit, Coordinate, Gap, GapTransform, OneRun, Pit, Training
 from .runs.regions import Ball, Box
@@ -30,6 +37,7 @@ __all__ = [
     "GapTransform",
     "GradientCell",
     "InfeasibleError",
+    "Mixed",
     "MomentSums",
     "NetworkTraining",
     "OneRun",

@@ -1,6 +1,6 @@
 """Predictions: closed forms that read moments and nothing else."""
 
-from .count_tables import CountTable, best_table, count_table, silent_share
+from .count_tables import CountTable, best_table, count_table, mean_gradient, silent_share
 from .group_size import (
     GroupSizeAdvice,
     GroupSizeRow,
@@ -74,6 +74,7 @@ __all__ = [
     "linear_gap",
     "matrix_correlation",
     "mean_gap",
+    "mean_gradient",
     "minimum_variance_gain",
     "mse_constants",
     "one_step_gap",

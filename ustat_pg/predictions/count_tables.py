@@ -28,7 +28,14 @@ from ..baselines import parse, require_group
 from ..moments import ContextMatrices, Moments
 from ..validation import InputError, field, finite_array, integer, record
 
-__all__ = ["CountTable", "best_table", "count_table", "require_binary", "silent_share"]
+__all__ = [
+    "CountTable",
+    "best_table",
+    "count_table",
+    "mean_gradient",
+    "require_binary",
+    "silent_share",
+]
 
 Array = NDArray[np.float64]
 
@@ -152,6 +159,43 @@ def silent_share(moments: Moments, group_size: int) -> float:
     require_binary(moments, "the share of silent groups")
     size, value = integer("group size", group_size), moments.value
     return float(moments.context_probs @ (value**size + (1 - value) ** size))
+
+
+def mean_gradient(
+    moments: Moments, name: str, group_size: int, *, dynamic_sampling: bool = False
+) -> Array:
+    """E ĝ of a named estimator, E w(V(X)) g(X), (d,) (count_advantages; ours).
+
+    Dynamic sampling drops groups of equal rewards and draws others, prompt and all, in their place. It
+    divides the mean by the share of groups kept, where a silent group has advantages 0: no new direction.
+
+    Arguments:
+        moments: of the problem, with its prompts' gradients; rewards 0 and 1.
+        name: a baseline that is a table by counts.
+        group_size: G.
+        dynamic_sampling: whether silent groups are replaced.
+
+    Raises:
+        InputError: moments without gradients, rewards that are not 0 or 1, an unknown name, or dynamic
+            sampling of an estimator whose silent groups have advantages other than 0.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> mean_gradient(coin.moments(), "std", 2)
+    array([ 0.25, -0.25])
+    >>> mean_gradient(coin.moments(), "std", 2, dynamic_sampling=True)
+    array([ 0.5, -0.5])
+    """
+    require_binary(moments, name)
+    if moments.weighted_gradient is None:
+        raise InputError("these moments hold no gradients of prompts")
+    table = count_table(name, group_size, moments)
+    mean = moments.weighted_gradient(table.weight(moments.value))
+    if not dynamic_sampling:
+        return mean
+    if table.successes[-1] != 0 or table.failures[0] != 0:
+        raise InputError(f"silent groups of {name} are not silent: their advantages are not 0")
+    return mean / (1 - silent_share(moments, group_size))
 
 
 def _vanilla(size: int) -> tuple[Any, Any]:

@@ -31,6 +31,7 @@ from .cell import (
     Distance,
     GradientCell,
     GradientQuantity,
+    Mixed,
     Projection,
     SquaredError,
     direction,
@@ -320,6 +321,7 @@ class Prepared:
         weights = torch.stack(
             [self.advantages(e, contexts, arms, rewards).flatten(1) for e in estimators], dim=1
         )
+        unequal = rewards.amin(-1) < rewards.amax(-1)
         found = self.estimates(
             rows.expand_as(arms).flatten(1),
             self.model.outputs()[arms.flatten(1)],
@@ -327,6 +329,9 @@ class Prepared:
         )
         columns = []
         for quantity in quantities:
+            if isinstance(quantity, Mixed):
+                columns.append(unequal.double().mean(-1))
+                continue
             if isinstance(quantity, Distance):
                 first, second = (estimators.index(e) for e in (quantity.first, quantity.second))
                 error = found[:, first] - found[:, second]

@@ -18,7 +18,7 @@ import numpy as np
 from ...designs import require_design
 from ...problems import SoftmaxBandit
 from ...validation import InputError, integer
-from ..base import Array, Cell, Estimator, MomentSums, Quantity, Replications
+from ..base import Array, Cell, Draws, Estimator, MomentSums, Quantity, Replications
 from .bounds import largest_along, largest_norm, reward_rounding
 
 __all__ = [
@@ -27,11 +27,13 @@ __all__ = [
     "Engine",
     "GradientCell",
     "GradientQuantity",
+    "Mixed",
     "Projection",
     "SquaredError",
     "SquaredProjection",
     "direction",
     "estimators_of",
+    "mixed",
 ]
 
 BLOCK = 65_536
@@ -154,8 +156,28 @@ class SquaredProjection(_Along):
         return 0.0, self.largest(problem, group_size) ** 2
 
 
-GradientQuantity = SquaredError | Distance | Projection | SquaredProjection
+@dataclass(frozen=True)
+class Mixed(_OfMinibatch):
+    """The share of groups whose rewards are not all equal: those that dynamic sampling keeps."""
+
+    estimators = ()
+    label = "mixed"
+
+    def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    def rounding(self, problem: SoftmaxBandit) -> float:
+        return 1e-13
+
+
+GradientQuantity = SquaredError | Distance | Projection | SquaredProjection | Mixed
 """What can be asked of a minibatch."""
+
+
+def mixed(draws: Draws) -> Array:
+    """The share of a minibatch's groups whose rewards are not all equal, (n,)."""
+    unequal = np.ptp(draws.rewards, axis=-1) > 0
+    return np.asarray(unequal.mean(axis=-1))
 
 
 def estimators_of(quantities: Iterable[GradientQuantity]) -> list[Estimator]:

@@ -19,6 +19,7 @@ from .cell import (
     Distance,
     GradientCell,
     GradientQuantity,
+    Mixed,
     Projection,
     SquaredError,
     SquaredProjection,
@@ -145,10 +146,17 @@ def _kind(estimator: Estimator, problem: SoftmaxBandit) -> int | None:
     return bodies.BY_COUNT if record.by_count and problem.binary else None
 
 
-def require_compiled(engine: str, estimator: Estimator, problem: SoftmaxBandit) -> None:
-    """Refuse Python functions, and baselines that the bodies have no coefficients for."""
-    if estimator.function is not None or _kind(estimator, problem) is None:
-        raise InputError(f"engine {engine} cannot run {estimator.label}: use reference or exact")
+def require_compiled(
+    engine: str, cell: GradientCell, quantities: Sequence[GradientQuantity]
+) -> None:
+    """Refuse Python functions, and what the bodies have no coefficients for."""
+    for estimator in estimators_of(quantities):
+        if estimator.function is not None or _kind(estimator, cell.problem) is None:
+            raise InputError(
+                f"engine {engine} cannot run {estimator.label}: use reference or exact"
+            )
+    if any(isinstance(quantity, Mixed) for quantity in quantities) and not cell.problem.binary:
+        raise InputError(f"engine {engine} knows mixed groups by rewards 0 and 1: use reference")
 
 
 class CpuEngine:
@@ -157,9 +165,8 @@ class CpuEngine:
     name = "cpu"
 
     def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
-        """Refuse estimators that are Python functions, and baselines that the body does not know."""
-        for estimator in estimators_of(quantities):
-            require_compiled(self.name, estimator, cell.problem)
+        """Refuse estimators that are Python functions, and what the body does not know."""
+        require_compiled(self.name, cell, quantities)
 
     def measure(
         self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
@@ -230,7 +237,7 @@ def scratch_shapes(
 def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bodies.Asked:
     """The quantities as the compiled body reads them."""
     problem, estimators = cell.problem, estimators_of(quantities)
-    kinds = np.array([_kind(estimator, problem) for estimator in estimators])
+    kinds = np.array([_kind(estimator, problem) for estimator in estimators], dtype=np.int64)
     by_count = np.zeros((len(estimators), 2, cell.group_size + 1))
     for row in np.flatnonzero(kinds == bodies.BY_COUNT):
         won, lost = estimators[row].by_count(cell.group_size)
@@ -264,6 +271,8 @@ def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) 
 
 def _encode(quantity: GradientQuantity, place: dict[Estimator, int]) -> tuple[int, int, int]:
     """A quantity as the body reads it: its kind and two numbers."""
+    if isinstance(quantity, Mixed):
+        return bodies.MIXED, 0, 0
     if isinstance(quantity, Distance):
         return bodies.DISTANCE, place[quantity.first], place[quantity.second]
     row = place[quantity.estimator]

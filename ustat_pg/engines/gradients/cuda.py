@@ -20,7 +20,7 @@ from ... import rng
 from ..base import Integers, MomentSums, Replications
 from ..device import Shapes, allocate, in_chunks, launch, require_device, upload
 from . import kernels
-from .cell import GradientCell, GradientQuantity, estimators_of
+from .cell import GradientCell, GradientQuantity
 from .cpu import (
     DESIGNS,
     problem_tables,
@@ -79,8 +79,7 @@ class CudaEngine:
 
     def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
         """Refuse what the cpu engine refuses, and a machine without a device."""
-        for estimator in estimators_of(quantities):
-            require_compiled(self.name, estimator, cell.problem)
+        require_compiled(self.name, cell, quantities)
         require_device()
 
     def measure(

@@ -22,10 +22,13 @@ from .cell import (
     Distance,
     GradientCell,
     GradientQuantity,
+    Mixed,
     Projection,
     SquaredError,
+    SquaredProjection,
     direction,
     estimators_of,
+    mixed,
 )
 
 __all__ = ["ENGINE", "ExactEngine", "minibatches", "size"]
@@ -178,7 +181,7 @@ class ExactEngine:
         along = {
             q.number: problem.policy.inner(direction(problem, q.number))
             for q in quantities
-            if not isinstance(q, (SquaredError, Distance))
+            if isinstance(q, (Projection, SquaredProjection))
         }
         target = problem.gradient()
         linear = problem.policy.inner(target)
@@ -216,7 +219,9 @@ class ExactEngine:
                 )
 
             for column, quantity in enumerate(quantities):
-                if isinstance(quantity, Distance):
+                if isinstance(quantity, Mixed):
+                    value = mixed(draws)
+                elif isinstance(quantity, Distance):
                     value = square(share[quantity.first] - share[quantity.second])
                 elif isinstance(quantity, SquaredError):
                     own = share[quantity.estimator]

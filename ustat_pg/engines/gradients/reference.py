@@ -13,10 +13,12 @@ from .cell import (
     Distance,
     GradientCell,
     GradientQuantity,
+    Mixed,
     Projection,
     SquaredError,
     direction,
     estimators_of,
+    mixed,
 )
 
 __all__ = ["ENGINE", "draw"]
@@ -91,6 +93,9 @@ class ReferenceEngine:
         target = problem.gradient()
         columns = []
         for quantity in quantities:
+            if isinstance(quantity, Mixed):
+                columns.append(mixed(draws))
+                continue
             if isinstance(quantity, Distance):
                 error = estimates[quantity.first] - estimates[quantity.second]
             else:

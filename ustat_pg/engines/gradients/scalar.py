@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED, BY_COUNT = 0, 1, 2, 3, 4
-SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION = 0, 1, 2, 3
+SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION, MIXED = 0, 1, 2, 3, 4
 IID, FIXED, WITHOUT_REPLACEMENT = 0, 1, 2
 TABULAR, SHARED, DENSE = 0, 1, 2
 
@@ -253,6 +253,12 @@ def draw_block(first, key, design, tables, contexts, chosen):
             draw_group(first + r, b, key, tables.outcomes, contexts[r, b], chosen[r, b])
 
 
+@body(inline=True)
+def successes(asked, x, group, whole):
+    """The rewards of 1 in a group of rewards 0 and 1, from their sum about the context's centre."""
+    return int(whole + group * asked.centre[x] + 0.5)
+
+
 @body
 def coefficients(asked, group, xs, sums, coef):
     """Each estimator by its multiples of P, Q and W, (E, B, V), at prompts xs with reward sums."""
@@ -271,7 +277,7 @@ def coefficients(asked, group, xs, sums, coef):
                 coef[e, b, 1] = -sums[b] / group
             elif kind == BY_COUNT:
                 centre = asked.centre[xs[b]]
-                won = int(sums[b] + group * centre + 0.5)
+                won = successes(asked, xs[b], group, sums[b])
                 coef[e, b, 0] = asked.by_count[e, 1, won]
                 coef[e, b, 1] = asked.by_count[e, 0, won] + centre * asked.by_count[e, 1, won]
             else:
@@ -461,6 +467,12 @@ def minibatches(first, count, key, group, design, tables, asked, room, out):
                     - 2.0 * combine(coef[one], lin) * per_prompt
                     + tables.target_sq
                 )
+            elif asked.quantity[q] == MIXED:
+                s = 0.0
+                for b in range(batch):
+                    if 0 < successes(asked, xs[b], group, sums[b]) < group:
+                        s += per_prompt
+                out[q, r] = s
             else:
                 s = combine(coef[one], lin_along[other]) * per_prompt - asked.target_along[other]
                 out[q, r] = s if asked.quantity[q] == PROJECTION else s * s
@@ -571,7 +583,7 @@ def _multiples(asked, e, x, group, whole):
     if kind == GROUP_MEAN:
         return 1.0, -whole / group
     if kind == BY_COUNT:
-        won = int(whole + group * asked.centre[x] + 0.5)
+        won = successes(asked, x, group, whole)
         more = asked.by_count[e, 1, won]
         return more, asked.by_count[e, 0, won] + asked.centre[x] * more
     return np.nan, np.nan

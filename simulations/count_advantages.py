@@ -1,0 +1,161 @@
+"""Beyond the paper: with rewards 0 and 1 every critic-free estimator is a table by the number of
+successes in its group, and its mean, weight w(p) and MSE are closed forms at every group size.
+
+Checked on single prompts and on several of unequal pass rates and probabilities: the MSE of the
+estimators that people run; their mean along a direction; and the mean under dynamic sampling, which
+is that of all groups over the share kept.
+
+Falsified by an enumerated mean or MSE that differs by more than rounding, or a simulated one whose
+interval misses. At G = 2 and 3 the normalised estimator is a rescaled leave-one-out: larger groups
+tell them apart.
+
+Cost: a few million groups for the nearest rivals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ustat_pg.checks import equal
+from ustat_pg.engines import Estimator, GradientCell, Mixed, Projection
+from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
+from ustat_pg.moments import Moments
+from ustat_pg.predictions import count_table, gradient_mse, mean_gradient, silent_share
+from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.validation import changed
+
+from .problems import BanditEntry, Suite, mse_of
+
+STEM = "count_advantages"
+
+Array = NDArray[np.float64]
+
+ARCSINE = "arcsine weight at finite G"
+ORDER = "MaxRL of order G"
+OWN_REWARD = "mean with the own reward is unbiased"
+PASS_RATE = "pass@k climbs the pass rate"
+DDOF = "ddof makes no difference"
+RESCALED = "std is a rescaled leave-one-out"
+UNCORRELATED = "outputs of a group are uncorrelated"
+REWEIGHTS = "dynamic sampling reweights prompts"
+UNCHANGED = "dynamic sampling changes no mean"
+RIVALS = (
+    *(ARCSINE, ORDER, OWN_REWARD, PASS_RATE, DDOF),
+    *(RESCALED, UNCORRELATED, REWEIGHTS, UNCHANGED),
+)
+
+ESTIMATORS = ("std", "std-ddof1", "group-mean", "others-std", "maxrl", "pass-at-k:2", "bayes:1,1")
+"""The estimators whose error is asked, with their numbers."""
+
+DIRECTIONS = 8
+"""Random directions, of which the one nearest to the gradient is looked along."""
+
+
+def wrong_weights(p: Array, group_size: int) -> dict[str, dict[str, Array]]:
+    """The wrong weights w(p) of estimators, by the estimator's name."""
+    q = 1 - p
+    inside = np.where((p > 0) & (q > 0), p * q, 0.25)
+    return {
+        "std": {ARCSINE: 1 / np.sqrt(inside)},
+        "std-ddof1": {DDOF: count_table("std", group_size).weight(p)},
+        "group-mean": {OWN_REWARD: np.ones_like(p)},
+        "maxrl": {ORDER: (1 - q**group_size) / np.where(p > 0, p, 1.0)},
+        "pass-at-k:2": {PASS_RATE: np.ones_like(p)},
+    }
+
+
+def wrong_errors(m: Moments, name: str, group_size: int) -> dict[str, float]:
+    """The wrong values of an estimator's MSE at one prompt."""
+    own = gradient_mse(m, name, group_size)
+    w, square = float(own.mean_factor[0]), m.mean_gradient_sq
+    alone = count_table(name, group_size).second_moments(changed(m, gradient_sq=0 * m.gradient_sq))
+    wrong = {UNCORRELATED: float(alone[0]) - w**2 * square / group_size + own.squared_bias}
+    if name == "std":
+        rloo = gradient_mse(m, "grpo", group_size).mse
+        wrong[RESCALED] = w**2 * rloo + own.squared_bias
+    return wrong
+
+
+def claim(suite: Suite) -> Claim:
+    """The errors at single prompts, the means over several."""
+    sizes = {"smoke": (8,), "quick": (4, 8), "full": (2, 3, 4, 8, 16)}[suite.size]
+    checks: list[Check] = []
+    for entry in suite.binary_prompts:
+        for group_size in sizes:
+            checks += _errors(entry, group_size)
+    for entry in suite.unequal_rates:
+        checks += _means(entry, sizes[0])
+    return Claim(STEM, RIVALS, tuple(checks))
+
+
+def _errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+    """The MSE at one prompt."""
+    moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
+    for name in ESTIMATORS:
+        value = gradient_mse(moments, name, group_size).mse
+        yield entry.check(
+            f"G={group_size}: {name}",
+            mean_of(cell, mse_of(name)),
+            equal(value, wrong_errors(moments, name, group_size), scale=value),
+        )
+
+
+def _means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+    """The means over several prompts, with dynamic sampling and without, and their MSE."""
+    problem, moments = entry.problem, entry.problem.moments()
+    cell = GradientCell(problem, group_size)
+    number, unit = _near_the_gradient(problem)
+    gradients = moments.weighted_gradient
+    assert gradients is not None
+    wrong = wrong_weights(moments.value, group_size)
+    for name in ESTIMATORS:
+        along = Linear(
+            cell, ((Projection(Estimator(name), number), 1.0),), problem.gradient() @ unit
+        )
+        mean = mean_gradient(moments, name, group_size)
+        rivals = {rival: gradients(w) @ unit for rival, w in wrong.get(name, {}).items()}
+        yield entry.check(f"G={group_size}: mean of {name}", along, equal(mean @ unit, rivals))
+        value = gradient_mse(moments, name, group_size).mse
+        yield entry.check(
+            f"G={group_size}: error of {name}", mean_of(cell, mse_of(name)), equal(value)
+        )
+    for name in ("std", "maxrl"):
+        weight = count_table(name, group_size).weight(moments.value)
+        p, kept = moments.value, 1 - silent_share(moments, group_size)
+        mixed = 1 - p**group_size - (1 - p) ** group_size
+        along = Linear(
+            cell, ((Projection(Estimator(name), number), 1.0),), problem.gradient() @ unit
+        )
+        mean = mean_gradient(moments, name, group_size, dynamic_sampling=True) @ unit
+        yield entry.check(
+            f"G={group_size}: {name} with dynamic sampling",
+            Ratio(along, mean_of(cell, Mixed()), kept),
+            equal(mean, {REWEIGHTS: gradients(weight / mixed) @ unit, UNCHANGED: mean * kept}),
+        )
+
+
+def _near_the_gradient(problem: SoftmaxBandit) -> tuple[int, Array]:
+    """Of some random directions the one nearest to ±g: its number, and itself."""
+    units = np.stack([direction(problem, number) for number in range(DIRECTIONS)])
+    number = int(np.abs(units @ problem.gradient()).argmax())
+    return number, units[number]
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """The weight w(p) of five estimators against the pass rate, at two group sizes, and what two
+    rivals say of it.
+    """
+    rates = np.linspace(0.02, 0.98, 49)
+    for group_size in (4, 16):
+        wrong = wrong_weights(rates, group_size)
+        for name in ("grpo", "std", "others-std", "maxrl", "pass-at-k:2"):
+            lines = {name: count_table(name, group_size).weight(rates)}
+            lines |= {f"rival: {rival}": line for rival, line in wrong.get(name, {}).items()}
+            for series, line in lines.items():
+                for rate, value in zip(rates, line, strict=True):
+                    at = {"group_size": group_size, "pass_rate": float(rate)}
+                    yield Point("weights", series, at, float(value))
