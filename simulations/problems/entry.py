@@ -11,8 +11,6 @@ from ustat_pg.experiment import Check
 from ustat_pg.experiment.functionals import Functional
 from ustat_pg.validation import InputError
 
-__all__ = ["ORIGINS", "Entry"]
-
 ORIGINS = ("made-up", "generated", "real", "user")
 
 P = TypeVar("P")

@@ -18,8 +18,6 @@ from .bandits import BanditEntry, Bandits, prompts
 from .entry import Entry
 from .landscapes import Landscapes
 
-__all__ = ["Suite"]
-
 SHOWN = ("problem", "sums", "addition-trained")
 """The stand-ins that figures show."""
 
@@ -181,11 +179,7 @@ _NETWORKS = Kind(
 
 _KINDS = {
     "bandit": Kind(),
-    "user": Kind(
-        ("stand_ins",),
-        _users_own,
-        lambda suite: prompts(suite.stand_ins[0], 3),
-    ),
+    "user": Kind(("stand_ins",), _users_own, lambda suite: prompts(suite.stand_ins[0], 3)),
     "tokens": _NETWORKS,
     "transformer": _NETWORKS,
     "language-model": Kind(
