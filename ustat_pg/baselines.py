@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .validation import InputError, integer
+from .validation import InputError, integer, one_of
 
 __all__ = ["ALIASES", "BASELINES", "Baseline", "baseline", "require_group"]
 
@@ -67,12 +67,8 @@ def baseline(name: str) -> Baseline:
     Raises:
         InputError: the baseline is unknown.
     """
-    known = ALIASES.get(name, name) if isinstance(name, str) else name
-    if not isinstance(known, str) or known not in BASELINES:
-        raise InputError(
-            f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, *ALIASES])}"
-        )
-    return BASELINES[known]
+    one_of("baseline", name, [*BASELINES, *ALIASES])
+    return BASELINES[ALIASES.get(name, name)]
 
 
 def require_group(name: str, group_size: int) -> None:

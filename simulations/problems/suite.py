@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, one_of
 
 from .. import KINDS, ON_NETWORKS, STEMS
 from . import tokens
@@ -48,10 +48,7 @@ class Suite(Bandits):
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.on not in KINDS:
-            raise InputError(
-                f"kind of problem {self.on!r} is unknown: choose one of {', '.join(KINDS)}"
-            )
+        one_of("kind of problem", self.on, KINDS)
         if self.user is not None and self.on != "bandit":
             raise InputError(f"a problem of one's own takes the place of the {self.on} problems")
 
