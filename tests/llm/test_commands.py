@@ -183,9 +183,7 @@ def test_the_advice_in_words(capsys, kept):
     assert "nan" not in text
 
 
-def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(
-    capsys, model, kept, rows
-):
+def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, model, kept, rows):
     words = ("--budget", "16", "--json")
     sampled = strict(out_of(capsys, "group-size", *model, *words))
     scored = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words))
@@ -299,9 +297,9 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_sampled(
 
 @pytest.mark.parametrize(
     "words",
-    ["llm", "llm mse --group-sizes two", "llm mse --memory much", "llm mse --method guess"]
-    + ["llm sweep --preset figure9", "group-size --model embedded:short"],
-)
+    ["llm", "llm mse --group-sizes two", "llm mse --memory much", "llm mse --method guess",
+     "llm sweep --preset figure9", "group-size --model embedded:short"],
+)  # fmt: skip
 def test_usage_errors(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(words.split())
