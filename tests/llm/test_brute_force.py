@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.support.models import OUTPUTS, output_by_hand, random_model
+from tests.support.models import OUTPUTS, every_output, random_model
 from tests.support.refusals import refuses
 
 torch = pytest.importorskip("torch")
@@ -36,14 +36,10 @@ class Listed:
     """Every completion of every prompt: probability, score, reward, length, token proxy."""
 
     def __init__(self, model):
-        shape = (len(PROMPTS), len(OUTPUTS))
-        found = [output_by_hand(model, prompt, output) for prompt in PROMPTS for output in OUTPUTS]
-        probs, scores, proxy = zip(*found, strict=True)
-        self.probs, self.proxy = np.reshape(probs, shape), np.reshape(proxy, shape)
+        self.probs, self.scores, self.proxy = every_output(model, PROMPTS)
         self.lengths = np.tile([float(len(y)) for y in OUTPUTS], (len(PROMPTS), 1))
-        self.scores = np.reshape(scores, (*shape, -1))
-        rng = np.random.default_rng(0)
-        self.rewards = rng.integers(0, 2, shape) + 0.5 * (self.lengths == 2)
+        coins = np.random.default_rng(0).integers(0, 2, self.lengths.shape)
+        self.rewards = coins + 0.5 * (self.lengths == 2)
 
     @property
     def norms(self):

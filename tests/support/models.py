@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import string
 
+import numpy as np
+
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'][0] + '>' + message['content'] + '\n' }}"
@@ -83,3 +85,12 @@ def output_by_hand(model, prompt, output):
     score = torch.cat([part.reshape(-1) for part in parts]).double().numpy()
     law, chosen = log_law.detach().exp(), torch.eye(log_law.shape[1])[list(output)]
     return float(total.detach().exp()), score, float((chosen - law).square().sum())
+
+
+def every_output(model, prompts):
+    """Probabilities (P, K), scores (P, K, d) and token proxies (P, K) of all outputs of the prompts."""
+    found = [output_by_hand(model, prompt, output) for prompt in prompts for output in OUTPUTS]
+    shape = len(prompts), len(OUTPUTS)
+    return tuple(
+        np.reshape(part, (*shape, *np.shape(part[0]))) for part in zip(*found, strict=True)
+    )
