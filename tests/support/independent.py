@@ -7,8 +7,7 @@ they enumerate every minibatch and read mean, covariance and MSE off the enumera
 2. Moments: per-context expectations, summed outcome by outcome.
 3. Brute force: the law of the estimator, from its definition.
 4. Closed forms: what the theory says, as Fractions, to be compared with 3.
-5. Rivals: wrong formulas, which must differ from 3.
-6. U-statistic: Lemma 1 and the Hoeffding decomposition of one group.
+5. U-statistic: Lemma 1 and the Hoeffding decomposition of one group.
 
 Every number is a `fractions.Fraction`, and every vector an array of them, so the comparisons are `==`,
 with no tolerance.
@@ -398,53 +397,7 @@ def explicit_bound(problem: Problem, group_size: int) -> Fraction:
 
 
 # --------------------------------------------------------------------------------------------
-# 5. Rivals: wrong on purpose
-# --------------------------------------------------------------------------------------------
-
-
-def mse_rivals(problem: Problem, group_size: int) -> dict[str, Fraction]:
-    """Wrong values of E||ghat_grpo - g||^2 at one prompt."""
-    m, G = moments(problem), group_size
-    phi, pairs, first = m.sigma2 * m.trF, G * (G - 1), (m.tau - m.g2) / G
-    return {
-        "no second-order term": first,
-        "G^2 for G(G-1)": first + (phi + m.g2) / G**2,
-        "||g||^2 missing": first + phi / pairs,
-        "E z^2 for sigma2": first + ((m.sigma2 + m.value**2) * m.trF + m.g2) / pairs,
-        "sigma2 tr F missing": first + m.g2 / pairs,
-        "the bound as the value": first + explicit_bound(problem, G),
-        "Sigma without - g g^T": m.tau / G + (phi + m.g2) / pairs,
-    }
-
-
-def minibatch_rivals(problem: Problem, group_size: int, batch_size: int) -> dict[str, Fraction]:
-    """Wrong values of the grpo MSE for i.i.d. prompts."""
-    c1, c2, c3 = constants(problem)
-    N, B, G = len(problem.contexts), batch_size, group_size
-    inner = c2 / G + c3 / (G * (G - 1))
-    fixed = sum(theorem_2(problem, x, "grpo", G).trace() for x in problem.contexts) / N**2
-    return {
-        "prompt term divided by G": (c1 / G + inner) / B,
-        "no prompt term": inner / B,
-        "inner terms not divided by B": c1 / B + inner,
-        "fixed-set formula": fixed,
-    }
-
-
-def oracle_rivals(problem: Problem, group_size: int) -> dict[str, Fraction]:
-    """Wrong values of MSE_grpo / MSE_oracle; the two wrong orders agree with the truth at G = 2."""
-    c1, c2, c3 = constants(problem)
-    G = group_size
-    return {
-        "1 + 1/G": 1 + Fraction(1, G),
-        "(G/(G-1))^2": Fraction(G, G - 1) ** 2,
-        "excess 1/G with c1 > 0, 1/G^2 without": 1
-        + c3 / (2 * c1 + c2) / (G - 1) ** (1 if c1 else 2),
-    }
-
-
-# --------------------------------------------------------------------------------------------
-# 6. Lemma 1 and the Hoeffding decomposition, one group at a time
+# 5. Lemma 1 and the Hoeffding decomposition, one group at a time
 # --------------------------------------------------------------------------------------------
 
 
