@@ -58,9 +58,7 @@ def _parser() -> argparse.ArgumentParser:
             "3 inconclusive, 130 interrupted.",
         )
         command.add_argument("claims", nargs="*", metavar="CLAIM", help=f"of: {', '.join(ALL)}")
-        command.add_argument("--size", choices=("smoke", "quick", "full"), default="quick")
-        _add_kind(command)
-        command.add_argument("--seed", type=int, default=0)
+        _add_suite(command)
         where = command.add_mutually_exclusive_group()
         where.add_argument("--workers", type=int, help="threads (default: all cores)")
         where.add_argument(
@@ -74,15 +72,15 @@ def _parser() -> argparse.ArgumentParser:
             help="under mpiexec -n 4 python -m mpi4py.futures -m simulations ...",
         )
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
-        command.add_argument("--problem", metavar="FILE", help="your own problem, .json or .npz")
-        command.add_argument("--json", action="store_true", help="one JSON object on stdout")
     _add_check(commands)
     command = commands.add_parser("report", help="a finished run as one HTML page: DIR/report.html")
     command.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
     return parser
 
 
-def _add_kind(command: Any) -> None:
+def _add_suite(command: Any) -> None:
+    """What is asked of which problems, and how it is said."""
+    command.add_argument("--size", choices=("smoke", "quick", "full"), default="quick")
     command.add_argument("--engine", choices=ENGINES, default="cpu")
     command.add_argument(
         "--device", default="cpu", help="of the autograd engine: cpu, cuda or cuda:N"
@@ -90,6 +88,9 @@ def _add_kind(command: Any) -> None:
     command.add_argument(
         "--on", choices=KINDS, default="bandit", help="the kind of problem (default: bandit)"
     )
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--problem", metavar="FILE", help="your own problem, .json or .npz")
+    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _add_check(commands: Any) -> None:
@@ -101,9 +102,7 @@ def _add_check(commands: Any) -> None:
     )
     command.add_argument("stem", metavar="CLAIM", help=f"of: {', '.join(ALL)}")
     command.add_argument("name", metavar="NAME", help="of the check, as in the report")
-    command.add_argument("--size", choices=("smoke", "quick", "full"), default="quick")
-    _add_kind(command)
-    command.add_argument("--seed", type=int, default=0)
+    _add_suite(command)
     command.add_argument("--workers", type=int, help="threads (default: all cores)")
     command.add_argument(
         "--replications", metavar="N[,N...]", help="of its cells (default: one block, 65,536)"
@@ -112,8 +111,6 @@ def _add_check(commands: Any) -> None:
         "--refute", action="append", default=[], metavar="RIVAL",
         help="a wrong formula that the check must refute to be confirmed; may be repeated",
     )  # fmt: skip
-    command.add_argument("--problem", metavar="FILE", help="your own problem, .json or .npz")
-    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _suite(options: argparse.Namespace) -> Suite:
@@ -155,19 +152,9 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
         how = _options(options, cluster)
         plans = plan_claims([claim(stem, suite) for stem in stems], how, store, cluster)
     if options.json:
-        print(
-            json.dumps(
-                [
-                    {
-                        "stem": plan.claim.stem,
-                        "alpha": plan.alpha,
-                        "replications": plan.replications,
-                        "needed": plan.needed,
-                    }
-                    for plan in plans
-                ]
-            )
-        )
+        said = ("alpha", "replications", "needed")
+        rows = [{"stem": p.claim.stem, **{name: getattr(p, name) for name in said}} for p in plans]
+        print(json.dumps(rows))
     else:
         print(plan_table(plans, how.budget))
     return 0
@@ -241,6 +228,7 @@ def _known(options: argparse.Namespace) -> list[str]:
 
 def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
     """Refuse results that there are none of, or none on the kind of problem."""
+    known = _known(options)
     if options.on == "language-model":
         _require_language_models(options)
     for stem in stems:
@@ -251,22 +239,23 @@ def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
                 f"{stem} is about whole training runs on problems whose optimum is known: "
                 "it does not take --problem"
             )
-        if stem in ON_LANGUAGE_MODELS and stem not in _known(options):
+        if stem in known:
+            continue
+        if stem in ON_LANGUAGE_MODELS:
             raise InputError(f"{stem} is about language models: --on language-model")
-        if options.on == "language-model" and stem not in _known(options):
+        if options.on == "language-model":
             raise InputError(
                 f"--on language-model takes {', '.join(ON_LANGUAGE_MODELS)}, not {stem}"
             )
-        if stem in ON_NETWORKS and stem not in _known(options):
+        if stem in ON_NETWORKS:
             raise InputError(
                 f"{stem} on {options.on} trains networks, which needs torch (pip install "
                 "'ustat_pg[torch]') and an engine that simulates"
             )
-        if stem not in _known(options):
-            raise InputError(
-                f"{stem} needs a problem with an interior optimum: --on {options.on} takes "
-                f"{', '.join(_known(options))}"
-            )
+        raise InputError(
+            f"{stem} needs a problem with an interior optimum: --on {options.on} takes "
+            f"{', '.join(known)}"
+        )
 
 
 def _require_language_models(options: argparse.Namespace) -> None:

@@ -52,8 +52,7 @@ def claim(suite: Suite) -> Claim:
     """Every single prompt at every group size; peers and covariance at the smallest G."""
     checks: list[Check] = []
     for entry in suite.single_prompts:
-        for group_size in suite.group_sizes:
-            checks.append(_grpo(entry, group_size))
+        checks += [_grpo(entry, group_size) for group_size in suite.group_sizes]
         checks += _peers(entry, suite.group_sizes[0])
     names = (*rivals(suite.single_prompts[0].problem.moments(), 2), TIGHTER)
     return Claim(STEM, names, tuple(checks))
@@ -73,38 +72,24 @@ def _grpo(entry: BanditEntry, group_size: int) -> Check:
 def _peers(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """The other baselines; grpo's covariance and mean along a direction; its explicit bound."""
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
-    at, predicted = f"{entry.name} G={group_size}", gradient_mse(moments, "grpo", group_size)
+    at, predicted = f"G={group_size}", gradient_mse(moments, "grpo", group_size)
     for baseline in PEERS:
         value = gradient_mse(moments, baseline, group_size).mse
         scale = max(value, predicted.vanilla_mse / 10)
-        yield Check(
-            f"{at}: {baseline}",
-            entry.origin,
-            mean_of(cell, mse_of(baseline)),
-            equal(value, scale=scale),
-        )
-    grpo = Estimator("grpo")
-    unit = direction(entry.problem, 0)
+        error = mean_of(cell, mse_of(baseline))
+        yield entry.check(f"{at}: {baseline}", error, equal(value, scale=scale))
+    grpo, unit = Estimator("grpo"), direction(entry.problem, 0)
     along = float(unit @ gradient_covariance(moments, "grpo", group_size) @ unit)
-    yield Check(
-        f"{at}: covariance along a direction",
-        entry.origin,
-        mean_of(cell, SquaredProjection(grpo)),
-        equal(along),
-    )
-    yield Check(
-        f"{at}: unbiased along a direction",
-        entry.origin,
-        mean_of(cell, Projection(grpo)),
-        equal(0.0, scale=along**0.5),
-    )
+    squared, mean = mean_of(cell, SquaredProjection(grpo)), mean_of(cell, Projection(grpo))
+    yield entry.check(f"{at}: covariance along a direction", squared, equal(along))
+    unbiased = equal(0.0, scale=along**0.5)
+    yield entry.check(f"{at}: unbiased along a direction", mean, unbiased)
     second, bound = predicted.second_order_term, explicit_bound(moments, group_size)
     # Half the bound is attained by a coin: below it only where there is room to see.
     tighter = {TIGHTER: bound / 4} if second > 0.3 * bound else {}
     limit = bound / 2 if second < 0.45 * bound else bound
-    yield Check(
+    yield entry.check(
         f"{at}: explicit bound" + (", half of it" if limit < bound else ""),
-        entry.origin,
         mean_of(cell, Distance(grpo, Estimator("oracle"))),
         at_most(limit, second, tighter),
     )
@@ -116,11 +101,7 @@ def curves(suite: Suite) -> Iterator[Point]:
         moments = entry.problem.moments()
         for group_size in suite.curve_sizes:
             cell = GradientCell(entry.problem, group_size, batch)
+            at = {"problem": entry.name, "group_size": group_size, "batch_size": batch}
             for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
-                yield Point(
-                    "mse",
-                    baseline,
-                    {"problem": entry.name, "group_size": group_size, "batch_size": batch},
-                    gradient_mse(moments, baseline, group_size, batch).mse,
-                    mean_of(cell, mse_of(baseline)),
-                )
+                value = gradient_mse(moments, baseline, group_size, batch).mse
+                yield Point("mse", baseline, at, value, mean_of(cell, mse_of(baseline)))

@@ -94,14 +94,11 @@ def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     moments = entry.problem.moments()
     value, trace = float(moments.value[0]), float(moments.fisher_trace[0])
     for constant in dict.fromkeys((0.0, value / 2, 1.5 * value)):
-        functional, _, high = _difference(
-            entry, group_size, ("constant", constant), ("oracle", None)
-        )
-        yield entry.check(
-            f"G={group_size}: constant {constant:.4g} exceeds the oracle",
-            functional,
-            equal(trace * (value - constant) ** 2 / group_size, scale=high),
-        )
+        worse, oracle = ("constant", constant), ("oracle", None)
+        functional, _, high = _difference(entry, group_size, worse, oracle)
+        excess = equal(trace * (value - constant) ** 2 / group_size, scale=high)
+        name = f"G={group_size}: constant {constant:.4g} exceeds the oracle"
+        yield entry.check(name, functional, excess)
 
 
 def outside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -115,11 +112,8 @@ def outside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     for step in (-(high - low) / 2, (high - low) / 2) if high > low else ():
         constant = float(moments.optimal_baseline[0]) + step
         functional, _, scale = _difference(entry, group_size, ("constant", constant), best)
-        yield entry.check(
-            f"G={group_size}: b* {step:+.4g}",
-            functional,
-            equal(float(moments.fisher_trace[0]) * step**2 / group_size, scale=scale),
-        )
+        cost = equal(float(moments.fisher_trace[0]) * step**2 / group_size, scale=scale)
+        yield entry.check(f"G={group_size}: b* {step:+.4g}", functional, cost)
 
 
 def thresholds(entry: BanditEntry) -> Iterator[Check]:
@@ -138,11 +132,7 @@ def thresholds(entry: BanditEntry) -> Iterator[Check]:
         yield from _beats(entry, 2 * int(balance) + 1, grpo, vanilla, HALF)
     if balance < 30 and abs(balance - round(balance)) < 1e-9 and balance >= 2:
         functional, _, high = _difference(entry, round(balance), grpo, vanilla)
-        yield entry.check(
-            f"G={round(balance)}: grpo = vanilla",
-            functional,
-            equal(0.0, scale=high),
-        )
+        yield entry.check(f"G={round(balance)}: grpo = vanilla", functional, equal(0.0, scale=high))
 
 
 def _figures(entry: BanditEntry) -> Iterator[Check]:
@@ -154,12 +144,10 @@ def _figures(entry: BanditEntry) -> Iterator[Check]:
             Linear(GradientCell(entry.problem, group_size), ((mse_of(baseline), 1e3),)),
             equal(figure, relative_margin=0.05, digits=digits),
         )
-    cell = GradientCell(entry.problem, 2)
-    yield entry.check(
-        "G=2: norm-weighted = grpo",
-        Linear(cell, ((mse_of("norm-weighted"), 1.0), (mse_of("grpo"), -1.0))),
-        equal(0.0, scale=gradient_mse(entry.problem.moments(), "grpo", 2).mse),
-    )
+    weights = ((mse_of("norm-weighted"), 1.0), (mse_of("grpo"), -1.0))
+    nothing = equal(0.0, scale=gradient_mse(entry.problem.moments(), "grpo", 2).mse)
+    functional = Linear(GradientCell(entry.problem, 2), weights)
+    yield entry.check("G=2: norm-weighted = grpo", functional, nothing)
 
 
 def _checks(suite: Suite) -> Iterator[Check]:

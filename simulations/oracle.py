@@ -29,12 +29,11 @@ from .problems.bandits import prompts
 
 STEM = "oracle"
 
-RIVALS = (
-    "ratio 1 + 1/G",
-    "ratio (G/(G-1))^2",
-    "excess of order 1/G^2 at one prompt",
-    "excess of order 1/G in a minibatch",
-)
+SHARE = "ratio 1 + 1/G"
+SQUARE = "ratio (G/(G-1))^2"
+ONE_PROMPT = "excess of order 1/G^2 at one prompt"
+MINIBATCH = "excess of order 1/G in a minibatch"
+RIVALS = (SHARE, SQUARE, ONE_PROMPT, MINIBATCH)
 
 SMALL, LARGE = 4, 16
 """The group sizes between which orders are measured."""
@@ -42,11 +41,10 @@ SMALL, LARGE = 4, 16
 
 def _excess(cell: GradientCell) -> Ratio:
     """MSE_grpo / MSE_oracle - 1 on the same draws."""
-    prediction = gradient_mse(
-        cell.problem.moments(), "grpo", cell.group_size, cell.batch_size, cell.design
-    )
+    design = cell.group_size, cell.batch_size, cell.design
+    size = gradient_mse(cell.problem.moments(), "grpo", *design).oracle_mse
     difference = Linear(cell, ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0)))
-    return Ratio(difference, mean_of(cell, mse_of("oracle")), prediction.oracle_mse)
+    return Ratio(difference, mean_of(cell, mse_of("oracle")), size)
 
 
 def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Check]:
@@ -56,10 +54,7 @@ def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Che
     if not predicted.oracle_mse > 1e-3 * predicted.mse:
         return
     ratio = oracle_ratio(moments, group_size, batch_size)
-    wrong = {
-        "ratio 1 + 1/G": 1 / group_size,
-        "ratio (G/(G-1))^2": (group_size / (group_size - 1)) ** 2 - 1,
-    }
+    wrong = {SHARE: 1 / group_size, SQUARE: (group_size / (group_size - 1)) ** 2 - 1}
     yield entry.check(
         f"G={group_size} B={batch_size}: ratio - 1",
         _excess(GradientCell(entry.problem, group_size, batch_size)),
@@ -76,18 +71,12 @@ def _slope(entry: BanditEntry, batch_size: int) -> Iterator[Check]:
     shift = 1 if entry.problem.contexts == 1 else 0
     abscissae = tuple(log(g - shift) for g in (SMALL, LARGE))
     predicted = log(excess[1] / excess[0]) / (abscissae[1] - abscissae[0])
-    if shift:
-        wrong = {"excess of order 1/G^2 at one prompt": -2.0}
-    else:
-        wrong = {"excess of order 1/G in a minibatch": -1.0}
+    order = {ONE_PROMPT: -2.0} if shift else {MINIBATCH: -1.0}
+    cells = (GradientCell(entry.problem, g, batch_size) for g in (SMALL, LARGE))
     yield entry.check(
         f"G={SMALL}..{LARGE} B={batch_size}: order of ratio - 1",
-        LogSlope(
-            abscissae,
-            tuple(_excess(GradientCell(entry.problem, g, batch_size)) for g in (SMALL, LARGE)),
-            (excess[0], excess[1]),
-        ),
-        equal(predicted, wrong, relative_margin=0.25),
+        LogSlope(abscissae, tuple(map(_excess, cells)), (excess[0], excess[1])),
+        equal(predicted, order, relative_margin=0.25),
     )
 
 

@@ -46,7 +46,7 @@ def _one_step(entry: LandscapeEntry) -> Iterator[Check]:
     """A single long step from a point of Θ: the factor of the recursion."""
     group_size, basin = 8, Basin(entry, 0.6, 0.3)
     rate, mu, smooth = 1 / (2 * basin.curvature), basin.pl, basin.smoothness
-    moments = basin.landscape.at(basin.point).moments()
+    moments = entry.problem.at(basin.point).moments()
     mse = gradient_mse(moments, "grpo", group_size).mse
     noise = smooth * rate**2 * mse / 2
     bound = float(basin.bounds([rate], mse)[-1])
@@ -150,15 +150,10 @@ def curves(suite: Suite) -> Iterator[Point]:
     """
     bowl, slopes = (suite.landscapes[name][0] for name in ("bowl", "slopes"))
     steps = tuple(2**n for n in range(13))
-    for basin, rate in (
-        (Basin(bowl, 0.08, 0.07), 0.01),
-        (Basin(slopes, 0.6, 0.5, 0.02), 0.02),
-    ):
+    for basin, rate in ((Basin(bowl, 0.08, 0.07), 0.01), (Basin(slopes, 0.6, 0.5, 0.02), 0.02)):
         c = 1.5 / basin.pl
-        for name, schedule in (
-            ("constant", Constant(rate)),
-            ("decay", Decay(c, float(round(c / rate)))),
-        ):
+        decay = Decay(c, float(round(c / rate)))
+        for name, schedule in (("constant", Constant(rate)), ("decay", decay)):
             runs = basin.runs(2, steps[-1], schedule)
             bounds = basin.bounds(schedule.rates(steps[-1]), basin.mse("grpo", 2))
             for step in steps:

@@ -96,15 +96,12 @@ def _groups(cell: Groups) -> Iterator[tuple[Draws, Array]]:
         yield from exact.minibatches(cell, tuples=True)
     else:
         drawn = min(cell.block, max(ENUMERATED_NUMBERS // entries, 1))
-        yield (
-            reference.draw(cell, seed=0, first=0, replications=drawn),
-            np.full(drawn, 1 / drawn),
-        )
+        draws = reference.draw(cell, seed=0, first=0, replications=drawn)
+        yield draws, np.full(drawn, 1 / drawn)
 
 
 def rivals(cell: Groups) -> dict[str, float]:
     """What each rival says of E‖ĝ - U‖²: the distance of its own formula from the U-statistic."""
-    problem, size = cell.problem, cell.group_size
     said = dict.fromkeys(WRONG, 0.0)
     for draws, chance in _groups(cell):
         scores, rewards = cell.groups(draws)
@@ -112,7 +109,7 @@ def rivals(cell: Groups) -> dict[str, float]:
         for name, formula in WRONG.items():
             apart = (formula(scores, rewards) - right) / cell.scale
             said[name] += float(chance @ (apart**2).sum(axis=-1))
-    second = gradient_mse(problem.moments(), "grpo", size).second_order_term
+    second = gradient_mse(cell.problem.moments(), "grpo", cell.group_size).second_order_term
     return {**said, FIRST_PART: second / cell.scale / cell.scale}
 
 
@@ -124,25 +121,18 @@ def claim(suite: Suite) -> Claim:
             groups = Groups(entry.problem, group_size)
             for estimator, formula in RIGHT:
                 distance = FormulaDistance(Estimator(estimator), formula)
+                every = EverySample(groups, ((distance, 1.0),), limit=ROUNDING**2)
                 wrong = rivals(groups) if formula == "U-statistic" else {}
+                statement = equal(0.0, wrong, scale=0.0)
                 checks.append(
-                    entry.check(
-                        f"G={group_size}: {estimator} = {formula}",
-                        EverySample(groups, ((distance, 1.0),), limit=ROUNDING**2),
-                        equal(0.0, wrong, scale=0.0),
-                    )
+                    entry.check(f"G={group_size}: {estimator} = {formula}", every, statement)
                 )
         cell = GradientCell(entry.problem, 2)
         second = Distance(Estimator("grpo"), Estimator("oracle"))
         weights = ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0), (second, -1.0))
         scale = gradient_mse(entry.problem.moments(), "grpo", 2).mse
-        checks.append(
-            entry.check(
-                "G=2: parts uncorrelated",
-                Linear(cell, weights),
-                equal(0.0, scale=scale),
-            )
-        )
+        nothing = equal(0.0, scale=scale)
+        checks.append(entry.check("G=2: parts uncorrelated", Linear(cell, weights), nothing))
     return Claim(STEM, (*WRONG, FIRST_PART), tuple(checks))
 
 
@@ -152,17 +142,15 @@ def curves(suite: Suite) -> Iterator[Point]:
         problem = prompts(entry, 1)[0].problem
         moments = problem.moments()
         for group_size in suite.curve_sizes:
-            predicted = gradient_mse(moments, "grpo", group_size)
+            predicted, cell = (
+                gradient_mse(moments, "grpo", group_size),
+                GradientCell(problem, group_size),
+            )
+            at = {"problem": entry.name, "group_size": group_size}
             second = Distance(Estimator("grpo"), Estimator("oracle"))
             for part, value, quantity in (
                 ("first", predicted.first_order_term, mse_of("oracle")),
                 ("second", predicted.second_order_term, second),
                 ("grpo", predicted.mse, mse_of("grpo")),
             ):
-                yield Point(
-                    "parts",
-                    part,
-                    {"problem": entry.name, "group_size": group_size},
-                    value,
-                    mean_of(GradientCell(problem, group_size), quantity),
-                )
+                yield Point("parts", part, at, value, mean_of(cell, quantity))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .validation import InputError, integer
+from .validation import InputError, integer, one_of
 
 __all__ = ["ALIASES", "BASELINES", "Baseline", "baseline", "parse", "require_group"]
 
@@ -90,11 +90,8 @@ def parse(name: str) -> tuple[Baseline, dict[str, Any]]:
         InputError: the baseline is unknown, or its numbers are missing, too many or none.
     """
     family, _, text = name.partition(":") if isinstance(name, str) else (name, "", "")
-    known = ALIASES.get(family, family) if isinstance(family, str) else family
-    if not isinstance(known, str) or known not in BASELINES:
-        raise InputError(
-            f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, *ALIASES])}"
-        )
+    one_of("baseline", family, [*BASELINES, *ALIASES])
+    known = ALIASES.get(family, family)
     record = BASELINES[known]
     wanted, given = record.parameters, text.split(",") if text else []
     if wanted[-1:] == ("...",) and given:

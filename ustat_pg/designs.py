@@ -5,7 +5,7 @@ On the ground, because predictions and engines both need it and may not know eac
 
 from __future__ import annotations
 
-from .validation import InputError, integer
+from .validation import InputError, integer, one_of
 
 __all__ = ["DESIGNS", "require_design"]
 
@@ -21,8 +21,7 @@ def require_design(design: str, batch_size: int, contexts: int, uniform: bool) -
             likely; fixed with B other than the number of contexts; without-replacement with more.
     """
     integer("batch size", batch_size)
-    if design not in DESIGNS:
-        raise InputError(f"design {design!r} is unknown: choose one of {', '.join(DESIGNS)}")
+    one_of("design", design, DESIGNS)
     if design == "iid":
         return
     if not uniform:

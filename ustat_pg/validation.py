@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from math import inf
 from typing import Any, TypeVar, dataclass_transform
 
@@ -14,11 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = [
     "InputError",
     "changed",
+    "device_name",
     "field",
     "finite_array",
     "frozen",
     "integer",
     "number",
+    "one_of",
     "positive",
     "probabilities",
     "record",
@@ -85,6 +88,26 @@ def number(
 def positive(name: str, value: Any) -> float:
     """Return ``value`` as a finite float above 0."""
     return number(name, value, above=0.0)
+
+
+def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
+    """Return ``value``, one of some words.
+
+    >>> one_of("size", "huge", ("small", "large"))
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: size 'huge' is unknown: choose one of small, large
+    """
+    if not isinstance(value, str) or value not in allowed:
+        raise InputError(f"{name} {value!r} is unknown: choose one of {', '.join(allowed)}")
+    return value
+
+
+def device_name(value: Any) -> str:
+    """Return the name of a device for torch, which this machine may have or not."""
+    if not isinstance(value, str) or not re.fullmatch(r"(cpu|cuda)(:\d+)?", value):
+        raise InputError(f"device is {value!r}: choose cpu, cuda or cuda:N")
+    return value
 
 
 def frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:

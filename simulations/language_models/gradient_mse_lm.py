@@ -55,26 +55,17 @@ def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
     for group_size in cell.group_sizes:
         value = {b: study.error(b, group_size) for b in BASELINES}
         second = value["grpo"] - value["oracle"]
-        wrong: dict[str, dict[str, float]] = {"grpo": {}}
-        if group_size == least:
-            squared = value["oracle"] + second * (group_size - 1) / group_size
-            wrong = {
-                "grpo": {
-                    NO_SECOND: value["oracle"] / value["grpo"],
-                    SQUARE: squared / value["grpo"],
-                },
-                "vanilla": {NO_BASELINE: value["oracle"] / value["vanilla"]},
-                "oracle": {},
-            }
-        for baseline, rivals in wrong.items():
-            yield Check(
-                f"{short(study.member)} G={group_size}: {baseline}, sampled over predicted",
-                "made-up",
-                Ratio(
-                    mean_of(cell, drawn(study.member, baseline, group_size)),
-                    mean_of(cell, pooled(study.member, baseline, group_size)),
-                    value[baseline],
-                ),
+        squared = value["oracle"] + second * (group_size - 1) / group_size
+        wrong = {
+            "grpo": {NO_SECOND: value["oracle"] / value["grpo"], SQUARE: squared / value["grpo"]},
+            "vanilla": {NO_BASELINE: value["oracle"] / value["vanilla"]},
+            "oracle": {},
+        }
+        for baseline, rivals in wrong.items() if group_size == least else (("grpo", {}),):
+            formula = mean_of(cell, pooled(study.member, baseline, group_size))
+            yield study.check(
+                f"G={group_size}: {baseline}, sampled over predicted",
+                Ratio(study.sampled(cell, baseline, group_size), formula, value[baseline]),
                 equal(1.0, rivals, relative_margin=margin),
             )
 
@@ -83,22 +74,12 @@ def _ratio(cell: LmCell, study: Study) -> Check:
     """grpo's error over the oracle's, both sampled, at the smallest group: Corollary 4's ratio."""
     least = cell.group_sizes[0]
     row = oracle_ratio(study.pool, [least]).iloc[0]
-    return Check(
-        f"{short(study.member)} G={least}: grpo over the oracle",
-        "made-up",
-        Ratio(
-            mean_of(cell, drawn(study.member, "grpo", least)),
-            mean_of(cell, drawn(study.member, "oracle", least)),
-            study.error("oracle", least),
-        ),
-        # The prediction is the pool's: it is allowed twice its 95% interval.
-        equal(
-            float(row["predicted"]),
-            {SAME: 1.0},
-            digits=float(row["high"] - row["low"]),
-            relative_margin=0.4,
-        ),
-    )
+    grpo, oracle = (study.sampled(cell, baseline, least) for baseline in ("grpo", "oracle"))
+    # The prediction is the pool's: it is allowed twice its 95% interval.
+    twice, value = float(row["high"] - row["low"]), float(row["predicted"])
+    statement = equal(value, {SAME: 1.0}, digits=twice, relative_margin=0.4)
+    ratio = Ratio(grpo, oracle, study.error("oracle", least))
+    return study.check(f"G={least}: grpo over the oracle", ratio, statement)
 
 
 def _excess(cell: LmCell, study: Study) -> Check:
@@ -111,9 +92,8 @@ def _excess(cell: LmCell, study: Study) -> Check:
 
     predicted = least * (least - 1) / (most * (most - 1))
     scale = study.error("grpo", least) - study.error("oracle", least)
-    return Check(
-        f"{short(study.member)}: grpo's excess at G={most} over that at G={least}",
-        "made-up",
+    return study.check(
+        f": grpo's excess at G={most} over that at G={least}",
         Ratio(excess(most), excess(least), scale),
         # Half of the gap to the rival, or nearly.
         equal(predicted, {FIRST_ORDER: least / most}, scale=least / most, relative_margin=0.2),
@@ -190,5 +170,5 @@ def curves(suite: Suite) -> Iterator[Point]:
             sampled = baseline in BASELINES and group_size in cell.group_sizes
             at = {"panel": short(member), "group_size": group_size}
             at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
-            functional = mean_of(cell, drawn(member, baseline, group_size)) if sampled else None
+            functional = pool.sampled(cell, baseline, group_size) if sampled else None
             yield Point(STEM, baseline, at, float(row["mse"]), functional)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ustat_pg.checks import equal
-from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
+from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio
 from ustat_pg.llm.cells import BATCH, LmCell, drawn
 
 from ..problems import Suite
@@ -53,14 +53,10 @@ def _agree(
         elif surely > 0:
             # As far from the truth as the pool is sure of.
             wrong = {NO_SPREAD: 1 - surely / value}
-        yield Check(
-            f"{short(study.member)} G={group_size}: error over prompts, sampled over predicted",
-            "made-up",
-            Ratio(
-                mean_of(cell, drawn(study.member, BATCH, group_size)),
-                Linear(cell, predicted(study.member, group_size)),
-                value,
-            ),
+        formula = Linear(cell, predicted(study.member, group_size))
+        yield study.check(
+            f"G={group_size}: error over prompts, sampled over predicted",
+            Ratio(study.sampled(cell, BATCH, group_size), formula, value),
             equal(1.0, wrong, relative_margin=margin),
         )
 

@@ -10,8 +10,6 @@ from ustat_pg.llm.cells import LmCell, LmQuantity
 
 from ..problems.language_models import CLEAR
 
-__all__ = ["above", "clear"]
-
 Error = tuple[LmQuantity, float, float]
 """What is sampled, the factor that it is taken times, and the pool's prediction of their product."""
 

@@ -45,10 +45,8 @@ def trained(suite: Suite) -> Iterator[Check]:
             mean_of(learner.runs(g, BUDGET, steps, rate, 512), Gap(GRPO, steps))
             for g in (SMALL, BUDGET)
         )
-        yield Check(
-            f"{learner.name} K={BUDGET} T={steps}: gap at G={BUDGET} over that at G={SMALL}, by some "
-            f"{EFFECT:.0%}",
-            learner.origin,
+        yield learner.check(
+            f"K={BUDGET} T={steps}: gap at G={BUDGET} over that at G={SMALL}, by some {EFFECT:.0%}",
             LogSlope((0.0, 1.0), (best, worst), (0.4, 0.4 * (1 + EFFECT))),
             positive(log(1 + EFFECT), TRAINED_RIVALS, scale=1.0),
         )

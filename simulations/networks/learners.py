@@ -17,10 +17,8 @@ from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.predictions import gradient_mse, one_step_gap
 from ustat_pg.problems import TokenBandit, TokenProblem, digit_addition
 
-from ..problems import Suite
+from ..problems import Entry, Suite
 from ..problems.tokens import Drawn, initial, tasks, until
-
-__all__ = ["GRIDS", "GRPO", "LONG", "PATH", "Grid", "Learner", "large", "learners"]
 
 GRPO = Estimator("grpo")
 
@@ -37,20 +35,16 @@ PATH, LONG = 100, 300
 
 
 @dataclass(frozen=True)
-class Learner:
+class Learner(Entry[TokenProblem]):
     """A policy on a problem, and its runs.
 
     Arguments:
-        name, origin: as an entry's.
-        problem: the prompts and their verifier.
-        policy: at the start.
+        name, origin, problem: those of the entry; the problem is prompts and their verifier.
+        policy: the policy at the start.
         rate: η of the small steps.
-        device: on which the runs are made.
+        device: the device on which the runs are made.
     """
 
-    name: str
-    origin: str
-    problem: TokenProblem
     policy: SoftmaxPolicy
     rate: float
     device: str = "cpu"
@@ -70,16 +64,9 @@ class Learner:
     ) -> NetworkTraining:
         """Runs with B = budget/G prompts a step."""
         return NetworkTraining(
-            self.problem,
-            self.policy,
-            group_size,
-            steps,
-            Constant(rate),
-            budget // group_size,
-            device=self.device,
-            chunk=min(block, 256),
-            block=block,
-        )
+            self.problem, self.policy, group_size, steps, Constant(rate), budget // group_size,
+            device=self.device, chunk=min(block, 256), block=block,
+        )  # fmt: skip
 
     def ascent(self, rate: float, steps: int) -> list[TokenBandit]:
         """Exact gradient ascent: the bandit before each step and after the last."""
@@ -147,16 +134,15 @@ def _unlearned(on: str, rng: np.random.Generator) -> Drawn:
 @lru_cache(maxsize=4)
 def learners(suite: Suite) -> tuple[Learner, ...]:
     """Addition of digits under a policy of random parameters, made up and generated."""
-    seeds = [("made-up", "addition", [20260321])]
-    seeds += [
-        ("generated", f"addition#{suite.seed}.{number}", [suite.seed, number, 6])
-        for number in range(suite.generated)
-    ]
+    seeds = [("addition", "made-up", [20260321])]
+    for number in range(suite.generated):
+        name = f"addition#{suite.seed}.{number}"
+        seeds.append((name, "generated", [suite.seed, number, 6]))
     return tuple(
         Learner.paced(
             name, origin, *_unlearned(suite.on, np.random.default_rng(seed)), suite.device
         )
-        for origin, name, seed in seeds
+        for name, origin, seed in seeds
     )
 
 

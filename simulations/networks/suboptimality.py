@@ -43,12 +43,8 @@ def _checks(suite: Suite) -> Iterator[Check]:
             (GRPO, exact[1.0], {SHRUNK: exact[0.5], SUM: exact[2.0], FREE: free}),
             (GROUP_MEAN, exact[0.5], {SUM: exact[1.0]}),
         ):
-            yield Check(
-                f"{learner.name} G=2 B=1: one step of {rate:.3g}, {estimator.label}",
-                learner.origin,
-                mean_of(training, Gap(estimator, 1)),
-                equal(value, rivals),
-            )
+            name = f"G=2 B=1: one step of {rate:.3g}, {estimator.label}"
+            yield learner.check(name, mean_of(training, Gap(estimator, 1)), equal(value, rivals))
 
 
 def claim(suite: Suite) -> Claim:

@@ -20,8 +20,6 @@ from ustat_pg.problems import (
 
 from .entry import Entry
 
-__all__ = ["BanditEntry", "Bandits", "mse_of", "prompts", "spread", "two_valued", "word"]
-
 BanditEntry = Entry[SoftmaxBandit]
 
 

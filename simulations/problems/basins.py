@@ -12,10 +12,8 @@ from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.predictions import bound_curve, gradient_mse
 from ustat_pg.problems import Constants, LocationBandit, Neighbourhood, constants
 
-from .landscapes import Landscape, LandscapeEntry
+from .landscapes import LandscapeEntry
 from .runs import NearOptimum
-
-__all__ = ["Basin", "largest_mse", "region"]
 
 
 @lru_cache(maxsize=256)
@@ -62,39 +60,38 @@ class Basin:
     tolerance: float = 0.001
 
     @property
-    def landscape(self) -> Landscape:
-        """The problem itself."""
-        return self.entry.problem
-
-    @property
     def point(self) -> np.ndarray:
         """θ₀."""
-        landscape = self.landscape
+        landscape = self.entry.problem
         return np.asarray(landscape.maximiser + self.distance * landscape.identifiable[:, 0])
 
     @property
     def gap(self) -> float:
         """The gap at θ₀."""
-        return float(self.landscape.gap(self.point))
+        return float(self.entry.problem.gap(self.point))
 
     @property
     def curvature(self) -> float:
         """The least curvature at the optimum."""
-        return float(self.landscape.curvatures[0])
+        return float(self.entry.problem.curvatures[0])
+
+    @property
+    def _constants(self) -> Constants:
+        return region(self.entry.problem, self.radius, self.tolerance)
 
     @property
     def pl(self) -> float:
         """μ on the ball."""
-        return region(self.landscape, self.radius, self.tolerance).pl.value
+        return self._constants.pl.value
 
     @property
     def smoothness(self) -> float:
         """L on the ball."""
-        return region(self.landscape, self.radius, self.tolerance).smoothness.value
+        return self._constants.smoothness.value
 
     def mse(self, baseline: str, group_size: int, batch_size: int = 1) -> float:
         """M on the ball."""
-        return largest_mse(self.landscape, self.radius, baseline, group_size, batch_size)
+        return largest_mse(self.entry.problem, self.radius, baseline, group_size, batch_size)
 
     def bounds(self, rates: ArrayLike, mse: float) -> np.ndarray:
         """Lemma 6's bounds on the gap at every step, (T + 1,)."""

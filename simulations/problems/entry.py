@@ -9,11 +9,8 @@ from typing import Generic, TypeVar
 from ustat_pg.checks import Statement, equal, positive
 from ustat_pg.experiment import Check
 from ustat_pg.experiment.functionals import Functional
-from ustat_pg.validation import InputError
-
-__all__ = ["ORIGINS", "Entry"]
-
-ORIGINS = ("made-up", "generated", "real", "user")
+from ustat_pg.results import ORIGINS
+from ustat_pg.validation import one_of
 
 P = TypeVar("P")
 
@@ -36,8 +33,7 @@ class Entry(Generic[P]):
     problem: P
 
     def __post_init__(self) -> None:
-        if self.origin not in ORIGINS:
-            raise InputError(f"origin {self.origin!r} is unknown: choose of {', '.join(ORIGINS)}")
+        one_of("origin", self.origin, ORIGINS)
 
     def check(self, what: str, functional: Functional, statement: Statement) -> Check:
         """A check on the problem; its name is the problem's and, after a space or a colon, what it is."""

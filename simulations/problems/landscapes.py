@@ -25,8 +25,6 @@ from ustat_pg.problems import (
 
 from .entry import Entry
 
-__all__ = ["Landscape", "LandscapeEntry", "Landscapes", "certain"]
-
 Landscape = LocationBandit | BentBandit
 
 LandscapeEntry = Entry[Landscape]

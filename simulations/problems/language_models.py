@@ -10,29 +10,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
 
-from ustat_pg.llm.cells import LmCell, LmQuantity, pooled
+from ustat_pg.checks import Statement
+from ustat_pg.experiment import Check, Linear, mean_of
+from ustat_pg.experiment.functionals import Functional
+from ustat_pg.llm.cells import LmCell, LmQuantity, drawn, pooled
 from ustat_pg.llm.estimates import ConstantsEstimate, constants, curves, ordering
 from ustat_pg.llm.scored import ScoredPool
 
+from .entry import Entry
 from .suite import Suite
-
-__all__ = [
-    "CLEAR",
-    "CURVE_SIZES",
-    "MEMBERS",
-    "SIZES",
-    "Study",
-    "cell_of",
-    "has_transformers",
-    "predicted",
-    "short",
-    "study",
-]
 
 MEMBERS = ("embedded:base", "embedded:strong", "embedded:in-context", "embedded:short")
 """The paper's three strengths with a scratch-pad, and answers without one, the counter-example."""
@@ -44,11 +34,6 @@ CURVE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 _SEED = 7_000_003
 """Added to the seed of the pools that predictions come from."""
-
-
-def has_transformers() -> bool:
-    """Whether language models can be loaded."""
-    return all(find_spec(name) for name in ("torch", "transformers"))
 
 
 def short(member: str) -> str:
@@ -92,15 +77,18 @@ SIZES = {
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """One model's pool and what it predicts.
-
-    Arguments:
-        member: the model.
-        pool: scored.
-    """
+    """One model's pool, scored, and what it predicts."""
 
     member: str
     pool: ScoredPool
+
+    def check(self, what: str, functional: Functional, statement: Statement) -> Check:
+        """A check on the model, named as an entry's."""
+        return Entry(short(self.member), "made-up", self).check(what, functional, statement)
+
+    def sampled(self, cell: LmCell, baseline: str, group_size: int) -> Linear:
+        """The mean of a baseline's squared errors over fresh groups."""
+        return mean_of(cell, drawn(self.member, baseline, group_size))
 
     def error(self, baseline: str, group_size: int) -> float:
         """The mean over prompts of a baseline's MSE at one prompt."""

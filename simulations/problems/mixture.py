@@ -16,8 +16,6 @@ from ustat_pg.predictions import finite_weights
 from .landscapes import LandscapeEntry
 from .optima import GRPO, parts_of
 
-__all__ = ["Mixture"]
-
 SPREAD = 3.0
 """Standard deviation of the second parameter at the start."""
 

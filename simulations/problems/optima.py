@@ -14,19 +14,6 @@ from ustat_pg.problems import SoftmaxBandit
 
 from .landscapes import Landscape
 
-__all__ = [
-    "GRPO",
-    "ORACLE",
-    "VANILLA",
-    "Noise",
-    "at_optimum",
-    "ball",
-    "constant",
-    "covariance_of",
-    "moments_of",
-    "parts_of",
-]
-
 GRPO, ORACLE, VANILLA = Estimator("grpo"), Estimator("oracle"), Estimator("vanilla")
 
 Noise = Callable[[Any, Any, Any, int], Any]

@@ -22,8 +22,6 @@ from ustat_pg.predictions import (
 from .landscapes import Landscape, LandscapeEntry
 from .optima import GRPO, Noise, ball, covariance_of, moments_of, parts_of
 
-__all__ = ["NearOptimum"]
-
 
 @dataclass(frozen=True)
 class NearOptimum:

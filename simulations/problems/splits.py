@@ -14,8 +14,6 @@ from ustat_pg.experiment import Linear
 from .landscapes import LandscapeEntry
 from .runs import NearOptimum
 
-__all__ = ["Split"]
-
 START = 0.1
 """Distance from the optimum at which runs begin."""
 

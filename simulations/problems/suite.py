@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, one_of
 
 from .. import KINDS, ON_NETWORKS, STEMS
 from . import tokens
 from .bandits import BanditEntry, Bandits, prompts
 from .entry import Entry
 from .landscapes import Landscapes
-
-__all__ = ["Suite"]
 
 SHOWN = ("problem", "sums", "addition-trained")
 """The stand-ins that figures show."""
@@ -50,10 +48,7 @@ class Suite(Bandits):
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.on not in KINDS:
-            raise InputError(
-                f"kind of problem {self.on!r} is unknown: choose one of {', '.join(KINDS)}"
-            )
+        one_of("kind of problem", self.on, KINDS)
         if self.user is not None and self.on != "bandit":
             raise InputError(f"a problem of one's own takes the place of the {self.on} problems")
 
@@ -181,11 +176,7 @@ _NETWORKS = Kind(
 
 _KINDS = {
     "bandit": Kind(),
-    "user": Kind(
-        ("stand_ins",),
-        _users_own,
-        lambda suite: prompts(suite.stand_ins[0], 3),
-    ),
+    "user": Kind(("stand_ins",), _users_own, lambda suite: prompts(suite.stand_ins[0], 3)),
     "tokens": _NETWORKS,
     "transformer": _NETWORKS,
     "language-model": Kind(

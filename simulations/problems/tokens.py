@@ -27,18 +27,6 @@ from ustat_pg.validation import InputError
 from .bandits import BanditEntry
 from .entry import Entry
 
-__all__ = [
-    "Drawn",
-    "bandits",
-    "drawn",
-    "drawn_task",
-    "has_torch",
-    "improved",
-    "initial",
-    "tasks",
-    "until",
-]
-
 WIDTH = 8
 """The width of the transformers whose groups are enumerated: some 900 parameters."""
 
@@ -50,7 +38,6 @@ IMPROVING_STEPS = 500
 
 DRAWS = 1000
 """Problems that are drawn before a property that none has is given up."""
-
 
 Drawn = tuple[TokenProblem, SoftmaxPolicy]
 
@@ -77,14 +64,12 @@ def drawn_task(rng: np.random.Generator) -> TokenProblem:
         lengths = rng.permutation([1, 2, 3])
         prompts = [rng.integers(2, size=n).tolist() for n in lengths]
         return modular_sum(2, 2, end=end, graded=graded, prompts=prompts)
+    if kind == 3:
+        return bracket_matching(1, 2, end=end, graded=graded)
+    rows = [(int(n) // 2, int(n) % 2) for n in rng.permutation(4)[:3]]
     if kind == 1:
-        chosen = rng.permutation(4)[:3]
-        return sorting(2, 2, graded=graded, prompts=[(int(n) // 2, int(n) % 2) for n in chosen])
-    if kind == 2:
-        chosen = rng.permutation(4)[:3]
-        rows = [(int(n) // 2, int(n) % 2) for n in chosen]
-        return digit_addition(2, 1, end=end, graded=graded, prompts=rows)
-    return bracket_matching(1, 2, end=end, graded=graded)
+        return sorting(2, 2, graded=graded, prompts=rows)
+    return digit_addition(2, 1, end=end, graded=graded, prompts=rows)
 
 
 def initial(on: str, problem: TokenProblem, seed: int, scale: float = 1.0) -> SoftmaxPolicy:
@@ -137,13 +122,6 @@ def until(draw: Callable[[], Drawn], holds: Callable[[TokenBandit], bool]) -> Dr
     raise InputError(f"no problem of the kind wanted among {DRAWS}: take another seed")
 
 
-def _reduced(problem: TokenProblem, policy: SoftmaxPolicy, dense: bool) -> TokenBandit:
-    """The bandit, its scores in coordinates of their span unless they are to be differentiated."""
-    bandit = problem.at(policy)
-    shorten = getattr(bandit.policy, "reduced", None)
-    return bandit if dense or shorten is None else problem.bandit(shorten())
-
-
 def _one_token(on: str, rng: np.random.Generator) -> Drawn:
     """One token, right or wrong, with pass rates from 1/4 to 3/4 but not near 1/2: grpo's second-order
     part is more than 3/8 of its explicit bound, and the oracle's error is no rounding.
@@ -194,7 +172,8 @@ def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Itera
     """
 
     def entry(name: str, origin: str, problem: TokenProblem, policy: SoftmaxPolicy) -> BanditEntry:
-        return Entry(name, origin, _reduced(problem, policy, dense))
+        bandit = problem.at(policy)
+        return Entry(name, origin, bandit if dense else problem.bandit(bandit.policy.reduced()))
 
     for number, (name, problem) in enumerate(tasks().items()):
         yield entry(name, "made-up", problem, initial(on, problem, seed=20260301 + number))

@@ -17,17 +17,6 @@ from ustat_pg.problems import SoftmaxBandit
 from .landscapes import Landscape, LandscapeEntry
 from .optima import GRPO, ORACLE, covariance_of
 
-__all__ = [
-    "axes",
-    "constants",
-    "difference",
-    "factors",
-    "projected",
-    "scale",
-    "weight_difference",
-    "weight_terms",
-]
-
 
 def projected(
     problem: SoftmaxBandit, estimator: Estimator, matrix: Any

@@ -207,6 +207,17 @@ def test_many_outputs():
     assert error < 0.02 * predicted
 
 
+@pytest.mark.parametrize("engine", ["exact", *(name for name in DOUBLE if name != "cpu")])
+def test_a_function_is_measured_as_the_librarys_own(engine):
+    own = Estimator("own", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
+    quantities = [SquaredError(own), *errors_of("group-mean")]
+    quantities += [Distance(own, Estimator("group-mean"))]
+    cell = GradientCell(random_problem(1, "plain", contexts=2), 3)
+    found = cell.measure(engine, quantities, replications=20).mean
+    assert found[0] == pytest.approx(found[1], rel=1e-13)
+    assert found[2] == pytest.approx(0.0, abs=1e-30)
+
+
 # Blocks.
 
 

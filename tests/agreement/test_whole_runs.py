@@ -58,6 +58,8 @@ def test_blocks_of_runs(layout, estimator, subject, bent):
     [
         ({"replications": 0}, "replications is 0"),
         ({"first": -1}, "first replication is -1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": "a"}, "seed is 'a'"),
         ({"first": 2**63 - 1, "replications": 2}, r"end at 2\^63"),
     ],
 )

@@ -82,6 +82,7 @@ EVEN = random_problem(0, "uniform-contexts")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ((None, 2), "problem is None: it must be a SoftmaxBandit"),
         ((UNEVEN, 0), "group size is 0"),
         ((UNEVEN, 2, 0), "batch size is 0"),
         ((UNEVEN, 2, 1, "random"), "design 'random' is unknown"),

@@ -243,6 +243,8 @@ def test_table_and_report_name_every_check(tmp_path):
         ({"engine": "gpu"}, "engine 'gpu'"),
         ({"seed": -1}, "seed is -1"),
         ({"workers": 0}, "workers is 0"),
+        ({"size": []}, r"size \[\] is unknown: choose one of smoke"),
+        ({"device": "tpu"}, "device is 'tpu': choose cpu, cuda or cuda:N"),
     ],
 )
 def test_options_are_checked(options, message):

@@ -10,7 +10,6 @@ from hypothesis.extra import numpy as hnp
 
 from ustat_pg import estimators, ustatistics
 from ustat_pg.engines import Distance, Estimator, GradientCell, Projection, SquaredError
-from ustat_pg.engines.gradients import cpu
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.predictions import gradient_mse, oracle_ratio
 from ustat_pg.problems import KINDS, random_problem
@@ -225,35 +224,3 @@ def test_the_ratio_falls_to_one(problem):
     if np.isfinite(ratios).all() and gradient_mse(moments, "oracle", 2).mse > 1e-20:
         assert (ratios >= 1).all()
         assert (np.diff(ratios) <= 1e-12).all()
-
-
-@pytest.mark.parametrize("kind", ["plain", "linear", "shared-linear", "negative-rewards"])
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_the_compiled_body_is_the_array_face(kind, size):
-    """One group at a time: the cpu engine's squared error, and ‖ĝ - g‖² by the estimators."""
-    problem = random_problem(8, kind)
-    cell = GradientCell(problem, size)
-    moments, g = problem.moments(), problem.gradient()
-    names = ["vanilla", "group-mean", "oracle", "minimum-variance", "constant"]
-    names += ["grpo", "norm-weighted"] if size > 1 else []
-    quantities = [
-        SquaredError(Estimator(name, constant=0.4) if name == "constant" else Estimator(name))
-        for name in names
-    ]
-    contexts, chosen = cpu.draw(cell, seed=4, first=0, replications=30)
-    for r in range(30):
-        found = cell.measure("cpu", quantities, seed=4, first=r, replications=1)
-        assert not found.products.any()
-        x, outcome = contexts[r, 0], chosen[r, 0]
-        z = problem.outcomes.rewards[x, outcome]
-        s = problem.policy.scores(x)[problem.outcomes.arms[x, outcome]]
-        known = {
-            "oracle": {"value": float(moments.value[x])},
-            "minimum-variance": {"optimal_baseline": float(moments.optimal_baseline[x])},
-            "constant": {"constant": 0.4},
-            "norm-weighted": {"squared_norms": (s**2).sum(axis=1)},
-        }
-        for name, value in zip(names, found.mean, strict=True):
-            a = estimators.advantages(name, z, **known.get(name, {}))
-            expected = ((estimators.gradient(s, a) - g) ** 2).sum()
-            assert value == pytest.approx(expected, rel=1e-10, abs=1e-13), name

@@ -25,6 +25,21 @@ def tiny(tiny_folder):
 
 
 @pytest.fixture
+def rows(monkeypatch):
+    """The completions that are drawn: (prompt's id, which of its completions)."""
+    from ustat_pg.llm import generation
+
+    seen, original = [], generation._generate
+
+    def counted(language_model, part, length, seed):
+        seen.extend((name, i) for name, _, i in part)
+        return original(language_model, part, length, seed)
+
+    monkeypatch.setattr(generation, "_generate", counted)
+    return seen
+
+
+@pytest.fixture
 def scored_prompts(monkeypatch):
     """The prompts that are scored, by their tokens."""
     from ustat_pg.llm.scores import Scores

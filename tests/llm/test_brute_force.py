@@ -8,16 +8,13 @@ import math
 import numpy as np
 import pytest
 
-from tests.support.models import OUTPUTS, output_by_hand, random_model
+from tests.support.models import OUTPUTS, every_output, random_model
 from tests.support.refusals import refuses
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from ustat_pg.llm import estimates  # noqa: E402
 from ustat_pg.llm.brute_force import BASELINES, brute_force, group_gradients  # noqa: E402
-from ustat_pg.llm.scored import ScoredPool  # noqa: E402
-from ustat_pg.validation import InputError  # noqa: E402
 
 PROMPTS = ((2, 3, 2), (3, 0))
 SINGLE = 1e-6
@@ -39,14 +36,10 @@ class Listed:
     """Every completion of every prompt: probability, score, reward, length, token proxy."""
 
     def __init__(self, model):
-        shape = (len(PROMPTS), len(OUTPUTS))
-        found = [output_by_hand(model, prompt, output) for prompt in PROMPTS for output in OUTPUTS]
-        probs, scores, proxy = zip(*found, strict=True)
-        self.probs, self.proxy = np.reshape(probs, shape), np.reshape(proxy, shape)
+        self.probs, self.scores, self.proxy = every_output(model, PROMPTS)
         self.lengths = np.tile([float(len(y)) for y in OUTPUTS], (len(PROMPTS), 1))
-        self.scores = np.reshape(scores, (*shape, -1))
-        rng = np.random.default_rng(0)
-        self.rewards = rng.integers(0, 2, shape) + 0.5 * (self.lengths == 2)
+        coins = np.random.default_rng(0).integers(0, 2, self.lengths.shape)
+        self.rewards = coins + 0.5 * (self.lengths == 2)
 
     @property
     def norms(self):
@@ -136,39 +129,6 @@ def test_the_errors_tell_baselines_and_group_sizes_apart(listed):
     assert (gaps < 1e-9).sum() == len(values) + 4 * 3
 
 
-def test_the_pool_agrees_with_enumeration_and_brute_force(found, listed):
-    """A pool of the model's own rollouts, many prompts being copies of the two."""
-    rng = np.random.default_rng(1)
-    copies, rollouts = 150, 8
-    for x in range(len(PROMPTS)):
-        arms = np.stack([listed.choose(x, rollouts, rng) for _ in range(copies)])
-        pool = ScoredPool.from_scores(
-            listed.rewards[x, arms],
-            listed.scores[x, arms],
-            lengths=listed.lengths[x, arms],
-            token_proxy=listed.proxy[x, arms],
-            folds=np.arange(copies) // 3,
-        )
-        frame = estimates.curves(pool, [2, 3], estimates.BASELINES, minimum_variance="jackknife")
-        for row in frame.itertuples():
-            exact = listed.mse(row.baseline, x, row.group_size)
-            assert abs(row.mse - exact) < 4.5 * row.se + 0.02 * exact * row.biased, row
-            place = found.baselines.index(row.baseline), found.group_sizes.index(row.group_size), x
-            error = math.hypot(row.se, found.se[place])
-            assert abs(row.mse - found.mse[place]) < 4.5 * error + 0.02 * exact * row.biased
-
-
-def test_hooks_find_the_scores_of_the_list(model, listed):
-    scores = pytest.importorskip("ustat_pg.llm.scores")
-    rng = np.random.default_rng(2)
-    for x, prompt in enumerate(PROMPTS):
-        arms = rng.permutation(len(OUTPUTS))[:6]
-        own = scores.Scores(model).of(prompt, [OUTPUTS[k] for k in arms])
-        expected = listed.scores[x, arms] @ listed.scores[x, arms].T
-        assert np.allclose(own.gram, expected, rtol=SINGLE, atol=SINGLE * expected.max())
-        assert np.allclose(own.token_proxy, listed.proxy[x, arms], rtol=SINGLE)
-
-
 def test_gradients_do_not_depend_on_batches(model, listed):
     asked = {"group_sizes": [5], "baselines": ["vanilla", "token-weighted"], "replications": 4}
     one, two = (
@@ -238,8 +198,7 @@ def test_models_that_train_or_have_nothing_to_train_are_refused(listed):
     asked = {"group_sizes": [2], "baselines": ["grpo"]}
     refuses("in training mode", brute_force, torch.nn.Linear(2, 2), PROMPTS, listed.draw, **asked)
     frozen = torch.nn.Linear(2, 2).eval().requires_grad_(False)
-    with pytest.raises(InputError, match="no parameter of the model requires"):
-        brute_force(frozen, PROMPTS, listed.draw, **asked)
+    refuses("no parameter of the model", brute_force, frozen, PROMPTS, listed.draw, **asked)
 
 
 def test_gradients_of_given_groups(model, listed):
@@ -253,9 +212,9 @@ def test_gradients_of_given_groups(model, listed):
         for name, gradient in zip(["grpo", *names[1:]], gradients, strict=True):
             expected = listed.advantages(name, 1, group) @ listed.scores[1, group] / 4
             assert np.abs(gradient - expected).max() < SINGLE * np.abs(listed.scores[1]).max()
-    with pytest.raises(InputError, match="12 completions do not make groups of 5"):
-        group_gradients(model, PROMPTS[1], *given, 5, ["grpo"])
-    with pytest.raises(InputError, match=r"these baselines need \['oracle'\]"):
-        group_gradients(model, PROMPTS[1], *given, 4, ["oracle"])
-    with pytest.raises(InputError, match="11 rewards are given"):
-        group_gradients(model, PROMPTS[1], given[0], given[1][1:], 4, ["grpo"])
+    for said, rewards, size, name in (
+        ("12 completions do not make groups of 5", given[1], 5, "grpo"),
+        (r"these baselines need \['oracle'\]", given[1], 4, "oracle"),
+        ("11 rewards are given", given[1][1:], 4, "grpo"),
+    ):
+        refuses(said, group_gradients, model, PROMPTS[1], given[0], rewards, size, [name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -76,8 +77,8 @@ def test_the_table_fits_and_the_folder_holds_what_it_says(capsys, kept, model):
     # The folders are the test's own, and as long as they come.
     told = text.replace(str(kept), "KEPT").replace(model[1], "MODEL")
     assert max(map(len, told.splitlines())) <= 110
-    for words in ("4 prompts, 8 rollouts of each", "vanilla", "c1", "G*, exact", "no\n"):
-        assert words.rstrip() in text
+    for words in ("4 prompts, 8 rollouts of each", "vanilla", "c1", "G*, exact", "no"):
+        assert words in text
     for name in ("rollouts.jsonl", "scored.npz", "curves.csv", "summary.csv"):
         assert (kept / name).is_file()
         assert name in text
@@ -87,64 +88,43 @@ def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model):
     found = strict(out_of(capsys, "llm", "mse", *model, "--out", kept, "--json"))
     pool = ScoredPool.load(kept / "scored.npz")
     own = estimates.curves(pool, [2, 4, 8], estimates.BASELINES)
-    np.testing.assert_allclose(
-        [row["mse"] for row in found["curves"]], own["mse"], rtol=1e-9, atol=1e-12
-    )
+    errors = [row["mse"] for row in found["curves"]]
+    np.testing.assert_allclose(errors, own["mse"], rtol=1e-9, atol=1e-12)
     known = estimates.constants(pool)
     by_name = {row["name"]: row["value"] for row in found["constants"]}
-    assert [by_name[name] for name in ("c1", "c2", "c3")] == pytest.approx(
-        [known.c1, known.c2, known.c3]
-    )
+    for name in ("c1", "c2", "c3"):
+        assert by_name[name] == pytest.approx(getattr(known, name))
     assert (found["prompts"], found["rollouts"]) == (4, 8)
     alone = strict(out_of(capsys, "llm", "mse", "--scored", kept / "scored.npz", "--json"))
     assert alone["curves"] == found["curves"]
 
 
-def counted(monkeypatch):
-    """The ids of the prompts that are sampled."""
-    from ustat_pg.llm import rollouts
-
-    seen, own = [], rollouts.transformers_draw
-
-    def draw(language_model, prompts, *words):
-        for prompt, found in zip(prompts, own(language_model, prompts, *words), strict=True):
-            seen.append(prompt[0])
-            yield found
-
-    monkeypatch.setattr(rollouts, "transformers_draw", draw)
-    return seen
-
-
-def test_a_killed_command_goes_on(capsys, kept, model, tmp_path, monkeypatch):
-    seen = counted(monkeypatch)
+def test_a_killed_command_goes_on(capsys, kept, model, tmp_path, rows):
     folder = tmp_path / "again"
     folder.mkdir()
     lines = (kept / "rollouts.jsonl").read_text().splitlines(keepends=True)
     # Killed while it wrote the third prompt.
     (folder / "rollouts.jsonl").write_text("".join(lines[:3]) + lines[3][:40])
     text = out_of(capsys, "llm", "mse", *model, "--out", folder, "--json")
-    assert len(seen) == 2
-    seen.clear()
+    assert {name for name, _ in rows} == {"2", "3"}
+    rows.clear()
     whole = strict(out_of(capsys, "llm", "mse", *model, "--out", kept, "--json"))
     assert strict(text)["curves"] == whole["curves"]
-    assert seen == []
+    assert rows == []
 
 
-OPTIONS = [
-    tuple(words.split())
-    for words in (
-        "--limit 2", "--seed 3", "--dtype float64", "--lora 2", "--pad-token <eos>",
-        "--parameters *mlp* --parameters *norm*", "--method loop", "--autocast", "--memory 64MB",
-        "--batch 3", "--backend transformers", "--device cpu", "--group-sizes 2,3",
-    )
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("words", OPTIONS, ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    ("words", "prompts"),
+    [
+        ("--limit 2 --seed 3 --dtype float64 --lora 2 --pad-token <eos> --device cpu", 2),
+        ("--parameters *mlp* --parameters *norm* --method loop --memory 64MB --batch 3", 4),
+        ("--autocast --backend transformers --group-sizes 2,3", 4),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_option_is_taken(words, capsys, model):
-    found = strict(out_of(capsys, "llm", "mse", *model, *words, "--json"))
-    assert found["prompts"] == (2 if words[0] == "--limit" else 4)
+def test_every_option_is_taken(words, prompts, capsys, model):
+    found = strict(out_of(capsys, "llm", "mse", *model, *words.split(), "--json"))
+    assert found["prompts"] == prompts
     assert all(row["mse"] is None or math.isfinite(row["mse"]) for row in found["curves"])
 
 
@@ -163,11 +143,8 @@ def test_options_change_what_they_should(capsys, model, kept):
 def test_check_stands_beside_the_pool(capsys, model):
     words = ("--check", "2,3", "--replications", "8", "--check-prompts", "2")
     found = strict(out_of(capsys, "llm", "mse", *model, *words, "--json"))["check"]
-    assert [(row["baseline"], row["group_size"]) for row in found] == [
-        (baseline, size)
-        for baseline in ("vanilla", "grpo", "oracle", "norm-weighted")
-        for size in (2, 3)
-    ]
+    asked = itertools.product(("vanilla", "grpo", "oracle", "norm-weighted"), (2, 3))
+    assert [(row["baseline"], row["group_size"]) for row in found] == list(asked)
     assert all(row["sampled"] > 0 and row["sampled_se"] > 0 for row in found)
     assert found[0]["rollouts"] == 2 * 8 * 2
     assert "sampled_se" in out_of(capsys, "llm", "mse", *model, *words)
@@ -179,10 +156,9 @@ def test_check_stands_beside_the_pool(capsys, model):
 def test_the_answer_has_the_form_that_bandits_get(capsys, kept, tmp_path):
     problem = tmp_path / "problem.json"
     problem.write_text(json.dumps(example_problem()))
-    bandit = strict(out_of(capsys, "group-size", problem, "--budget", "24", "--json"))
-    found = strict(
-        out_of(capsys, "group-size", "--scored", kept / "scored.npz", "--budget", "24", "--json")
-    )
+    words = ("--budget", "24", "--json")
+    bandit = strict(out_of(capsys, "group-size", problem, *words))
+    found = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words))
     assert set(bandit) == ANSWER
     assert set(bandit) <= set(found)
     assert set(found["table"][0]) == set(bandit["table"][0])
@@ -207,36 +183,48 @@ def test_the_advice_in_words(capsys, kept):
     assert "nan" not in text
 
 
-def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(
-    capsys, model, kept, monkeypatch
-):
+def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, model, kept, rows):
     words = ("--budget", "16", "--json")
     sampled = strict(out_of(capsys, "group-size", *model, *words))
     scored = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words))
-    seen = counted(monkeypatch)
+    rows.clear()
     own = (*model, "--rollouts", kept / "rollouts.jsonl")
     rolled = strict(out_of(capsys, "group-size", *own, *words))
     assert sampled["table"] == scored["table"] == rolled["table"]
-    assert seen == []
+    assert rows == []
 
 
 def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
     file = tmp_path / "rewards.jsonl"
     rewards = [[1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
     file.write_text("\n".join(json.dumps({"rewards": row}) for row in rewards) + "\n")
-    text = out_of(capsys, "group-size", "--rollouts", file, "--budget", "8")
+    words = ("group-size", "--rollouts", file, "--budget", "8")
+    text = out_of(capsys, *words)
     assert "Missing: no advice on G" in text
     assert "--model" in text
-    found = strict(out_of(capsys, "group-size", "--rollouts", file, "--budget", "8", "--json"))
-    assert found["pass_rate"] == pytest.approx(5 / 12)
-    assert (found["all_lowest"], found["all_highest"]) == (pytest.approx(1 / 3),) * 2
+    found = strict(out_of(capsys, *words, "--json"))
+    parts = [found[name] for name in ("pass_rate", "all_lowest", "all_highest")]
+    assert parts == pytest.approx([5 / 12, 1 / 3, 1 / 3])
     shares = {row["group_size"]: row["share"] for row in found["zero_signal"]}
-    assert shares[2] == pytest.approx((0.5 + 1 + 1) / 3)
-    assert shares[4] == pytest.approx((0 + 1 + 1) / 3)
+    assert (shares[2], shares[4]) == pytest.approx(((0.5 + 1 + 1) / 3, (0 + 1 + 1) / 3))
     assert not ANSWER & set(found)
 
 
 # Refusals.
+
+
+@pytest.fixture
+def spelled(model, kept, place, tiny_folder, tmp_path):
+    """A command's words, its places in capitals replaced by those of the test."""
+    names = {
+        "MODEL": (tiny_folder,),
+        "PROMPTS": (place / "prompts.jsonl",),
+        "POOL": (kept / "scored.npz",),
+        "WORDS": (f"{place / 'verifier.py'}:words",),
+        "OUT": (tmp_path / "runs",),
+        "ALL": model,
+    }
+    return lambda words: [each for word in words for each in names.get(word, (word,))]
 
 
 @pytest.mark.parametrize("command", [("llm", "mse"), ("group-size", "--budget", "8")])
@@ -267,21 +255,12 @@ def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
         (("ALL", "--verifier", "WORDS"), "good"),
     ],
 )
-def test_what_is_refused_is_one_line_and_exit_2(
-    command, words, message, capsys, model, kept, place, tiny_folder
-):
-    names = {
-        "MODEL": (str(tiny_folder),),
-        "PROMPTS": (str(place / "prompts.jsonl"),),
-        "POOL": (str(kept / "scored.npz"),),
-        "WORDS": (f"{place / 'verifier.py'}:words",),
-        "ALL": model,
-    }
-    given = [each for word in words for each in names.get(word, (word,))]
-    assert message in refused(capsys, *command, *given)
+def test_what_is_refused_is_one_line_and_exit_2(command, words, message, capsys, spelled):
+    assert message in refused(capsys, *command, *spelled(words))
 
 
-MSE, ADVICE = ("llm", "mse"), ("group-size",)
+MSE, ADVICE, SWEEP = ("llm", "mse"), ("group-size",), ("llm", "sweep")
+SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-sizes")
 
 
 @pytest.mark.parametrize(
@@ -299,80 +278,32 @@ MSE, ADVICE = ("llm", "mse"), ("group-size",)
         ((*ADVICE, "p.json", "--scored", "a.npz", "--budget", "16"), "name one of the two"),
         ((*ADVICE, "ALL", "--budget", "16.5"), "budget is"),
         ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
+        # The runs of a sweep are tests/llm/test_sweep.py's.
+        (SWEEP, "--out names the folder"),
+        ((*SWEEP, "--out", "OUT"), "a sweep needs --model, --group-sizes, --budgets, --steps"),
+        ((*SWEEP, "--out", "OUT", "--model", "MODEL", *SMALL, "2"), "which prompts: --prompts"),
+        (
+            (*SWEEP, "--out", "OUT", "--model", "embedded:short", *SMALL, "3", "--held-out", "10"),
+            "group size 3 does not divide",
+        ),
     ],
 )
 def test_what_cannot_be_answered_is_refused_before_anything_is_sampled(
-    words, message, capsys, model, kept, monkeypatch
+    words, message, capsys, spelled, rows
 ):
-    seen = counted(monkeypatch)
-    names = {"ALL": model, "POOL": (kept / "scored.npz",)}
-    given = [each for word in words for each in names.get(word, (word,))]
-    assert message in refused(capsys, *given)
-    assert seen == []
-
-
-def test_a_hub_that_cannot_be_reached(capsys, monkeypatch):
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    words = ("--model", "nobody/nothing-at-all", "--prompts", "arithmetic")
-    message = refused(capsys, "llm", "mse", *words)
-    assert "local folder" in message
-    assert "embedded:NAME" in message
-
-
-# llm sweep: the runs themselves are tests/llm/test_sweep.py's.
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "--out names the folder"),
-        (("--out", "OUT"), "a sweep needs --model, --group-sizes, --budgets, --steps"),
-        (("--out", "OUT", "--model", "MODEL", "--group-sizes", "2", "--budgets", "8", "--steps",
-          "1", "--learning-rate", "0.1"), "which prompts: --prompts"),
-        (("--out", "OUT", "--model", "embedded:short", "--group-sizes", "3", "--budgets", "8",
-          "--steps", "1", "--learning-rate", "0.1", "--held-out", "10"), "3"),
-    ],
-)  # fmt: skip
-def test_what_a_sweep_refuses(words, message, capsys, tmp_path, tiny_folder):
-    names = {"OUT": str(tmp_path / "runs"), "MODEL": str(tiny_folder)}
-    given = [names.get(word, word) for word in words]
-    assert message in refused(capsys, "llm", "sweep", *given)
+    assert message in refused(capsys, *spelled(words))
+    assert rows == []
 
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "llm",
-        "llm mse --group-sizes two",
-        "llm mse --memory much",
-        "llm mse --method guess",
-        "llm sweep --preset figure9",
-        "group-size --model embedded:short",
-    ],
-)
+    ["llm", "llm mse --group-sizes two", "llm mse --memory much", "llm mse --method guess",
+     "llm sweep --preset figure9", "group-size --model embedded:short"],
+)  # fmt: skip
 def test_usage_errors(words, capsys):
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match="2"):
         main(words.split())
-    assert stop.value.code == 2
     assert "usage" in capsys.readouterr().err
-
-
-def test_help_needs_nothing_heavy():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys\n"
-        "from ustat_pg.cli import main\n"
-        "try: main(['llm', 'mse', '--help'])\n"
-        "except SystemExit: pass\n"
-        "print([m for m in ('torch', 'transformers', 'numpy.random') if m in sys.modules][:2])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "torch" not in out.stdout.splitlines()[-1]
-    assert "--group-sizes" in out.stdout
 
 
 def test_a_group_larger_than_the_pool_has_no_weighted_baseline(capsys, kept):
@@ -382,9 +313,9 @@ def test_a_group_larger_than_the_pool_has_no_weighted_baseline(capsys, kept):
     assert row.count("±") == 4
 
 
-def pool_of(folder, rewards):
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=(*np.shape(rewards), 3))
+def pool_of(folder, rewards, scale=1.0):
+    """The file of a pool of these rewards and of random scores."""
+    scores = scale * np.random.default_rng(0).normal(size=(*np.shape(rewards), 3))
     return ScoredPool.from_scores(rewards, scores).save(folder / "scored.npz")
 
 
@@ -420,11 +351,9 @@ def test_rewards_alone_and_a_scored_pool_are_not_both_taken(capsys, tmp_path):
 
 def test_small_numbers_stay_as_they_are_in_json(capsys, tmp_path):
     rewards = np.random.default_rng(1).integers(0, 2, (6, 8)).astype(float)
-    rng = np.random.default_rng(0)
-    tiny = ScoredPool.from_scores(rewards, rng.normal(size=(6, 8, 3)) * 1e-9)
-    file = tiny.save(tmp_path / "scored.npz")
+    file = pool_of(tmp_path, rewards, scale=1e-9)
     words = ("llm", "mse", "--scored", file, "--group-sizes", "4", "--json")
     told = json.loads(out_of(capsys, *words))
-    own = estimates.curves(tiny, [4], ["grpo"])["mse"].iloc[0]
+    own = estimates.curves(ScoredPool.load(file), [4], ["grpo"])["mse"].iloc[0]
     (found,) = (row["mse"] for row in told["curves"] if row["baseline"] == "grpo")
     assert found == own

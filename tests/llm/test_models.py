@@ -196,6 +196,7 @@ def test_a_hub_that_cannot_be_reached_names_the_local_way(tmp_path, environment)
     assert len(said) == 3, done.stderr
     assert "'somebody/some-model' cannot be had from the hub" in said[0]
     assert "local folder" in said[0]
+    assert "embedded:NAME" in said[0]
     assert "'openai/gsm8k' cannot be had from the hub" in said[1]
     assert "'HuggingFaceH4/MATH-500' cannot be had from the hub" in said[2]
     assert all("local path" in line for line in said[1:])

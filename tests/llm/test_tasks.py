@@ -300,7 +300,7 @@ def test_data_sets_that_are_none_are_refused(dataset_files, tmp_path):
     refuses("cannot be read", gsm8k, tmp_path / "bad.parquet")
 
 
-def test_tasks_and_rewards_alone_need_no_torch(tmp_path):
+def test_tasks_rewards_alone_and_help_need_no_torch(tmp_path):
     """Advice from rewards alone runs where the extra is not installed."""
     (tmp_path / "r.json").write_text('{"rewards": [[1, 0, 1, 0]]}')
     code = """if True:
@@ -312,6 +312,7 @@ def test_tasks_and_rewards_alone_need_no_torch(tmp_path):
                     raise ModuleNotFoundError(name)
 
         sys.meta_path.insert(0, Absent())
+        from ustat_pg.cli import main
         from ustat_pg.llm.models import load_model
         from ustat_pg.llm.rollouts import load_rewards
         from ustat_pg.llm.tasks import load_task
@@ -323,11 +324,12 @@ def test_tasks_and_rewards_alone_need_no_torch(tmp_path):
                 load(name)
             except InputError as error:
                 print("install ustat_pg[llm]" in str(error))
+        main(["llm", "mse", "--help"])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "r.json")], capture_output=True, text=True
-    )
+    words = [sys.executable, "-c", code, str(tmp_path / "r.json")]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.stdout.split("\n")[:3] == ["500 (1, 4)", "True", "True"], done.stderr
+    assert (done.returncode, "--group-sizes" in done.stdout) == (0, True), done.stderr
 
 
 def test_a_right_answer_that_cannot_be_read_is_the_verifiers_error(dataset_files):

@@ -1,10 +1,12 @@
 """Closed forms: by hand, against each other, and what they refuse.
 
-That they agree with enumeration is in ``tests/engines/gradients/test_exact.py``.
+That they agree with enumeration, in every design, is in ``tests/test_independent.py`` and in
+``tests/engines/gradients/test_gradient_enumeration.py``; that rivals do not, in ``tests/simulations``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -12,7 +14,6 @@ import pytest
 
 from tests.support.moments import record
 from ustat_pg.predictions import (
-    DESIGNS,
     explicit_bound,
     gradient_covariance,
     gradient_mse,
@@ -48,75 +49,62 @@ C1, C3 = 0.1, 2.5
 C2 = {"vanilla": 11.25, "oracle": 7.25, "minimum-variance": 6.6875}
 
 
-@pytest.mark.parametrize("baseline", ["vanilla", "oracle", "minimum-variance"])
-@pytest.mark.parametrize(("size", "batch"), [(1, 1), (3, 1), (5, 4)])
-def test_prompt_only_baselines_by_hand(baseline, size, batch):
-    found = gradient_mse(two_prompts(), baseline, size, batch)
-    assert found.prompt_term == pytest.approx(C1 / batch)
-    assert found.first_order_term == pytest.approx(C2[baseline] / (size * batch))
-    assert found.second_order_term == found.squared_bias == 0.0
-    assert found.paper_bound is None
-    assert found.mse == pytest.approx((C1 + C2[baseline] / size) / batch)
-    assert found.oracle_mse == pytest.approx((C1 + C2["oracle"] / size) / batch)
-    assert found.vanilla_mse == pytest.approx((C1 + C2["vanilla"] / size) / batch)
+def every_term(size, batch, first, second=0.0, shrink=1.0, f=1.0):
+    """The prediction's terms, of c1, c2 and c3 that stand in the record."""
+    pairs = size * (size - 1)
+    terms = {
+        "prompt_term": shrink * f * C1 / batch,
+        "first_order_term": shrink * first / size / batch,
+        "second_order_term": shrink * second / pairs / batch if second else 0.0,
+        "squared_bias": 0.15 / size**2 if shrink != 1 else 0.0,
+    }
+    others = {
+        "mse": sum(terms.values()),
+        "oracle_mse": (f * C1 + C2["oracle"] / size) / batch,
+        "vanilla_mse": (f * C1 + C2["vanilla"] / size) / batch,
+    }
+    return {name: pytest.approx(value) for name, value in (terms | others).items()}
+
+
+@pytest.mark.parametrize(("size", "batch"), [(1, 1), (1, 3), (2, 1), (3, 1), (5, 4)])
+@pytest.mark.parametrize("baseline", [*C2, "grpo", "group-mean"])
+def test_every_term_by_hand(baseline, size, batch):
+    if baseline == "grpo" and size == 1:
+        return
+    expected = every_term(size, batch, C2.get(baseline, C2["oracle"]))
+    if baseline in ("grpo", "group-mean"):
+        # E ĝ = (G-1)/G g for the group mean, whatever the batch.
+        shrink = ((size - 1) / size) ** 2 if baseline == "group-mean" else 1.0
+        expected = every_term(size, batch, C2["oracle"], C3 if size > 1 else 0.0, shrink)
+    expected["paper_bound"] = None
+    if baseline == "grpo":
+        # R = 4, E|s|^2 = 3.
+        bound = 16 * 3 / (size * (size - 1))
+        assert explicit_bound(two_prompts(), size, batch) == pytest.approx(bound / batch)
+        expected["paper_bound"] = pytest.approx((C1 + C2["oracle"] / size + bound) / batch)
+    assert dataclasses.asdict(gradient_mse(two_prompts(), baseline, size, batch)) == expected
+
+
+@pytest.mark.parametrize(
+    ("design", "batch", "factor"),
+    [("fixed", 2, 0.0), ("without-replacement", 2, 0.0), ("without-replacement", 1, 1.0)],
+)
+def test_a_design_changes_the_prompt_term_alone(design, batch, factor):
+    found = dataclasses.asdict(gradient_mse(two_prompts(), "grpo", 3, batch, design))
+    del found["paper_bound"]
+    assert found == every_term(3, batch, C2["oracle"], C3, f=factor)
 
 
 def test_a_constant_and_a_critic_by_hand():
     # E|s|^2 (z - b)^2 at b = 1: 3 - 1 + 2 and 20 - 12 + 4.
-    expected = ((4 - 0.1) + (12 - 0.4)) / 2 / 5
-    assert gradient_mse(
-        two_prompts(), "constant", 5, constant=1.0
-    ).first_order_term == pytest.approx(expected)
-    ones, both = np.ones(2), np.array([1.0, 0.0])
-    assert gradient_mse(two_prompts(), "critic", 5, critic=ones).mse == pytest.approx(C1 + expected)
-    found = gradient_mse(two_prompts(), "critic", 5, critic=both).first_order_term
-    assert found == pytest.approx(((4 - 0.1) + (20 - 0.4)) / 2 / 5)
-
-
-@pytest.mark.parametrize(("size", "batch"), [(2, 1), (3, 1), (5, 4)])
-def test_grpo_by_hand(size, batch):
-    pairs = size * (size - 1)
-    found = gradient_mse(two_prompts(), "grpo", size, batch)
-    assert found.first_order_term == pytest.approx(C2["oracle"] / size / batch)
-    assert found.second_order_term == pytest.approx(C3 / pairs / batch)
-    assert found.mse == pytest.approx((C1 + C2["oracle"] / size + C3 / pairs) / batch)
-    # R = 4, E|s|^2 = 3.
-    assert found.paper_bound == pytest.approx((C1 + C2["oracle"] / size + 16 * 3 / pairs) / batch)
-    assert explicit_bound(two_prompts(), size, batch) == pytest.approx(48 / pairs / batch)
-
-
-@pytest.mark.parametrize(("size", "batch"), [(1, 1), (1, 3), (2, 1), (5, 4)])
-def test_the_group_mean_by_hand(size, batch):
-    shrink = ((size - 1) / size) ** 2
-    found = gradient_mse(two_prompts(), "group-mean", size, batch)
-    inner = C1 + C2["oracle"] / size + (C3 / (size * (size - 1)) if size > 1 else 0.0)
-    # E ĝ = (G-1)/G g whatever the batch.
-    assert found.squared_bias == pytest.approx(0.15 / size**2)
-    assert found.mse == pytest.approx(shrink * inner / batch + 0.15 / size**2)
-    assert found.paper_bound is None
-
-
-def test_the_designs_by_hand():
-    two = two_prompts()
-    iid = gradient_mse(two, "grpo", 3, 2)
-    fixed = gradient_mse(two, "grpo", 3, 2, "fixed")
-    assert fixed.prompt_term == 0.0
-    assert fixed.mse == pytest.approx(iid.mse - C1 / 2)
-    assert gradient_mse(two, "grpo", 3, 2, "without-replacement").prompt_term == 0.0
-    one = gradient_mse(two, "grpo", 3, 1, "without-replacement")
-    assert one.prompt_term == pytest.approx(C1)
-    many = random_problem(0, "uniform-contexts", contexts=5).moments()
-    spread = many.gradient_sq.mean() - many.mean_gradient_sq
-    found = gradient_mse(many, "grpo", 3, 2, "without-replacement").prompt_term
-    assert found == pytest.approx(spread / 2 * (5 - 2) / (5 - 1))
-
-
-def test_one_context_has_no_prompt_term_in_any_design():
-    moments = random_problem(0, "one-context").moments()
-    for design in DESIGNS:
-        assert gradient_mse(moments, "grpo", 3, 1, design).prompt_term == pytest.approx(
-            0.0, abs=1e-17
-        )
+    ones = ((4 - 0.1) + (12 - 0.4)) / 2
+    for baseline, known, first in (
+        ("constant", {"constant": 1.0}, ones),
+        ("critic", {"critic": np.ones(2)}, ones),
+        ("critic", {"critic": np.array([1.0, 0.0])}, ((4 - 0.1) + (20 - 0.4)) / 2),
+    ):
+        found = dataclasses.asdict(gradient_mse(two_prompts(), baseline, 5, **known))
+        assert found == {**every_term(5, 1, first), "paper_bound": None}
 
 
 @every_baseline
@@ -135,16 +123,6 @@ def test_the_trace_of_the_covariance_is_the_mse_less_the_squared_bias(kind, base
         )
         scale = max(1.0, moments.fisher_trace.max())
         assert np.linalg.eigvalsh(matrix).min() > -1e-14 * scale
-
-
-@pytest.mark.parametrize("design", DESIGNS)
-@every_baseline
-def test_the_trace_agrees_in_every_design(design, baseline):
-    moments = random_problem(1, "uniform-contexts").moments()
-    batch = 3 if design == "fixed" else 2
-    found = gradient_mse(moments, baseline, 3, batch, design, **extra(baseline))
-    matrix = gradient_covariance(moments, baseline, 3, batch, design, **extra(baseline))
-    assert np.trace(matrix) == pytest.approx(found.mse - found.squared_bias, rel=1e-12)
 
 
 @every_baseline
@@ -314,40 +292,6 @@ def test_a_critic_covers_the_other_prompt_only_baselines(kind):
 def test_aliases():
     assert gradient_mse(two_prompts(), "rloo", 4) == gradient_mse(two_prompts(), "grpo", 4)
     assert gradient_mse(two_prompts(), "reinforce", 4) == gradient_mse(two_prompts(), "vanilla", 4)
-
-
-def rivals(moments, size, batch):
-    """Wrong formulas of grpo's MSE."""
-    p = moments.context_probs
-    c1 = p @ moments.gradient_sq - moments.mean_gradient_sq
-    c2 = p @ (moments.norm_squared_advantage - moments.gradient_sq)
-    phi, g_sq = p @ (moments.reward_variance * moments.fisher_trace), p @ moments.gradient_sq
-    square = p @ ((moments.reward_variance + moments.value**2) * moments.fisher_trace)
-    pairs, c3 = size * (size - 1), phi + g_sq
-    return {
-        "no second-order term": (c1 + c2 / size) / batch,
-        "G^2 for G(G-1)": (c1 + c2 / size + c3 / size**2) / batch,
-        "no g in the second-order term": (c1 + c2 / size + phi / pairs) / batch,
-        "E z^2 for the variance": (c1 + c2 / size + (square + g_sq) / pairs) / batch,
-        "no sigma2 tr F": (c1 + c2 / size + g_sq / pairs) / batch,
-        "the bound": (c1 + c2 / size) / batch + explicit_bound(moments, size, batch),
-        "no g in Sigma": (c1 + (c2 + g_sq) / size + c3 / pairs) / batch,
-        "prompt term over G": (c1 / size + c2 / size + c3 / pairs) / batch,
-        "no prompt term": (c2 / size + c3 / pairs) / batch,
-        "inner terms not over B": c1 / batch + c2 / size + c3 / pairs,
-    }
-
-
-@pytest.mark.parametrize("kind", ["plain", "binary", "linear", "shared-linear"])
-def test_rivals_differ(kind):
-    for seed in range(4):
-        moments = random_problem(seed, kind).moments()
-        found = gradient_mse(moments, "grpo", 3, 2).mse
-        wrong = rivals(moments, 3, 2)
-        for name, value in wrong.items():
-            assert abs(value - found) > 1e-4 * found, name
-        values = sorted(wrong.values())
-        assert np.diff(values).min() > 1e-7 * found
 
 
 @pytest.mark.parametrize("function", [gradient_mse, gradient_covariance])

@@ -4,62 +4,31 @@ Nothing here is imported from the library, and no closed form is used in the fir
 they enumerate every minibatch and read mean, covariance and MSE off the enumerated law.
 
 1. Problems: finite contexts, arms with a score vector each, a finite reward law per arm.
-2. Brute force: the law of the estimator, from its definition.
-3. Moments: per-context expectations, summed outcome by outcome.
-4. Closed forms: what the theory says, as Fractions, to be compared with 2.
-5. Rivals: wrong formulas, which must differ from 2.
-6. U-statistic: Lemma 1 and the Hoeffding decomposition of one group.
+2. Moments: per-context expectations, summed outcome by outcome.
+3. Brute force: the law of the estimator, from its definition.
+4. Closed forms: what the theory says, as Fractions, to be compared with 3.
+5. U-statistic: Lemma 1 and the Hoeffding decomposition of one group.
 
-Every number is a `fractions.Fraction`, so the comparisons are `==`, with no tolerance.
+Every number is a `fractions.Fraction`, and every vector an array of them, so the comparisons are `==`,
+with no tolerance.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
-from itertools import permutations, product
-from math import comb, prod
+from functools import cache, reduce
+from itertools import combinations, combinations_with_replacement, permutations, product
+from math import factorial, prod
+from typing import Any, NamedTuple
 
-Vector = tuple[Fraction, ...]
-Matrix = tuple[Vector, ...]
-Law = dict[Vector, Fraction]  # value of a random vector -> its probability
+import numpy as np
+
+Array = np.ndarray[Any, Any]  # of Fractions
+Law = dict[tuple[Fraction, ...], Fraction]  # value of a random vector -> its probability
 
 ZERO = Fraction(0)
 ONE = Fraction(1)
-
-
-def dot(u: Vector, v: Vector) -> Fraction:
-    """The inner product."""
-    return sum((a * b for a, b in zip(u, v, strict=True) if a and b), ZERO)
-
-
-def add(u: Vector, v: Vector) -> Vector:
-    """The sum of two vectors."""
-    return tuple(a + b for a, b in zip(u, v, strict=True))
-
-
-def scale(c: Fraction, v: Vector) -> Vector:
-    """A multiple of a vector."""
-    return tuple(c * b for b in v)
-
-
-def outer(u: Vector, v: Vector) -> Matrix:
-    """The matrix u v^T."""
-    return tuple(tuple(a * b for b in v) for a in u)
-
-
-def combine(*terms: tuple[Fraction, Matrix]) -> Matrix:
-    """The sum of coefficient * matrix."""
-    rows, columns = len(terms[0][1]), len(terms[0][1][0])
-    return tuple(
-        tuple(sum((c * m[i][j] for c, m in terms if c and m[i][j]), ZERO) for j in range(columns))
-        for i in range(rows)
-    )
-
-
-def trace(m: Matrix) -> Fraction:
-    """The sum of the diagonal."""
-    return sum((m[i][i] for i in range(len(m))), ZERO)
 
 
 # --------------------------------------------------------------------------------------------
@@ -67,13 +36,13 @@ def trace(m: Matrix) -> Fraction:
 # --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """One possible rollout in a context: an arm's score with one value of its reward."""
 
     prob: Fraction
-    score: Vector
+    score: Array
     reward: Fraction
+    square: Fraction  # ||s||^2
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,72 +50,57 @@ class Problem:
     """Finite contexts x arms x rewards: `scores[x][k]`, `rewards[x][k] = ((value, prob), ...)`."""
 
     name: str
-    context_probs: Vector
-    arm_probs: tuple[Vector, ...]
-    scores: tuple[tuple[Vector, ...], ...]
+    context_probs: Array
+    arm_probs: tuple[Array, ...]
+    scores: tuple[Array, ...]
     rewards: tuple[tuple[tuple[tuple[Fraction, Fraction], ...], ...], ...]
 
     def __post_init__(self) -> None:
         assert sum(self.context_probs) == 1
         for x in self.contexts:
-            assert sum(self.arm_probs[x]) == 1
-            assert all(sum(p for _, p in law) == 1 for law in self.rewards[x])
-            for j in range(self.dimension):  # E[s | x] = 0
-                columns = zip(self.arm_probs[x], self.scores[x], strict=True)
-                assert sum(p * s[j] for p, s in columns) == 0
+            assert sum(o.prob for o in self.outcomes(x)) == sum(self.arm_probs[x]) == 1
+            assert not (self.arm_probs[x] @ self.scores[x]).any()  # E[s | x] = 0
 
     @property
     def contexts(self) -> range:
         return range(len(self.context_probs))
 
-    @property
-    def dimension(self) -> int:
-        return len(self.scores[0][0])
-
     def outcomes(self, x: int) -> list[Outcome]:
         """Every (arm, reward) of context x that has a positive probability."""
         return [
-            Outcome(p * q, s, z)
+            Outcome(p * q, s, z, s @ s)
             for p, s, law in zip(self.arm_probs[x], self.scores[x], self.rewards[x], strict=True)
             for z, q in law
             if p * q > 0
         ]
 
-    def reward_range(self) -> Fraction:
-        """R = z_hi - z_lo over all contexts."""
-        values = [o.reward for x in self.contexts for o in self.outcomes(x)]
-        return max(values) - min(values)
+    def mean(self, f: Callable[[int], Any]) -> Any:
+        """E f(X) over the contexts."""
+        return sum(self.context_probs[x] * f(x) for x in self.contexts)
 
 
-def fractions(text: str) -> Vector:
+def fractions(text: str) -> Array:
     """Read "4/5 .1 .1" as Fractions."""
-    return tuple(Fraction(word) for word in text.split())
+    return np.array([Fraction(word) for word in text.split()])
 
 
-def tabular_scores(arm_probs: tuple[Vector, ...]) -> tuple[tuple[Vector, ...], ...]:
+def tabular_scores(arm_probs: tuple[Array, ...]) -> tuple[Array, ...]:
     """Scores e_k - pi(x) in the block of context x, zero in the others (context-major).
 
     They are the gradient of log softmax in the logits, and rational: no exponential is needed.
     """
-    before = [sum(len(pi) for pi in arm_probs[:x]) for x in range(len(arm_probs) + 1)]
-    total = before[-1]
-
-    def score(x: int, k: int) -> Vector:
-        block = tuple((ONE if j == k else ZERO) - p for j, p in enumerate(arm_probs[x]))
-        return (ZERO,) * before[x] + block + (ZERO,) * (total - before[x + 1])
-
-    return tuple(
-        tuple(score(x, k) for k in range(len(arm_probs[x]))) for x in range(len(arm_probs))
-    )
+    ends = np.cumsum([len(pi) for pi in arm_probs])
+    scores = [np.full((len(pi), ends[-1]), ZERO) for pi in arm_probs]
+    for score, pi, end in zip(scores, arm_probs, ends, strict=True):
+        score[:, end - len(pi) : end] = np.eye(len(pi), dtype=object) - pi
+    return tuple(scores)
 
 
 def tabular(name: str, context_probs: str, arm_probs: list[str], rewards: list[str]) -> Problem:
     """A tabular softmax bandit. A reward is a number, or "value:prob,value:prob"."""
 
     def law(word: str) -> tuple[tuple[Fraction, Fraction], ...]:
-        if ":" not in word:
-            return ((Fraction(word), ONE),)
-        pairs = [pair.split(":") for pair in word.split(",")]
+        pairs = [pair.split(":") if ":" in pair else (pair, "1") for pair in word.split(",")]
         return tuple((Fraction(z), Fraction(p)) for z, p in pairs)
 
     pi = tuple(fractions(text) for text in arm_probs)
@@ -156,10 +110,8 @@ def tabular(name: str, context_probs: str, arm_probs: list[str], rewards: list[s
 
 def one_rewarded(name: str, arm_probs: str, arm: int) -> Problem:
     """One context; only `arm` is rewarded, by 1."""
-    arms = len(arm_probs.split())
-    return tabular(
-        name, "1", [arm_probs], [" ".join("1" if k == arm else "0" for k in range(arms))]
-    )
+    rewards = ["1" if k == arm else "0" for k in range(len(arm_probs.split()))]
+    return tabular(name, "1", [arm_probs], [" ".join(rewards)])
 
 
 def uniform_arms(arms: int) -> Problem:
@@ -200,320 +152,175 @@ DEGENERATE = tabular("degenerate", "1/2 1/2", ["1/3 2/3", "1/2 1/2"], ["3/4 3/4"
 #: Not tabular: features (-1, 0, 1) around their mean 0, so that one arm has score zero (0/0).
 ZERO_SCORE = Problem(
     "zero score",
-    (ONE,),
+    fractions("1"),
     (fractions("1/4 1/2 1/4"),),
-    ((fractions("-1"), fractions("0"), fractions("1")),),
+    (fractions("-1 0 1")[:, None],),
     ((((ZERO, ONE),), ((ONE, ONE),), ((ZERO, Fraction(1, 4)), (Fraction(2), Fraction(3, 4)))),),
 )
 
-PROBLEMS = {
-    problem.name: problem
-    for problem in (
-        SKEWED,
-        BALANCED,
-        UNIFORM,
-        TWO_ARMS,
-        TWO_CONTEXTS,
-        THREE_CONTEXTS,
-        UNIFORM_CONTEXTS,
-        DEGENERATE,
-        ZERO_SCORE,
-    )
-}
+ONE_PROMPT = [SKEWED, BALANCED, UNIFORM, TWO_ARMS, ZERO_SCORE]
+PROBLEMS = [*ONE_PROMPT, TWO_CONTEXTS, THREE_CONTEXTS, UNIFORM_CONTEXTS, DEGENERATE]
 
 
 # --------------------------------------------------------------------------------------------
-# 2. Brute force: the law of the estimator
+# 2. Moments of a context, by direct expectation over its outcomes
+# --------------------------------------------------------------------------------------------
+
+
+class Moments:
+    """The moments of one context. The scalars are summed by themselves, not as traces."""
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        def expect(f: Callable[[Outcome], Any]) -> Any:
+            return sum(o.prob * f(o) for o in outcomes)
+
+        self.value = V = expect(lambda o: o.reward)
+        self.sigma2 = expect(lambda o: (o.reward - V) ** 2)
+        self.trF = expect(lambda o: o.square)
+        self.norm_z = expect(lambda o: o.square * o.reward)
+        self.norm_z2 = expect(lambda o: o.square * o.reward**2)
+        self.norm_a = expect(lambda o: o.square * (o.reward - V))
+        self.tau = expect(lambda o: o.square * (o.reward - V) ** 2)
+        self.b_star = self.norm_z / self.trF  # the minimum-variance baseline
+        self.g = expect(lambda o: o.reward * o.score)
+        self.g2 = self.g @ self.g
+        self.gg = np.outer(self.g, self.g)
+        self.fisher = expect(lambda o: np.outer(o.score, o.score))
+        centred = [(o.prob, (o.reward - V) * o.score - self.g) for o in outcomes]
+        self.sigma = sum(p * np.outer(v, v) for p, v in centred)  # Cov(s a)
+
+
+@cache
+def moments(problem: Problem, x: int = 0) -> Moments:
+    """The moments of context x."""
+    return Moments(problem.outcomes(x))
+
+
+@cache
+def gradient(problem: Problem) -> Array:
+    """The target g = grad J = E s z over contexts, arms and rewards."""
+    return problem.mean(lambda x: moments(problem, x).g)
+
+
+# --------------------------------------------------------------------------------------------
+# 3. Brute force: the law of the estimator
 # --------------------------------------------------------------------------------------------
 
 Group = tuple[Outcome, ...]
-Baseline = Callable[[Group, int], Fraction]  # the group and the index i it is used for
-
-BASELINES = (
-    "vanilla",
-    "grpo",
-    "group-mean",
-    "oracle",
-    "constant",
-    "minimum-variance",
-    "norm-weighted",
-)
+Name = str | Fraction  # of a baseline; a number is the constant baseline itself
 
 
-def expect(outcomes: list[Outcome], f: Callable[[Outcome], Fraction]) -> Fraction:
-    """E f over one rollout."""
-    return sum((o.prob * f(o) for o in outcomes), ZERO)
+def norm_weighted(m: Moments, z: Array, w: Array) -> Array:
+    """The others' rewards, weighted by their squared norms; 0 where these are all zero."""
+    others = w.sum() - w
+    sums = (w * z).sum() - w * z
+    return np.array([s / o if o else ZERO for s, o in zip(sums, others, strict=True)])
 
 
-def square_norm(o: Outcome) -> Fraction:
-    """||s||^2."""
-    return dot(o.score, o.score)
+CONSTANT = Fraction(3, 7)
+
+#: What is subtracted from the rewards z of a group with squared norms w, in a context with moments m.
+BASELINES: dict[Name, Callable[[Moments, Array, Array], Any]] = {
+    "vanilla": lambda m, z, w: ZERO,
+    "grpo": lambda m, z, w: (z.sum() - z) / (len(z) - 1),
+    "group-mean": lambda m, z, w: z.sum() / len(z),
+    "oracle": lambda m, z, w: m.value,
+    CONSTANT: lambda m, z, w: CONSTANT,
+    "minimum-variance": lambda m, z, w: m.b_star,
+    "norm-weighted": norm_weighted,
+}
 
 
-def baseline_function(outcomes: list[Outcome], name: str, constant: Fraction) -> Baseline:
-    """What is subtracted from reward i of a group, in a context with these outcomes."""
-    value = expect(outcomes, lambda o: o.reward)
-    norm = expect(outcomes, square_norm)
-    weighted = expect(outcomes, lambda o: square_norm(o) * o.reward)
-    best = weighted / norm
-
-    def others(group: Group, i: int) -> list[Outcome]:
-        return [o for j, o in enumerate(group) if j != i]
-
-    def leave_one_out(group: Group, i: int) -> Fraction:
-        return sum((o.reward for o in others(group, i)), ZERO) / (len(group) - 1)
-
-    def norm_weighted(group: Group, i: int) -> Fraction:
-        weights = [square_norm(o) for o in others(group, i)]
-        if not any(weights):
-            return ZERO
-        rewards = [o.reward for o in others(group, i)]
-        return sum((w * z for w, z in zip(weights, rewards, strict=True)), ZERO) / sum(weights)
-
-    return {
-        "vanilla": lambda group, i: ZERO,
-        "grpo": leave_one_out,
-        "group-mean": lambda group, i: sum((o.reward for o in group), ZERO) / len(group),
-        "oracle": lambda group, i: value,
-        "constant": lambda group, i: constant,
-        "minimum-variance": lambda group, i: best,
-        "norm-weighted": norm_weighted,
-    }[name]
-
-
-def group_gradient(group: Group, baseline: Baseline) -> Vector:
+def group_gradient(m: Moments, name: Name, group: Group) -> Array:
     """(1/G) sum_i s_i (z_i - baseline_i), as in Algorithm 1."""
-    total = (ZERO,) * len(group[0].score)
-    for i, o in enumerate(group):
-        total = add(total, scale(o.reward - baseline(group, i), o.score))
-    return scale(Fraction(1, len(group)), total)
+    z, w = np.array([(o.reward, o.square) for o in group]).T
+    advantages = z - (BASELINES[name](m, z, w) if name in BASELINES else name)
+    return advantages @ np.stack([o.score for o in group]) / Fraction(len(group))
+
+
+def groups(outcomes: list[Outcome], size: int) -> Iterator[tuple[Fraction, Group]]:
+    """Every group up to its order, after the probability of all its orders."""
+    for picks in combinations_with_replacement(range(len(outcomes)), size):
+        counts = Counter(picks)
+        orders = factorial(size) // prod(map(factorial, counts.values()))
+        prob = orders * prod(outcomes[k].prob ** n for k, n in counts.items())
+        yield prob, tuple(outcomes[k] for k in picks)
 
 
 @cache
-def group_law(
-    problem: Problem, x: int, name: str, group_size: int, constant: Fraction = ZERO
-) -> Law:
-    """The law of one group's gradient at context x: every tuple of outcomes, one by one."""
-    outcomes = problem.outcomes(x)
-    baseline = baseline_function(outcomes, name, constant)
-    law: Law = {}
-    for group in product(outcomes, repeat=group_size):
-        value = group_gradient(group, baseline)
-        law[value] = law.get(value, ZERO) + prod(o.prob for o in group)
+def group_law(problem: Problem, x: int, name: Name, group_size: int) -> Law:
+    """The law of one group's gradient at context x: every group, one by one."""
+    law: Law = defaultdict(Fraction)
+    for prob, group in groups(problem.outcomes(x), group_size):
+        law[tuple(group_gradient(moments(problem, x), name, group))] += prob
     return law
 
 
-def counts_of(total: int, kinds: int) -> Iterator[tuple[int, ...]]:
-    """Every way to write `total` as an ordered sum of `kinds` counts."""
-    if kinds == 1:
-        yield (total,)
-        return
-    for first in range(total + 1):
-        for rest in counts_of(total - first, kinds - 1):
-            yield (first, *rest)
-
-
-def multinomial(counts: tuple[int, ...]) -> int:
-    """The number of tuples with these counts."""
-    return prod(comb(sum(counts[: k + 1]), n) for k, n in enumerate(counts))
-
-
-@cache
-def group_law_by_counts(
-    problem: Problem, x: int, name: str, group_size: int, constant: Fraction = ZERO
-) -> Law:
-    """The same law as `group_law`, for large groups: a group's gradient ignores the order.
-
-    Equal outcomes of a group have equal baselines, so one of each kind is evaluated.
-    """
-    outcomes = problem.outcomes(x)
-    baseline = baseline_function(outcomes, name, constant)
-    law: Law = {}
-    for counts in counts_of(group_size, len(outcomes)):
-        group = tuple(o for o, n in zip(outcomes, counts, strict=True) for _ in range(n))
-        total = (ZERO,) * problem.dimension
-        first = 0  # index in the group of the first outcome of this kind
-        for o, n in zip(outcomes, counts, strict=True):
-            if n:
-                total = add(total, scale(n * (o.reward - baseline(group, first)), o.score))
-            first += n
-        value = scale(Fraction(1, group_size), total)
-        prob = multinomial(counts) * prod(o.prob**n for o, n in zip(outcomes, counts, strict=True))
-        law[value] = law.get(value, ZERO) + prob
+def sum_law(first: Law, second: Law) -> Law:
+    """The law of the sum of two independent vectors."""
+    law: Law = defaultdict(Fraction)
+    for (u, p), (v, q) in product(first.items(), second.items()):
+        law[tuple(a + b for a, b in zip(u, v, strict=True))] += p * q
     return law
 
 
-def context_draws(
-    problem: Problem, batch_size: int, design: str
-) -> list[tuple[Fraction, tuple[int, ...]]]:
-    """Every (probability, contexts of the minibatch) of a sampling design."""
-    rho, contexts = problem.context_probs, problem.contexts
+def context_draws(problem: Problem, batch_size: int, design: str) -> list[tuple[int, ...]]:
+    """Every minibatch of contexts in a sampling design, as often as its probability is greater."""
     if design == "iid":
-        draws = product(contexts, repeat=batch_size)
-        return [(prod(rho[x] for x in draw), draw) for draw in draws]
-    assert len(set(rho)) == 1, "this design needs equally probable contexts"
-    if design == "fixed":
-        assert batch_size == len(contexts), "every context once"
-        return [(ONE, tuple(contexts))]
+        return list(product(problem.contexts, repeat=batch_size))
+    assert len(set(problem.context_probs)) == 1, "this design needs equally probable contexts"
     if design == "without-replacement":
-        ordered = list(permutations(contexts, batch_size))
-        return [(Fraction(1, len(ordered)), draw) for draw in ordered]
-    raise ValueError(design)
+        return list(permutations(problem.contexts, batch_size))
+    assert (design, batch_size) == ("fixed", len(problem.contexts)), "every context once"
+    return [tuple(problem.contexts)]
 
 
 def minibatch_law(
-    problem: Problem,
-    name: str,
-    group_size: int,
-    batch_size: int,
-    design: str,
-    constant: Fraction = ZERO,
-    law_of_group: Callable[..., Law] = group_law,
+    problem: Problem, name: Name, group_size: int, batch_size: int, design: str
 ) -> Law:
     """The law of (1/B) sum_b of the groups' gradients: every draw, every tuple of groups."""
-    law: Law = {}
-    for prob, draw in context_draws(problem, batch_size, design):
-        groups = [law_of_group(problem, x, name, group_size, constant) for x in draw]
-        for values in product(*(group.items() for group in groups)):
-            total = (ZERO,) * problem.dimension
-            p = prob
-            for value, q in values:
-                total = add(total, value)
-                p *= q
-            mean = scale(Fraction(1, batch_size), total)
-            law[mean] = law.get(mean, ZERO) + p
+    law: Law = defaultdict(Fraction)
+    draws = context_draws(problem, batch_size, design)
+    for draw in draws:
+        prob = Fraction(1, len(draws))
+        if design == "iid":
+            prob = prod(problem.context_probs[x] for x in draw)
+        total = reduce(sum_law, (group_law(problem, x, name, group_size) for x in draw))
+        for value, p in total.items():
+            law[tuple(v / batch_size for v in value)] += prob * p
     return law
 
 
-def mean_of(law: Law) -> Vector:
-    """The mean vector of a law."""
-    total = (ZERO,) * len(next(iter(law)))
-    for value, p in law.items():
-        total = add(total, scale(p, value))
-    return total
+class Exact(NamedTuple):
+    """The mean and the covariance of an estimator, and its MSE around a target."""
 
-
-def covariance_of(law: Law) -> Matrix:
-    """E (v - mean)(v - mean)^T."""
-    mean = mean_of(law)
-    total = [[ZERO] * len(mean) for _ in mean]
-    for value, p in law.items():
-        centred = tuple(a - b for a, b in zip(value, mean, strict=True))
-        for i, a in enumerate(centred):
-            for j, b in enumerate(centred):
-                if a and b:
-                    total[i][j] += p * a * b
-    return tuple(tuple(row) for row in total)
-
-
-def mse_of(law: Law, target: Vector) -> Fraction:
-    """E ||v - target||^2."""
-    total = ZERO
-    for value, p in law.items():
-        error = tuple(a - b for a, b in zip(value, target, strict=True))
-        total += p * dot(error, error)
-    return total
-
-
-@dataclass(frozen=True)
-class Exact:
-    """What the enumeration gives."""
-
-    mean: Vector
-    covariance: Matrix
+    mean: Array
+    covariance: Array
     mse: Fraction
+
+
+def read_off(law: Law, target: Array) -> Exact:
+    """Mean, covariance and MSE of a law."""
+    values, probs = np.array(list(law), dtype=object), np.array(list(law.values()))
+    assert probs.sum() == 1
+    assert all(type(number) is Fraction for number in values.flat)
+    mean = probs @ values
+    spread, error = values - mean, values - target
+    return Exact(mean, spread.T @ (probs[:, None] * spread), probs @ (error**2).sum(axis=1))
 
 
 @cache
 def brute_force(
-    problem: Problem,
-    name: str,
-    group_size: int,
-    batch_size: int = 1,
-    design: str = "iid",
-    constant: Fraction = ZERO,
+    problem: Problem, name: Name, group_size: int, batch_size: int = 1, design: str = "iid"
 ) -> Exact:
-    """Mean, covariance and MSE around g = grad J of the estimator, by enumeration."""
-    law = minibatch_law(problem, name, group_size, batch_size, design, constant)
-    assert sum(law.values()) == 1
-    return Exact(mean_of(law), covariance_of(law), mse_of(law, gradient(problem)))
+    """The estimator around g = grad J, by enumeration."""
+    law = minibatch_law(problem, name, group_size, batch_size, design)
+    return read_off(law, gradient(problem))
 
 
-def brute_force_mse(problem: Problem, name: str, group_size: int) -> Fraction:
-    """The MSE at B = 1, by counts instead of tuples: for large groups."""
-    law = minibatch_law(problem, name, group_size, 1, "iid", law_of_group=group_law_by_counts)
-    assert sum(law.values()) == 1
-    return mse_of(law, gradient(problem))
-
-
-# --------------------------------------------------------------------------------------------
-# 3. Moments of a context, by direct expectation over its outcomes
-# --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Moments:
-    """The moments of one context. The scalars are summed by themselves, not as traces."""
-
-    value: Fraction  # V = E z
-    sigma2: Fraction  # Var z
-    trF: Fraction  # tr F = E ||s||^2
-    norm_z: Fraction  # E ||s||^2 z
-    norm_z2: Fraction  # E ||s||^2 z^2
-    norm_a: Fraction  # E ||s||^2 a
-    tau: Fraction  # E ||s||^2 a^2
-    g: Vector  # E s z
-    g2: Fraction  # ||g||^2
-    fisher: Matrix  # F = E s s^T
-    sigma: Matrix  # Sigma = Cov(s a)
-
-    @property
-    def b_star(self) -> Fraction:
-        """The minimum-variance baseline."""
-        return self.norm_z / self.trF
-
-
-def expect_vector(outcomes: list[Outcome], f: Callable[[Outcome], Vector]) -> Vector:
-    """E f over one rollout, for a vector-valued f."""
-    return mean_of_pairs([(o.prob, f(o)) for o in outcomes])
-
-
-def mean_of_pairs(pairs: list[tuple[Fraction, Vector]]) -> Vector:
-    """Sum of probability * vector."""
-    total = (ZERO,) * len(pairs[0][1])
-    for p, v in pairs:
-        total = add(total, scale(p, v))
-    return total
-
-
-@cache
-def moments(problem: Problem, x: int) -> Moments:
-    """The moments of context x."""
-    outcomes = problem.outcomes(x)
-    value = expect(outcomes, lambda o: o.reward)
-    g = expect_vector(outcomes, lambda o: scale(o.reward, o.score))
-    centred = [(o.prob, add(scale(o.reward - value, o.score), scale(-ONE, g))) for o in outcomes]
-    return Moments(
-        value=value,
-        sigma2=expect(outcomes, lambda o: (o.reward - value) ** 2),
-        trF=expect(outcomes, square_norm),
-        norm_z=expect(outcomes, lambda o: square_norm(o) * o.reward),
-        norm_z2=expect(outcomes, lambda o: square_norm(o) * o.reward**2),
-        norm_a=expect(outcomes, lambda o: square_norm(o) * (o.reward - value)),
-        tau=expect(outcomes, lambda o: square_norm(o) * (o.reward - value) ** 2),
-        g=g,
-        g2=dot(g, g),
-        fisher=combine(*((o.prob, outer(o.score, o.score)) for o in outcomes)),
-        sigma=combine(*((p, outer(v, v)) for p, v in centred)),
-    )
-
-
-@cache
-def gradient(problem: Problem) -> Vector:
-    """The target g = grad J = E s z over contexts, arms and rewards."""
-    return mean_of_pairs(
-        [(problem.context_probs[x], moments(problem, x).g) for x in problem.contexts]
-    )
+def group_mse(problem: Problem, x: int, name: Name, group_size: int) -> Fraction:
+    """The MSE of one group around g(x), by enumeration."""
+    return read_off(group_law(problem, x, name, group_size), moments(problem, x).g).mse
 
 
 # --------------------------------------------------------------------------------------------
@@ -521,96 +328,53 @@ def gradient(problem: Problem) -> Vector:
 # --------------------------------------------------------------------------------------------
 
 
-def second_moment(problem: Problem, x: int, b: Fraction) -> Matrix:
-    """E[s s^T (z - b)^2 | x]."""
-    outcomes = problem.outcomes(x)
-    return combine(*((o.prob * (o.reward - b) ** 2, outer(o.score, o.score)) for o in outcomes))
-
-
-def theorem_2(
-    problem: Problem, x: int, name: str, group_size: int, constant: Fraction = ZERO
-) -> Matrix:
+def theorem_2(problem: Problem, x: int, name: Name, group_size: int) -> Array:
     """Cov(ghat | x) of one group."""
     m, G = moments(problem, x), group_size
-    gg = outer(m.g, m.g)
-    if name in ("grpo", "group-mean"):
-        second = Fraction(1, G * (G - 1))
-        grpo = combine((Fraction(1, G), m.sigma), (second * m.sigma2, m.fisher), (second, gg))
-        return combine((mean_factor(name, G) ** 2, grpo))
+    if name == "group-mean":  # (G-1)/G times grpo, and defined where grpo is not, at G = 1
+        return ((G - 1) ** 2 * m.sigma + (G - 1) * (m.sigma2 * m.fisher + m.gg)) / Fraction(G**3)
+    if name == "grpo":
+        return m.sigma / G + (m.sigma2 * m.fisher + m.gg) / (G * (G - 1))
     if name == "oracle":
-        return combine((Fraction(1, G), m.sigma))
-    b = {"vanilla": ZERO, "constant": constant, "minimum-variance": m.b_star}[name]
-    return combine((Fraction(1, G), second_moment(problem, x, b)), (Fraction(-1, G), gg))
+        return m.sigma / G
+    b = {"vanilla": ZERO, "minimum-variance": m.b_star}.get(name, name)
+    second = sum(
+        o.prob * (o.reward - b) ** 2 * np.outer(o.score, o.score) for o in problem.outcomes(x)
+    )
+    return (second - m.gg) / G
 
 
-def mean_factor(name: str, group_size: int) -> Fraction:
-    """E ghat = factor * g: the full group mean is (G-1)/G times grpo, the others are unbiased."""
-    return Fraction(group_size - 1, group_size) if name == "group-mean" else ONE
-
-
-def covariance_of_gradients(problem: Problem) -> Matrix:
+def covariance_of_gradients(problem: Problem) -> Array:
     """Cov_X g(X), whose trace is c1."""
     g = gradient(problem)
-    return combine(
-        *(
-            (problem.context_probs[x], outer(moments(problem, x).g, moments(problem, x).g))
-            for x in problem.contexts
-        ),
-        (-ONE, outer(g, g)),
-    )
+    return problem.mean(lambda x: moments(problem, x).gg) - np.outer(g, g)
 
 
 def proposition_3(
-    problem: Problem,
-    name: str,
-    group_size: int,
-    batch_size: int,
-    design: str,
-    constant: Fraction = ZERO,
-) -> Matrix:
-    """Cov(ghat) of the minibatch."""
-    N, B, rho = len(problem.context_probs), batch_size, problem.context_probs
-    inner = [theorem_2(problem, x, name, group_size, constant) for x in problem.contexts]
-    if design == "fixed":
-        return combine(*((Fraction(1, N**2), c) for c in inner))
-    shrink = mean_factor(name, group_size) ** 2
-    if design == "without-replacement":
-        # (a single context has no spread, and (N-B)/(N-1) would be 0/0)
-        shrink *= Fraction(N - B, N - 1) if N > 1 else ZERO
-    return combine(
-        (shrink / B, covariance_of_gradients(problem)),
-        *((p / B, c) for p, c in zip(rho, inner, strict=True)),
-    )
+    problem: Problem, name: Name, group_size: int, batch_size: int, design: str
+) -> Exact:
+    """The minibatch estimator: unbiased but for the full group mean, (G-1)/G times grpo."""
+    shrink = Fraction(group_size - 1, group_size) if name == "group-mean" else ONE
+    inner = problem.mean(lambda x: theorem_2(problem, x, name, group_size))
+    outer = prompt_factor(problem, batch_size, design) * covariance_of_gradients(problem)
+    g, covariance = gradient(problem), (shrink**2 * outer + inner) / batch_size
+    return Exact(shrink * g, covariance, covariance.trace() + (1 - shrink) ** 2 * (g @ g))
 
 
-def closed_mse(
-    problem: Problem,
-    name: str,
-    group_size: int,
-    batch_size: int = 1,
-    design: str = "iid",
-    constant: Fraction = ZERO,
-) -> Fraction:
-    """Trace of Proposition 3, and the squared bias of the full group mean."""
-    g = gradient(problem)
-    bias = (ONE - mean_factor(name, group_size)) ** 2 * dot(g, g)
-    return trace(proposition_3(problem, name, group_size, batch_size, design, constant)) + bias
-
-
-def scalar_grpo_mse(m: Moments, group_size: int) -> Fraction:
-    """Theorem 2 for grpo: tr Sigma/G + c3/(G(G-1)), with tr Sigma = tau - ||g||^2."""
-    G = group_size
-    return (m.tau - m.g2) / G + (m.sigma2 * m.trF + m.g2) / (G * (G - 1))
+def prompt_factor(problem: Problem, batch_size: int, design: str) -> Fraction:
+    """What a design leaves of the spread between prompts: 1, (N-B)/(N-1), or nothing."""
+    N = len(problem.contexts)
+    if design == "iid":
+        return ONE
+    return Fraction(N - batch_size, N - 1) if N > 1 and design != "fixed" else ZERO
 
 
 def constants(problem: Problem) -> tuple[Fraction, Fraction, Fraction]:
     """c1, c2, c3 of the minibatch MSE (1/B)(c1 + c2/G + c3/(G(G-1)))."""
-    c2 = c3 = ZERO
-    for x, p in zip(problem.contexts, problem.context_probs, strict=True):
-        m = moments(problem, x)
-        c2 += p * (m.tau - m.g2)
-        c3 += p * (m.sigma2 * m.trF + m.g2)
-    return trace(covariance_of_gradients(problem)), c2, c3
+    every = [moments(problem, x) for x in problem.contexts]
+    c2 = problem.mean(lambda x: every[x].tau - every[x].g2)
+    c3 = problem.mean(lambda x: every[x].sigma2 * every[x].trF + every[x].g2)
+    return covariance_of_gradients(problem).trace(), c2, c3
 
 
 def corollary_4(problem: Problem, group_size: int) -> Fraction:
@@ -619,115 +383,40 @@ def corollary_4(problem: Problem, group_size: int) -> Fraction:
     return 1 + c3 / ((group_size - 1) * (group_size * c1 + c2))
 
 
-def corollary_4_one_prompt(m: Moments, group_size: int) -> Fraction:
-    """The ratio 1 + (phi + ||g||^2) / ((G-1)(tau - ||g||^2)), phi = sigma2 tr F."""
-    return 1 + (m.sigma2 * m.trF + m.g2) / ((group_size - 1) * (m.tau - m.g2))
-
-
 def corollary_5_sides(m: Moments, group_size: int) -> tuple[Fraction, Fraction]:
     """Grpo beats vanilla iff the first is greater than the second."""
     left = m.value**2 * m.trF + 2 * m.value * m.norm_a
     return left, (m.sigma2 * m.trF + m.g2) / (group_size - 1)
 
 
-def second_order_term(m: Moments, group_size: int) -> Fraction:
-    """(sigma2 tr F + ||g||^2)/(G(G-1))."""
-    return (m.sigma2 * m.trF + m.g2) / (group_size * (group_size - 1))
-
-
-def explicit_bound(m: Moments, group_size: int, reward_range: Fraction) -> Fraction:
-    """R^2 E||s||^2/(G(G-1))."""
-    return reward_range**2 * m.trF / (group_size * (group_size - 1))
+def explicit_bound(problem: Problem, group_size: int) -> Fraction:
+    """R^2 E||s||^2/(G(G-1)) at one prompt, where R = z_hi - z_lo."""
+    rewards = [o.reward for o in problem.outcomes(0)]
+    spread = max(rewards) - min(rewards)
+    return spread**2 * moments(problem).trF / (group_size * (group_size - 1))
 
 
 # --------------------------------------------------------------------------------------------
-# 5. Rivals: wrong on purpose
+# 5. Lemma 1 and the Hoeffding decomposition, one group at a time
 # --------------------------------------------------------------------------------------------
 
 
-def mse_rivals(problem: Problem, x: int, group_size: int) -> dict[str, Fraction]:
-    """Wrong values of E[||ghat_grpo - g(x)||^2 | x]."""
-    m, G = moments(problem, x), group_size
-    phi, pairs, first = m.sigma2 * m.trF, G * (G - 1), (m.tau - m.g2) / G
-    mean_z2 = expect(problem.outcomes(x), lambda o: o.reward**2)
-    return {
-        "no second-order term": first,
-        "G^2 for G(G-1)": first + (phi + m.g2) / G**2,
-        "||g||^2 missing": first + phi / pairs,
-        "E z^2 for sigma2": first + (mean_z2 * m.trF + m.g2) / pairs,
-        "sigma2 tr F missing": first + m.g2 / pairs,
-        "the bound as the value": first + explicit_bound(m, G, problem.reward_range()),
-        "Sigma without - g g^T": m.tau / G + (phi + m.g2) / pairs,
-    }
-
-
-def minibatch_rivals(problem: Problem, group_size: int, batch_size: int) -> dict[str, Fraction]:
-    """Wrong values of the grpo MSE for i.i.d. prompts."""
-    c1, c2, c3 = constants(problem)
-    N, B, G = len(problem.context_probs), batch_size, group_size
-    inner = c2 / G + c3 / (G * (G - 1))
-    fixed = sum((scalar_grpo_mse(moments(problem, x), G) for x in problem.contexts), ZERO) / N**2
-    return {
-        "prompt term divided by G": (c1 / G + inner) / B,
-        "no prompt term": inner / B,
-        "inner terms not divided by B": c1 / B + inner,
-        "fixed-set formula": fixed,
-    }
-
-
-def without_replacement_rival(problem: Problem, group_size: int, batch_size: int) -> Fraction:
-    """(N-B)/N for (N-B)/(N-1)."""
-    c1, c2, c3 = constants(problem)
-    N, B, G = len(problem.context_probs), batch_size, group_size
-    return (c1 * Fraction(N - B, N) + c2 / G + c3 / (G * (G - 1))) / B
-
-
-def oracle_rivals(problem: Problem, group_size: int) -> dict[str, Fraction]:
-    """Wrong values of MSE_grpo / MSE_oracle; the two wrong orders agree with the truth at G = 2."""
-    c1, c2, c3 = constants(problem)
-    G = group_size
-    at_two = c3 / (2 * c1 + c2)
-    wrong_order = at_two / (G - 1) if c1 else at_two / (G - 1) ** 2
-    return {
-        "1 + 1/G": 1 + Fraction(1, G),
-        "(G/(G-1))^2": Fraction(G, G - 1) ** 2,
-        "excess 1/G with c1 > 0" if c1 else "excess 1/G^2 at one prompt": 1 + wrong_order,
-    }
-
-
-# --------------------------------------------------------------------------------------------
-# 6. Lemma 1 and the Hoeffding decomposition, one group at a time
-# --------------------------------------------------------------------------------------------
-
-
-def pair_mean(group: Group, kernel: Callable[[Outcome, Outcome], Vector]) -> Vector:
+def pair_mean(group: Group, kernel: Callable[[Outcome, Outcome], Array]) -> Array:
     """2/(G(G-1)) sum_{i<j} kernel."""
-    total = (ZERO,) * len(group[0].score)
-    for j in range(len(group)):
-        for i in range(j):
-            total = add(total, kernel(group[i], group[j]))
-    return scale(Fraction(2, len(group) * (len(group) - 1)), total)
+    values = [kernel(o, p) for o, p in combinations(group, 2)]
+    return sum(values) / Fraction(len(values))
 
 
-def u_statistic(group: Group) -> Vector:
+def u_statistic(group: Group) -> Array:
     """Kernel h = 1/2 (s_1 - s_2)(z_1 - z_2)."""
-    return pair_mean(
-        group,
-        lambda o, p: scale((o.reward - p.reward) / 2, add(o.score, scale(-ONE, p.score))),
-    )
+    return pair_mean(group, lambda o, p: (o.reward - p.reward) / 2 * (o.score - p.score))
 
 
-def hoeffding(problem: Problem, x: int, group: Group) -> tuple[Vector, Vector]:
+def hoeffding(m: Moments, group: Group) -> tuple[Array, Array]:
     """The first- and the second-order part of a group's gradient."""
-    m = moments(problem, x)
-    first = (ZERO,) * problem.dimension
-    for o in group:
-        first = add(first, add(scale(o.reward - m.value, o.score), scale(-ONE, m.g)))
+    first = sum((o.reward - m.value) * o.score - m.g for o in group) / Fraction(len(group))
     second = pair_mean(
         group,
-        lambda o, p: scale(
-            Fraction(-1, 2),
-            add(scale(p.reward - m.value, o.score), scale(o.reward - m.value, p.score)),
-        ),
+        lambda o, p: -((p.reward - m.value) * o.score + (o.reward - m.value) * p.score) / 2,
     )
-    return scale(Fraction(1, len(group)), first), second
+    return first, second

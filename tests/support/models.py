@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import string
 
+import numpy as np
+
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'][0] + '>' + message['content'] + '\n' }}"
@@ -73,16 +75,22 @@ OUTPUTS = [(1,), *[(first, second) for first in (0, 2, 3) for second in range(4)
 
 
 def output_by_hand(model, prompt, output):
-    """Probability, score and token proxy of an output: one token at a time, no padding, no batch."""
+    """Probability, score and token proxy of an output by plain autograd: no padding, no batch."""
     import torch
 
-    total, proxy, context = 0.0, 0.0, list(prompt)
-    for token in output:
-        law = model(input_ids=torch.tensor([context])).logits[0, -1].double().log_softmax(-1)
-        total = total + law[token]
-        p = law.detach().exp()
-        proxy += float(1 - 2 * p[token] + (p**2).sum())
-        context.append(token)
+    logits = model(input_ids=torch.tensor([[*prompt, *output]]), use_cache=False).logits[0]
+    log_law = logits[len(prompt) - 1 : -1].double().log_softmax(-1)
+    total = log_law[range(len(output)), output].sum()
     parts = torch.autograd.grad(total, [p for p in model.parameters() if p.requires_grad])
     score = torch.cat([part.reshape(-1) for part in parts]).double().numpy()
-    return float(total.detach().exp()), score, proxy
+    law, chosen = log_law.detach().exp(), torch.eye(log_law.shape[1])[list(output)]
+    return float(total.detach().exp()), score, float((chosen - law).square().sum())
+
+
+def every_output(model, prompts):
+    """Probabilities (P, K), scores (P, K, d) and token proxies (P, K) of all outputs of the prompts."""
+    found = [output_by_hand(model, prompt, output) for prompt in prompts for output in OUTPUTS]
+    shape = len(prompts), len(OUTPUTS)
+    return tuple(
+        np.reshape(part, (*shape, *np.shape(part[0]))) for part in zip(*found, strict=True)
+    )

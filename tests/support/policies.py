@@ -113,6 +113,7 @@ def _on(space, prompts, **options):
 _TRANSFORMERS = {
     "ended": transformer,
     "deep": lambda: transformer(layers=2, heads=1),
+    "even": lambda: _on(OutputSpace(3, 2), [(1,), (2,)], layers=2, seed=2),
     "one-token": lambda: _on(OutputSpace(3, 1), [(0,), (4, 1)], seed=1),
     "fixed": lambda: _on(OutputSpace(2, 3), [()], seed=2),
     "chunks-of-two": lambda: transformer(chunk=2),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 
+from tests.support.models import output_by_hand
 from ustat_pg import estimators
 from ustat_pg.llm.trainers import Training, build_trainer
 
@@ -31,18 +33,6 @@ def fresh(language_model):
 
 def flat(model):
     return torch.cat([parameter.detach().double().flatten() for parameter in model.parameters()])
-
-
-def scores_alone(model, prompt, completion):
-    """∇ log π(completion | prompt), by plain autograd, and Σ_t |e_y - π|²."""
-    ids = torch.tensor([[*prompt, *completion]])
-    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-    log_all = torch.log_softmax(logits, dim=-1)
-    own = log_all.gather(1, torch.tensor(completion)[:, None]).sum()
-    score = torch.autograd.grad(own, list(model.parameters()))
-    chosen = torch.nn.functional.one_hot(torch.tensor(completion), logits.shape[1])
-    proxy = (chosen - log_all.detach().exp()).square().sum()
-    return torch.cat([part.flatten() for part in score]), float(proxy)
 
 
 def gradient(scores, advantages):
@@ -81,15 +71,13 @@ def one_step(small, task, folder, name, *, group_size=4, micro_batch=16, process
     before = flat(trained.model)
     trainer.train()
     change = (flat(trained.model) - before) / rate
-    pairs = [
-        scores_alone(reference, prompt, ids)
-        for prompt, ids in zip(seen["prompts"], seen["ids"], strict=True)
-    ]
-    scores = torch.stack([score for score, _ in pairs]).double()
+    outputs = zip(seen["prompts"], seen["ids"], strict=True)
+    _, scores, proxies = zip(*(output_by_hand(reference, *each) for each in outputs), strict=True)
+    scores = torch.tensor(np.array(scores))
     weights = {
         "norm-weighted": scores.square().sum(1),
         "length-weighted": torch.tensor([float(len(ids)) for ids in seen["ids"]]).double(),
-        "token-weighted": torch.tensor([proxy for _, proxy in pairs]).double(),
+        "token-weighted": torch.tensor(proxies).double(),
     }
     shape = (-1, group_size)
     weights = {kind: weight.reshape(shape) for kind, weight in weights.items()}

@@ -16,7 +16,7 @@ from .. import baselines
 from ..baselines import BASELINES, Baseline
 from ..estimators import advantages
 from ..problems import SoftmaxBandit
-from ..validation import InputError, finite_array, integer
+from ..validation import InputError, finite_array, integer, one_of
 
 __all__ = [
     "ENGINES",
@@ -29,9 +29,9 @@ __all__ = [
     "MomentSums",
     "Quantity",
     "Replications",
+    "block_of",
     "expected_reward",
     "optimal_baseline",
-    "require_block",
     "require_engine",
 ]
 
@@ -395,7 +395,7 @@ class Cell(ABC):
         Arguments:
             engine: one of :attr:`engines`.
             quantities: what is measured.
-            seed: of the draws; the exact engine has none.
+            seed: seed of the draws, a whole number of at least 0; the exact engine has none.
 
         Raises:
             InputError: an unknown engine or quantity, an estimator that the engine does not know,
@@ -404,16 +404,16 @@ class Cell(ABC):
             OutOfMemory: so many runs of a network at once do not fit.
         """
         self.require_quantities(quantities)
+        integer("seed", seed, 0)
         if engine == "exact":
             self.require_exact(quantities)
-        elif engine not in self.engines:
+            return self._measure(engine, quantities, Replications())
+        if engine not in self.engines:
             raise InputError(
                 f"engine {engine!r} cannot run a {type(self).__name__}: choose one of "
                 f"{', '.join(self.engines)}"
             )
-        else:
-            require_block(first, replications)
-        return self._measure(engine, quantities, Replications(seed, first, replications))
+        return self._measure(engine, quantities, block_of(seed, first, replications))
 
     @abstractmethod
     def _measure(self, engine: str, quantities: Sequence[Any], block: Replications) -> MomentSums:
@@ -426,13 +426,12 @@ def require_engine(name: str) -> None:
     Raises:
         InputError: the name is unknown, or torch is not installed.
     """
-    if name not in ENGINES:
-        raise InputError(f"engine {name!r} is unknown: choose one of {', '.join(ENGINES)}")
-    import_module(f".gradients.{name}", __package__)
+    import_module(f".gradients.{one_of('engine', name, ENGINES)}", __package__)
 
 
-def require_block(first: int, replications: int) -> None:
-    """Refuse a block that draws nothing or lies outside the addresses."""
+def block_of(seed: int, first: int, replications: int) -> Replications:
+    """The replications of a block; none at all, or any outside the addresses, are refused."""
     integer("replications", replications)
     if integer("first replication", first, 0) + replications > 2**63:
         raise InputError(f"first replication is {first}: replications end at 2^63")
+    return Replications(integer("seed", seed, 0), first, replications)

@@ -25,7 +25,7 @@ from ..ustatistics import (
     hoeffding,
     ustatistic,
 )
-from ..validation import InputError
+from ..validation import InputError, one_of
 
 __all__ = ["FORMULAS", "FormulaDistance", "Groups"]
 
@@ -58,11 +58,6 @@ def _parts(scores: Array, rewards: Array, law: Law) -> Hoeffding:
     return hoeffding(covariance_kernel, (scores, rewards), law[:2], law[2])
 
 
-def _both_parts(scores: Array, rewards: Array, law: Law) -> Array:
-    parts = _parts(scores, rewards, law)
-    return np.asarray(parts.mean + parts.first + parts.second)
-
-
 def _first_part(scores: Array, rewards: Array, law: Law) -> Array:
     parts = _parts(scores, rewards, law)
     return np.asarray(parts.mean + parts.first)
@@ -71,7 +66,7 @@ def _first_part(scores: Array, rewards: Array, law: Law) -> Array:
 FORMULAS: dict[str, Callable[[Array, Array, Law], Array]] = {
     "U-statistic": _each(lambda s, z, _: ustatistic(covariance_kernel, (s, z))),
     "U-statistic in O(G d)": lambda s, z, _: covariance_ustatistic(s, z),
-    "g + first + second": _each(_both_parts),
+    "g + first + second": _each(lambda s, z, law: _parts(s, z, law).total),
     "g + first": _each(_first_part),
 }
 """The formulas by name."""
@@ -93,8 +88,7 @@ class FormulaDistance:
     formula: str
 
     def __post_init__(self) -> None:
-        if self.formula not in FORMULAS:
-            raise InputError(f"formula {self.formula!r} is unknown: {', '.join(FORMULAS)}")
+        one_of("formula", self.formula, FORMULAS)
 
     @property
     def label(self) -> str:

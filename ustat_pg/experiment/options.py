@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..engines import Cell
 from ..engines.base import require_engine
-from ..validation import InputError, integer
+from ..validation import device_name, integer, one_of
 
 __all__ = ["BUDGETS", "LARGEST_BLOCK", "Options", "block_of"]
 
@@ -24,10 +24,10 @@ class Options:
     Arguments:
         size: smoke, quick or full: sets the most replications of one check.
         engine: cpu, cuda, reference or autograd; or exact for enumeration alone.
-        seed: of every draw.
-        workers: threads.
-        progress: show progress where stderr is a terminal.
-        device: of the autograd engine: cpu, cuda or cuda:N.
+        seed: seed of every draw.
+        workers: number of threads.
+        progress: whether progress is shown where stderr is a terminal.
+        device: device of the autograd engine: cpu, cuda or cuda:N.
     """
 
     size: str = "quick"
@@ -38,11 +38,11 @@ class Options:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.size not in BUDGETS:
-            raise InputError(f"size {self.size!r} is unknown: choose one of {', '.join(BUDGETS)}")
+        one_of("size", self.size, BUDGETS)
         require_engine(self.engine)
         integer("seed", self.seed, 0)
         integer("workers", self.workers)
+        device_name(self.device)
 
     @property
     def simulates(self) -> bool:

@@ -17,7 +17,7 @@ from ..engines import Estimator, GradientCell, SquaredError
 from ..engines.networks.cell import PolicyQuantity
 from ..predictions import gradient_mse
 from ..problems import SoftmaxBandit
-from ..validation import InputError, integer
+from ..validation import InputError, integer, one_of
 
 __all__ = ["PROBES", "Probe", "correlation", "pl_ratio"]
 
@@ -76,8 +76,7 @@ class Probe(PolicyQuantity):
     batch_size: int = 1
 
     def __post_init__(self) -> None:
-        if self.name not in PROBES:
-            raise InputError(f"probe {self.name!r} is unknown: choose one of {', '.join(PROBES)}")
+        one_of("probe", self.name, PROBES)
         if self.name.endswith("mse") != bool(self.baseline):
             raise InputError(f"a baseline is given with, and only with, an mse: {self.baseline!r}")
         least = baseline(self.baseline).least_group if self.baseline else 1

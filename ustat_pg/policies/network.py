@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..validation import InputError, field, integer, record
+from ..validation import InputError, device_name, field, integer, record
 
 __all__ = ["PRECISIONS", "CausalTransformer", "Layer", "TransformerShape", "blank", "device_of"]
 
@@ -28,12 +28,7 @@ def device_of(name: str) -> torch.device:
     >>> device_of("cpu")
     device(type='cpu')
     """
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError):
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise InputError(f"device is {name!r}: choose cpu, cuda or cuda:N")
+    device = torch.device(device_name(name))
     there = torch.cuda.device_count() if device.type == "cuda" else 1
     if (device.index or 0) >= there:
         count = torch.cuda.device_count()

@@ -79,6 +79,10 @@ class SoftmaxPolicy(ABC):
         """
         return self
 
+    def reduced(self) -> SoftmaxPolicy:
+        """The policy with its scores in coordinates of their own span, where they are a table."""
+        return self
+
     def curvature(self, weights: Array, context_probs: Array) -> Array:
         """Σ_x ρ(x) Σ_k w(x, k) ∇² logit(x, k) for weights (X, K) and ρ (X,), on the diagonal: (d,).
 

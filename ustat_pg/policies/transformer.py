@@ -25,7 +25,16 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from ..memory import ChunkWarning, out_of_memory
-from ..validation import InputError, changed, field, finite_array, frozen, integer, record
+from ..validation import (
+    InputError,
+    changed,
+    field,
+    finite_array,
+    frozen,
+    integer,
+    one_of,
+    record,
+)
 from .network import PRECISIONS, CausalTransformer, TransformerShape, blank, device_of
 from .outputs import PAD, OutputSpace
 from .softmax import SoftmaxPolicy
@@ -97,10 +106,7 @@ class TransformerPolicy(SoftmaxPolicy):
         )
         if not self.prompts:
             raise InputError("the set of prompts is empty: at least one is needed")
-        if self.precision not in PRECISIONS:
-            raise InputError(
-                f"precision is {self.precision!r}: choose one of {', '.join(PRECISIONS)}"
-            )
+        one_of("precision", self.precision, PRECISIONS)
         device_of(self.device)
         longest = max(map(len, self.prompts)) + self.space.length
         largest = max(max(prompt, default=0) for prompt in self.prompts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..validation import InputError, integer
+from ..validation import integer, one_of
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = ["KINDS", "random_problem"]
@@ -46,8 +46,7 @@ def random_problem(seed: int, kind: str = "plain", *, contexts: int = 3) -> Soft
     >>> random_problem(1, "two-arms").arms
     2
     """
-    if kind not in KINDS:
-        raise InputError(f"kind {kind!r} is unknown: choose one of {', '.join(KINDS)}")
+    one_of("kind", kind, KINDS)
     rng = np.random.default_rng([integer("seed", seed, 0), KINDS.index(kind)])
     x = 1 if kind == "one-context" else integer("contexts", contexts)
     k = 2 if kind == "two-arms" else int(rng.integers(3, 5))

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..validation import InputError, finite_array, integer
+from ..validation import InputError, finite_array, integer, one_of
 
 Array = NDArray[np.float64]
 
@@ -78,8 +78,7 @@ class UnderTest:
     ) -> None:
         if not callable(function):
             raise InputError(f"function is {function!r}: it must be callable")
-        if layout not in LAYOUTS:
-            raise InputError(f"layout {layout!r} is unknown: choose one of {', '.join(LAYOUTS)}")
+        one_of("layout", layout, LAYOUTS)
         if isinstance(inputs, str) or "rewards" not in inputs or not set(inputs) <= set(INPUTS):
             raise InputError(
                 f"inputs is {inputs!r}: it must hold 'rewards' and can hold {', '.join(INPUTS[1:])}"

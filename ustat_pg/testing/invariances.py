@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..validation import InputError, integer
+from ..validation import InputError, integer, one_of
 from .function import (
     Array,
     UnderTest,
@@ -241,10 +241,7 @@ def assert_invariances(
     under = UnderTest(function, layout, inputs, array)
     names = [which] if isinstance(which, str) else list(which)
     for name in names:
-        if name not in INVARIANCES:
-            raise InputError(
-                f"invariance {name!r} is unknown: choose some of {', '.join(INVARIANCES)}"
-            )
+        one_of("invariance", name, INVARIANCES)
     if not names:
         raise InputError(f"which is empty: choose some of {', '.join(INVARIANCES)}")
     sizes, tolerance = whole_numbers("group size", group_size, 2), relative_tolerance(rtol)

@@ -59,60 +59,6 @@ def out_of_memory():
 # Gradients.
 
 
-@pytest.mark.parametrize("problem", [NETWORK, PLAIN, LINEAR], ids=["network", "plain", "linear"])
-@pytest.mark.parametrize("memory", [2**28, 2**14, 1])
-def test_the_target_is_the_slope_of_the_return(problem, memory):
-    """However many outputs are read at once."""
-    prepared = AutogradEngine(memory=memory).prepared(problem)
-    target = prepared.target.numpy()
-    scale = np.abs(problem.gradient()).max()
-    assert target == pytest.approx(problem.gradient(), abs=1e-12 * scale)
-    rng, theta = np.random.default_rng(0), problem.policy.theta
-    for _ in range(3):
-        step = rng.normal(size=problem.d)
-        ends = [problem.objective(theta + h * step) for h in (1e-5, -1e-5)]
-        assert target @ step == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-8)
-
-
-def test_estimates_are_what_a_training_loop_would_take():
-    """One backward pass each, through the policy's own teacher forcing, written out."""
-    cell = GradientCell(NETWORK, 3, 2)
-    draws = reference.draw(cell, seed=5, first=9, replications=6)
-    where, chosen = autograd.draw(cell, seed=5, first=9, replications=6)
-    value = (NETWORK.policy.probs * NETWORK.mean_rewards).sum(axis=1)
-    wanted = np.empty((6, 2, NETWORK.d))
-    for r in range(6):
-        for e in range(2):
-            flat = torch.tensor(POLICY.theta.copy(), requires_grad=True)
-            state, loss = POLICY.unflatten(flat), 0.0
-            for b, x in enumerate(draws.contexts[r]):
-                z = draws.rewards[r, b]
-                baseline = (z.sum() - z) / 2 if e == 0 else value[x]
-                outputs = torch.tensor(POLICY.space.outputs[draws.arms[r, b]])
-                logs = POLICY.log_prob(state, POLICY.sequences(int(x), outputs), outputs)
-                loss = loss + (torch.tensor(z - baseline) * logs).sum() / (3 * 2)
-            loss.backward()
-            wanted[r, e] = flat.grad.numpy()
-    for few in (0, 100):
-        prepared = ENGINE.prepared(NETWORK)
-        contexts = where[..., None].expand_as(chosen)
-        arms = prepared.arms[contexts, chosen]
-        rewards = prepared.rewards[contexts, chosen]
-        weights = torch.stack(
-            [
-                prepared.advantages(Estimator(name), where, arms, rewards).flatten(1)
-                for name in ("grpo", "oracle")
-            ],
-            dim=1,
-        )
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(autograd, "SEPARATE_GRADIENTS", few)
-            found = prepared.estimates(
-                contexts.flatten(1), prepared.model.outputs()[arms.flatten(1)], weights
-            )
-        assert found.numpy() == pytest.approx(wanted, abs=1e-13)
-
-
 def test_squared_norms_are_autograds_and_made_once(monkeypatch):
     prepared = ENGINE.prepared(NETWORK)
     contexts = torch.tensor([[[0, 2, 2, 0]]])

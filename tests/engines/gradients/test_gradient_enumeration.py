@@ -242,16 +242,6 @@ def test_the_limit_itself_is_feasible(monkeypatch):
         cell.require_exact(VANILLA)
 
 
-def test_a_function_of_the_rewards_is_enumerated():
-    problem = random_problem(1, "plain", contexts=2)
-    own = Estimator("own", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
-    library = Estimator("group-mean")
-    quantities = [SquaredError(own), SquaredError(library), Distance(own, library)]
-    found = GradientCell(problem, 3).measure("exact", quantities).mean
-    assert found[0] == pytest.approx(found[1], rel=1e-13)
-    assert found[2] == pytest.approx(0.0, abs=1e-30)
-
-
 def test_a_function_that_looks_at_the_order_needs_tuples():
     problem = random_problem(1, "one-context")
 

@@ -136,13 +136,3 @@ def test_chunks_are_pieces_of_the_whole(monkeypatch):
     assert pieces.n == whole.n
     assert np.array_equal(pieces.mean, whole.mean)
     assert np.array_equal(pieces.products, whole.products)
-
-
-def test_a_function_is_measured():
-    own = Estimator("own", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
-    found = GradientCell(random_problem(0), 3).measure(
-        "reference",
-        [Distance(own, Estimator("group-mean"))],
-        replications=20,
-    )
-    assert found.mean[0] == pytest.approx(0.0, abs=1e-30)

@@ -13,7 +13,6 @@ from tests.support.bends import with_bends
 from tests.support.problems import RUN_ESTIMATORS
 from ustat_pg import rng
 from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
-from ustat_pg.engines.gradients import reference
 from ustat_pg.engines.runs import lanes as bodies
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.predictions import gradient_covariance
@@ -501,21 +500,3 @@ def test_the_bodies_words_are_those_of_the_library():
         bodies.block_words(first, slot, block, key, out)
         reps = first + np.arange(bodies.LANES)
         assert np.array_equal(out.T, rng.words(key, reps, slot, 4, 4 * block))
-
-
-def test_the_sampled_path_of_the_cell_engine_and_the_first_step_agree_in_law():
-    """Another program for ĝ: the cell engines' groups, at other addresses."""
-    from ustat_pg.engines import GradientCell
-    from ustat_pg.estimators import advantages, gradient
-
-    cell = GradientCell(PROBLEM, 3)
-    draws = reference.draw(cell, seed=1, first=0, replications=20_000)
-    scores = np.stack([PROBLEM.policy.scores(x) for x in range(3)])
-    drawn = scores[draws.contexts[:, 0, None], draws.arms[:, 0]]
-    theirs = gradient(drawn, advantages("grpo", draws.rewards[:, 0]))
-    ours = run("cpu", ask(steps=1, schedule=Constant(1.0)), replications=20_000)[:, 0]
-    ours = ours - PROBLEM.policy.theta
-    for j in range(2):
-        # Steps have atoms, and a digit lost must not order them.
-        pair = (np.round(steps[:, j], 9) + 0.0 for steps in (ours, theirs))
-        assert scipy.stats.ks_2samp(*pair).pvalue > 1e-4

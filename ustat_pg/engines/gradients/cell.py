@@ -216,6 +216,8 @@ class GradientCell(Cell):
     steps = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.problem, SoftmaxBandit):
+            raise InputError(f"problem is {self.problem!r}: it must be a SoftmaxBandit")
         integer("group size", self.group_size)
         require_design(self.design, self.batch_size, self.problem.contexts, self.problem.uniform)
 

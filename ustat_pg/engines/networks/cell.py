@@ -38,7 +38,7 @@ from ...digests import digest
 from ...memory import out_of_memory
 from ...policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
-from ...validation import InputError, frozen, integer
+from ...validation import InputError, device_name, frozen, integer, one_of
 from ..base import (
     Array,
     Cell,
@@ -47,7 +47,7 @@ from ..base import (
     MomentSums,
     Quantity,
     Replications,
-    require_block,
+    block_of,
 )
 from ..runs.cell import Gap
 from ..runs.schedules import Schedule
@@ -56,7 +56,6 @@ from ..runs.trajectory import require_run, spread, start_scale, steps_kept
 __all__ = ["NetworkTraining", "OutOfMemory", "PolicyQuantity"]
 
 _OF_BANDITS = (TabularSoftmax, ArmLinearSoftmax, SharedLinearSoftmax)
-_DEVICES = ("cpu", "cuda")
 _PRECISIONS = ("float64", "float32")
 
 _RUNNERS = {"autograd": "runs"}
@@ -161,12 +160,8 @@ class NetworkTraining(Cell):
             self.context_probs,
         )
         object.__setattr__(self, "start_scale", frozen(start_scale(self.start_scale, self.d)))
-        if self.kind not in _DEVICES:
-            raise InputError(f"device is {self.device!r}: choose cpu, cuda or cuda:N")
-        if self.precision not in _PRECISIONS:
-            raise InputError(
-                f"precision is {self.precision!r}: choose one of {', '.join(_PRECISIONS)}"
-            )
+        device_name(self.device)
+        one_of("precision", self.precision, _PRECISIONS)
         integer("block", self.block)
         if self.chunk is not None:
             integer("chunk", self.chunk)
@@ -198,7 +193,7 @@ class NetworkTraining(Cell):
     @property
     def kind(self) -> str:
         """The kind of device."""
-        return str(self.device).partition(":")[0]
+        return self.device.partition(":")[0]
 
     @property
     def d(self) -> int:
@@ -381,7 +376,7 @@ class NetworkTraining(Cell):
                 log-probabilities are not finite; run, step and rate are named.
             OutOfMemory: so many runs at once do not fit.
         """
-        require_block(first, replications)
+        block_of(seed, first, replications)
         self.require_estimator(estimator)
         kept = list(steps_kept(snapshots, self.steps))
         run = _runs().run

@@ -25,7 +25,7 @@ from ...policies import (
     TabularSoftmax,
     TabulatedPolicy,
 )
-from ...validation import InputError, integer
+from ...validation import InputError, integer, one_of
 
 try:
     import torch
@@ -346,9 +346,8 @@ def model_of(policy: SoftmaxPolicy, device: str = "cpu", precision: str = "float
     >>> model.all_log_probs(model.theta(), torch.tensor([0])).exp()
     tensor([[0.2500, 0.7500]], dtype=torch.float64)
     """
-    if precision not in PRECISIONS:
-        raise InputError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}")
-    own, where, dtype = differentiable(policy), device_of(device), PRECISIONS[precision]
+    dtype = PRECISIONS[one_of("precision", precision, PRECISIONS)]
+    own, where = differentiable(policy), device_of(device)
     if isinstance(own, TransformerPolicy):
         return _Transformer(own, where, dtype)
     return next(make for kind, make in _KINDS.items() if isinstance(own, kind))(own, where, dtype)

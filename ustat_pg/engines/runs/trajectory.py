@@ -39,8 +39,8 @@ from scipy.special import ndtri
 from ... import rng
 from ...policies import ArmLinearSoftmax, BentSoftmax
 from ...problems import SoftmaxBandit
-from ...validation import InputError, finite_array, frozen, integer
-from ..base import Array, Estimator, Replications, require_block
+from ...validation import InputError, finite_array, frozen, integer, one_of
+from ..base import Array, Estimator, Replications, block_of
 from .regions import Ball, Box, Theta
 from .schedules import Constant, Decay, Schedule
 
@@ -75,10 +75,7 @@ def require_run(
             raise InputError(f"{name} is {value}: it can be at most {most}")
     if not isinstance(schedule, (Constant, Decay)):
         raise InputError(f"schedule is {schedule!r}: it must be a Constant or a Decay")
-    if design not in TRAJECTORY_DESIGNS:
-        raise InputError(
-            f"design {design!r} is unknown: choose one of {', '.join(TRAJECTORY_DESIGNS)}"
-        )
+    one_of("design", design, TRAJECTORY_DESIGNS)
     contexts = len(context_probs)
     if design == "epochs":
         if not np.allclose(context_probs, 1 / contexts, rtol=1e-9, atol=0):
@@ -235,13 +232,8 @@ class Trajectory:
         Raises:
             InputError: an unknown engine, or replications outside the addresses.
         """
-        if engine not in TRAJECTORY_ENGINES:
-            raise InputError(
-                f"trajectory engine {engine!r} is unknown: choose one of "
-                f"{', '.join(TRAJECTORY_ENGINES)}"
-            )
-        require_block(first, replications)
-        block = Replications(seed, first, replications)
+        one_of("trajectory engine", engine, TRAJECTORY_ENGINES)
+        block = block_of(seed, first, replications)
         theta: Array = import_module(f".{engine}", __package__).run(self, block)
         return theta
 
