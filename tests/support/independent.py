@@ -207,7 +207,8 @@ def gradient(problem: Problem) -> Array:
 # --------------------------------------------------------------------------------------------
 
 Group = tuple[Outcome, ...]
-Name = str | Fraction  # of a baseline; a number is the constant baseline itself
+# Of a baseline; a number is the constant baseline itself, a function any other.
+Name = str | Fraction | Callable[[Moments, Array, Array], Any]
 
 
 def norm_weighted(m: Moments, z: Array, w: Array) -> Array:
@@ -234,7 +235,8 @@ BASELINES: dict[Name, Callable[[Moments, Array, Array], Any]] = {
 def group_gradient(m: Moments, name: Name, group: Group) -> Array:
     """(1/G) sum_i s_i (z_i - baseline_i), as in Algorithm 1."""
     z, w = np.array([(o.reward, o.square) for o in group]).T
-    advantages = z - (BASELINES[name](m, z, w) if name in BASELINES else name)
+    baseline = BASELINES.get(name, name)
+    advantages = z - (baseline(m, z, w) if callable(baseline) else baseline)
     return advantages @ np.stack([o.score for o in group]) / Fraction(len(group))
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import solveh_banded
+from scipy.linalg import solve_banded
 from scipy.stats import binom
 
 from ..baselines import parse, require_group
@@ -356,5 +356,5 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
     # A count that no prompt can show: any entry is as good.
     never = diagonal <= 0
     diagonal[never] = 1.0
-    lost = solveh_banded(np.stack([off, diagonal]), right)
+    lost = solve_banded((1, 1), np.stack([off, diagonal, np.roll(off, -1)]), right)
     return CountTable(np.append(0.0, gains + lost), np.append(lost, 0.0))
