@@ -145,6 +145,15 @@ RESULTS: dict[str, Result] = {
         sharper="Ours: mean, weight and covariance at every G in closed form.",
         delivered=True,
     ),
+    "best_baseline": Result(
+        "Beyond 2",
+        "Among leave-one-out baselines by the number of the others' successes one has the least error; "
+        "it is unbiased, and its best group size is smaller than grpo's.",
+        "the leave-one-out baseline of least error, and what it gains",
+        assumptions="Rewards 0 and 1; a table made of other prompts or earlier steps. Not in the paper.",
+        sharper="Ours: the table solves a tridiagonal system of moments that a pool gives.",
+        delivered=True,
+    ),
     "gradient_mse_lm": Result(
         "Figure 4",
         "On language models grpo's gradient MSE tends to the oracle's, and all fall with G.",

@@ -120,6 +120,21 @@ def tug(
     return certain([[tau**2]] * (2 * copies), arms, tau, rewards)
 
 
+def gamble(
+    hard: float = 0.22, easy: float = 0.55, height: float = 0.3, tilt: float = 0.2, tau: float = 2.0
+) -> LocationBandit:
+    """Two prompts that pull apart on three arms, with rewards 0 and 1: a hard and an easy one, on which
+    the outer arms succeed ``tilt`` more or less often, and the middle one ``height`` more often.
+    """
+    arms = np.array([-1.0, 0.0, 1.0])
+    middle, pull = height * (arms == 0), tilt * arms
+    chances = np.stack([hard + middle + pull, easy + middle - pull])
+    values = np.broadcast_to([1.0, 0.0], (2, 3, 2))
+    law = np.stack([chances, 1 - chances], axis=-1)
+    uniform = np.full(2, 0.5)
+    return LocationBandit(uniform, np.full((2, 1), tau**2), arms, tau, values, law, radius=1.0)
+
+
 def crossing() -> LocationBandit:
     """Two directions: a flat one in which prompts pull apart, a steep one of noise alone."""
     arms = np.array([-1.0, 0.0, 1.0])
@@ -219,6 +234,10 @@ FAMILIES = {
     "accord": _tug(0.6, 0.05, 2.0, 32),
     "rare": _tug(0.5, 1.0, 0.5, 33),
     "crowd": _tug(0.6, 0.2, 2.0, 34, copies=12),
+    # Rewards 0 and 1, prompts of unequal pass rates that pull apart.
+    "gamble": Family(
+        gamble, (35,), {"hard": (0.21, 0.25), "easy": (0.5, 0.55), "tilt": (0.18, 0.2)}
+    ),
     # Two directions that want different group sizes.
     "crossing": Family(crossing),
 }

@@ -1,6 +1,13 @@
 """Predictions: closed forms that read moments and nothing else."""
 
-from .count_tables import CountTable, best_table, count_table, mean_gradient, silent_share
+from .count_tables import (
+    CountTable,
+    best_shrinkage,
+    best_table,
+    count_table,
+    mean_gradient,
+    silent_share,
+)
 from .group_size import (
     GroupSizeAdvice,
     GroupSizeRow,
@@ -50,6 +57,7 @@ __all__ = [
     "MixtureLaw",
     "MseConstants",
     "MsePrediction",
+    "best_shrinkage",
     "best_table",
     "bound_curve",
     "conditional_transform",

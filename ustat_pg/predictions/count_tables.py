@@ -26,10 +26,11 @@ from scipy.stats import binom
 
 from ..baselines import parse, require_group
 from ..moments import ContextMatrices, Moments
-from ..validation import InputError, field, finite_array, integer, record
+from ..validation import InputError, field, finite_array, integer, number, record
 
 __all__ = [
     "CountTable",
+    "best_shrinkage",
     "best_table",
     "count_table",
     "mean_gradient",
@@ -358,3 +359,32 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
     diagonal[never] = 1.0
     lost = solve_banded((1, 1), np.stack([off, diagonal, np.roll(off, -1)]), right)
     return CountTable(np.append(0.0, gains + lost), np.append(lost, 0.0))
+
+
+def best_shrinkage(moments: Moments, group_size: int, mean_value: float | None = None) -> float:
+    """The amount of shrinkage λ* of least error, for any rewards (best_baseline; ours).
+
+    λ* = (c₃/(G-1) + χ)/(c₃/(G-1) + κ), with c₃ = E[σ² tr F + ‖g‖²], δ = μ - V, κ = E δ² tr F and
+    χ = E δ E[a ‖s‖²]; held to [0, 1].
+
+    Arguments:
+        moments: of the problem, or of a pool.
+        group_size: G >= 2.
+        mean_value: μ, towards which the leave-one-out mean is drawn; E V(X) unless given.
+
+    Raises:
+        InputError: a group of one, or a mean that is no finite number.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> best_shrinkage(coin.moments(), 4)
+    1.0
+    """
+    size, probs = integer("group size", group_size, 2), moments.context_probs
+    centre = probs @ moments.value if mean_value is None else number("mean value", mean_value)
+    off = centre - moments.value
+    noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
+    third = float(probs @ noise) / (size - 1)
+    top = third + float(probs @ (off * moments.norm_advantage))
+    bottom = third + float(probs @ (off**2 * moments.fisher_trace))
+    return float(np.clip(top / bottom, 0.0, 1.0)) if bottom > 0 else 1.0
