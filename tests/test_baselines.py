@@ -7,13 +7,18 @@ from inspect import Parameter, signature
 import numpy as np
 import pytest
 
-from ustat_pg.baselines import ALIASES, BASELINES, baseline, require_group
+from simulations.problems import two_valued
+from tests.support.estimators import spelled
+from ustat_pg.baselines import ALIASES, BASELINES, baseline, parse, require_group
 from ustat_pg.engines import Distance, Estimator, GradientCell
 from ustat_pg.engines.base import RUNNABLE
 from ustat_pg.estimators import BASELINES as FUNCTIONS
+from ustat_pg.estimators import advantages
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import random_problem
 from ustat_pg.validation import InputError
+
+BINARY = two_valued([0.7, 0.2, 0.1], [1, 0, 0])
 
 each = pytest.mark.parametrize("record", BASELINES.values(), ids=BASELINES)
 REWARDS = np.random.default_rng(0).normal(size=(50, 4))
@@ -23,12 +28,31 @@ GIVEN = {
     "optimal_baseline": np.linspace(-1, 1, 50),
     "predicted_value": np.linspace(-1, 1, 50),
     "squared_norms": np.random.default_rng(1).uniform(0, 2, size=(50, 4)),
+    "best_table": np.linspace(0.2, 0.7, 4),
 }
+OF_OUTPUTS = ("squared_norms", "best_table")
+"""What is given output by output."""
+TABLES = ("best", "loo-table")
+"""Baselines that are made of a table, and take rewards 0 and 1 alone."""
+
+
+def rewards_for(record):
+    return (REWARDS > 0).astype(np.float64) if record.name in TABLES else REWARDS
+
+
+def weighed(record, rewards):
+    """Advantages of the outputs, (50, G)."""
+    size = rewards.shape[-1]
+    known = {
+        need: GIVEN[need][..., :size] if need in OF_OUTPUTS else GIVEN[need]
+        for need in record.needs
+    }
+    return advantages(spelled(record.name, size), rewards, **known)
 
 
 def subtracted(record, rewards):
     """The baselines of outputs, (50, G)."""
-    return rewards - FUNCTIONS[record.name](rewards, **{need: GIVEN[need] for need in record.needs})
+    return rewards - weighed(record, rewards)
 
 
 def test_each_record_has_a_function_and_each_function_a_record():
@@ -38,34 +62,35 @@ def test_each_record_has_a_function_and_each_function_a_record():
 @each
 def test_what_is_needed_is_what_the_function_takes(record):
     parameters = signature(FUNCTIONS[record.name]).parameters.values()
-    wanted = [each.name for each in parameters if each.kind == Parameter.KEYWORD_ONLY]
-    assert list(record.needs) == wanted
+    wanted = [
+        each.name
+        for each in parameters
+        if each.kind == Parameter.KEYWORD_ONLY and each.default is Parameter.empty
+    ]
+    assert [*record.needs, *(each for each in record.parameters if each != "...")] == wanted
 
 
 @each
 def test_the_least_group_is_the_least_that_the_function_takes(record):
     for size in (1, 2, 3):
-        known = {
-            need: value[:, :size] if need == "squared_norms" else value
-            for need, value in GIVEN.items()
-            if need in record.needs
-        }
+        rewards = rewards_for(record)[:, :size]
         if size >= record.least_group:
-            require_group(record.name, size)
-            assert FUNCTIONS[record.name](REWARDS[:, :size], **known).shape == (50, size)
+            require_group(spelled(record.name, size), size)
+            assert weighed(record, rewards).shape == (50, size)
             continue
         for refusal in (
-            lambda: require_group(record.name, size),  # noqa: B023
-            lambda: FUNCTIONS[record.name](REWARDS[:, :size], **known),  # noqa: B023
+            lambda: require_group(spelled(record.name, size), size),  # noqa: B023
+            lambda: weighed(record, rewards),  # noqa: B023
         ):
-            with pytest.raises(InputError, match=f"{record.name} needs a group of at least 2"):
+            with pytest.raises(InputError, match=f"{record.name}.* needs a group of at least 2"):
                 refusal()
 
 
 @each
 def test_only_a_function_of_the_prompt_ignores_the_rewards(record):
-    changed = np.allclose(subtracted(record, REWARDS), subtracted(record, REWARDS[::-1] ** 3))
-    assert changed == record.of_prompt
+    rewards = rewards_for(record)
+    same = np.allclose(subtracted(record, rewards), subtracted(record, rewards[::-1] ** 3))
+    assert same == record.of_prompt
 
 
 @each
@@ -83,10 +108,11 @@ def test_a_baseline_within_the_rewards_is(record):
 def test_an_estimate_of_pairs_centres_the_rewards_up_to_a_factor(record):
     if record.name not in RUNNABLE:
         return
-    estimator = Estimator(record.name, 0.3 if "constant" in record.needs else None)
+    estimator = Estimator(spelled(record.name, 3), 0.3 if "constant" in record.needs else None)
     factor = 1.0 if record.name == "group-mean" else 3 / 2
     centred = Estimator("centred", function=lambda z, _: factor * (z - z.mean(-1, keepdims=True)))
-    cell = GradientCell(random_problem(0, contexts=2), 3)
+    problem = BINARY if record.name in TABLES else random_problem(0, contexts=2)
+    cell = GradientCell(problem, 3)
     distance = cell.measure("exact", [Distance(estimator, centred)]).mean[0]
     assert (distance < 1e-25) == record.of_pairs
 
@@ -99,17 +125,58 @@ def test_a_closed_form_is_there_or_refused(record):
         known["constant"] = 0.3
     if "predicted_value" in record.needs:
         known["critic"] = np.zeros(len(moments))
+    name = spelled(record.name, 3)
     if record.closed_form:
-        assert gradient_mse(moments, record.name, 3, **known).mse > 0
-    else:
-        with pytest.raises(InputError, match=f"{record.name} has no closed form"):
-            gradient_mse(moments, record.name, 3, **known)
+        assert gradient_mse(moments, name, 3, **known).mse > 0
+        return
+    message = f"{record.name} has no closed form"
+    if record.by_count:
+        assert gradient_mse(BINARY.moments(), name, 3).mse > 0
+        message = f"{record.name} has a closed form for rewards that are 0 or 1"
+    with pytest.raises(InputError, match=message):
+        gradient_mse(moments, name, 3, **known)
 
 
 def test_aliases_lead_to_their_records():
-    assert ALIASES == {"rloo": "grpo", "reinforce": "vanilla"}
+    assert ALIASES == {
+        "rloo": "grpo",
+        "reinforce": "vanilla",
+        "dr-grpo": "group-mean",
+        "nemo": "others-std",
+    }
     for alias, name in ALIASES.items():
         assert baseline(alias) is baseline(name) is BASELINES[name]
     for unknown in ("RLOO", "", None, 3):
         with pytest.raises(InputError, match="is unknown: choose one of vanilla, grpo"):
             baseline(unknown)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("std", {}),
+        ("bayes:1,.5", {"successes": 1, "failures": 0.5}),
+        ("pass-at-k:2", {"k": 2}),
+        ("loo-table:.2,.7", {"values": (0.2, 0.7)}),
+    ],
+)
+def test_a_name_carries_numbers(name, numbers):
+    assert parse(name) == (BASELINES[name.partition(":")[0]], numbers)
+    assert baseline(name) is parse(name)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("bayes", "it is written bayes:successes,failures"),
+        ("bayes:1", "it is written bayes:successes,failures"),
+        ("bayes:1,2,3", "it is written bayes:successes,failures"),
+        ("bayes:1,x", "'x' is no number"),
+        ("loo-table", "it is written loo-table:values,..."),
+        ("grpo:1", "it is written grpo$"),
+        ("bayse:1,2", "unknown: choose one of vanilla, grpo"),
+    ],
+)
+def test_numbers_that_are_refused(name, message):
+    with pytest.raises(InputError, match=message):
+        parse(name)

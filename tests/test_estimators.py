@@ -10,7 +10,13 @@ from ustat_pg.baselines import baseline
 from ustat_pg.validation import InputError
 
 REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.25, -1.0, 2.0, 0.25]]
+BINARY = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
 NORMS = [[1.0, 2.0, 3.0, 4.0], [0.5, 0.5, 1.0, 0.0]]
+
+
+def over(divisor, *values):
+    return [value / divisor for value in values]
+
 
 # Row 0: the others' means are 1/6, 1/2, 1/2, 1/3; row 1: 5/12, 5/6, -1/6, 5/12.
 EXPECTED = {
@@ -36,7 +42,50 @@ EXPECTED = {
             [0.25 - 1.0, -1 - 2.125 / 1.5, 2.375, 0.25 - 1.625 / 2],
         ],
     ),
+    # The same with one reward of 1/2, of weight 1.
+    "shrunk-norm-weighted:1,0.5": (
+        {"squared_norms": NORMS},
+        [
+            [1 - 2.5 / 10, -3.5 / 9, -3.5 / 8, 0.5 - 1.5 / 7],
+            [0.25 - 2 / 2.5, -1 - 2.625 / 2.5, 2 - 0.125 / 2, 0.25 - 2.125 / 3],
+        ],
+    ),
+    # A quarter of 1/2 and three quarters of the others' mean.
+    "shrinkage:0.25,0.5": ({}, [[0.75, -0.5, -0.5, 0.125], [-0.1875, -1.75, 2.0, -0.1875]]),
+    # The others' sums are .5, 1.5, 1.5, 1; 1.25, 2.5, -.5, 1.25; one more and a half count as outputs.
+    "bayes:1,0.5": ({}, [[2 / 3, -5 / 9, -5 / 9, 1 / 18], [-0.25, -16 / 9, 17 / 9, -0.25]]),
+    # Means 3/8, deviations √11/8 and √73/8.
+    "std": ({}, [over(11**0.5, 5, -3, -3, 1), over(73**0.5, -1, -11, 13, -1)]),
+    "std-ddof1": (
+        {},
+        [over((44 / 3) ** 0.5, 5, -3, -3, 1), over((292 / 3) ** 0.5, -1, -11, 13, -1)],
+    ),
+    # Variances of the others: 1/12, 1/4, 1/4, 1/3; 327/144, 147/144, 75/144, 327/144.
+    "others-std": (
+        {},
+        [
+            [5 / 6 * 12**0.5, -1.0, -1.0, 3**0.5 / 6],
+            [-2 / 327**0.5, -22 / 147**0.5, 26 / 75**0.5, -2 / 327**0.5],
+        ],
+    ),
+    "maxrl": ({}, [over(3, 5, -3, -3, 1), over(3, -1, -11, 13, -1)]),
+    # Greatest of two, own with another less two others: 1 - 1/3, 1/2 - 5/6, again, 2/3 - 2/3;
+    # 5/6 - 17/12, again, 2 - 1/4, 5/6 - 17/12.
+    "pass-at-k:2": ({}, [[4 / 3, -2 / 3, -2 / 3, 0.0], [-7 / 6, -7 / 6, 3.5, -7 / 6]]),
+    # Of the binary rewards: the others have 1, 2, 2, 1; 1, 1, 0, 1 successes.
+    "loo-table:.2,.3,.6,.7": ({}, [[0.7, -0.6, -0.6, 0.7], [-0.3, -0.3, 0.8, -0.3]]),
+    "best": (
+        {"best_table": (0.2, 0.3, 0.6, 0.7)},
+        [[0.7, -0.6, -0.6, 0.7], [-0.3, -0.3, 0.8, -0.3]],
+    ),
 }
+
+TABLES = ("loo-table:.2,.3,.6,.7", "best")
+
+
+def rewards_for(name):
+    """What the advantages in ``EXPECTED`` are of."""
+    return BINARY if name in TABLES else REWARDS
 
 
 def libraries():
@@ -60,13 +109,13 @@ def maker(library, single=False):
 def known(name, make):
     """The keyword argument of a baseline, arrays made by ``make``."""
     return {
-        key: value if isinstance(value, float) else make(value)
+        key: make(value) if isinstance(value, list) else value
         for key, value in EXPECTED[name][0].items()
     }
 
 
 def test_every_baseline_is_covered():
-    assert set(EXPECTED) == set(estimators.BASELINES)
+    assert {baseline(name).name for name in EXPECTED} == set(estimators.BASELINES)
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
@@ -74,7 +123,7 @@ def test_every_baseline_is_covered():
 @pytest.mark.parametrize("name", EXPECTED)
 def test_advantages_by_hand_in_every_library(name, library, single):
     make = maker(library, single)
-    rewards = make(REWARDS)
+    rewards = make(rewards_for(name))
     found = estimators.advantages(name, rewards, **known(name, make))
     assert type(found) is type(rewards)
     assert found.dtype == rewards.dtype
@@ -93,7 +142,7 @@ def test_advantages_stay_on_the_device_of_the_rewards(name):
     def make(values):
         return strict.asarray(values, dtype=strict.float64, device=device)
 
-    found = estimators.advantages(name, make(REWARDS), **known(name, make))
+    found = estimators.advantages(name, make(rewards_for(name)), **known(name, make))
     assert found.device == device
     on_host = strict.asarray(found, device=strict.Device("CPU_DEVICE"))
     assert np.allclose(np.asarray(on_host), EXPECTED[name][1], rtol=0, atol=1e-14)
@@ -123,7 +172,7 @@ def test_half_precision_tensors_are_served(name, half):
     def make(values):
         return torch.tensor(values, dtype=dtype)
 
-    found = estimators.advantages(name, make(REWARDS), **known(name, make))
+    found = estimators.advantages(name, make(rewards_for(name)), **known(name, make))
     assert found.dtype == dtype
     assert np.allclose(found.to(torch.float64).numpy(), EXPECTED[name][1], atol=0.05)
 
@@ -136,23 +185,29 @@ def test_gradients_flow_through_scores_in_torch():
     assert scores.grad.tolist() == [[0.5] * 3, [-0.5] * 3]
 
 
+SHARED = ("constant", "best_table")
+"""What is one for all prompts."""
+
+
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_leading_axes_are_batches(name, shape):
     generator = np.random.default_rng(0)
     rewards = generator.normal(size=(*shape, 4))
+    if name in TABLES:
+        rewards = (rewards > 0).astype(np.float64)
     key = next(iter(EXPECTED[name][0]), None)
     extra = {}
     if key == "squared_norms":
         extra = {key: generator.exponential(size=rewards.shape)}
-    elif key == "constant":
-        extra = {key: 0.5}
+    elif key in SHARED:
+        extra = {key: EXPECTED[name][0][key]}
     elif key is not None:
         extra = {key: generator.normal(size=shape)}
     found = estimators.advantages(name, rewards, **extra)
     assert found.shape == rewards.shape
     for where in np.ndindex(*shape):
-        one = {k: v if k == "constant" else np.asarray(v[where]) for k, v in extra.items()}
+        one = {k: v if k in SHARED else np.asarray(v[where]) for k, v in extra.items()}
         assert np.allclose(found[where], estimators.advantages(name, rewards[where], **one))
 
 
@@ -200,6 +255,22 @@ WRONG = {
     "two constants": ("constant", {"constant": np.zeros(2)}, "one number"),
     "one too many": ("oracle", {"value": 0.0, "temperature": 1.0}, "temperature"),
     "not its own": ("grpo", {"value": 0.5}, "value"),
+    "a table too short": ("loo-table:.2,.7", {}, "2 values: a group of 4 needs as many"),
+    "a best table too short": ("best", {"best_table": [0.5]}, "1 values: a group of 4"),
+    "a table of rewards that are not 0 or 1": (TABLES[0], {}, "rewards that are 0 or 1"),
+    "more attempts than outputs": ("pass-at-k:5", {}, "at least k = 5: group size is 4"),
+    "no attempt": ("pass-at-k:0", {}, "k is 0"),
+    "half an attempt": ("pass-at-k:1.5", {}, "k is 1.5"),
+    "no prior successes": ("bayes:0,1", {}, "successes is 0"),
+    "no prior failures": ("bayes:1,-1", {}, "failures is -1"),
+    "too much shrinkage": ("shrinkage:1.5,0", {}, "amount of shrinkage is 1.5"),
+    "too little shrinkage": ("shrinkage:-1,0", {}, "amount of shrinkage is -1"),
+    "a prior mean of NaN": ("shrinkage:.5,nan", {}, "mean value holds nan"),
+    "a prior weight below 0": (
+        "shrunk-norm-weighted:-1,0",
+        {"squared_norms": np.ones((2, 4))},
+        "prior weight is -1",
+    ),
     "norms in lists": ("norm-weighted", {"squared_norms": NORMS}, "squared_norms"),
     "norms too few": (
         "norm-weighted",
@@ -283,7 +354,7 @@ def test_other_libraries_rewards_are_refused_too(library):
 
 def test_equal_rewards_teach_nothing():
     equal = np.full((5, 4), 0.5)
-    for name in ("grpo", "group-mean"):
+    for name in ("grpo", "group-mean", "std", "std-ddof1", "others-std", "maxrl", "pass-at-k:2"):
         assert not estimators.advantages(name, equal).any()
     assert not estimators.norm_weighted(equal, squared_norms=np.full((5, 4), 2.0)).any()
 
@@ -327,7 +398,7 @@ def test_aliases():
     assert baseline("reinforce").name == "vanilla"
     assert np.array_equal(estimators.advantages("rloo", rewards), estimators.grpo(rewards))
     assert np.array_equal(estimators.advantages("reinforce", rewards), rewards)
-    assert all(baseline(name).name == name for name in estimators.BASELINES)
+    assert np.array_equal(estimators.advantages("dr-grpo", rewards), estimators.group_mean(rewards))
 
 
 @pytest.mark.parametrize("library", libraries())
@@ -358,8 +429,75 @@ def test_a_gradient_refuses_what_does_not_match(scores, advantages):
 
 
 def test_rewards_are_left_alone():
-    rewards = np.asarray(REWARDS)
-    before = rewards.copy()
     for name in EXPECTED:
+        rewards = np.asarray(rewards_for(name))
+        before = rewards.copy()
         estimators.advantages(name, rewards, **known(name, np.asarray))
-    assert np.array_equal(rewards, before)
+        assert np.array_equal(rewards, before)
+
+
+# What no list by hand says of the estimators that people run.
+
+
+@pytest.mark.parametrize("library", libraries())
+def test_a_group_without_spread_is_silent_whatever_rounding_says(library):
+    """The mean of three times .1 is not .1: a deviation of 1e-17 would make advantages of 1."""
+    make = maker(library)
+    for name in ("std", "std-ddof1", "others-std"):
+        assert not np.asarray(estimators.advantages(name, make([0.1, 0.1, 0.1]))).any()
+    alone = np.asarray(estimators.others_standardised(make([0.1, 0.1, 0.1, 0.7])))
+    assert alone[3] == pytest.approx(0.6, rel=1e-14)  # the others have no spread: undivided
+    assert alone[0] == pytest.approx(-0.2 / 0.12**0.5, rel=1e-14)
+    assert not np.asarray(estimators.maxrl(make([0.0, 0.0]))).any()
+    assert not np.asarray(estimators.maxrl(make([-1.0, 0.5]))).any()
+
+
+def test_a_group_of_one_teaches_a_normalised_estimator_nothing():
+    one = np.array([[2.0], [3.0]])
+    for function in (estimators.standardised, estimators.unbiased_std, estimators.maxrl):
+        assert not function(one).any()
+    assert np.array_equal(estimators.pass_at_k(one, k=1), one)
+    assert estimators.bayes(np.ones((1, 1)), successes=1, failures=1).tolist() == [[0.5]]
+
+
+def test_epsilon_is_added_to_the_deviation():
+    rewards = np.array([1.0, 0.0])
+    assert estimators.standardised(rewards, epsilon=0.5).tolist() == [0.5, -0.5]
+    for words in ({"ddof": 2}, {"epsilon": -1.0}, {"epsilon": np.nan}):
+        with pytest.raises(InputError, match=next(iter(words))):
+            estimators.standardised(rewards, **words)
+
+
+def test_a_weight_of_none_is_no_prior_and_a_great_one_is_a_constant():
+    rewards = np.asarray(REWARDS)
+    for weight, expected in (
+        (0.0, estimators.norm_weighted(rewards, squared_norms=np.asarray(NORMS))),
+        (1e18, rewards - 0.5),
+    ):
+        found = estimators.shrunk_norm_weighted(
+            rewards, squared_norms=np.asarray(NORMS), prior_weight=weight, mean_value=0.5
+        )
+        assert np.allclose(found, expected, rtol=0, atol=1e-14)
+    for amount, expected in ((0.0, estimators.grpo(rewards)), (1.0, rewards - 0.5)):
+        found = estimators.shrinkage(rewards, amount=amount, mean_value=0.5)
+        assert np.allclose(found, expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("library", libraries())
+def test_a_table_by_counts_by_hand(library):
+    make = maker(library)
+    tables = {"successes": make([9.0, 1.0, 2.0]), "failures": make([-3.0, -4.0, 9.0])}
+    found = estimators.count_table(make([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]), **tables)
+    assert np.asarray(found).tolist() == [[-3.0, -3.0], [1.0, -4.0], [2.0, 2.0]]
+    with pytest.raises(
+        InputError, match=r"failures has shape \(2,\): a group of 2 needs .* \(3,\)"
+    ):
+        estimators.count_table(make([1.0, 0.0]), **{**tables, "failures": make([0.0, 0.0])})
+    with pytest.raises(InputError, match="rewards that are 0 or 1"):
+        estimators.count_table(make([1.0, 0.5]), **tables)
+
+
+def test_a_table_of_another_library_is_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(InputError, match="one library"):
+        estimators.count_table(torch.ones(2), successes=np.zeros(3), failures=np.zeros(3))

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ustat_pg.baselines import BASELINES
 from ustat_pg.engines import Estimator
 from ustat_pg.engines.base import RUNNABLE
 
-__all__ = ["EACH", "WITH_RANGE"]
+__all__ = ["EACH", "WITH_RANGE", "spelled"]
 
-EACH = [Estimator(name, 0.3 if "constant" in BASELINES[name].needs else None) for name in RUNNABLE]
-"""One estimator a baseline."""
+NUMBERS: dict[str, Callable[[int], tuple[float, ...]]] = {
+    "shrinkage": lambda size: (0.25, 0.5),
+    "bayes": lambda size: (1, 0.5),
+    "shrunk-norm-weighted": lambda size: (1, 0.5),
+    "pass-at-k": lambda size: (min(2, size),),
+    "loo-table": lambda size: (0.2, 0.3, 0.6, 0.7)[:size],
+}
+"""Numbers that a name carries, in groups of up to 4."""
+
+
+def spelled(name: str, size: int = 4) -> str:
+    """A baseline's name with numbers, if it takes any."""
+    numbers = NUMBERS.get(name, lambda size: ())(size)
+    return ":".join((name, ",".join(map(str, numbers)))) if numbers else name
+
+
+EACH = [
+    Estimator(spelled(name), 0.3 if "constant" in BASELINES[name].needs else None)
+    for name in RUNNABLE
+    if name != "loo-table"
+]
+"""One estimator a baseline, of those that take groups of any size."""
 
 WITH_RANGE = [
     each

@@ -14,7 +14,7 @@ from math import comb
 from array_api_compat import device
 
 from ..validation import InputError, finite_array, integer, number
-from .arrays import Array, namespace, rewards_of
+from .arrays import Array, require_beside, rewards_of
 
 __all__ = [
     "best",
@@ -193,7 +193,7 @@ def count_table(rewards: Array, *, successes: Array, failures: Array) -> Array:
         advantages (..., G).
 
     Raises:
-        InputError: rewards that are not 0 or 1, or tables of another length.
+        InputError: rewards that are not 0 or 1, or tables of another length or library.
 
     >>> import numpy as np
     >>> count_table(np.array([1.0, 0.0]), successes=np.array([0.0, 1.0, 0.0]), failures=np.zeros(3))
@@ -204,7 +204,7 @@ def count_table(rewards: Array, *, successes: Array, failures: Array) -> Array:
         raise InputError("a table by counts takes rewards that are 0 or 1")
     size = rewards.shape[-1]
     for name, table in (("successes", successes), ("failures", failures)):
-        namespace(name, table)
+        require_beside(f"the table of {name}", table, xp)
         if tuple(table.shape) != (size + 1,):
             raise InputError(
                 f"the table of {name} has shape {tuple(table.shape)}: a group of {size} needs "
