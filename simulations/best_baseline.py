@@ -42,11 +42,6 @@ SAME_GROUP = "the best group is grpo's"
 RIVALS = (NO_GAIN, ORACLE, RATES, SAME_GROUP)
 
 
-def named(table: np.ndarray) -> str:
-    """The name of the estimator that subtracts a table, (G,)."""
-    return "loo-table:" + ",".join(repr(value) for value in table.tolist())
-
-
 def by_rates(m: Moments, group_size: int) -> str:
     """The best table of prompts with these pass rates, were all norms alike and gradients small."""
     one, zero = np.ones(len(m)), np.zeros(len(m))
@@ -54,7 +49,7 @@ def by_rates(m: Moments, group_size: int) -> str:
     alike = changed(
         m, fisher_trace=one, norm_advantage=zero, norm_squared_advantage=variance, gradient_sq=zero
     )
-    return named(best_table(alike, group_size).baseline)
+    return best_table(alike, group_size).spec
 
 
 def claim(suite: Suite) -> Claim:
@@ -79,7 +74,7 @@ def _errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     errors = {
         name: gradient_mse(moments, name, group_size).mse for name in ("best", "grpo", "oracle")
     }
-    best = mse_of(named(best_table(moments, group_size).baseline))
+    best = mse_of(best_table(moments, group_size).spec)
     wrong = {NO_GAIN: errors["grpo"], ORACLE: errors["oracle"]}
     wrong[RATES] = gradient_mse(moments, by_rates(moments, group_size), group_size).mse
     yield entry.check(
@@ -111,7 +106,7 @@ def splits(
     sizes = [size for size in range(2, budget + 1) if budget % size == 0]
     grpo = {size: Split(entry, budget, size, schedule, step) for size in sizes}
     best = {
-        size: replace(split, baseline=named(best_table(moments, size).baseline))
+        size: replace(split, baseline=best_table(moments, size).spec)
         for size, split in grpo.items()
     }
     return grpo, best
@@ -150,7 +145,7 @@ def curves(suite: Suite) -> Iterator[Point]:
         unit = gradient_mse(moments, "oracle", group_size).mse
         cell = GradientCell(entry.problem, group_size)
         names = {"grpo": "grpo", "bayes": "bayes:1,1"}
-        names["best table"] = named(best_table(moments, group_size).baseline)
+        names["best table"] = best_table(moments, group_size).spec
         for series, name in names.items():
             value = gradient_mse(moments, name, group_size).mse
             measured = Linear(cell, ((mse_of(name), 1 / unit),))

@@ -60,6 +60,7 @@ BASELINES = {
         Baseline("shrinkage", parameters=("amount", "mean_value"), least_group=2, by_count=True),
         Baseline("bayes", parameters=("successes", "failures"), by_count=True),
         Baseline("best", needs=("best_table",), by_count=True),
+        Baseline("count-table", parameters=("values", "..."), by_count=True),
         Baseline("loo-table", parameters=("values", "..."), by_count=True),
         Baseline(
             "shrunk-norm-weighted",

@@ -14,6 +14,7 @@ from ustat_pg.problems import (
     SoftmaxBandit,
     digits_problem,
     example_problem,
+    labelled_problem,
     problem_from_mapping,
     random_problem,
 )
@@ -213,6 +214,27 @@ class Bandits:
         entries = [self.skewed, self.balanced]
         for entry in (*self.strong(), *self.rates(), self.digits):
             entries += prompts(entry, few)
+        return entries
+
+    @cached_property
+    def iris(self) -> BanditEntry:
+        """Real data: 150 prompts, 3 arms, d = 15."""
+        from sklearn.datasets import load_iris
+
+        data = load_iris()
+        return Entry("iris", "real", labelled_problem(data.data / 8.0, data.target, 0.7))
+
+    @cached_property
+    def lopsided(self) -> list[BanditEntry]:
+        """Single prompts of rewards 0 and 1 and at most four outcomes, pass rates not near one half."""
+        entries = [self.skewed, self.balanced]
+        for entry in (*self.rates(), self.iris):
+            value = entry.problem.moments().value
+            within = np.flatnonzero((np.abs(value - 0.5) > 0.2) & (np.abs(value - 0.5) < 0.4))
+            for x in within[[0, -1]] if len(within) > 1 else within:
+                entries.append(
+                    Entry(f"{entry.name}[{x}]", entry.origin, entry.problem.restrict([int(x)]))
+                )
         return entries
 
     @cached_property

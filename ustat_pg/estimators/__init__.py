@@ -80,6 +80,7 @@ BASELINES: dict[str, Callable[..., Array]] = {
     "shrinkage": shrinkage,
     "bayes": bayes,
     "best": best,
+    "count-table": count_table,
     "loo-table": loo_table,
     "shrunk-norm-weighted": shrunk_norm_weighted,
     "std": standardised,

@@ -14,7 +14,7 @@ from math import comb
 from array_api_compat import device
 
 from ..validation import InputError, finite_array, integer, number
-from .arrays import Array, require_beside, rewards_of
+from .arrays import Array, rewards_of
 
 __all__ = [
     "best",
@@ -179,42 +179,43 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
     return attempts * (with_own - without)
 
 
-def count_table(rewards: Array, *, successes: Array, failures: Array) -> Array:
+def count_table(rewards: Array, *, values: Sequence[float]) -> Array:
     """A table by the number n of successes in the group: Aᵢ = a₁(n) where zᵢ = 1, a₀(n) where zᵢ = 0.
 
     With rewards 0 and 1 every critic-free estimator is one (count_advantages).
 
     Arguments:
         rewards: (..., G), each 0 or 1.
-        successes: a₁(0), ..., a₁(G), (G+1,); a₁(0) is not used.
-        failures: a₀(0), ..., a₀(G), (G+1,); a₀(G) is not used.
+        values: a₁(1), ..., a₁(G), then a₀(0), ..., a₀(G-1), 2 G numbers.
 
     Returns:
         advantages (..., G).
 
     Raises:
-        InputError: rewards that are not 0 or 1, or tables of another length or library.
+        InputError: rewards that are not 0 or 1, or a table of another length.
 
     >>> import numpy as np
-    >>> count_table(np.array([1.0, 0.0]), successes=np.array([0.0, 1.0, 0.0]), failures=np.zeros(3))
-    array([1., 0.])
+    >>> count_table(np.array([1.0, 0.0]), values=[0.7, 0.0, 0.0, -0.2])
+    array([ 0.7, -0.2])
     """
-    xp = rewards_of(rewards, "loo-table")
+    xp = rewards_of(rewards, "count-table")
     if not bool(xp.all((rewards == 0) | (rewards == 1))):
         raise InputError("a table by counts takes rewards that are 0 or 1")
     size = rewards.shape[-1]
-    for name, table in (("successes", successes), ("failures", failures)):
-        require_beside(f"the table of {name}", table, xp)
-        if tuple(table.shape) != (size + 1,):
-            raise InputError(
-                f"the table of {name} has shape {tuple(table.shape)}: a group of {size} needs "
-                f"one number for each count, ({size + 1},)"
-            )
+    table = finite_array("values", values, 1)
+    if len(table) != 2 * size:
+        raise InputError(
+            f"the table has {len(table)} values: a group of {size} needs {2 * size}, those of "
+            "successes first"
+        )
     count = xp.astype(xp.sum(rewards, axis=-1), xp.int64)
     flat = xp.reshape(count, (-1,))
     won, lost = (
-        xp.reshape(xp.take(xp.astype(table, rewards.dtype), flat), (*count.shape, 1))
-        for table in (successes, failures)
+        xp.reshape(
+            xp.take(xp.asarray(each, dtype=rewards.dtype, device=device(rewards)), flat),
+            (*count.shape, 1),
+        )
+        for each in ([0.0, *table[:size]], [*table[size:], 0.0])
     )
     return xp.where(rewards == 1, won, lost)
 
@@ -239,14 +240,13 @@ def loo_table(rewards: Array, *, values: Sequence[float]) -> Array:
     >>> loo_table(np.array([1.0, 0.0]), values=[0.25, 0.75])
     array([ 0.75, -0.75])
     """
-    xp = rewards_of(rewards, "loo-table")
+    rewards_of(rewards, "loo-table")
     table = finite_array("values", values, 1)
     if len(table) != rewards.shape[-1]:
         raise InputError(
             f"the table has {len(table)} values: a group of {rewards.shape[-1]} needs as many"
         )
-    padded = xp.asarray([0.0, *table, 0.0], dtype=rewards.dtype, device=device(rewards))
-    return count_table(rewards, successes=1 - padded[:-1], failures=-padded[1:])
+    return count_table(rewards, values=[*(1 - table), *-table])
 
 
 def best(rewards: Array, *, best_table: Sequence[float]) -> Array:

@@ -46,6 +46,7 @@ from .mse import (
     oracle_beats_vanilla,
     oracle_ratio,
 )
+from .normalised import normalised_distance, normalised_limit, normalised_limit_of
 from .runs import epoch_gap, linear_gap, one_step_gap
 from .suboptimality import bound_curve, constant_bound, constant_floor, decay_constant
 
@@ -85,6 +86,9 @@ __all__ = [
     "mean_gradient",
     "minimum_variance_gain",
     "mse_constants",
+    "normalised_distance",
+    "normalised_limit",
+    "normalised_limit_of",
     "one_step_gap",
     "optimal_group_size",
     "oracle_beats_vanilla",

@@ -86,6 +86,12 @@ class CountTable:
         return -self.failures[:-1]
 
     @property
+    def spec(self) -> str:
+        """The name under which estimators and engines take the table."""
+        numbers = [*self.successes[1:], *self.failures[:-1]]
+        return "count-table:" + ",".join(repr(float(number)) for number in numbers)
+
+    @property
     def unbiased(self) -> bool:
         """Whether the estimator is unbiased for the gradient of the expected reward: δ = 1."""
         return bool(np.allclose(self.delta, 1.0, rtol=0, atol=1e-12))
@@ -100,6 +106,22 @@ class CountTable:
         if (p > 1).any():
             raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
         return _binomial(self.group_size - 1, p) @ self.delta
+
+    def scaled(self, factor: float) -> CountTable:
+        """The advantages times a factor."""
+        return CountTable(factor * self.successes, factor * self.failures)
+
+    def less(self, other: CountTable) -> CountTable:
+        """The differences of two tables of groups of one size: of their estimates on the same draws.
+
+        >>> count_table("std", 3).less(count_table("grpo", 3).scaled(2**0.5)).delta.round(12)
+        array([0., 0., 0.])
+        """
+        if other.group_size != self.group_size:
+            raise InputError(
+                f"tables of groups of {self.group_size} and {other.group_size}: one size is needed"
+            )
+        return CountTable(self.successes - other.successes, self.failures - other.failures)
 
     def second_moments(self, moments: Moments) -> Array:
         """E‖ĝ‖² of one prompt's group, (X,)."""
@@ -229,6 +251,12 @@ def _shrinkage(size: int, amount: float, mean_value: float) -> tuple[Any, Any]:
     return _of_baseline((1 - amount) * _others(size) / (size - 1) + amount * mean_value)
 
 
+def _count_table(size: int, values: tuple[float, ...]) -> tuple[Any, Any]:
+    if len(values) != 2 * size:
+        raise InputError(f"the table has {len(values)} values: a group of {size} needs {2 * size}")
+    return np.append(0.0, values[:size]), np.append(values[size:], 0.0)
+
+
 def _loo_table(size: int, values: tuple[float, ...]) -> tuple[Any, Any]:
     if len(values) != size:
         raise InputError(f"the table has {len(values)} values: a group of {size} needs as many")
@@ -281,6 +309,7 @@ TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
     "group-mean": _group_mean,
     "shrinkage": _shrinkage,
     "bayes": _bayes,
+    "count-table": _count_table,
     "loo-table": _loo_table,
     "std": _std,
     "std-ddof1": _std_ddof1,

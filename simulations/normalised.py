@@ -1,0 +1,128 @@
+"""Lemma 11: advantages over the group's standard deviation tend to the U-statistic with kernel h/σ(x).
+
+Checked at single prompts with rewards 0 and 1, whose pass rates are not near ½: the distance to the
+leave-one-out estimate over σ falls as 1/G, so that there is a limit, and no faster, so that the two
+are not equivalent at the scale √G; G times the distance is what the delta method says; and G times
+the error about g/σ is tr Σ/σ² less what estimating the deviation gives back.
+
+Falsified by another slope, or by a scaled error that misses its limit by more than the exact formula
+at that G does.
+
+Cost: half a million groups of up to 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ustat_pg.checks import equal
+from ustat_pg.engines import Distance, Estimator, GradientCell
+from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
+from ustat_pg.predictions import (
+    CountTable,
+    count_table,
+    normalised_distance,
+    normalised_limit,
+)
+
+from .problems import BanditEntry, Suite, mse_of
+
+STEM = "normalised"
+
+EQUIVALENT = "equivalent at the scale √G"
+NO_LIMIT = "no limit: the deviation stays random"
+NAIVE = "tr Σ/σ²: estimating σ costs nothing"
+UNDIVIDED = "the limit is that of grpo itself"
+RIVALS = (EQUIVALENT, NO_LIMIT, NAIVE, UNDIVIDED)
+
+STD = Estimator("std")
+LARGE = 64
+"""The group size that stands for a large one: 10⁴ to 10⁵ groups of three or four outcomes."""
+
+
+def over_deviation(entry: BanditEntry, group_size: int) -> CountTable:
+    """The leave-one-out estimate divided by the reward's true deviation."""
+    square = float(entry.problem.moments().reward_variance[0])
+    return count_table("grpo", group_size).scaled(square**-0.5)
+
+
+def distance(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
+    """E‖ĝ_std - ĝ_grpo/σ‖²: what is measured, and its value at that G."""
+    limit = over_deviation(entry, group_size)
+    apart = count_table("std", group_size).less(limit)
+    cell = GradientCell(entry.problem, group_size)
+    measured = mean_of(cell, Distance(STD, Estimator(limit.spec)))
+    return measured, float(apart.second_moments(entry.problem.moments())[0])
+
+
+def error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
+    """G E‖ĝ_std - g/σ‖²: what is measured, and its value at that G.
+
+    ‖ĝ - c g‖² = c ‖ĝ - g‖² + (1-c) ‖ĝ‖² + (c² - c) ‖g‖², and ‖ĝ‖ is the distance from an estimate of 0.
+    """
+    moments = entry.problem.moments()
+    c, square = float(moments.reward_variance[0]) ** -0.5, moments.mean_gradient_sq
+    table = count_table("std", group_size)
+    nothing = Estimator(table.scaled(0.0).spec)
+    terms = ((mse_of("std"), group_size * c), (Distance(STD, nothing), group_size * (1 - c)))
+    cell = GradientCell(entry.problem, group_size)
+    measured = Linear(cell, terms, group_size * (c * c - c) * square)
+    mean = float(table.weight(moments.value)[0])
+    value = float(table.second_moments(moments)[0]) + (c * c - 2 * c * mean) * square
+    return measured, group_size * value
+
+
+def claim(suite: Suite) -> Claim:
+    """The slope of the distance, and both limits, at single prompts."""
+    checks: list[Check] = []
+    for entry in suite.lopsided:
+        checks += _checks(entry)
+    return Claim(STEM, RIVALS, tuple(checks))
+
+
+def _checks(entry: BanditEntry) -> Iterator[Check]:
+    moments = entry.problem.moments()
+    sizes = (LARGE // 4, LARGE // 2, LARGE)
+    points, values = zip(*(distance(entry, size) for size in sizes), strict=True)
+    abscissae = tuple(np.log(sizes).tolist())
+    slope = float(np.polyfit(abscissae, np.log(values), 1)[0])
+    yield entry.check(
+        f"G={sizes[0]} to {LARGE}: slope of the distance",
+        LogSlope(abscissae, points, values),
+        equal(slope, {EQUIVALENT: -2.0, NO_LIMIT: 0.0}),
+    )
+    limit = float(normalised_distance(moments)[0])
+    ((quantity, _),) = points[-1].weights
+    yield entry.check(
+        f"G={LARGE}: distance",
+        Linear(points[-1].cell, ((quantity, LARGE),)),
+        equal(limit, {EQUIVALENT: 0.0}, digits=abs(LARGE * values[-1] - limit)),
+    )
+    measured, value = error(entry, LARGE)
+    limit = float(normalised_limit(moments)[0])
+    sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
+    wrong = {NAIVE: sigma / float(moments.reward_variance[0]), UNDIVIDED: sigma}
+    yield entry.check(
+        f"G={LARGE}: error about g/σ",
+        measured,
+        equal(limit, wrong, digits=abs(value - limit)),
+    )
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """G times the error about g/σ against G, its limit and the naive one, on two problems."""
+    for entry in (suite.skewed, suite.balanced):
+        moments = entry.problem.moments()
+        sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
+        lines = {
+            "limit": float(normalised_limit(moments)[0]),
+            f"rival: {NAIVE}": sigma / float(moments.reward_variance[0]),
+        }
+        for group_size in (2, 4, 8, 16, 32, 64, 128, 256):
+            at = {"problem": entry.name, "group_size": group_size}
+            measured, value = error(entry, group_size)
+            yield Point(STEM, "std", at, value, measured if group_size <= LARGE else None)
+            for series, line in lines.items():
+                yield Point(STEM, series, at, line)

@@ -1,0 +1,103 @@
+"""The estimator normalised by the group's standard deviation, as the group grows (Lemma 11, normalised).
+
+It tends to the U-statistic with kernel h/σ(x), the leave-one-out estimate over the reward's true
+deviation. That is consistency: at the scale √G the two differ, since the deviation is estimated from
+the same group. With a = z - V and the delta method,
+
+    lim G E‖ĝ_std - ĝ_grpo/σ‖² = ‖g‖² (E a⁴ - σ⁴)/(4 σ⁶)
+    lim G E‖ĝ_std - g/σ‖²      = tr Cov( s a/σ - g a²/(2σ³) )
+
+At finite G and with rewards 0 and 1 both are exact: :mod:`ustat_pg.predictions.count_tables`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..moments import Moments
+from ..validation import InputError, finite_array, probabilities
+from .count_tables import require_binary
+
+__all__ = ["normalised_distance", "normalised_limit", "normalised_limit_of"]
+
+Array = NDArray[np.float64]
+
+
+def _variance(moments: Moments, what: str) -> Array:
+    require_binary(moments, what)
+    if not (moments.reward_variance > 0).all():
+        raise InputError("a prompt that is always or never solved has no deviation to divide by")
+    return moments.reward_variance
+
+
+def normalised_distance(moments: Moments) -> Array:
+    """lim G E‖ĝ_std - ĝ_grpo/σ‖² of each prompt, ‖g‖² (1-2p)²/(4 σ⁴), (X,), rewards 0 and 1.
+
+    Arguments:
+        moments: of the problem.
+
+    Raises:
+        InputError: rewards that are not 0 or 1, or a prompt without variance.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> normalised_distance(coin.moments())
+    array([0.])
+    """
+    square = _variance(moments, "the distance")
+    return moments.gradient_sq * (1 - 2 * moments.value) ** 2 / (4 * square**2)
+
+
+def normalised_limit(moments: Moments) -> Array:
+    """lim G E‖ĝ_std - g/σ‖² of each prompt, tr Σ/σ² - (3/4) ‖g‖² (1-2p)²/σ⁴, (X,), rewards 0 and 1.
+
+    Arguments and errors as for :func:`normalised_distance`.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> arms = SoftmaxBandit.linear([1.0], [[[1.0], [0.0]]], [-2.1972245773362196], [[[1.0], [0.0]]],
+    ...                             [[[1.0], [1.0]]])
+    >>> normalised_limit(arms.moments()).round(6)
+    array([0.16])
+    """
+    square = _variance(moments, "the limit")
+    naive = (moments.norm_squared_advantage - moments.gradient_sq) / square
+    return naive - 0.75 * moments.gradient_sq * (1 - 2 * moments.value) ** 2 / square**2
+
+
+def normalised_limit_of(probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike) -> float:
+    """lim G E‖ĝ_std - g/σ‖² of one prompt whatever its rewards, tr Cov(s a/σ - g a²/(2σ³)).
+
+    It may exceed tr Cov(s a)/σ²: rewards that are nearly always in the middle of their range have a
+    deviation that a group knows badly.
+
+    Arguments:
+        probs: of the outcomes of one rollout, (M,).
+        rewards: of the outcomes, (M,).
+        scores: ∇ log π of the outcomes, (M, d); their mean is 0.
+
+    Raises:
+        InputError: shapes that do not match, or rewards without variance.
+
+    >>> features = np.array([[1.0], [-1.0], [0.0]])
+    >>> probs = np.array([0.495, 0.495, 0.01])
+    >>> round(normalised_limit_of(probs, [0.6, 0.4, 0.0], features - probs @ features), 3)
+    0.865
+    """
+    chances, values = probabilities("probs", probs, 1), finite_array("rewards", rewards, 1)
+    matrix = finite_array("scores", scores, 2)
+    if not len(chances) == len(values) == len(matrix):
+        raise InputError(
+            f"{len(chances)} probabilities, {len(values)} rewards and {len(matrix)} scores: one of "
+            "each is needed for each outcome"
+        )
+    advantage = values - chances @ values
+    square = chances @ advantage**2
+    if not square > 0:
+        raise InputError("rewards without variance have no deviation to divide by")
+    deviation = square**0.5
+    gradient = (chances * advantage) @ matrix
+    influence = matrix * (advantage / deviation)[:, None]
+    influence = influence - np.outer(advantage**2, gradient) / (2 * deviation**3)
+    centred = influence - chances @ influence
+    return float(chances @ (centred**2).sum(axis=1))
