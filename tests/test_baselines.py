@@ -32,7 +32,7 @@ GIVEN = {
 }
 OF_OUTPUTS = ("squared_norms", "best_table")
 """What is given output by output."""
-TABLES = ("best", "loo-table")
+TABLES = ("best", "count-table", "loo-table")
 """Baselines that are made of a table, and take rewards 0 and 1 alone."""
 
 

@@ -74,13 +74,18 @@ EXPECTED = {
     "pass-at-k:2": ({}, [[4 / 3, -2 / 3, -2 / 3, 0.0], [-7 / 6, -7 / 6, 3.5, -7 / 6]]),
     # Of the binary rewards: the others have 1, 2, 2, 1; 1, 1, 0, 1 successes.
     "loo-table:.2,.3,.6,.7": ({}, [[0.7, -0.6, -0.6, 0.7], [-0.3, -0.3, 0.8, -0.3]]),
+    # Of the binary rewards: 2 and 1 successes in the group.
+    "count-table:.9,.8,.6,.5,-.1,-.2,-.3,-.4": (
+        {},
+        [[0.8, -0.3, -0.3, 0.8], [-0.2, -0.2, 0.9, -0.2]],
+    ),
     "best": (
         {"best_table": (0.2, 0.3, 0.6, 0.7)},
         [[0.7, -0.6, -0.6, 0.7], [-0.3, -0.3, 0.8, -0.3]],
     ),
 }
 
-TABLES = ("loo-table:.2,.3,.6,.7", "best")
+TABLES = ("loo-table:.2,.3,.6,.7", "count-table:.9,.8,.6,.5,-.1,-.2,-.3,-.4", "best")
 
 
 def rewards_for(name):
@@ -256,6 +261,7 @@ WRONG = {
     "one too many": ("oracle", {"value": 0.0, "temperature": 1.0}, "temperature"),
     "not its own": ("grpo", {"value": 0.5}, "value"),
     "a table too short": ("loo-table:.2,.7", {}, "2 values: a group of 4 needs as many"),
+    "a table of successes alone": ("count-table:.2,.7,.8,.9", {}, "4 values: a group of 4 needs 8"),
     "a best table too short": ("best", {"best_table": [0.5]}, "1 values: a group of 4"),
     "a table of rewards that are not 0 or 1": (TABLES[0], {}, "rewards that are 0 or 1"),
     "more attempts than outputs": ("pass-at-k:5", {}, "at least k = 5: group size is 4"),
@@ -481,23 +487,3 @@ def test_a_weight_of_none_is_no_prior_and_a_great_one_is_a_constant():
     for amount, expected in ((0.0, estimators.grpo(rewards)), (1.0, rewards - 0.5)):
         found = estimators.shrinkage(rewards, amount=amount, mean_value=0.5)
         assert np.allclose(found, expected, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("library", libraries())
-def test_a_table_by_counts_by_hand(library):
-    make = maker(library)
-    tables = {"successes": make([9.0, 1.0, 2.0]), "failures": make([-3.0, -4.0, 9.0])}
-    found = estimators.count_table(make([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]), **tables)
-    assert np.asarray(found).tolist() == [[-3.0, -3.0], [1.0, -4.0], [2.0, 2.0]]
-    with pytest.raises(
-        InputError, match=r"failures has shape \(2,\): a group of 2 needs .* \(3,\)"
-    ):
-        estimators.count_table(make([1.0, 0.0]), **{**tables, "failures": make([0.0, 0.0])})
-    with pytest.raises(InputError, match="rewards that are 0 or 1"):
-        estimators.count_table(make([1.0, 0.5]), **tables)
-
-
-def test_a_table_of_another_library_is_refused():
-    torch = pytest.importorskip("torch")
-    with pytest.raises(InputError, match="one library"):
-        estimators.count_table(torch.ones(2), successes=np.zeros(3), failures=np.zeros(3))

@@ -15,6 +15,7 @@ NUMBERS: dict[str, Callable[[int], tuple[float, ...]]] = {
     "bayes": lambda size: (1, 0.5),
     "shrunk-norm-weighted": lambda size: (1, 0.5),
     "pass-at-k": lambda size: (min(2, size),),
+    "count-table": lambda size: (*(0.9, 0.8, 0.6, 0.5)[:size], *(-0.1, -0.2, -0.6, -0.7)[:size]),
     "loo-table": lambda size: (0.2, 0.3, 0.6, 0.7)[:size],
 }
 """Numbers that a name carries, in groups of up to 4."""
@@ -29,7 +30,7 @@ def spelled(name: str, size: int = 4) -> str:
 EACH = [
     Estimator(spelled(name), 0.3 if "constant" in BASELINES[name].needs else None)
     for name in RUNNABLE
-    if name != "loo-table"
+    if name not in ("count-table", "loo-table")
 ]
 """One estimator a baseline, of those that take groups of any size."""
 

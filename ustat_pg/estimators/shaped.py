@@ -199,8 +199,6 @@ def count_table(rewards: Array, *, values: Sequence[float]) -> Array:
     array([ 0.7, -0.2])
     """
     xp = rewards_of(rewards, "count-table")
-    if not bool(xp.all((rewards == 0) | (rewards == 1))):
-        raise InputError("a table by counts takes rewards that are 0 or 1")
     size = rewards.shape[-1]
     table = finite_array("values", values, 1)
     if len(table) != 2 * size:
@@ -208,6 +206,8 @@ def count_table(rewards: Array, *, values: Sequence[float]) -> Array:
             f"the table has {len(table)} values: a group of {size} needs {2 * size}, those of "
             "successes first"
         )
+    if not bool(xp.all((rewards == 0) | (rewards == 1))):
+        raise InputError("a table by counts takes rewards that are 0 or 1")
     count = xp.astype(xp.sum(rewards, axis=-1), xp.int64)
     flat = xp.reshape(count, (-1,))
     won, lost = (
