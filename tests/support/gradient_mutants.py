@@ -6,19 +6,17 @@ from dataclasses import dataclass
 
 import pytest
 
+import simulations.count_advantages
 import simulations.minibatch
 import simulations.mse
-import ustat_pg.engines.base
 import ustat_pg.engines.gradients.cpu
-import ustat_pg.engines.gradients.reference
+import ustat_pg.estimators
+import ustat_pg.predictions.mse
 import ustat_pg.problems.softmax_bandit
 from tests.support.mutants import mutated
 
 PLACES = {
-    "ustat_pg/estimators.py": [
-        (ustat_pg.engines.base, "advantages"),
-        (ustat_pg.engines.gradients.reference, "gradient"),
-    ],
+    "ustat_pg/estimators/linear.py": [(ustat_pg.estimators.BASELINES, "grpo")],
     "ustat_pg/predictions/mse.py": [
         (simulations.mse, "gradient_mse"),
         (simulations.mse, "gradient_covariance"),
@@ -26,6 +24,16 @@ PLACES = {
     ],
     "ustat_pg/engines/gradients/scalar.py": [(ustat_pg.engines.gradients.cpu, "bodies")],
     "ustat_pg/moments.py": [(ustat_pg.problems.softmax_bandit, "Moments")],
+    "ustat_pg/estimators/shaped.py": [
+        (ustat_pg.estimators.BASELINES, name)
+        for name in ("std", "std-ddof1", "others-std", "maxrl", "pass-at-k")
+    ],
+    "ustat_pg/predictions/count_tables.py": [
+        (ustat_pg.predictions.mse, "count_table"),
+        (simulations.count_advantages, "count_table"),
+        (simulations.count_advantages, "mean_gradient"),
+        (simulations.count_advantages, "silent_share"),
+    ],
 }
 """Where each file's names are used."""
 
@@ -45,7 +53,10 @@ class Mutant:
         """Put the changed names in the place of the true ones."""
         module = mutated(self.file, (self.old, self.new))
         for place, name in PLACES[self.file]:
-            patch.setattr(place, name, module if name == "bodies" else getattr(module, name))
+            if isinstance(place, dict):
+                patch.setitem(place, name, getattr(module, place[name].__name__))
+            else:
+                patch.setattr(place, name, module if name == "bodies" else getattr(module, name))
         if self.file == BODIES:
             # The lanes take their estimators from the scalar bodies: compiled anew with them.
             lanes = mutated(LANES)
@@ -58,7 +69,8 @@ LANES = "ustat_pg/engines/gradients/lanes.py"
 GRPO = "    return rewards - others\n"
 
 
-ESTIMATORS, PREDICTIONS, BODIES, MOMENTS = PLACES
+ESTIMATORS, PREDICTIONS, BODIES, MOMENTS, SHAPED, TABLES = PLACES
+COUNTS = ("count_advantages",)
 
 MUTANTS = [
     Mutant("1/G for 1/(G-1)", ESTIMATORS, "keepdims=True) - rewards) / (size - 1)",
@@ -107,6 +119,25 @@ MUTANTS = [
     Mutant("moments: cross term of the centring lost", MOMENTS,
            "- 2 * shift * self.norm_advantage", "- shift * self.norm_advantage",
            stems=("mse",)),
+    # Tables by counts: predictions, estimators, and the compiled bodies that look advantages up.
+    Mutant("counts: a failure beside one success more", TABLES,
+           "self.successes[1:] - self.failures[:-1]", "self.successes[1:] - self.failures[1:]",
+           "cpu", COUNTS),
+    Mutant("counts: a success and a failure do not meet", TABLES,
+           "won[2:] ** 2 - 2 * won[1:-1] * lost[1:-1] + lost[:-2] ** 2",
+           "won[2:] ** 2 + lost[:-2] ** 2", "cpu", COUNTS),
+    Mutant("counts: silent groups of successes alone", TABLES,
+           "moments.context_probs @ (value**size + (1 - value) ** size)",
+           "moments.context_probs @ value**size", "cpu", COUNTS),
+    Mutant("counts: ddof always 1", SHAPED, "max(size - ddof, 1)", "max(size - 1, 1)",
+           "cpu", COUNTS),
+    Mutant("counts: the mean of the others for MaxRL", SHAPED,
+           "_divided(xp, rewards - mean, mean, mean <= 0)",
+           "_divided(xp, rewards - mean, mean - rewards / rewards.shape[-1], mean <= rewards)",
+           "cpu", COUNTS),
+    Mutant("counts, compiled: one success too few", BODIES,
+           "return int(whole + group * asked.centre[x] + 0.5)",
+           "return int(whole + group * asked.centre[x] - 0.5)", "cpu", COUNTS),
 ]  # fmt: skip
 
 ENDINGS = (
@@ -117,4 +148,8 @@ ENDINGS = (
     "b* -0.5",
     "b* +0.5",
     "by how much",
+    ": std",
+    ": maxrl",
+    ": mean of std",
+    ": std with dynamic sampling",
 )
