@@ -78,7 +78,7 @@ def test_text_names_the_parts(capsys, file):
         (("--group-size", "-2"), "group size is -2"),
         (("--group-size", "9" * 400), "group size is 999"),
         (("--group-size", "4", "--batch-size", "-1"), "batch size is -1"),
-        (("--group-size", "4", "--baseline", "best"), "baseline 'best' is unknown"),
+        (("--group-size", "4", "--baseline", "bests"), "baseline 'bests' is unknown"),
         (("--group-size", "4", "--baseline", "norm-weighted"), "no closed form"),
         (("--group-size", "4", "--baseline", "constant"), "a constant is given with"),
         (("--group-size", "4", "--constant", "1"), "a constant is given with"),

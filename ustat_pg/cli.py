@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +18,6 @@ if TYPE_CHECKING:
     from .predictions import GroupSizeAdvice, GroupSizeRow
 
 __all__ = ["guarded", "main", "say_advice"]
-
-_ROWS = {
-    "mse": "MSE of the minibatch gradient",
-    "prompt_term": "  from the choice of prompts",
-    "first_order_term": "  from the outputs, order 1/G",
-    "second_order_term": "  from not knowing the value, order 1/G²",
-    "squared_bias": "  squared bias",
-    "oracle_mse": "MSE of the oracle",
-    "vanilla_mse": "MSE of vanilla",
-    "paper_bound": "MSE with the explicit bound",
-}
 
 SHOWN_ROWS = 24
 """Rows of a table that a person reads."""
@@ -42,6 +30,7 @@ FAR_RATIO = 1.25
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .commands.arguments import add_explain, add_predict
     from .llm.arguments import add_arguments
 
     parser = argparse.ArgumentParser(
@@ -49,31 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ustat-pg {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    predict = commands.add_parser(
-        "predict",
-        help="the exact MSE of a gradient estimator on a problem",
-        description="The exact MSE of a gradient estimator on a problem, and what it is made of.",
-    )
-    predict.add_argument("problem", metavar="PROBLEM", help="a .json or .npz file")
-    predict.add_argument(
-        "--baseline",
-        default="grpo",
-        help="vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic (default: grpo)",
-    )
-    predict.add_argument("--group-size", type=int, required=True, metavar="G")
-    predict.add_argument("--batch-size", type=int, default=1, metavar="B", help="default: 1")
-    predict.add_argument(
-        "--design",
-        default="iid",
-        choices=("iid", "fixed", "without-replacement"),
-        help="how the prompts of a minibatch are chosen (default: iid)",
-    )
-    predict.add_argument("--constant", type=float, metavar="V", help="of the baseline constant")
-    predict.add_argument(
-        "--critic", metavar="FILE", help="JSON list of predicted values, one for each context"
-    )
-    predict.add_argument("--covariance", action="store_true", help="the matrix as well")
-    predict.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    add_predict(commands)
+    add_explain(commands)
     advice = commands.add_parser(
         "group-size",
         help="the group size with the least error at a budget, and what others cost",
@@ -147,39 +113,6 @@ def _llm(options: argparse.Namespace) -> int:
         return commands.sweep(options)
     commands.mse(options)
     return 0
-
-
-def _predict(options: argparse.Namespace) -> None:
-    from .predictions import gradient_covariance, gradient_mse
-    from .problems import load_problem
-
-    moments = load_problem(options.problem).moments()
-    arguments: dict[str, Any] = {
-        "baseline": options.baseline,
-        "group_size": options.group_size,
-        "batch_size": options.batch_size,
-        "design": options.design,
-        "constant": options.constant,
-        "critic": None if options.critic is None else _values(options.critic),
-    }
-    prediction = asdict(gradient_mse(moments, **arguments))
-    covariance = gradient_covariance(moments, **arguments) if options.covariance else None
-    if options.json:
-        if covariance is not None:
-            prediction["covariance"] = covariance.tolist()
-        print(json.dumps(prediction))
-        return
-    for key, text in _ROWS.items():
-        if prediction[key] is not None:
-            print(f"{text:42} {prediction[key]:.10g}")
-    for other in ("oracle", "vanilla"):
-        if prediction[f"{other}_mse"] > 0:
-            ratio = prediction["mse"] / prediction[f"{other}_mse"]
-            print(f"{f'MSE over that of the {other}':42} {ratio:.6g}")
-    if covariance is not None:
-        print("covariance")
-        for row in covariance:
-            print(" ".join(f"{value: .6e}" for value in row))
 
 
 def _quantity(text: str) -> int | float:
@@ -311,20 +244,6 @@ def _sentence(advice: GroupSizeAdvice) -> str:
     return f"Use G = {best}, or nearly: the optimum is wide, and {near}."
 
 
-def _values(path: str) -> Any:
-    """A critic's values from a JSON list."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
-    if not isinstance(values, list):
-        raise InputError(f"{path}: it must hold one list of numbers")
-    return values
-
-
 def guarded(name: str, command: Callable[[], int]) -> int:
     """Run a command so that whatever goes wrong is one line on stderr and an exit code: 2 for
     input, output and memory, 130 where it was interrupted. An error of the program itself shows its
@@ -376,8 +295,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _group_size(options)
         elif options.command == "llm":
             return _llm(options)
+        elif options.command == "explain":
+            from .commands.explain import run
+
+            run(options)
         else:
-            _predict(options)
+            from .commands.predict import run as predict
+
+            predict(options)
         return 0
 
     return guarded("ustat-pg", command)

@@ -33,6 +33,7 @@ __all__ = [
     "best_shrinkage",
     "best_table",
     "count_table",
+    "is_binary",
     "mean_gradient",
     "require_binary",
     "silent_share",
@@ -155,16 +156,22 @@ def _binomial(trials: int, chance: Array) -> Array:
     return np.asarray(binom.pmf(np.arange(trials + 1), trials, np.asarray(chance)[..., None]))
 
 
+def is_binary(moments: Moments) -> bool:
+    """Whether all rewards are 0 or 1: in that range, with the variance p(1-p)."""
+    value = moments.value
+    spread = np.abs(moments.reward_variance - value * (1 - value))
+    low, high = moments.reward_range
+    return bool(low >= 0 and high <= 1 and (spread <= _BINARY_TOLERANCE).all())
+
+
 def require_binary(moments: Moments, what: str) -> None:
     """Refuse rewards that are not 0 or 1.
 
     Raises:
         InputError: some reward is another number.
     """
-    value = moments.value
-    spread = np.abs(moments.reward_variance - value * (1 - value))
-    low, high = moments.reward_range
-    if low < 0 or high > 1 or (spread > _BINARY_TOLERANCE).any():
+    if not is_binary(moments):
+        low, high = moments.reward_range
         raise InputError(
             f"{what} has a closed form for rewards that are 0 or 1: these lie in [{low:g}, {high:g}] "
             "and are not; enumerate"

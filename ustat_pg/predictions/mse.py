@@ -89,7 +89,7 @@ def _with_closed_form(baseline: str, group_size: int) -> Baseline:
     return record
 
 
-def _prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
+def prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
     """What multiplies tr Cov_X g(X) in the MSE."""
     prompts = len(moments)
     uniform = bool(np.allclose(moments.context_probs, 1 / prompts, rtol=1e-9, atol=0))
@@ -166,7 +166,7 @@ def gradient_mse(
     """
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     record = _with_closed_form(baseline, size)
-    factor = _prompt_factor(moments, prompts, design)
+    factor = prompt_factor(moments, prompts, design)
     mean = moments.context_probs
     spread = float(mean @ moments.gradient_sq) - moments.mean_gradient_sq
     prompt_term = factor * max(spread, 0.0)
@@ -242,7 +242,7 @@ def gradient_covariance(
     """
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     record = _with_closed_form(baseline, size)
-    factor = _prompt_factor(moments, prompts, design)
+    factor = prompt_factor(moments, prompts, design)
     values = _baseline_values(moments, record, constant, critic)
     if not record.closed_form:
         return _table_covariance(moments, count_table(baseline, size, moments), factor, prompts)

@@ -1,0 +1,28 @@
+"""The catalogue: what trainers of language models compute as advantages, by their own options.
+
+The data is ``catalogue.toml`` beside this file; :mod:`~ustat_pg.catalogue.records` reads it.
+"""
+
+from .records import (
+    Aggregation,
+    Catalogue,
+    Family,
+    Framework,
+    Meaning,
+    Option,
+    Row,
+    catalogue,
+    resolve,
+)
+
+__all__ = [
+    "Aggregation",
+    "Catalogue",
+    "Family",
+    "Framework",
+    "Meaning",
+    "Option",
+    "Row",
+    "catalogue",
+    "resolve",
+]

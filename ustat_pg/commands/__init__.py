@@ -1,0 +1,1 @@
+"""Commands of ``ustat-pg`` that have a module of their own: predict and explain."""

@@ -1,0 +1,74 @@
+"""The arguments of the commands here, apart from what runs them: ``--help`` imports no library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["add_explain", "add_predict"]
+
+
+def add_predict(commands: Any) -> None:
+    """The command's options."""
+    predict = commands.add_parser(
+        "predict",
+        help="the exact MSE of a gradient estimator on a problem",
+        description="The exact MSE of a gradient estimator on a problem, and what it is made of.",
+    )
+    predict.add_argument("problem", metavar="PROBLEM", help="a .json or .npz file")
+    predict.add_argument(
+        "--baseline",
+        default="grpo",
+        metavar="NAME",
+        help="grpo (default), vanilla, group-mean, oracle, constant, minimum-variance, critic; for "
+        "rewards 0 and 1 also std, std-ddof1, nemo, maxrl, pass-at-k:K, bayes:A,B, shrinkage:L, best; "
+        "with --enumerate also norm-weighted, and the others for any rewards",
+    )
+    predict.add_argument("--group-size", type=int, required=True, metavar="G")
+    predict.add_argument("--batch-size", type=int, default=1, metavar="B", help="default: 1")
+    predict.add_argument(
+        "--design",
+        default="iid",
+        choices=("iid", "fixed", "without-replacement"),
+        help="how the prompts of a minibatch are chosen (default: iid)",
+    )
+    predict.add_argument("--constant", type=float, metavar="V", help="of the baseline constant")
+    predict.add_argument(
+        "--critic", metavar="FILE", help="JSON list of predicted values, one for each context"
+    )
+    predict.add_argument(
+        "--enumerate",
+        action="store_true",
+        help="enumerate all outcomes where there is no closed form",
+    )
+    predict.add_argument("--covariance", action="store_true", help="the matrix as well")
+    predict.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def add_explain(commands: Any) -> None:
+    """The options of explain."""
+    explain = commands.add_parser(
+        "explain",
+        help="what the options of a trainer mean: what it climbs, how biased, how noisy",
+        description="What the options of a trainer mean, for rewards 0 and 1: which estimator it is, "
+        "what it climbs, how biased and how noisy it is, which options change nothing.",
+    )
+    explain.add_argument(
+        "spec",
+        nargs="*",
+        metavar="SPEC",
+        help="a framework and its own options, 'trl scale_rewards=group num_generations=8', or a "
+        "YAML file of TRL's or verl's options",
+    )
+    explain.add_argument("--name", help="one of this library's estimators, in place of SPEC")
+    explain.add_argument("--group-size", type=int, metavar="G", help="in place of what SPEC says")
+    explain.add_argument(
+        "--pass-rate",
+        action="append",
+        default=[],
+        metavar="P",
+        help="of a prompt; several, with commas or again, are equally likely prompts",
+    )
+    explain.add_argument("--pass-rates", metavar="FILE", help="a JSON list of them")
+    explain.add_argument("--problem", metavar="FILE", help="a .json or .npz file, in their place")
+    explain.add_argument("--plot", metavar="FILE", help="draw w(p) into a picture")
+    explain.add_argument("--json", action="store_true", help="one JSON object on stdout")

@@ -1,0 +1,186 @@
+"""``ustat-pg predict``: the exact MSE of a gradient estimator on a problem, and what it is made of."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from ..baselines import parse
+from ..moments import Moments
+from ..predictions import MsePrediction, best_table, gradient_covariance, gradient_mse
+from ..predictions.count_tables import is_binary
+from ..predictions.mse import prompt_factor
+from ..problems import SoftmaxBandit, load_problem
+from ..validation import InputError
+
+__all__ = ["centred", "enumerated_mse", "numbers_in", "run"]
+
+_ROWS = {
+    "mse": "MSE of the minibatch gradient",
+    "prompt_term": "  from the choice of prompts",
+    "first_order_term": "  from the outputs, order 1/G",
+    "second_order_term": "  from not knowing the value, order 1/G²",
+    "squared_bias": "  squared bias",
+    "oracle_mse": "MSE of the oracle",
+    "vanilla_mse": "MSE of vanilla",
+    "paper_bound": "MSE with the explicit bound",
+    "noise_to_signal": "variance over the squared mean gradient",
+    "cosine": "cosine of the mean estimate to the gradient",
+}
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print a prediction, as rows or as one JSON object."""
+    problem = load_problem(options.problem)
+    moments = problem.moments()
+    arguments: dict[str, Any] = {
+        "baseline": centred(options.baseline, moments),
+        "group_size": options.group_size,
+        "batch_size": options.batch_size,
+        "design": options.design,
+        "constant": options.constant,
+        "critic": None if options.critic is None else numbers_in(options.critic),
+    }
+    record = parse(arguments["baseline"])[0]
+    closed = record.closed_form or (record.by_count and is_binary(moments))
+    if options.enumerate and not closed:
+        if options.covariance:
+            raise InputError(f"{record.name} is enumerated here: its covariance is not")
+        found = enumerated_mse(problem, **arguments)
+    else:
+        found = gradient_mse(moments, **arguments)
+    covariance = gradient_covariance(moments, **arguments) if options.covariance else None
+    if options.json:
+        plain = {each.name: getattr(found, each.name) for each in fields(found)}
+        plain["mean_factor"] = found.mean_factor.tolist()
+        # Of estimators by counts b = -a₀ is a baseline where they are unbiased; asked of best alone.
+        best = record.name == "best" and found.table is not None
+        plain["table"] = found.table.baseline.tolist() if best and found.table else None
+        if covariance is not None:
+            plain["covariance"] = covariance.tolist()
+        print(json.dumps(plain))
+        return
+    for key, text in _ROWS.items():
+        if getattr(found, key) is not None:
+            print(f"{text:42} {getattr(found, key):.10g}")
+    for other, error in (("oracle", found.oracle_mse), ("vanilla", found.vanilla_mse)):
+        if error > 0:
+            print(f"{f'MSE over that of the {other}':42} {found.mse / error:.6g}")
+    if not np.allclose(found.mean_factor, 1.0):
+        factors = " ".join(f"{factor:.4g}" for factor in found.mean_factor)
+        print(f"{'mean estimate over the gradient, by prompt':42} {factors}")
+    if record.name == "best" and found.table is not None:
+        table = " ".join(f"{value:.4g}" for value in found.table.baseline)
+        print(f"{'table b(0) ... b(G-1)':42} {table}")
+    if covariance is not None:
+        print("covariance")
+        for row in covariance:
+            print(" ".join(f"{value: .6e}" for value in row))
+
+
+def centred(name: str, moments: Moments) -> str:
+    """The baseline's name, with the problem's mean reward where shrinkage is given no centre."""
+    family, _, numbers = name.partition(":")
+    if family == "shrinkage" and numbers and "," not in numbers:
+        return f"{name},{float(moments.context_probs @ moments.value)!r}"
+    return name
+
+
+def enumerated_mse(
+    problem: SoftmaxBandit,
+    baseline: str,
+    group_size: int,
+    batch_size: int = 1,
+    design: str = "iid",
+    constant: float | None = None,
+    critic: Any = None,
+) -> MsePrediction:
+    """The record of :func:`~ustat_pg.predictions.gradient_mse` with every outcome enumerated.
+
+    The factor of a prompt is ⟨E ĝ, g⟩/‖g‖² there: an estimator may turn the gradient as well.
+
+    Arguments:
+        problem: what the policy is trained on.
+        baseline: any that the engines run, and best.
+        group_size, batch_size, design: as there.
+        constant, critic: refused: the baselines that take them have closed forms.
+
+    Raises:
+        InputError: any of these is not as said, or there are too many outcomes.
+
+    >>> from ustat_pg.problems import random_problem
+    >>> enumerated_mse(random_problem(0), "norm-weighted", 3).squared_bias
+    0.0
+    """
+    from ..engines import Estimator, GradientCell, SquaredError
+    from ..engines.gradients.exact import minibatches
+
+    moments = problem.moments()
+    known = gradient_mse(moments, "oracle", group_size, batch_size, design)
+    if constant is not None or critic is not None:
+        raise InputError("a constant and predicted values belong to baselines with a closed form")
+    if parse(baseline)[0].name == "best":
+        table = best_table(moments, group_size).baseline
+        baseline = "loo-table:" + ",".join(repr(float(value)) for value in table)
+    estimator = Estimator(baseline)
+    # Of prompts drawn independently one is enough: B of them have a B-th of its variance.
+    together = 1 if design == "iid" else batch_size
+    cell = GradientCell(problem, group_size, together, design)
+    mse = float(cell.measure("exact", [SquaredError(estimator)]).mean[0])
+    shares = np.zeros((problem.contexts, problem.arms))
+    for draws, chance in minibatches(GradientCell(problem, group_size)):
+        weights = chance[:, None, None] * estimator.advantages(problem, draws) / group_size
+        where = np.broadcast_to(draws.contexts[..., None], draws.arms.shape)
+        np.add.at(shares, (where, draws.arms), weights)
+    policy, probs = problem.policy, moments.context_probs
+    means = np.zeros((len(probs), problem.d))
+    factors = np.ones(len(probs))
+    for x in map(int, np.flatnonzero(probs > 0)):
+        means[x] = policy.combine(x, shares[x] / probs[x])
+        gradient = policy.combine(x, policy.probs[x] * problem.mean_rewards[x])
+        if moments.gradient_sq[x] > 0:
+            factors[x] = means[x] @ gradient / moments.gradient_sq[x]
+    mean, target = probs @ means, problem.gradient()
+    square, length = float(mean @ mean), float(target @ target)
+    bias = float(np.sum((mean - target) ** 2))
+    if bias <= _ROUNDING * max(square, length):
+        bias = 0.0
+    variance = (mse - bias) * together / batch_size
+    spread = float(probs @ (means**2).sum(axis=1)) - square
+    prompt_term = prompt_factor(moments, batch_size, design) * max(spread, 0.0)
+    return replace(
+        known,
+        mse=variance + bias,
+        prompt_term=prompt_term,
+        first_order_term=variance - prompt_term,
+        squared_bias=bias,
+        mean_factor=factors,
+        noise_to_signal=variance / square if square > 0 else None,
+        cosine=float(mean @ target) / (square * length) ** 0.5 if square * length > 0 else None,
+    )
+
+
+_ROUNDING = 1e-24
+"""A squared bias below this share of the squared gradient is what rounding leaves of 0."""
+
+
+def numbers_in(path: str) -> Any:
+    """A list from a JSON file.
+
+    Raises:
+        InputError: the file cannot be read, or holds something else.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    if not isinstance(values, list):
+        raise InputError(f"{path}: it must hold one list of numbers")
+    return values
