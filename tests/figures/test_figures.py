@@ -152,7 +152,7 @@ def test_a_run_of_one_claim_draws_its_own_and_says_what_is_missing(run, tmp_path
     out = capsys.readouterr().out
     missing = (
         "verdicts, ustatistic, mse, minibatch, suboptimality, group_size, limit_law, "
-        "limit_law_mixture, oracle_policy, optimal_policy, "
+        "limit_law_mixture, oracle_policy, optimal_policy, normalised, "
         + ", ".join([*NETWORKS, *LANGUAGE_MODELS])
     )
     assert f"No data in this run for: {missing}\n" in out

@@ -1,0 +1,60 @@
+"""Lemma 11: G times the error about g/σ against G, what it tends to, and what estimating σ saves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import style
+from .picture import Picture
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["PICTURES", "draw"]
+
+NAIVE = "rival: tr Σ/σ²: estimating σ costs nothing"
+LINES = {
+    "std": style.Line(style.ORANGE, "o"),
+    "limit": style.Line("black", "", (1, 1.3)),
+    NAIVE: style.Line(style.GREY, "", (3, 1.6)),
+}
+NAMES = {
+    "std": "divided by the group's deviation",
+    "limit": "its limit",
+    NAIVE: "tr Σ/σ², as if σ were known (rival)",
+}
+TITLES = {"skewed": "pass rate 0.8", "balanced": "pass rate 0.3"}
+
+
+def draw(frame: pd.DataFrame) -> Figure:
+    """One panel for each problem."""
+    problems = list(dict.fromkeys(frame["problem"]))
+    figure, axes = style.panels(len(problems), 2.5)
+    for letter, axis, problem in zip("abcdef", axes, problems, strict=False):
+        own = frame[frame["problem"] == problem]
+        style.series(axis, own, "group_size", LINES)
+        sizes = own["group_size"]
+        style.log_axis(axis, "x", [g for g in style.SIZES if sizes.min() <= g <= sizes.max()])
+        axis.set_xlim(sizes.min() / 1.15, sizes.max() * 1.15)
+        axis.set_ylim(0, 1.12 * own["prediction"].max())
+        axis.set_xlabel("group size G")
+        axis.set_title(style.mark(letter) + TITLES.get(problem, style.plain(problem)), loc="left")
+        axis.set_ylabel("")
+    axes[0].set_ylabel("G × squared error about g/σ")
+    entries = [(NAMES[name], look) for name, look in LINES.items()]
+    style.legend(axes[0], entries, loc="outside upper center", ncols=3)
+    return figure
+
+
+PICTURES = (
+    Picture(
+        "normalised",
+        "The error of the normalised estimator against group size",
+        "G times the error of the normalised estimator about g/σ, against the group size: it comes to "
+        "a level that is the predicted limit, and that lies below the dashed line of tr Σ/σ²; simulated "
+        "points lie on the predicted curve.",
+        "normalised",
+        draw,
+    ),
+)
