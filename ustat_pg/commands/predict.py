@@ -28,8 +28,8 @@ _ROWS = {
     "oracle_mse": "MSE of the oracle",
     "vanilla_mse": "MSE of vanilla",
     "paper_bound": "MSE with the explicit bound",
-    "noise_to_signal": "variance over the squared mean gradient",
-    "cosine": "cosine of the mean estimate to the gradient",
+    "noise_to_signal": "noise to signal, tr Cov ĝ/‖E ĝ‖²",
+    "cosine": "cosine of E ĝ to the gradient",
 }
 
 
@@ -47,7 +47,9 @@ def run(options: argparse.Namespace) -> None:
     }
     record = parse(arguments["baseline"])[0]
     closed = record.closed_form or (record.by_count and is_binary(moments))
-    if options.enumerate and not closed:
+    if not closed and not options.enumerate:
+        raise InputError(f"{record.name} has no closed form for these rewards: try --enumerate")
+    if not closed:
         if options.covariance:
             raise InputError(f"{record.name} is enumerated here: its covariance is not")
         found = enumerated_mse(problem, **arguments)
@@ -72,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
             print(f"{f'MSE over that of the {other}':42} {found.mse / error:.6g}")
     if not np.allclose(found.mean_factor, 1.0):
         factors = " ".join(f"{factor:.4g}" for factor in found.mean_factor)
-        print(f"{'mean estimate over the gradient, by prompt':42} {factors}")
+        print(f"{'mean estimate over gradient, by prompt':42} {factors}")
     if record.name == "best" and found.table is not None:
         table = " ".join(f"{value:.4g}" for value in found.table.baseline)
         print(f"{'table b(0) ... b(G-1)':42} {table}")

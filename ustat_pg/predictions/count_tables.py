@@ -26,7 +26,7 @@ from scipy.stats import binom
 
 from ..baselines import parse, require_group
 from ..moments import ContextMatrices, Moments
-from ..validation import InputError, field, finite_array, integer, number, record
+from ..validation import InputError, field, finite_array, integer, number, positive, record
 
 __all__ = [
     "CountTable",
@@ -251,11 +251,16 @@ def _group_mean(size: int) -> tuple[Any, Any]:
 
 
 def _bayes(size: int, successes: float, failures: float) -> tuple[Any, Any]:
-    return _of_baseline((_others(size) + successes) / (size - 1 + successes + failures))
+    a, b = positive("successes", successes), positive("failures", failures)
+    return _of_baseline((_others(size) + a) / (size - 1 + a + b))
 
 
 def _shrinkage(size: int, amount: float, mean_value: float) -> tuple[Any, Any]:
-    return _of_baseline((1 - amount) * _others(size) / (size - 1) + amount * mean_value)
+    share = number("amount of shrinkage", amount, minimum=0.0)
+    if share > 1:
+        raise InputError(f"amount of shrinkage is {share!r}: it must lie in [0, 1]")
+    mean = number("mean value", mean_value)
+    return _of_baseline((1 - share) * _others(size) / (size - 1) + share * mean)
 
 
 def _count_table(size: int, values: tuple[float, ...]) -> tuple[Any, Any]:
