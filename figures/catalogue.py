@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    count_advantages,
     gradient_mse_lm,
     group_size,
     group_size_lm,
@@ -38,6 +39,7 @@ PICTURES: dict[str, Picture] = {
         oracle_policy,
         optimal_policy,
         normalised,
+        count_advantages,
         networks,
         gradient_mse_lm,
         group_size_lm,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell, Mixed, Projection
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
+from ustat_pg.experiment import Check, Claim, Linear, Ratio, mean_of
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import count_table, gradient_mse, mean_gradient, silent_share
 from ustat_pg.problems import SoftmaxBandit
@@ -108,7 +108,7 @@ def _means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """The means over several prompts, with dynamic sampling and without, and their MSE."""
     problem, moments = entry.problem, entry.problem.moments()
     cell = GradientCell(problem, group_size)
-    number, unit = _near_the_gradient(problem)
+    number, unit = near_the_gradient(problem)
     gradients = moments.weighted_gradient
     assert gradients is not None
     wrong = wrong_weights(moments.value, group_size)
@@ -138,24 +138,8 @@ def _means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         )
 
 
-def _near_the_gradient(problem: SoftmaxBandit) -> tuple[int, Array]:
+def near_the_gradient(problem: SoftmaxBandit) -> tuple[int, Array]:
     """Of some random directions the one nearest to ±g: its number, and itself."""
     units = np.stack([direction(problem, number) for number in range(DIRECTIONS)])
     number = int(np.abs(units @ problem.gradient()).argmax())
     return number, units[number]
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """The weight w(p) of five estimators against the pass rate, at two group sizes, and what two
-    rivals say of it.
-    """
-    rates = np.linspace(0.02, 0.98, 49)
-    for group_size in (4, 16):
-        wrong = wrong_weights(rates, group_size)
-        for name in ("grpo", "std", "others-std", "maxrl", "pass-at-k:2"):
-            lines = {name: count_table(name, group_size).weight(rates)}
-            lines |= {f"rival: {rival}": line for rival, line in wrong.get(name, {}).items()}
-            for series, line in lines.items():
-                for rate, value in zip(rates, line, strict=True):
-                    at = {"group_size": group_size, "pass_rate": float(rate)}
-                    yield Point("weights", series, at, float(value))
