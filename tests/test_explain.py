@@ -1,0 +1,471 @@
+"""``ustat-pg explain``, and ``ustat-pg predict`` for the estimators that people run."""
+
+from __future__ import annotations
+
+import json
+from math import comb, sqrt
+
+import numpy as np
+import pytest
+
+from tests.support import commands
+from ustat_pg.cli import main
+from ustat_pg.commands.explain import PASS_RATES, explain, moments_of_pass_rates
+from ustat_pg.commands.predict import enumerated_mse
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.predictions import best_table, gradient_mse
+from ustat_pg.problems import (
+    SoftmaxBandit,
+    example_problem,
+    problem_from_mapping,
+    random_problem,
+    save_problem,
+)
+
+KEYS = {
+    *("name", "unbiased", "weight", "scale", "silent_share"),
+    *("mse", "noise_to_signal", "cosine", "best_table"),
+}
+EXAMPLE = problem_from_mapping(example_problem())
+BINARY = SoftmaxBandit.tabular(
+    [0.5, 0.5],
+    [[0.7, 0.0, 0.0], [0.0, 0.7, 0.3]],
+    np.broadcast_to([1.0, 0.0], (2, 3, 2)),
+    [[[1.0, 0.0], [0.3, 0.7], [0.0, 1.0]], [[0.2, 0.8], [0.0, 1.0], [0.9, 0.1]]],
+)
+
+
+@pytest.fixture
+def file(tmp_path):
+    save_problem(BINARY, tmp_path / "problem.json")
+    return str(tmp_path / "problem.json")
+
+
+@pytest.fixture
+def graded(tmp_path):
+    save_problem(EXAMPLE, tmp_path / "graded.json")
+    return str(tmp_path / "graded.json")
+
+
+def out_of(capsys, *words):
+    return commands.out_of(capsys, main, *words)
+
+
+def found_by(capsys, *words):
+    """What ``explain --json`` prints, in one line."""
+    text = out_of(capsys, "explain", *words, "--json")
+    assert text.count("\n") == 1
+    return commands.strict(text)
+
+
+def weight_of_std(p, size):
+    """w(p) of the estimator divided by the sample deviation, E[√(n(G-n))]/(G p q) √((G-1)/G)."""
+    n = np.arange(size + 1)
+    chance = np.array([comb(size, k) for k in n]) * p**n * (1 - p) ** (size - n)
+    mean = chance @ np.sqrt(n * (size - n)) / (size * p * (1 - p))
+    return mean * sqrt((size - 1) / size)
+
+
+# ------------------------------------------------------------------------------------------ explain
+
+
+def test_trls_default_by_its_options(capsys):
+    spec = "trl scale_rewards=group loss_type=dr_grpo num_generations=8"
+    found = found_by(capsys, spec, "--pass-rate", ".2")
+    assert set(found) >= KEYS
+    assert (found["name"], found["unbiased"], found["scale"]) == ("std-ddof1", False, 1 / 512)
+    assert found["mean_factor"] == [pytest.approx(weight_of_std(0.2, 8))]
+    for p, w in zip(found["weight"]["pass_rate"], found["weight"]["w"], strict=True):
+        if 0 < p < 1:
+            assert w == pytest.approx(weight_of_std(p, 8))
+    assert 0.2 in found["weight"]["pass_rate"]
+    assert found["silent_share"] == pytest.approx(0.2**8 + 0.8**8)
+    # The advantages' squares add up to G - 1 in every group that is not silent.
+    mse = (1 - found["silent_share"]) * 7 / 8 / 8
+    assert found["mse"] == pytest.approx(mse)
+    assert found["noise_to_signal"] == pytest.approx(mse / weight_of_std(0.2, 8) ** 2)
+
+
+def test_verls_rloo(capsys):
+    found = found_by(capsys, "verl adv_estimator=rloo rollout.n=4")
+    assert (found["name"], found["unbiased"], found["group_size"]) == ("grpo", True, 4)
+    assert found["pass_rates"] == list(PASS_RATES)
+    assert found["scale"] is None  # a mean over the tokens of a batch is no constant
+    assert found["noise_to_rloo"] == pytest.approx(1)
+    assert found["noise_to_oracle"] == pytest.approx(4 / 3)
+    assert found["cosine"] == pytest.approx(1)
+    assert found["changes_nothing"]["not read by this formula"] == ["norm_adv_by_std_in_grpo"]
+
+
+def test_prime_rls_maxrl(capsys):
+    found = found_by(capsys, "prime-rl algo=max_rl", "--group-size", "4", "--pass-rate", ".1,.5")
+    assert (found["name"], found["own_name"]) == ("maxrl", "MaxRL")
+    assert found["mean_factor"] == pytest.approx([(1 - 0.9**3) / 0.1, (1 - 0.5**3) / 0.5])
+    assert any(line.startswith("SkyRL: advantage_estimator=maxrl") for line in found["called"])
+
+
+def test_a_name_of_our_own(capsys):
+    found = found_by(capsys, "--name", "rloo", "--group-size", "4")
+    assert (found["name"], found["unbiased"], found["scale"]) == ("grpo", True, 1.0)
+    rates = np.array(PASS_RATES)
+    assert found["mse"] == pytest.approx((rates * (1 - rates)).mean() / 3)
+    assert len(found["best_table"]) == 4
+
+
+def test_the_best_table_is_that_of_the_pass_rates(capsys, tmp_path):
+    """With equal norms and no gradient it is the posterior mean, worked out here."""
+    rates = [0.1, 0.2, 0.7]
+    (tmp_path / "rates.json").write_text(json.dumps(rates))
+    words = ("--name", "best", "--group-size", "3", "--pass-rates", tmp_path / "rates.json")
+    found = found_by(capsys, *words)
+    p = np.array(rates)
+    for k, b in enumerate(found["best_table"]):
+        chance = p**k * (1 - p) ** (2 - k)
+        assert b == pytest.approx(chance @ p / chance.sum())
+    assert found["unbiased"]
+    assert found["noise_to_rloo"] == pytest.approx(found["best_noise_to_rloo"])
+    assert 1 / 1.5 < found["noise_to_rloo"] < 1
+
+
+def test_a_problem_has_its_own_moments(capsys, file):
+    moments = BINARY.moments()
+    for name in ("std-ddof1", "maxrl", "nemo", "pass-at-k:2", "bayes:1,1", "dr-grpo", "best"):
+        found = found_by(capsys, "--name", name, "--group-size", "4", "--problem", file)
+        own = gradient_mse(moments, name, 4)
+        for key in ("mse", "noise_to_signal", "cosine"):
+            assert found[key] == pytest.approx(getattr(own, key)), name
+        assert found["mean_factor"] == pytest.approx(own.mean_factor)
+        assert found["best_table"] == pytest.approx(best_table(moments, 4).baseline)
+        rloo = gradient_mse(moments, "grpo", 4).noise_to_signal
+        assert found["noise_to_rloo"] == pytest.approx(own.noise_to_signal / rloo)
+
+
+def test_shrinkage_is_drawn_to_the_mean_reward(capsys, file):
+    found = found_by(capsys, "--name", "shrinkage:.25", "--group-size", "3", "--problem", file)
+    mean = float(BINARY.context_probs @ BINARY.moments().value)
+    own = gradient_mse(BINARY.moments(), f"shrinkage:.25,{mean!r}", 3)
+    assert found["mse"] == pytest.approx(own.mse)
+
+
+def multiple_of(name, factor):
+    estimator = Estimator(name)
+    return lambda rewards, draws: factor * estimator.advantages(BINARY, draws)
+
+
+def test_a_constant_that_multiplies_is_in_all_numbers():
+    """verl's pass@k is a multiple of the unbiased one: 1/G, or 1/√G where it is divided."""
+    spec = "verl adv_estimator=grpo_passk rollout.n=3"
+    for moments in (None, BINARY.moments()):
+        plain = explain(name="pass-at-k:3", group_size=3, moments=moments)
+        for words, factor in (("norm_adv_by_std_in_grpo=false", 1 / 3), ("", 1 / sqrt(3))):
+            found = explain(f"{spec} {words}", moments=moments)
+            assert found.weight["w"] == pytest.approx(factor * np.array(plain.weight["w"]))
+            assert found.noise_to_signal == pytest.approx(plain.noise_to_signal)
+            assert found.cosine == pytest.approx(plain.cosine)
+            if moments is None:
+                assert found.mse == pytest.approx(factor**2 * plain.mse)
+            else:
+                scaled = Estimator("scaled", function=multiple_of("pass-at-k:3", factor))
+                cell = GradientCell(BINARY, 3)
+                exact = cell.measure("exact", [SquaredError(scaled)]).mean[0]
+                assert found.mse == pytest.approx(exact)
+
+
+def test_prompts_of_pass_rates_are_those_of_a_problem_with_a_small_gradient():
+    """Many arms of which few count: ‖s‖² hardly depends on the reward, and ‖g‖² is small."""
+    arms, right = 4000, (400, 2800)
+    rewards = np.zeros((2, arms, 1))
+    for x, count in enumerate(right):
+        rewards[x, :count] = 1
+    bandit = SoftmaxBandit.tabular([0.5, 0.5], np.zeros((2, arms)), rewards, np.ones_like(rewards))
+    for name in ("std", "maxrl", "nemo", "bayes:2,1"):
+        near = explain(name=name, group_size=4, moments=bandit.moments())
+        assumed = explain(name=name, group_size=4, pass_rates=[0.1, 0.7])
+        assert near.noise_to_rloo == pytest.approx(assumed.noise_to_rloo, rel=2e-3)
+        assert near.cosine == pytest.approx(assumed.cosine)
+        assert near.mse == pytest.approx(assumed.mse, rel=2e-3)
+
+
+def test_the_oracle_of_pass_rates():
+    moments = moments_of_pass_rates([0.3])
+    for size in (2, 5, 16):
+        ratio = gradient_mse(moments, "grpo", size).mse / gradient_mse(moments, "oracle", size).mse
+        assert ratio == pytest.approx(size / (size - 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "reached", "most"),
+    [
+        ("std", 1, 1.05, 1.1),
+        ("std-ddof1", 1, 1.05, 1.1),
+        ("maxrl", 1, 1.3, 1.4),
+        ("nemo", 0.9, 1.8, 1.9),
+    ],
+)
+def test_the_catalogues_words_on_noise(name, least, reached, most):
+    ratios = [
+        explain(name=name, group_size=size, pass_rates=[p]).noise_to_rloo
+        for size in (2, 3, 4, 8, 32, 64)
+        for p in (0.01, 0.03, 0.2, 0.5, 0.8, 0.97, 0.99)
+    ]
+    assert min(ratios) > least - 1e-9
+    assert reached < max(ratios) <= most
+
+
+@pytest.mark.parametrize("spec", ["verl adv_estimator=opo rollout.n=4", "trl scale_rewards=batch"])
+def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
+    found = found_by(capsys, spec)
+    assert set(found) >= KEYS
+    assert [found[key] for key in ("unbiased", "weight", "mse", "noise_to_signal", "cosine")] == [
+        None
+    ] * 5
+    assert len(found["best_table"]) == found["group_size"]
+    text = out_of(capsys, "explain", spec)
+    assert "the" in text.splitlines()[1]
+    assert "exact_mse" in text.splitlines()[-4]
+    assert "What it climbs" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (
+            ("trl scale_rewards=group loss_type=dr_grpo num_generations=8", "--pass-rate", ".2"),
+            (
+                "Aᵢ = (rᵢ - m)",
+                "w(p)  ",
+                "1.971 at p = 0.2",
+                "16.8% of groups",
+                "multiplies by 0.001953",
+            ),
+        ),
+        (
+            ("verl", "adv_estimator=rloo", "rollout.n=4", "use_kl_loss=true", "loss_mode=gspo"),
+            (
+                "Bias\n  None",
+                "1.333 times that of the oracle",
+                "KL, use_kl_loss=true",
+                "loss_mode=gspo: ",
+            ),
+        ),
+        (
+            ("prime-rl algo=max_rl", "--group-size", "4"),
+            (
+                "w = (1 - (1-p)^(G-1))/p",
+                "its cosine to the gradient is 0.97",
+                "SkyRL: ",
+                "Advice: Take it",
+            ),
+        ),
+        (("--name", "rloo", "--group-size", "4"), ("leave-one-out mean", "0.8802 times RLOO's")),
+        (
+            ("verl adv_estimator=grpo_passk n=4", "--pass-rate", ".5"),
+            ("Here times 1/sqrt(G) = 0.5", "1e-06 is added to the divisor"),
+        ),
+    ],
+)
+def test_the_text_says_it(capsys, words, parts):
+    text = out_of(capsys, "explain", *words)
+    for part in parts:
+        assert part in text, part
+    assert sum(line.startswith("Advice: ") for line in text.splitlines()) == 1
+
+
+def test_the_small_plot_is_the_curve(capsys):
+    """Read back from the letters: the height of each mark is w there, to half a row."""
+    lines = out_of(capsys, "explain", "--name", "maxrl", "--group-size", "4", "--pass-rate", ".5")
+    rows = [line.partition("|") for line in lines.splitlines() if "|" in line]
+    heights = [float(label) for label, _, _ in rows]
+    step = heights[0] - heights[1]
+    marks = [max(i for i, row in enumerate(rows) if row[2][x : x + 1] == "*") for x in range(61)]
+    for x, i in enumerate(marks):
+        p = x / 60
+        w = 3.0 if p == 0 else (1 - (1 - p) ** 3) / p
+        assert heights[i] == pytest.approx(w, abs=step / 2 + 0.02)
+    (axis,) = [line for line in lines.splitlines() if line.lstrip().startswith("w(p)")]
+    assert axis.index("^") - axis.index("-") == 30
+
+
+def test_a_picture(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "w.svg"
+    out_of(capsys, "explain", "--name", "std", "--group-size", "8", "--plot", path)
+    assert "<svg" in path.read_text()
+    words = ("explain", "--name", "std", "--group-size", "8", "--plot", tmp_path / "w.nothing")
+    assert "not supported" in commands.refusal_of(capsys, main, *words)
+    words = ("explain", "trl scale_rewards=batch", "--plot", path)
+    assert "nothing to draw" in commands.refusal_of(capsys, main, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "whose estimator"),
+        (("trl", "--name", "rloo"), "whose estimator"),
+        (
+            ("prime-rl algo=max_rl",),
+            "group size is not given: write group_size=G or --group-size G",
+        ),
+        (("--name", "rloo"), "group size is not given: write --group-size G"),
+        (
+            ("--name", "rloo", "--group-size", "1"),
+            "rloo needs a group of at least 2: group size is 1",
+        ),
+        (("--name", "rlo", "--group-size", "4"), "'rlo' is unknown"),
+        (
+            ("--name", "oracle", "--group-size", "4"),
+            "oracle is no table by the number of successes",
+        ),
+        (("--name", "pass-at-k:5", "--group-size", "4"), "at least k = 5: group size is 4"),
+        (("--name", "loo-table:.1,.2", "--group-size", "4"), "2 values: a group of 4"),
+        (("--name", "bayes:-1,1", "--group-size", "4"), "successes is -1.0: it must be positive"),
+        (("--name", "shrinkage:2", "--group-size", "4"), "it must lie in [0, 1]"),
+        (("trl", "--group-size", "0"), "group size is 0"),
+        (("trl scale_reward=group",), "the nearest is 'scale_rewards'"),
+        (("trl", "--pass-rate", "1.5"), "pass rate is 1.5: it must lie in [0, 1]"),
+        (("trl", "--pass-rate", ".2,-.1"), "pass rate is -0.1: it must lie in [0, 1]"),
+        (("trl", "--pass-rate", "nan"), "finite"),
+        (("trl", "--pass-rate", "often"), "pass rate is 'often'"),
+        (("trl", "--pass-rates", "/no/file"), "No such file"),
+        (("trl", "--problem", "/no/file.json"), "No such file"),
+    ],
+)
+def test_explain_refuses_in_one_line(capsys, words, message):
+    assert message in commands.refusal_of(capsys, main, "explain", *words)
+
+
+def test_explain_refuses_other_rewards_and_two_sources(capsys, file, graded):
+    said = commands.refusal_of(capsys, main, "explain", "trl", "--problem", graded)
+    assert "rewards that are 0 or 1" in said
+    words = ("explain", "trl", "--problem", file, "--pass-rate", ".2")
+    assert "give one of the two" in commands.refusal_of(capsys, main, *words)
+
+
+def test_pass_rates_where_nothing_can_be_learned(capsys):
+    found = found_by(capsys, "trl", "--pass-rate", "0,1")
+    assert found["silent_share"] == 1
+    assert found["mse"] == 0
+    assert found["noise_to_signal"] is found["noise_to_rloo"] is found["cosine"] is None
+
+
+# ------------------------------------------------------------------------------------------ predict
+
+TABLES = (
+    "std",
+    "std-ddof1",
+    "dr-grpo",
+    "maxrl",
+    "pass-at-k:2",
+    "bayes:1,2",
+    "best",
+    "nemo",
+    "shrinkage:.3",
+)
+FIELDS = (
+    "mse",
+    "prompt_term",
+    "squared_bias",
+    "noise_to_signal",
+    "cosine",
+    "oracle_mse",
+    "vanilla_mse",
+)
+
+
+def predicted(capsys, *words):
+    return commands.strict(out_of(capsys, "predict", *words, "--json"))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_predict_takes_every_table(capsys, file, name):
+    found = predicted(capsys, file, "--baseline", name, "--group-size", "4", "--batch-size", "3")
+    given = (
+        f"{name},{float(BINARY.context_probs @ BINARY.moments().value)!r}"
+        if name[0:6] == "shrink"
+        else name
+    )
+    own = gradient_mse(BINARY.moments(), given, 4, 3)
+    for key in FIELDS:
+        assert found[key] == getattr(own, key)
+    assert found["mean_factor"] == own.mean_factor.tolist()
+    table = best_table(BINARY.moments(), 4).baseline.tolist() if name == "best" else None
+    assert found["table"] == table
+
+
+@pytest.mark.parametrize(
+    ("design", "batch"), [("iid", 1), ("iid", 2), ("fixed", 2), ("without-replacement", 1)]
+)
+@pytest.mark.parametrize("name", ["std-ddof1", "maxrl", "nemo", "pass-at-k:2", "best", "grpo"])
+def test_enumeration_finds_what_the_closed_form_says(name, design, batch):
+    one = gradient_mse(BINARY.moments(), name, 3, batch, design)
+    other = enumerated_mse(BINARY, name, 3, batch, design)
+    for key in FIELDS:
+        assert getattr(other, key) == pytest.approx(getattr(one, key), rel=1e-9, abs=1e-12), key
+    np.testing.assert_allclose(other.mean_factor, one.mean_factor, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "name", ["norm-weighted", "std", "maxrl", "shrinkage:.3,.4", "pass-at-k:2"]
+)
+def test_enumeration_of_graded_rewards(name):
+    """The variance of two prompts is half of one's; here both are drawn at once."""
+    found = enumerated_mse(EXAMPLE, name, 3, 2)
+    cell = GradientCell(EXAMPLE, 3, 2)
+    assert found.mse == pytest.approx(
+        cell.measure("exact", [SquaredError(Estimator(name))]).mean[0]
+    )
+    unbiased = name in ("norm-weighted", "shrinkage:.3,.4")
+    assert (found.squared_bias == 0) == unbiased
+    assert np.allclose(found.mean_factor, 1) == unbiased
+    parts = found.prompt_term + found.first_order_term + found.squared_bias
+    assert found.mse == pytest.approx(parts)
+
+
+def test_enumeration_says_what_turns_the_gradient():
+    """E ĝ of one prompt, with three graded arms, is no multiple of g under std."""
+    problem = random_problem(3, "one-context")
+    found = enumerated_mse(problem, "std", 3)
+    assert 0 < found.cosine < 1 - 1e-6
+    signal = (found.mse - found.squared_bias) / found.noise_to_signal
+    length = problem.moments().mean_gradient_sq
+    factor = found.mean_factor[0]
+    assert found.squared_bias == pytest.approx(signal - 2 * factor * length + length)
+
+
+def test_predict_enumerates_where_it_is_asked(capsys, graded):
+    words = (graded, "--baseline", "norm-weighted", "--group-size", "4")
+    said = commands.refusal_of(capsys, main, "predict", *words)
+    assert "no closed form for these rewards: try --enumerate" in said
+    found = predicted(capsys, *words, "--enumerate")
+    assert found["mse"] == enumerated_mse(EXAMPLE, "norm-weighted", 4).mse
+    assert found["table"] is None
+    # Where there is a closed form it is that.
+    assert predicted(capsys, graded, "--group-size", "4", "--enumerate")["paper_bound"] is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--baseline", "std"), "std has no closed form for these rewards: try --enumerate"),
+        (("--baseline", "best", "--enumerate"), "rewards that are 0 or 1"),
+        (("--baseline", "loo-table:.1,.2", "--enumerate"), "2 values: a group of 4"),
+        (("--baseline", "nemo", "--group-size", "1", "--enumerate"), "at least 2: group size is 1"),
+        (("--baseline", "norm-weighted", "--group-size", "300", "--enumerate"), "smaller group"),
+        (("--baseline", "std", "--covariance", "--enumerate"), "its covariance is not"),
+        (("--baseline", "std", "--constant", "1", "--enumerate"), "closed form"),
+        (("--baseline", "std", "--design", "fixed", "--enumerate"), "uniform"),
+        (("--baseline", "bayes:0,1", "--enumerate"), "successes is 0.0: it must be positive"),
+        (("--baseline", "shrinkage"), "it is written shrinkage:amount"),
+    ],
+)
+def test_predict_refuses_in_one_line(capsys, graded, words, message):
+    sized = words if "--group-size" in words else (*words, "--group-size", "4")
+    assert message in commands.refusal_of(capsys, main, "predict", graded, *sized)
+
+
+def test_the_text_of_predict(capsys, file):
+    text = out_of(capsys, "predict", file, "--baseline", "best", "--group-size", "3")
+    assert "table b(0) ... b(G-1)" in text
+    assert "noise to signal" in text
+    text = out_of(capsys, "predict", file, "--baseline", "maxrl", "--group-size", "3")
+    assert "mean estimate over gradient, by prompt" in text
