@@ -42,10 +42,11 @@ _YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Family:
-    """An estimator of this library, or all those of one name with numbers, under five headings.
+    """An estimator under five headings: one of this library, all those of one name with numbers, or
+    one that is no table by the number of successes.
 
     Arguments:
-        name: as in :data:`ustat_pg.baselines.BASELINES`.
+        name: as in :data:`ustat_pg.baselines.BASELINES`, or among the others.
         title, formula: what it is called, and its advantages.
         what, climbs, noise, silent, nothing: the five headings.
         advice: one sentence to those who run it.
@@ -136,14 +137,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Row:
-    """What some values of the options mean: an estimator of this library, or why it is none.
+    """What some values of the options mean: an estimator of this library, or another.
 
     Arguments:
         when: the values, by option; several where any will do.
         name: the framework's own name, or its paper's.
         estimator: as :func:`ustat_pg.baselines.parse` reads it, ``{G}`` standing for the group size.
         factor: the constant that multiplies it, a key of "1", "1/G", "1/sqrt(G)".
-        what: where there is no estimator, what it is and why it has no closed form here.
+        other: where it is none of this library's estimators, its name among the others.
         ddof: of the deviation that it divides by, if it does.
         epsilon: what it adds to its divisor.
         one_output, equal_rewards: the advantage of a group of one, and of one of equal rewards.
@@ -155,7 +156,7 @@ class Row:
     source: str
     estimator: str | None = None
     factor: str = "1"
-    what: str = ""
+    other: str | None = None
     ddof: int | None = None
     epsilon: float = 0.0
     one_output: str = ""
@@ -338,12 +339,14 @@ class Catalogue:
 
     Arguments:
         families: this library's estimators by name.
+        others: those that have no closed form here, by name.
         aggregations: by name.
         kinds: what options of each kind change in the mean gradient.
         frameworks: by name.
     """
 
     families: Mapping[str, Family]
+    others: Mapping[str, Family]
     aggregations: Mapping[str, Aggregation]
     kinds: Mapping[str, str]
     frameworks: Mapping[str, Framework]
@@ -365,14 +368,13 @@ class Catalogue:
             )
         return known[asked]
 
-    def called(self, estimator: str) -> list[tuple[Framework, Row]]:
-        """Every row that means an estimator of that name."""
-        family = estimator.partition(":")[0]
+    def called(self, family: str) -> list[tuple[Framework, Row]]:
+        """Every row that means an estimator of that name, here or among the others."""
         return [
             (framework, row)
             for framework in self.frameworks.values()
             for row in framework.rows
-            if row.estimator is not None and row.estimator.partition(":")[0] == family
+            if (row.estimator or row.other or "").partition(":")[0] == family
         ]
 
 
@@ -386,6 +388,7 @@ def catalogue() -> Catalogue:
     data = tomllib.loads(files(__package__).joinpath("catalogue.toml").read_text("utf-8"))
     return Catalogue(
         families={key: Family(key, **each) for key, each in data["estimators"].items()},
+        others={key: Family(key, **each) for key, each in data["others"].items()},
         aggregations={key: Aggregation(key, **each) for key, each in data["aggregations"].items()},
         kinds={key: each["says"] for key, each in data["kinds"].items()},
         frameworks={each["name"]: _framework(each) for each in data["frameworks"]},

@@ -82,16 +82,19 @@ class Explanation:
     assumed: bool = True
 
     @property
-    def family(self) -> Family | None:
-        """Its entry in the catalogue, if it has one."""
-        return catalogue().families.get(self.name.partition(":")[0])
+    def family(self) -> Family:
+        """Its entry in the catalogue."""
+        other = None if self.meaning is None else self.meaning.row.other
+        if other is not None:
+            return catalogue().others[other]
+        return catalogue().families[self.name.partition(":")[0]]
 
     @property
     def called(self) -> list[str]:
         """Who calls it what: title, options and own name, of every row of the catalogue."""
         return [
             f"{framework.title}: {row.written() or 'as it is'} ({row.name})"
-            for framework, row in catalogue().called(self.name)
+            for framework, row in catalogue().called(self.family.name)
         ]
 
 
@@ -279,45 +282,34 @@ def _plain(found: Explanation) -> dict[str, Any]:
         plain["aggregation"] = meaning.aggregation.name
         plain["changes_nothing"] = meaning.unchanged()
     plain["called"] = found.called
-    plain["advice"] = _advice(found)
+    plain["advice"] = found.family.advice
     return plain
-
-
-def _advice(found: Explanation) -> str:
-    """One sentence to those who run it."""
-    if found.family is not None:
-        return found.family.advice
-    return (
-        "Give its function to ustat_pg.testing.exact_mse, which enumerates any, on a small problem."
-    )
 
 
 def _text(found: Explanation) -> list[str]:
     """What a person reads."""
     lines = [*_heading(found), ""]
     family, meaning = found.family, found.meaning
-    if family is not None and found.weight is not None and found.mean_factor is not None:
-        lines += ["What it climbs", f"  {family.climbs}", *_curve(found), ""]
-        lines += ["Bias", f"  {_bias(found)}", ""]
-        lines += ["Noise", f"  {family.noise}", *_noise(found), ""]
+    known = found.weight is not None
+    lines += ["What it climbs", f"  {family.climbs}", *(_curve(found) if known else ()), ""]
+    lines += ["Bias", f"  {_bias(found)}", ""] if known else []
+    lines += ["Noise", f"  {family.noise}", *(_noise(found) if known else ()), ""]
     lines += [
         "Silent groups",
-        f"  {found.silent_share:.1%} of groups of {found.group_size} have equal rewards here."
-        + (f" {family.silent}" if family is not None else ""),
+        f"  {found.silent_share:.1%} of groups of {found.group_size} have equal rewards here. "
+        f"{family.silent}",
         "",
     ]
     if meaning is not None:
         lines += ["The rest of the loss", *_rest(found, meaning), ""]
-    lines += ["What changes nothing"]
-    if family is not None:
-        lines += [f"  {family.nothing}"]
+    lines += ["What changes nothing", f"  {family.nothing}"]
     if meaning is not None:
         for reason, names in meaning.unchanged().items():
             lines += [f"  {', '.join(names)}: {reason}."]
     if found.called:
         lines += ["", "The same elsewhere", *(f"  {line}" for line in found.called)]
-    lines += ["", f"Advice: {_advice(found)}"]
-    if found.assumed:
+    lines += ["", f"Advice: {family.advice}"]
+    if found.assumed and known:
         lines += [
             "",
             "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in",
@@ -332,10 +324,7 @@ def _heading(found: Explanation) -> list[str]:
     if meaning is not None:
         asked = f"{meaning.framework.title} {meaning.written}".rstrip()
         lines += [f"{asked}, G = {found.group_size}: {meaning.row.name}"]
-        if found.weight is None:
-            return [*lines, f"  {meaning.row.what}"]
-    if family is not None:
-        lines += [f"{found.name}: {family.title}", f"  {family.formula}", f"  {family.what}"]
+    lines += [f"{found.name}: {family.title}", f"  {family.formula}", f"  {family.what}"]
     if meaning is not None:
         row = meaning.row
         if row.factor != "1":
