@@ -153,7 +153,7 @@ RESULTS: dict[str, Result] = {
         "Beyond 2",
         "Among leave-one-out baselines by the number of the others' successes one has the least error; "
         "it is unbiased, and its best group size is smaller than grpo's.",
-        "the leave-one-out baseline of least error, and what it gains",
+        "the leave-one-out baseline of least error, and its gain",
         assumptions="Rewards 0 and 1; a table made of other prompts or earlier steps. Not in the paper.",
         sharper="Ours: the table solves a tridiagonal system of moments that a pool gives.",
         delivered=True,
