@@ -126,14 +126,14 @@ RESULTS: dict[str, Result] = {
     "normalised": Result(
         "Lemma 11",
         "Advantages over the group's standard deviation give, as G grows, the U-statistic with kernel h/σ.",
-        "normalised by the deviation: a U-statistic in the limit",
+        "normalised by the deviation: its limit",
         assumptions="Bounded reward and score, σ(x) > 0; a group of equal rewards has advantages 0.",
         sharper="Consistency alone: at the scale √G the two differ, by a limit that is exact; with "
         "rewards 0 and 1 mean and error are exact at every G.",
         delivered=True,
     ),
     "practical_mse": Result(
-        "Theorem 12", "MSE of practical GRPO.", "its error with ratios, KL and normalisation"
+        "Theorem 12", "MSE of practical GRPO.", "the error with ratios, KL and normalisation"
     ),
     "arcsine": Result(
         "Proposition 13",
@@ -144,7 +144,7 @@ RESULTS: dict[str, Result] = {
         "Beyond 1",
         "With rewards 0 and 1 every critic-free estimator is a table (a₁(n), a₀(n)) by the number of "
         "successes; its mean is w(V) g, w the Bernstein polynomial of a₁(m+1) - a₀(m).",
-        "what the estimators that people run climb, and their error",
+        "what estimators in use climb, and their error",
         assumptions="Rewards 0 and 1, no clipping, no KL, no weights by length. Not in the paper.",
         sharper="Ours: mean, weight and covariance at every G in closed form.",
         delivered=True,
@@ -153,7 +153,7 @@ RESULTS: dict[str, Result] = {
         "Beyond 2",
         "Among leave-one-out baselines by the number of the others' successes one has the least error; "
         "it is unbiased, and its best group size is smaller than grpo's.",
-        "the leave-one-out baseline of least error, and its gain",
+        "the best leave-one-out baseline, and its gain",
         assumptions="Rewards 0 and 1; a table made of other prompts or earlier steps. Not in the paper.",
         sharper="Ours: the table solves a tridiagonal system of moments that a pool gives.",
         delivered=True,
