@@ -111,30 +111,34 @@ def _means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     number, unit = near_the_gradient(problem)
     gradients = moments.weighted_gradient
     assert gradients is not None
+
+    def along(vector: Array) -> float:
+        return float(vector @ unit)
+
+    def drawn(name: str) -> Linear:
+        """The mean along the direction: that of the error, and the gradient's."""
+        error = Projection(Estimator(name), number)
+        return Linear(cell, ((error, 1.0),), along(problem.gradient()))
+
     wrong = wrong_weights(moments.value, group_size)
     for name in ESTIMATORS:
-        along = Linear(
-            cell, ((Projection(Estimator(name), number), 1.0),), problem.gradient() @ unit
-        )
-        mean = mean_gradient(moments, name, group_size)
-        rivals = {rival: gradients(w) @ unit for rival, w in wrong.get(name, {}).items()}
-        yield entry.check(f"G={group_size}: mean of {name}", along, equal(mean @ unit, rivals))
+        mean = along(mean_gradient(moments, name, group_size))
+        rivals = {rival: along(gradients(w)) for rival, w in wrong.get(name, {}).items()}
+        yield entry.check(f"G={group_size}: mean of {name}", drawn(name), equal(mean, rivals))
         value = gradient_mse(moments, name, group_size).mse
         yield entry.check(
             f"G={group_size}: error of {name}", mean_of(cell, mse_of(name)), equal(value)
         )
+    p, kept = moments.value, 1 - silent_share(moments, group_size)
+    mixed = 1 - p**group_size - (1 - p) ** group_size
     for name in ("std", "maxrl"):
-        weight = count_table(name, group_size).weight(moments.value)
-        p, kept = moments.value, 1 - silent_share(moments, group_size)
-        mixed = 1 - p**group_size - (1 - p) ** group_size
-        along = Linear(
-            cell, ((Projection(Estimator(name), number), 1.0),), problem.gradient() @ unit
-        )
-        mean = mean_gradient(moments, name, group_size, dynamic_sampling=True) @ unit
+        weight = count_table(name, group_size).weight(p)
+        mean = along(mean_gradient(moments, name, group_size, dynamic_sampling=True))
+        rivals = {REWEIGHTS: along(gradients(weight / mixed)), UNCHANGED: mean * kept}
         yield entry.check(
             f"G={group_size}: {name} with dynamic sampling",
-            Ratio(along, mean_of(cell, Mixed()), kept),
-            equal(mean, {REWEIGHTS: gradients(weight / mixed) @ unit, UNCHANGED: mean * kept}),
+            Ratio(drawn(name), mean_of(cell, Mixed()), kept),
+            equal(mean, rivals),
         )
 
 
