@@ -13,6 +13,7 @@ from .records import (
     Row,
     catalogue,
     resolve,
+    short_name,
 )
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "Row",
     "catalogue",
     "resolve",
+    "short_name",
 ]

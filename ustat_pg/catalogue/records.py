@@ -25,6 +25,7 @@ __all__ = [
     "Row",
     "catalogue",
     "resolve",
+    "short_name",
 ]
 
 _FACTORS: dict[str, Callable[[int], float]] = {
@@ -168,7 +169,7 @@ class Row:
 
     def written(self) -> str:
         """The options as they are typed, each with the first value that will do."""
-        return " ".join(f"{_short(option)}={values[0]}" for option, values in self.when.items())
+        return " ".join(f"{short_name(option)}={values[0]}" for option, values in self.when.items())
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class Framework:
         known = {
             name: option.name
             for option in self.options.values()
-            for name in (option.name, _short(option.name), *option.aliases)
+            for name in (option.name, short_name(option.name), *option.aliases)
         }
         raise InputError(
             f"{self.title} has no option {text!r} in the catalogue: the nearest is "
@@ -258,7 +259,7 @@ class Meaning:
     @property
     def written(self) -> str:
         """The options that were written."""
-        return " ".join(f"{_short(name)}={self.values[name]}" for name in self.given)
+        return " ".join(f"{short_name(name)}={self.values[name]}" for name in self.given)
 
     @property
     def estimator(self) -> str | None:
@@ -299,7 +300,7 @@ class Meaning:
             reasons[catalogue().kinds[kind]] = names
         for reason, names in reasons.items():
             if names:
-                found[reason] = [_short(name) for name in names]
+                found[reason] = [short_name(name) for name in names]
         return found
 
     def _ignored(self) -> list[str]:
@@ -317,7 +318,7 @@ class Meaning:
     def another_loss(self) -> list[str]:
         """The options that choose another loss than the default."""
         return [
-            f"{_short(option.name)}={self.values[option.name]}"
+            f"{short_name(option.name)}={self.values[option.name]}"
             for option in self.framework.of_kind("loss")
             if self.values[option.name] != option.default
         ]
@@ -326,7 +327,7 @@ class Meaning:
         """The KL terms that are switched on, and where they go; nothing where no option says."""
         options = self.framework.of_kind("kl")
         found = [
-            f"{_short(option.name)}={self.values[option.name]}: {option.place}"
+            f"{short_name(option.name)}={self.values[option.name]}: {option.place}"
             for option in options
             if self.values[option.name] not in _OFF
         ]
@@ -429,7 +430,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """The last part of a name, and the one before where the last is a letter: ``rollout.n``."""
     parts = name.split(".")
     return ".".join(parts[-2:]) if len(parts[-1]) < 2 or parts[-1] in _VAGUE else parts[-1]

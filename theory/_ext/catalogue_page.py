@@ -1,0 +1,163 @@
+"""The page of the catalogue, made from its data: ``python theory/_ext/catalogue_page.py`` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ustat_pg.catalogue import Family, Row, catalogue, short_name
+from ustat_pg.commands.explain import explain
+
+PAGE = Path(__file__).resolve().parents[1] / "catalogue.md"
+
+HEADINGS = {
+    "What it is": "what",
+    "What it climbs": "climbs",
+    "Noise": "noise",
+    "Silent groups": "silent",
+    "What changes nothing": "nothing",
+}
+
+SHOWN = {"pass-at-k": "pass-at-k:2", "bayes": "bayes:1,1", "shrinkage": "shrinkage:0.5,0.5"}
+"""Numbers for the families that need some."""
+
+UNSHOWN = ("loo-table",)
+"""Families whose numbers are the user's own."""
+
+RATES = (0.05, 0.2, 0.5, 0.8, 0.95)
+SIZES = (2, 4, 8, 16)
+
+INTRODUCTION = """# What trainers compute: a catalogue
+
+<!-- Made from ustat_pg/catalogue/catalogue.toml by theory/_ext/catalogue_page.py; edit those. -->
+
+Trainers of language models ship one idea under many names, and many ideas under one: what is called
+GRPO divides by a deviation with $G$ or $G-1$, inside the group or over the batch, or not at all. With
+rewards 0 and 1 each of them is a table, an advantage for a success and one for a failure by the number of
+successes in the group, unless lengths, other prompts or other networks enter. Of a table everything is
+known exactly, at every $G$: whether the estimator is unbiased, what it climbs, its noise. This page says
+so for each; the options of {frameworks} stand in tables at its end.
+
+For your own options and pass rates ask
+
+```console
+$ ustat-pg explain "trl scale_rewards=group loss_type=dr_grpo num_generations=8" --pass-rate .2
+```
+
+or `ustat-pg explain --name maxrl --group-size 8`. A YAML file of options will do as well, `--problem FILE`
+takes scores into account, `--plot FILE` draws, `--json` prints all numbers. In Python the same is
+`ustat_pg.commands.explain.explain`, and `ustat_pg.catalogue.resolve` reads options.
+
+**w(p)** is how many times the true gradient the mean estimate of a prompt with pass rate $p$ is. Where it is
+1 the estimator is unbiased; where it is another constant it rescales the learning rate; else it reweights
+prompts. **Noise** here is the variance over the squared mean, so that no learning rate helps, over that of
+RLOO at the same $G$: for one prompt, scores of equal norms, and a gradient that is small beside its noise.
+Rows that would hold ones alone are left out.
+
+Formulas were read in the sources named below, at the commits named. Tests work every row out from the
+framework's own formula on all groups of 2 to 5, and run TRL's code beside it.
+"""
+
+
+def numbers(name: str) -> list[str]:
+    """The table of w and noise of one estimator, as Markdown; rows of ones alone are left out."""
+    head = " | ".join(f"p = {p:g}" for p in RATES)
+    lines = ["", f"| `{name}` | {head} |", "|---" * (len(RATES) + 1) + "|"]
+    rows: dict[str, list[float]] = {}
+    for size in SIZES:
+        found = [explain(name=name, group_size=size, pass_rates=[p]) for p in RATES]
+        rows[f"w, G = {size}"] = [each.mean_factor[0] for each in found]
+        rows[f"noise over RLOO's, G = {size}"] = [each.noise_to_rloo for each in found]
+    for label in sorted(rows, key=lambda label: label[0] == "n"):
+        values = [f"{value:.3g}" for value in rows[label]]
+        if set(values) != {"1"}:
+            lines.append(f"| {label} | {' | '.join(values)} |")
+    return lines if len(lines) > 3 else []
+
+
+def section(family: Family, *, closed: bool) -> list[str]:
+    """One estimator under its five headings."""
+    lines = [
+        "",
+        f"### {family.title[0].upper()}{family.title[1:]}",
+        "",
+        f"`{family.name}`: {family.formula}",
+    ]
+    for heading, key in HEADINGS.items():
+        lines += ["", f"**{heading}.** {getattr(family, key)}"]
+    if closed and family.name not in UNSHOWN:
+        best = family.name == "best"  # of one prompt it would be the oracle
+        lines += [] if best else numbers(SHOWN.get(family.name, family.name))
+    called = catalogue().called(family.name)
+    if called:
+        names = dict.fromkeys(
+            f"{framework.title} `{row.written() or 'always'}`" for framework, row in called
+        )
+        lines += ["", "Shipped as " + "; ".join(names) + "."]
+    return lines
+
+
+def cells(row: Row) -> list[str]:
+    """One row of a framework's table."""
+    name = f"`{row.estimator}`" if row.estimator else f"*{row.other}*"
+    if row.factor != "1":
+        name += f" times {row.factor}"
+    options = ", ".join(
+        f"`{short_name(option)}` = {' or '.join(values)}" for option, values in row.when.items()
+    )
+    divisor = "" if row.ddof is None else ("G" if row.ddof == 0 else "G-1")
+    return [
+        options or "any other",
+        row.name,
+        name,
+        divisor,
+        f"{row.epsilon:g}" if row.epsilon else "",
+        row.one_output,
+        row.equal_rewards,
+    ]
+
+
+def page() -> str:
+    """The whole page."""
+    known = catalogue()
+    titles = dict.fromkeys(each.title.partition(",")[0] for each in known.frameworks.values())
+    *others, last = titles
+    lines = [INTRODUCTION.replace("{frameworks}", f"{', '.join(others)} and {last}")]
+    lines += ["## Tables by the number of successes"]
+    for family in known.families.values():
+        lines += section(family, closed=True)
+    lines += ["", "## What is no such table", ""]
+    lines += [
+        "Lengths, other prompts, other networks or earlier steps enter these. What is said of them is said "
+        "in words; `ustat_pg.testing.exact_mse` enumerates any advantage function on a small problem."
+    ]
+    for family in known.others.values():
+        lines += section(family, closed=False)
+    lines += ["", "## How losses add up", "", "| name | what | effect |", "|---|---|---|"]
+    for each in known.aggregations.values():
+        lines.append(f"| {each.name} | {each.title} | {each.says} |")
+    lines += ["", "## Frameworks and their options", ""]
+    lines += [
+        "The first row that fits holds. *Divisor* and ε are those of a deviation or mean that divides; "
+        "*one* and *equal* are the advantages of a group of one output, and of one of equal rewards."
+    ]
+    for each in known.frameworks.values():
+        lines += ["", f"### {each.title}", "", f"`{each.name}`, {each.repository}@{each.commit}."]
+        lines += [
+            "",
+            "| options | its name | here | divisor | ε | one | equal |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        lines += [f"| {' | '.join(cells(row))} |" for row in each.rows]
+        for kind, says in known.kinds.items():
+            names = ", ".join(f"`{option.name}`" for option in each.of_kind(kind))
+            if names and kind != "advantage":
+                lines += ["", f"*{kind[0].upper()}{kind[1:]}* ({says}): {names}."]
+        sources = ", ".join(
+            f"`{source}`" for source in dict.fromkeys(row.source for row in each.rows)
+        )
+        lines += ["", f"Read in {sources}."]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
