@@ -1,0 +1,281 @@
+"""Tables by counts: against the estimators' functions and against every outcome of a minibatch; the best
+table; what is refused. A second mind's fractions are in ``tests/test_independent_tables.py``.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from ustat_pg.baselines import BASELINES, parse
+from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError, SquaredProjection
+from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.estimators import advantages
+from ustat_pg.predictions import (
+    CountTable,
+    best_table,
+    count_table,
+    gradient_covariance,
+    gradient_mse,
+    mean_gradient,
+    silent_share,
+)
+from ustat_pg.problems import SoftmaxBandit, random_problem
+from ustat_pg.validation import InputError
+
+NAMES = [
+    "vanilla",
+    "grpo",
+    "group-mean",
+    "shrinkage:0.25,0.5",
+    "bayes:1,0.5",
+    "std",
+    "std-ddof1",
+    "others-std",
+    "maxrl",
+    "pass-at-k:1",
+    "pass-at-k:2",
+    "pass-at-k:3",
+]
+SIZED = [
+    (name, size)
+    for name, size in product(NAMES, range(1, 7))
+    if size >= max(parse(name)[0].least_group, parse(name)[1].get("k", 1))
+]
+
+
+def uneven(even=False):
+    """Two prompts of pass rates .15 and .7 or so, arms in common features; three outputs each."""
+    rng = np.random.default_rng(5)
+    probs = [[0.15, 0.6, 0.25], [0.7, 0.1, 0.2]]
+    success = np.array([[0.9, 0.02, 0.0], [1.0, 0.3, 0.0]])
+    return SoftmaxBandit.linear(
+        [0.5, 0.5] if even else [0.8, 0.2],
+        rng.normal(size=(2, 3, 3)),
+        np.zeros(3),
+        np.tile([1.0, 0.0], (2, 3, 1)),
+        np.stack([success, 1 - success], axis=-1),
+        np.log(probs),
+    )
+
+
+def noise(rates, weights):
+    """Prompts whose reward is no fault of their two outputs: norms alike, and no gradient."""
+    law = np.stack([rates, 1 - rates], axis=-1)[:, None].repeat(2, axis=1)
+    rewards = np.tile([1.0, 0.0], (len(rates), 2, 1))
+    return SoftmaxBandit.tabular(weights, np.zeros((len(rates), 2)), rewards, law)
+
+
+def test_every_estimator_by_counts_is_here():
+    families = {parse(name)[0].name for name in NAMES}
+    by_count = {name for name, record in BASELINES.items() if record.by_count}
+    assert by_count - families <= {"loo-table", "best", "count-table"}
+
+
+@pytest.mark.parametrize(("name", "size"), SIZED)
+def test_a_table_is_the_function_on_every_binary_group(name, size):
+    groups = np.array(list(product((0.0, 1.0), repeat=size)))
+    table, count = count_table(name, size), groups.sum(axis=1).astype(int)
+    expected = np.where(
+        groups == 1, table.successes[count][:, None], table.failures[count][:, None]
+    )
+    np.testing.assert_allclose(advantages(name, groups), expected, rtol=0, atol=1e-13)
+
+
+CELLS = [
+    *(("iid", size, batch) for size, batch in ((1, 1), (2, 1), (3, 1), (5, 1), (2, 2), (3, 2))),
+    ("without-replacement", 3, 1),
+    ("fixed", 3, 2),
+]
+
+
+@pytest.mark.parametrize(("design", "size", "batch"), CELLS)
+def test_error_mean_and_spread_are_those_of_every_outcome(design, size, batch):
+    problem = uneven(even=design != "iid")
+    moments, cell = problem.moments(), GradientCell(problem, size, batch, design)
+    target = problem.gradient()
+    names = [name for name, least in SIZED if least == size]
+    for name in names:
+        estimator = Estimator(name)
+        quantities = [SquaredError(estimator)]
+        quantities += [
+            f(estimator, number) for number in range(3) for f in (Projection, SquaredProjection)
+        ]
+        error, *along = cell.measure("exact", quantities).mean
+        found = gradient_mse(moments, name, size, batch, design)
+        assert found.mse == pytest.approx(error, rel=1e-12, abs=1e-15)
+        covariance = gradient_covariance(moments, name, size, batch, design)
+        for number, (first, second) in enumerate(zip(along[::2], along[1::2], strict=True)):
+            unit = direction(problem, number)
+            mean = mean_gradient(moments, name, size) @ unit
+            assert mean - target @ unit == pytest.approx(first, rel=1e-10, abs=1e-14)
+            spread = unit @ covariance @ unit
+            assert spread == pytest.approx(second - first**2, rel=1e-10, abs=1e-14)
+        terms = (found.prompt_term, found.first_order_term, found.second_order_term)
+        assert found.mse == pytest.approx(sum(terms) + found.squared_bias, rel=1e-13)
+        assert np.trace(covariance) == pytest.approx(
+            found.mse - found.squared_bias, rel=1e-10, abs=1e-15
+        )
+
+
+def test_closed_forms_of_the_paper_are_tables_too():
+    """Theorem 2 and the tables are two derivations."""
+    problem = uneven()
+    moments = problem.moments()
+    for name in ("vanilla", "grpo", "group-mean"):
+        for size in (2, 3, 8):
+            theorem = gradient_mse(moments, name, size)
+            table = count_table(name, size)
+            weight = table.weight(moments.value)
+            np.testing.assert_allclose(weight, theorem.mean_factor, rtol=1e-13)
+            inner = table.second_moments(moments) - weight**2 * moments.gradient_sq
+            expected = theorem.first_order_term + theorem.second_order_term
+            assert float(moments.context_probs @ inner) == pytest.approx(expected, rel=1e-12)
+
+
+# The best table.
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+@pytest.mark.parametrize("name", ["grpo", "std", "maxrl", "pass-at-k:2"])
+def test_any_other_table_of_that_mean_has_a_greater_error(name, size):
+    if (name, size) not in SIZED:
+        return
+    problem = uneven()
+    moments, delta = problem.moments(), count_table(name, size).delta
+
+    def second(table):
+        return float(moments.context_probs @ table.second_moments(moments))
+
+    best = best_table(moments, size, delta)
+    np.testing.assert_allclose(best.delta, delta, rtol=0, atol=1e-12)
+    least = second(best)
+    assert least <= second(count_table(name, size)) * (1 + 1e-12)
+    rng = np.random.default_rng(size)
+    for step in (1e-3, 0.1, 1.0):
+        for _ in range(20):
+            shift = step * rng.normal(size=size)
+            # What is added to both columns beside k successes changes no mean.
+            other = CountTable(
+                best.successes + np.append(0.0, shift), best.failures + np.append(shift, 0.0)
+            )
+            assert second(other) > least
+
+
+def test_best_is_that_table_for_predictions_and_engines():
+    problem = uneven()
+    moments = problem.moments()
+    for size in (1, 2, 4):
+        table = best_table(moments, size)
+        named = "loo-table:" + ",".join(map(repr, table.baseline.tolist()))
+        found = gradient_mse(moments, "best", size)
+        assert table.unbiased
+        assert found.squared_bias == 0
+        assert found.mse == pytest.approx(gradient_mse(moments, named, size).mse, rel=1e-12)
+        exact = GradientCell(problem, size).measure("exact", [SquaredError(Estimator(named))])
+        assert found.mse == pytest.approx(exact.mean[0], rel=1e-12)
+        for name in ("grpo", "vanilla", "bayes:1,1"):
+            if size >= parse(name)[0].least_group:
+                assert found.mse < gradient_mse(moments, name, size).mse
+    # Of one output it is the best constant.
+    constant = (moments.context_probs @ moments.norm_reward) / (
+        moments.context_probs @ moments.fisher_trace
+    )
+    assert best_table(moments, 1).baseline == pytest.approx(constant, rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("size", "rloo", "best"),
+    [(2, "2.00", "1.33"), (4, "1.33", "1.20"), (8, "1.14", "1.11")],
+)
+def test_uniform_pass_rates_by_hand(size, rloo, best):
+    """Nodes of Gauss and Legendre integrate polynomials over pass rates without an error."""
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    moments = noise((nodes + 1) / 2, weights / 2).moments()
+    oracle = gradient_mse(moments, "oracle", size).mse
+    found = {
+        name: gradient_mse(moments, name, size).mse / oracle
+        for name in ("grpo", "best", "bayes:1,1")
+    }
+    assert found["grpo"] == pytest.approx(size / (size - 1), rel=1e-12)
+    assert found["best"] == pytest.approx(1 + 1 / (size + 1), rel=1e-12)
+    assert found["bayes:1,1"] == pytest.approx(found["best"], rel=1e-12)
+    assert (f"{found['grpo']:.2f}", f"{found['best']:.2f}") == (rloo, best)
+    expected = (np.arange(size) + 1) / (size + 1)
+    np.testing.assert_allclose(best_table(moments, size).baseline, expected, rtol=1e-12)
+
+
+def test_beta_pass_rates_give_the_posterior_mean():
+    """Beta(2, 1): a density of 2p, with an excess of sigma2 / (G (G-1+a+b)) over the oracle."""
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    rates = (nodes + 1) / 2
+    moments = noise(rates, weights * rates).moments()
+    for size in (1, 2, 5):
+        expected = (np.arange(size) + 2) / (size - 1 + 3)
+        np.testing.assert_allclose(best_table(moments, size).baseline, expected, rtol=1e-12)
+        error = {name: gradient_mse(moments, name, size).mse for name in ("best", "oracle")}
+        excess = (error["best"] - error["oracle"]) / error["oracle"]
+        assert excess == pytest.approx(1 / (size + 2), rel=1e-11)
+
+
+def test_a_count_that_no_prompt_shows_has_some_entry():
+    sure = noise(np.array([1.0]), np.array([1.0])).moments()
+    table = best_table(sure, 3)
+    assert table.unbiased
+    assert table.baseline[-1] == pytest.approx(1.0)
+    assert gradient_mse(sure, "best", 3).mse == pytest.approx(0.0, abs=1e-15)
+
+
+# Degenerate prompts, and what is refused.
+
+
+def test_prompts_always_or_never_solved():
+    problem = noise(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
+    moments = problem.moments()
+    assert silent_share(moments, 4) == 1.0
+    found = gradient_mse(moments, "std", 4)
+    assert (found.mse, found.noise_to_signal, found.cosine) == (0.0, None, None)
+    weights = count_table("std", 4).weight([0.0, 1.0])
+    assert weights == pytest.approx([3**0.5, 3**0.5])
+
+
+BINARY = uneven().moments()
+GRADED = random_problem(0).moments()
+REFUSED = {
+    "no name": (lambda: count_table("stdd", 4), "unknown: choose one of vanilla, grpo"),
+    "no table": (lambda: count_table("oracle", 4), "oracle is no table"),
+    "too small a group": (lambda: count_table("grpo", 1), "at least 2: group size is 1"),
+    "half a group": (lambda: count_table("std", 2.5), "group size is 2.5"),
+    "best without moments": (lambda: count_table("best", 4), "moments are needed"),
+    "more attempts than outputs": (lambda: count_table("pass-at-k:5", 4), "at least k = 5"),
+    "a table of another length": (
+        lambda: count_table("loo-table:0,1", 4),
+        "2 values: a group of 4",
+    ),
+    "rates above 1": (lambda: count_table("std", 4).weight(1.5), "pass rate is 1.5"),
+    "rates below 0": (lambda: count_table("std", 4).weight([-0.1]), "pass rate"),
+    "rates of NaN": (lambda: count_table("std", 4).weight(np.nan), "pass rate"),
+    "two lengths": (lambda: CountTable(np.zeros(3), np.zeros(4)), "3 and 4 entries"),
+    "no group": (lambda: CountTable(np.zeros(1), np.zeros(1)), "1 and 1 entries"),
+    "NaN": (lambda: CountTable(np.full(3, np.nan), np.zeros(3)), "successes"),
+    "graded rewards": (lambda: gradient_mse(GRADED, "std", 4), "std has a closed form for rewards"),
+    "covariance of graded rewards": (lambda: gradient_covariance(GRADED, "std", 4), "closed form"),
+    "best of graded rewards": (lambda: best_table(GRADED, 4), "the best table has a closed form"),
+    "mean of graded rewards": (lambda: mean_gradient(GRADED, "std", 4), "closed form"),
+    "share of graded rewards": (lambda: silent_share(GRADED, 4), "closed form"),
+    "delta of another length": (lambda: best_table(BINARY, 4, [1.0, 1.0]), r"needs \(4,\)"),
+    "best of no group": (lambda: best_table(BINARY, 0), "group size is 0"),
+    "loud groups": (
+        lambda: mean_gradient(BINARY, "vanilla", 4, dynamic_sampling=True),
+        "silent groups of vanilla are not silent",
+    ),
+    "a constant": (lambda: gradient_mse(BINARY, "std", 4, constant=0.5), "with, and only with"),
+}
+
+
+@pytest.mark.parametrize(("ask", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask()
