@@ -228,13 +228,14 @@ class Bandits:
     def lopsided(self) -> list[BanditEntry]:
         """Single prompts of rewards 0 and 1 and at most four outcomes, pass rates not near one half."""
         entries = [self.skewed, self.balanced]
-        for entry in (*self.rates(), self.iris):
-            value = entry.problem.moments().value
-            within = np.flatnonzero((np.abs(value - 0.5) > 0.2) & (np.abs(value - 0.5) < 0.4))
-            for x in within[[0, -1]] if len(within) > 1 else within:
-                entries.append(
-                    Entry(f"{entry.name}[{x}]", entry.origin, entry.problem.restrict([int(x)]))
-                )
+        for number, rng in self._streams(6):
+            rate = rng.uniform(0.12, 0.28)
+            rates = np.array([rate if rng.random() < 0.5 else 1 - rate])
+            entries.append(graded(f"lopsided{number}", "generated", np.ones(1), rates, rng))
+        iris = self.iris.problem
+        off = np.abs(iris.moments().value - 0.5)
+        for x in np.flatnonzero((off > 0.2) & (off < 0.4))[[0, -1]]:
+            entries.append(Entry(f"iris[{x}]", "real", iris.restrict([int(x)])))
         return entries
 
     @cached_property

@@ -79,7 +79,7 @@ def quick_blocks(on, monkeypatch):
     ("on", "engine", "stems"),
     [
         ("bandits", "reference", GRADIENTS),
-        ("bandits", "cpu", (*GRADIENTS, "count_advantages")),
+        ("bandits", "cpu", (*GRADIENTS, "count_advantages", "normalised")),
         ("tokens", "reference", GRADIENTS),
         pytest.param("transformer", "reference", GRADIENTS, marks=needs_torch),
     ],

@@ -9,6 +9,7 @@ import pytest
 import simulations.count_advantages
 import simulations.minibatch
 import simulations.mse
+import simulations.normalised
 import ustat_pg.engines.gradients.cpu
 import ustat_pg.estimators
 import ustat_pg.predictions.mse
@@ -33,6 +34,10 @@ PLACES = {
         (simulations.count_advantages, "count_table"),
         (simulations.count_advantages, "mean_gradient"),
         (simulations.count_advantages, "silent_share"),
+    ],
+    "ustat_pg/predictions/normalised.py": [
+        (simulations.normalised, "normalised_distance"),
+        (simulations.normalised, "normalised_limit"),
     ],
 }
 """Where each file's names are used."""
@@ -69,7 +74,7 @@ LANES = "ustat_pg/engines/gradients/lanes.py"
 GRPO = "    return rewards - others\n"
 
 
-ESTIMATORS, PREDICTIONS, BODIES, MOMENTS, SHAPED, TABLES = PLACES
+ESTIMATORS, PREDICTIONS, BODIES, MOMENTS, SHAPED, TABLES, NORMALISED = PLACES
 COUNTS = ("count_advantages",)
 
 MUTANTS = [
@@ -138,6 +143,11 @@ MUTANTS = [
     Mutant("counts, compiled: one success too few", BODIES,
            "return int(whole + group * asked.centre[x] + 0.5)",
            "return int(whole + group * asked.centre[x] - 0.5)", "cpu", COUNTS),
+    # The limits of Lemma 11.
+    Mutant("normalised: the deviation's noise is added, as if it were uncorrelated", NORMALISED,
+           "naive - 0.75 *", "naive + 0.25 *", "cpu", ("normalised",)),
+    Mutant("normalised: the variance's noise for the deviation's", NORMALISED,
+           "/ (4 * square**2)", "/ square**2", "cpu", ("normalised",)),
 ]  # fmt: skip
 
 ENDINGS = (
@@ -152,4 +162,6 @@ ENDINGS = (
     ": maxrl",
     ": mean of std",
     ": std with dynamic sampling",
+    ": distance",
+    ": error about g/σ",
 )
