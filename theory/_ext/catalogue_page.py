@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ustat_pg.catalogue import Family, Row, catalogue, short_name
 from ustat_pg.commands.explain import explain
+from ustat_pg.testing import leaderboard
 
 PAGE = Path(__file__).resolve().parents[1] / "catalogue.md"
 
@@ -55,6 +56,22 @@ Rows that would hold ones alone are left out.
 
 Formulas were read in the sources named below, at the commits named. Tests work every row out from the
 framework's own formula on all groups of 2 to 5, and run TRL's code beside it.
+"""
+
+
+LEADERBOARD = """
+## A leaderboard of unbiased estimators
+
+The exact MSE over that of the oracle, which knows each prompt's pass rate: the geometric mean over four
+fixed problems. Nine prompts have pass rates .1 to .9; eight hard ones .05 to .25; two are hard and two easy,
+.05 and .95; and in four more with peaked policies the scores of right and wrong outputs differ in norm, so
+that the oracle can be beaten. One function puts yours on it, or says why it is biased:
+
+```python
+from ustat_pg.testing import leaderboard
+
+print(leaderboard(my_advantages))         # rewards (n, G) to advantages (n, G)
+```
 """
 
 
@@ -125,6 +142,7 @@ def page() -> str:
     lines += ["## Tables by the number of successes"]
     for family in known.families.values():
         lines += section(family, closed=True)
+    lines += [LEADERBOARD, "```text", str(leaderboard()), "```"]
     lines += ["", "## What is no such table", ""]
     lines += [
         "Lengths, other prompts, other networks or earlier steps enter these. What is said of them is said "

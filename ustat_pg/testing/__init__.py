@@ -15,7 +15,8 @@ A torch trainer's function in five lines::
         assert_finite(my_advantages, array=torch.tensor)
 
 :func:`assert_invariances` tests properties that hold reward by reward, :func:`exact_mse` says what
-an unbiased function still gains or loses against grpo, and :func:`rewards`, :func:`scores` and
+an unbiased function still gains or loses against grpo, :func:`leaderboard` where it stands among
+others, and :func:`rewards`, :func:`scores` and
 :func:`problems` are Hypothesis strategies for tests of your own
 (``pip install 'ustat_pg[testing]'``; nothing else here needs Hypothesis).
 
@@ -47,6 +48,7 @@ AssertionError: group_mean is biased: at G = 2 on problem ... c = (G-1)/G: a res
 
 from .function import INPUTS, LAYOUTS
 from .invariances import INVARIANCES, assert_finite, assert_invariances
+from .leaderboard import Leaderboard, leaderboard
 from .mse import MseReport, exact_mse
 from .strategies import problems, rewards, scores
 from .unbiased import assert_unbiased, default_problems
@@ -55,12 +57,14 @@ __all__ = [
     "INPUTS",
     "INVARIANCES",
     "LAYOUTS",
+    "Leaderboard",
     "MseReport",
     "assert_finite",
     "assert_invariances",
     "assert_unbiased",
     "default_problems",
     "exact_mse",
+    "leaderboard",
     "problems",
     "rewards",
     "scores",
