@@ -305,6 +305,8 @@ def test_what_is_said_of_pkpo():
         ("verl adv_estimator=grpo_passk n=6", "pass-at-k:6", 6, "token-mean", None),
         ("nemo num-generations-per-prompt=16", "others-std", 16, "token-mean", None),
         ("prime_rl --algo=max_rl", "maxrl", None, "token-mean", None),
+        ("verl adv_estimator=rloo", "vanilla", 1, "token-mean", None),
+        ("verl adv_estimator=rloo_vectorized", "grpo", 1, "token-mean", None),
         ("slime --disable-grpo-std-normalization", "group-mean", 1, "sequence-mean", None),
         ("open-instruct loss_denominator=50", "group-mean", 4, "constant", 0.02),
     ],

@@ -38,6 +38,9 @@ _FACTORS: dict[str, Callable[[int], float]] = {
 _OFF = ("none", "false", "0", "0.0")
 """Values that switch an option off."""
 
+_KEPT = "its reward"
+"""How the advantage of a group of one begins, where it is the reward itself."""
+
 _YAML = (".yaml", ".yml")
 
 
@@ -263,8 +266,13 @@ class Meaning:
 
     @property
     def estimator(self) -> str | None:
-        """The name of this library's estimator; None where it has none, or G is not known."""
+        """The name of this library's estimator; None where it has none, or G is not known.
+
+        A group of one that keeps its reward has no baseline, whatever larger groups have.
+        """
         name = self.row.estimator
+        if name is not None and self.group_size == 1 and self.row.one_output.startswith(_KEPT):
+            return "vanilla"
         if name is None or ("{G}" in name and self.group_size is None):
             return None
         return name.replace("{G}", str(self.group_size))
