@@ -32,6 +32,10 @@ How the function is called is its *layout*:
 ``"group"``
     one group (G,) at a time.
 
+A function of the signature that verl and SkyRL register becomes one of groups by :func:`registered`.
+The inverse questions have answers too: :func:`samples_needed` and :func:`smallest_difference` for a
+difference of means, :func:`seeds_needed` for one between two training recipes.
+
 ``inputs`` names what the function takes, in order: ``"rewards"``, ``"squared_norms"`` (‖s‖² of each
 output, of the rewards' shape) and ``"contexts"`` (the prompt's number, without the last axis).
 ``array`` turns a NumPy array into the kind the function takes. The function must be deterministic
@@ -50,6 +54,8 @@ from .function import INPUTS, LAYOUTS
 from .invariances import INVARIANCES, assert_finite, assert_invariances
 from .leaderboard import Leaderboard, leaderboard
 from .mse import MseReport, exact_mse
+from .power import samples_needed, seeds_needed, smallest_difference
+from .registered import registered
 from .strategies import problems, rewards, scores
 from .unbiased import assert_unbiased, default_problems
 
@@ -66,6 +72,10 @@ __all__ = [
     "exact_mse",
     "leaderboard",
     "problems",
+    "registered",
     "rewards",
+    "samples_needed",
     "scores",
+    "seeds_needed",
+    "smallest_difference",
 ]

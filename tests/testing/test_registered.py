@@ -1,0 +1,75 @@
+"""Functions of verl's and SkyRL's signature, as functions of groups."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from ustat_pg.estimators import advantages
+from ustat_pg.testing import assert_unbiased, registered
+from ustat_pg.validation import InputError
+
+torch = pytest.importorskip("torch")
+
+
+def of_groups(weigh):
+    """A registered function that weighs the rewards (G,) of each group apart, by its name."""
+
+    def function(token_level_rewards, response_mask, index):
+        scores = token_level_rewards.sum(-1)
+        out = torch.empty_like(scores)
+        for name in dict.fromkeys(index):
+            members = torch.as_tensor(index == name)
+            out[members] = weigh(scores[members])
+        found = out[:, None] * response_mask
+        return found, found
+
+    return function
+
+
+def leave_one_out(scores):
+    return (scores - scores.mean()) * len(scores) / (len(scores) - 1)
+
+
+def test_a_right_function_passes_and_a_biased_one_does_not():
+    assert_unbiased(registered(of_groups(leave_one_out)))
+    with pytest.raises(AssertionError, match="function is biased"):
+        assert_unbiased(registered(of_groups(lambda scores: scores - scores.mean())))
+
+
+def test_the_advantages_are_those_of_the_rewards():
+    rewards = np.random.default_rng(0).normal(size=(5, 4))
+    found = registered(of_groups(leave_one_out))(rewards)
+    assert np.allclose(found, advantages("grpo", rewards), rtol=0, atol=1e-14)
+
+
+def test_what_it_takes_beside_is_bound():
+    def scaled(token_level_rewards, response_mask, index, factor):
+        return factor * token_level_rewards.sum(-1, keepdim=True) * response_mask
+
+    found = registered(functools.partial(scaled, factor=2.0), tokens=1)(np.array([[1.0, 3.0]]))
+    assert found.tolist() == [[2.0, 6.0]]
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (3, InputError, "it must be callable"),
+        (lambda **given: given["token_level_rewards"].sum(-1), AssertionError, "shape"),
+        (
+            lambda **given: given["token_level_rewards"] * given["response_mask"],
+            AssertionError,
+            "tokens of one output different advantages",
+        ),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(function, error, message):
+    with pytest.raises(error, match=message):
+        registered(function)(np.ones((2, 3)))
+
+
+def test_an_output_has_a_token():
+    with pytest.raises(InputError, match="tokens is 0"):
+        registered(of_groups(leave_one_out), tokens=0)

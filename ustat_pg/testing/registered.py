@@ -1,0 +1,84 @@
+"""Functions of the signature that verl and SkyRL register, as advantage functions of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..validation import InputError, integer
+from .function import Violation, show
+
+__all__ = ["registered"]
+
+Array = NDArray[np.float64]
+
+
+def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Array], Array]:
+    """An estimator of verl's or SkyRL's register as a function of groups, for the assertions here.
+
+    The function is called with the keywords ``token_level_rewards`` (n·G, T), the reward on an output's
+    last token, ``response_mask`` (n·G, T), outputs of 1 to T tokens, and ``index`` (n·G,), a group's
+    name; it returns the advantages (n·G, T), alone or first of a tuple. What else it takes, bind
+    with :func:`functools.partial`. It is given double precision; many compute in single all the same,
+    which ``rtol=1e-5`` of the assertions allows for.
+
+    Arguments:
+        function: the registered function, of torch tensors.
+        tokens: T, the most tokens of an output.
+
+    Returns:
+        a function of rewards (n, G) to advantages (n, G), for the layout ``"batched"``.
+
+    Raises:
+        InputError: it cannot be called.
+        AssertionError: when called: another shape, or tokens of one output with different advantages.
+
+    >>> import torch
+    >>> def group_mean(token_level_rewards, response_mask, index):
+    ...     scores = token_level_rewards.sum(-1)
+    ...     means = torch.stack([scores[torch.as_tensor(index == i)].mean() for i in index])
+    ...     advantages = (scores - means)[:, None] * response_mask
+    ...     return advantages, advantages
+    >>> registered(group_mean)(np.array([[1.0, 0.0]]))
+    array([[ 0.5, -0.5]])
+    """
+    if not callable(function):
+        raise InputError(f"function is {function!r}: it must be callable")
+    most = integer("tokens", tokens)
+    inner = getattr(function, "func", function)
+    name = getattr(inner, "__name__", type(inner).__name__)
+
+    def advantages(rewards: Array) -> Array:
+        import torch
+
+        count, size = rewards.shape
+        lengths = 1 + np.arange(count * size) % most
+        mask = np.arange(most) < lengths[:, None]
+        last = np.arange(most) == lengths[:, None] - 1
+        found = function(
+            token_level_rewards=torch.tensor(rewards.reshape(-1, 1) * last),
+            response_mask=torch.tensor(mask, dtype=torch.float64),
+            index=np.repeat([f"prompt {number}" for number in range(count)], size).astype(object),
+        )
+        found = found[0] if isinstance(found, tuple) else found
+        if tuple(getattr(found, "shape", ())) != mask.shape:
+            raise Violation(
+                f"{name} returned shape {tuple(getattr(found, 'shape', ()))} for rewards of shape "
+                f"{mask.shape}: they must be equal"
+            )
+        values = found.detach().cpu().double().numpy()
+        of_output = values[:, :1]
+        off = np.abs(np.where(mask, values - of_output, 0.0)).max(axis=1)
+        if (off > 1e-4 * np.abs(values).max(initial=1e-300)).any():
+            row = int(off.argmax())
+            raise Violation(
+                f"{name} gives the tokens of one output different advantages, "
+                f"{show(values[row, mask[row]])}: only one number an output can be checked"
+            )
+        return np.asarray(of_output.reshape(count, size))
+
+    advantages.__name__ = name
+    return advantages
