@@ -24,7 +24,6 @@ SINGLE = 1e-6
 @pytest.fixture(scope="module")
 def model():
     """Random, in double precision, with a few parameters frozen."""
-    torch.set_num_threads(1)
     small = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "std": 0.5}
     small |= {"num_key_value_heads": 1, "tie_word_embeddings": True, "pad_token_id": None}
     made = random_model(seed=3, vocab_size=4, eos_token_id=1, bos_token_id=None, **small).double()

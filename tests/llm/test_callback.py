@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.models import save_tiny
 from tests.support.refusals import refuses
 from ustat_pg.llm.tasks import Prompt, Task
 
@@ -21,7 +21,7 @@ from ustat_pg.llm.callback import (  # noqa: E402
     MonitorWarning,
     group_signal,
 )
-from ustat_pg.llm.models import LanguageModel, load_model  # noqa: E402
+from ustat_pg.llm.models import LanguageModel  # noqa: E402
 from ustat_pg.llm.trainers import Training, build_trainer, reward_function  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -33,13 +33,6 @@ MOMENTS = ("c1", "c2", "c3", "mse_vanilla", "mse_grpo", "mse_oracle")
 
 def digit_first(*, completions, **columns):
     return [float(text[:1].isdigit()) for text in completions]
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    torch.set_num_threads(1)
-    folder = save_tiny(tmp_path_factory.mktemp("models") / "few", characters="012345+=ab")
-    return load_model(str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +100,7 @@ def test_the_sample_is_logged_and_the_run_is_the_same(small, task, tmp_path):
     assert rewards_plain == rewards_sampled
     assert torch.equal(parameters(plain), parameters(sampled))
     assert torch.equal(parameters(plain), parameters(alone))
-    assert not torch.equal(
-        parameters(plain), torch.cat([p.flatten() for p in small.model.parameters()])
-    )
+    assert not torch.equal(parameters(plain), parameters(small))
     first, second, third = records(sampled)
     # One before training, which the first record holds, and one after step 2.
     for record in (first, second):
@@ -176,41 +167,35 @@ def text_rewards(*, completions, **columns):
     return ["good"] * len(completions)
 
 
-@pytest.mark.parametrize("trouble", ["memory", "text", "logits", "bug"])
-def test_the_monitor_never_ends_the_training(small, task, tmp_path, monkeypatch, trouble):
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ({"scores": {"memory": 10_000}}, "memory is 10000 bytes"),
+        ({"reward": text_rewards}, "'good' as reward 0"),
+        ({"bug": KeyError("layout")}, "KeyError: 'layout'"),
+    ],
+    ids=["memory", "text", "bug"],
+)
+def test_the_monitor_never_ends_the_training(small, task, tmp_path, monkeypatch, trouble, said):
     """Two samples fail, one warning says so, and the run is what it is without a monitor."""
     alone, _ = train(small, task, tmp_path, steps=2)
-    options, said, drawn = {"task": task}, "", []
-    real = rollouts_module.sample
+    drawn, real = [], rollouts_module.sample
 
-    def sampled(model, *arguments, **more):
+    def sampled(*arguments, **more):
         drawn.append(1)
-        if trouble == "bug":
-            raise KeyError("layout")
-        if trouble == "logits":
-            with torch.no_grad():
-                kept = model.model.model.norm.weight.clone()
-                model.model.model.norm.weight.fill_(math.nan)
-            try:
-                return real(model, *arguments, **more)
-            finally:
-                with torch.no_grad():
-                    model.model.model.norm.weight.copy_(kept)
-        return real(model, *arguments, **more)
+        if "bug" in trouble:
+            raise trouble["bug"]
+        return real(*arguments, **more)
 
     monkeypatch.setattr(rollouts_module, "sample", sampled)
-    if trouble == "memory":
-        options["scores"], said = {"memory": 10_000}, "memory is 10000 bytes"
-    elif trouble == "text":
-        options["task"] = Task("texts", task.prompts, text_rewards, LONGEST)
-        said = "'good' as reward 0"
-    else:
-        said = {"logits": "are not finite", "bug": "KeyError: 'layout'"}[trouble]
-    watching = GroupSignalCallback(every=1, prompts=2, rollouts=4, **options)
+    spoilt = replace(task, verifier=trouble.get("reward", task.verifier))
+    watching = GroupSignalCallback(
+        every=1, prompts=2, rollouts=4, task=spoilt, scores=trouble.get("scores")
+    )
     with pytest.warns(MonitorWarning, match=said) as caught:
         run, _ = train(small, task, tmp_path, callback=watching, steps=2)
     assert len(told(caught)) == 1
-    assert len(drawn) == (0 if trouble == "memory" else 3)
+    assert len(drawn) == (0 if "scores" in trouble else 3)
     assert torch.equal(parameters(run), parameters(alone))
     for record in records(run):
         assert "signal/zero_share" in record

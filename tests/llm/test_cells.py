@@ -12,15 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.support.models import OUTPUTS, every_output, save_tiny  # noqa: E402
-from tests.support.refusals import refuses  # noqa: E402
-from ustat_pg.engines import InfeasibleError, MomentSums  # noqa: E402
-from ustat_pg.experiment.blocks import Block, record_of, run_task, sums_of  # noqa: E402
-from ustat_pg.llm import cells, estimates  # noqa: E402
-from ustat_pg.llm.cells import (  # noqa: E402
+from tests.support.models import OUTPUTS, every_output, save_tiny
+from tests.support.refusals import refuses
+from ustat_pg.engines import InfeasibleError, MomentSums
+from ustat_pg.experiment.blocks import Block, record_of, run_task, sums_of
+from ustat_pg.llm import cells, estimates
+from ustat_pg.llm.cells import (
     BASELINES,
     BATCH,
     CONSTANTS,
@@ -30,8 +30,8 @@ from ustat_pg.llm.cells import (  # noqa: E402
     drawn,
     pooled,
 )
-from ustat_pg.llm.models import load_model, tokenise  # noqa: E402
-from ustat_pg.llm.tasks import load_task  # noqa: E402
+from ustat_pg.llm.models import load_model, tokenise
+from ustat_pg.llm.tasks import load_task
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,6 @@ def write_task(folder, prompts=(("a", "a"), ("ba", "b"), ("b", "a"))):
 @pytest.fixture(scope="module")
 def member(tmp_path_factory):
     """Two letters, the end and the pad token; at most two tokens: everything can be listed."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("cells")
     small = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2,
              "num_hidden_layers": 1, "num_key_value_heads": 1}  # fmt: skip

@@ -383,9 +383,6 @@ def test_the_paper_s_reading_fails_where_theory_says_so():
     assert table.loc["correlation", "high"] < 0
     assert table.loc["best_less_value", "high"] < 0
     assert table.loc["optimal_baseline", "value"] < 0.3
-    exact = gradient_mse(large_norms_without_reward().moments(), "grpo", 16).mse
-    curve = estimates.curves(pool, [16], ["grpo"])
-    assert abs(curve.mse[0] - exact) < 4.5 * curve.se[0]
 
 
 def test_the_paper_s_reading_holds_where_theory_says_so():

@@ -34,7 +34,6 @@ LENGTHS = (1, 4, 7, 7, 3, 9)
 
 
 def built(name="Qwen2 tied", dtype=torch.float64, seed=0):
-    torch.set_num_threads(1)
     kind, config = MODELS[name]
     model = random_model(kind, seed=seed, **COMMON | config)
     with torch.random.fork_rng(devices=[]):

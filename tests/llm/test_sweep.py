@@ -55,7 +55,6 @@ def digit_first(completions, **columns):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with a model of few symbols, prompts to train on and to test on, and a verifier."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("sweep")
     save_tiny(folder / "model", characters="0123456789+=")
     for name, first, count in (("train", 1, 6), ("test", 7, 3)):
