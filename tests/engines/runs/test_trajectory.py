@@ -358,15 +358,6 @@ def test_one_bent_step_has_the_mean_and_the_covariance_of_the_estimator(name, es
     assert not within(step, factor * rival).all()
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_bent_runs_settle_at_the_maximiser(name):
-    trajectory = ask(BENT.at(PLACE), 4, 1500, Decay(8.0, 40.0), start=PLACE, batch_size=2)
-    end = run(name, trajectory, seed=1, replications=40)[:, 0]
-    start, gap = BENT.gap(PLACE), BENT.gap(end)
-    assert gap.mean() < 0.02 * start
-    assert np.abs(end.mean(axis=0) - BENT.maximiser).max() < 0.05
-
-
 # Prompts, starts, projections.
 
 
