@@ -20,7 +20,7 @@ from tests.support.problems import (
 from ustat_pg import baselines, estimators, rng
 from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError, base
-from ustat_pg.engines.gradients import reference
+from ustat_pg.engines.gradients import exact, reference
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import gradient_mse
@@ -227,6 +227,18 @@ def test_blocks_of_a_cell(subject, problem):
     laws.order_does_not_matter(subject, cell)
     laws.same_seed_same_bytes(subject, cell)
     laws.threads_serve_blocks(subject, cell)
+
+
+@pytest.mark.parametrize(("engine", "most"), [(exact, 1), (reference, 5000)])
+def test_chunks_are_pieces_of_the_whole(engine, most, monkeypatch):
+    cell, name = GradientCell(random_problem(0, contexts=2), 2, 2), engine.ENGINE.name
+    whole = cell.measure(name, errors_of("grpo"), first=5, replications=50)
+    monkeypatch.setattr(engine, "_CHUNK_BYTES", most)
+    assert max(len(chance) for _, chance in exact.minibatches(cell)) == 64 or name != "exact"
+    pieces = cell.measure(name, errors_of("grpo"), first=5, replications=50)
+    assert pieces.n == whole.n
+    assert pieces.mean == pytest.approx(whole.mean, rel=1e-13 if name == "exact" else 0)
+    assert np.array_equal(pieces.products, whole.products)
 
 
 # Refusals.

@@ -188,15 +188,6 @@ def test_the_size_is_the_number_of_outcomes(design, tuples):
         assert all((probability > 0).all() for _, probability in chunks)
 
 
-def test_chunks_are_pieces_of_the_whole(monkeypatch):
-    cell = GradientCell(random_problem(0, "plain", contexts=2), 2, 2)
-    quantities = [SquaredError(Estimator("grpo"))]
-    whole = cell.measure("exact", quantities).mean
-    monkeypatch.setattr(exact, "_CHUNK_BYTES", 1)
-    assert max(len(chance) for _, chance in exact.minibatches(cell)) == 64
-    assert cell.measure("exact", quantities).mean == pytest.approx(whole, rel=1e-13)
-
-
 @pytest.mark.parametrize("batch", [5, 20, 21, 22, 40, 66, 70, 100, 200, 500])
 def test_large_sizes_are_whole_numbers_and_refused(batch):
     """One coin a context, whatever an int64 holds."""

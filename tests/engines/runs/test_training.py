@@ -158,32 +158,15 @@ ENGINE_CASES = {
 }
 
 
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
 @pytest.mark.parametrize("name", ENGINE_CASES)
-def test_the_engines_agree(name):
+def test_values_are_those_of_the_runs(name, engine):
     training = ENGINE_CASES[name]
-    quantities = panel(training.landscape, 30)
-    plain, compiled = (
-        training.measure(engine, quantities, seed=3, first=2**33, replications=200)
-        for engine in ("reference", "cpu")
-    )
-    assert plain.n == compiled.n == 200
-    assert np.allclose(plain.mean, compiled.mean, rtol=1e-9, atol=1e-12)
-    assert np.allclose(plain.products, compiled.products, rtol=1e-7, atol=1e-12)
-    assert list(plain.counts) == list(compiled.counts) == [q.label for q in quantities[4:]]
-    for label, count in plain.counts.items():
-        assert np.array_equal(count, compiled.counts[label])
-        assert count.sum() == 200
-    assert compiled.covariance[0, 0] > 0
-
-
-@pytest.mark.parametrize("name", ENGINE_CASES)
-def test_values_are_those_of_the_runs(name):
-    training = ENGINE_CASES[name]
-    landscape = training.landscape
-    quantities = panel(landscape, 30)
-    found = training.measure("cpu", quantities, seed=3, replications=150)
+    landscape, quantities = training.landscape, panel(training.landscape, 30)
+    where = {"seed": 3, "first": 2**33, "replications": 150}
+    found = training.measure(engine, quantities, **where)
     theta = {
-        estimator: training.trajectory(estimator, (0, 15, 30)).run("cpu", seed=3, replications=150)
+        estimator: training.trajectory(estimator, (0, 15, 30)).run(engine, **where)
         for estimator in (GRPO, ORACLE)
     }
 
@@ -205,6 +188,11 @@ def test_values_are_those_of_the_runs(name):
     )
     assert np.allclose(found.mean, wanted.mean(axis=0), rtol=1e-9, atol=1e-10)
     assert np.allclose(np.diag(found.covariance), wanted.var(axis=0, ddof=1), rtol=1e-5)
+    assert found.n == 150
+    assert found.covariance[0, 0] > 0
+    assert list(found.counts) == [quantity.label for quantity in quantities[4:]]
+    for label, column in zip(found.counts, wanted.T[4:], strict=True):
+        assert np.array_equal(found.counts[label], np.histogram(column, BINS, (0, 1))[0])
 
 
 def test_estimators_share_their_draws():
