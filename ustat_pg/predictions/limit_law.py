@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..distributions import WeightedChi2
+from ..memory import slices
 from ..moments import Moments
 from ..validation import InputError, finite_array, integer, probabilities
 
@@ -227,12 +228,11 @@ def finite_covariance(
     if (np.diff(times) < 0).any():
         raise InputError(f"steps is {wanted.tolist()}: it must be ascending")
     out = np.empty((len(times), size, size))
-    lot = max(1, _ENTRIES // size**2)
     done = 0
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         for row, time in enumerate(times.astype(int).tolist()):
-            for begin in range(done, time, lot):
-                gamma = _advance(gamma, bends, noise, schedule[begin : min(begin + lot, time)])
+            for some in slices(time - done, _ENTRIES // size**2):
+                gamma = _advance(gamma, bends, noise, schedule[done:time][some])
             done = time
             out[row] = gamma
     if not np.isfinite(out).all():

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
+from ..memory import slices
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .location_bandit import LocationBandit
 
@@ -153,9 +154,8 @@ class _Landscape:
 
         def largest(count: int) -> Array:
             top = np.zeros(problem.contexts)
-            chunk = max(1, _GRID_CHUNK_ENTRIES // (problem.contexts * len(problem.arms)))
-            for start in range(0, count + 1, chunk):
-                share = np.arange(start, min(start + chunk, count + 1))[:, None] / count
+            for some in slices(count + 1, _GRID_CHUNK_ENTRIES // problem.mean_rewards.size):
+                share = np.arange(some.start, some.stop)[:, None] / count
                 found = np.abs(problem.curve(low + share * (high - low), 3)[3]).max(axis=0)
                 top = np.maximum(top, found)
             return top

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
+from ..memory import slices
 from ..validation import InputError, finite_array, frozen, record
 from .softmax_bandit import SoftmaxBandit
 
@@ -224,9 +225,7 @@ class InteriorProblem(ABC):
         shape = (self.d,) * order
         flat = points.reshape(-1, points.shape[-1])
         out = np.empty((len(flat), *shape))
-        size = max(1, _CHUNK_ENTRIES // self._entries)
-        for start in range(0, len(flat), size):
-            rows = slice(start, start + size)
+        for rows in slices(len(flat), _CHUNK_ENTRIES // self._entries):
             out[rows] = function(flat[rows])
         return out.reshape(points.shape[:-1] + shape)
 

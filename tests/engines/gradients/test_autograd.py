@@ -281,7 +281,7 @@ SHORT = sorting(2, 2).at(
             lambda: AutogradEngine(precision="half").measure(
                 GradientCell(PLAIN, 2), ONE, Replications(count=2)
             ),
-            "precision is 'half'",
+            "precision 'half' is unknown",
         ),
         (lambda: AutogradEngine(memory=0), "memory is 0"),
         (

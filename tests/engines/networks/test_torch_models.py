@@ -164,7 +164,7 @@ def test_tables_are_read_through_their_source():
             "has no parameters to differentiate",
         ),
         (lambda: model_of("grpo"), "no torch model of a str: there is one of TransformerPolicy"),
-        (lambda: model_of(policy_of("tabular"), precision="half"), "precision is 'half'"),
+        (lambda: model_of(policy_of("tabular"), precision="half"), "precision 'half' is unknown"),
         (lambda: model_of(policy_of("tabular"), "cuda:99"), "device 'cuda:99' is not there"),
         (lambda: device_of("meta"), "device is 'meta': choose cpu, cuda or cuda:N"),
         (lambda: device_of("gpu"), "device is 'gpu': choose cpu, cuda or cuda:N"),

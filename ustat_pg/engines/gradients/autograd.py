@@ -13,7 +13,6 @@ shared with the other engines. This module needs torch.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +22,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from ... import rng
-from ...memory import ChunkWarning, out_of_memory
+from ...memory import halving, in_slices, slices
 from ...problems import SoftmaxBandit
 from ...validation import InputError, integer
 from ..base import Array, Draws, Estimator, MomentSums, Replications
@@ -128,26 +127,6 @@ def _contexts(cell: GradientCell, ends: Ends, key: Any, numbers: Tensor) -> Tens
     return order[:, :batch]
 
 
-def _halving(size: int, what: str, run: Callable[[int], T]) -> tuple[T, int]:
-    """``run`` of a size that halves where memory runs out, and the size that it ran with."""
-    while True:
-        try:
-            return run(size), size
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-            if size == 1:
-                raise InputError(
-                    f"{what} do not fit in memory one at a time: take a smaller policy or group"
-                ) from None
-        warnings.warn(
-            f"out of memory with {size} {what} at once: going on with {size // 2}",
-            ChunkWarning,
-            stacklevel=2,
-        )
-        size //= 2
-
-
 @dataclass(eq=False)
 class Prepared:
     """A problem as tensors on a device."""
@@ -189,16 +168,11 @@ class Prepared:
 
     def shared_out(self, what: str, total: int, size: int, run: Callable[[slice], T]) -> list[T]:
         """``run`` over 0 to total in slices of a size that halves where memory runs out."""
-        done: list[T] = []
-        start = 0
-        while start < total:
-            asked = min(size, total - start)
-            part, ran = _halving(asked, what, lambda n: run(slice(start, start + n)))  # noqa: B023
-            if ran < asked:
-                self.sizes[what] = size = ran
-            done.append(part)
-            start += ran
-        return done
+
+        def keep(smaller: int) -> None:
+            self.sizes[what] = smaller
+
+        return [part for _, part in in_slices(total, size, what, run, keep)]
 
     # The target.
 
@@ -206,17 +180,17 @@ class Prepared:
     def target(self) -> Tensor:
         """g, the gradient of the enumerated return, (d,)."""
         most = max(1, int(self.memory // (2 * self.bytes * self.model.activity)))
-        return _halving(most, "ways through the outputs", self._target)[0]
+        return halving(most, "ways through the outputs", self._target)[0]
 
     def _target(self, most: int) -> Tensor:
         """With so many ways through the outputs at once."""
         model = self.model
         parts = list(model.parts(most))
-        each = max(1, most // model.space.vocabulary ** (model.length - 1))
+        each = most // model.space.vocabulary ** (model.length - 1)
         probs, rewards = self.wide(self.problem.context_probs), self.wide(self.problem.mean_rewards)
         total = torch.zeros_like(self.theta)
-        for low in range(0, self.problem.contexts, each):
-            here = torch.arange(low, min(low + each, self.problem.contexts), device=model.device)
+        for some in slices(self.problem.contexts, each):
+            here = torch.arange(some.start, some.stop, device=model.device)
             with torch.no_grad():
                 logs = [model.all_log_probs(self.theta, here, own) for own in parts]
             values = torch.zeros(len(here), dtype=torch.float64, device=model.device)

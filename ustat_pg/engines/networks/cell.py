@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from ...digests import digest
-from ...memory import out_of_memory
+from ...memory import out_of_memory, slices
 from ...policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
 from ...validation import InputError, device_name, frozen, integer, one_of
@@ -380,11 +380,9 @@ class NetworkTraining(Cell):
         self.require_estimator(estimator)
         kept = list(steps_kept(snapshots, self.steps))
         run = _runs().run
-        chunk = min(self.chunk or self.block, replications)
-        end = first + replications
         parts = [
-            _in_memory(run, self, estimator, kept, seed, begin, min(chunk, end - begin))
-            for begin in range(first, end, chunk)
+            _in_memory(run, self, estimator, kept, seed, first + some.start, some.stop - some.start)
+            for some in slices(replications, self.chunk or self.block)
         ]
         return np.concatenate(parts)
 
