@@ -251,9 +251,22 @@ def test_what_every_engine_refuses(subject):
     for name in ("grpo", "norm-weighted"):
         with pytest.raises(InputError, match="at least 2"):
             subject.measure(GradientCell(problem, 1), errors_of(name), replications=2)
+    cell = GradientCell(problem, 2)
     for replications in (0, -3, 2.5):
         with pytest.raises(InputError, match="replications"):
-            subject.measure(GradientCell(problem, 2), errors_of("grpo"), replications=replications)
+            subject.measure(cell, errors_of("grpo"), replications=replications)
+    with pytest.raises(InputError, match=r"replications end at 2\^63"):
+        subject.measure(cell, errors_of("grpo"), first=2**63 - 1, replications=2)
+    with pytest.raises(InputError, match="at least one quantity"):
+        subject.measure(cell, [], replications=2)
+
+
+@pytest.mark.skipif("transformer" not in NAMED, reason="torch not installed")
+def test_a_short_table_of_a_network_has_no_gradients():
+    """Where scores did not fit, only inner products were kept."""
+    cell = GradientCell(named("transformer-short"), 2)
+    with pytest.raises(InputError, match="give the policy itself, or memory enough"):
+        cell.measure("autograd", errors_of("grpo"), replications=2)
 
 
 def test_the_cpu_engine_takes_no_function_and_no_new_baseline_for_another(monkeypatch):
