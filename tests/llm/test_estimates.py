@@ -156,12 +156,8 @@ def weighted(by_arm):
     """The estimator whose baseline weights the other rewards by a number of their arms."""
 
     def advantages(rewards, draws):
-        out = np.empty_like(rewards)
-        for i in range(rewards.shape[-1]):
-            others = np.delete(np.arange(rewards.shape[-1]), i)
-            weight = by_arm[draws.arms[..., others]]
-            out[..., i] = rewards[..., i] - np.average(rewards[..., others], -1, weight)
-        return out
+        others = by_arm[draws.arms][..., None, :] * (1 - np.eye(rewards.shape[-1]))
+        return rewards - (others * rewards[..., None, :]).sum(-1) / others.sum(-1)
 
     return Estimator("by arm", function=advantages)
 
