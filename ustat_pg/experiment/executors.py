@@ -79,10 +79,7 @@ class Cluster(Executor):
     """
 
     def __init__(
-        self,
-        executor: Executor,
-        threads: Callable[[], int],
-        keep: Callable[[bytes], Any] = bytes,
+        self, executor: Executor, threads: Callable[[], int], keep: Callable[[bytes], Any] = bytes
     ) -> None:
         self._executor, self.threads, self.keep = executor, threads, keep
 

@@ -24,16 +24,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from ..memory import in_slices, slices
-from ..validation import (
-    InputError,
-    changed,
-    field,
-    finite_array,
-    frozen,
-    integer,
-    one_of,
-    record,
-)
+from ..validation import InputError, changed, field, finite_array, frozen, integer, one_of, record
 from .network import PRECISIONS, CausalTransformer, TransformerShape, blank, device_of
 from .outputs import PAD, OutputSpace
 from .softmax import SoftmaxPolicy

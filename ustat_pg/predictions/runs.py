@@ -134,8 +134,7 @@ def epoch_gap(
 
 
 def one_step_gap(
-    prompts: Iterable[tuple[float, ArrayLike, ArrayLike, ArrayLike]],
-    gap: Callable[[Array], float],
+    prompts: Iterable[tuple[float, ArrayLike, ArrayLike, ArrayLike]], gap: Callable[[Array], float]
 ) -> float:
     """The mean gap after one step of grpo at G = 2 and B = 1, by enumeration (Lemma 6, suboptimality).
 

@@ -183,9 +183,7 @@ def _softmax_report(problem: SoftmaxBandit) -> AssumptionReport:
     mean = problem.mean_rewards[problem.context_probs > 0]
     diameter = float(policy.diameters(np.ones(problem.mean_rewards.shape, bool)).max())
     smooth = float(np.ptp(mean, axis=1).max()) * diameter**2
-    checks = [
-        _check(3, True, smooth, f"L <= {smooth:.4g}, ‖score‖ <= {diameter:.4g} everywhere"),
-    ]
+    checks = [_check(3, True, smooth, f"L <= {smooth:.4g}, ‖score‖ <= {diameter:.4g} everywhere")]
     region = "all parameters"
     if not np.ptp(mean, axis=1).any():
         text = "the return is constant: every parameter is a maximiser"

@@ -15,15 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..moments import ContextMatrices
 from ..policies import OutputSpace, SoftmaxPolicy
-from ..validation import (
-    InputError,
-    field,
-    finite_array,
-    frozen,
-    integer,
-    probabilities,
-    record,
-)
+from ..validation import InputError, field, finite_array, frozen, integer, probabilities, record
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = [

@@ -10,15 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..validation import InputError, integer, one_of
-from .function import (
-    Array,
-    UnderTest,
-    Violation,
-    relative_tolerance,
-    reports,
-    show,
-    whole_numbers,
-)
+from .function import Array, UnderTest, Violation, relative_tolerance, reports, show, whole_numbers
 from .strategies import rewards
 
 INVARIANCES = ("shift", "scale", "permutation", "zero-sum")

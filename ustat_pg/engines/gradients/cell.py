@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -49,8 +49,13 @@ class _OfMinibatch(ABC):
 
     @property
     @abstractmethod
+    def kind(self) -> str:
+        """The word for it in :attr:`label`."""
+
+    @property
     def label(self) -> str:
         """The name in blocks and stored results."""
+        return f"{self.kind}[{','.join(each.label for each in self.estimators)}]"
 
     @property
     @abstractmethod
@@ -88,9 +93,7 @@ class _OfEstimator(_OfMinibatch):
 class SquaredError(_OfEstimator):
     """‖ĝ - g‖², whose mean is the MSE."""
 
-    @property
-    def label(self) -> str:
-        return f"mse[{self.estimator.label}]"
+    kind = "mse"
 
     def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
         gradient_norm = float(np.linalg.norm(problem.gradient()))
@@ -104,9 +107,7 @@ class Distance(_OfMinibatch):
     first: Estimator
     second: Estimator
 
-    @property
-    def label(self) -> str:
-        return f"distance[{self.first.label},{self.second.label}]"
+    kind = "distance"
 
     @property
     def estimators(self) -> tuple[Estimator, ...]:
@@ -119,6 +120,11 @@ class Distance(_OfMinibatch):
 @dataclass(frozen=True)
 class _Along(_OfEstimator):
     number: int = 0
+    squared: ClassVar[str] = ""
+
+    @property
+    def kind(self) -> str:
+        return f"{self.squared}projection{self.number}"
 
     def largest(self, problem: SoftmaxBandit) -> float:
         """The most that |⟨ĝ - g, u⟩| can be, or a number beyond it."""
@@ -128,10 +134,6 @@ class _Along(_OfEstimator):
 @dataclass(frozen=True)
 class Projection(_Along):
     """⟨ĝ - g, u⟩ along the unit vector :func:`direction` of that number: 0 in the mean if unbiased."""
-
-    @property
-    def label(self) -> str:
-        return f"projection{self.number}[{self.estimator.label}]"
 
     def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
         return -self.largest(problem), self.largest(problem)
@@ -145,9 +147,7 @@ class Projection(_Along):
 class SquaredProjection(_Along):
     """⟨ĝ - g, u⟩², whose mean is uᵀ E[(ĝ-g)(ĝ-g)ᵀ] u."""
 
-    @property
-    def label(self) -> str:
-        return f"squared-projection{self.number}[{self.estimator.label}]"
+    squared = "squared-"
 
     def range(self, problem: SoftmaxBandit) -> tuple[float, float]:
         return 0.0, self.largest(problem) ** 2

@@ -30,16 +30,7 @@ from ...compiled import body
 from ...rng import CONTEXT_SLOT
 from ..draws import swap, words_at
 
-__all__ = [
-    "Asked",
-    "Room",
-    "Search",
-    "Tables",
-    "block",
-    "draw_block",
-    "minibatches",
-    "one_prompt",
-]
+__all__ = ["Asked", "Room", "Search", "Tables", "block", "draw_block", "minibatches", "one_prompt"]
 
 PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED = 0, 1, 2, 3
 SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION = 0, 1, 2, 3

@@ -44,12 +44,7 @@ from ..base import Array, Estimator, Replications, block_of
 from .regions import Ball, Box, Theta
 from .schedules import Constant, Decay, Schedule
 
-__all__ = [
-    "TRAJECTORY_DESIGNS",
-    "TRAJECTORY_ENGINES",
-    "Trajectory",
-    "starts",
-]
+__all__ = ["TRAJECTORY_DESIGNS", "TRAJECTORY_ENGINES", "Trajectory", "starts"]
 
 TRAJECTORY_DESIGNS = ("iid", "epochs")
 """Prompts drawn independently from ρ; all prompts in a new random order again and again."""
