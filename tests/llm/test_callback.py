@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.support.models import fresh
 from tests.support.refusals import refuses
 from ustat_pg.llm.tasks import Prompt, Task
 
@@ -21,7 +21,6 @@ from ustat_pg.llm.callback import (  # noqa: E402
     MonitorWarning,
     group_signal,
 )
-from ustat_pg.llm.models import LanguageModel  # noqa: E402
 from ustat_pg.llm.trainers import Training, build_trainer, reward_function  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -42,8 +41,6 @@ def task():
 
 
 def train(small, task, folder, *, callback=None, steps=3, trainer="rloo"):
-    model = copy.deepcopy(small.model)
-    language_model = LanguageModel(model, small.tokenizer, "m", "cpu", small.context)
     training = Training(2, 8, steps, 0.5, trainer=trainer, max_new_tokens=LONGEST, micro_batch=4)
     rewards = reward_function(task)
     if callback is not None:
@@ -55,10 +52,8 @@ def train(small, task, folder, *, callback=None, steps=3, trainer="rloo"):
         seen.append(list(found))
         return found
 
-    made = build_trainer(
-        training, language_model, task, folder, rewards=spying,
-        callbacks=[] if callback is None else [callback],
-    )  # fmt: skip
+    callbacks = [] if callback is None else [callback]
+    made = build_trainer(training, fresh(small), task, folder, rewards=spying, callbacks=callbacks)
     made.train()
     return made, seen
 
@@ -118,7 +113,7 @@ def test_the_sample_is_what_the_pool_says(small, task):
     from ustat_pg.llm.scoring import score_pool
 
     callback = GroupSignalCallback(every=1, task=task, rollouts=8, seed=3)
-    model = copy.deepcopy(small.model).train()
+    model = fresh(small).model.train()
     found = callback.moments(model, small.tokenizer, 4)
     assert model.training
     assert all(p.grad is None for p in model.parameters())
@@ -151,8 +146,8 @@ def test_what_is_refused(small, task, tmp_path):
 
 def test_an_unwatched_reward_function_is_told_once(small, task, tmp_path):
     training = Training(2, 4, 2, 0.5, max_new_tokens=LONGEST, micro_batch=4)
-    model = LanguageModel(copy.deepcopy(small.model), small.tokenizer, "m", "cpu", small.context)
-    trainer = build_trainer(training, model, task, tmp_path, callbacks=[GroupSignalCallback()])
+    callbacks = [GroupSignalCallback()]
+    trainer = build_trainer(training, fresh(small), task, tmp_path, callbacks=callbacks)
     with pytest.warns(MonitorWarning, match="no reward function is watched") as caught:
         trainer.train()
     assert len(told(caught)) == 1

@@ -205,12 +205,7 @@ def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monk
     """With checkpoints: the same records as without the interruption; without: from the start."""
     monkeypatch.setattr(sweep, "_BEAT", 0.0)
     beats, write = [], sweep._write_status
-
-    def noted(folder, status):
-        beats.append(status)
-        write(folder, status)
-
-    monkeypatch.setattr(sweep, "_write_status", noted)
+    monkeypatch.setattr(sweep, "_write_status", lambda *all: beats.append(all[1]) or write(*all))
     run = replace(grid, save_every=2).plan()[0]
     whole = made(run, tmp_path / "whole")
     # At the beginning, after each of four steps, where training ends, and as finished.
@@ -319,31 +314,18 @@ def changing(grid, place, tmp_path):
     return replace(grid, **own, verifier=verifier, group_sizes=(2,))
 
 
-def replaced(name, old, new):
-    """A change of one of the folder's files."""
-
-    def change(folder):
-        path = folder / name
-        content = path.read_bytes()
-        assert old in content
-        path.write_bytes(content.replace(old, new))
-
-    return change
-
-
-def change_weights(folder):
-    path = folder / "model" / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
 CHANGES = {
-    "weights": change_weights,
+    "weights": ("model/model.safetensors", lambda old: old[:-1] + bytes([old[-1] ^ 1])),
     # A column, such as a right answer; the texts stay.
-    "prompts": replaced("train.jsonl", b'"1+1="', b'"1+1=", "answer": "3"'),
-    "verifier": replaced("first_digit_verifier.py", b"float(", b"0.5 * float("),
+    "prompts": ("train.jsonl", lambda old: old.replace(b'"1+1="', b'"1+1=", "answer": "3"')),
+    "verifier": ("first_digit_verifier.py", lambda old: old.replace(b"float(", b"0.5 * float(")),
 }
+
+
+def change(what, folder):
+    """Change one of the folder's files."""
+    name, changed = CHANGES[what]
+    (folder / name).write_bytes(changed((folder / name).read_bytes()))
 
 
 @pytest.mark.parametrize("what", [*CHANGES, "record"])
@@ -357,7 +339,7 @@ def test_a_finished_run_of_other_inputs_is_neither_skipped_nor_lost(what, changi
         # As it was written before there were digests.
         status.write_text('{"status": "finished", "seconds": 1}')
     else:
-        CHANGES[what](tmp_path)
+        change(what, tmp_path)
     before = status.read_text()
     wanted = "weights, .*prompts, .*verifier, " if what == "record" else f"other {what}, or none"
     error = str(refuses(wanted, changing.run, tmp_path / "out"))
@@ -398,7 +380,7 @@ def test_an_unfinished_run_of_other_inputs_begins_anew(what, changing, tmp_path,
     assert outcome.status == "failed"
     assert checkpoint.exists()
     assert "anew" not in " ".join(said)
-    CHANGES[what](tmp_path)
+    change(what, tmp_path)
     with held(folder):
         changing.run(tmp_path / "out", say=said.append)
     assert checkpoint.exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.models import fresh
 from tests.support.refusals import refuses
 from ustat_pg import estimators
 from ustat_pg.llm.tasks import Prompt, Task
@@ -22,7 +23,6 @@ from tests.support.trainers import (  # noqa: E402
     LONGEST,
     advantages,
     flat,
-    fresh,
     gradient,
     letters,
     one_step,
