@@ -7,13 +7,13 @@ from inspect import Parameter, signature
 import numpy as np
 import pytest
 
+from tests.support.refusals import refuses
 from ustat_pg.baselines import ALIASES, BASELINES, baseline, require_group
 from ustat_pg.engines import Distance, Estimator, GradientCell
 from ustat_pg.engines.base import RUNNABLE
 from ustat_pg.estimators import BASELINES as FUNCTIONS
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import random_problem
-from ustat_pg.validation import InputError
 
 each = pytest.mark.parametrize("record", BASELINES.values(), ids=BASELINES)
 REWARDS = np.random.default_rng(0).normal(size=(50, 4))
@@ -54,12 +54,10 @@ def test_the_least_group_is_the_least_that_the_function_takes(record):
             require_group(record.name, size)
             assert FUNCTIONS[record.name](REWARDS[:, :size], **known).shape == (50, size)
             continue
-        for refusal in (
-            lambda: require_group(record.name, size),  # noqa: B023
-            lambda: FUNCTIONS[record.name](REWARDS[:, :size], **known),  # noqa: B023
-        ):
-            with pytest.raises(InputError, match=f"{record.name} needs a group of at least 2"):
-                refusal()
+        words = f"{record.name} needs a group of at least 2"
+        refuses(words, require_group, record.name, size)
+        said = rf"{words} .*\(50, {size}\), group size {size}"
+        refuses(said, FUNCTIONS[record.name], REWARDS[:, :size], **known)
 
 
 @each
@@ -102,8 +100,7 @@ def test_a_closed_form_is_there_or_refused(record):
     if record.closed_form:
         assert gradient_mse(moments, record.name, 3, **known).mse > 0
     else:
-        with pytest.raises(InputError, match=f"{record.name} has no closed form"):
-            gradient_mse(moments, record.name, 3, **known)
+        refuses(f"{record.name} has no closed form", gradient_mse, moments, record.name, 3, **known)
 
 
 def test_aliases_lead_to_their_records():
@@ -111,5 +108,4 @@ def test_aliases_lead_to_their_records():
     for alias, name in ALIASES.items():
         assert baseline(alias) is baseline(name) is BASELINES[name]
     for unknown in ("RLOO", "", None, 3):
-        with pytest.raises(InputError, match="is unknown: choose one of vanilla, grpo"):
-            baseline(unknown)
+        refuses("is unknown: choose one of vanilla, grpo", baseline, unknown)

@@ -51,6 +51,8 @@ def test_the_rivals_of_language_models_are_listed():
             "torch matplotlib seaborn hypothesis simulations distributed mpi4py jinja2",
         ),
         ("ustat_pg.engines.networks.cell, ustat_pg.engines.gradients.cuda", "torch"),
+        ("ustat_pg.policies, ustat_pg.problems", "torch"),
+        ("ustat_pg.distributions", "numba"),
     ],
 )
 def test_importing_the_library_loads_nothing_that_it_can_leave(modules, left):
