@@ -97,7 +97,7 @@ class CheckResult:
     """A check, and what each kind of evidence says of it.
 
     Arguments:
-        name: unique in its claim.
+        name: name, unique in its claim.
         origin: where the problem comes from, a key of :data:`ORIGINS`.
         prediction: the value expected.
         rounding: differences up to this are rounding.
@@ -308,7 +308,7 @@ class Results:
 
     Arguments:
         claims: what depends on the claims, the seed, the engine and the code alone.
-        draws: by stem and check, the replications of the check's cells: they reproduce it alone.
+        draws: replications of a check's cells, by stem and check: they reproduce it alone.
         run: when, where and by which command.
     """
 

@@ -84,7 +84,7 @@ def run_points(
     """Measure what the store lacks; the points as a tidy frame.
 
     Arguments:
-        points: of one figure or several.
+        points: points of one figure or several.
         options: size (how many blocks each point gets), engine, seed, workers.
         store: where finished blocks are.
         executor: runs the blocks, in place of threads.

@@ -146,7 +146,7 @@ class EverySample(Linear):
     interval is the mean alone.
 
     Arguments:
-        cell, weights, constant: as :class:`Linear` has them.
+        cell, weights, constant: those of a :class:`Linear`.
         limit: the means that are taken for rounding.
     """
 
@@ -251,7 +251,7 @@ class LogSlope(Functional):
     """The least-squares slope of log(functional) on given abscissae, one cell each.
 
     Arguments:
-        abscissae: at least two.
+        abscissae: numbers, at least two.
         points: the functionals.
         predicted: their values, positive: what replications are planned from.
     """
@@ -416,7 +416,7 @@ class LawShare(_Law):
     Arguments:
         cell: the runs.
         pit: the transform.
-        level: between 0 and 1; taken to the nearest edge of a bin.
+        level: probability between 0 and 1; taken to the nearest edge of a bin.
     """
 
     pit: Pit | ConditionalPit

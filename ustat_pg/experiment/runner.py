@@ -135,9 +135,9 @@ def check_alone(
 
     Arguments:
         claim: the whole claim: the check's share of the false alarms depends on it.
-        name: the check's.
+        name: name of the check.
         options: engine, seed and workers; the size is the claim's own.
-        replications: of its cells, one number for all or one for each; one block each unless given.
+        replications: numbers for its cells, one for all or one for each; one block each unless given.
         refute: the rivals that the check must refute to be CONFIRMED, as a run plans them.
 
     Raises:

@@ -49,9 +49,9 @@ class MsePrediction:
 
     Arguments:
         mse: prompt_term + first_order_term + second_order_term + squared_bias.
-        prompt_term: from the choice of prompts.
-        first_order_term: from the outputs, of order 1/G.
-        second_order_term: from not knowing the value function, of order 1/(G(G-1)); 0 for
+        prompt_term: part from the choice of prompts.
+        first_order_term: part from the outputs, of order 1/G.
+        second_order_term: part from not knowing the value function, of order 1/(G(G-1)); 0 for
             baselines that depend on the prompt only.
         squared_bias: ‖E ĝ - g‖², not 0 for group-mean alone.
         oracle_mse, vanilla_mse: the same quantity for these baselines.
@@ -136,7 +136,7 @@ def gradient_mse(
     prompts drawn i.i.d., 0 for a fixed set used once each, (N-B)/(N-1) without replacement.
 
     Arguments:
-        moments: of the problem, at the current parameters.
+        moments: moments of the problem, at the current parameters.
         baseline: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic
             (or rloo, reinforce).
         group_size: G >= 1; grpo needs 2.

@@ -104,10 +104,10 @@ def check_assumptions(
 
     Arguments:
         problem: a location bandit, or a softmax bandit on all of its parameters.
-        region: as for :func:`constants`; for a softmax bandit it must be None.
+        region: region as for :func:`constants`; for a softmax bandit it must be None.
         smoothness, pl, weak: constants to be checked: an L at least ``smoothness.lower`` and so
             on. Without them any positive constant will do.
-        tolerance, budget: as for :func:`constants`.
+        tolerance, budget: arguments of :func:`constants`.
 
     Raises:
         InputError: as for :func:`constants`; a claimed constant that is not positive; a region or a

@@ -48,7 +48,7 @@ class Neighbourhood:
 
     Arguments:
         centre: (d,); its flat part does not matter.
-        radius: positive.
+        radius: number above 0.
 
     Raises:
         InputError: a centre that is not finite, or a radius that is not positive.
@@ -66,7 +66,7 @@ class Enclosure:
         value: the safe end, the one that keeps a theorem true: the upper for L, the lower for μ.
         lower, upper: the constant lies between them.
         where: the parameters (d,) at which the attained end was found.
-        boxes: how many boxes were bounded.
+        boxes: number of boxes that were bounded.
         method: how, in words.
     """
 
@@ -96,7 +96,7 @@ class Constants:
         weak: μ', the least ⟨∇J, θ* - θ⟩/‖θ - θ*‖²; not the same as μ.
         growth: the least 2 (J* - J)/‖θ - θ*‖²; positive if and only if the maximiser is unique.
         third: T, the bound on the third derivative that the others rest on.
-        region: where.
+        region: region on which they hold.
     """
 
     smoothness: Enclosure
@@ -189,7 +189,7 @@ class _Quantity:
     """A function to minimise.
 
     Arguments:
-        value: of points (n, r), (n,).
+        value: value at points (n, r), (n,).
         bound: a lower bound on the balls about points (n, r) with radii (n,), (n,).
         limit: its infimum at the maximiser, where it is a limit; None where there is none.
     """

@@ -50,7 +50,7 @@ class Certificate:
         distance_to_boundary: radius - ‖Uᵀθ*‖.
         boundary_margin: J* less the largest return found on ‖Uᵀθ‖ = radius.
         other_maxima: the other local maxima inside, each with its return, best first.
-        starts: from how many points the search began.
+        starts: number of points from which the search began.
     """
 
     gradient_norm: float
@@ -96,7 +96,7 @@ def row_space(rows: Array, size: int) -> tuple[Array, Array]:
 
     Arguments:
         rows: (m, d).
-        size: by which rounding in the rows grows.
+        size: factor by which rounding in the rows grows.
     """
     _, singular, right = np.linalg.svd(rows)
     rank = int((singular > singular[0] * size * 1e-14).sum())

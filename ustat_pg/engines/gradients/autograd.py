@@ -90,9 +90,9 @@ class Ends:
     def of(cls, problem: SoftmaxBandit, device: torch.device) -> Ends:
         rows = rng.thresholds(problem.outcomes.probs)
         apart = rows + (np.arange(len(rows), dtype=np.int64) << 33)[:, None]
-        own = rng.thresholds(problem.context_probs)
+        contexts = rng.thresholds(problem.context_probs)
         return cls(
-            torch.tensor(own, device=device),
+            torch.tensor(contexts, device=device),
             torch.tensor(apart.ravel(), device=device),
             rows.shape[1],
         )
@@ -192,20 +192,20 @@ class Prepared:
         for some in slices(self.problem.contexts, each):
             here = torch.arange(some.start, some.stop, device=model.device)
             with torch.no_grad():
-                logs = [model.all_log_probs(self.theta, here, own) for own in parts]
+                logs = [model.all_log_probs(self.theta, here, outputs) for outputs in parts]
             values = torch.zeros(len(here), dtype=torch.float64, device=model.device)
-            for own, found in zip(parts, logs, strict=True):
-                _require_finite(found, here, own)
-                values += (found.double().exp() * rewards[here][:, own]).sum(-1)
-            for own in parts:
+            for outputs, log_probs in zip(parts, logs, strict=True):
+                _require_finite(log_probs, here, outputs)
+                values += (log_probs.double().exp() * rewards[here][:, outputs]).sum(-1)
+            for outputs in parts:
                 # A constant changes no gradient of a mean, and the value keeps the most digits.
-                centred = probs[here, None] * (rewards[here][:, own] - values[:, None])
+                centred = probs[here, None] * (rewards[here][:, outputs] - values[:, None])
                 weights = centred.to(model.dtype)
 
                 def part_of_return(
-                    theta: Tensor, here: Tensor = here, own: Tensor = own, w: Tensor = weights
+                    theta: Tensor, x: Tensor = here, k: Tensor = outputs, w: Tensor = weights
                 ) -> Tensor:
-                    return (w * model.all_log_probs(theta, here, own).exp()).sum()
+                    return (w * model.all_log_probs(theta, x, k).exp()).sum()
 
                 total += grad(part_of_return)(self.theta)
         return total
@@ -251,7 +251,7 @@ class Prepared:
         outputs are sums of the outputs' own gradients.
 
         Arguments:
-            contexts: of each output, (r, n).
+            contexts: prompt of each output, (r, n).
             outputs: (r, n, l).
             weights: advantages, (r, E, n).
         """
@@ -294,7 +294,7 @@ class Prepared:
         weights = torch.stack(
             [self.advantages(e, contexts, arms, rewards).flatten(1) for e in estimators], dim=1
         )
-        found = self.estimates(
+        estimates = self.estimates(
             rows.expand_as(arms).flatten(1),
             self.model.outputs()[arms.flatten(1)],
             weights.to(self.model.dtype),
@@ -303,9 +303,9 @@ class Prepared:
         for quantity in quantities:
             if isinstance(quantity, Distance):
                 first, second = (estimators.index(e) for e in (quantity.first, quantity.second))
-                error = found[:, first] - found[:, second]
+                error = estimates[:, first] - estimates[:, second]
             else:
-                error = found[:, estimators.index(quantity.estimator)] - self.target
+                error = estimates[:, estimators.index(quantity.estimator)] - self.target
             if isinstance(quantity, (SquaredError, Distance)):
                 columns.append(error.double().square().sum(-1))
             else:
@@ -345,7 +345,7 @@ class AutogradEngine:
     """Draws as the reference engine does, and differentiates surrogates.
 
     Arguments:
-        precision: of parameters and gradients, float64 or float32; rewards, advantages and sums
+        precision: type of parameters and gradients, float64 or float32; rewards, advantages and sums
             are float64 either way.
         memory: bytes that gradients may take at once. Where it runs out nonetheless the work goes
             on in smaller chunks, with a :class:`~ustat_pg.memory.ChunkWarning`.

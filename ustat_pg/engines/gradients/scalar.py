@@ -60,7 +60,7 @@ class Tables(NamedTuple):
     Arguments:
         contexts: thresholds of ρ, (X,).
         outcomes: thresholds of each context's (arm, reward) pairs, (X, M).
-        arm, reward: of each outcome, (X, M); rewards are about their context's ``centre`` (X,),
+        arm, reward: those of each outcome, (X, M); rewards are about their context's ``centre`` (X,),
             so that an offset of all rewards costs no precision.
         form: TABULAR, SHARED or DENSE.
         probs: π, (X, K); probs_sq: ‖π‖², (X,).
@@ -120,10 +120,10 @@ class Room(NamedTuple):
     Arguments:
         order, undo, xs: for the prompts, (X,), (B,), (B,).
         chosen: outcomes, or arms, of a group, (G,).
-        rewards: of a group, (G,), for one_prompt.
+        rewards: rewards of a group, (G,), for one_prompt.
         mass: weights by arm or coordinate, (V, B, W); (1, K, 2) for one_prompt.
         weights: (V, G).
-        sums: of rewards, (B,).
+        sums: sums of rewards, (B,).
         gram: (B, B, V, V).
         lin, lin_along: (B, V), (J, B, V).
         coef: (E, B, V); diff: (B, V).

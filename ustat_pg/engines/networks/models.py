@@ -49,8 +49,8 @@ class Model(ABC):
     Arguments:
         policy: whose parameters it starts from.
         space: its outputs.
-        device: of all tensors.
-        dtype: of the parameters and of what is computed of them.
+        device: device of all tensors.
+        dtype: type of the parameters and of what is computed of them.
     """
 
     def __init__(

@@ -69,8 +69,8 @@ class _Tree(nn.Module):
         """Logits after the root and each node behind it: (P, S) to (P, S - root, A)."""
         network = self.network
         x = network.tokens(tokens) + network.places(places)
-        for block in network.blocks:
-            x = block(x, hidden)
+        for layer in network.layers:
+            x = layer(x, hidden)
         logits: Tensor = network.head(network.norm(x[..., root:, :]))
         return logits
 
@@ -79,7 +79,7 @@ class Tables:
     """log π(· | prompt, prefix) at every prefix of some prompts, as a function of θ.
 
     Arguments:
-        model: of the policy.
+        model: model of the policy.
         contexts: X.
     """
 
@@ -276,8 +276,8 @@ class _Runs:
 
     Arguments:
         training: the cell.
-        estimator: of the gradient.
-        seed, first, count: of the runs.
+        estimator: estimator of the gradient.
+        seed, first, count: seed and numbers of the runs.
     """
 
     def __init__(

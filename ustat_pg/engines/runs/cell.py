@@ -108,8 +108,8 @@ class Pit(_OfRuns):
     """F(J* - J(θₜ)), F the cdf of Σ wₖ χ²₁: uniform if that is the gap's law. Its histogram is kept.
 
     Arguments:
-        estimator, step: of the runs.
-        weights: of the gap itself, not of T times the gap.
+        estimator, step: estimator of the runs, and the step.
+        weights: weights of the gap itself, not of T times the gap.
     """
 
     kind = "pit"
@@ -134,7 +134,7 @@ class ConditionalPit(_OfRuns):
     with the weight low + (high - low) · sigmoid(θₜⱼ).
 
     Arguments:
-        estimator, step: of the runs.
+        estimator, step: estimator of the runs, and the step.
         coordinate: j.
         low, high: the weight where the sigmoid is 0 and 1.
     """
@@ -180,13 +180,13 @@ class Training(Cell):
 
     Arguments:
         landscape: the problem, with an interior optimum.
-        group_size: G.
+        group_size: G, the outputs of a prompt.
         steps: T, the most that a quantity may ask for.
         schedule: the rates.
-        batch_size: B.
+        batch_size: B, the prompts of a step.
         design: iid or epochs.
         start: θ₀; the maximiser unless given.
-        start_scale: of a normal spread of θ₀.
+        start_scale: standard deviation of a normal spread of θ₀.
         projection: Θ, or None.
 
     Raises:

@@ -75,12 +75,12 @@ class Expectations:
 
     Arguments:
         values: (F, S).
-        error: how much the values change when the grid's spacing grows by half, and when its
+        error: amount that the values change by when the grid's spacing grows by half, and when its
             reach shrinks by a third, added up, (F, S). Both are errors of the poorer grids: those
             of the values are smaller. Where the projection makes kinks, the last two changes count,
             and threefold.
-        points: of the grid that gave the values.
-        outcomes: of a minibatch, those with equal displacements counted once.
+        points: number of points of the grid that gave the values.
+        outcomes: number of outcomes of a minibatch, those with equal displacements counted once.
         converged: whether the error is within what was allowed; if not, a finer or wider grid
             would be too large.
     """
@@ -538,7 +538,7 @@ class _Projection:
         frame: R, (q, r).
         shift: (q,).
         low, high: (q,); of the box.
-        radius: of the ball; negative where it is a box.
+        radius: radius of the ball; negative where it is a box.
     """
 
     frame: Array
