@@ -38,9 +38,7 @@ EXPECTED = {
 }
 
 
-def libraries():
-    """Each array library: a name, what makes an array, and the float types."""
-    return ["numpy", "torch", "strict"]
+libraries = pytest.mark.parametrize("library", ["numpy", "torch", "strict"])
 
 
 def maker(library, single=False):
@@ -69,7 +67,7 @@ def test_every_baseline_is_covered():
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
-@pytest.mark.parametrize("library", libraries())
+@libraries
 @pytest.mark.parametrize("name", EXPECTED)
 def test_advantages_by_hand_in_every_library(name, library, single):
     make = maker(library, single)
@@ -319,7 +317,7 @@ def test_aliases():
     assert np.array_equal(estimators.advantages("reinforce", rewards), rewards)
 
 
-@pytest.mark.parametrize("library", libraries())
+@libraries
 def test_gradient_by_hand_in_every_library(library):
     make = maker(library)
     scores = make([[[1.0, 0.0, 2.0], [0.0, 1.0, -1.0]]])

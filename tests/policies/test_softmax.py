@@ -45,32 +45,23 @@ def test_an_offset_changes_no_feature_norm():
     assert huge.feature_norm == LINEAR["linear"].feature_norm == LINEAR["offset"].feature_norm
 
 
+ARMS, BENT = np.ones((2, 3, 4)), r"bends has shape \(2, 3, 3\): it must be .*, \(2, 3, 4\)"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: TabularSoftmax([1.0, 2.0]), "logits has shape"),
         (lambda: TabularSoftmax([[1.0, np.nan]]), "logits holds nan"),
         (lambda: TabularSoftmax([[1.0], [1.0, 2.0]]), "logits is ragged"),
-        (lambda: ArmLinearSoftmax(np.ones((2, 3)), np.ones(3)), "features has shape"),
-        (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), np.ones(3)), "4 entries per arm and theta 3"),
-        (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), [1, 1, 1, np.inf]), "theta holds inf"),
-        (
-            lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), np.ones(4), np.ones((3, 2))),
-            "offset has sh",
-        ),
-        (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), np.ones(4), np.ones(3)), "offset has shape"),
-        (
-            lambda: ArmLinearSoftmax(np.ones((1, 2, 4)), np.ones(4), [[0.0, -np.inf]]),
-            "offset holds -inf",
-        ),
-        (
-            lambda: BentSoftmax(np.ones((1, 2, 4)), np.ones((1, 2, 3)), np.ones(4)),
-            r"bends has shape \(1, 2, 3\): it must be that of the features, \(1, 2, 4\)",
-        ),
-        (
-            lambda: BentSoftmax(np.ones((1, 2, 1)), [[[np.nan], [0]]], np.ones(1)),
-            r"bends holds nan at \[0, 0, 0\]",
-        ),
+        (lambda: ArmLinearSoftmax(ARMS[0], np.ones(3)), "features has shape"),
+        (lambda: ArmLinearSoftmax(ARMS, np.ones(3)), "4 entries per arm and theta 3"),
+        (lambda: ArmLinearSoftmax(ARMS, [1, 1, 1, np.inf]), "theta holds inf"),
+        (lambda: ArmLinearSoftmax(ARMS, np.ones(4), np.ones((3, 2))), "offset has shape"),
+        (lambda: ArmLinearSoftmax(ARMS, np.ones(4), np.ones(3)), "offset has shape"),
+        (lambda: ArmLinearSoftmax(ARMS, np.ones(4), np.full((2, 3), -np.inf)), "offset holds -inf"),
+        (lambda: BentSoftmax(ARMS, ARMS[..., :3], np.ones(4)), BENT),
+        (lambda: BentSoftmax(ARMS, ARMS * np.nan, np.ones(4)), r"bends holds nan at \[0, 0, 0\]"),
         (lambda: SharedLinearSoftmax(np.ones((2, 3)), np.ones((4, 2))), "3 columns and weights 2"),
         (lambda: SharedLinearSoftmax(np.ones((2, 3)), np.ones(3)), "weights has shape"),
     ],
