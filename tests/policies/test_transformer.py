@@ -232,10 +232,11 @@ def test_stacked_parameters_are_many_networks_at_once():
         assert np.allclose(row.numpy(), policy.with_theta(theta).logits[1], rtol=0, atol=1e-12)
 
 
-def test_restriction_and_copies():
+def test_restriction_other_parameters_and_copies():
     policy = make()
     part = policy.restrict(np.array([3, 0]))
     assert part.prompts == (policy.prompts[3], policy.prompts[0])
+    assert not np.allclose(policy.with_theta(policy.theta * 2).logits, policy.logits)
     small = pickle.dumps(make(width=16))
     fresh = make(width=16)
     _ = fresh.state, fresh.logits, fresh.squared_norms, fresh.gram(0, 0)
