@@ -19,11 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ROOT, python
-from tests.support.kills import blocks, claims_in
-
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["-m", "simulations", "verify", "ustatistic", "--size", "smoke"]
 COMMAND = [sys.executable, *WORDS]
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -32,6 +30,7 @@ needs_dask = pytest.mark.skipif(find_spec("distributed") is None, reason="the ex
 needs_mpi = pytest.mark.skipif(
     find_spec("mpi4py") is None or MPIEXEC is None, reason="the extra mpi"
 )
+
 
 _started: list[subprocess.Popen[str]] = []
 
@@ -65,24 +64,12 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
         time.sleep(0.01)
 
 
+def blocks(folder: Path) -> int:
+    return len(list((folder / "blocks").glob("*.json")))
+
+
 def claims_of(folder: Path) -> str:
-    return claims_in((folder / "verdicts.json").read_text())
-
-
-def refusal_of(run: subprocess.Popen[str]) -> str:
-    """The one line on standard error of a run that ends with 2 and prints nothing."""
-    said, error = run.communicate(timeout=1200)
-    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
-    return error
-
-
-def confirmed(run: subprocess.Popen[str], out: Path, claims: str) -> None:
-    """The run succeeds in silence, with these claims, on two workers."""
-    said, error = run.communicate(timeout=1200)
-    assert (run.returncode, error) == (0, "")
-    assert "1 of 1 results confirmed" in said
-    assert claims_of(out) == claims
-    assert json.loads((out / "verdicts.json").read_text())["run"]["workers"] == 2
+    return json.dumps(json.loads((folder / "verdicts.json").read_text())["claims"])
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +115,9 @@ class DaskCluster:
         """What a client of the cluster prints."""
         first = "import json, os, time; from distributed import Client"
         code = f"{first}\nc = Client(scheduler_file={str(self.file)!r})\n{code}"
-        done = python(code)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=1200
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -181,7 +170,11 @@ def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
     until(lambda: blocks(out) >= 5, run)
     cluster.lose(cluster.workers[0])
     assert run.poll() is None, "it was in mid-run"
-    confirmed(run, out, whole)
+    said, error = run.communicate(timeout=1200)
+    assert (run.returncode, error) == (0, "")
+    assert "1 of 1 results confirmed" in said
+    assert claims_of(out) == whole
+    assert json.loads((out / "verdicts.json").read_text())["run"]["workers"] == 2
 
     # A worker with another program is refused, with both versions.
     other = tmp_path / "other"
@@ -191,7 +184,8 @@ def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
     stranger = cluster.worker(other)
     cluster.wait_for(2)
     run = start([*COMMAND, "--dask", address, "--out", str(out)])
-    error = refusal_of(run)
+    said, error = run.communicate(timeout=1200)
+    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
     assert error.count("ustat_pg 0.") == error.count("(code ") == 2
     assert "install the same versions there" in error
     stranger.kill()
@@ -205,11 +199,14 @@ def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
         f"    os.kill({cluster.workers[1].pid}, signal.SIGKILL)\n"
         "    while True: cluster.threads(), time.sleep(0.1)\n"
     )
-    done = python(script)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=1200
+    )
     assert "LostWorkers" in done.stderr
     assert "has had no worker for 1 s; finished blocks are kept" in done.stderr
     run = start([*COMMAND, "--dask", address, "--out", str(out)])
-    assert "has no workers" in refusal_of(run)
+    assert "has no workers" in run.communicate(timeout=1200)[1]
+    assert run.returncode == 2
 
 
 @needs_dask
@@ -221,7 +218,8 @@ def test_a_block_that_kills_and_a_scheduler_that_dies_leave_what_was_finished(
     run = start([*COMMAND, "--dask", address, "--out", str(out)])
     until(lambda: blocks(out) >= 3, run)
     cluster.lose(cluster.workers[0])
-    error = refusal_of(run)
+    said, error = run.communicate(timeout=1200)
+    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
     assert "workers died one after another on the same block; finished blocks are kept" in error
     kept = blocks(out)
     assert kept >= 3
@@ -236,21 +234,27 @@ def test_a_block_that_kills_and_a_scheduler_that_dies_leave_what_was_finished(
         "    client.loop.add_callback(client.scheduler_comm.comm.abort)\n"
         "    while True: cluster.threads(), time.sleep(0.1)\n"
     )
-    done = python(script)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=1200
+    )
     assert "LostWorkers: the connection to the scheduler was lost; finished" in done.stderr
     assert "ZeroDivisionError" not in done.stderr
 
     run = start([*COMMAND, "--dask", address, "--out", str(out)])
     until(lambda: blocks(out) >= kept + 3, run)
     cluster.scheduler.kill()
-    error = refusal_of(run)
+    said, error = run.communicate(timeout=1200)
+    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
     assert "scheduler" in error
     assert "finished blocks are kept" in error
     assert not (out / "verdicts.json").exists()
 
     kept = blocks(out)
-    confirmed(start([*COMMAND, "--workers", "2", "--out", str(out)]), out, whole)
+    run = start([*COMMAND, "--workers", "2", "--out", str(out)])
+    assert run.communicate(timeout=1200)[1] == ""
+    assert run.returncode == 0
     assert kept < blocks(out)
+    assert claims_of(out) == whole
 
 
 @needs_dask
@@ -274,7 +278,9 @@ def test_an_address_where_no_scheduler_answers_is_refused_in_time():
             "    except InputError as error: print(error)\n"
             "    assert time.perf_counter() - start < 120\n"
         )
-        done = python(script)
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=1200
+        )
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert len(lines) == len(places)
@@ -287,7 +293,8 @@ def test_an_address_where_no_scheduler_answers_is_refused_in_time():
 @needs_dask
 def test_a_bad_address_is_one_line_and_exit_2(tmp_path):
     run = start([*COMMAND, "--dask", "nonsense", "--out", str(tmp_path)])
-    error = refusal_of(run)
+    said, error = run.communicate(timeout=1200)
+    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
     assert error.startswith("simulations: 'nonsense' is not the address of a Dask scheduler")
 
 
@@ -322,7 +329,11 @@ def test_an_mpi_worker_killed_in_mid_run_leaves_what_was_finished(whole, tmp_pat
     assert len(kept) >= 5
 
     run = mpi(*words)
-    confirmed(run, tmp_path, whole)
+    said, error = run.communicate(timeout=1200)
+    assert (run.returncode, error) == (0, "")
+    assert "1 of 1 results confirmed" in said
+    assert claims_of(tmp_path) == whole
+    assert json.loads((tmp_path / "verdicts.json").read_text())["run"]["workers"] == 2
     after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("blocks/*.json")}
     assert len(after) > len(kept)
     assert kept.items() <= after.items(), "finished blocks are not computed again"
@@ -332,7 +343,8 @@ def test_an_mpi_worker_killed_in_mid_run_leaves_what_was_finished(whole, tmp_pat
 def test_mpi_without_workers_says_how_to_start_it(tmp_path):
     words = [*WORDS, "--mpi", "--out", str(tmp_path)]
     alone = start([sys.executable, *words])
-    error = refusal_of(alone)
+    said, error = alone.communicate(timeout=1200)
+    assert (alone.returncode, said, error.count("\n")) == (2, "", 1)
     masters = mpi(*words, ranks=2)
     assert masters.communicate(timeout=1200)[1].count("2 masters and no workers") == 2
     assert masters.returncode == 2
