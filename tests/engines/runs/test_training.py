@@ -209,6 +209,14 @@ def test_estimators_share_their_draws():
     assert np.ptp(steps[0]) > 0.1
 
 
+def test_differences_between_estimators_are_paired():
+    training = cell(start=None, projection=ball(ONE, 0.4))
+    quantities = (Gap(GRPO, 30), Gap(Estimator("group-mean"), 30))
+    sums = training.measure("cpu", quantities, seed=5, replications=4000)
+    correlation = sums.covariance[0, 1] / np.sqrt(np.prod(np.diag(sums.covariance)))
+    assert correlation > 0.5
+
+
 # Blocks.
 
 

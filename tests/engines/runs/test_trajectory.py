@@ -348,6 +348,15 @@ def test_one_bent_step_has_the_mean_and_the_covariance_of_the_estimator(name, es
     assert not within(step, factor * rival).all()
 
 
+@pytest.mark.parametrize("name", ENGINES)
+def test_bent_runs_settle_at_the_maximiser(name):
+    trajectory = ask(BENT.at(PLACE), 4, 1500, Decay(8.0, 40.0), start=PLACE, batch_size=2)
+    end = run(name, trajectory, seed=1, replications=40)[:, 0]
+    start, gap = BENT.gap(PLACE), BENT.gap(end)
+    assert gap.mean() < 0.02 * start
+    assert np.abs(end.mean(axis=0) - BENT.maximiser).max() < 0.05
+
+
 # Prompts, starts, projections.
 
 
@@ -481,3 +490,22 @@ def test_the_bodies_words_are_those_of_the_library():
         bodies.block_words(first, slot, block, key, out)
         reps = first + np.arange(bodies.LANES)
         assert np.array_equal(out.T, rng.words(key, reps, slot, 4, 4 * block))
+
+
+def test_the_sampled_path_of_the_cell_engine_and_the_first_step_agree_in_law():
+    """Another program for ĝ: the cell engines' groups, at other addresses."""
+    from ustat_pg.engines import GradientCell
+    from ustat_pg.engines.gradients import reference
+    from ustat_pg.estimators import advantages, gradient
+
+    cell = GradientCell(PROBLEM, 3)
+    draws = reference.draw(cell, seed=1, first=0, replications=20_000)
+    scores = np.stack([PROBLEM.policy.scores(x) for x in range(3)])
+    drawn = scores[draws.contexts[:, 0, None], draws.arms[:, 0]]
+    theirs = gradient(drawn, advantages("grpo", draws.rewards[:, 0]))
+    ours = run("cpu", ask(steps=1, schedule=Constant(1.0)), replications=20_000)[:, 0]
+    ours = ours - PROBLEM.policy.theta
+    for j in range(2):
+        # Steps have atoms, and a digit lost must not order them.
+        pair = (np.round(steps[:, j], 9) + 0.0 for steps in (ours, theirs))
+        assert scipy.stats.ks_2samp(*pair).pvalue > 1e-4
