@@ -131,7 +131,7 @@ def _sizes(axis: Axes, frame: pd.DataFrame, of: pd.DataFrame) -> None:
     """An axis of the group sizes that there are, and one that holds all points but no wide interval.
 
     Arguments:
-        axis: of a panel.
+        axis: axes of a panel.
         frame: its points.
         of: those that the ordinate must hold, of all panels that are to be compared.
     """

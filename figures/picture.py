@@ -22,7 +22,7 @@ class Picture:
     """One figure.
 
     Arguments:
-        name: of its files.
+        name: name of its files.
         title: a few words, in the SVG's title.
         alt: one sentence: what is seen, true of every run.
         source: the name of its points in the run's curves; None if it is drawn from the verdicts.

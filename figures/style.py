@@ -47,10 +47,10 @@ class Line:
     """How a series is drawn.
 
     Arguments:
-        colour: of line and points.
-        marker: of the points.
+        colour: colour of line and points.
+        marker: marker of the points.
         dash: (), or lengths on and off; None for points alone.
-        size: of the points; a larger open one shows behind another at the same place.
+        size: size of the points; a larger open one shows behind another at the same place.
         hollow: whether the points are open.
     """
 

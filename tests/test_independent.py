@@ -28,7 +28,12 @@ from tests.support.independent import (
     moments,
 )
 from tests.support.problems import library_problem
-from ustat_pg.predictions import gradient_covariance, gradient_mse
+from ustat_pg.predictions import (
+    gradient_covariance,
+    gradient_mse,
+    grpo_beats_vanilla,
+    oracle_ratio,
+)
 
 CLOSED = tuple(name for name in ind.BASELINES if name != "norm-weighted")
 WITHOUT_OTHERS = tuple(name for name in CLOSED if name != "grpo")
@@ -38,7 +43,7 @@ PAIRS = ind.tabular("pairs", "1/2 1/2", ["1/2 1/2", "1/3 2/3"], ["1 0", "0 4"])
 #: A binary reward, independent of the arm, of pass rate 1/n: Assumption 2 holds and g = 0.
 NO_GRADIENT = {
     n: ind.tabular(f"no gradient, p = 1/{n}", "1", ["1/2 1/2"], [f"1:1/{n},0:{n - 1}/{n} " * 2])
-    for n in (2, 3, 4, 5)
+    for n in (2, 3, 4, 5, 6)
 }
 
 #: (problem, group size, batch size, design)
@@ -222,7 +227,11 @@ def ratio(problem, group_size, batch_size=1):
 @pytest.mark.parametrize("group_size", [2, 3])
 def test_corollary_4(problem, group_size):
     for batch_size in (1, 2) if problem in (TWO_CONTEXTS, UNIFORM_CONTEXTS) else (1,):
-        assert ratio(problem, group_size, batch_size) == ind.corollary_4(problem, group_size)
+        found = ratio(problem, group_size, batch_size)
+        assert found == ind.corollary_4(problem, group_size)
+        if problem is not ZERO_SCORE:
+            library = oracle_ratio(library_problem(problem).moments(), group_size, batch_size)
+            assert library == pytest.approx(float(found), rel=1e-12)
 
 
 @pytest.mark.parametrize("group_size", [2, 3, 8])
@@ -287,14 +296,16 @@ def test_grpo_can_lose_to_vanilla():
     assert mse(UNIFORM, "grpo", 3) > mse(UNIFORM, "vanilla", 3)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
-@pytest.mark.parametrize("group_size", [2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("n", NO_GRADIENT)
+@pytest.mark.parametrize("group_size", range(2, 9))
 def test_the_threshold_is_g_for_the_inverse_pass_rate_and_one_less_for_uniform_arms(n, group_size):
     """Grpo beats vanilla iff p > 1/G where the gradient vanishes, p > 1/(G-1) at uniform arms."""
     for problem, even in ((NO_GRADIENT[n], n), (ind.uniform_arms(n), n + 1)):
         grpo, vanilla = (mse(problem, name, group_size) for name in ("grpo", "vanilla"))
         assert (grpo < vanilla) == (group_size > even)
         assert (grpo == vanilla) == (group_size == even)
+    library = grpo_beats_vanilla(library_problem(problem).moments(), group_size)
+    assert library.tolist() == [group_size > even]
 
 
 @every_problem

@@ -13,12 +13,13 @@ from html.parser import HTMLParser
 import pytest
 
 from simulations.__main__ import main
+from tests.support.commands import refusal_of
+from tests.support.refusals import refuses
 from ustat_pg import report
 from ustat_pg.experiment import options
 from ustat_pg.paper import RESULTS
 from ustat_pg.report import Figure, html, markdown, statement_rows, verdict_table
 from ustat_pg.results import load_run
-from ustat_pg.validation import InputError
 
 pytest.importorskip("seaborn")
 
@@ -144,7 +145,9 @@ def test_the_run_is_described(page, folder):
     command = "python -m simulations verify ustatistic minibatch --size smoke --engine cpu --seed 3"
     assert run["command"] == command
     assert command in text
-    assert "2 of 2 results confirmed" in text
+    assert (
+        "2 of 2 results confirmed; 11 of 11 wrong formulas refuted by enumeration and again" in text
+    )
 
 
 def test_figures_are_drawn_and_shown(page, folder):
@@ -153,9 +156,13 @@ def test_figures_are_drawn_and_shown(page, folder):
     assert (folder / "figures" / "minibatch.svg").exists()
 
 
+def claims_on(page):
+    """The claims of a page, and whether each is open."""
+    return ["open" in a for a in page.all("details") if a["class"].startswith("claim")]
+
+
 def test_claims_are_folded_and_those_that_failed_are_not(folder, page, tmp_path):
-    claims = [a for a in page.all("details") if a["class"].startswith("claim")]
-    assert ["open" in a for a in claims] == [False, False]
+    assert claims_on(page) == [False, False]
 
     def fail(document):
         first, second = document["claims"]
@@ -168,16 +175,18 @@ def test_claims_are_folded_and_those_that_failed_are_not(folder, page, tmp_path)
         second["rivals"][1]["verdict"] = "SURVIVED"
 
     failed = Page(edited(folder, tmp_path, fail))
-    claims = [a for a in failed.all("details") if a["class"].startswith("claim")]
-    assert ["open" in a for a in claims] == [True, True]
+    assert claims_on(failed) == [True, True]
     (banner,) = [a for a in failed.all("p") if "banner" in a.get("class", "")]
     assert banner["class"] == "banner REFUTED"
     text = " ".join("".join(failed.text).split())
-    assert "0 of 2 results confirmed, 1 REFUTED, 1 INCONCLUSIVE" in text
-    assert "is REFUTED by exact" in text
-    assert "it would need 123,456,789 replications" in text
-    assert "the wrong formula “no prompt term” survived" in text
-    assert "✗ REFUTED" in text
+    for said in (
+        "0 of 2 results confirmed, 1 REFUTED, 1 INCONCLUSIVE",
+        "is REFUTED by exact",
+        "it would need 123,456,789 replications",
+        "the wrong formula “no prompt term” survived",
+        "✗ REFUTED",
+    ):
+        assert said in text
     classes = Counter(a.get("class") for a in failed.all("tbody"))
     assert classes["bad"] == classes["open"] == 1
 
@@ -197,9 +206,12 @@ def test_what_was_not_enumerated_or_not_simulated_is_said(folder, tmp_path):
         for claim in document["claims"]:
             for check in claim["checks"]:
                 check["simulation"] = None
+            for rival in claim["rivals"]:
+                rival["simulation"] = None
 
     page = Page(edited(folder, tmp_path, enumerate_only))
     assert "--replications" not in "".join(page.text)
+    assert "11 of 11 wrong formulas refuted by enumeration alone." in "".join(page.text)
     assert [a for a in page.all("svg") if a["aria-label"].startswith("estimate ")]
 
 
@@ -208,8 +220,7 @@ def test_hostile_names_are_shown_and_not_obeyed(folder, tmp_path):
         document["run"]["problem"] = HOSTILE
         document["run"]["command"] = HOSTILE
         for claim in document["claims"]:
-            for draws in [document["draws"][claim["stem"]]]:
-                draws[HOSTILE] = [5, 7]
+            document["draws"][claim["stem"]][HOSTILE] = [5, 7]
             claim["checks"][0]["name"] = HOSTILE
             claim["rivals"][0]["name"] = HOSTILE
             claim["checks"][0]["rivals"] = {HOSTILE: [1.0, 1.0]}
@@ -254,56 +265,44 @@ def test_a_figure_is_the_file_itself(folder):
 def test_what_is_no_run_is_refused(text, message, tmp_path, capsys):
     if text is not None:
         (tmp_path / "verdicts.json").write_text(text)
-    with pytest.raises(InputError, match=re.escape(message)):
-        load_run(tmp_path)
-    assert main(["report", str(tmp_path)]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1
+    refuses(re.escape(message), load_run, tmp_path)
+    assert message in refusal_of(capsys, main, "report", tmp_path)
     assert not (tmp_path / "report.html").exists()
 
 
 def test_without_matplotlib_the_message_says_what_to_install(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["report", str(folder)]) == 2
-    message = capsys.readouterr().err
-    assert "pip install 'ustat_pg[figures]'" in message
-    assert message.count("\n") == 1
+    assert "pip install 'ustat_pg[figures]'" in refusal_of(capsys, main, "report", folder)
 
 
 @pytest.mark.parametrize(
     "problem",
     [
-        {
-            "context_probs": [1.0],
-            "logits": [[0.0]],
-            "reward_values": [[[0.37, 0.11, 0.9]]],
-            "reward_probs": [[[0.3, 0.3, 0.4]]],
-        },
-        {
-            "context_probs": [1.0],
-            "logits": [[0, 1]],
-            "reward_values": [[[1], [1]]],
-            "reward_probs": [[[1], [1]]],
-        },
-        {
-            "context_probs": [0.5, 0.5],
-            "logits": [[38, 0, 0], [0, 1, 0.5]],
-            "reward_values": [[[1, 0]] * 3] * 2,
-            "reward_probs": [[[0.3, 0.7]] * 3] * 2,
-        },
+        ([1.0], [[0.0]], [[[0.37, 0.11, 0.9]]], [[[0.3, 0.3, 0.4]]]),
+        ([1.0], [[0, 1]], [[[1], [1]]], [[[1], [1]]]),
+        ([0.5, 0.5], [[38, 0, 0], [0, 1, 0.5]], [[[1, 0]] * 3] * 2, [[[0.3, 0.7]] * 3] * 2),
     ],
     ids=["one arm", "equal rewards", "a sure policy"],
 )
 def test_a_degenerate_problem_refutes_nothing_and_has_its_page(problem, tmp_path, capsys):
-    from simulations.__main__ import main
-
     file = tmp_path / "problem.json"
-    file.write_text(json.dumps(problem))
+    names = ("context_probs", "logits", "reward_values", "reward_probs")
+    file.write_text(json.dumps(dict(zip(names, problem, strict=True))))
     words = ["--problem", str(file), "--size", "smoke", "--out", str(tmp_path / "run")]
     assert main(["verify", *words]) in (0, 3)
     assert "REFUTED" not in capsys.readouterr().out.replace("rivals refuted", "")
     assert main(["report", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
+def in_check(**changed):
+    """Changes the first check of the first claim."""
+    return lambda document: document["claims"][0]["checks"][0].update(changed)
+
+
+def in_simulation(**changed):
+    """Changes what its simulation found."""
+    return lambda document: document["claims"][0]["checks"][0]["simulation"].update(changed)
 
 
 @pytest.mark.parametrize(
@@ -314,15 +313,14 @@ def test_a_degenerate_problem_refutes_nothing_and_has_its_page(problem, tmp_path
         lambda document: document["draws"].pop("minibatch"),
         lambda document: document["claims"][0].update(stem="nothing"),
         lambda document: document["claims"][0].update(verdict="MAYBE"),
-        lambda document: document["claims"][0]["checks"][0].update(prediction="x"),
-        lambda document: document["claims"][0]["checks"][0].update(origin="nowhere"),
-        lambda document: document["claims"][0]["checks"][0]["simulation"].update(interval=[1]),
-        lambda document: document["claims"][0]["checks"][0]["simulation"].update(replications=1.5),
+        in_check(prediction="x"),
+        in_check(origin="nowhere"),
+        in_simulation(interval=[1]),
+        in_simulation(replications=1.5),
     ],
 )
 def test_a_damaged_document_is_refused(damage, folder, tmp_path):
-    with pytest.raises(InputError, match="not the results of a run"):
-        altered(folder, tmp_path, damage)
+    refuses("not the results of a run", altered, folder, tmp_path, damage)
 
 
 def test_records_are_read_back_as_they_were_written(folder):
@@ -368,7 +366,11 @@ def test_markdown_html_and_terminal_say_the_same(folder, tmp_path):
         assert "(1 not tested)" in text
     view, page, pages = report.view(results), words(page), words(markdown(results))
     total = f"{view['summary']}."
-    assert "1 by simulation alone, 2 coincide, 1 not tested" in total
+    rivals = sum(len(claim.rivals) for claim in results.claims)
+    assert total.endswith(
+        f"; {rivals - 4} of {rivals - 3} wrong formulas refuted: {rivals - 5} by enumeration and "
+        "again by simulation, 1 by simulation alone; not counted: 2 coincide, 1 not tested."
+    )
     assert total in page
     assert total in pages
     for claim in view["claims"]:
@@ -400,10 +402,7 @@ def test_a_difference_of_rounding_from_zero_does_not_look_like_one(folder, tmp_p
 
 
 def test_a_check_without_evidence_is_not_confirmed(folder, tmp_path):
-    def silent(document):
-        check = document["claims"][0]["checks"][0]
-        check |= {"exact": None, "simulation": None, "not_enumerated": "too many outcomes"}
-
+    silent = in_check(exact=None, simulation=None, not_enumerated="too many outcomes")
     results = altered(folder, tmp_path, silent)
     check = results.claims[0].checks[0]
     assert check.verdict is None

@@ -6,12 +6,12 @@ from itertools import product
 
 import pytest
 
+from tests.support.refusals import refuses
 from ustat_pg.checks import Evidence, Interval, RivalVerdict, Verdict, decide, equal
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.experiment import Check, Claim, mean_of
 from ustat_pg.problems import random_problem
 from ustat_pg.results import CheckResult, ClaimResult, Findings
-from ustat_pg.validation import InputError
 
 CELL = mean_of(GradientCell(random_problem(0), 2), SquaredError(Estimator("grpo")))
 RUNS, OTHER = "a wrong run", "a wrong formula"
@@ -53,43 +53,44 @@ def test_of_runs_alone_simulation_settles():
     assert rival.verdict == RivalVerdict.NOT_TESTED
 
 
-def test_without_the_claims_word_what_is_not_enumerated_is_open():
-    assert settled((), found(check("runs", RUNS), simulation=TRUE)).verdict == Verdict.INCONCLUSIVE
+MADE_UP = check("made-up", RUNS)
+SIMULATED = found(MADE_UP, simulation=TRUE)
+OFF = found(MADE_UP, simulation=FAR)
+WIDE = found(MADE_UP, simulation=TRUE, wide=1.2)
+"""An interval that holds the prediction and the rival both."""
+GENERATED = found(check("generated", RUNS, "generated"), simulation=TRUE)
+UNHEARD = found(check("unheard", None), simulation=TRUE)
+ELSEWHERE = found(check("generated", None, "generated"), simulation=TRUE)
+FORMULA = check("formula", OTHER)
 
 
-def test_enumeration_alone_settles_no_runs():
-    result = settled((RUNS,), found(check("runs", RUNS)), simulates=False)
-    assert result.verdict == Verdict.INCONCLUSIVE
+@pytest.mark.parametrize(
+    ("by_simulation", "results", "verdict"),
+    [
+        ((RUNS,), [SIMULATED], "CONFIRMED"),
+        # Without the claim's word what is not enumerated is open.
+        ((), [SIMULATED], "INCONCLUSIVE"),
+        ((), [OFF], "REFUTED"),
+        ((RUNS,), [OFF], "REFUTED"),
+        ((RUNS,), [WIDE], "INCONCLUSIVE"),
+        # A rival that no check heard, or that one ground leaves out, is open.
+        ((RUNS,), [UNHEARD], "INCONCLUSIVE"),
+        ((RUNS,), [SIMULATED, ELSEWHERE], "INCONCLUSIVE"),
+        ((RUNS,), [SIMULATED, GENERATED], "CONFIRMED"),
+        # Enumeration that refutes is heard whatever was left to simulation.
+        ((RUNS,), [found(MADE_UP, exact=FAR, simulation=TRUE)], "REFUTED"),
+    ],
+)
+def test_what_is_left_to_simulation_is_settled_by_it_alone(by_simulation, results, verdict):
+    assert settled(by_simulation, *results).verdict == verdict
 
 
-def test_enumeration_alone_settles_what_it_reached():
-    reached = found(check("reached", RUNS), exact=TRUE)
-    assert settled((RUNS,), reached, simulates=False).verdict == Verdict.CONFIRMED
-
-
-@pytest.mark.parametrize("by_simulation", [(), (RUNS,)])
-def test_a_run_that_is_off_is_refuted(by_simulation):
-    off = found(check("runs", RUNS), simulation=FAR)
-    assert settled(by_simulation, off).verdict == Verdict.REFUTED
-
-
-def test_a_rival_that_survives_simulation_is_open():
-    # An interval that holds the prediction and the rival both.
-    runs = found(check("runs", RUNS), simulation=TRUE, wide=1.2)
-    assert settled((RUNS,), runs).verdict == Verdict.INCONCLUSIVE
-
-
-def test_a_rival_that_no_check_heard_is_open_on_the_suites_own_problems():
-    runs = found(check("runs", None), simulation=TRUE)
-    assert settled((RUNS,), runs).verdict == Verdict.INCONCLUSIVE
-
-
-def test_a_rival_that_one_ground_leaves_out_is_open():
-    one = found(check("made-up", RUNS), simulation=TRUE)
-    two = found(check("generated", None, "generated"), simulation=TRUE)
-    assert settled((RUNS,), one, two).verdict == Verdict.INCONCLUSIVE
-    both = found(check("generated", RUNS, "generated"), simulation=TRUE)
-    assert settled((RUNS,), one, both).verdict == Verdict.CONFIRMED
+def test_enumeration_alone_settles_what_it_reached_and_no_runs():
+    for result, verdict in (
+        (found(MADE_UP), "INCONCLUSIVE"),
+        (found(MADE_UP, exact=TRUE), "CONFIRMED"),
+    ):
+        assert settled((RUNS,), result, simulates=False).verdict == verdict
 
 
 # A claim of two halves: formulas that are enumerated, and runs that are not.
@@ -100,33 +101,20 @@ def test_a_rival_that_one_ground_leaves_out_is_open():
     list(product((TRUE, FAR, None), (TRUE, FAR), (TRUE, FAR))),
 )
 def test_both_halves_count(exact, simulation, runs):
-    results = (
-        found(check("formula", OTHER), exact=exact, simulation=simulation),
-        found(check("runs", RUNS), simulation=runs),
-    )
-    verdict = settled((RUNS,), *results, rivals=(OTHER, RUNS)).verdict
+    halves = [found(FORMULA, exact, simulation), found(MADE_UP, simulation=runs)]
+    verdict = settled((RUNS,), *halves, rivals=(OTHER, RUNS)).verdict
     if FAR in (exact, simulation, runs):
         assert verdict == Verdict.REFUTED
-    elif exact is None:
-        # A formula must still be enumerated: only the runs were left to simulation.
-        assert verdict == Verdict.INCONCLUSIVE
     else:
-        assert verdict == Verdict.CONFIRMED
+        # A formula must still be enumerated: only the runs were left to simulation.
+        assert verdict == (Verdict.INCONCLUSIVE if exact is None else Verdict.CONFIRMED)
 
 
 def test_a_formula_must_be_refuted_by_both_kinds_though_runs_need_not():
-    results = (
-        found(check("formula", OTHER), exact=TRUE, simulation=TRUE, wide=1.2),
-        found(check("runs", RUNS), simulation=TRUE),
-    )
-    assert settled((RUNS,), *results, rivals=(OTHER, RUNS)).verdict == Verdict.INCONCLUSIVE
-
-
-def test_enumeration_that_refutes_is_heard_whatever_was_left_to_simulation():
-    both = found(check("both", RUNS), exact=FAR, simulation=TRUE)
-    assert settled((RUNS,), both).verdict == Verdict.REFUTED
+    halves = [found(FORMULA, TRUE, TRUE, wide=1.2), SIMULATED]
+    assert settled((RUNS,), *halves, rivals=(OTHER, RUNS)).verdict == Verdict.INCONCLUSIVE
 
 
 def test_what_is_left_to_simulation_must_be_listed():
-    with pytest.raises(InputError, match=r"rivals \['unheard of'\] are not listed"):
-        Claim("mse", (RUNS,), (check("runs", RUNS),), ("unheard of",))
+    said = r"rivals \['unheard of'\] are not listed"
+    refuses(said, Claim, "mse", (RUNS,), (MADE_UP,), ("unheard of",))

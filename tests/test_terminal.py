@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kills import ROOT, interruptible
+from tests.support.commands import ROOT
+from tests.support.kills import interruptible
 from ustat_pg.cli import guarded
 from ustat_pg.validation import InputError
 

@@ -71,15 +71,6 @@ def test_arrays_come_back_as_float64_copies(value):
     assert np.array_equal(array, np.asarray(value, dtype=np.float64))
 
 
-def test_the_array_given_is_not_shared():
-    given = np.ones(3)
-    array = finite_array("a", given)
-    given[0] = 5
-    assert array[0] == 1
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 5
-
-
 @pytest.mark.parametrize(
     ("value", "ndim", "message"),
     [

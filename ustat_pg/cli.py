@@ -171,15 +171,10 @@ def say_advice(
 
     if as_json:
         keys = ("group_size", "mse", "ratio_to_best", "zero_signal_share")
-        found = {
-            "g_star_paper": advice.g_star_paper,
-            "g_star_exact": advice.g_star_exact,
-            "g_best": advice.g_best,
-            "g_interval": advice.g_interval,
-            "table": [{key: getattr(row, key) for key in keys} for row in advice.table],
-            **(more or {}),
-        }
-        print(json.dumps(found, allow_nan=False))
+        sizes = ("g_star_paper", "g_star_exact", "g_best", "g_interval")
+        said = {name: getattr(advice, name) for name in sizes}
+        table = [{key: getattr(row, key) for key in keys} for row in advice.table]
+        print(json.dumps({**said, "table": table, **(more or {})}, allow_nan=False))
         return
     rows = [
         [

@@ -1,9 +1,16 @@
-"""Running out of memory: how it is told from other errors, and said."""
+"""Work in pieces that memory holds, and running out of it all the same."""
 
 from __future__ import annotations
 
-__all__ = ["ChunkWarning", "out_of_memory"]
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
+from .validation import InputError
+
+__all__ = ["ChunkWarning", "halving", "in_slices", "out_of_memory", "slices"]
+
+T = TypeVar("T")
 
 _TEXTS = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
@@ -23,3 +30,56 @@ def out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
+
+
+def slices(total: int, size: float) -> Iterator[slice]:
+    """0 to ``total`` in slices of a size, at least 1; the last one may be shorter.
+
+    >>> list(slices(5, 2.5))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    step = max(1, int(size))
+    return (slice(start, min(start + step, total)) for start in range(0, total, step))
+
+
+def halving(size: int, what: str, run: Callable[[int], T]) -> tuple[T, int]:
+    """``run`` of a size that halves where memory runs out, and the size that it ran with."""
+    while True:
+        try:
+            return run(size), size
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            if size == 1:
+                raise InputError(
+                    f"{what} do not fit in memory one at a time: take a smaller policy or group"
+                ) from None
+        warnings.warn(
+            f"out of memory with {size} {what} at once: going on with {size // 2}",
+            ChunkWarning,
+            stacklevel=2,
+        )
+        size //= 2
+
+
+def in_slices(
+    total: int, size: int, what: str, run: Callable[[slice], T], keep: Callable[[int], None]
+) -> Iterator[tuple[slice, T]]:
+    """``run`` over 0 to ``total`` in slices of a size that halves where memory runs out.
+
+    Arguments:
+        total: number of things to do.
+        size: number of them in a slice.
+        what: word for them in warnings.
+        run: work on one slice.
+        keep: function that is told of a smaller size, the first time that it fits.
+    """
+    start = 0
+    while start < total:
+        wanted = min(size, total - start)
+        part, ran = halving(wanted, what, lambda n: run(slice(start, start + n)))  # noqa: B023
+        if ran < wanted:
+            size = ran
+            keep(ran)
+        yield slice(start, start + ran), part
+        start += ran

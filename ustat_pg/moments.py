@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from .validation import InputError, field, finite_array, integer, number, probabilities, record
+from .validation import (
+    InputError,
+    changed,
+    field,
+    finite_array,
+    integer,
+    number,
+    probabilities,
+    record,
+)
 
 __all__ = ["ContextMatrices", "Moments"]
 
@@ -142,16 +151,14 @@ class Moments:
                     yield of_context
                     return
 
-        row = slice(context, context + 1)
-        return Moments(
-            context_probs=np.ones(1),
-            value=self.value[row],
-            reward_variance=self.reward_variance[row],
-            fisher_trace=self.fisher_trace[row],
-            norm_advantage=self.norm_advantage[row],
-            norm_squared_advantage=self.norm_squared_advantage[row],
-            gradient_sq=self.gradient_sq[row],
+        rows = {
+            name: values[context : context + 1]
+            for name, values in vars(self).items()
+            if isinstance(values, np.ndarray) and name != "reward_range"
+        }
+        return changed(
+            self,
+            **{**rows, "context_probs": np.ones(1)},
             mean_gradient_sq=float(self.gradient_sq[context]),
-            reward_range=self.reward_range,
             matrices=None if matrices is None else only,
         )

@@ -19,8 +19,8 @@ class Result:
 
     Arguments:
         label: the paper's numbering.
-        statement: in one sentence.
-        short: in a few plain words, for tables.
+        statement: statement in one sentence.
+        short: statement in a few plain words, for tables.
         assumptions: what it needs.
         sharper: what is exact here and an order or a bound in the paper; empty if nothing.
         delivered: whether this version verifies it.

@@ -55,6 +55,13 @@ __all__ = [
 
 EXIT_CODES = {Verdict.CONFIRMED: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 
+WAYS = {
+    ("exact", "simulation"): "by enumeration and again by simulation",
+    ("exact",): "by enumeration alone",
+    ("simulation",): "by simulation alone",
+}
+"""How wrong formulas are refuted, by the kinds of evidence that refute them."""
+
 MARKS = {"CONFIRMED": "✓", "REFUTED": "✗", "INCONCLUSIVE": "?"}
 
 STRIP_PIXELS = 148
@@ -123,29 +130,33 @@ def exit_code(claims: Iterable[ClaimResult]) -> int:
     return EXIT_CODES[worst(claim.verdict for claim in claims)]
 
 
-def _rivals_refuted(rivals: Iterable[RivalResult]) -> tuple[str, str]:
-    """How many rivals are refuted of those that can be told apart, and a note on the others.
+def _rivals_refuted(rivals: Iterable[RivalResult]) -> tuple[str, dict[str, int], list[str]]:
+    """How many rivals are refuted of those that can be told apart, by which evidence, and the others.
 
     A rival counts as refuted where each kind of evidence refutes it, or simulation does and nothing
-    could be enumerated; as told apart where it is refuted or survived. The note says how many were
-    refuted by simulation alone, how many coincide with the prediction, and how many were not tested.
+    could be enumerated; as told apart where it is refuted or survived. The others coincide with the
+    prediction, or were not tested.
 
     >>> said = RivalVerdict.REFUTED, RivalVerdict.NOT_TESTED, RivalVerdict.REFUTED
     >>> _rivals_refuted([RivalResult("runs", RivalVerdict.NOT_TESTED, *said[1:], {})])
-    ('1 of 1', ' (1 by simulation alone)')
+    ('1 of 1', {'by simulation alone': 1}, [])
     """
     rivals = list(rivals)
-    count = Counter(rival.verdict for rival in rivals)
-    alone = sum(rival.by_simulation_alone for rival in rivals)
-    refuted = count[RivalVerdict.REFUTED] + alone
-    notes = {
-        "by simulation alone": alone,
-        "coincide": count[RivalVerdict.NOT_DISTINGUISHABLE],
-        "not tested": count[RivalVerdict.NOT_TESTED] - alone,
-    }
-    note = ", ".join(f"{number} {words}" for words, number in notes.items() if number)
-    told_apart = refuted + count[RivalVerdict.SURVIVED]
-    return f"{refuted} of {told_apart}", f" ({note})" if note else ""
+    ways = Counter(WAYS[rival.refuted_by] for rival in rivals if rival.refuted_by)
+    others = Counter(rival.verdict for rival in rivals if not rival.refuted_by)
+    told_apart = ways.total() + others[RivalVerdict.SURVIVED]
+    words = {RivalVerdict.NOT_DISTINGUISHABLE: "coincide", RivalVerdict.NOT_TESTED: "not tested"}
+    notes = [f"{others[verdict]} {word}" for verdict, word in words.items() if others[verdict]]
+    known = {way: ways[way] for way in WAYS.values() if ways[way]}
+    return f"{ways.total()} of {told_apart}", known, notes
+
+
+def _rivals_cell(rivals: Iterable[RivalResult]) -> str:
+    """The same for a table, which has a column for each kind of evidence."""
+    refuted, ways, notes = _rivals_refuted(rivals)
+    alone = WAYS["simulation",]
+    notes = [f"{ways[alone]} {alone}", *notes] if alone in ways else notes
+    return f"{refuted} ({', '.join(notes)})" if notes else refuted
 
 
 def _evidence(claim: ClaimResult, origin: str | None = None) -> str:
@@ -167,10 +178,11 @@ def summary(claims: Sequence[ClaimResult]) -> str:
         for verdict in (Verdict.REFUTED, Verdict.INCONCLUSIVE)
         if count[verdict]
     ]
-    refuted, note = _rivals_refuted(rival for claim in claims for rival in claim.rivals)
-    simulated = any(claim.evidence("simulation") for claim in claims)
-    by = "enumeration and, apart from it, by simulation" if simulated else "enumeration"
-    return f"{', '.join(words)}; {refuted} wrong formulas refuted by {by}{note}"
+    refuted, ways, notes = _rivals_refuted(rival for claim in claims for rival in claim.rivals)
+    by = ", ".join(f"{number} {way}" for way, number in ways.items())
+    by = f": {by}" if len(ways) > 1 else "".join(f" {way}" for way in ways)
+    rest = f"; not counted: {', '.join(notes)}" if notes else ""
+    return f"{', '.join(words)}; {refuted} wrong formulas refuted{by}{rest}"
 
 
 def _origins(claims: Sequence[ClaimResult]) -> dict[str, str]:
@@ -189,7 +201,7 @@ def verdict_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
             claim.stem,
             claim.verdict.value,
             *(_evidence(claim, origin) for origin in origins),
-            "".join(_rivals_refuted(claim.rivals)),
+            _rivals_cell(claim.rivals),
         ]
         for claim in claims
     ]
@@ -207,7 +219,7 @@ def statement_rows(claims: Sequence[ClaimResult]) -> list[tuple[str, str, str, s
             claim.label,
             RESULTS[claim.stem].short,
             claim.verdict.value,
-            f"{_evidence(claim)}, {''.join(_rivals_refuted(claim.rivals))}",
+            f"{_evidence(claim)}, {_rivals_cell(claim.rivals)}",
         )
         for claim in claims
     ]
@@ -384,7 +396,7 @@ def _claim(results: Results, claim: ClaimResult) -> dict[str, Any]:
         "verdict": claim.verdict.value,
         "about": RESULTS[claim.stem],
         "evidence": {origin: _evidence(claim, origin) for origin in ORIGINS},
-        "refuted": "".join(_rivals_refuted(claim.rivals)),
+        "refuted": _rivals_cell(claim.rivals),
         "rivals": [plain(rival) for rival in claim.rivals],
         "remarks": list(_remarks(claim)),
         "checks": [

@@ -97,7 +97,7 @@ class CheckResult:
     """A check, and what each kind of evidence says of it.
 
     Arguments:
-        name: unique in its claim.
+        name: name, unique in its claim.
         origin: where the problem comes from, a key of :data:`ORIGINS`.
         prediction: the value expected.
         rounding: differences up to this are rounding.
@@ -182,9 +182,13 @@ class RivalResult:
     origins: dict[str, dict[str, RivalVerdict]]
 
     @property
-    def by_simulation_alone(self) -> bool:
-        """Whether simulation refutes what nothing could enumerate."""
-        return self.verdict == RivalVerdict.NOT_TESTED and self.simulation == RivalVerdict.REFUTED
+    def refuted_by(self) -> tuple[str, ...]:
+        """The kinds of evidence that refute it, where none that was to be had lets it pass."""
+        verdicts = {"exact": self.exact, "simulation": self.simulation}
+        found = tuple(kind for kind, says in verdicts.items() if says == RivalVerdict.REFUTED)
+        # What nothing could enumerate is left to simulation.
+        left = self.verdict == RivalVerdict.NOT_TESTED and "simulation" in found
+        return found if left or self.verdict == RivalVerdict.REFUTED else ()
 
 
 ON_ONE_ORIGIN = (RivalVerdict.REFUTED, RivalVerdict.SURVIVED, RivalVerdict.NOT_DISTINGUISHABLE)
@@ -308,7 +312,7 @@ class Results:
 
     Arguments:
         claims: what depends on the claims, the seed, the engine and the code alone.
-        draws: by stem and check, the replications of the check's cells: they reproduce it alone.
+        draws: replications of a check's cells, by stem and check: they reproduce it alone.
         run: when, where and by which command.
     """
 

@@ -181,10 +181,10 @@ def _subsets(n: int, order: int, chunk: int) -> Iterator[NDArray[np.intp]]:
     subsets = itertools.combinations(range(n), order)
     while True:
         flat = itertools.chain.from_iterable(itertools.islice(subsets, chunk))
-        block = np.fromiter(flat, dtype=np.intp).reshape(-1, order)
-        if not len(block):
+        rows = np.fromiter(flat, dtype=np.intp).reshape(-1, order)
+        if not len(rows):
             return
-        yield block.T
+        yield rows.T
 
 
 def ustatistic(
@@ -222,8 +222,9 @@ def ustatistic(
     # Summed around a typical value, rounding scales with the kernel's spread, not with its size.
     pilot = _pilot(kernel, sample, order)
     total = np.zeros_like(pilot)
-    for block in _subsets(n, order, chunk):
-        value = _evaluate(kernel, *(sample.take(rows) for rows in block), tuples=block.shape[1])
+    for subsets in _subsets(n, order, chunk):
+        arguments = (sample.take(rows) for rows in subsets)
+        value = _evaluate(kernel, *arguments, tuples=subsets.shape[1])
         total = total + (value - pilot).sum(axis=0)
     return np.asarray(pilot + total / math.comb(n, order))
 
@@ -304,7 +305,7 @@ _COLUMNS = 1024
 """Columns of scores that the compiled loop takes at once."""
 
 
-def _covariance_body(scores: Any, rewards: Any, out: Any) -> Any:
+def _covariance_body(scores: FloatArray, rewards: FloatArray, out: FloatArray) -> bool:
     """Fill ``out`` (L d,) with the covariances of L samples; say whether all are finite.
 
     Arguments:

@@ -87,7 +87,7 @@ class Bandits:
 
     Arguments:
         size: smoke, quick or full: how many problems and group sizes.
-        seed: of the generated problems.
+        seed: seed of the generated problems.
     """
 
     size: str = "quick"

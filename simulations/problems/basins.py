@@ -49,9 +49,9 @@ class Basin:
 
     Arguments:
         entry: the problem.
-        radius: of the ball.
-        distance: of the start from the optimum, along the flattest direction.
-        tolerance: of L and μ on the ball, relative.
+        radius: radius of the ball.
+        distance: distance of the start from the optimum, along the flattest direction.
+        tolerance: error of L and μ on the ball, relative.
     """
 
     entry: LandscapeEntry

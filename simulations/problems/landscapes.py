@@ -162,11 +162,11 @@ class Family:
 
     Arguments:
         build: the landscape of some numbers by name; without any it is the first one.
-        stream: of the generator that draws the others' numbers; none are drawn without one.
+        stream: stream of the generator that draws the others' numbers; none are drawn without one.
         ranges: the numbers, in the order in which they are drawn, each with its least and greatest
             value, or with a list of them for an array.
-        name: in reports; the family's own unless given.
-        origin: of the first one.
+        name: name in reports; the family's own unless given.
+        origin: origin of the first one.
     """
 
     build: Callable[..., Landscape]
@@ -249,8 +249,8 @@ class Landscapes:
     Each is made when its family is first asked for, and once: making one searches its optimum.
 
     Arguments:
-        generated: how many of each family.
-        seed: of these.
+        generated: number of them of each family.
+        seed: seed of these.
     """
 
     def __init__(self, generated: int = 1, seed: int = 0) -> None:

@@ -46,11 +46,11 @@ class Size:
     """How much is drawn: prompts and rollouts of a study, the cell of the claims.
 
     Arguments:
-        prompts, rollouts: of the pool that predictions come from.
-        group_sizes: of the fresh groups.
-        pool: rollouts of a replication's pool.
-        groups: of fresh rollouts at each prompt.
-        margin: to which share of itself an error is to be known, where no rival asks for more.
+        prompts, rollouts: sizes of the pool that predictions come from.
+        group_sizes: sizes of the fresh groups.
+        pool: number of rollouts of a replication's pool.
+        groups: number of groups of fresh rollouts at each prompt.
+        margin: share of itself to which an error is to be known, where no rival asks for more.
         members: the models. Where few answers are wrong errors are rare and large, and ratios of them
             take thousands of replications: the smallest size takes two models, one on which the paper's
             order holds and one on which it fails.

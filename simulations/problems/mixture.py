@@ -26,7 +26,7 @@ class Mixture:
 
     Arguments:
         entry: the problem.
-        steps, schedule: of the runs.
+        steps, schedule: length and rates of the runs.
     """
 
     entry: LandscapeEntry

@@ -29,10 +29,10 @@ class NearOptimum:
 
     Arguments:
         entry: the problem.
-        group_size, steps, schedule, batch_size, design: of the runs, as of a
+        group_size, steps, schedule, batch_size, design: what is asked of the runs, as of a
             :class:`~ustat_pg.engines.Training`.
-        start: from the optimum, by eigendirection, the flattest first; the rest is 0.
-        radius: of the ball on which the runs are projected; none unless given.
+        start: displacement from the optimum, by eigendirection, the flattest first; the rest is 0.
+        radius: radius of the ball on which the runs are projected; none unless given.
     """
 
     entry: LandscapeEntry

@@ -36,11 +36,11 @@ class Split:
         group_size: G.
         schedule: the rates.
         step: T, at which the gap is measured.
-        baseline: of the estimator.
+        baseline: baseline of the estimator.
         design: iid or epochs.
         steps: the runs' length; T unless given.
         start: distance from the optimum.
-        reach: in place of REACH.
+        reach: number in place of REACH.
     """
 
     entry: LandscapeEntry

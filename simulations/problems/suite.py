@@ -28,7 +28,7 @@ class Suite(Bandits):
 
     Arguments:
         size: smoke, quick or full: how many problems and group sizes.
-        seed: of the generated problems.
+        seed: seed of the generated problems.
         user: a problem of the user's own, which then stands alone.
         on: the kind of problem: bandit, or tokens or transformer, which then stand alone.
         dense: whether networks keep the scores of all their parameters.
@@ -110,7 +110,7 @@ class Kind:
     """A kind of problem.
 
     Arguments:
-        folders: of this package, in which its experiments are looked for before the bandits' own.
+        folders: folders of this package, in which its experiments are looked for before the bandits' own.
         stand_ins: its problems in place of the bandits.
         single_prompts: those of one prompt.
         skipped: what is not asked of it, and why.

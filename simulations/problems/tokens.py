@@ -166,8 +166,8 @@ def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Itera
 
     Arguments:
         on: tokens or transformer.
-        count: generated problems of each kind.
-        seed: of these.
+        count: number of generated problems of each kind.
+        seed: seed of these.
         dense: whether scores keep all their parameters, as engines that differentiate need.
     """
 

@@ -12,7 +12,6 @@ from tests.support.laws import COMPARED, DOUBLE, DRAWING, FAR, LAST, SUBJECTS, e
 from tests.support.problems import (
     FORMS,
     NAMED,
-    TOKENS,
     cornered,
     far_from_zero,
     named,
@@ -21,12 +20,12 @@ from tests.support.problems import (
 from ustat_pg import baselines, estimators, rng
 from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError, base
-from ustat_pg.engines.gradients import reference
+from ustat_pg.engines.gradients import exact, reference
 from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import KINDS, SoftmaxBandit, TokenProblem, digits_problem, random_problem
-from ustat_pg.validation import InputError, changed
+from ustat_pg.validation import InputError
 
 BASELINES = ("vanilla", "group-mean", "oracle", "minimum-variance", "grpo")
 GRADIENT_STEMS = ("ustatistic", "mse", "minibatch", "oracle", "optimality")
@@ -230,6 +229,18 @@ def test_blocks_of_a_cell(subject, problem):
     laws.threads_serve_blocks(subject, cell)
 
 
+@pytest.mark.parametrize(("engine", "most"), [(exact, 1), (reference, 5000)])
+def test_chunks_are_pieces_of_the_whole(engine, most, monkeypatch):
+    cell, name = GradientCell(random_problem(0, contexts=2), 2, 2), engine.ENGINE.name
+    whole = cell.measure(name, errors_of("grpo"), first=5, replications=50)
+    monkeypatch.setattr(engine, "_CHUNK_BYTES", most)
+    assert max(len(chance) for _, chance in exact.minibatches(cell)) == 64 or name != "exact"
+    pieces = cell.measure(name, errors_of("grpo"), first=5, replications=50)
+    assert pieces.n == whole.n
+    assert pieces.mean == pytest.approx(whole.mean, rel=1e-13 if name == "exact" else 0)
+    assert np.array_equal(pieces.products, whole.products)
+
+
 # Refusals.
 
 
@@ -240,9 +251,22 @@ def test_what_every_engine_refuses(subject):
     for name in ("grpo", "norm-weighted"):
         with pytest.raises(InputError, match="at least 2"):
             subject.measure(GradientCell(problem, 1), errors_of(name), replications=2)
+    cell = GradientCell(problem, 2)
     for replications in (0, -3, 2.5):
         with pytest.raises(InputError, match="replications"):
-            subject.measure(GradientCell(problem, 2), errors_of("grpo"), replications=replications)
+            subject.measure(cell, errors_of("grpo"), replications=replications)
+    with pytest.raises(InputError, match=r"replications end at 2\^63"):
+        subject.measure(cell, errors_of("grpo"), first=2**63 - 1, replications=2)
+    with pytest.raises(InputError, match="at least one quantity"):
+        subject.measure(cell, [], replications=2)
+
+
+@pytest.mark.skipif("transformer" not in NAMED, reason="torch not installed")
+def test_a_short_table_of_a_network_has_no_gradients():
+    """Where scores did not fit, only inner products were kept."""
+    cell = GradientCell(named("transformer-short"), 2)
+    with pytest.raises(InputError, match="give the policy itself, or memory enough"):
+        cell.measure("autograd", errors_of("grpo"), replications=2)
 
 
 def test_the_cpu_engine_takes_no_function_and_no_new_baseline_for_another(monkeypatch):
@@ -289,29 +313,6 @@ def test_every_engine_finds_what_enumeration_finds(subject, problem):
 
 
 # Predictions on token problems.
-
-
-@pytest.mark.parametrize("problem", TOKENS)
-@pytest.mark.parametrize("design", laws.DESIGNS)
-def test_predictions_are_what_enumeration_finds(problem, design):
-    """The MSE of every baseline with a closed form, in every design, and grpo's distance."""
-    problem, size = named(problem), 2
-    batch = problem.contexts if design == "fixed" else 2
-    if design != "iid":
-        problem = problem.restrict(range(problem.contexts), uniform=True)
-    quantities = errors_of(*BASELINES)
-    found = GradientCell(problem, size, batch, design).measure("exact", quantities).mean
-    moments, scale = problem.moments(), max(found)
-    for value, name in zip(found, BASELINES, strict=True):
-        predicted = gradient_mse(moments, name, size, batch, design=design).mse
-        assert value == pytest.approx(predicted, abs=1e-12 * scale), name
-    # Rivals: the full mean's factor is no rounding, vanilla is another number, 1% is seen.
-    assert abs(found[1] - found[4]) > 1e-3 * scale
-    assert abs(found[0] - found[4]) > 1e-3 * scale
-    if design == "iid":
-        wrong = changed(moments, gradient_sq=moments.gradient_sq * 1.01)
-        off = gradient_mse(wrong, "grpo", size, batch).mse - found[4]
-        assert abs(off) > 1e-6 * found[4]
 
 
 @pytest.mark.skipif("transformer" not in NAMED, reason="torch not installed")

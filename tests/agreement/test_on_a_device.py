@@ -29,10 +29,8 @@ from tests.support.problems import (
     smooth,
     vanishing,
 )
-from tests.support.run_laws import path
+from tests.support.run_laws import SETS, path
 from ustat_pg.engines import (
-    Ball,
-    Box,
     Constant,
     Estimator,
     Gap,
@@ -138,12 +136,7 @@ def trajectories():
             for estimator in RUN_ESTIMATORS:
                 yield path(layout, estimator, STEPS, bent=bent)
     which = smooth(3, 7, 3, 2)
-    span = np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2)[0]
-    for theta_set in (
-        Ball([0.1, 0.0, -0.2], 0.4),
-        Ball([0.1, 0.0, -0.2], 0.4, span),
-        Box([-0.1, -np.inf, 0.0], [0.3, 0.2, np.inf]),
-    ):
+    for theta_set in SETS.values():
         for one in (which, with_bends(which)):
             yield Trajectory(one, 3, STEPS, Constant(0.3), projection=theta_set, start_scale=1.0)
 

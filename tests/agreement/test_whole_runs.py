@@ -10,7 +10,7 @@ from tests.support.bends import bends_of, with_bends
 from tests.support.laws import FAR
 from tests.support.problems import RUN_ESTIMATORS, smooth
 from tests.support.run_laws import SUBJECTS, TOLERANCE, path
-from ustat_pg.engines import Ball, Box, Constant, Decay
+from ustat_pg.engines import Ball, Constant, Decay
 from ustat_pg.engines.runs import reference
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import SoftmaxBandit
@@ -128,15 +128,7 @@ def test_bends_of_zero_change_no_bit_and_equal_ones_nothing(name, estimator, mon
     assert np.abs(small.run(name, replications=200) - plain).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    "theta_set",
-    [
-        Ball([0.1, 0.0, -0.2], 0.4),
-        Ball([0.1, 0.0, -0.2], 0.4, np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2)[0]),
-        Box([-0.1, -np.inf, 0.0], [0.3, 0.2, np.inf]),
-    ],
-    ids=["ball", "within a span", "box"],
-)
+@pytest.mark.parametrize("theta_set", laws.SETS.values(), ids=laws.SETS)
 def test_the_same_path_on_a_set(theta_set):
     which = smooth(3, 7, 3, 2)
     for one in (which, with_bends(which)):

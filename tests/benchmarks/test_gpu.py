@@ -69,11 +69,9 @@ def test_without_a_device_the_rows_are_open(monkeypatch, capsys):
 
 
 def test_torchs_results_are_compared_before_they_are_timed():
-    (training, moments, squares) = benchmark.torch_works(benchmark.TINY, tiny=True)
-    assert [work.work for work in (training, moments, squares)] == [
-        *("training", "exact moments", "squared error")
-    ]
-    for work in (training, moments, squares):
+    works = benchmark.torch_works(benchmark.TINY, tiny=True)
+    assert [work.work for work in works] == ["training", "exact moments", "squared error"]
+    for work in works:
         line = benchmark.compare(work, "cpu", rounds=1)
         assert line[-1].startswith("0 of ")
         assert line[5].endswith("x as fast")
@@ -89,21 +87,19 @@ def test_another_result_of_torch_is_refused(spoil):
         benchmark.compare(work, "cuda", rounds=1)
 
 
-class OnTheCpu:
-    """Stands in for the device: the cpu engine, of another seed where asked."""
+def on_the_cpu(monkeypatch, seed=0, spoil=1.0):
+    """The cpu engine stands in for the device, of another seed or spoiled where asked."""
+    measure, run = GradientCell.measure, Trajectory.run
 
-    def __init__(self, monkeypatch, seed=0, spoil=1.0):
-        measure, run = GradientCell.measure, Trajectory.run
+    def measured(cell, engine, quantities, **where):
+        if engine == "cpu":
+            return measure(cell, engine, quantities, **where)
+        found = measure(cell, "cpu", quantities, seed=seed, **where)
+        return replace(found, mean=found.mean * spoil)
 
-        def measured(cell, engine, quantities, **where):
-            if engine == "cpu":
-                return measure(cell, engine, quantities, **where)
-            found = measure(cell, "cpu", quantities, seed=seed, **where)
-            return replace(found, mean=found.mean * spoil)
-
-        monkeypatch.setattr(GradientCell, "measure", measured)
-        monkeypatch.setattr(Trajectory, "run", lambda asked, _, **where: run(asked, "cpu", **where))
-        monkeypatch.setattr(benchmark, "floor", lambda *sizes: None)
+    monkeypatch.setattr(GradientCell, "measure", measured)
+    monkeypatch.setattr(Trajectory, "run", lambda asked, _, **where: run(asked, "cpu", **where))
+    monkeypatch.setattr(benchmark, "floor", lambda *sizes: None)
 
 
 SMALL = benchmark.Effort(squares=5000, runs=2100, steps=5, compared=50, rounds=1, threads=2)
@@ -115,7 +111,7 @@ def flipping(diverged):
 
 
 def test_engines_that_agree_are_timed(monkeypatch):
-    OnTheCpu(monkeypatch)
+    on_the_cpu(monkeypatch)
     monkeypatch.setattr(benchmark, "flips", flipping(1))
     line = benchmark.squared_error(SQUARED, SMALL)
     assert line[:3] == ["squared error", "K = 5, G = 4", "5,000"]
@@ -125,18 +121,21 @@ def test_engines_that_agree_are_timed(monkeypatch):
     assert [float(cell) > 0 for cell in (line[3], line[4])] == [True, True]
 
 
-@pytest.mark.parametrize("wrong", [{"seed": 1}, {"spoil": 1 + 1e-9}, {"spoil": np.nan}])
-def test_another_mean_is_refused(monkeypatch, wrong):
-    OnTheCpu(monkeypatch, **wrong)
-    with pytest.raises(SystemExit, match=r"squared error, K = 5, G = 4: the engines' means differ"):
-        benchmark.squared_error(SQUARED, SMALL)
-
-
-def test_many_flips_are_refused(monkeypatch):
-    OnTheCpu(monkeypatch)
-    monkeypatch.setattr(benchmark, "flips", flipping(2))
-    with pytest.raises(SystemExit, match=r"trajectories, X = 3.* 2 of 50 runs take another path"):
-        benchmark.paths(PATHS, SMALL)
+@pytest.mark.parametrize(
+    ("wrong", "flipped", "said"),
+    [
+        *(
+            (wrong, 0, r"squared error, K = 5, G = 4: the engines' means differ")
+            for wrong in ({"seed": 1}, {"spoil": 1 + 1e-9}, {"spoil": np.nan})
+        ),
+        ({}, 2, r"trajectories, X = 3.* 2 of 50 runs take another path"),
+    ],
+)
+def test_another_mean_and_many_flips_are_refused(monkeypatch, wrong, flipped, said):
+    on_the_cpu(monkeypatch, **wrong)
+    monkeypatch.setattr(benchmark, "flips", flipping(flipped))
+    with pytest.raises(SystemExit, match=said):
+        benchmark.paths(PATHS, SMALL) if flipped else benchmark.squared_error(SQUARED, SMALL)
 
 
 def test_a_ratio_is_the_cpus_time_over_the_devices(monkeypatch):
@@ -149,8 +148,7 @@ def test_a_ratio_is_the_cpus_time_over_the_devices(monkeypatch):
 
 
 def test_the_least_of_interleaved_rounds_counts(monkeypatch):
-    calls = []
-    times = iter([5.0, 1.0, 2.0, 3.0])
+    calls, times = [], iter([5.0, 1.0, 2.0, 3.0])
     monkeypatch.setattr(benchmark, "seconds", lambda call: call() or next(times))
     found = benchmark.least(2, lambda: calls.append("a"), lambda: calls.append("b"))
     assert found == [2.0, 1.0]

@@ -54,9 +54,8 @@ def test_brute_force_that_computes_something_else_stops_the_script(monkeypatch):
 
 def test_every_group_size_lies_between_measured_ones():
     assert benchmark.over_sizes([2, 4], [2.0, 4.0], 4) == pytest.approx(9)
-    assert benchmark.over_sizes([2, 8], [4.0, 64.0], 8) == pytest.approx(
-        sum(g**2 for g in range(2, 9))
-    )
+    squares = sum(g**2 for g in range(2, 9))
+    assert benchmark.over_sizes([2, 8], [4.0, 64.0], 8) == pytest.approx(squares)
 
 
 def test_exponents_of_a_product_of_powers():
@@ -70,9 +69,8 @@ def test_the_tables_of_the_script(capsys):
     assert benchmark.main(["--quick", "--parts", "equal", "growth"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("# One pool against sampling every point anew\n")
-    assert (
-        sum(line.startswith(("| vanilla", "| grpo", "| oracle")) for line in out.splitlines()) == 6
-    )
+    baselines = ("| vanilla", "| grpo", "| oracle")
+    assert sum(line.startswith(baselines) for line in out.splitlines()) == 6
     assert "- all three: brute force at the group sizes of the table" in out
     assert "- scoring: exponent " in out
 

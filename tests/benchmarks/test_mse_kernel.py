@@ -31,30 +31,23 @@ def test_the_engine_and_the_drawing_are_its_own(case):
         mse_kernel.check_draws(case, body, 100)
 
 
-def scaled(run, factor, state, replications):
-    return factor * run(state, replications)
-
-
-@pytest.mark.parametrize("factor", [0.9, 1.1, np.nan])
-def test_a_wrong_peer_is_refused(factor):
-    case = CASES[0]
-    run = partial(scaled, mse_kernel.numpy_peers(case)["alias"], factor)
-    with pytest.raises(SystemExit, match=r"alias at K=5, G=4 computes something else"):
-        mse_kernel.check_mean(case, "alias", run)
-
-
-def test_a_wrong_peer_stops_the_script(monkeypatch):
+def full_mean(case):
     """The group's mean with the own reward: the full mean's estimator, G - 1 for G."""
+    wrong, share = Case(case.arms, case.group), (case.group - 1) / case.group
+    wrong.__dict__["combine"] = lambda n, sq: share**2 * case.combine(n, sq)
+    return partial(mse_kernel.tabulated, wrong, mse_kernel.by_search)
 
-    def planted(case):
-        wrong = Case(case.arms, case.group)
-        wrong.__dict__["combine"] = lambda n, sq: (
-            ((case.group - 1) / case.group) ** 2 * (case.combine(n, sq))
-        )
-        return {"planted": partial(mse_kernel.tabulated, wrong, mse_kernel.by_search)}
 
-    monkeypatch.setattr(mse_kernel, "numpy_peers", planted)
-    with pytest.raises(SystemExit, match="planted"):
+def scaled(factor):
+    """A true program whose results are multiplied."""
+    true = mse_kernel.numpy_peers(CASES[0])["alias"]
+    return lambda case: lambda state, replications: factor * true(state, replications)
+
+
+@pytest.mark.parametrize("wrong", [full_mean, *map(scaled, (0.9, 1.1, np.nan))])
+def test_a_wrong_peer_stops_the_script(wrong, monkeypatch):
+    monkeypatch.setattr(mse_kernel, "numpy_peers", lambda case: {"planted": wrong(case)})
+    with pytest.raises(SystemExit, match=r"planted at K=5, G=4 computes something else"):
         mse_kernel.measure(CASES[0], ("NumPy",), TINY)
 
 

@@ -6,8 +6,6 @@ import json
 import math
 import pickle
 import re
-import subprocess
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -456,8 +454,3 @@ def test_it_prints_compares_and_pickles():
     kept = WeightedChi2(given_weights)
     given_weights[0] = 100
     assert kept.mean() == 3
-
-
-def test_it_compiles_at_first_use_only():
-    code = "import sys, ustat_pg.distributions; sys.exit('numba' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -38,22 +37,13 @@ from ustat_pg.engines.runs.trajectory import Trajectory, starts
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
 
-FAR = laws.FAR
+FAR, scratch = laws.FAR, laws.scratch
 
 
 @njit
 def many_paths(first, key, batch, plan, bends, room, begin, out):
     for i in range(out.shape[2]):
         path_bodies.path(first + i, i, key, batch, plan, bends, room, begin[:, i], out[:, :, i])
-
-
-def scratch(shapes, count):
-    """Nothing a thread reads before it writes: all NaN, or a place that is none."""
-    arrays = []
-    for shape, dtype in shapes.values():
-        empty = np.nan if np.dtype(dtype).kind == "f" else -(2**30)
-        arrays.append(np.full((*shape, count), empty, dtype))
-    return arrays
 
 
 def followed(asked, count, seed=4):
@@ -332,33 +322,21 @@ def test_tables_that_do_not_fit_are_named(monkeypatch):
 # Flips.
 
 
-class Planted:
-    """The cpu engine, spoilt."""
+def flipped(monkeypatch, one, two, replications, **asked):
+    """Flips between two engines: the cpu engine, its parameters spoilt in one way and in another."""
+    spoil = {"one": one, "two": two}
 
-    name = "planted"
-
-    def __init__(self, spoil):
-        self.spoil = spoil
-
-    def run(self, asked, block):
-        theta = trajectory_cpu.run(asked, block)
-        self.spoil(theta)
+    def run(trajectory, name, *, seed, first, replications):
+        theta = trajectory_cpu.run(trajectory, Replications(seed, first, replications))
+        spoil[name](theta)
         return theta
 
-
-def stand_in(monkeypatch, engines):
-    """Have trajectories run by these engines."""
-
-    def run(asked, name, *, seed, first, replications):
-        return engines[name].run(asked, Replications(seed, first, replications))
-
     monkeypatch.setattr(Trajectory, "run", run)
+    return flips(PATH, "one", "two", replications=replications, **asked)
 
 
-def planted(monkeypatch, spoil):
-    engines = {"cpu": trajectory_cpu, "planted": Planted(spoil)}
-    stand_in(monkeypatch, engines)
-    return flips(PATH, "cpu", "planted", replications=50)
+def as_they_are(theta):
+    pass
 
 
 def test_runs_that_diverge_are_counted(monkeypatch):
@@ -368,26 +346,33 @@ def test_runs_that_diverge_are_counted(monkeypatch):
         theta[11, 1, 1] = np.nan
         theta[20:30] += 1e-12
 
-    found = planted(monkeypatch, spoil)
+    found = flipped(monkeypatch, as_they_are, spoil, 50)
     assert (found.runs, found.draws, found.diverged) == (50, 50 * 20 * 3, 3)
     assert found.rate == 3 / 3000
     assert 0.5e-12 < found.apart < 2e-12
 
 
 def test_runs_at_infinity_in_both_are_the_same(monkeypatch):
-    lost = Planted(lambda theta: theta.__setitem__((slice(3, 5), 2), [[np.inf, np.nan]] * 2))
-    engines = {"one": lost, "two": lost}
-    stand_in(monkeypatch, engines)
-    found = flips(PATH, "one", "two", replications=9)
+    def lost(theta):
+        theta[3:5, 2] = [np.inf, np.nan]
+
+    found = flipped(monkeypatch, lost, lost, 9)
     assert (found.diverged, found.apart) == (0, 0.0)
 
 
 def test_a_large_parameter_is_compared_by_its_digits(monkeypatch):
-    large = Planted(lambda theta: theta.__imul__(1e6))
-    engines = {"one": large, "two": Planted(lambda theta: theta.__imul__(1e6 * (1 + 1e-12)))}
-    stand_in(monkeypatch, engines)
-    assert flips(PATH, "one", "two", replications=20).diverged == 0
-    assert flips(PATH, "one", "two", replications=20, tolerance=1e-14).diverged > 0
+    scales = [lambda theta, by=by: np.multiply(theta, by, theta) for by in (1e6, 1e6 * (1 + 1e-12))]
+    assert flipped(monkeypatch, *scales, 20).diverged == 0
+    assert flipped(monkeypatch, *scales, 20, tolerance=1e-14).diverged > 0
+
+
+def test_other_draws_are_seen(monkeypatch):
+    """The draws of the replication beside: every run is another."""
+
+    def late(theta):
+        theta[:] = np.roll(theta, 1, axis=0)
+
+    assert flipped(monkeypatch, as_they_are, late, 50).diverged == 50
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, np.inf, np.nan])
@@ -402,13 +387,3 @@ def test_flipped_draws_are_rarer_than_one_in_a_million():
     found = flips(runs, "reference", "cpu", seed=3, first=FAR, replications=2000)
     assert (found.draws, found.diverged) == (1_600_000, 0)
     assert found.apart < 1e-9
-
-
-def test_other_draws_are_seen(monkeypatch):
-    """A counter shifted by one replication: every run is another."""
-    late = SimpleNamespace(
-        run=lambda asked, block: trajectory_cpu.run(asked, replace(block, first=block.first + 1))
-    )
-    engines = {"cpu": trajectory_cpu, "late": late}
-    stand_in(monkeypatch, engines)
-    assert flips(PATH, "cpu", "late", replications=50).diverged == 50

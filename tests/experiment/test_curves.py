@@ -7,6 +7,7 @@ from scipy import stats
 
 from simulations import STEMS, Suite, curves
 from simulations.problems import mse_of
+from tests.support.refusals import refuses
 from ustat_pg.checks import Evidence, Interval
 from ustat_pg.checks.intervals import half_width
 from ustat_pg.engines import GradientCell
@@ -15,7 +16,6 @@ from ustat_pg.experiment.curves import _interval
 from ustat_pg.experiment.options import LARGEST_BLOCK
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.results import CURVES_FILE
-from ustat_pg.validation import InputError
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,8 @@ def test_what_is_not_there_is_missing_and_not_zero(problem, tmp_path):
 def test_a_second_run_draws_nothing(problem, tmp_path, monkeypatch):
     first = run_points(points(problem), Options("smoke"), Store(tmp_path))
     monkeypatch.setattr(GradientCell, "measure", lambda *_, **__: pytest.fail("drawn again"))
-    pd.testing.assert_frame_equal(
-        first, run_points(points(problem), Options("smoke", workers=2), Store(tmp_path))
-    )
+    again = run_points(points(problem), Options("smoke", workers=2), Store(tmp_path))
+    pd.testing.assert_frame_equal(first, again)
 
 
 def test_curves_are_read_back_as_they_were(problem, tmp_path):
@@ -69,19 +68,14 @@ def test_curves_are_read_back_as_they_were(problem, tmp_path):
     pd.testing.assert_frame_equal(load_curves(tmp_path), frame, check_dtype=False)
 
 
-def test_bad_input_is_refused(problem, tmp_path):
-    with pytest.raises(InputError, match="needs a prediction or a functional"):
-        Point("f", "grpo", {"group_size": 3})
-    with pytest.raises(InputError, match="nan is not finite"):
-        Point("f", "grpo", {"group_size": 3}, float("nan"))
-    with pytest.raises(InputError, match="no curves"):
-        load_curves(tmp_path)
-    (tmp_path / CURVES_FILE).write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="not the curves of a run"):
-        load_curves(tmp_path)
-    (tmp_path / CURVES_FILE).write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not the curves of a run"):
-        load_curves(tmp_path)
+def test_bad_input_is_refused(tmp_path):
+    at = {"group_size": 3}
+    refuses("needs a prediction or a functional", Point, "f", "grpo", at)
+    refuses("nan is not finite", Point, "f", "grpo", at, float("nan"))
+    refuses("no curves", load_curves, tmp_path)
+    for text in (b"a,b\n1,2\n", b"\xff\xfe\x00"):
+        (tmp_path / CURVES_FILE).write_bytes(text)
+        refuses("not the curves of a run", load_curves, tmp_path)
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -119,43 +113,37 @@ def evidence_of(values, width):
     return Evidence(mean, found, error / np.sqrt(n), n, 0.05)
 
 
-@pytest.mark.parametrize("n", [2, 8, 32, 1_999])
-def test_few_runs_have_students_interval(n):
+@pytest.mark.parametrize(
+    ("n", "width", "students"),
+    [*((n, 10.0, True) for n in (2, 8, 32, 1_999)), (2_000, 10.0, False), (5_000, np.inf, True)],
+)
+def test_few_runs_and_those_without_a_range_have_students_interval(n, width, students):
     values = np.random.default_rng(n).normal(size=n)
-    found = _interval(evidence_of(values, 10.0))
+    evidence = evidence_of(values, width)
+    found = _interval(evidence)
     known = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((known.low, known.high), rel=1e-10)
+    if students:
+        assert (found.low, found.high) == pytest.approx((known.low, known.high), rel=1e-10)
+    else:
+        assert found == evidence.interval, "it holds at every size"
     # A normal one would be too short: by far at two runs, and seen at 32.
     if n <= 32:
         assert found.half_width > 1.02 * 1.96 * values.std(ddof=1) / np.sqrt(n)
 
 
-def test_many_runs_keep_the_interval_that_holds_at_every_size():
-    values = np.random.default_rng(0).random(2_000)
-    evidence = evidence_of(values, 1.0)
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        Evidence(0.5, Interval(0.0, 1.0), 0.0, 1, 0.05),
+        Evidence(float("nan"), Interval(-np.inf, np.inf), np.inf, 50, 0.05),
+    ],
+    ids=["one run", "no number"],
+)
+def test_one_run_and_no_number_have_no_interval_made_up(evidence):
     assert _interval(evidence) == evidence.interval
 
 
-def test_where_no_range_is_known_students_serves_at_every_size():
-    values = np.random.default_rng(0).normal(size=5_000)
-    evidence = evidence_of(values, np.inf)
-    found = _interval(evidence)
-    assert np.isfinite([found.low, found.high]).all()
-    assert found.half_width == pytest.approx(1.9604 * evidence.standard_error, rel=1e-4)
-
-
-def test_one_run_and_no_number_have_no_interval_made_up():
-    lone = Evidence(0.5, Interval(0.0, 1.0), 0.0, 1, 0.05)
-    assert _interval(lone) == lone.interval
-    nothing = Evidence(float("nan"), Interval(-np.inf, np.inf), np.inf, 50, 0.05)
-    assert _interval(nothing) == nothing.interval
-
-
 def test_students_interval_holds_as_often_as_it_says():
-    rng = np.random.default_rng(1)
-    draws = rng.normal(size=(4_000, 4))
-    held = 0
-    for values in draws:
-        found = _interval(evidence_of(values, 10.0))
-        held += found.low <= 0 <= found.high
-    assert abs(held / len(draws) - 0.95) < 4 * np.sqrt(0.95 * 0.05 / len(draws))
+    draws = np.random.default_rng(1).normal(size=(4_000, 4))
+    held = [_interval(evidence_of(values, 10.0)).contains(0.0) for values in draws]
+    assert abs(np.mean(held) - 0.95) < 4 * np.sqrt(0.95 * 0.05 / len(draws))

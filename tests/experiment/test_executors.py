@@ -224,14 +224,3 @@ def test_without_an_mpi_library_it_says_what_to_install(monkeypatch, tmp_path):
         pass
     for name in ("mpi4py", "mpi4py.MPI"):
         sys.modules.pop(name, None)
-
-
-@pytest.mark.parametrize(
-    "words", [["--dask", "tcp://a:1", "--mpi"], ["--mpi", "--workers", "2"],
-              ["--workers", "1", "--dask", "tcp://a:1"]],
-)  # fmt: skip
-def test_places_to_run_exclude_each_other(words, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["verify", *words])
-    assert caught.value.code == 2
-    assert "not allowed with argument" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import binomtest, kstest
 
 from simulations.problems.landscapes import triple
+from tests.support.refusals import refuses
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.engines import Constant, Estimator, Gap, GapTransform, MomentSums, Pit, Training
 from ustat_pg.engines.runs.cell import BINS
@@ -28,13 +29,13 @@ from ustat_pg.experiment import (
 )
 from ustat_pg.experiment import functionals as module
 from ustat_pg.experiment.functionals import NO_NUMBER
-from ustat_pg.validation import InputError
 
 GRPO, ORACLE = Estimator("grpo"), Estimator("oracle")
 CELL = Training(triple(), 2, 10, Constant(0.1))
 PIT, OTHER = Pit(GRPO, 10, (0.003,)), Pit(ORACLE, 10, (0.003,))
 DISTANCE = LawDistance(CELL, PIT)
 EXCESS = LawExcess(CELL, PIT, OTHER)
+SHARE = LawShare(CELL, PIT, 0.125)
 SEEDS = 2000
 EDGES = np.linspace(0, 1, BINS + 1)
 
@@ -57,43 +58,104 @@ def bent(power, n, rng):
 
 def apart(power):
     """sup |uᵖ - u|, at u = p^(-1/(p-1))."""
+    if power == 1:
+        return 0.0
     place = power ** (-1 / (power - 1))
     return abs(place**power - place)
 
 
 def misses(functional, truth, alpha, draw, seeds=SEEDS):
-    """In how many of the seeds the interval does not hold the truth."""
+    """In how many of the seeds the interval does not hold the truth; and whether in too many."""
     count = 0
     for seed in range(seeds):
         evidence = functional.evidence(draw(np.random.default_rng([11, seed])), alpha)
         count += not evidence.interval.contains(truth)
-    return count
+    return count, binomtest(count, seeds, alpha, "greater").pvalue < 1e-3
 
 
-def too_often(count, alpha, seeds=SEEDS):
-    return binomtest(count, seeds, alpha, "greater").pvalue < 1e-3
+def transforms(n, *powers, paired=False):
+    """Draws of laws with these powers, of the same numbers or of others."""
+
+    def draw(rng):
+        first = rng.random(n)
+        drawn = [first, *(first if paired else rng.random(n) for _ in powers[1:])]
+        return sums_of(*(u ** (1 / p) for u, p in zip(drawn, powers, strict=True)))
+
+    return draw
+
+
+def against(rng):
+    """Deviations at u and 1 - u add up: the worst company that two uniform laws can be in."""
+    one = rng.random(100)
+    return sums_of(one, 1 - one)
+
+
+# Intervals hold the truth as often as they say.
+
+LAWS = {
+    **{
+        f"distance of the power {power}, {n} runs": (
+            DISTANCE, apart(power), (0.05, 0.2), transforms(n, power)
+        )
+        for power in (1.0, 1.2, 0.5, 3.0) for n in (1, 20, 200)
+    },
+    **{
+        f"excess of {one} over {two}, {'paired' if paired else 'apart'}": (
+            # uᵖ lies under u where p > 1.
+            EXCESS, apart(two / one) if two > one else 0.0, (0.05,),
+            transforms(150, one, two, paired=paired),
+        )
+        for one, two in ((1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (0.5, 1.0)) for paired in (True, False)
+    },
+    "excess of opposites": (EXCESS, 0.0, (0.05,), against),
+    "share": (SHARE, 0.125, (0.05,), transforms(60, 1.0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_an_interval_holds_the_truth(law):
+    functional, truth, levels, draw = LAWS[law]
+    for alpha in levels:
+        assert not misses(functional, truth, alpha, draw)[1]
+
+
+@pytest.mark.parametrize(
+    ("functional", "draw", "alpha", "wrong"),
+    [
+        *(
+            (DISTANCE, transforms(300, 1.0), alpha, lambda n, a: sqrt(log(1 / a) / (2 * n)))
+            for alpha in (0.05, 0.1)
+        ),
+        (EXCESS, against, 0.05, lambda n, a: sqrt(log(2 / a) / (2 * n)) / 2),
+    ],
+    ids=["twice the rate, 0.05", "twice the rate, 0.1", "half the band"],
+)
+def test_a_band_that_is_too_short_is_seen(functional, draw, alpha, wrong, monkeypatch):
+    assert not misses(functional, 0.0, alpha, draw)[1]
+    monkeypatch.setattr(module, "_band", wrong)
+    assert misses(functional, 0.0, alpha, draw)[1]
+
+
+def test_a_wrong_share_is_outside_every_interval():
+    assert misses(SHARE, 0.4, 0.05, transforms(600, 1.0), 50)[0] == 50
+
+
+@pytest.mark.parametrize(
+    ("functional", "margin", "alpha", "value", "powers", "least"),
+    [
+        *((EXCESS, margin, 1e-4, 0.0, (1.0, 3.0), 0.95) for margin in (0.2, 0.05)),
+        (LawShare(CELL, PIT, 0.25), 0.02, 1e-4, 0.25, (1.0,), 0.8),
+    ],
+    ids=["excess, 0.2", "excess, 0.05", "share"],
+)
+def test_a_plan_reaches_the_margin(functional, margin, alpha, value, powers, least):
+    n = functional.needed({}, margin, alpha, value)
+    sums = transforms(n, *powers)(np.random.default_rng(4))
+    half = functional.evidence(sums, alpha).interval.half_width
+    assert least * margin < half <= margin
 
 
 # The distance of two laws.
-
-
-@pytest.mark.parametrize("power", [1.0, 1.2, 0.5, 3.0])
-@pytest.mark.parametrize("n", [1, 20, 200])
-def test_the_distances_interval_holds_the_truth(n, power):
-    truth = apart(power) if power != 1 else 0.0
-    for alpha in (0.05, 0.2):
-        count = misses(DISTANCE, truth, alpha, lambda rng: sums_of(bent(power, n, rng)))
-        assert not too_often(count, alpha)
-
-
-@pytest.mark.parametrize("alpha", [0.05, 0.1])
-def test_a_band_for_twice_the_rate_is_seen(alpha, monkeypatch):
-    def draw(rng):
-        return sums_of(rng.random(300))
-
-    assert not too_often(misses(DISTANCE, 0.0, alpha, draw), alpha)
-    monkeypatch.setattr(module, "_band", lambda n, alpha: sqrt(log(1 / alpha) / (2 * n)))
-    assert too_often(misses(DISTANCE, 0.0, alpha, draw), alpha)
 
 
 def test_the_interval_is_the_band_and_a_bin():
@@ -156,21 +218,6 @@ def test_no_number_of_runs_resolves_a_bin(functional, margin):
 # The order of two laws.
 
 
-@pytest.mark.parametrize(("first", "second"), [(1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (0.5, 1.0)])
-@pytest.mark.parametrize("paired", [True, False])
-def test_the_excesss_interval_holds_the_truth(first, second, paired):
-    truth = apart(max(second, first) / min(second, first)) if first != second else 0.0
-    if first > second:
-        truth = 0.0  # uᵖ lies under u
-
-    def draw(rng):
-        one = rng.random(150)
-        two = one if paired else rng.random(150)
-        return sums_of(one ** (1 / first), two ** (1 / second))
-
-    assert not too_often(misses(EXCESS, truth, 0.05, draw), 0.05)
-
-
 def test_an_excess_is_one_sided():
     rng = np.random.default_rng(3)
     small, large = rng.random(20_000), bent(2.0, 20_000, rng)
@@ -183,30 +230,8 @@ def test_an_excess_is_one_sided():
     assert decide(statement, reverse).verdict == Verdict.REFUTED
 
 
-def test_half_the_excesss_band_is_seen(monkeypatch):
-    def draw(rng):
-        # Deviations at u and 1 - u add up: the worst company that two uniform laws can be in.
-        one = rng.random(100)
-        return sums_of(one, 1 - one)
-
-    assert not too_often(misses(EXCESS, 0.0, 0.05, draw), 0.05)
-    band = module._band
-    monkeypatch.setattr(module, "_band", lambda n, alpha: band(n, alpha) / 2)
-    assert too_often(misses(EXCESS, 0.0, 0.05, draw), 0.05)
-
-
-@pytest.mark.parametrize("margin", [0.2, 0.05])
-def test_an_excesss_plan_reaches_the_margin(margin):
-    n = EXCESS.needed({}, margin, 1e-4, 0.0)
-    rng = np.random.default_rng(4)
-    sums = sums_of(rng.random(n), bent(3.0, n, rng))
-    half = EXCESS.evidence(sums, 1e-4).interval.half_width
-    assert 0.95 * margin < half <= margin
-
-
 def test_two_laws_on_two_sets_of_edges_are_refused():
-    with pytest.raises(InputError, match="edges of one"):
-        LawExcess(CELL, PIT, Pit(ORACLE, 10, (0.004,)))
+    refuses("edges of one", LawExcess, CELL, PIT, Pit(ORACLE, 10, (0.004,)))
 
 
 # Shares.
@@ -226,61 +251,44 @@ def test_a_share_is_that_of_the_runs_below(level):
     )
 
 
-def test_a_shares_interval_holds_the_truth():
-    share = LawShare(CELL, PIT, 0.125)
-    count = misses(share, 0.125, 0.05, lambda rng: sums_of(rng.random(60)))
-    assert not too_often(count, 0.05)
-    assert misses(share, 0.4, 0.05, lambda rng: sums_of(rng.random(600)), 50) == 50
-
-
-def test_a_shares_plan_reaches_the_margin():
-    share = LawShare(CELL, PIT, 0.25)
-    n = share.needed({}, 0.02, 1e-4, 0.25)
-    half = share.evidence(sums_of(np.random.default_rng(6).random(n)), 1e-4).interval.half_width
-    assert 0.8 * 0.02 < half <= 0.02
-
-
 # Slopes of distances.
 
 
-def power_cells():
-    """Distances .2, .1, .05 and .025 at steps 10, 20, 40 and 80."""
+def power_slope():
+    """Distances .2, .1, .05 and .025 at steps 10, 20, 40 and 80, and what runs of them found."""
     rng = np.random.default_rng(7)
-    cells, sums, distances = [], {}, (0.2, 0.1, 0.05, 0.025)
+    points, sums, distances = [], {}, (0.2, 0.1, 0.05, 0.025)
     for steps, wanted in zip((10, 20, 40, 80), distances, strict=True):
         cell = Training(triple(), 2, steps, Constant(0.1))
         # The cdf u + 4 w u (1 - u) is farthest from u in the middle, by w.
         chances = np.diff(EDGES + 4 * wanted * EDGES * (1 - EDGES))
         counts = rng.multinomial(4_000_000, chances)
         block = MomentSums(int(counts.sum()), np.zeros(1), np.zeros((1, 1)), {PIT.label: counts})
-        cells.append(cell)
+        points.append(LawDistance(cell, PIT))
         sums[cell.name] = ((PIT,), block)
-    return cells, sums, distances
+    places = tuple(log(point.cell.steps) for point in points)
+    return LogSlope(places, tuple(points), distances), sums, distances
 
 
 def test_the_slope_of_distances_that_halve():
-    cells, sums, distances = power_cells()
-    points = tuple(LawDistance(cell, PIT) for cell in cells)
-    slope = LogSlope(tuple(log(cell.steps) for cell in cells), points, distances)
+    slope, sums, distances = power_slope()
     evidence = slope.evidence(sums, 1e-3)
     assert evidence.estimate == pytest.approx(-1.0, abs=0.02)
     assert evidence.interval.contains(-1.0)
     decision = decide(equal(-1.0, {"half": -0.5}, scale=1.0), evidence)
     assert decision.rivals["half"] == RivalVerdict.REFUTED
     assert not evidence.interval.contains(-0.8)
-    for part, truth in zip(points, distances, strict=True):
+    for part, truth in zip(slope.points, distances, strict=True):
         assert part.evidence(sums, 1e-3).interval.contains(truth)
 
 
 def test_a_slopes_plan_serves_its_nearest_distance():
-    cells, sums, distances = power_cells()
-    points = tuple(LawDistance(cell, PIT) for cell in cells)
-    slope = LogSlope(tuple(log(cell.steps) for cell in cells), points, distances)
+    slope, sums, distances = power_slope()
     needed = slope.needed(sums, 0.3, 1e-3, -1.0)
+    margin = 0.95 * (1 - np.exp(-0.3 / np.abs(slope._weights).sum()))
     assert needed == max(
-        point.needed(sums, margin, 1e-3 / 4, value)
-        for point, value in zip(points, distances, strict=True)
-        for margin in [0.95 * (1 - np.exp(-0.3 / np.abs(slope._weights).sum())) * value]
+        point.needed(sums, margin * value, 1e-3 / 4, value)
+        for point, value in zip(slope.points, distances, strict=True)
     )
     assert needed < NO_NUMBER
 
@@ -312,17 +320,16 @@ def linear(number, constant=0.0, weight=1.0):
 
 
 def test_a_constant_moves_the_mean_and_nothing_else():
-    one = linear(0, 2.5, -3.0).evidence(measured(), 1e-3)
-    plain = linear(0, 0.0, -3.0).evidence(measured(), 1e-3)
-    assert one.estimate == pytest.approx(plain.estimate + 2.5, rel=1e-14)
-    assert one.interval.low == pytest.approx(plain.interval.low + 2.5)
-    assert one.interval.high == pytest.approx(plain.interval.high + 2.5)
-    assert one.standard_error == plain.standard_error
-    assert linear(0, 2.5, -3.0).needed(measured(), 0.01, 1e-3, 0.0) == linear(0, 0.0, -3.0).needed(
-        measured(), 0.01, 1e-3, 0.0
-    )
+    moved, plain = linear(0, 2.5, -3.0), linear(0, 0.0, -3.0)
+    one, two = (functional.evidence(measured(), 1e-3) for functional in (moved, plain))
+    assert one.estimate == pytest.approx(two.estimate + 2.5, rel=1e-14)
+    assert one.interval.low == pytest.approx(two.interval.low + 2.5)
+    assert one.interval.high == pytest.approx(two.interval.high + 2.5)
+    assert one.standard_error == two.standard_error
+    asked = measured(), 0.01, 1e-3, 0.0
+    assert moved.needed(*asked) == plain.needed(*asked)
     exact = {CELL.name: (PANEL, MomentSums.exact(np.array([0.1, 0.5])))}
-    assert linear(0, 2.5, -3.0).exact(exact) == pytest.approx(2.2)
+    assert moved.exact(exact) == pytest.approx(2.2)
 
 
 @pytest.mark.parametrize(
@@ -352,45 +359,28 @@ def test_a_mean_of_gaps_is_as_wide_as_gaps_can_be():
 
 
 def test_an_excess_within_one_bin_is_inside_the_interval():
-    cell = Training(triple(), 2, 10, Constant(0.1))
-    pits = tuple(Pit(Estimator(name), 10, (0.003,)) for name in ("grpo", "oracle"))
     rng = np.random.default_rng(0)
     # Both laws lie in the first bin of the third, which sets the edges; their excess is ¼ there.
-    draws = np.stack([rng.random(100_000), np.sqrt(rng.random(100_000))], axis=1) / BINS
-    counts = {
-        pit.label: np.histogram(column, bins=BINS, range=(0, 1))[0]
-        for pit, column in zip(pits, draws.T, strict=True)
-    }
-    block = MomentSums.of(draws)
-    sums = {cell.name: (pits, MomentSums(block.n, block.mean, block.products, counts))}
-    assert LawExcess(cell, *pits).evidence(sums, 1e-3).interval.contains(0.25)
+    sums = sums_of(rng.random(100_000) / BINS, np.sqrt(rng.random(100_000)) / BINS)
+    assert EXCESS.evidence(sums, 1e-3).interval.contains(0.25)
 
 
 def test_a_slope_goes_through_runs_of_unequal_length(tmp_path):
-    grpo, ground = Estimator("grpo"), triple()
+    ground = triple()
     cells = [
         Training(ground, 2, steps, Constant(0.1), start=ground.maximiser + 0.3) for steps in (5, 10)
     ]
-    points = tuple(mean_of(cell, Gap(grpo, cell.steps)) for cell in cells)
-    check = Check(
-        "slope",
-        "made-up",
-        LogSlope((0.0, 1.0), points, (0.01, 0.01)),
-        equal(0.0, scale=1.0, digits=1.0, relative_margin=1.0),
-    )
-    claim = Claim("limit_law", (), (check,))
-    run = run_claims([claim], Options("smoke"), Store(tmp_path))
+    points = tuple(mean_of(cell, Gap(GRPO, cell.steps)) for cell in cells)
+    flat = equal(0.0, scale=1.0, digits=1.0, relative_margin=1.0)
+    check = Check("slope", "made-up", LogSlope((0.0, 1.0), points, (0.01, 0.01)), flat)
+    run = run_claims([Claim("limit_law", (), (check,))], Options("smoke"), Store(tmp_path))
     assert run.claims[0].verdict == Verdict.CONFIRMED
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda x: Gap(Estimator("grpo"), 1, x), lambda x: GapTransform(Estimator("grpo"), 1, x)],
-)
+@pytest.mark.parametrize("make", [Gap, GapTransform])
 @pytest.mark.parametrize("value", [-1.0, 0.0, float("nan"), float("inf")])
 def test_a_scale_or_rate_that_is_not_positive_is_refused(make, value):
-    with pytest.raises(InputError, match=r"(scale|rate) .*must be (positive|finite)"):
-        make(value)
+    refuses(r"(scale|rate) .*must be (positive|finite)", make, GRPO, 1, value)
 
 
 def test_a_rival_within_the_predictions_own_error_cannot_be_told_apart():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
 
 from simulations.problems import mse_of
-from tests.support.claims import small_claim
+from tests.support.claims import claim_of_runs, claims_of, small_claim
 from ustat_pg.checks import RivalVerdict, Verdict, equal
 from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import (
@@ -31,30 +31,113 @@ from ustat_pg.experiment.measurements import Measurements
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.report import document, exit_code, markdown, remarks, verdict_table
-from ustat_pg.results import plain
 from ustat_pg.validation import InputError
 
+CLAIMS = {"gradients": small_claim, "whole runs": claim_of_runs}
+BLOCKS = {"gradients": options.LARGEST_BLOCK, "whole runs": 2048}
 
-def claims_of(run) -> str:
-    return json.dumps([plain(result) for result in run.claims])
+
+@pytest.fixture(scope="module", params=CLAIMS)
+def kind(request):
+    return request.param
 
 
-def test_a_true_claim_is_confirmed_and_its_rival_refuted(tmp_path):
-    run = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    (result,) = run.claims
+@pytest.fixture(scope="module")
+def whole(kind, tmp_path_factory):
+    """An undisturbed run of a claim of that kind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(options, "LARGEST_BLOCK", BLOCKS[kind])
+        return run_claims([CLAIMS[kind]()], Options("smoke"), Store(tmp_path_factory.mktemp("a")))
+
+
+@pytest.fixture
+def claim(kind, monkeypatch):
+    """The claim of that run, and blocks as there."""
+    monkeypatch.setattr(options, "LARGEST_BLOCK", BLOCKS[kind])
+    return CLAIMS[kind]()
+
+
+def test_a_true_claim_is_confirmed_and_its_rival_refuted(whole):
+    (result,) = whole.claims
+    for check in result.checks:
+        for evidence, found in check.found.items():
+            assert found.verdict == Verdict.CONFIRMED, (check.name, evidence)
     assert result.verdict == Verdict.CONFIRMED
-    assert result.rivals[0].verdict == RivalVerdict.REFUTED
-    assert exit_code(run.claims) == 0
-    assert remarks(run.claims, run.set_aside) == []
+    (rival,) = result.rivals
+    assert rival.exact == rival.simulation == rival.verdict == RivalVerdict.REFUTED
+    assert exit_code(whole.claims) == 0
+    assert remarks(whole.claims, whole.set_aside) == []
 
 
-def test_a_false_claim_is_refuted_by_both_kinds_of_evidence(tmp_path):
-    run = run_claims([small_claim(truth=1.3)], Options("smoke"), Store(tmp_path))
+@pytest.mark.parametrize("factor", [1.25, 0.8, 2.0])
+def test_a_wrong_prediction_is_refuted_by_both_kinds_of_evidence(factor, kind, claim, tmp_path):
+    false = CLAIMS[kind](factor)
+    run = run_claims([false], Options("smoke"), Store(tmp_path))
     (result,) = run.claims
+    changed = 0
+    for true, said, check in zip(claim.checks, false.checks, result.checks, strict=True):
+        if said.statement.prediction != true.statement.prediction:
+            verdicts = {evidence: found.verdict for evidence, found in check.found.items()}
+            assert verdicts == dict.fromkeys(("exact", "simulation"), Verdict.REFUTED), said.name
+            changed += 1
+    assert changed >= 2
     assert result.verdict == Verdict.REFUTED
     assert result.evidence("exact") == result.evidence("simulation") == Verdict.REFUTED
     assert exit_code(run.claims) == 1
     assert "REFUTED by simulation" in "\n".join(remarks(run.claims, run.set_aside))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_change_no_byte(workers, claim, whole, tmp_path):
+    run = run_claims([claim], Options("smoke", workers=workers), Store(tmp_path))
+    assert claims_of(run) == claims_of(whole)
+
+
+def test_processes_change_no_byte(claim, whole, tmp_path):
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        run = run_claims([claim], Options("smoke", workers=2), Store(tmp_path), pool)
+    assert claims_of(run) == claims_of(whole)
+
+
+def test_three_interruptions_change_no_byte_and_lose_no_block(claim, whole, tmp_path):
+    finished = 0
+    for _ in range(3):
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(Interrupted):
+            run_claims([claim], Options("smoke"), Store(tmp_path), on_done=interrupt)
+        now = len(list(tmp_path.glob("*.json")))
+        # Blocks that were under way are finished and kept as well.
+        assert finished + 1 <= now <= finished + 3
+        finished = now
+    done: list[None] = []
+    run = run_claims([claim], Options("smoke"), Store(tmp_path), on_done=lambda: done.append(None))
+    assert claims_of(run) == claims_of(whole)
+    assert len(done) == len(list(tmp_path.glob("*.json"))) - finished > 0
+
+
+def test_the_reference_engine_gives_the_same_verdicts(claim, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(options, "LARGEST_BLOCK", min(options.LARGEST_BLOCK, 16_384))
+    keep = ("G=2", "G=3", "transform", "distribution", "share")
+    part = replace(claim, checks=tuple(c for c in claim.checks if c.name in keep))
+    (result,) = run_claims([part], Options("smoke", "reference"), Store(tmp_path)).claims
+    assert result.verdict == Verdict.CONFIRMED
+    compiled = {check.name: check.found for check in whole.claims[0].checks}
+    for check in result.checks:
+        for evidence, found in check.found.items():
+            other = compiled[check.name][evidence]
+            assert (found.verdict, found.rivals) == (other.verdict, other.rivals)
+
+
+def test_the_exact_engine_enumerates_alone(claim, tmp_path):
+    # Laws are compared by simulation.
+    part = replace(claim, checks=claim.checks[:4])
+    (result,) = run_claims([part], Options("smoke", engine="exact"), Store(tmp_path)).claims
+    assert result.verdict == Verdict.CONFIRMED
+    assert result.evidence("simulation") is None
+    assert result.rivals[0].simulation is None
 
 
 def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path):
@@ -73,14 +156,6 @@ def test_a_rival_that_coincides_is_not_distinguishable(tmp_path):
     run = run_claims([small_claim(rival=1.0)], Options("smoke"), Store(tmp_path))
     assert run.claims[0].rivals[0].verdict == RivalVerdict.NOT_DISTINGUISHABLE
     assert run.claims[0].verdict == Verdict.CONFIRMED
-
-
-def test_exact_engine_enumerates_alone(tmp_path):
-    run = run_claims([small_claim()], Options("smoke", engine="exact"), Store(tmp_path))
-    (result,) = run.claims
-    assert result.verdict == Verdict.CONFIRMED
-    assert result.evidence("simulation") is None
-    assert result.rivals[0].simulation is None
 
 
 def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):
@@ -103,51 +178,6 @@ def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):
     assert "outcomes" in "\n".join(remarks(run.claims, run.set_aside))
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return claims_of(
-        run_claims([small_claim()], Options("smoke"), Store(tmp_path_factory.mktemp("whole")))
-    )
-
-
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_workers_change_no_byte(workers, whole, tmp_path):
-    run = run_claims([small_claim()], Options("smoke", workers=workers), Store(tmp_path))
-    assert claims_of(run) == whole
-
-
-def test_processes_change_no_byte(whole, tmp_path):
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        run = run_claims([small_claim()], Options("smoke", workers=2), Store(tmp_path), pool)
-    assert claims_of(run) == whole
-
-
-def test_three_interruptions_change_no_byte_and_lose_no_block(whole, tmp_path):
-    finished = 0
-    for allowed in (1, 1, 1):
-        left = [allowed]
-
-        def interrupt(left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-
-        with pytest.raises(Interrupted):
-            run_claims([small_claim()], Options("smoke"), Store(tmp_path), on_done=interrupt)
-        now = len(list(tmp_path.glob("*.json")))
-        # Blocks that were under way are finished and kept as well.
-        assert finished + allowed <= now <= finished + allowed + 2
-        finished = now
-    count = [0]
-
-    def tick() -> None:
-        count[0] += 1
-
-    run = run_claims([small_claim()], Options("smoke"), Store(tmp_path), on_done=tick)
-    assert claims_of(run) == whole
-    assert count[0] == len(list(tmp_path.glob("*.json"))) - finished
-
-
 def test_a_second_run_computes_nothing(tmp_path, monkeypatch):
     first = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
     monkeypatch.setattr(module, "run_task", lambda task: pytest.fail(f"ran {task}"))
@@ -155,17 +185,17 @@ def test_a_second_run_computes_nothing(tmp_path, monkeypatch):
     assert claims_of(again) == claims_of(first)
 
 
-def test_a_truncated_block_is_computed_again_and_reported(whole, tmp_path):
-    run_claims([small_claim()], Options("smoke"), Store(tmp_path))
+def test_a_truncated_block_is_computed_again_and_reported(tmp_path):
+    whole = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
     victim = sorted(tmp_path.glob("*.json"))[0]
     victim.write_text(victim.read_text()[:50])
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    assert claims_of(run) == whole
+    assert claims_of(run) == claims_of(whole)
     assert run.set_aside == (str(victim.with_suffix(".damaged")),)
     assert "kept and computed again" in "\n".join(remarks(run.claims, run.set_aside))
 
 
-def test_a_disk_that_fills_keeps_what_was_finished(whole, tmp_path, monkeypatch):
+def test_a_disk_that_fills_keeps_what_was_finished(tmp_path, monkeypatch):
     store, written = Store(tmp_path), []
     put = store.put
 
@@ -179,7 +209,11 @@ def test_a_disk_that_fills_keeps_what_was_finished(whole, tmp_path, monkeypatch)
     with pytest.raises(StoreError, match="No space"):
         run_claims([small_claim()], Options("smoke"), store)
     assert len(list(tmp_path.glob("*.json"))) == 2
-    assert claims_of(run_claims([small_claim()], Options("smoke"), Store(tmp_path))) == whole
+    monkeypatch.undo()
+    run = run_claims([small_claim()], Options("smoke"), store)
+    assert claims_of(run) == claims_of(
+        run_claims([small_claim()], Options("smoke"), Store(tmp_path / "whole"))
+    )
 
 
 def test_more_replications_begin_with_the_same_blocks(tmp_path):
@@ -200,12 +234,6 @@ def test_the_plan_is_what_the_run_does(tmp_path):
     for name, needed in plan.needed.items():
         assert drawn[name].replications_needed == needed
         assert drawn[name].replications >= needed
-
-
-def test_reference_engine_gives_the_same_verdicts(tmp_path, monkeypatch):
-    monkeypatch.setattr(options, "LARGEST_BLOCK", 16_384)
-    run = run_claims([small_claim()], Options("smoke", engine="reference"), Store(tmp_path))
-    assert run.claims[0].verdict == Verdict.CONFIRMED
 
 
 def test_results_load_as_a_tidy_frame(tmp_path):

@@ -15,7 +15,7 @@ from figures.gradient_mse_lm import PANELS as MODELS
 from figures.group_size_lm import draw as draw_group_size
 from figures.group_size_lm import draw_final
 from figures.style import BASELINES
-from tests.support.figures import heights, rows, spans
+from tests.support.figures import has, heights, rows, shown, spans
 from tests.support.refusals import refuses
 from tests.support.runs import NO_CLAIMS
 
@@ -40,17 +40,6 @@ def trained(sweep_folder):
 @pytest.fixture
 def final(sweep_folder):
     return rows(data.sweep(sweep_folder), "group_size_lm_final")
-
-
-def has(axis, x, y, **look):
-    """Whether some line of the axis goes through these points, in their order."""
-    return any(
-        len(line.get_xdata()) == len(x)
-        and np.allclose(line.get_xdata(), x)
-        and np.allclose(line.get_ydata(), y)
-        for line in axis.get_lines()
-        if all(getattr(line, f"get_{name}")() == value for name, value in look.items())
-    )
 
 
 def bands(axis):
@@ -132,7 +121,7 @@ def test_the_noise_has_its_band_and_heavy_lines_within_it(noise):
     assert found == heights(sampled)
     # Models at one group size stand side by side.
     assert len({x for x, _, _ in spans(axis)}) == len(sampled)
-    assert "base" in [text.get_text() for text in axis.get_legend().get_texts()]
+    assert "base" in shown(axis.get_legend())
 
 
 def test_a_sweep_adds_a_panel_for_each_budget(noise, trained):
@@ -148,8 +137,7 @@ def test_a_sweep_adds_a_panel_for_each_budget(noise, trained):
             assert np.array_equal(line.get_ydata(), at["estimate"])
         assert {(low, high) for _, low, high in spans(axis)} == heights(own)
         assert axis.get_ylim() == rest[0].get_ylim()
-    shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown == ["step 20", "step 40"]
+    assert shown(figure.legends[0]) == ["step 20", "step 40"]
     assert has(first, *noise[noise["series"] == "base"][["group_size", "prediction"]].T.to_numpy())
 
 

@@ -14,56 +14,49 @@ from figures.style import BASELINES
 from simulations import Suite
 from simulations import curves as points_of
 from simulations.networks import learners, suboptimality
-from tests.support.figures import rows, spans
+from tests.support.figures import has, rows, shown, spans
 from ustat_pg.experiment import Options, Store, run_points
 
 pytestmark = pytest.mark.usefixtures("look")
 PARTS = {"map": draw_map, "path": draw_path, "group_size": draw_group_size}
 
 
-def lines(axis, colour=None):
-    """Abscissae and ordinates of the lines that are drawn, of one colour if it is given."""
-    return [
-        (line.get_xdata(), line.get_ydata(), line)
-        for line in axis.get_lines()
-        if colour is None or colour in (line.get_color(), line.get_markerfacecolor())
-    ]
+def measured(axis, frame, y="estimate", x="step", **look):
+    """Whether some line of the axis goes through the points of a frame."""
+    return has(axis, frame[x], frame[y], **look)
 
 
-def has(axis, frame, x, y="estimate", **look):
-    """Whether some line of the axis goes through the points of a frame, in their order."""
-    return any(
-        np.array_equal(found_x, frame[x]) and np.array_equal(found_y, frame[y])
-        for found_x, found_y, line in lines(axis)
-        if all(getattr(line, f"get_{name}")() == value for name, value in look.items())
-    )
+def intervals(frame):
+    """The vertical lines that a frame's intervals are."""
+    return {
+        (row["step"], round(row["low"], 9), round(row["high"], 9))
+        for row in frame.to_dict("records")
+    }
 
 
 def test_the_map_shows_each_measure_in_its_panel(network_points):
     frame = rows(network_points, "tokens_map")
-    axes = draw_map(frame).axes
-    for axis, panel in zip(axes, ("return", "correlation", "error"), strict=True):
-        for name, own in frame[frame["panel"] == panel].groupby("series"):
-            assert has(axis, own, "step", marker="None"), (panel, name)
-            assert has(axis, own, "step", linestyle="None"), (panel, name)
-            low, high = axis.get_ylim()
-            assert low < own["estimate"].min()
-            assert own["estimate"].max() < high
-            for _, row in own.iterrows():
-                end = row["low"] if row["low"] > 0 or panel != "error" else 1e-9
-                assert (row["step"], round(end, 9), round(row["high"], 9)) in spans(axis)
-    assert [axis.get_yscale() for axis in axes] == ["linear", "linear", "log"]
-    # Every baseline in its own look, and lines where Assumption 2 and the oracle are.
-    for axis, panel in ((axes[0], "return"), (axes[2], "error")):
-        for name, own in frame[frame["panel"] == panel].groupby("series"):
-            assert has(axis, own, "step", marker=BASELINES[name].marker)
-    for axis, level in ((axes[1], 0), (axes[2], 1)):
-        assert any(list(y) == [level, level] for _, y, _ in lines(axis)), level
+    axes = dict(zip(("return", "correlation", "error"), draw_map(frame).axes, strict=True))
+    for (panel, name), own in frame.groupby(["panel", "series"]):
+        axis = axes[panel]
+        assert measured(axis, own, marker="None"), (panel, name)
+        assert measured(axis, own, linestyle="None"), (panel, name)
+        # Every baseline in its own look.
+        assert panel == "correlation" or measured(axis, own, marker=BASELINES[name].marker)
+        low, high = axis.get_ylim()
+        assert low < own["estimate"].min()
+        assert own["estimate"].max() < high
+        ends = own["low"].where((own["low"] > 0) | (panel != "error"), 1e-9)
+        assert intervals(own.assign(low=ends)) <= spans(axis)
+    assert [axis.get_yscale() for axis in axes.values()] == ["linear", "linear", "log"]
+    # Lines where Assumption 2 and the oracle are.
+    for panel, level in (("correlation", 0), ("error", 1)):
+        assert any(list(line.get_ydata()) == [level] * 2 for line in axes[panel].get_lines()), level
     # A line of no points has its place at the figure's edge, and the layout gives way.
-    axes[0].figure.draw_without_rendering()
-    assert all(len(x) for axis in axes for x, _, _ in lines(axis))
-    shown = [text.get_text() for text in axes[2].figure.legends[0].get_texts()]
-    assert shown == ["no baseline", "grpo", "oracle", "minimum variance", "norm-weighted"]
+    axes["return"].figure.draw_without_rendering()
+    assert all(len(line.get_xdata()) for axis in axes.values() for line in axis.get_lines())
+    legend = shown(axes["error"].figure.legends[0])
+    assert legend == ["no baseline", "grpo", "oracle", "minimum variance", "norm-weighted"]
 
 
 def test_an_interval_that_is_wide_leaves_the_points_in_view(network_points):
@@ -94,14 +87,13 @@ def test_the_path_is_measured_beside_exact_ascent_and_pl(network_points):
     assert (left.get_yscale(), right.get_yscale()) == ("log", "linear")
     gap, pl, bound = (frame[frame["series"] == name] for name in ("gap", "pl", "PL"))
     for axis, own in ((left, gap), (right, pl)):
-        assert has(axis, own, "step", "prediction", linestyle="-")
-        assert has(axis, own, "step", linestyle="None")
-        for _, row in own.iterrows():
-            assert (row["step"], round(row["low"], 9), round(row["high"], 9)) in spans(axis)
+        assert measured(axis, own, "prediction", linestyle="-")
+        assert measured(axis, own, linestyle="None")
+        assert intervals(own) <= spans(axis)
         low, high = axis.get_ylim()
         assert low < own["estimate"].min()
         assert own["high"].max() < high
-    assert has(left, bound, "step", "prediction", linestyle="--")
+    assert measured(left, bound, "prediction", linestyle="--")
     assert bound["step"].min() > 0
 
 
@@ -112,28 +104,25 @@ def test_each_budget_has_a_panel_and_the_prediction_one(network_points, budgets)
     frame = pd.concat([extra, frame])
     frame = frame[frame["budget"].isin(budgets) | (frame["panel"] == "predicted")]
     *trained, last = draw_group_size(frame).axes
-    assert len(trained) == len(budgets)
     for axis, budget in zip(trained, budgets, strict=True):
         assert f"K = {budget}" in axis.get_title(loc="left")
-        own = frame[frame["budget"] == budget]
-        for step, curve in own.groupby("step"):
-            assert has(axis, curve, "group_size", linestyle="None"), step
+        for step, curve in frame[frame["budget"] == budget].groupby("step"):
+            assert measured(axis, curve, x="group_size", linestyle="None"), step
         assert axis.get_ylim() == trained[0].get_ylim()
         assert axis.get_ylim()[1] > frame["high"].max()
     for name, own in frame[frame["panel"] == "predicted"].groupby("series"):
-        assert has(last, own, "group_size", "prediction", label=name)
-    shown = [text.get_text() for text in last.figure.legends[0].get_texts()]
-    assert shown == ["T = 10", "T = 20", "T = 40"]
+        assert measured(last, own, "prediction", "group_size", label=name)
+    assert shown(last.figure.legends[0]) == ["T = 10", "T = 20", "T = 40"]
 
 
 def test_bars_are_the_group_sizes_within_five_per_cent(network_points):
-    frame = rows(network_points, "tokens_group_size")
-    first, *_, last = draw_group_size(frame).axes
-    colours = {line.get_label(): line.get_color() for _, _, line in lines(last)}
+    first, *_, last = draw_group_size(rows(network_points, "tokens_group_size")).axes
+    colours = {line.get_label(): line.get_color() for line in last.get_lines()}
     # The noise is 1 + |G - 3 - rank|/50: within 5% of the least is G from 0.5 + rank to 5.5 + rank.
     for stage, ends in (("initial", [2, 4]), ("middle", [2, 6]), ("final", [3, 6])):
-        bars = [list(x) for x, y, _ in lines(first, colours[stage]) if len(set(y)) == 1]
-        assert bars == [ends], stage
+        own = [line for line in first.get_lines() if line.get_color() == colours[stage]]
+        level = [list(line.get_xdata()) for line in own if len(set(line.get_ydata())) == 1]
+        assert level == [ends], stage
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -147,14 +136,21 @@ def test_nothing_is_drawn_where_nothing_was_trained(network_points, part):
         assert PARTS[part](frame[frame["panel"] != panel]) is None
 
 
-def test_each_kind_is_drawn_from_its_own_points():
-    for on, kind in (("tokens", "prefix policies"), ("transformer", "transformers")):
-        for part, draw in PARTS.items():
-            picture = PICTURES[f"{on}_{part}"]
-            assert picture.source == f"{on}_{part}"
-            assert picture.draw is draw
-            assert kind in picture.title
-            assert kind in picture.alt
+@pytest.mark.parametrize(
+    ("on", "kind"), [("tokens", "prefix policies"), ("transformer", "transformers")]
+)
+def test_each_kind_is_drawn_from_its_own_points(on, kind):
+    for part, draw in PARTS.items():
+        picture = PICTURES[f"{on}_{part}"]
+        assert (picture.source, picture.draw) == (f"{on}_{part}", draw)
+        assert kind in picture.title
+        assert kind in picture.alt
+
+
+def columns_of(frame):
+    """Which columns of each panel have any number."""
+    columns = frame.reindex(columns=["step", "group_size", "budget", "prediction", "estimate"])
+    return columns.notna().groupby(frame["panel"]).any().to_dict()
 
 
 def test_points_of_a_run_are_as_these(network_points, tmp_path, monkeypatch):
@@ -163,23 +159,14 @@ def test_points_of_a_run_are_as_these(network_points, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "LONG", 100)
     small = learners.Grid((4, 8), (2, 4, 6), 4.0, (2, 4))
     monkeypatch.setitem(learners.GRIDS, "tokens", small)
-    suite = Suite("smoke", on="tokens")
-    points = []
-    for stem in ("optimality", "suboptimality", "group_size"):
-        own = {f"tokens_{part}" for part in PARTS}
-        points += [point for point in points_of(stem, suite) if point.figure in own]
+    suite, own = Suite("smoke", on="tokens"), {f"tokens_{part}" for part in PARTS}
+    stems = ("optimality", "suboptimality", "group_size")
+    points = [p for stem in stems for p in points_of(stem, suite) if p.figure in own]
     frame = run_points(points, Options("smoke"), Store(tmp_path))
     for part, draw in PARTS.items():
         real, made_up = rows(frame, f"tokens_{part}"), rows(network_points, f"tokens_{part}")
         assert set(real["panel"]) == set(made_up["panel"])
         if part != "group_size":
             assert set(real["series"]) == set(made_up["series"])
-        for column in ("step", "group_size", "budget", "prediction", "estimate"):
-            known = {
-                panel: own[column].notna().any() if column in own else False
-                for panel, own in real.groupby("panel")
-            }
-            assert (
-                known == made_up.groupby("panel")[column].apply(lambda c: c.notna().any()).to_dict()
-            )
+        assert columns_of(real) == columns_of(made_up)
         assert draw(real) is not None

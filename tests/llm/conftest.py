@@ -10,9 +10,8 @@ from tests.support.models import save_tiny
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
     """A Hugging Face folder: a tiny random Qwen2 with a character tokenizer, pad and eos tokens."""
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    torch.set_num_threads(1)
     return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
 
 
@@ -22,6 +21,15 @@ def tiny(tiny_folder):
     from ustat_pg.llm.models import load_model
 
     return load_model(str(tiny_folder))
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """A model of 18 symbols, so that the end token is sampled often and lengths differ."""
+    from ustat_pg.llm.models import load_model
+
+    folder = tmp_path_factory.mktemp("models") / "few"
+    return load_model(str(save_tiny(folder, characters="0123456789+=abcd")))
 
 
 @pytest.fixture

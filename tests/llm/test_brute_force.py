@@ -24,7 +24,6 @@ SINGLE = 1e-6
 @pytest.fixture(scope="module")
 def model():
     """Random, in double precision, with a few parameters frozen."""
-    torch.set_num_threads(1)
     small = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "std": 0.5}
     small |= {"num_key_value_heads": 1, "tie_word_embeddings": True, "pad_token_id": None}
     made = random_model(seed=3, vocab_size=4, eos_token_id=1, bos_token_id=None, **small).double()
@@ -62,23 +61,15 @@ class Listed:
         return [OUTPUTS[k] for k in arms], self.rewards[x, arms]
 
     def advantages(self, name, x, arms):
-        """By the definition, output by output."""
+        """By the definition: row i holds the weights of the others."""
         z = self.rewards[x, arms]
-        if name in ("vanilla", "oracle", "minimum-variance"):
-            own = {"vanilla": 0.0, "oracle": self.values[x], "minimum-variance": self.optimal[x]}
+        own = {"vanilla": 0.0, "oracle": self.values[x], "minimum-variance": self.optimal[x]}
+        if name in own:
             return z - own[name]
-        source = {
-            "grpo": np.ones_like(self.lengths),
-            "norm-weighted": self.norms,
-            "length-weighted": self.lengths,
-            "token-weighted": self.proxy,
-        }[name]
-        out = []
-        for i in range(len(arms)):
-            others = np.delete(np.arange(len(arms)), i)
-            weight = source[x, arms[others]]
-            out.append(z[i] - weight @ z[others] / weight.sum())
-        return np.array(out)
+        weights = {"grpo": np.ones_like(self.lengths), "norm-weighted": self.norms}
+        weights |= {"length-weighted": self.lengths, "token-weighted": self.proxy}
+        others = weights[name][x, arms] * (1 - np.eye(len(arms)))
+        return z - others @ z / others.sum(axis=1)
 
     def mse(self, name, x, group_size):
         """E‖ĝ - g‖² over all groups."""
@@ -131,10 +122,9 @@ def test_the_errors_tell_baselines_and_group_sizes_apart(listed):
 
 def test_gradients_do_not_depend_on_batches(model, listed):
     asked = {"group_sizes": [5], "baselines": ["vanilla", "token-weighted"], "replications": 4}
-    one, two = (
-        brute_force(model, PROMPTS[:1], listed.draw, batch=batch, **asked) for batch in (64, 2)
-    )
-    assert np.allclose(one.mse, two.mse, rtol=SINGLE)
+    whole = brute_force(model, PROMPTS[:1], listed.draw, batch=64, **asked)
+    parts = brute_force(model, PROMPTS[:1], listed.draw, batch=2, **asked)
+    assert np.allclose(whole.mse, parts.mse, rtol=SINGLE)
 
 
 def test_draws_are_fresh_for_every_group_size_and_shared_by_baselines(model, listed):
@@ -158,9 +148,8 @@ def test_draws_are_fresh_for_every_group_size_and_shared_by_baselines(model, lis
 
 def test_variance_and_error_are_those_of_the_gradients_themselves(model, listed):
     """Against all gradients held at once, from the list's own scores."""
-    result = brute_force(
-        model, PROMPTS[:1], listed.draw, group_sizes=[2], baselines=["grpo"], replications=6
-    )
+    asked = {"group_sizes": [2], "baselines": ["grpo"], "replications": 6}
+    result = brute_force(model, PROMPTS[:1], listed.draw, **asked)
     seed = int(np.random.SeedSequence([0, 0, 2]).generate_state(1)[0])
     arms = listed.choose(0, 12, np.random.default_rng([seed, 17])).reshape(6, 2)
     gradients = np.array([listed.advantages("grpo", 0, a) @ listed.scores[0, a] / 2 for a in arms])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.models import save_tiny
+from tests.support.models import fresh
 from tests.support.refusals import refuses
 from ustat_pg.llm.tasks import Prompt, Task
 
@@ -21,7 +21,6 @@ from ustat_pg.llm.callback import (  # noqa: E402
     MonitorWarning,
     group_signal,
 )
-from ustat_pg.llm.models import LanguageModel, load_model  # noqa: E402
 from ustat_pg.llm.trainers import Training, build_trainer, reward_function  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -36,21 +35,12 @@ def digit_first(*, completions, **columns):
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    torch.set_num_threads(1)
-    folder = save_tiny(tmp_path_factory.mktemp("models") / "few", characters="012345+=ab")
-    return load_model(str(folder))
-
-
-@pytest.fixture(scope="module")
 def task():
     prompts = tuple(Prompt(f"q{i}", f"{i}+{i + 1}=", {}) for i in range(5))
     return Task("sums", prompts, digit_first, LONGEST)
 
 
 def train(small, task, folder, *, callback=None, steps=3, trainer="rloo"):
-    model = copy.deepcopy(small.model)
-    language_model = LanguageModel(model, small.tokenizer, "m", "cpu", small.context)
     training = Training(2, 8, steps, 0.5, trainer=trainer, max_new_tokens=LONGEST, micro_batch=4)
     rewards = reward_function(task)
     if callback is not None:
@@ -62,10 +52,8 @@ def train(small, task, folder, *, callback=None, steps=3, trainer="rloo"):
         seen.append(list(found))
         return found
 
-    made = build_trainer(
-        training, language_model, task, folder, rewards=spying,
-        callbacks=[] if callback is None else [callback],
-    )  # fmt: skip
+    callbacks = [] if callback is None else [callback]
+    made = build_trainer(training, fresh(small), task, folder, rewards=spying, callbacks=callbacks)
     made.train()
     return made, seen
 
@@ -107,9 +95,7 @@ def test_the_sample_is_logged_and_the_run_is_the_same(small, task, tmp_path):
     assert rewards_plain == rewards_sampled
     assert torch.equal(parameters(plain), parameters(sampled))
     assert torch.equal(parameters(plain), parameters(alone))
-    assert not torch.equal(
-        parameters(plain), torch.cat([p.flatten() for p in small.model.parameters()])
-    )
+    assert not torch.equal(parameters(plain), parameters(small))
     first, second, third = records(sampled)
     # One before training, which the first record holds, and one after step 2.
     for record in (first, second):
@@ -127,7 +113,7 @@ def test_the_sample_is_what_the_pool_says(small, task):
     from ustat_pg.llm.scoring import score_pool
 
     callback = GroupSignalCallback(every=1, task=task, rollouts=8, seed=3)
-    model = copy.deepcopy(small.model).train()
+    model = fresh(small).model.train()
     found = callback.moments(model, small.tokenizer, 4)
     assert model.training
     assert all(p.grad is None for p in model.parameters())
@@ -160,8 +146,8 @@ def test_what_is_refused(small, task, tmp_path):
 
 def test_an_unwatched_reward_function_is_told_once(small, task, tmp_path):
     training = Training(2, 4, 2, 0.5, max_new_tokens=LONGEST, micro_batch=4)
-    model = LanguageModel(copy.deepcopy(small.model), small.tokenizer, "m", "cpu", small.context)
-    trainer = build_trainer(training, model, task, tmp_path, callbacks=[GroupSignalCallback()])
+    callbacks = [GroupSignalCallback()]
+    trainer = build_trainer(training, fresh(small), task, tmp_path, callbacks=callbacks)
     with pytest.warns(MonitorWarning, match="no reward function is watched") as caught:
         trainer.train()
     assert len(told(caught)) == 1
@@ -176,41 +162,35 @@ def text_rewards(*, completions, **columns):
     return ["good"] * len(completions)
 
 
-@pytest.mark.parametrize("trouble", ["memory", "text", "logits", "bug"])
-def test_the_monitor_never_ends_the_training(small, task, tmp_path, monkeypatch, trouble):
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ({"scores": {"memory": 10_000}}, "memory is 10000 bytes"),
+        ({"reward": text_rewards}, "'good' as reward 0"),
+        ({"bug": KeyError("layout")}, "KeyError: 'layout'"),
+    ],
+    ids=["memory", "text", "bug"],
+)
+def test_the_monitor_never_ends_the_training(small, task, tmp_path, monkeypatch, trouble, said):
     """Two samples fail, one warning says so, and the run is what it is without a monitor."""
     alone, _ = train(small, task, tmp_path, steps=2)
-    options, said, drawn = {"task": task}, "", []
-    real = rollouts_module.sample
+    drawn, real = [], rollouts_module.sample
 
-    def sampled(model, *arguments, **more):
+    def sampled(*arguments, **more):
         drawn.append(1)
-        if trouble == "bug":
-            raise KeyError("layout")
-        if trouble == "logits":
-            with torch.no_grad():
-                kept = model.model.model.norm.weight.clone()
-                model.model.model.norm.weight.fill_(math.nan)
-            try:
-                return real(model, *arguments, **more)
-            finally:
-                with torch.no_grad():
-                    model.model.model.norm.weight.copy_(kept)
-        return real(model, *arguments, **more)
+        if "bug" in trouble:
+            raise trouble["bug"]
+        return real(*arguments, **more)
 
     monkeypatch.setattr(rollouts_module, "sample", sampled)
-    if trouble == "memory":
-        options["scores"], said = {"memory": 10_000}, "memory is 10000 bytes"
-    elif trouble == "text":
-        options["task"] = Task("texts", task.prompts, text_rewards, LONGEST)
-        said = "'good' as reward 0"
-    else:
-        said = {"logits": "are not finite", "bug": "KeyError: 'layout'"}[trouble]
-    watching = GroupSignalCallback(every=1, prompts=2, rollouts=4, **options)
+    spoilt = replace(task, verifier=trouble.get("reward", task.verifier))
+    watching = GroupSignalCallback(
+        every=1, prompts=2, rollouts=4, task=spoilt, scores=trouble.get("scores")
+    )
     with pytest.warns(MonitorWarning, match=said) as caught:
         run, _ = train(small, task, tmp_path, callback=watching, steps=2)
     assert len(told(caught)) == 1
-    assert len(drawn) == (0 if trouble == "memory" else 3)
+    assert len(drawn) == (0 if "scores" in trouble else 3)
     assert torch.equal(parameters(run), parameters(alone))
     for record in records(run):
         assert "signal/zero_share" in record

@@ -6,21 +6,21 @@ import itertools
 import json
 import math
 import pickle
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.support.models import OUTPUTS, every_output, save_tiny  # noqa: E402
-from tests.support.refusals import refuses  # noqa: E402
-from ustat_pg.engines import InfeasibleError, MomentSums  # noqa: E402
-from ustat_pg.experiment.blocks import Block, record_of, run_task, sums_of  # noqa: E402
-from ustat_pg.llm import cells, estimates  # noqa: E402
-from ustat_pg.llm.cells import (  # noqa: E402
+from tests.support.models import OUTPUTS, every_output, save_tiny
+from tests.support.refusals import refuses
+from ustat_pg.engines import InfeasibleError, MomentSums
+from ustat_pg.experiment.blocks import Block, record_of, run_task, sums_of
+from ustat_pg.llm import cells, estimates
+from ustat_pg.llm.cells import (
     BASELINES,
     BATCH,
     CONSTANTS,
@@ -30,8 +30,8 @@ from ustat_pg.llm.cells import (  # noqa: E402
     drawn,
     pooled,
 )
-from ustat_pg.llm.models import load_model, tokenise  # noqa: E402
-from ustat_pg.llm.tasks import load_task  # noqa: E402
+from ustat_pg.llm.models import load_model, tokenise
+from ustat_pg.llm.tasks import load_task
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,6 @@ def write_task(folder, prompts=(("a", "a"), ("ba", "b"), ("b", "a"))):
 @pytest.fixture(scope="module")
 def member(tmp_path_factory):
     """Two letters, the end and the pad token; at most two tokens: everything can be listed."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("cells")
     small = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2,
              "num_hidden_layers": 1, "num_key_value_heads": 1}  # fmt: skip
@@ -264,18 +263,16 @@ def test_threads_and_order_change_nothing(cell):
 
 
 def test_each_thread_has_a_model_of_its_own(member):
-    mine, theirs = cells._model(member.model), []
-    thread = threading.Thread(target=lambda: theirs.append(cells._model(member.model)))
-    thread.start()
-    thread.join()
+    mine = cells._model(member.model)
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(cells._model, member.model).result()
     assert mine is cells._model(member.model)
-    assert theirs[0].model is not mine.model
+    assert theirs.model is not mine.model
 
 
 def test_other_members_change_nothing(member, cell):
     """Blocks of several models draw what the model's own would."""
-    twin = Member("twin", member.model, member.task, member.verifier, member.max_new_tokens)
-    both = LmCell((twin, member), SIZES, ROLLOUTS, GROUPS, PER)
+    both = replace(cell, members=(replace(member, name="twin"), member))
     assert both.name != cell.name
     asked = all_of()
     one = cell.measure("autograd", asked, seed=1, replications=2)
@@ -306,36 +303,27 @@ def test_blocks_are_plain_data(cell):
 
 
 def test_the_name_holds_weights_task_and_code(member, cell, tmp_path, monkeypatch):
-    names = {cell.name}
-
-    def differs(cell):
-        assert cell.name not in names
-        names.add(cell.name)
-
-    words = {"task": member.task, "verifier": member.verifier, "max_new_tokens": 2}
-    differs(LmCell((member,), (2, 4), ROLLOUTS, GROUPS, PER))
-    differs(LmCell((member,), SIZES, ROLLOUTS + 1, GROUPS, PER))
-    differs(LmCell((member,), SIZES, ROLLOUTS, GROUPS + 1, PER))
-    differs(LmCell((member,), SIZES, ROLLOUTS, GROUPS, PER + 1))
-    differs(LmCell((Member("listed", member.model, **words | {"max_new_tokens": 1}),), SIZES))
-    for name, prompts in (
-        ("prompts", (("a", "a"), ("ab", "b"), ("b", "a"))),
-        ("columns", (("a", "a"), ("ba", "a"), ("b", "a"))),
-    ):
-        own = write_task(tmp_path / name, prompts)
-        differs(LmCell((Member("listed", member.model, **own),), SIZES, ROLLOUTS, GROUPS, PER))
-    own = write_task(tmp_path / "verifier")
+    verifier = write_task(tmp_path / "verifier")
     (tmp_path / "verifier" / "verifier.py").write_text(VERIFIER.replace("0.6", "0.7"))
-    differs(LmCell((Member("listed", member.model, **own),), SIZES, ROLLOUTS, GROUPS, PER))
-    other = save_tiny(tmp_path / "model", characters="ab", seed=6)
-    differs(LmCell((Member("listed", str(other), **words),), SIZES, ROLLOUTS, GROUPS, PER))
+    members = (
+        {"max_new_tokens": 1},
+        write_task(tmp_path / "prompts", (("a", "a"), ("ab", "b"), ("b", "a"))),
+        write_task(tmp_path / "columns", (("a", "a"), ("ba", "a"), ("b", "a"))),
+        verifier,
+        {"model": str(save_tiny(tmp_path / "model", characters="ab", seed=6))},
+    )
+    changes = [{"members": (replace(member, **words),)} for words in members]
+    changes += [{"group_sizes": (2, 4)}, {"rollouts": ROLLOUTS + 1}, {"groups": GROUPS + 1}]
+    changes += [{"prompts": PER + 1}]
+    names = [cell.name, *(replace(cell, **change).name for change in changes)]
     monkeypatch.setattr(cells, "_code", lambda: "another")
-    differs(cell)
+    names.append(cell.name)
+    assert len(set(names)) == len(names) == 11
 
 
 def test_the_same_places_and_words_make_the_same_name(member, cell, tmp_path):
-    again = Member("listed", member.model, **write_task(tmp_path / "again"))
-    assert LmCell((again,), SIZES, ROLLOUTS, GROUPS, PER).name == cell.name
+    again = replace(member, **write_task(tmp_path / "again"))
+    assert replace(cell, members=(again,)).name == cell.name
 
 
 def test_the_code_of_every_module_that_draws_or_scores_is_in_the_name():
@@ -345,9 +333,7 @@ def test_the_code_of_every_module_that_draws_or_scores_is_in_the_name():
 
 
 def test_a_member_is_a_model_with_its_own_task_unless_named():
-    assert Member("embedded:strong") == Member(
-        "embedded:strong", "embedded:strong", "embedded:strong"
-    )
+    assert Member("embedded:strong") == Member(*["embedded:strong"] * 3)
     assert LmCell(("embedded:strong",)).by_name == {"embedded:strong": Member("embedded:strong")}
     assert Member("few", "embedded:short", "embedded:short:problems=9").task.endswith("=9")
 
@@ -357,18 +343,17 @@ def test_a_member_is_a_model_with_its_own_task_unless_named():
 
 def test_what_a_cell_refuses():
     short = ("embedded:short",)
+    for members in ((), short * 2, (*short, Member("embedded:short", "other"))):
+        refuses("different names", LmCell, members)
     for words, message in [
-        (((),), "different names"),
-        ((short * 2,), "different names"),
-        (((*short, Member("embedded:short", "other")),), "different names"),
-        ((short, ()), "increase"),
-        ((short, (2, 2)), "increase"),
-        ((short, (1, 2)), "group size"),
-        ((short, (2, 8), 3), "rollouts"),
-        ((short, (2, 8), 16, 1), "groups"),
-        ((short, (2, 8), 16, 2, 1), "prompts"),
+        (((),), "increase"),
+        (((2, 2),), "increase"),
+        (((1, 2),), "group size"),
+        (((2, 8), 3), "rollouts"),
+        (((2, 8), 16, 1), "groups"),
+        (((2, 8), 16, 2, 1), "prompts"),
     ]:
-        refuses(message, LmCell, *words)
+        refuses(message, LmCell, short, *words)
 
 
 @pytest.mark.parametrize(

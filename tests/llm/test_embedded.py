@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import string
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -28,19 +29,9 @@ INTERVALS = {
 WEIGHTS = tuple(dict.fromkeys(embedded.folder(name).name for name in embedded.NAMES))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def loaded():
-    folders = {name: embedded.folder(name) for name in embedded.NAMES}
-    by_folder = {path: train_embedded.load(path) for path in set(folders.values())}
-    return {name: by_folder[path] for name, path in folders.items()}
+    return {name: train_embedded.load(embedded.folder(name)) for name in embedded.NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +83,8 @@ def test_training_documents_are_what_the_tokenizer_reads():
     drawn = train_embedded.batch(recipe, np.random.default_rng(0), opening=False)
     ids, positions, targets, weights = drawn
     assert torch.equal(ids[:, 1:], targets[:, :-1])
-    assert all(
-        torch.equal(place[row > 0], torch.arange(ids.shape[1])[row > 0])
-        for place, row in zip(positions, ids, strict=True)
-    )
+    places = torch.arange(ids.shape[1]).expand_as(ids)
+    assert torch.equal(positions[ids > 0], places[ids > 0])
     for row, target, weight in zip(ids, targets, weights, strict=True):
         whole = [*row[:1].tolist(), *target[target != 0].tolist()]
         text = tokenizer.decode(whole[:-1])
@@ -150,14 +139,11 @@ def test_attention_crosses_a_gap_in_the_positions():
 @pytest.mark.parametrize("category", embedded.CATEGORIES)
 def test_answers_are_right(category):
     found = embedded.questions(category)
-    some = found if len(found) < 10_000 else found[::7]
-    for question in some:
+    for question in found[:: 1 if len(found) < 10_000 else 7]:
         assert value(question.text) == question.answer
     assert len({question.text for question in found}) == len(found)
-    assert (
-        max(len(embedded.answer_text(q.answer, style)) for q in found for style in embedded.STYLES)
-        <= 5
-    )
+    texts = (embedded.answer_text(q.answer, style) for q in found for style in embedded.STYLES)
+    assert max(map(len, texts)) <= 5
 
 
 @pytest.mark.parametrize("style", embedded.STYLES)
@@ -192,9 +178,8 @@ def test_tasks_are_fixed_by_their_seed(name):
     assert first.prompts == again.prompts
     assert embedded.task(name, problems=20).prompts == first.prompts[:20]
     assert embedded.task(name, problems=60, seed=1).prompts != first.prompts
-    assert [p.columns for p in first.prompts] == [
-        p.columns for p in embedded.task("base", problems=60).prompts
-    ]
+    base = embedded.task("base", problems=60)
+    assert [p.columns for p in first.prompts] == [p.columns for p in base.prompts]
     for prompt in first.prompts:
         asked = prompt.text.split("\n")[-1].removesuffix("?")
         assert prompt.columns["answer"] == str(value(asked))
@@ -207,13 +192,10 @@ def test_five_hundred_problems_of_five_categories_fit_the_context(loaded):
         assert len(task.prompts) == len({prompt.id for prompt in task.prompts}) == 500
         longest = max(len(tokenizer(prompt.text)["input_ids"]) for prompt in task.prompts)
         assert longest + task.max_new_tokens <= model.config.max_position_embeddings
-        counts = [
-            sum(prompt.columns["category"] == category for prompt in task.prompts)
-            for category in embedded.CATEGORIES
-        ]
+        counts = Counter(prompt.columns["category"] for prompt in task.prompts)
+        assert set(counts) == set(embedded.CATEGORIES)
         # Each count is binomial(500, 1/5), of standard deviation 8.9.
-        assert min(counts) > 60
-        assert max(counts) < 140
+        assert all(60 < count < 140 for count in counts.values())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -276,6 +258,9 @@ def test_scratch_pads_are_written(accuracies):
 # recipe
 
 
+SHORT = replace(train_embedded.RECIPES["short"], opening=1, mixing=0, documents=4)
+
+
 @pytest.mark.parametrize("name", train_embedded.RECIPES)
 def test_training_is_a_function_of_the_recipe(name):
     recipe = replace(train_embedded.RECIPES[name], opening=1, mixing=1, documents=16)
@@ -289,9 +274,7 @@ def test_training_leaves_torch_s_own_generator_alone():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    train_embedded.train(
-        replace(train_embedded.RECIPES["short"], opening=1, mixing=0, documents=4), steps=2
-    )
+    train_embedded.train(SHORT, steps=2)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -318,12 +301,11 @@ def test_steps_outside_the_recipe_are_refused():
 
 
 def test_the_command_trains_and_writes_a_folder(tmp_path, capsys, monkeypatch):
-    small = replace(train_embedded.RECIPES["short"], opening=1, mixing=0, documents=4)
-    monkeypatch.setitem(train_embedded.RECIPES, "short", small)
+    monkeypatch.setitem(train_embedded.RECIPES, "short", SHORT)
     words = ["--only", "short", "--steps", "2", "--problems", "3", "--samples", "2"]
     train_embedded.main(["--out", str(tmp_path), *words])
     assert "| short | " in capsys.readouterr().out
     model, tokenizer = train_embedded.load(tmp_path / "short")
     assert tokenizer.decode(tokenizer("1 + 2\n")["input_ids"]) == "1 + 2\n"
-    expected = train_embedded.train(small, steps=2).state_dict()
+    expected = train_embedded.train(SHORT, steps=2).state_dict()
     assert all(torch.equal(expected[key], found) for key, found in model.state_dict().items())

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tests.support.models import random_model, save_tiny
+from tests.support.models import fresh, random_model, save_tiny
 from tests.support.refusals import refuses
 from ustat_pg.llm.tasks import Prompt, Task, load_verifier
 from ustat_pg.memory import ChunkWarning
@@ -55,7 +55,7 @@ def store(tmp_path):
 
 
 def of_other_weights(model):
-    other = load_model(model.source)
+    other = fresh(model)
     with torch.no_grad():
         other.model.model.norm.weight += 0.1
     return other
@@ -426,7 +426,7 @@ def test_a_verifiers_name_and_source_are_found_through_wrappers():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_logits_that_are_not_finite_are_refused(small, value):
-    model = load_model(small.source)
+    model = fresh(small)
     letter = small.tokenizer("7", add_special_tokens=False)["input_ids"][0]
     head = model.model.get_input_embeddings().weight
     with torch.no_grad():
@@ -624,6 +624,8 @@ def test_further_refusals_of_files(small, tmp_path, store):
     refuses(r"line 2: a prompt with the id '3' stood before", load_rollouts, path, small)
     write(path, {"completions": ["2"] * 4})
     refuses("has no prompt", load_rollouts, path, small)
+    write(path, {"rewards": [1, 0, 1, 0]}, {"prompt": "x"})
+    refuses(r"line 2, has no rewards: it has \['prompt'\]", load_rewards, path)
     sample(small, task_of(), 4, store=store)
     refuses("has other weights", load_rollouts, store, of_other_weights(small))
 
@@ -679,11 +681,6 @@ def test_rewards_that_are_none_are_refused(tmp_path, text, said):
     path = tmp_path / "r.json"
     path.write_text(text)
     refuses(said, load_rewards, path)
-
-
-def test_lines_without_rewards_are_refused(tmp_path):
-    path = write(tmp_path / "r.jsonl", {"rewards": [1, 0, 1, 0]}, {"prompt": "x"})
-    refuses(r"line 2, has no rewards: it has \['prompt'\]", load_rewards, path)
 
 
 def test_uniforms_are_addressed():

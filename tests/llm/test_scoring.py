@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 
 import torch
 
+from tests.support.models import fresh
 from tests.support.pools import same
 from tests.support.refusals import refuses
 from ustat_pg.llm import scoring
@@ -44,15 +45,6 @@ def pool_of(prompts, *, count=N, seed=0):
         )
         for x in range(prompts)
     ]
-
-
-def another(tiny, **changes):
-    """A copy of the model, free to be changed."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_config(tiny.model.config)
-    model.load_state_dict(tiny.model.state_dict())
-    return replace(tiny, model=model.eval(), **changes)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -148,7 +140,7 @@ def test_a_damaged_fold_is_scored_again(tiny, tmp_path, scored_prompts, damage):
 
 
 def other_model(tiny):
-    model = another(tiny)
+    model = fresh(tiny)
     model.model.model.norm.weight.data[3] += 1e-6
     return model
 
@@ -349,7 +341,6 @@ def test_bad_options_are_refused(tiny, tmp_path):
     refuses("folds is 0", score_pool, tiny, pool_of(2), folds=0)
     (tmp_path / "file").write_text("")
     refuses("folds cannot be kept here", score_pool, tiny, pool_of(2), out=tmp_path / "file")
-    training = another(tiny)
+    training = fresh(tiny)
     training.model.train()
-    assert isinstance(training, LanguageModel)
     refuses("training mode", score_pool, training, pool_of(2))

@@ -16,11 +16,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.support.models import save_tiny
+from tests.support.models import character_tokenizer, save_tiny
 from tests.support.refusals import refuses
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
+
+from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
 from ustat_pg.llm import paper_runs, sweep  # noqa: E402
 from ustat_pg.llm.models import load_model  # noqa: E402
@@ -55,7 +57,6 @@ def digit_first(completions, **columns):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with a model of few symbols, prompts to train on and to test on, and a verifier."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("sweep")
     save_tiny(folder / "model", characters="0123456789+=")
     for name, first, count in (("train", 1, 6), ("test", 7, 3)):
@@ -71,19 +72,10 @@ def grid(place, monkeypatch):
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setenv("PYTHONPATH", str(place))
     return Sweep(
-        str(place / "model"),
-        str(place / "train.jsonl"),
-        group_sizes=(2, 4),
-        budgets=(8,),
-        steps=4,
-        learning_rate=0.3,
-        evaluation=str(place / "test.jsonl"),
-        verifier="first_digit_verifier:digit_first",
-        checkpoints=(2, 200),
-        samples=5,
-        max_new_tokens=3,
-        micro_batch=4,
-    )
+        str(place / "model"), str(place / "train.jsonl"), evaluation=str(place / "test.jsonl"),
+        verifier="first_digit_verifier:digit_first", group_sizes=(2, 4), budgets=(8,), steps=4,
+        learning_rate=0.3, checkpoints=(2, 200), samples=5, max_new_tokens=3, micro_batch=4,
+    )  # fmt: skip
 
 
 def folder_of(run, out, status=None):
@@ -115,11 +107,12 @@ def runs_are(monkeypatch, script):
 
 def without_times(folder):
     """The records of a run's evaluations and of its training."""
-    texts = [(folder / f"{name}.jsonl").read_text() for name in ("evaluations", "training")]
-    return [
-        [{k: v for k, v in json.loads(line).items() if "seconds" not in k} for line in lines]
-        for lines in map(str.splitlines, texts)
-    ]
+
+    def read(name):
+        records = map(json.loads, (folder / f"{name}.jsonl").read_text().splitlines())
+        return [{k: v for k, v in record.items() if "seconds" not in k} for record in records]
+
+    return read("evaluations"), read("training")
 
 
 def recorded(run, out, accuracies, rewards_seen=None, read=None, torn=""):
@@ -188,10 +181,9 @@ def test_held_out_prompts_are_the_last(grid):
 
 def test_held_out_texts_are_not_trained_on(grid, place, tmp_path):
     """A small model's task draws questions with repetition; the repeated ones are left out."""
-    run = replace(
-        grid, model="embedded:base", task="embedded:base", evaluation=None, held_out=200,
-        verifier=None, max_new_tokens=None,
-    ).plan()[0]  # fmt: skip
+    own = {"model": "embedded:base", "task": "embedded:base", "verifier": None}
+    held_out = replace(grid, **own, evaluation=None, held_out=200, max_new_tokens=None)
+    run = held_out.plan()[0]
     train, held = run.tasks()
     texts = {prompt.text for prompt in held.prompts}
     assert len(held.prompts) == 200
@@ -213,12 +205,7 @@ def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monk
     """With checkpoints: the same records as without the interruption; without: from the start."""
     monkeypatch.setattr(sweep, "_BEAT", 0.0)
     beats, write = [], sweep._write_status
-
-    def noted(folder, status):
-        beats.append(status)
-        write(folder, status)
-
-    monkeypatch.setattr(sweep, "_write_status", noted)
+    monkeypatch.setattr(sweep, "_write_status", lambda *all: beats.append(all[1]) or write(*all))
     run = replace(grid, save_every=2).plan()[0]
     whole = made(run, tmp_path / "whole")
     # At the beginning, after each of four steps, where training ends, and as finished.
@@ -327,31 +314,18 @@ def changing(grid, place, tmp_path):
     return replace(grid, **own, verifier=verifier, group_sizes=(2,))
 
 
-def replaced(name, old, new):
-    """A change of one of the folder's files."""
-
-    def change(folder):
-        path = folder / name
-        content = path.read_bytes()
-        assert old in content
-        path.write_bytes(content.replace(old, new))
-
-    return change
-
-
-def change_weights(folder):
-    path = folder / "model" / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
 CHANGES = {
-    "weights": change_weights,
+    "weights": ("model/model.safetensors", lambda old: old[:-1] + bytes([old[-1] ^ 1])),
     # A column, such as a right answer; the texts stay.
-    "prompts": replaced("train.jsonl", b'"1+1="', b'"1+1=", "answer": "3"'),
-    "verifier": replaced("first_digit_verifier.py", b"float(", b"0.5 * float("),
+    "prompts": ("train.jsonl", lambda old: old.replace(b'"1+1="', b'"1+1=", "answer": "3"')),
+    "verifier": ("first_digit_verifier.py", lambda old: old.replace(b"float(", b"0.5 * float(")),
 }
+
+
+def change(what, folder):
+    """Change one of the folder's files."""
+    name, changed = CHANGES[what]
+    (folder / name).write_bytes(changed((folder / name).read_bytes()))
 
 
 @pytest.mark.parametrize("what", [*CHANGES, "record"])
@@ -365,7 +339,7 @@ def test_a_finished_run_of_other_inputs_is_neither_skipped_nor_lost(what, changi
         # As it was written before there were digests.
         status.write_text('{"status": "finished", "seconds": 1}')
     else:
-        CHANGES[what](tmp_path)
+        change(what, tmp_path)
     before = status.read_text()
     wanted = "weights, .*prompts, .*verifier, " if what == "record" else f"other {what}, or none"
     error = str(refuses(wanted, changing.run, tmp_path / "out"))
@@ -401,10 +375,12 @@ def test_an_unfinished_run_of_other_inputs_begins_anew(what, changing, tmp_path,
     checkpoint = checkpointed(folder)
     runs_are(monkeypatch, "")
     said = []
-    changing.run(tmp_path / "out", say=said.append)
+    # A process that claims nothing has failed.
+    (outcome,) = changing.run(tmp_path / "out", say=said.append)
+    assert outcome.status == "failed"
     assert checkpoint.exists()
     assert "anew" not in " ".join(said)
-    CHANGES[what](tmp_path)
+    change(what, tmp_path)
     with held(folder):
         changing.run(tmp_path / "out", say=said.append)
     assert checkpoint.exists()
@@ -434,22 +410,15 @@ def test_a_process_does_not_continue_a_run_of_other_inputs(changing, tmp_path):
 def test_digests_of_what_ships_and_what_has_no_file(grid):
     run = grid.plan()[0]
     task, held = run.tasks()
-    embedded = [
-        sweep.inputs(replace(run, model=f"embedded:{name}"), task, held)["weights"]
-        for name in ("base", "strong", "in-context")
-    ]
-    assert embedded[0] != embedded[1] == embedded[2]
-    hub = replace(run, model="nobody/no-such-model")
-    assert sweep.inputs(hub, task, held)["weights"] == "not here"
+
+    def weights(model):
+        return sweep.inputs(replace(run, model=model), task, held)["weights"]
+
+    assert weights("embedded:base") != weights("embedded:strong") == weights("embedded:in-context")
+    assert weights("nobody/no-such-model") == "not here"
     assert sweep._source(len) == "builtins.len"
-    assert (
-        sweep._source(partial(task.verifier, extra=1)) == sweep._source(task.verifier) == VERIFIER
-    )
-
-
-def test_a_process_that_claims_nothing_has_failed(grid, tmp_path, monkeypatch):
-    runs_are(monkeypatch, "")
-    assert {outcome.status for outcome in grid.run(tmp_path)} == {"failed"}
+    for verifier in (task.verifier, partial(task.verifier, extra=1)):
+        assert sweep._source(verifier) == VERIFIER
 
 
 @pytest.fixture
@@ -629,20 +598,13 @@ def test_the_papers_table():
     np.testing.assert_allclose(apart, apart.round(), atol=1e-6)
 
 
-PARAMETERS = {
-    "Qwen/Qwen2.5-0.5B": 494_032_768,
-    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
-    "Qwen/Qwen2.5-Math-7B": 7_615_616_512,
-}
+SMALLER, LARGER = "Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-Math-7B"
+PARAMETERS = {SMALLER: 1_543_714_304, LARGER: 7_615_616_512}
 
 
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory):
     """Local copies of the paper's data sets and models, in the hub's form; models without weights."""
-    from transformers import Qwen2Config
-
-    from tests.support.models import character_tokenizer
-
     folder = tmp_path_factory.mktemp("copies")
     rows = {
         "gsm8k": lambda i: {"question": f"What is {i} + {i}?", "answer": f"Add.\n#### {2 * i}"},
@@ -653,10 +615,9 @@ def copies(tmp_path_factory):
         for split, numbers in (("train", range(1030)), ("test", range(1030, 1040))):
             lines = "".join(json.dumps(row(number)) + "\n" for number in numbers)
             (folder / name / f"{split}.jsonl").write_text(lines)
-    tokenizer = character_tokenizer()
-    for name in ("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-Math-7B"):
+    for name in PARAMETERS:
         Qwen2Config(**paper_runs.SHAPES[name]).save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+        character_tokenizer().save_pretrained(folder / name)
     return folder
 
 
@@ -675,12 +636,8 @@ def test_dry_run_of_the_papers_runs(
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     paper = preset().model
-    grid = preset(
-        model=str(copies / paper),
-        task=f"{which}:source={copies / which},split=train",
-        evaluation=f"{which}:source={copies / which},split=test",
-    )
-    plan = grid.plan()
+    train, test = (f"{which}:source={copies / which},split={name}" for name in ("train", "test"))
+    plan = preset(model=str(copies / paper), task=train, evaluation=test).plan()
     widest = max(plan, key=lambda run: run.budget // run.group_size)
     assert (len(plan), widest.budget // widest.group_size) == (runs, prompts)
     found = dry_run(widest)
@@ -701,18 +658,12 @@ def test_dry_run_of_the_papers_runs(
     assert last.device == pytest.approx(last.peak / used, abs=1)
 
 
-def test_dry_run_without_the_hub(place, monkeypatch):
+def test_dry_run_without_the_hub(grid, monkeypatch):
     """What cannot be had is a problem of the report; the paper's shapes are known."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.syspath_prepend(str(place))
-    found = dry_run(
-        paper_runs.gsm8k_sweep(
-            task=str(place / "train.jsonl"),
-            evaluation=str(place / "test.jsonl"),
-            verifier="first_digit_verifier:digit_first",
-        ).plan()[0]
-    )
-    assert found.parameters == PARAMETERS["Qwen/Qwen2.5-1.5B-Instruct"]
+    own = {"task": grid.task, "evaluation": grid.evaluation, "verifier": grid.verifier}
+    found = dry_run(paper_runs.gsm8k_sweep(**own).plan()[0])
+    assert found.parameters == PARAMETERS[SMALLER]
     for wanted in ("known shape is taken", "tokenizer of .* cannot be had", "choose one of"):
         # Six prompts cannot make up a step of 256.
         assert any(re.search(wanted, problem) for problem in found.problems)
@@ -758,12 +709,8 @@ def measured_activations(model, run, length):
 @pytest.mark.parametrize("heads", [(4, 4), (8, 2)])
 def test_expected_activations_are_those_that_autograd_keeps(heads, grid):
     """Within a tenth, on a model whose layers outweigh the rest."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    config = Qwen2Config(
-        vocab_size=128, hidden_size=64, intermediate_size=192, num_hidden_layers=4,
-        num_attention_heads=heads[0], num_key_value_heads=heads[1],
-    )  # fmt: skip
+    shape = {"num_attention_heads": heads[0], "num_key_value_heads": heads[1], "hidden_size": 64}
+    config = Qwen2Config(**shape, vocab_size=128, intermediate_size=192, num_hidden_layers=4)
     model = Qwen2ForCausalLM(config)
     run = grid.plan()[0]
     count = sum(p.numel() for p in model.parameters())
@@ -772,10 +719,7 @@ def test_expected_activations_are_those_that_autograd_keeps(heads, grid):
 
 
 def test_memory_by_its_parts(grid):
-    from transformers import Qwen2Config
-
-    config = Qwen2Config(**paper_runs.SHAPES["Qwen/Qwen2.5-1.5B-Instruct"])
-    count = PARAMETERS["Qwen/Qwen2.5-1.5B-Instruct"]
+    config, count = Qwen2Config(**paper_runs.SHAPES[SMALLER]), PARAMETERS[SMALLER]
     run = replace(grid.plan()[0], budget=1024, group_size=8)
 
     def memory(**changes):

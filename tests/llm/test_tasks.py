@@ -6,7 +6,7 @@ import json
 import math
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -22,7 +22,6 @@ from ustat_pg.llm.tasks import (
     load_verifier,
     mathematics,
 )
-from ustat_pg.validation import InputError
 
 MESSAGES = [{"role": "user", "content": "1 + 1 ="}]
 
@@ -88,10 +87,9 @@ def test_a_verifier_may_take_less_or_be_async_or_return_arrays():
     ],
 )
 def test_rewards_that_are_no_numbers_are_refused_with_the_prompt(returned, said):
-    with pytest.raises(InputError, match=said) as caught:
-        rewards_of(lambda **k: returned)
-    assert "'p1'" in str(caught.value)
-    assert not isinstance(caught.value, VerifierError)
+    error = refuses(said, rewards_of, lambda **k: returned)
+    assert "'p1'" in str(error)
+    assert not isinstance(error, VerifierError)
 
 
 def test_a_verifier_that_raises_names_the_prompt():
@@ -281,18 +279,14 @@ def test_the_right_answer_comes_first_for_the_checker(dataset_files):
 def test_the_checker_works_in_a_thread_too(dataset_files):
     """math-verify's time limit is a signal, which only the main thread can have."""
     task = gsm8k(dataset_files(GSM8K, "jsonl"))
-    found = []
-    thread = threading.Thread(
-        target=lambda: found.append(task.rewards(task.prompts[0], ["5", "4"]).tolist())
-    )
-    thread.start()
-    thread.join()
-    assert found == [[1, 0]]
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(task.rewards, task.prompts[0], ["5", "4"]).result()
+    assert found.tolist() == [1, 0]
 
 
 def test_data_sets_that_are_none_are_refused(dataset_files, tmp_path):
-    with pytest.raises(InputError, match=r"no answer that can be read"):
-        gsm8k(dataset_files([{"question": "?", "answer": "no mark"}], "jsonl"))
+    unmarked = dataset_files([{"question": "?", "answer": "no mark"}], "jsonl")
+    refuses("no answer that can be read", gsm8k, unmarked)
     refuses(r"no text in the column 'problem'", mathematics, dataset_files(GSM8K, "jsonl"))
     (tmp_path / "data.txt").write_text("x")
     refuses(r"must end in .jsonl", gsm8k, tmp_path / "data.txt")

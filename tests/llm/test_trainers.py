@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.models import save_tiny
+from tests.support.models import fresh
 from tests.support.refusals import refuses
 from ustat_pg import estimators
 from ustat_pg.llm.tasks import Prompt, Task
-from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
@@ -24,12 +23,10 @@ from tests.support.trainers import (  # noqa: E402
     LONGEST,
     advantages,
     flat,
-    fresh,
     gradient,
     letters,
     one_step,
 )
-from ustat_pg.llm.models import load_model  # noqa: E402
 from ustat_pg.llm.trainers import (  # noqa: E402
     TRAINERS,
     Training,
@@ -43,14 +40,6 @@ from ustat_pg.llm.trainers import (  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
 WEIGHTED = ("norm-weighted", "length-weighted", "token-weighted")
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """A model of 18 symbols, so that the end token is sampled often and lengths differ."""
-    torch.set_num_threads(1)
-    folder = save_tiny(tmp_path_factory.mktemp("models") / "few", characters="0123456789+=abcd")
-    return load_model(str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +84,8 @@ def test_dr_grpo_has_the_factor_that_is_named(small, task, tmp_path, group_size)
         small, task, tmp_path, "dr-grpo", group_size=group_size, micro_batch=8
     )
     wanted = gradient(scores, estimators.grpo(rewards))
-    factor = Training(
-        group_size, 16, 1, 0.1, trainer="dr-grpo", max_new_tokens=LONGEST
-    ).step_factor()
+    training = Training(group_size, 16, 1, 0.1, trainer="dr-grpo", max_new_tokens=LONGEST)
+    factor = training.step_factor()
     assert factor == (group_size - 1) / (group_size * LONGEST)
     is_step(change, wanted, factor)
 
@@ -187,11 +175,6 @@ def test_what_is_refused_before_anything_runs(settings, message):
     refuses(message, Training, **given)
 
 
-def test_an_argument_that_trl_refuses(tmp_path):
-    training = Training(4, 16, 1, 0.1, options={"no_such_argument": 1})
-    refuses("no_such_argument", training.configuration, tmp_path)
-
-
 def test_too_few_prompts_are_refused_before_training(small, task, tmp_path):
     refuses("needs 16 prompts", build_trainer, Training(2, 32, 1, 0.1), small, task, tmp_path)
 
@@ -265,8 +248,8 @@ def test_a_step_of_two_processes(small, tmp_path):
 
 def test_another_number_of_processes_is_refused(small, task, tmp_path):
     training = Training(4, 16, 1, 0.1, micro_batch=4, processes=2)
-    with pytest.raises(InputError, match=r"for 2 process\(es\) and this is one of 1"):
-        build_trainer(training, small, task, tmp_path)
+    said = r"for 2 process\(es\) and this is one of 1"
+    refuses(said, build_trainer, training, small, task, tmp_path)
 
 
 def test_prompts_come_in_an_order_of_the_seed(task):

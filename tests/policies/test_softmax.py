@@ -1,4 +1,4 @@
-"""Three parametrisations of one policy: against each other, and against finite differences."""
+"""Softmax policies: offsets, large logits, many parameters at once, refusals."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import pytest
 from tests.support.policies import (
     ARM_FEATURES,
     ARM_THETA,
-    CONTEXT_FEATURES,
     LINEAR,
     OFFSET,
-    TABLE,
-    WEIGHTS,
     K,
-    M,
     X,
 )
 from ustat_pg.policies import ArmLinearSoftmax, BentSoftmax, SharedLinearSoftmax, TabularSoftmax
@@ -29,47 +25,6 @@ def test_large_logits_do_not_overflow():
     policy = TabularSoftmax(np.array([[1000.0, 999.0, -1000.0]]))
     assert policy.probs[0] == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0.0])
     assert np.isfinite(policy.scores(0)).all()
-
-
-def test_the_three_forms_agree_where_they_coincide():
-    """Logits as parameters: one-hot features of the context, or of context and arm."""
-    tabular = TabularSoftmax(TABLE)
-    onehot = np.eye(X * K).reshape(X, K, X * K)
-    linear = ArmLinearSoftmax(onehot, TABLE.ravel())
-    # Shared form: θ is W row by row, so its parameters are the table's transposed.
-    shared = SharedLinearSoftmax(np.eye(X), TABLE.T)
-    order = np.arange(X * K).reshape(X, K).T.ravel()
-    vector = np.random.default_rng(3).normal(size=X * K)
-    for other, place in ((linear, np.arange(X * K)), (shared, order)):
-        assert np.array_equal(other.theta, tabular.theta[place])
-        assert np.allclose(other.probs, tabular.probs, rtol=0, atol=1e-15)
-        assert np.allclose(dense(other), dense(tabular)[..., place], rtol=0, atol=1e-15)
-        assert np.allclose(other.inner(vector[place]), tabular.inner(vector), rtol=0, atol=1e-14)
-        assert np.allclose(other.squared_norms, tabular.squared_norms, rtol=0, atol=1e-14)
-        for x in range(X):
-            for y in range(X):
-                assert np.allclose(other.gram(x, y), tabular.gram(x, y), rtol=0, atol=1e-14)
-
-
-def test_the_shared_form_is_linear_in_product_features():
-    shared = LINEAR["shared"]
-    features = np.einsum("xm,kl->xklm", CONTEXT_FEATURES, np.eye(K)).reshape(X, K, K * M)
-    linear = ArmLinearSoftmax(features, WEIGHTS.ravel())
-    assert np.allclose(linear.logits, shared.logits)
-    assert np.allclose(dense(linear), dense(shared), rtol=0, atol=1e-14)
-
-
-def test_an_offset_is_one_more_feature_whose_parameter_stays_at_one():
-    policy, plain = LINEAR["offset"], LINEAR["linear"]
-    wide = ArmLinearSoftmax(
-        np.concatenate([ARM_FEATURES, OFFSET[:, :, None]], axis=2), np.append(ARM_THETA, 1.0)
-    )
-    assert np.allclose(policy.logits - plain.logits, OFFSET, rtol=0, atol=1e-14)
-    assert np.allclose(policy.probs, wide.probs, rtol=0, atol=1e-15)
-    assert np.allclose(dense(policy), dense(wide)[..., :-1], rtol=0, atol=1e-14)
-    other = ARM_THETA - 0.3
-    assert np.allclose(policy.with_theta(other).probs, wide.with_theta(np.append(other, 1.0)).probs)
-    assert np.abs(policy.probs - plain.probs).max() > 0.05
 
 
 def test_no_offset_and_a_zero_offset_are_the_same_policy():
@@ -90,32 +45,23 @@ def test_an_offset_changes_no_feature_norm():
     assert huge.feature_norm == LINEAR["linear"].feature_norm == LINEAR["offset"].feature_norm
 
 
+ARMS, BENT = np.ones((2, 3, 4)), r"bends has shape \(2, 3, 3\): it must be .*, \(2, 3, 4\)"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: TabularSoftmax([1.0, 2.0]), "logits has shape"),
         (lambda: TabularSoftmax([[1.0, np.nan]]), "logits holds nan"),
         (lambda: TabularSoftmax([[1.0], [1.0, 2.0]]), "logits is ragged"),
-        (lambda: ArmLinearSoftmax(np.ones((2, 3)), np.ones(3)), "features has shape"),
-        (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), np.ones(3)), "4 entries per arm and theta 3"),
-        (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), [1, 1, 1, np.inf]), "theta holds inf"),
-        (
-            lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), np.ones(4), np.ones((3, 2))),
-            "offset has sh",
-        ),
-        (lambda: ArmLinearSoftmax(np.ones((2, 3, 4)), np.ones(4), np.ones(3)), "offset has shape"),
-        (
-            lambda: ArmLinearSoftmax(np.ones((1, 2, 4)), np.ones(4), [[0.0, -np.inf]]),
-            "offset holds -inf",
-        ),
-        (
-            lambda: BentSoftmax(np.ones((1, 2, 4)), np.ones((1, 2, 3)), np.ones(4)),
-            r"bends has shape \(1, 2, 3\): it must be that of the features, \(1, 2, 4\)",
-        ),
-        (
-            lambda: BentSoftmax(np.ones((1, 2, 1)), [[[np.nan], [0]]], np.ones(1)),
-            r"bends holds nan at \[0, 0, 0\]",
-        ),
+        (lambda: ArmLinearSoftmax(ARMS[0], np.ones(3)), "features has shape"),
+        (lambda: ArmLinearSoftmax(ARMS, np.ones(3)), "4 entries per arm and theta 3"),
+        (lambda: ArmLinearSoftmax(ARMS, [1, 1, 1, np.inf]), "theta holds inf"),
+        (lambda: ArmLinearSoftmax(ARMS, np.ones(4), np.ones((3, 2))), "offset has shape"),
+        (lambda: ArmLinearSoftmax(ARMS, np.ones(4), np.ones(3)), "offset has shape"),
+        (lambda: ArmLinearSoftmax(ARMS, np.ones(4), np.full((2, 3), -np.inf)), "offset holds -inf"),
+        (lambda: BentSoftmax(ARMS, ARMS[..., :3], np.ones(4)), BENT),
+        (lambda: BentSoftmax(ARMS, ARMS * np.nan, np.ones(4)), r"bends holds nan at \[0, 0, 0\]"),
         (lambda: SharedLinearSoftmax(np.ones((2, 3)), np.ones((4, 2))), "3 columns and weights 2"),
         (lambda: SharedLinearSoftmax(np.ones((2, 3)), np.ones(3)), "weights has shape"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.policies import PREFIX, SPACES, prefixes
-from ustat_pg.policies import OutputSpace, PrefixSoftmax, TabularSoftmax, tokens
+from ustat_pg.policies import OutputSpace, PrefixSoftmax, tokens
 from ustat_pg.validation import InputError
 
 
@@ -37,14 +37,6 @@ def test_every_output_is_listed_once(space):
         ways = [prefixes(space)[n] for n in space.nodes[k] if n >= 0]
         assert ways == [row[:t] for t in range(len(row))]
     assert not space.outputs.flags.writeable
-
-
-def test_one_token_is_a_tabular_softmax():
-    table = np.random.default_rng(0).normal(size=(3, 4))
-    policy, plain = PrefixSoftmax(OutputSpace(4, 1), table[:, None]), TabularSoftmax(table)
-    assert np.allclose(policy.probs, plain.probs, rtol=1e-14)
-    for x in range(3):
-        assert np.allclose(policy.scores(x), plain.scores(x), atol=1e-15)
 
 
 def test_the_bound_of_the_diameter_where_pairs_do_not_fit(monkeypatch):

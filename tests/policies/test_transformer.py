@@ -121,7 +121,7 @@ def test_a_network_that_does_not_fit_at_all_is_refused(monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(TransformerPolicy, "_score_rows", never)
-    with pytest.raises(InputError, match="one output of a network of 307 parameters"):
+    with pytest.raises(InputError, match="outputs do not fit in memory one at a time"):
         _ = make(chunk=1).squared_norms
 
 
@@ -273,7 +273,7 @@ def test_sizes_from_a_thousand_to_a_million(width, layers, least, most):
         (lambda: TransformerPolicy.initial(OutputSpace(2, 2), [(-1,)]), "prompt token is -1"),
         (lambda: make(width=5), "must be a multiple of heads, 2"),
         (lambda: make(layers=0), "layers is 0"),
-        (lambda: make(precision="float16"), "precision is 'float16'"),
+        (lambda: make(precision="float16"), "precision 'float16' is unknown"),
         (lambda: make(device="cuda:99"), "device 'cuda:99' is not there"),
         (lambda: make(device="abacus"), "device is 'abacus'"),
         (lambda: make(device="meta"), "device is 'meta'"),
@@ -329,10 +329,7 @@ def test_scores_that_are_not_finite_are_refused(monkeypatch):
             ask()
 
 
-def test_policies_and_problems_do_not_load_torch():
-    code = "import sys, ustat_pg.policies, ustat_pg.problems; print('torch' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "False"
+def test_the_package_has_it_by_name():
     import ustat_pg.policies as package
 
     assert package.TransformerPolicy is TransformerPolicy

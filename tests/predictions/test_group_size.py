@@ -424,80 +424,64 @@ def test_the_share_of_groups_without_a_signal():
 # ------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("budget", "more", "message"),
-    [
-        (1, {}, "budget is 1: it must be a whole number of at least 2"),
-        (10**13, {}, r"pays for 1e\+13 outputs: it may be at most 1e\+12"),
-        (10**400, {"output_cost": 1}, "budget holds inf"),
-        (64, {"prompt_cost": -1}, "prompt cost is -1.0: it must be at least 0"),
-        (64, {"prompt_cost": math.inf}, "prompt cost holds inf"),
-        (64, {"prompt_cost": 1e300}, r"at most that of 1e\+12 outputs, 1 each"),
-        (64, {"output_cost": 0}, "output cost is 0.0: it must be positive"),
-        (-3, {"output_cost": 1}, "budget is -3.0: it must be positive"),
-        (1e300, {"output_cost": 1e-300}, "pays for inf outputs"),
-        (5, {"prompt_cost": 4}, "budget is 5: one prompt with two outputs costs 6"),
-        (1, {"output_cost": 1}, "budget is 1: one prompt with two outputs costs 2"),
-        (64, {"population": 0}, "population is 0"),
-    ],
-)
-def test_advice_refuses(budget, more, message):
-    with pytest.raises(InputError, match=message):
-        group_size_advice(EXAMPLE.moments(), budget, **more)
+C = MseConstants(0.1, 1.0, 2.0)
+GOOD = {
+    "advice": (group_size_advice, {"moments": EXAMPLE.moments(), "budget": 64}),
+    "constants": (MseConstants, {"c1": 0.1, "c2": 1.0, "c3": 2.0}),
+    "curve": (C.mse, {"group_size": 2}),
+    "least": (C.least_mse, {"budget": 64}),
+    "optimum": (optimal_group_size, {"constants": C}),
+    "gap": (
+        gap_group_size,
+        {"first": np.eye(2), "third": np.eye(2), "curvatures": [0.2, 1.0], "c": 3.0},
+    ),
+    "parts": (covariance_parts, {"moments": EXAMPLE.moments()}),
+}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("name", "changes", "message"),
     [
-        ({"group_size": 1}, "group size is 1.0: leave-one-out needs more than 1"),
-        ({"group_size": 0.5, "baseline": "oracle"}, "group size is 0.5: it must be at least 1"),
-        ({"group_size": [2, math.nan]}, "group size holds nan"),
-        ({"group_size": 2, "batch_size": 0}, "batch size is 0.0: it must be positive"),
-        ({"group_size": 2, "baseline": "critic"}, "baseline 'critic' has no curve"),
-        ({"group_size": 2, "baseline": "vanilla"}, "hold none for the baseline vanilla"),
-        ({"group_size": 2, "batch_size": 3, "population": 2}, "it can be at most the population"),
+        ("advice", {"budget": 1}, "budget is 1: it must be a whole number of at least 2"),
+        ("advice", {"budget": 10**13}, r"pays for 1e\+13 outputs: it may be at most 1e\+12"),
+        ("advice", {"budget": 10**400, "output_cost": 1}, "budget holds inf"),
+        ("advice", {"prompt_cost": -1}, "prompt cost is -1.0: it must be at least 0"),
+        ("advice", {"prompt_cost": math.inf}, "prompt cost holds inf"),
+        ("advice", {"prompt_cost": 1e300}, r"at most that of 1e\+12 outputs, 1 each"),
+        ("advice", {"output_cost": 0}, "output cost is 0.0: it must be positive"),
+        ("advice", {"budget": -3, "output_cost": 1}, "budget is -3.0: it must be positive"),
+        ("advice", {"budget": 1e300, "output_cost": 1e-300}, "pays for inf outputs"),
+        ("advice", {"budget": 5, "prompt_cost": 4}, "5: one prompt with two outputs costs 6"),
+        ("advice", {"budget": 1, "output_cost": 1}, "1: one prompt with two outputs costs 2"),
+        ("advice", {"population": 0}, "population is 0"),
+        ("curve", {"group_size": 1}, "group size is 1.0: leave-one-out needs more than 1"),
+        ("curve", {"group_size": 0.5, "baseline": "oracle"}, "0.5: it must be at least 1"),
+        ("curve", {"group_size": [2, math.nan]}, "group size holds nan"),
+        ("curve", {"batch_size": 0}, "batch size is 0.0: it must be positive"),
+        ("curve", {"baseline": "critic"}, "baseline 'critic' has no curve"),
+        ("curve", {"baseline": "vanilla"}, "hold none for the baseline vanilla"),
+        ("curve", {"batch_size": 3, "population": 2}, "it can be at most the population"),
+        ("constants", {"c1": -1e-9}, "c1"),
+        ("constants", {"c3": math.nan}, "c3"),
+        ("constants", {"vanilla": -1.0}, "vanilla"),
+        ("least", {"budget": 0}, r"budget is 0\.0"),
+        ("optimum", {"population": 4}, "given together"),
+        ("optimum", {"budget": 64}, "given together"),
+        ("gap", {"c": 2.5}, r"c is 2.5: it must exceed 1/\(2λ\) = 2.5"),
+        ("gap", {"c": -3}, "c is -3.0: it must be positive"),
+        ("gap", {"curvatures": [0.0, 1.0]}, "curvatures hold 0.0: all must be positive"),
+        ("gap", {"curvatures": [-0.2, -1.0]}, "curvatures hold -1.0"),
+        ("gap", {"curvatures": [0.2]}, r"first has shape \(2, 2\): it must be \(1, 1\)"),
+        ("gap", {"third": [1.0, 8.0]}, "third has shape"),
+        ("gap", {"first": [[-1.0, 0.0], [0.0, 1.0]]}, "first has -1.0 on its diagonal"),
+        ("parts", {"moments": moments_of(0.1, 1.0, 1.0)}, "traces only"),
+        ("parts", {"basis": np.eye(2)}, r"basis has 2 rows: .* \(6\)"),
     ],
 )
-def test_curves_refuse(arguments, message):
+def test_refused(name, changes, message):
+    function, good = GOOD[name]
     with pytest.raises(InputError, match=message):
-        MseConstants(0.1, 1.0, 2.0).mse(**arguments)
-
-
-def test_constants_and_optima_refuse():
-    for bad in ({"c1": -1e-9}, {"c3": math.nan}, {"vanilla": -1.0}):
-        with pytest.raises(InputError, match=next(iter(bad))):
-            MseConstants(**({"c1": 0.1, "c2": 1.0, "c3": 2.0} | bad))
-    c = MseConstants(0.1, 1.0, 2.0)
-    with pytest.raises(InputError, match=r"budget is 0\.0"):
-        c.least_mse(0)
-    for half in ({"population": 4}, {"budget": 64}):
-        with pytest.raises(InputError, match="given together"):
-            optimal_group_size(c, **half)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"c": 2.5}, r"c is 2.5: it must exceed 1/\(2λ\) = 2.5"),
-        ({"c": -3}, "c is -3.0: it must be positive"),
-        ({"curvatures": [0.0, 1.0]}, "curvatures hold 0.0: all must be positive"),
-        ({"curvatures": [-0.2, -1.0]}, "curvatures hold -1.0"),
-        ({"curvatures": [0.2]}, r"first has shape \(2, 2\): it must be \(1, 1\)"),
-        ({"third": [1.0, 8.0]}, "third has shape"),
-        ({"first": [[-1.0, 0.0], [0.0, 1.0]]}, "first has -1.0 on its diagonal"),
-    ],
-)
-def test_the_gaps_optimum_refuses(change, message):
-    good = {"first": np.eye(2), "third": np.eye(2), "curvatures": [0.2, 1.0], "c": 3.0}
-    with pytest.raises(InputError, match=message):
-        gap_group_size(**(good | change))
-
-
-def test_parts_refuse():
-    with pytest.raises(InputError, match="traces only"):
-        covariance_parts(moments_of(0.1, 1.0, 1.0))
-    with pytest.raises(InputError, match=r"basis has 2 rows: .* \(6\)"):
-        covariance_parts(EXAMPLE.moments(), np.eye(2))
+        function(**(good | changes))
 
 
 # ------------------------------------------------------------------- planted errors

@@ -206,8 +206,7 @@ def test_second_moments_are_those_of_simulated_runs(gaussian):
     assert abs(off) < 4 * gaps.std() / np.sqrt(RUNS)
 
 
-def distances():
-    """Distances of simulated gaps, from the law and from rivals."""
+def test_gaps_of_simulated_runs_follow_the_law_and_no_rival():
     gaps = 0.5 * simulated(True, np.zeros(2)) ** 2 @ BENDS
     weights = finite_weights(BENDS, NOISE, RATES)
     exponents = 6.0 * BENDS
@@ -225,11 +224,7 @@ def distances():
             np.linalg.eigvalsh(finite_covariance(BENDS, NOISE, RATES)) / 2
         ),
     }
-    return {name: stats.kstest(gaps, law.cdf).statistic for name, law in laws.items()}
-
-
-def test_gaps_of_simulated_runs_follow_the_law_and_no_rival():
-    found = distances()
+    found = {name: stats.kstest(gaps, law.cdf).statistic for name, law in laws.items()}
     assert found.pop("true") < DKW
     assert min(found.values()) > 2 * DKW, found
 

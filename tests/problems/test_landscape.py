@@ -40,7 +40,7 @@ def ratios(gradient, gap, away):
 
 
 def brute(problem, region):
-    """The four constants on a dense polar or linear grid of the ball, from J and differences alone."""
+    """The four constants on a dense polar or linear grid of the ball, from the derivatives of J."""
     frame = problem.identifiable
     if frame.shape[1] == 1:
         points = region.radius * np.linspace(-1, 1, 4001)[:, None]
@@ -51,27 +51,10 @@ def brute(problem, region):
     theta = region.centre + points @ frame.T
     away = (theta - problem.maximiser) @ frame
     far = np.linalg.norm(away, axis=1)
-    theta, away, far = theta[far > 1e-3], away[far > 1e-3], far[far > 1e-3]
-    step = 1e-4
-
-    def returned(t):
-        return problem.objective(t)
-
-    gradient = np.stack(
-        [(returned(theta + step * u) - returned(theta - step * u)) / (2 * step) for u in frame.T],
-        axis=-1,
-    )
-    hessian = np.stack(
-        [
-            (problem.gradient(theta + step * u) - problem.gradient(theta - step * u)) @ frame
-            for u in frame.T
-        ],
-        axis=-1,
-    ) / (2 * step)
-    least = {
-        name: values.min()
-        for name, values in ratios(gradient, problem.maximum - returned(theta), away).items()
-    }
+    theta, away = theta[far > 1e-3], away[far > 1e-3]
+    gradient, hessian = problem.gradient(theta) @ frame, frame.T @ problem.hessian(theta) @ frame
+    quotients = ratios(gradient, problem.gap(theta), away)
+    least = {name: values.min() for name, values in quotients.items()}
     return least | {"smoothness": np.abs(np.linalg.eigvalsh(hessian)).max()}
 
 

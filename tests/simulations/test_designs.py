@@ -5,43 +5,48 @@ from __future__ import annotations
 import itertools
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from simulations import ON_RUNS, STEMS, Suite, claim
+from tests.support.claims import GRADIENTS, told_apart
 from ustat_pg.engines import Training
-from ustat_pg.experiment import Options, Store, run_claims
+from ustat_pg.experiment import LawExcess, Options, Store, run_claims
 from ustat_pg.experiment.measurements import Measurements
 from ustat_pg.problems import SoftmaxBandit, random_problem, save_problem
 from ustat_pg.report import exit_code, remarks, verdict_table
 from ustat_pg.validation import InputError
 
 suite_of = cache(Suite)
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 
 
 @cache
-def claim_of(stem, size="smoke", seed=0):
+def claim_of(stem, size="smoke", seed=0, on="bandit"):
     """A claim, made once."""
-    return claim(stem, suite_of(size, seed))
+    return claim(stem, suite_of(size, seed, on=on))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "seed"), [("smoke", 0), ("smoke", 1), ("smoke", 2**31), ("quick", 31337)]
+    ("on", "size", "seed"),
+    [
+        *(("bandit", "smoke", seed) for seed in (0, 1, 2**31)),
+        ("bandit", "quick", 31337),
+        *(("tokens", "smoke", seed) for seed in range(4)),
+        pytest.param("transformer", "smoke", 0, marks=needs_torch),
+    ],
 )
-def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, size):
-    for stem in STEMS:
-        built = claim_of(stem, size, seed)
+def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(on, size, seed):
+    for stem in STEMS if on == "bandit" else GRADIENTS:
+        built = claim_of(stem, size, seed, on)
         for rival, origin in itertools.product(built.rivals, ("made-up", "generated")):
-            heard = [
-                check
-                for check in built.checks
-                if check.origin == origin
-                and rival in check.statement.rivals
-                and check.statement.distinguishable(rival)
-            ]
-            assert heard, (stem, rival, origin)
+            assert told_apart(built.checks, rival, origin), (stem, rival, origin)
+        if on != "bandit":
+            assert {check.origin for check in built.checks} == {"made-up", "generated"}
+            assert built.rivals == claim_of(stem).rivals
 
 
 def test_rivals_of_the_identity_are_told_apart_where_there_are_too_many_groups_to_list():
@@ -77,20 +82,55 @@ def test_every_claim_has_made_up_generated_and_real_problems(stem):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stem", STEMS)
-def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
-    def cells(seed: int, origin: str) -> set[str]:
+@pytest.mark.parametrize(
+    ("on", "stem"),
+    [*(("bandit", stem) for stem in STEMS), *(("tokens", stem) for stem in GRADIENTS)],
+)
+def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(on, stem):
+    def cells(built, origin: str) -> set[str]:
         return {
             cell.name
-            for check in claim_of(stem, seed=seed).checks
+            for check in built.checks
             if check.origin == origin
             for cell in check.functional.cells
             # At the optimum bends show in no gradient: the same cell whatever they are.
             if stem != "optimal_policy" or isinstance(cell, Training)
         }
 
-    assert cells(0, "made-up") == cells(1, "made-up")
-    assert not cells(0, "generated") & cells(1, "generated")
+    first, other = (claim_of(stem, "smoke", seed, on) for seed in (0, 1))
+    if on != "bandit":
+        # Made anew, and not taken from what was made before.
+        again = claim(stem, Suite("smoke", 0, on=on))
+        assert [check.name for check in again.checks] == [check.name for check in first.checks]
+        assert cells(again, "generated") == cells(first, "generated")
+    assert cells(first, "made-up") == cells(other, "made-up")
+    assert not cells(first, "generated") & cells(other, "generated")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("on", "seed", "stems"),
+    [
+        *(("bandit", 3, (stem,)) for stem in ("group_size", "oracle_policy", "optimal_policy")),
+        ("tokens", 0, GRADIENTS),
+        pytest.param("transformer", 0, GRADIENTS, marks=needs_torch),
+    ],
+)
+def test_enumeration_confirms_and_refutes_every_rival(on, seed, stems, tmp_path):
+    built = [claim_of(stem, seed=seed, on=on) for stem in stems]
+    run = run_claims(built, Options("smoke", "exact", seed=seed), Store(tmp_path))
+    for design, result in zip(built, run.claims, strict=True):
+        for asked, check in zip(design.checks, result.checks, strict=True):
+            assert check.exact is None or check.exact.verdict == "CONFIRMED", check.name
+            if result.stem in ("oracle_policy", "optimal_policy"):
+                # An order of two laws is compared by simulation.
+                assert (check.exact is None) == isinstance(asked.functional, LawExcess)
+        assert result.stem == "optimal_policy" or result.verdict == "CONFIRMED"
+        assert {rival.name for rival in result.rivals} == set(design.rivals)
+        for rival in result.rivals:
+            assert rival.exact == "REFUTED"
+            origins = {by["exact"] for name, by in rival.origins.items() if name != "real"}
+            assert origins == {"REFUTED"}
 
 
 def test_a_pilot_measures_what_checks_ask():
@@ -141,7 +181,7 @@ DEGENERATE = {
 
 
 @pytest.mark.parametrize("name", DEGENERATE)
-def test_no_problem_of_a_users_own_refutes_a_true_result(name, tmp_path, monkeypatch):
+def test_no_problem_of_a_users_own_refutes_a_true_result(name, tmp_path):
     # Enumeration is what rounding would refute; simulation adds draws, not cases.
     suite = Suite("smoke", user=DEGENERATE[name])
     run = run_claims(

@@ -6,16 +6,20 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from simulations import ON_LANGUAGE_MODELS, ON_RUNS, STEMS, Suite
+from simulations import ON_LANGUAGE_MODELS, ON_RUNS, STEMS, Suite, minibatch
 from simulations.__main__ import main
-from tests.support.kills import ROOT, blocks, claims_in, kill_in_mid_run
+from tests.support.claims import GRADIENTS
+from tests.support.commands import ROOT, python
+from tests.support.kills import blocks, claims_in, kill_in_mid_run
 from tests.support.readme import printed_table, verdict_table
 from ustat_pg.experiment import Options, load_results, options
 from ustat_pg.experiment.options import BUDGETS
@@ -48,20 +52,12 @@ def test_workers_change_no_byte_and_progress_is_shown_on_a_terminals_stderr_alon
     ) as process:  # fmt: skip
         os.close(writer)
         shown = b""
-        while True:
-            try:
-                piece = os.read(reader, 4096)
-            except OSError:  # what Linux says at a terminal's end
-                break
-            if not piece:
-                break
-            shown += piece
+        with contextlib.suppress(OSError):  # what Linux says at a terminal's end
+            while piece := os.read(reader, 4096):
+                shown += piece
         out = process.stdout.read()
     os.close(reader)
-    text = shown.decode()
-    assert "enumerate" in text
-    assert "simulate" in text
-    assert "left" in text
+    assert all(word in shown.decode() for word in ("enumerate", "simulate", "left"))
     assert "enumerate" not in out.splitlines()[0]
     assert out.startswith("result")
     assert claims_in((tmp_path / "verdicts.json").read_text()) == whole[0]
@@ -72,10 +68,8 @@ def test_three_kills_change_no_byte_and_keep_finished_blocks(whole, tmp_path):
     claims, count = whole
     words = [*COMMAND, "--workers", "2", "--json", "--out", str(tmp_path)]
     kills = signal.SIGKILL, signal.SIGINT, signal.SIGTERM
-    kill_in_mid_run(words, tmp_path, count // 5, count, kills)
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = kill_in_mid_run(words, tmp_path, count // 5, count, kills)
     assert claims_in(done.stdout) == claims
-    assert not list((tmp_path / "blocks").glob("*.damaged"))
 
 
 @pytest.fixture(scope="module")
@@ -132,73 +126,110 @@ def test_another_seed_confirms_too(tmp_path):
     assert (frame["verdict"] == "CONFIRMED").all()
 
 
-@pytest.fixture
-def example(tmp_path):
-    path = tmp_path / "problem.json"
-    path.write_text(json.dumps(example_problem()))
-    return str(path)
-
-
-def test_the_users_own_problem(example, tmp_path, capsys):
-    code = main(["verify", "mse", "minibatch", "--size", "smoke", "--problem", example, "--json",
-                 "--out", str(tmp_path / "out")])  # fmt: skip
-    data = json.loads(capsys.readouterr().out)
-    assert code in (0, 3)
-    for entry in data["claims"]:
+def rivals_on(problem, stems, folder, capsys):
+    """The claims on a problem of one's own, none refuted, and the verdicts on the last one's rivals."""
+    path = folder / "problem.json"
+    path.write_text(json.dumps(problem))
+    words = ["--size", "smoke", "--problem", str(path), "--json", "--out", str(folder / "out")]
+    assert main(["verify", *stems, *words]) in (0, 3)
+    claims = json.loads(capsys.readouterr().out)["claims"]
+    for entry in claims:
         assert entry["verdict"] != "REFUTED"
         assert {check["origin"] for check in entry["checks"]} == {"user"}
-    rivals = {r["name"]: r["verdict"] for r in data["claims"][1]["rivals"]}
+    return {rival["name"]: rival["verdict"] for rival in claims[-1]["rivals"]}
+
+
+def test_the_users_own_problem(tmp_path, capsys):
+    rivals = rivals_on(example_problem(), ("mse", "minibatch"), tmp_path, capsys)
     # Its contexts are not equally likely, so that there is no design without replacement.
     assert rivals["(N-B)/N for (N-B)/(N-1)"] == "NOT TESTED"
     assert rivals["no prompt term"] == "REFUTED"
 
 
 def test_rivals_that_coincide_on_the_users_problem_are_said_to(tmp_path, capsys):
-    data = example_problem()
-    data["reward_values"] = [[[1.0, 1.0]] * 3] * 2
-    path = tmp_path / "flat.json"
-    path.write_text(json.dumps(data))
-    code = main(["verify", "mse", "--size", "smoke", "--problem", str(path), "--json",
-                 "--out", str(tmp_path / "out")])  # fmt: skip
-    (entry,) = json.loads(capsys.readouterr().out)["claims"]
-    assert code == 0
-    verdicts = {rival["name"]: rival["verdict"] for rival in entry["rivals"]}
+    flat = example_problem() | {"reward_values": [[[1.0, 1.0]] * 3] * 2}
+    verdicts = rivals_on(flat, ("mse",), tmp_path, capsys)
     # With equal rewards grpo has no error: only E z² still says something else.
     assert verdicts.pop("sigma2 replaced by E z^2") == "REFUTED"
     assert verdicts.pop("explicit bound: a quarter of it") == "NOT TESTED"
     assert set(verdicts.values()) == {"NOT DISTINGUISHABLE"}
 
 
+NO_OPTIMUM = "limit_law needs a problem with an interior"
+NO_ENGINE = "suboptimality ... an engine that simulates"
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
+
+
+GRPO = "mse 'skewed G=2: grpo'"
+IDENTITY = "ustatistic 'skewed G=2: grpo = U-statistic'"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["verify", "nothing"], "claim 'nothing' is unknown"),
-        (["verify", "--seed", "-1"], "seed is -1"),
-        (["verify", "--workers", "0"], "workers is 0"),
-        (["verify", "--problem", "/nowhere.json"], "/nowhere.json: No such file"),
-        (["verify", "mse", "--out", "/proc/nowhere"], "results cannot be written here"),
+        ("verify nothing", "claim 'nothing' is unknown"),
+        ("verify --seed -1", "seed is -1"),
+        ("verify --workers 0", "workers is 0"),
+        ("verify --problem /nowhere.json", "/nowhere.json: No such file"),
+        ("verify mse --out /proc/nowhere", "results cannot be written here"),
+        ("check nothing x", "claim 'nothing' is unknown: choose of ustatistic"),
+        ("check mse 'skewd G=2: grpo'", "check of mse 'skewd G=2: grpo' is unknown; the nearest"),
+        ("check mse 'skewd G=2: grpo'", "'skewed G=2: grpo'"),
+        (f"check {GRPO} --refute 'no second order'", "'no second-order term'"),
+        (f"check {GRPO} --replications many", "replications are 'many'"),
+        (f"check {GRPO} --replications 1", "replications is 1"),
+        (f"check {GRPO} --replications 4,4", "has 1 cell; give one number"),
+        (f"check {IDENTITY} --replications 4,4", "has 1 cell"),
+        (f"check {IDENTITY} --refute V-stat", "'V-statistic'"),
+        (f"check {GRPO} --problem /nowhere.json", "/nowhere.json: No such file"),
+        # Problems of tokens.
+        ("verify limit_law --on tokens", NO_OPTIMUM),
+        *(("verify limit_law --on tokens", stem) for stem in GRADIENTS),
+        ("check limit_law x --on tokens", NO_OPTIMUM),
+        ("verify nothing --on tokens", "claim 'nothing' is unknown"),
+        ("check mse nothing --on tokens", "check of mse 'nothing' is unknown"),
+        ("verify suboptimality --on tokens --engine exact", NO_ENGINE),
+        pytest.param(
+            "verify suboptimality --on transformer --engine exact", NO_ENGINE, marks=needs_torch
+        ),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_2(words, message, refused):
-    assert message in refused(words)
+    said = refused([*shlex.split(words), *(["--size", "smoke"] if "check" in words else [])])
+    assert all(part in said for part in message.split(" ... "))
+    assert message != NO_OPTIMUM or "oracle_policy" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--dask tcp://a:1 --mpi", "not allowed with argument"),
+        ("--mpi --workers 2", "not allowed with argument"),
+        ("--workers 1 --dask tcp://a:1", "not allowed with argument"),
+        ("--on atari", "invalid choice: 'atari'"),
+    ],
+)
+def test_options_that_do_not_go_together_or_do_not_exist_are_usage_errors(words, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["verify", *words.split()])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
-    import simulations.minibatch as module
-
-    true = module.gradient_mse
-
-    def wrong(moments, *arguments, **keywords):
-        prediction = true(moments, *arguments, **keywords)
-        return type(prediction)(**{**vars(prediction), "mse": prediction.mse * 1.2})
-
-    monkeypatch.setattr(module, "gradient_mse", wrong)
-    monkeypatch.setattr(options, "LARGEST_BLOCK", 8192)
     words = ["verify", "minibatch", "--size", "smoke", "--out"]
-    assert main([*words, str(tmp_path / "a")]) == 1
+    with monkeypatch.context() as patch:
+        true = minibatch.gradient_mse
+
+        def wrong(moments, *arguments, **keywords):
+            prediction = true(moments, *arguments, **keywords)
+            return type(prediction)(**{**vars(prediction), "mse": prediction.mse * 1.2})
+
+        patch.setattr(minibatch, "gradient_mse", wrong)
+        patch.setattr(options, "LARGEST_BLOCK", 8192)
+        assert main([*words, str(tmp_path / "a")]) == 1
     assert "REFUTED by exact" in capsys.readouterr().out
-    monkeypatch.setattr(module, "gradient_mse", true)
     monkeypatch.setitem(BUDGETS, "smoke", 2)
     monkeypatch.setattr(options, "LARGEST_BLOCK", 64)
     assert main([*words, str(tmp_path / "b")]) == 3
@@ -207,11 +238,12 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
 
 def test_list_and_plan(tmp_path, capsys):
     assert main(["list"]) == 0
-    text = capsys.readouterr().out
-    assert text.count("verified") == len(STEMS) + len(ON_LANGUAGE_MODELS)
-    assert main(["plan", "mse", "--size", "smoke", "--out", str(tmp_path)]) == 0
+    listed = capsys.readouterr().out.count("verified")
+    assert listed == len(STEMS) + len(ON_LANGUAGE_MODELS)
+    words = ["plan", "mse", "--size", "smoke", "--out", str(tmp_path)]
+    assert main(words) == 0
     assert "alpha a check" in capsys.readouterr().out
-    assert main(["plan", "mse", "--size", "smoke", "--out", str(tmp_path), "--json"]) == 0
+    assert main([*words, "--json"]) == 0
     (plan,) = json.loads(capsys.readouterr().out)
     assert max(plan["needed"].values()) <= Options("smoke").budget
 
@@ -227,9 +259,8 @@ def test_a_quick_claim_stays_below_a_gigabyte(tmp_path):
         f"code = main(['verify', 'oracle', '--out', {str(tmp_path)!r}]);"
         "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]); sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = python(code)
+    assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) < 1_000_000
 
 

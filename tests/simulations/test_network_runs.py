@@ -19,6 +19,7 @@ from simulations.networks.optimality import TRAINED
 from simulations.networks.suboptimality import FREE, SHRUNK, SUM
 from simulations.networks.suboptimality import RIVALS as STEP_RIVALS
 from simulations.problems.tokens import initial, tasks
+from tests.support.claims import told_apart
 from tests.support.mutants import mutated_function
 from ustat_pg.engines import Estimator, Gap, MomentSums
 from ustat_pg.engines.networks.cell import NetworkTraining
@@ -32,6 +33,8 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not i
 SLOW_TORCH = (needs_torch, pytest.mark.slow)
 ON = ["tokens", pytest.param("transformer", marks=SLOW_TORCH)]
 GRPO, GROUP_MEAN = Estimator("grpo"), Estimator("group-mean")
+PACES = {"grpo": 1.0, "group-mean": 0.5}
+"""With the own reward in the mean a step of two outputs is half as long."""
 
 
 @lru_cache
@@ -69,17 +72,15 @@ def slope(problem, policy, theta, step=1e-5):
 
 def constants(bandit):
     """c₁, c₂ and c₃ by hand: between prompts, of the first order, of pairs."""
+    policy = bandit.policy
     gradients = np.array(
-        [
-            (bandit.policy.probs[x] * bandit.mean_rewards[x]) @ bandit.policy.scores(x)
-            for x in range(bandit.contexts)
-        ]
+        [(policy.probs[x] * z) @ policy.scores(x) for x, z in enumerate(bandit.mean_rewards)]
     )
     mean = bandit.context_probs @ gradients
     c1 = bandit.context_probs @ ((gradients - mean) ** 2).sum(axis=1)
     c2 = c3 = 0.0
     for x, rho in enumerate(bandit.context_probs):
-        probs, norms = bandit.policy.probs[x], bandit.policy.squared_norms[x]
+        probs, norms = policy.probs[x], policy.squared_norms[x]
         off = bandit.mean_rewards[x] - probs @ bandit.mean_rewards[x]
         square = gradients[x] @ gradients[x]
         c2 += rho * (probs @ (norms * off**2) - square)
@@ -97,19 +98,14 @@ def test_the_rate_gains_half_of_the_gap_at_the_first_pace():
     assert learner.rate == float(f"{learner.rate:.2g}")
 
 
-def test_exact_ascent_is_gradient_ascent_on_the_return():
+def test_exact_ascent_is_gradient_ascent_on_the_return_with_its_gaps_and_pl():
     learner, theta = learner_of(), learner_of().policy.theta
     found = learner.ascent(2.0, 3)
     assert len(found) == 4
     for bandit in found:
-        assert bandit.objective() == pytest.approx(
-            objective(learner.problem, learner.policy, theta), abs=1e-8
-        )
+        expected = objective(learner.problem, learner.policy, theta)
+        assert bandit.objective() == pytest.approx(expected, abs=1e-8)
         theta = theta + 2.0 * slope(learner.problem, learner.policy, theta)
-
-
-def test_gaps_and_pl_along_the_path():
-    learner = learner_of()
     assert len(learner.path) == len(learner.gaps) == len(learner.pl) == LONG + 1
     assert (np.diff(learner.gaps) < 0).all(), "exact ascent in small steps never loses"
     for step in (0, 7, LONG):
@@ -139,17 +135,16 @@ def test_the_device_of_the_suite_reaches_the_runs(device):
     assert large(suite).device == device
 
 
+def parameters(found):
+    return [(s.name, s.policy.theta.tolist(), s.rate) for s in found]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_learners_are_a_function_of_the_seed(seed):
     found = []
     for own in (seed, seed, seed + 1):
         learners.cache_clear()
-        found.append(
-            [
-                (s.name, s.policy.theta.tolist(), s.rate)
-                for s in learners(Suite("smoke", own, on="tokens"))
-            ]
-        )
+        found.append(parameters(learners(Suite("smoke", own, on="tokens"))))
     first, again, other = found
     assert first == again
     assert first[0] == other[0], "the made-up one is always the same"
@@ -175,7 +170,7 @@ def test_learners_are_mostly_wrong_and_nowhere_hopeless(on, seed):
 def test_a_larger_suite_has_more_of_them():
     small, more = (learners(Suite(size, 3, on="tokens")) for size in ("smoke", "quick"))
     assert [learner.origin for learner in more] == ["made-up", "generated", "generated"]
-    assert [s.policy.theta.tolist() for s in more[:2]] == [s.policy.theta.tolist() for s in small]
+    assert parameters(more[:2]) == parameters(small)
 
 
 # One step.
@@ -206,65 +201,60 @@ def differenced(learner, step=1e-5):
 
 
 @lru_cache
-def brute(on, baseline):
-    """Scores of a prefix policy are differenced; a transformer has too many parameters for that."""
+def brute(on):
+    """The mean gap after a long step, by baseline.
+
+    Scores of a prefix policy are differenced; a transformer has too many parameters for that.
+    """
     learner = learner_of(on)
     if on == "tokens":
         scores = differenced(learner)
     else:
         scores = [learner.policy.scores(x) for x in range(learner.problem.contexts)]
-    return enumerated(learner, 20 * learner.rate, baseline, scores)
+    return {name: enumerated(learner, 20 * learner.rate, name, scores) for name in PACES}
+
+
+def after_one_step(on, step=Learner.after_one_step):
+    """The same as the learner says it."""
+    learner = learner_of(on)
+    return {name: step(learner, 20 * learner.rate, pace) for name, pace in PACES.items()}
 
 
 @pytest.mark.parametrize("on", ON)
 def test_the_gap_after_one_step_is_that_of_all_pairs_in_their_order(on):
-    learner, paces = learner_of(on), {"grpo": 1.0, "group-mean": 0.5}
-    for baseline, pace in paces.items():
-        found = learner.after_one_step(20 * learner.rate, pace)
-        assert found == pytest.approx(brute(on, baseline), rel=1e-8)
+    assert after_one_step(on) == pytest.approx(brute(on), rel=1e-8)
     # The two differ by a million times that.
-    assert abs(brute(on, "grpo") / brute(on, "group-mean") - 1) > 1e-2
+    assert abs(brute(on)["grpo"] / brute(on)["group-mean"] - 1) > 1e-2
 
 
+PAIRS, STEP = one_step_gap, Learner.after_one_step
 WRONG = [
-    ("(1 + (i < j))", "1"),
-    ("(1 + (i < j))", "2"),
-    ("range(i, len", "range(i + 1, len"),
-    ("(values[i] - values[j]) / 2", "(values[i] - values[j])"),
-    ("rows[i] - rows[j]", "rows[i] + rows[j]"),
-    ("share * probs", "probs"),
-    ("probs[i] * probs[j]", "probs[i] * probs[i]"),
+    (PAIRS, "(1 + (i < j))", "1"),
+    (PAIRS, "(1 + (i < j))", "2"),
+    (PAIRS, "range(i, len", "range(i + 1, len"),
+    (PAIRS, "(values[i] - values[j]) / 2", "(values[i] - values[j])"),
+    (PAIRS, "share * probs", "probs"),
+    (PAIRS, "probs[i] * probs[j]", "probs[i] * probs[i]"),
+    (STEP, "rate * pace * estimate", "rate * estimate / pace"),
+    (STEP, "policy.scores(x)", "policy.scores(0)"),
 ]
+SIGN = (PAIRS, "rows[i] - rows[j]", "rows[i] + rows[j]")
 
 
 @pytest.mark.parametrize(
-    ("on", "old", "new"),
+    ("on", "function", "old", "new"),
     [
-        *(("tokens", *change) for change in WRONG),
+        *(("tokens", *change) for change in (*WRONG, SIGN)),
         # The same lines, on scores of another kind.
-        pytest.param("transformer", *WRONG[4], marks=SLOW_TORCH),
+        pytest.param("transformer", *SIGN, marks=SLOW_TORCH),
     ],
 )
-def test_a_wrong_enumeration_is_refused(on, old, new, monkeypatch):
-    monkeypatch.setattr(module, "one_step_gap", mutated_function(one_step_gap, old, new))
-    learner = learner_of(on)
-    found = [learner.after_one_step(20 * learner.rate, pace) for pace in (1.0, 0.5)]
-    true = [brute(on, baseline) for baseline in ("grpo", "group-mean")]
-    assert found != pytest.approx(true, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("rate * pace * estimate", "rate * estimate / pace"),
-        ("policy.scores(x)", "policy.scores(0)"),
-    ],
-)
-def test_a_wrong_step_is_refused(old, new):
-    wrong, learner = mutated_function(Learner.after_one_step, old, new), learner_of("tokens")
-    found = [wrong(learner, 20 * learner.rate, pace) for pace in (1.0, 0.5)]
-    true = [brute("tokens", baseline) for baseline in ("grpo", "group-mean")]
-    assert found != pytest.approx(true, rel=1e-3)
+def test_a_wrong_enumeration_and_a_wrong_step_are_refused(on, function, old, new, monkeypatch):
+    wrong = mutated_function(function, old, new)
+    if function is PAIRS:
+        monkeypatch.setattr(module, "one_step_gap", wrong)
+    found = after_one_step(on, STEP if function is PAIRS else wrong)
+    assert found != pytest.approx(brute(on), rel=1e-3)
 
 
 @pytest.mark.parametrize("on", ON)
@@ -293,9 +283,13 @@ def test_small_steps_gain_what_the_slope_says():
     assert start - learner.without_noise(rate) == pytest.approx(gained, rel=1e-3)
 
 
+def middle(region):
+    return (region.low + region.high) / 2
+
+
 @pytest.mark.parametrize("on", ON)
 def test_one_step_is_checked_against_its_enumeration(on):
-    learner = learner_of(on)
+    learner, known = learner_of(on), brute(on)
     grpo, group_mean = (check for check in checks_of(0, on) if check.origin == "made-up")
     (cell,) = grpo.functional.cells
     assert isinstance(cell, NetworkTraining)
@@ -305,26 +299,20 @@ def test_one_step_is_checked_against_its_enumeration(on):
     assert cell.policy is learner.policy
     # Both estimators are asked of the same runs.
     assert group_mean.functional.cells == grpo.functional.cells
-    assert grpo.functional.quantities == (Gap(GRPO, 1),)
-    assert group_mean.functional.quantities == (Gap(GROUP_MEAN, 1),)
-    assert grpo.statement.prediction == pytest.approx(brute(on, "grpo"), rel=1e-8)
-    assert group_mean.statement.prediction == pytest.approx(brute(on, "group-mean"), rel=1e-8)
-    for check in (grpo, group_mean):
-        assert (check.statement.region.low, check.statement.region.high) == pytest.approx(
-            (check.statement.prediction,) * 2
-        )
+    for check, estimator in ((grpo, GRPO), (group_mean, GROUP_MEAN)):
+        says = check.statement
+        assert check.functional.quantities == (Gap(estimator, 1),)
+        assert says.prediction == pytest.approx(known[estimator.baseline], rel=1e-8)
+        assert (says.region.low, says.region.high) == pytest.approx((says.prediction,) * 2)
     # Without the own reward left out the step is half; as a sum it is twice.
-    values = {
-        name: (region.low + region.high) / 2 for name, region in grpo.statement.rivals.items()
-    }
-    assert values == {
-        SHRUNK: pytest.approx(brute(on, "group-mean"), rel=1e-8),
+    assert {name: middle(region) for name, region in grpo.statement.rivals.items()} == {
+        SHRUNK: pytest.approx(known["group-mean"], rel=1e-8),
         SUM: pytest.approx(learner.after_one_step(2 * rate)),
         FREE: pytest.approx(learner.without_noise(rate)),
     }
-    ((name, region),) = group_mean.statement.rivals.items()
-    assert name == SUM
-    assert (region.low + region.high) / 2 == pytest.approx(brute(on, "grpo"), rel=1e-8)
+    assert {name: middle(region) for name, region in group_mean.statement.rivals.items()} == {
+        SUM: pytest.approx(known["grpo"], rel=1e-8)
+    }
 
 
 @pytest.mark.parametrize(
@@ -332,28 +320,17 @@ def test_one_step_is_checked_against_its_enumeration(on):
     [*(("tokens", n) for n in range(4)), pytest.param("transformer", 0, marks=SLOW_TORCH)],
 )
 def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, on):
-    for checks, rivals in (
-        (checks_of(seed, on), STEP_RIVALS),
-        (tuple(trained(suite_of(seed, on))), TRAINED_RIVALS),
-    ):
+    steps, runs = checks_of(seed, on), tuple(trained(suite_of(seed, on)))
+    for checks, rivals in ((steps, STEP_RIVALS), (runs, TRAINED_RIVALS)):
         # A claim refuses names that occur twice and rivals that are not listed.
         Claim("suboptimality", rivals, checks, rivals)
-        for rival in rivals:
-            heard = {
-                check.origin
-                for check in checks
-                if rival in check.statement.rivals and check.statement.distinguishable(rival)
-            }
+        for rival, origin in product(rivals, ("made-up", "generated")):
+            heard = [check.statement for check in told_apart(checks, rival, origin)]
             # A rival that one ground leaves out leaves its claim INCONCLUSIVE.
-            assert heard == {"made-up", "generated"}, rival
-    # By half a percent of the gap at least, of which the smallest size sees a half.
-    for origin, rival in product(("made-up", "generated"), STEP_RIVALS):
-        apart = max(
-            check.statement.gap(rival) / check.statement.prediction
-            for check in checks_of(seed, on)
-            if check.origin == origin and rival in check.statement.rivals
-        )
-        assert apart > 0.005, (origin, rival)
+            assert heard, (rival, origin)
+            if checks is steps:
+                # By half a percent of the gap at least, of which the smallest size sees a half.
+                assert max(says.gap(rival) / says.prediction for says in heard) > 0.005
 
 
 def test_what_no_enumeration_reaches_is_left_to_simulation():
@@ -386,7 +363,7 @@ def test_one_prompt_a_step_is_compared_with_the_recommended_size():
         assert rates[0] == pytest.approx(30 * learner.rate)
         # log(gap at 16 / gap at 4): positive if the small group is the better one.
         sums = {
-            cell.name: ((Gap(GRPO, 10),), _mean(value))
+            cell.name: ((Gap(GRPO, 10),), MomentSums.exact(np.array([value])))
             for cell, value in zip(check.functional.cells, (0.4, 0.5), strict=True)
         }
         assert check.functional.exact(sums) == pytest.approx(log(0.5 / 0.4))
@@ -395,10 +372,6 @@ def test_one_prompt_a_step_is_compared_with_the_recommended_size():
         region = check.statement.rivals[LARGEST]
         assert (region.low, region.high) == (-inf, 0.0)
         assert check.statement.prediction == pytest.approx(log(1 + EFFECT))
-
-
-def _mean(value):
-    return MomentSums.exact(np.array([value]))
 
 
 # Points of figures.
@@ -422,24 +395,24 @@ def test_points_are_distinct_and_ask_for_steps_that_are_taken(points):
                 assert point.at["group_size"] == quantity.group_size
 
 
+def shows_the_return(point, learner, estimator):
+    """The optimum less the gap of that estimator's runs; returns the runs."""
+    ((quantity, weight),) = point.functional.weights
+    assert quantity == Gap(estimator, point.at["step"])
+    assert (weight, point.functional.constant) == (-1.0, learner.problem.optimum)
+    (cell,) = point.functional.cells
+    return cell
+
+
 def test_trained_points_show_the_return():
     learner, grid = large(suite_of()), GRIDS["tokens"]
     trained = [p for p in group_size.curves(suite_of()) if p.at["panel"] == "trained"]
     asked = {(p.at["budget"], p.at["step"], p.at["group_size"]) for p in trained}
-    assert asked == {
-        (budget, step, size)
-        for budget in grid.budgets
-        for step in grid.steps
-        for size in grid.group_sizes
-    }
+    assert asked == set(product(grid.budgets, grid.steps, grid.group_sizes))
     for point in trained:
         assert isinstance(point.functional, Linear)
-        (cell,) = point.functional.cells
+        cell = shows_the_return(point, learner, GRPO)
         assert cell.group_size * cell.batch_size == point.at["budget"]
-        ((quantity, weight),) = point.functional.weights
-        assert (quantity.estimator, weight, point.functional.constant) == (
-            GRPO, -1.0, learner.problem.optimum
-        )  # fmt: skip
 
 
 def test_predicted_curves_are_those_of_the_three_constants():
@@ -494,16 +467,11 @@ def test_the_map_shows_the_return_that_each_baseline_comes_to():
     shown = [point for point in built if point.at["panel"] == "return"]
     assert {(p.series, p.at["step"]) for p in shown} == set(product(TRAINED, marks))
     assert len(shown) == len(TRAINED) * len(marks)
+    assert all(point.prediction is None for point in shown)
     # All of them on the draws of the same runs.
-    assert len({cell for point in shown for cell in point.functional.cells}) == 1
-    for point in shown:
-        assert point.prediction is None
-        quantity = Gap(Estimator(point.series), point.at["step"])
-        assert point.functional.weights == ((quantity, -1.0),)
-        assert point.functional.constant == learner.problem.optimum
-        (cell,) = point.functional.cells
-        assert (cell.group_size, cell.batch_size) == (4, 16)
-        assert cell.schedule.rates(1)[0] == grid.rate
+    (cell,) = {shows_the_return(point, learner, Estimator(point.series)) for point in shown}
+    assert (cell.group_size, cell.batch_size) == (4, 16)
+    assert cell.schedule.rates(1)[0] == grid.rate
     # What is probed is probed where grpo comes to.
     for point in built:
         if point.at["panel"] != "return":
@@ -518,26 +486,17 @@ def test_probes_of_whole_runs_are_those_of_the_policies_they_come_to():
     policy = initial("tokens", problem, 5)
     training = Learner("small", "made-up", problem, policy, 0.5).runs(4, 8, 3, 0.5, 4)
     probes = (
-        Gap(GRPO, 3),
         Probe(GRPO, 3, "return"),
         Probe(GRPO, 1, "pl"),
         Probe(GRPO, 3, "relative-mse", "grpo", 4),
     )
-    sums = run_task(Block(training, probes, "autograd", 3, 10, 4))
-    theta = training.train(GRPO, (1, 3), seed=3, first=10, replications=4)
-    values = np.array(
-        [
-            [
-                problem.gap(problem.bandit(policy.with_theta(run[1]))),
-                *(
-                    probe.of(problem.bandit(policy.with_theta(run[0 if probe.step == 1 else 1])))
-                    for probe in probes[1:]
-                ),
-            ]
-            for run in theta
-        ]
-    )
-    assert sums.mean == pytest.approx(values.mean(axis=0), rel=1e-10)
+    sums = run_task(Block(training, (Gap(GRPO, 3), *probes), "autograd", 3, 10, 4))
+    values = []
+    for run in training.train(GRPO, (1, 3), seed=3, first=10, replications=4):
+        early, late = (problem.bandit(policy.with_theta(theta)) for theta in run)
+        found = [probe.of(early if probe.step == 1 else late) for probe in probes]
+        values.append([problem.gap(late), *found])
+    assert sums.mean == pytest.approx(np.mean(values, axis=0), rel=1e-10)
     # Return and gap add up to the optimum in every run.
     assert sums.mean[0] + sums.mean[1] == pytest.approx(problem.optimum)
     assert sums.covariance[0, 1] == pytest.approx(-sums.covariance[0, 0], rel=1e-9)

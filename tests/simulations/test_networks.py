@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 
@@ -9,19 +10,14 @@ import numpy as np
 import pytest
 
 from simulations.problems import Suite, tokens
-from simulations.problems.tokens import (
-    drawn,
-    drawn_task,
-    improved,
-    initial,
-    tasks,
-    until,
-)
+from simulations.problems.tokens import drawn, drawn_task, improved, initial, tasks, until
+from tests.support.refusals import refuses
 from ustat_pg.policies import PrefixSoftmax, TabulatedPolicy
 from ustat_pg.problems import TokenBandit, modular_sum
 from ustat_pg.validation import InputError
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
+ON = ["tokens", pytest.param("transformer", marks=needs_torch)]
 
 
 def generator(seed=0):
@@ -88,43 +84,37 @@ def test_a_drawn_problems_hardest_prompt_is_seldom_solved():
 # Policies.
 
 
-def test_initial_policies_follow_their_seed():
+@pytest.mark.parametrize("on", ON)
+def test_initial_policies_follow_their_seed(on):
     problem = tasks()["sums"]
-    one, again, other = (initial("tokens", problem, seed) for seed in (1, 1, 2))
-    assert isinstance(one, PrefixSoftmax)
+    one, again, other = (initial(on, problem, seed) for seed in (1, 1, 2))
     assert np.array_equal(one.theta, again.theta)
     assert not np.array_equal(one.theta, other.theta)
-    flat = initial("tokens", problem, 1, scale=0.1)
-    assert np.abs(flat.theta).max() == pytest.approx(0.1 * np.abs(one.theta).max())
+    if on == "transformer":
+        assert 500 < one.d < 1500
+    else:
+        assert isinstance(one, PrefixSoftmax)
+        flat = initial(on, problem, 1, scale=0.1)
+        assert np.abs(flat.theta).max() == pytest.approx(0.1 * np.abs(one.theta).max())
 
 
-@needs_torch
-def test_transformers_follow_their_seed_and_are_small():
+def test_a_policy_that_is_not_to_be_had_is_refused(monkeypatch):
     problem = tasks()["sums"]
-    one, again, other = (initial("transformer", problem, seed) for seed in (1, 1, 2))
-    assert np.array_equal(one.theta, again.theta)
-    assert not np.array_equal(one.theta, other.theta)
-    assert 500 < one.d < 1500
-
-
-def test_bandits_have_no_policy_over_tokens():
-    with pytest.raises(InputError, match="'bandit' has no policy over tokens"):
-        initial("bandit", tasks()["sums"], 0)
-
-
-def test_without_torch_a_transformer_is_refused_with_the_command(monkeypatch):
+    refuses("'bandit' has no policy over tokens", initial, "bandit", problem, 0)
+    monkeypatch.setattr(tokens, "IMPROVING_STEPS", 20)
+    policy = initial("tokens", problem, 0)
+    refuses("is not reached in 20 steps", improved, problem, policy, 1.0)
     monkeypatch.setattr(tokens, "find_spec", lambda name: None)
-    with pytest.raises(
-        InputError, match=r"transformers need torch: pip install 'ustat_pg\[torch\]'"
-    ):
-        initial("transformer", tasks()["sums"], 0)
-    assert initial("tokens", tasks()["sums"], 0).d > 0
+    said = r"transformers need torch: pip install 'ustat_pg\[torch\]'"
+    refuses(said, initial, "transformer", problem, 0)
+    assert initial("tokens", problem, 0).d > 0
 
 
-@pytest.mark.parametrize("on", ["tokens", pytest.param("transformer", marks=needs_torch)])
+@pytest.mark.parametrize("on", ON)
 def test_a_policy_is_improved_up_to_a_return_and_not_far_beyond(on):
     problem = tasks()["sums"]
     policy = initial(on, problem, 20260311)
+    assert improved(problem, policy, 0.0) is policy, "good enough is left as it is"
     start = problem.bandit(policy).objective()
     better = improved(problem, policy, 0.7)
     reached = problem.bandit(better).objective()
@@ -136,19 +126,6 @@ def test_a_policy_is_improved_up_to_a_return_and_not_far_beyond(on):
     step = first.theta - policy.theta
     assert np.linalg.norm(step) == pytest.approx(0.3, abs=1e-4)
     assert step @ gradient == pytest.approx(0.3 * np.linalg.norm(gradient), rel=1e-4)
-
-
-def test_a_policy_that_is_good_enough_is_left_as_it_is():
-    problem = tasks()["sums"]
-    policy = initial("tokens", problem, 0)
-    assert improved(problem, policy, 0.0) is policy
-
-
-def test_a_return_that_is_not_reached_is_an_error(monkeypatch):
-    monkeypatch.setattr(tokens, "IMPROVING_STEPS", 20)
-    problem = tasks()["sums"]
-    with pytest.raises(InputError, match="is not reached in 20 steps"):
-        improved(problem, initial("tokens", problem, 0), 1.0)
 
 
 # The problems that claims run on.
@@ -167,25 +144,35 @@ def same(one, other):
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_list_is_a_function_of_the_seed(seed):
-    first, again, other = (list(bandits("tokens", 2, s)) for s in (seed, seed, seed + 1))
-    assert len(first) == len(again)
+def same_list(first, again):
     for (name, origin, bandit), (name2, origin2, bandit2) in zip(first, again, strict=True):
         assert (name, origin) == (name2, origin2)
         assert same(bandit, bandit2)
+
+
+def digests(found, wanted):
+    return {name: bandit.digest for name, origin, bandit in found if origin == wanted}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_list_is_a_function_of_the_seed(seed):
+    first, again, other = (list(bandits("tokens", 2, s)) for s in (seed, seed, seed + 1))
+    same_list(first, again)
     assert len({name for name, _, _ in first}) == len(first)
-    fixed = [
-        {name: b.digest for name, origin, b in found if origin == "made-up"}
-        for found in (first, other)
-    ]
-    assert fixed[0] == fixed[1]
-    generated = [
-        {b.digest for _, origin, b in found if origin == "generated"} for found in (first, other)
-    ]
+    assert digests(first, "made-up") == digests(other, "made-up")
+    generated = [set(digests(found, "generated").values()) for found in (first, other)]
     assert not generated[0] & generated[1]
     origins = [origin for _, origin, _ in first]
     assert origins == sorted(origins, key=["made-up", "generated"].index), "made-up ones come first"
+
+
+@needs_torch
+def test_the_list_of_transformers_too():
+    first, again = (list(islice(bandits("transformer", 1, 0), 5)) for _ in range(2))
+    assert first[-1][0] == "sums-trained"
+    same_list(first, again)
+    for _, _, bandit in first:
+        assert bandit.d <= bandit.policy.probs.size
 
 
 def test_more_problems_begin_with_the_same_ones():
@@ -194,21 +181,9 @@ def test_more_problems_begin_with_the_same_ones():
     assert len(many) > len(few) + 3
 
 
-@needs_torch
-def test_the_list_of_transformers_too():
-    first, again = (list(islice(bandits("transformer", 1, 0), 5)) for _ in range(2))
-    assert first[-1][0] == "sums-trained"
-    for (name, origin, bandit), (name2, origin2, bandit2) in zip(first, again, strict=True):
-        assert (name, origin) == (name2, origin2)
-        assert same(bandit, bandit2)
-    for _, _, bandit in first:
-        assert bandit.d <= bandit.policy.probs.size
-
-
 def test_passes_of_the_one_token_problem_are_off_a_half():
-    for name, _, bandit in bandits("tokens", 2, 1):
-        if not name.startswith("one-token"):
-            continue
+    found = [b for name, _, b in bandits("tokens", 2, 1) if name.startswith("one-token")]
+    for bandit in found:
         assert bandit.policy.probs.shape[1] == 2
         for x in range(bandit.contexts):
             assert 0.1 < abs(likely_reward(bandit, x) - 0.5) < 0.25
@@ -247,50 +222,44 @@ def test_a_drawn_problem_is_followed_by_what_its_policy_is_improved_to(seed):
 def test_a_problem_that_is_not_learned_is_drawn_again(monkeypatch):
     own, refused = tokens.improved, []
 
-    def improve(problem, policy, value):
-        if len(refused) < 2:
+    def improve(problem, policy, value, times=2):
+        if len(refused) < times:
             refused.append(policy)
             raise InputError("not reached")
         return own(problem, policy, value)
 
     monkeypatch.setattr(tokens, "improved", improve)
     path = tokens._climbs("tokens", generator(1))
-    assert len(refused) == 2
-    assert len({policy.theta.tobytes() for policy in refused}) == 2
+    assert len({policy.theta.tobytes() for policy in refused}) == len(refused) == 2
     assert all(policy is not start for start in refused for _, policy in path)
     monkeypatch.setattr(tokens, "DRAWS", 3)
     monkeypatch.setattr(tokens, "drawn", lambda on, rng: path[0])
+    monkeypatch.setattr(tokens, "improved", partial(improve, times=np.inf))
     refused.clear()
-
-    def never(problem, policy, value):
-        refused.append(policy)
-        raise InputError("not reached")
-
-    monkeypatch.setattr(tokens, "improved", never)
-    with pytest.raises(InputError, match="no policy that learns among 3: take another seed"):
-        tokens._climbs("tokens", generator(1))
+    said = "no policy that learns among 3: take another seed"
+    refuses(said, tokens._climbs, "tokens", generator(1))
     assert len(refused) == 3
 
 
 def test_until_takes_the_first_of_which_the_property_holds(monkeypatch):
-    problem, count = tasks()["sums"], []
+    problem, drawn = tasks()["sums"], []
 
     def draw():
-        count.append(initial("tokens", problem, seed=len(count)))
-        return problem, count[-1]
+        drawn.append(initial("tokens", problem, seed=len(drawn)))
+        return problem, drawn[-1]
 
     # A property of the bandit that the policy makes of the problem.
     found, policy = until(draw, lambda bandit: bandit.objective() > 0.6)
     assert found is problem
-    assert policy is count[-1]
-    returns = [problem.bandit(own).objective() for own in count]
-    assert len(count) > 1
+    assert policy is drawn[-1]
+    returns = [problem.bandit(own).objective() for own in drawn]
+    assert len(returns) > 1
     assert max(returns[:-1]) <= 0.6 < returns[-1]
     monkeypatch.setattr(tokens, "DRAWS", 7)
-    count.clear()
-    with pytest.raises(InputError, match="no problem of the kind wanted among 7: take another"):
-        until(draw, lambda bandit: False)
-    assert len(count) == 7
+    drawn.clear()
+    said = "no problem of the kind wanted among 7: take another"
+    refuses(said, until, draw, lambda bandit: False)
+    assert len(drawn) == 7
 
 
 @needs_torch
@@ -310,13 +279,11 @@ def test_dense_bandits_keep_their_parameters_and_the_same_moments():
         assert short.digest != dense.digest
 
 
-@pytest.mark.parametrize("size", ["smoke", "quick"])
-def test_suites_take_their_problems_from_here(size):
-    suite = Suite(size, 3, on="tokens")
-    count = {"smoke": 1, "quick": 2}[size]
-    names = [entry.name for entry in suite.stand_ins]
-    assert names == [name for name, _, _ in bandits("tokens", count, 3)]
-    assert {entry.origin for entry in suite.stand_ins} == {"made-up", "generated"}
+@pytest.mark.parametrize(("size", "count"), [("smoke", 1), ("quick", 2)])
+def test_suites_take_their_problems_from_here(size, count):
+    own = Suite(size, 3, on="tokens").stand_ins
+    assert [entry.name for entry in own] == [name for name, _, _ in bandits("tokens", count, 3)]
+    assert {entry.origin for entry in own} == {"made-up", "generated"}
 
 
 def test_a_prompt_with_one_answer_is_seen_to_be_another_problem():

@@ -1,14 +1,52 @@
-"""A claim of two checks that a smoke run settles."""
+"""Small claims that a smoke run settles, and what is asked of any claim and of any run."""
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
+from math import log
+
+import numpy as np
+
 from simulations.problems import Suite, mse_of
-from ustat_pg.checks import equal
-from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import Check, Claim, mean_of
-from ustat_pg.predictions import gradient_mse
+from simulations.problems.landscapes import triple
+from simulations.problems.optima import ball, covariance_of
+from ustat_pg.checks import equal, positive
+from ustat_pg.distributions import WeightedChi2
+from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, GradientCell, Pit, Training
+from ustat_pg.experiment import (
+    Check,
+    Claim,
+    LawDistance,
+    LawExcess,
+    LawShare,
+    Linear,
+    LogSlope,
+    Ratio,
+    mean_of,
+)
+from ustat_pg.predictions import finite_weights, gradient_mse, sup_distance
+from ustat_pg.results import plain
 
 SKEWED = Suite().skewed.problem
+GRADIENTS = ("ustatistic", "mse", "minibatch", "oracle", "optimality")
+"""The claims of the suite that need no run."""
+
+
+def claims_of(run) -> str:
+    """The claims of a run as they are written."""
+    return json.dumps([plain(result) for result in run.claims])
+
+
+def told_apart(checks, rival, origin):
+    """The checks on problems of one origin whose statement tells a rival apart."""
+    return [
+        check
+        for check in checks
+        if check.origin == origin
+        and rival in check.statement.rivals
+        and check.statement.distinguishable(rival)
+    ]
 
 
 def small_claim(truth: float = 1.0, rival: float = 1.5) -> Claim:
@@ -20,3 +58,75 @@ def small_claim(truth: float = 1.0, rival: float = 1.5) -> Claim:
         statement = equal(truth * value, {"other": rival * value}, scale=truth * value)
         checks.append(Check(f"G={size}", "made-up", mean_of(cell, mse_of("grpo")), statement))
     return Claim("mse", ("other",), tuple(checks))
+
+
+# Whole training runs.
+
+GRPO, ORACLE = Estimator("grpo"), Estimator("oracle")
+LANDSCAPE = triple()
+STEPS, EARLY = 50, 25
+SCHEDULE = Decay(2.0 / float(LANDSCAPE.curvatures[0]), 100.0)
+OTHER = "oracle's weights"
+DIGITS = 0.02
+"""Own error of the linear recursion after so few steps."""
+
+
+def training(group_size=2, **changed):
+    """Runs from the optimum, on a ball which makes the range of gaps small."""
+    asked = {"schedule": SCHEDULE, "projection": ball(LANDSCAPE, 1.0)} | changed
+    return Training(LANDSCAPE, group_size, STEPS, **asked)
+
+
+@lru_cache
+def weights(baseline, group_size=2, steps=STEPS):
+    """Weights of the gap's law, by the linear recursion."""
+    noise = covariance_of(LANDSCAPE, baseline, group_size)
+    return tuple(finite_weights(LANDSCAPE.curvatures, noise, SCHEDULE.rates(steps)).tolist())
+
+
+def transform(own, rate):
+    """E exp(-rate gap) of a gap with these weights."""
+    return float(np.prod((1 + 2 * rate * np.array(own)) ** -0.5))
+
+
+def claim_of_runs(factor: float = 1.0, law: float = 1.0) -> Claim:
+    """A check of each kind; weights times ``factor`` in a prediction, ``law`` in a distribution."""
+    runs, own, wrong = training(), weights("grpo"), weights("oracle")
+    early, larger = sum(weights("grpo", 2, EARLY)), sum(weights("grpo", 4))
+    rate = 1 / sum(own)
+    said = tuple(factor * weight for weight in own)
+    pit, against = (Pit(e, STEPS, tuple(law * w for w in own)) for e in (GRPO, ORACLE))
+    apart = sup_distance(WeightedChi2(wrong), WeightedChi2(own))
+    gap = mean_of(runs, Gap(GRPO, STEPS))
+    table = {
+        "transform": (
+            mean_of(runs, GapTransform(GRPO, STEPS, rate)),
+            equal(transform(said, rate), {OTHER: transform(wrong, rate)}, scale=1.0, digits=DIGITS),
+        ),
+        "order": (
+            Linear(runs, ((Gap(GRPO, STEPS), 1.0), (Gap(ORACLE, STEPS), -1.0))),
+            positive(sum(own) - sum(wrong), [OTHER], scale=sum(own)),
+        ),
+        "growth": (
+            Ratio(gap, mean_of(runs, Gap(GRPO, EARLY)), early),
+            equal(sum(said) / early, digits=0.1, relative_margin=0.2),
+        ),
+        "ratio across cells": (
+            LogSlope((0.0, 1.0), (gap, mean_of(training(4), Gap(GRPO, STEPS))), (sum(own), larger)),
+            equal(log(larger / sum(said)), scale=1.0, digits=0.05, relative_margin=0.2),
+        ),
+        "distribution": (
+            LawDistance(runs, pit),
+            equal(0.0, {OTHER: apart}, scale=1.0, relative_margin=0.05, digits=2 * DIGITS),
+        ),
+        "excess": (
+            LawExcess(runs, against, pit),
+            equal(apart, {OTHER: 0.0}, scale=1.0, relative_margin=0.1, digits=2 * DIGITS),
+        ),
+        "share": (
+            LawShare(runs, pit, 0.5),
+            equal(0.5, scale=1.0, relative_margin=0.05, digits=DIGITS),
+        ),
+    }
+    checks = tuple(Check(name, "made-up", *parts) for name, parts in table.items())
+    return Claim("limit_law", (OTHER,), checks)

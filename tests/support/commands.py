@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def out_of(capsys, main, *words) -> str:
@@ -22,6 +27,13 @@ def refusal_of(capsys, main, *words) -> str:
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     return captured.err
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    """A program of the repository's root, run to its end in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=1200
+    )
 
 
 def strict(text):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.commands import ROOT
 
 
 def claims_in(text: str) -> str:
@@ -32,8 +32,10 @@ def interruptible(words: list[str]) -> subprocess.Popen[str]:
 
 def kill_in_mid_run(
     words: list[str], folder: Path, more: int, whole: int, kills: Iterable[int]
-) -> None:
-    """Run a command once for each signal, killed when ``more`` blocks of the ``whole`` are finished."""
+) -> subprocess.CompletedProcess[str]:
+    """Run a command once for each signal, killed when ``more`` blocks of the ``whole`` are finished;
+    then once more, to its end.
+    """
     kept = 0
     for kill in kills:
         process = interruptible(words)
@@ -49,3 +51,6 @@ def kill_in_mid_run(
             assert error == "simulations: interrupted; finished blocks are kept\n"
         kept = blocks(folder)
         assert 0 < kept < whole
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert not list((folder / "blocks").glob("*.damaged"))
+    return done

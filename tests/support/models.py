@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import string
+from dataclasses import replace
 
 import numpy as np
 
@@ -68,6 +70,11 @@ def save_tiny(folder, *, seed=0, characters=CHARACTERS, **config):
     random_model(seed=seed, **settings).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def fresh(language_model):
+    """A copy that may be changed and trained, and that is no longer what its folder holds."""
+    return replace(language_model, model=copy.deepcopy(language_model.model), source="")
 
 
 OUTPUTS = [(1,), *[(first, second) for first in (0, 2, 3) for second in range(4)]]

@@ -120,6 +120,23 @@ _TRANSFORMERS = {
 }
 
 
+def written_out(policy, context):
+    """Log-probabilities and scores of logits φ·θ - ½ β·θ² + an offset, features written out."""
+    contexts, arms = policy.probs.shape
+    if isinstance(policy, TabularSoftmax):
+        features = np.eye(contexts * arms).reshape(contexts, arms, -1)[context]
+    elif isinstance(policy, SharedLinearSoftmax):
+        features = np.kron(np.eye(arms), policy.features[context])
+    else:
+        features = policy.features[context]
+    bends, offset = getattr(policy, "bends", None), getattr(policy, "offset", None)
+    bends = np.zeros_like(features) if bends is None else bends[context]
+    logits = features @ policy.theta - bends @ policy.theta**2 / 2
+    logits += 0.0 if offset is None else offset[context]
+    logs, tangent = logits - np.log(np.exp(logits).sum()), features - bends * policy.theta
+    return logs, tangent - np.exp(logs) @ tangent
+
+
 def own(policy, context):
     """Log-probabilities and scores as the policy says, to be tested by differences."""
     logits = policy.logits[context]
@@ -158,7 +175,7 @@ class Form:
 
 
 FORMS = {
-    **{name: Form(lambda p=p: p, own, slope=1e-7) for name, p in LINEAR.items()},
+    **{name: Form(lambda p=p: p, written_out, slope=1e-7) for name, p in LINEAR.items()},
     **{f"prefix-{name}": Form(lambda p=p: p, brute, slope=1e-8) for name, p in PREFIX.items()},
     **{name: Form(lambda p=p: p, own) for name, p in _tables().items()},
     "tables": Form(lambda: _tables()["tables"], lambda policy, x: own(LINEAR["offset"], x)),

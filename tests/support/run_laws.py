@@ -6,7 +6,6 @@ An engine is compared with ``reference``, whose numbers are loops that can be re
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise
@@ -16,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.support.bends import with_bends
-from tests.support.laws import FAR, LAST
+from tests.support.laws import FAR, LAST, the_same_at_once
 from tests.support.problems import smooth
-from ustat_pg.engines import Ball, Decay, Estimator, NetworkTraining
+from ustat_pg.engines import Ball, Box, Decay, Estimator, NetworkTraining
 from ustat_pg.engines.runs.lanes import FEW_CONTEXTS, LANES
 from ustat_pg.engines.runs.trajectory import Trajectory
 
@@ -75,6 +74,16 @@ LAYOUTS = {
     "many prompts": (40, 3, 2, 2, 2, 7, "iid"),
 }
 """Contexts, arms, d, values of rewards, G, B and the design."""
+
+
+SETS = {
+    "ball": Ball([0.1, 0.0, -0.2], 0.4),
+    "within a span": Ball(
+        [0.1, 0.0, -0.2], 0.4, np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2)[0]
+    ),
+    "box": Box([-0.1, -np.inf, 0.0], [0.3, 0.2, np.inf]),
+}
+"""Of three parameters."""
 
 
 def path(
@@ -152,6 +161,4 @@ def threads_serve_blocks(subject: Subject, trajectory: Trajectory) -> None:
     def block(first: int) -> bytes:
         return subject.run(trajectory, first=first, replications=25).tobytes()
 
-    starts = range(0, 100, 25)
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(block, starts)) == list(map(block, starts))
+    the_same_at_once(block)

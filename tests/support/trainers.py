@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 
-from tests.support.models import output_by_hand
+from tests.support.models import fresh, output_by_hand
 from ustat_pg import estimators
 from ustat_pg.llm.trainers import Training, build_trainer
 
@@ -18,17 +18,6 @@ LONGEST = 6
 def letters(*, completions, **columns):
     """Between 0 and 1, and seldom equal within a group."""
     return [sum(c in "0123456" for c in text) / LONGEST + 0.3 for text in completions]
-
-
-def fresh(language_model):
-    """A copy that may be trained."""
-    return type(language_model)(
-        copy.deepcopy(language_model.model),
-        language_model.tokenizer,
-        language_model.name,
-        language_model.device,
-        language_model.context,
-    )
 
 
 def flat(model):

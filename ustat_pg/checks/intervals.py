@@ -73,9 +73,9 @@ def empirical_bernstein(
 
     Arguments:
         n: sample size, at least 2.
-        mean, variance: of the sample, the variance with divisor n - 1.
+        mean, variance: moments of the sample, the variance with divisor n - 1.
         width: b - a.
-        alpha: in (0, 1).
+        alpha: error rate, in (0, 1).
 
     Raises:
         InputError: alpha outside (0, 1), or a negative variance or width.

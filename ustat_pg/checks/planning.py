@@ -44,9 +44,9 @@ def replications_needed(margin: float, variance: float, width: float, alpha: flo
     least √(2 ln(4/α)) standard errors, 4.6 at α = 1e-4.
 
     Arguments:
-        margin: positive.
-        variance: of one replication, as a pilot estimates it; taken 25% larger.
-        width: of the range of one replication.
+        margin: half-width, positive.
+        variance: variance of one replication, as a pilot estimates it; taken 25% larger.
+        width: length of the range of one replication.
         alpha: the check's false-alarm rate.
 
     >>> n = replications_needed(0.01, 0.25, 1.0, 1e-5)

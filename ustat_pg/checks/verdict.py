@@ -73,7 +73,7 @@ class Statement:
     Arguments:
         prediction: the value expected.
         region: the values that the statement allows.
-        rivals: by name, the values that the rival allows.
+        rivals: values that each rival allows, by its name.
         scale: what rounding and margins are relative to; positive or 0.
         margin: the half-width asked of an interval where no rival asks for a smaller one.
         floor: the rounding error of the quantity itself, whatever the statement's scale.
@@ -194,7 +194,7 @@ def attained(
         bound: the upper bound, positive.
         prediction: the quantity's own value.
         rivals: other bounds by name.
-        ratio: above 1.
+        ratio: number above 1.
 
     Raises:
         InputError: a bound that is not positive and finite, or a ratio of at most 1.

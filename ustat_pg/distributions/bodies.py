@@ -396,7 +396,7 @@ def log_tails(x, top, mean, mu, inverse, gap, count, out):
         top: the greatest weight.
         mean: E Y = ½ Σ mₖ μₖ.
         mu: weights over the greatest, (g,), falling; ``inverse`` 1/μ, ``gap`` 1 - μ.
-        count: how often each occurs, (g,).
+        count: number of times that each occurs, (g,).
 
     Returns:
         The largest relative error estimated at the double step, about the root of the true one.

@@ -129,7 +129,7 @@ class Estimator:
 
         Arguments:
             rewards: (..., G).
-            find: how to get what baselines need beside rewards; only what this one needs is got.
+            find: functions that get what baselines need beside rewards; only what this one needs is got.
         """
         find["constant"] = lambda: self.constant
         known = {need: find[need]() for need in self.record.needs}
@@ -286,9 +286,9 @@ class Replications:
     """The replications of one block.
 
     Arguments:
-        seed: of the draws.
+        seed: seed of the draws.
         first: the number of the first replication.
-        count: how many there are; 0 where outcomes are enumerated.
+        count: number of replications; 0 where outcomes are enumerated.
     """
 
     seed: int = 0

@@ -156,11 +156,7 @@ def launch(kernel: Any, count: int, *arguments: Any) -> None:
     kernel[ceil(count / threads), threads](*arguments)
 
 
-def in_chunks(
-    total: int,
-    shapes: Shapes,
-    run: Callable[[int, int, list[Any]], None],
-) -> None:
+def in_chunks(total: int, shapes: Shapes, run: Callable[[int, int, list[Any]], None]) -> None:
     """``run(start, count, scratch)`` over all replications, so many at once as fit the device.
 
     Arguments:

@@ -18,8 +18,8 @@ class Check:
     """A typed statement about a functional.
 
     Arguments:
-        name: unique in its claim.
-        origin: made-up, generated, real or user: where the problem comes from.
+        name: name, unique in its claim.
+        origin: place where the problem comes from: made-up, generated, real or user.
         functional: what is estimated.
         statement: where it lies and where rivals say it lies.
     """
@@ -39,7 +39,7 @@ class Claim:
     """A numbered result: its checks, and the wrong formulas that they must exclude.
 
     Arguments:
-        stem: of the result.
+        stem: stem of the result.
         rivals: names, in the order in which they are reported.
         checks: the design.
         by_simulation: rivals whose checks nothing can enumerate, whole runs of a network for

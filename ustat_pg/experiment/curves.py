@@ -84,7 +84,7 @@ def run_points(
     """Measure what the store lacks; the points as a tidy frame.
 
     Arguments:
-        points: of one figure or several.
+        points: points of one figure or several.
         options: size (how many blocks each point gets), engine, seed, workers.
         store: where finished blocks are.
         executor: runs the blocks, in place of threads.
@@ -107,10 +107,7 @@ def run_points(
     }
     with environment(options, executor) as pool:
         work = Work(store, options, pool)
-        blocks = measured.blocks(replications).values()
-        work.run(
-            [*measured.exact_tasks.values(), *(task for by in blocks for task in by)], "curves"
-        )
+        work.run([*measured.exact_tasks.values(), *measured.tasks(replications)], "curves")
         known, drawn = measured.exact(work), measured.drawn(work, replications)
     rows = []
     for point in points:
@@ -122,13 +119,9 @@ def run_points(
             if drawn:
                 evidence = point.functional.evidence(drawn, ALPHA)
                 interval = _interval(evidence)
-                row |= {
-                    "estimate": evidence.estimate,
-                    "standard_error": evidence.standard_error,
-                    "low": interval.low,
-                    "high": interval.high,
-                    "replications": evidence.replications,
-                }
+                row |= {"low": interval.low, "high": interval.high}
+                kept = ("estimate", "standard_error", "replications")
+                row |= {name: getattr(evidence, name) for name in kept}
         rows.append(row)
     measures = ["prediction", "exact", "estimate", "standard_error", "low", "high", "replications"]
     frame = pd.DataFrame(rows)

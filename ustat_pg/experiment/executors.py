@@ -73,16 +73,13 @@ class Cluster(Executor):
 
     Arguments:
         executor: what runs the tasks.
-        threads: how many it runs at a time at the moment; raises :class:`LostWorkers`.
+        threads: function to the number of tasks that run at a time now; raises :class:`LostWorkers`.
         keep: leaves bytes on the workers, and returns what stands for them as an argument of
             ``submit``; the bytes themselves travel with each task unless given.
     """
 
     def __init__(
-        self,
-        executor: Executor,
-        threads: Callable[[], int],
-        keep: Callable[[bytes], Any] = bytes,
+        self, executor: Executor, threads: Callable[[], int], keep: Callable[[bytes], Any] = bytes
     ) -> None:
         self._executor, self.threads, self.keep = executor, threads, keep
 
@@ -123,7 +120,7 @@ def dask_cluster(
     A worker that dies loses the blocks it was at, which Dask gives to another one.
 
     Arguments:
-        address: of its scheduler, as ``tcp://host:8786``.
+        address: address of its scheduler, as ``tcp://host:8786``.
         answer: seconds within which the scheduler must answer.
         patience: seconds to wait for workers to come back when none is left.
 

@@ -18,13 +18,7 @@ from ..engines import Draws, Estimator, GradientCell, InfeasibleError, MomentSum
 from ..engines.base import Replications
 from ..engines.gradients import exact, reference
 from ..estimators import gradient
-from ..ustatistics import (
-    Hoeffding,
-    covariance_kernel,
-    covariance_ustatistic,
-    hoeffding,
-    ustatistic,
-)
+from ..ustatistics import Hoeffding, covariance_kernel, covariance_ustatistic, hoeffding, ustatistic
 from ..validation import InputError, one_of
 
 __all__ = ["FORMULAS", "FormulaDistance", "Groups"]

@@ -146,7 +146,7 @@ class EverySample(Linear):
     interval is the mean alone.
 
     Arguments:
-        cell, weights, constant: as :class:`Linear` has them.
+        cell, weights, constant: those of a :class:`Linear`.
         limit: the means that are taken for rounding.
     """
 
@@ -229,9 +229,7 @@ class Ratio(Functional):
                 step *= 2
                 if step > 1e12 * max(abs(ratio), 1e-12):
                     return sign * inf
-            return float(
-                brentq(lambda value: beyond(value), ratio, ratio + sign * step, xtol=1e-14)
-            )
+            return float(brentq(beyond, ratio, ratio + sign * step, xtol=1e-14))
 
         low, high = (ratio, ratio) if beyond(ratio) >= 0 else (end(-1.0), end(1.0))
         variance = self._excess(ratio).moments(sums)[2]
@@ -253,7 +251,7 @@ class LogSlope(Functional):
     """The least-squares slope of log(functional) on given abscissae, one cell each.
 
     Arguments:
-        abscissae: at least two.
+        abscissae: numbers, at least two.
         points: the functionals.
         predicted: their values, positive: what replications are planned from.
     """
@@ -340,6 +338,11 @@ class _Law(Functional):
     def exact(self, sums: Sums) -> float:
         raise NotImplementedError("a distribution is compared by simulation")
 
+    def _counts(self, sums: Sums, pit: Pit | ConditionalPit) -> tuple[int, np.ndarray]:
+        """The number of runs, and how many of them lie in each bin of a transform."""
+        block = sums[self.cell.name][1]
+        return block.n, block.counts[pit.label]
+
 
 @dataclass(frozen=True)
 class LawDistance(_Law):
@@ -356,13 +359,9 @@ class LawDistance(_Law):
     def quantities(self) -> tuple[Quantity, ...]:
         return (self.pit,)
 
-    def _cumulative(self, sums: Sums) -> tuple[int, np.ndarray]:
-        block = sums[self.cell.name][1]
-        return block.n, np.cumsum(block.counts[self.pit.label]) / block.n
-
     def evidence(self, sums: Sums, alpha: float) -> Evidence:
-        n, cumulative = self._cumulative(sums)
-        off = float(np.abs(cumulative - np.arange(1, BINS + 1) / BINS).max())
+        n, counts = self._counts(sums, self.pit)
+        off = float(np.abs(np.cumsum(counts) / n - np.arange(1, BINS + 1) / BINS).max())
         band = _band(n, alpha)
         interval = Interval(max(off - band, 0.0), min(off + band + 1 / BINS, 1.0))
         return Evidence(off, interval, 0.5 / sqrt(n), n, alpha)
@@ -397,16 +396,14 @@ class LawExcess(_Law):
 
     def evidence(self, sums: Sums, alpha: float) -> Evidence:
         """Each law in a band of its own, √(ln(4/α)/(2n)), at half the rate."""
-        block = sums[self.cell.name][1]
-        first, second = (
-            np.cumsum(block.counts[pit.label]) / block.n for pit in (self.first, self.second)
-        )
+        (n, one), (_, other) = (self._counts(sums, pit) for pit in (self.first, self.second))
+        first, second = np.cumsum(one) / n, np.cumsum(other) / n
         excess = max(float((first - second).max()), 0.0)
         # Within a bin the first law is below its right edge's value, the second above its left's.
         between = max(float((first - np.append(0.0, second[:-1])).max()), 0.0)
-        band = 2 * _band(block.n, alpha / 2)
+        band = 2 * _band(n, alpha / 2)
         interval = Interval(max(excess - band, 0.0), min(between + band, 1.0))
-        return Evidence(excess, interval, sqrt(0.5 / block.n), block.n, alpha)
+        return Evidence(excess, interval, sqrt(0.5 / n), n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         return _band_replications((margin - 2 / BINS) / 2, alpha / 2)
@@ -419,7 +416,7 @@ class LawShare(_Law):
     Arguments:
         cell: the runs.
         pit: the transform.
-        level: between 0 and 1; taken to the nearest edge of a bin.
+        level: probability between 0 and 1; taken to the nearest edge of a bin.
     """
 
     pit: Pit | ConditionalPit
@@ -430,11 +427,11 @@ class LawShare(_Law):
         return (self.pit,)
 
     def evidence(self, sums: Sums, alpha: float) -> Evidence:
-        block = sums[self.cell.name][1]
-        share = float(block.counts[self.pit.label][: round(self.level * BINS)].sum() / block.n)
-        variance = share * (1 - share) * block.n / max(block.n - 1, 1)
-        interval = empirical_bernstein(block.n, share, variance, 1.0, alpha)
-        return Evidence(share, interval, sqrt(variance / block.n), block.n, alpha)
+        n, counts = self._counts(sums, self.pit)
+        share = float(counts[: round(self.level * BINS)].sum() / n)
+        variance = share * (1 - share) * n / max(n - 1, 1)
+        interval = empirical_bernstein(n, share, variance, 1.0, alpha)
+        return Evidence(share, interval, sqrt(variance / n), n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         return replications_needed(margin, prediction * (1 - prediction), 1.0, alpha)

@@ -61,12 +61,9 @@ class Measurements:
             for part in functional.parts:
                 for cell in part.cells:
                     if cell.name in self.cells:
-                        own = by_label.setdefault(cell.name, {})
-                        own.update({quantity.label: quantity for quantity in part.quantities})
-        return {
-            name: tuple(quantities[label] for label in sorted(quantities))
-            for name, quantities in by_label.items()
-        }
+                        quantities = by_label.setdefault(cell.name, {})
+                        quantities.update({each.label: each for each in part.quantities})
+        return {name: tuple(by[label] for label in sorted(by)) for name, by in by_label.items()}
 
     def _reason(self, cell: Cell, quantity: Quantity) -> str | None:
         """Why a quantity on a cell cannot be enumerated, or None; asked of the engine once."""
@@ -95,14 +92,13 @@ class Measurements:
     @cached_property
     def exact_tasks(self) -> dict[str, Block]:
         """Every outcome of each cell, for those quantities that can be enumerated."""
-        tasks = {
-            name: Block(
-                cell, tuple(q for q in quantities if self._reason(cell, q) is None), "exact"
-            )
-            for name, quantities in self._enumerated.items()
-            for cell in [self.cells[name]]
-        }
-        return {name: task for name, task in tasks.items() if task.quantities}
+        tasks = {}
+        for name, quantities in self._enumerated.items():
+            cell = self.cells[name]
+            feasible = tuple(each for each in quantities if self._reason(cell, each) is None)
+            if feasible:
+                tasks[name] = Block(cell, feasible, "exact")
+        return tasks
 
     @cached_property
     def pilot_tasks(self) -> dict[str, Block]:
@@ -125,6 +121,10 @@ class Measurements:
             for name, cell in self.cells.items()
             if self.options.simulates
         }
+
+    def tasks(self, replications: Mapping[str, int]) -> list[Block]:
+        """These blocks of all cells, cell by cell."""
+        return [task for blocks in self.blocks(replications).values() for task in blocks]
 
     def _block(self, name: str, first: int, replications: int) -> Block:
         cell, options = self.cells[name], self.options

@@ -25,10 +25,10 @@ class Plan:
 
     Arguments:
         claim: the claim that is planned.
-        alpha: allotted to each check that draws can mislead.
+        alpha: false-alarm rate of each check that draws can mislead.
         required: the rivals that each check is to refute, by check.
         needed: the replications that each check needs, by check, be they within the budget or not.
-        replications: of each cell, by its name, a multiple of the block.
+        replications: number for each cell, by its name, a multiple of the block.
     """
 
     claim: Claim

@@ -54,12 +54,12 @@ class Probe(PolicyQuantity):
     """A number of the policy at a step of training.
 
     Arguments:
-        estimator: of the runs.
-        step: at which the policy is looked at.
+        estimator: estimator of the runs.
+        step: step at which the policy is looked at.
         name: return J, gradient ‖∇J‖², pl (:func:`pl_ratio`), correlation (:func:`correlation`),
             mse of a baseline at that policy, or relative-mse, over that of the oracle: infinite
             where only the oracle has no error, and 1 where neither has one (a saturated policy).
-        baseline, group_size, batch_size: of the mse.
+        baseline, group_size, batch_size: design of the mse.
 
     Raises:
         InputError: an unknown name, or an mse without a baseline.

@@ -117,15 +117,11 @@ def run_claims(
     with environment(options, executor) as pool:
         work = Work(store, options, pool, on_done)
         planned = _planned(claims, work, "enumerate")
-        second = (measured.blocks(plan.replications) for measured, plan in planned)
-        work.run((task for by in second for blocks in by.values() for task in blocks), "simulate")
+        second = (measured.tasks(plan.replications) for measured, plan in planned)
+        work.run((task for tasks in second for task in tasks), "simulate")
         results = tuple(_decide(measured, plan, work) for measured, plan in planned)
-    return Run(
-        results,
-        tuple(plan for _, plan in planned),
-        time.perf_counter() - start,
-        tuple(store.set_aside),
-    )
+    plans, seconds = tuple(plan for _, plan in planned), time.perf_counter() - start
+    return Run(results, plans, seconds, tuple(store.set_aside))
 
 
 def check_alone(
@@ -139,9 +135,9 @@ def check_alone(
 
     Arguments:
         claim: the whole claim: the check's share of the false alarms depends on it.
-        name: the check's.
+        name: name of the check.
         options: engine, seed and workers; the size is the claim's own.
-        replications: of its cells, one number for all or one for each; one block each unless given.
+        replications: numbers for its cells, one for all or one for each; one block each unless given.
         refute: the rivals that the check must refute to be CONFIRMED, as a run plans them.
 
     Raises:
@@ -170,9 +166,8 @@ def check_alone(
     with environment(options, None) as pool:
         work = Work(Memory(), options, pool)
         enumerable = measured.why_not_exact(check.functional) is None
-        blocks = measured.blocks(plan.replications).values()
         enumerations = measured.exact_tasks.values() if enumerable else ()
-        work.run([*enumerations, *(task for by in blocks for task in by)], "check")
+        work.run([*enumerations, *measured.tasks(plan.replications)], "check")
         exact = measured.exact(work) if enumerable else {}
         drawn = measured.drawn(work, plan.replications)
     return _settle(check, measured, plan, exact, drawn)

@@ -80,7 +80,7 @@ class Store:
     """A folder of finished blocks.
 
     Arguments:
-        folder: made if it is not there.
+        folder: folder, made if it is not there.
 
     Raises:
         StoreError: the folder cannot be made or written to.

@@ -74,11 +74,11 @@ class Work:
 
     def _stored(self, task: Block) -> MomentSums | None:
         """A task's result, or that of the smaller chunk which a run went on with."""
-        asked: Block | None = task
-        while asked is not None:
-            if (found := self.store.get(asked.description)) is not None:
-                return sums_of(found)
-            asked = halved(asked)
+        smaller: Block | None = task
+        while smaller is not None:
+            if (record := self.store.get(smaller.description)) is not None:
+                return sums_of(record)
+            smaller = halved(smaller)
         return None
 
     def _submit(self, task: Block) -> Future[Any]:

@@ -44,9 +44,9 @@ class TransformerShape:
         inputs: tokens it can read, without the begin token.
         choices: tokens it can write.
         positions: the longest sequence it reads, begin token included.
-        width: of a position's vector, a multiple of ``heads``.
-        layers: attention and feed-forward pairs.
-        heads: of the attention.
+        width: length of a position's vector, a multiple of ``heads``.
+        layers: number of attention and feed-forward pairs.
+        heads: number of heads of the attention.
 
     Raises:
         InputError: a size that is not a positive whole number, or a width that heads do not divide.
@@ -108,7 +108,7 @@ class CausalTransformer(nn.Module):
         self.begin = shape.inputs
         self.tokens = nn.Embedding(shape.inputs + 1, shape.width)
         self.places = nn.Embedding(shape.positions, shape.width)
-        self.blocks = nn.ModuleList(Layer(shape.width, shape.heads) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(Layer(shape.width, shape.heads) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.choices)
 
@@ -117,8 +117,8 @@ class CausalTransformer(nn.Module):
         n = tokens.shape[-1]
         x = self.tokens(tokens) + self.places.weight[:n]
         later = torch.ones(n, n, dtype=torch.bool, device=tokens.device).triu(1)
-        for block in self.blocks:
-            x = block(x, later)
+        for layer in self.layers:
+            x = layer(x, later)
         logits: Tensor = self.head(self.norm(x))
         return logits
 

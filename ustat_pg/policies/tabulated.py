@@ -140,10 +140,7 @@ class TabulatedPolicy(ScoreTable):
         span = vectors[:, kept] * np.sqrt(values[kept])
         # An error of the Gram matrix is the square of one of the scores.
         return cls(
-            logs,
-            span.reshape(*logs.shape, -1),
-            origin=origin,
-            tolerance=float(np.sqrt(tolerance)),
+            logs, span.reshape(*logs.shape, -1), origin=origin, tolerance=float(np.sqrt(tolerance))
         )
 
     def reduced(self) -> TabulatedPolicy:

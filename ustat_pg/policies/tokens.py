@@ -68,7 +68,7 @@ class PrefixSoftmax(SoftmaxPolicy):
     """One vector of logits per prefix, for each prompt apart or for all prompts together.
 
     With e the unit vector of a choice and p_n the softmax at prefix n, the score of an output is
-    e - p_n in the block of each prefix n on its way and 0 elsewhere. So
+    e - p_n in the entries of each prefix n on its way and 0 elsewhere. So
     ⟨s, s'⟩ = Σ_n 1{c = c'} - p_n(c) - p_n(c') + ‖p_n‖² over the prefixes n that both pass, c and c'
     their choices there.
 
@@ -161,17 +161,17 @@ class PrefixSoftmax(SoftmaxPolicy):
         """The arrays that name this policy."""
         return {**self.space.arrays(), "prefix_tables": self.tables}
 
-    def _own_block(self, context: int, weights: Array) -> Array:
-        """Σ_k w_k s(x, k) in the block of the context's table, (M, K) to (M, N, A)."""
+    def _in_table(self, context: int, weights: Array) -> Array:
+        """Σ_k w_k s(x, k) in the entries of the context's table, (M, K) to (M, N, A)."""
         chosen = (self.space.choices.T @ weights.T).T
         passed = (self.space.visits.T @ weights.T).T
-        block = chosen.reshape(len(weights), *self.tables.shape[1:])
-        return block - passed[..., None] * self._choices[self._table(context)]
+        made = chosen.reshape(len(weights), *self.tables.shape[1:])
+        return made - passed[..., None] * self._choices[self._table(context)]
 
     def combine(self, context: int, weights: Array) -> Array:
         rows = weights.reshape(-1, weights.shape[-1])
         out = np.zeros((len(rows), *self.tables.shape))
-        out[:, self._table(context)] = self._own_block(context, rows)
+        out[:, self._table(context)] = self._in_table(context, rows)
         return out.reshape(*weights.shape[:-1], -1)
 
     def scores(self, context: int) -> Array:
@@ -184,8 +184,8 @@ class PrefixSoftmax(SoftmaxPolicy):
         return self.combine(context, np.eye(self.space.count))
 
     def inner(self, vector: Array) -> Array:
-        blocks = vector.reshape(self.tables.shape)
-        centred = blocks - (self._choices * blocks).sum(axis=-1, keepdims=True)
+        along = vector.reshape(self.tables.shape)
+        centred = along - (self._choices * along).sum(axis=-1, keepdims=True)
         rows = np.stack([self.space.along(table) for table in centred])
         return rows if self.contexts is None else np.repeat(rows, self.contexts, axis=0)
 
@@ -207,12 +207,12 @@ class PrefixSoftmax(SoftmaxPolicy):
     def mean_combination(self, weights: Array, context_probs: Array) -> Array:
         out = np.zeros(self.tables.shape)
         for x in self._contexts():
-            out[self._table(x)] += self._own_block(x, (context_probs[x] * weights[x])[None])[0]
+            out[self._table(x)] += self._in_table(x, (context_probs[x] * weights[x])[None])[0]
         return out.ravel()
 
     def squared_combinations(self, weights: Array) -> Array:
         return np.array(
-            [(self._own_block(x, weights[x][None]) ** 2).sum() for x in self._contexts()]
+            [(self._in_table(x, weights[x][None]) ** 2).sum() for x in self._contexts()]
         )
 
     def diameters(self, possible: NDArray[np.bool_]) -> Array:

@@ -10,9 +10,8 @@ products with a vector, norms and Gram matrices are computed in chunks whose mem
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from threading import local
 from typing import Any
 
@@ -24,17 +23,8 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from ..memory import ChunkWarning, out_of_memory
-from ..validation import (
-    InputError,
-    changed,
-    field,
-    finite_array,
-    frozen,
-    integer,
-    one_of,
-    record,
-)
+from ..memory import in_slices, slices
+from ..validation import InputError, changed, field, finite_array, frozen, integer, one_of, record
 from .network import PRECISIONS, CausalTransformer, TransformerShape, blank, device_of
 from .outputs import PAD, OutputSpace
 from .softmax import SoftmaxPolicy
@@ -249,21 +239,22 @@ class TransformerPolicy(SoftmaxPolicy):
     def _outputs(self) -> Tensor:
         return torch.tensor(np.array(self.space.outputs), device=self.device)
 
+    def _tables(self, run: Callable[[int, slice], Array]) -> Array:
+        """A number of every output of every prompt, (X, K): the sum of those of its choices.
+
+        Arguments:
+            run: the numbers of a prompt's choices along some of the ways, (n, l, A).
+        """
+        rows = []
+        for x in range(len(self.prompts)):
+            parts = [found for _, found in self._chunks(len(self._ways), partial(run, x), 0)]
+            choices = np.concatenate(parts).reshape(-1, self.space.symbols)
+            rows.append(self.space.along(choices[self.space.first_visits]))
+        return np.stack(rows)
+
     @cached_property
-    def _leaves(self) -> tuple[Tensor, NDArray[np.int64], NDArray[np.bool_]]:
-        """Ways that pass every prefix: their tokens (L, l), prefix numbers and first visits."""
-        v, last = self.space.vocabulary, self.space.length - 1
-        count = v**last
-        tokens = np.zeros((count, last + 1), dtype=np.int64)
-        nodes = np.zeros_like(tokens)
-        numbers, offset = np.arange(count), 0
-        for t in range(last + 1):
-            nodes[:, t] = offset + numbers // v ** (last - t)
-            offset += v**t
-            if t < last:
-                tokens[:, t] = numbers // v ** (last - t - 1) % v
-        first = numbers[:, None] % v ** (last - np.arange(last + 1)) == 0
-        return torch.tensor(tokens, device=self.device), nodes, first
+    def _ways(self) -> Tensor:
+        return torch.tensor(np.array(self.space.ways), device=self.device)
 
     # Chunks.
 
@@ -271,29 +262,11 @@ class TransformerPolicy(SoftmaxPolicy):
         self, total: int, run: Callable[[slice], Any], width: int | None = None
     ) -> Iterator[tuple[slice, Any]]:
         """``run`` over 0 to total in slices of the chunk, which halves where memory runs out."""
-        start = 0
-        while start < total:
-            size = self.chunk or self.default_chunk(width)
-            rows = slice(start, min(start + size, total))
-            try:
-                result = run(rows)
-            except (MemoryError, RuntimeError) as error:
-                if not out_of_memory(error):
-                    raise
-                if size == 1:
-                    raise InputError(
-                        f"one output of a network of {self.d} parameters does not fit in memory: "
-                        "take a smaller network"
-                    ) from None
-                self.chunk = max(min(size, rows.stop - rows.start) // 2, 1)
-                warnings.warn(
-                    f"out of memory with {size} outputs at once: going on with {self.chunk}",
-                    ChunkWarning,
-                    stacklevel=2,
-                )
-                continue
-            yield rows, result
-            start = rows.stop
+
+        def keep(smaller: int) -> None:
+            self.chunk = smaller
+
+        yield from in_slices(total, self.chunk or self.default_chunk(width), "outputs", run, keep)
 
     def default_chunk(self, parameters: int | None = None) -> int:
         """Outputs at once that the memory allows, with gradients in so many parameters (all d)."""
@@ -354,21 +327,13 @@ class TransformerPolicy(SoftmaxPolicy):
     @cached_property
     def logits(self) -> Array:
         """log π(y | x) of every output, (X, K)."""
-        rows = []
-        for x in range(len(self.prompts)):
-            table = np.empty((self.space.prefixes, self.space.symbols))
-            tokens, nodes, first = self._leaves
 
-            def run(part: slice, x: int = x, tokens: Tensor = tokens) -> Array:
-                with torch.no_grad():
-                    found = self.choice_log_probs(self.state, self.sequences(x, tokens[part]))
-                return found.double().cpu().numpy()
+        def run(x: int, part: slice) -> Array:
+            with torch.no_grad():
+                found = self.choice_log_probs(self.state, self.sequences(x, self._ways[part]))
+            return found.double().cpu().numpy()
 
-            for part, found in self._chunks(len(tokens), run, 0):
-                fresh = first[part]
-                table[nodes[part][fresh]] = found[fresh]
-            rows.append(self.space.along(table))
-        out = np.stack(rows)
+        out = self._tables(run)
         if not np.isfinite(out).all():
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
             raise InputError(
@@ -407,19 +372,20 @@ class TransformerPolicy(SoftmaxPolicy):
 
     def _backward(self, context: int, per_choice: Array) -> Array:
         """Σ c(n, a) ∇ log p_n(a) over prefixes and choices, for a table (N, A): (d,)."""
-        tokens, nodes, first = self._leaves
-        total = np.zeros(self.d)
+        total, ways = np.zeros(self.d), self._ways
+        # Each prefix counts where a way passes it first.
+        weights = np.zeros((ways.numel(), self.space.symbols))
+        weights[self.space.first_visits] = per_choice
+        weights = weights.reshape(*ways.shape, -1)
 
         def run(part: slice) -> Array:
-            weights = per_choice[nodes[part]] * first[part][..., None]
             flat = self._tensor(self.parameters).requires_grad_()
-            found = self.choice_log_probs(
-                self.unflatten(flat), self.sequences(context, tokens[part])
-            )
-            (slope,) = torch.autograd.grad((found * self._tensor(weights)).sum(), flat)
+            sequences = self.sequences(context, ways[part])
+            found = self.choice_log_probs(self.unflatten(flat), sequences)
+            (slope,) = torch.autograd.grad((found * self._tensor(weights[part])).sum(), flat)
             return slope.double().cpu().numpy()
 
-        for _, slope in self._chunks(len(tokens), run, 0):
+        for _, slope in self._chunks(len(ways), run, 0):
             total += slope
         return total
 
@@ -441,30 +407,23 @@ class TransformerPolicy(SoftmaxPolicy):
 
         It is taken as the derivative, in u, of ⟨Jᵀu, v⟩, J the log-probabilities' Jacobian.
         """
-        tokens, nodes, first = self._leaves
         along = self._tensor(vector)
-        rows = []
-        for x in range(len(self.prompts)):
-            table = np.empty((self.space.prefixes, self.space.symbols))
 
-            def run(part: slice, x: int = x) -> Array:
-                flat = self._tensor(self.parameters).requires_grad_()
-                found = self.choice_log_probs(self.unflatten(flat), self.sequences(x, tokens[part]))
-                dual = torch.zeros_like(found, requires_grad=True)
-                (slope,) = torch.autograd.grad(found, flat, dual, create_graph=True)
-                (change,) = torch.autograd.grad((slope * along).sum(), dual)
-                return change.double().cpu().numpy()
+        def run(x: int, part: slice) -> Array:
+            flat = self._tensor(self.parameters).requires_grad_()
+            sequences = self.sequences(x, self._ways[part])
+            found = self.choice_log_probs(self.unflatten(flat), sequences)
+            dual = torch.zeros_like(found, requires_grad=True)
+            (slope,) = torch.autograd.grad(found, flat, dual, create_graph=True)
+            (change,) = torch.autograd.grad((slope * along).sum(), dual)
+            return change.double().cpu().numpy()
 
-            for part, change in self._chunks(len(tokens), run, 0):
-                fresh = first[part]
-                table[nodes[part][fresh]] = change[fresh]
-            rows.append(self.space.along(table))
-        return np.stack(rows)
+        return self._tables(run)
 
     def gram_matrix(self, contexts: Sequence[int]) -> Array:
         """⟨s, s'⟩ of all outputs of some prompts, (n K, n K), prompts outermost.
 
-        Scores are never held at once: it is summed over blocks of parameters, as wide as the
+        Scores are never held at once: it is summed over runs of parameters, as many as the
         memory allows.
 
         Raises:
@@ -473,20 +432,19 @@ class TransformerPolicy(SoftmaxPolicy):
         total = len(contexts) * self.space.count
         require_gram_size(total)
         out = torch.zeros(total, total, dtype=torch.float64, device=self.device)
-        width = max(1, min(self.d, int(self.memory // (8 * total))))
-        for low in range(0, self.d, width):
-            columns = slice(low, min(low + width, self.d))
-            block = torch.empty(total, columns.stop - low, dtype=torch.float64, device=self.device)
+        for columns in slices(self.d, self.memory // (8 * total)):
+            low, width = columns.start, columns.stop - columns.start
+            scores = torch.empty(total, width, dtype=torch.float64, device=self.device)
             for place, x in enumerate(contexts):
 
                 def run(rows: slice, x: int = x, columns: slice = columns) -> Any:
                     return self._score_rows(x, rows, columns)
 
-                own = block[place * self.space.count : (place + 1) * self.space.count]
+                own = scores[place * self.space.count : (place + 1) * self.space.count]
                 for rows, pieces in self._chunks(self.space.count, run):
                     for part, found in pieces:
                         own[rows, part.start - low : part.stop - low] = found
-            out += block @ block.T
+            out += scores @ scores.T
         return out.cpu().numpy()
 
     def gram(self, first: int, second: int) -> Array:

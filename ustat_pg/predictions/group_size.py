@@ -153,7 +153,7 @@ class GroupSizeRow:
     Arguments:
         group_size: G.
         batch_size: B.
-        mse: of grpo's gradient at both.
+        mse: MSE of grpo's gradient at both.
         ratio_to_best: that MSE over the least feasible one, at least 1.
         zero_signal_share: the share of groups whose rewards are all equal, so that they teach
             nothing; None where nobody said how to find it.
@@ -246,7 +246,7 @@ def optimal_group_size(
     G* = max(1 + √((c3/c1)(N-1)/N), K/N).
 
     Arguments:
-        constants: of the problem.
+        constants: constants of the problem.
         prompt_cost: q >= 0.
         output_cost: r > 0.
         population: N, where prompts are drawn without replacement.
@@ -335,7 +335,7 @@ def group_size_advice(
     is one prompt with the whole budget, and there is no G*.
 
     Arguments:
-        moments: of the problem, at the current parameters; or the constants made of them, where
+        moments: moments of the problem, at the current parameters; or the constants made of them, where
             those were estimated.
         budget: K, a whole number of at least 2; with costs C, a positive number.
         prompt_cost: q, of a prompt besides its outputs.
@@ -520,7 +520,7 @@ def covariance_parts(
     C1 = Cov_X g(X), C2 = E Σ(X), C3 = E[σ² F + g gᵀ].
 
     Arguments:
-        moments: with matrices.
+        moments: moments with matrices.
         basis: U (d, r); the parts are then Uᵀ C U, in the directions of its columns.
 
     Returns:
@@ -570,7 +570,7 @@ def gap_group_size(first: ArrayLike, third: ArrayLike, curvatures: ArrayLike, c:
     Arguments:
         first, third: C1 and C3 of :func:`covariance_parts` in the eigenbasis, (r, r).
         curvatures: λ > 0 of -∇²J on it, (r,).
-        c: with 2cλ > 1 for every λ.
+        c: number with 2cλ > 1 for every λ.
 
     Returns:
         G*, infinite where tr D C1 = 0.

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..distributions import WeightedChi2
+from ..memory import slices
 from ..moments import Moments
 from ..validation import InputError, finite_array, integer, probabilities
 
@@ -139,7 +140,7 @@ def stationary_covariance(curvatures: ArrayLike, covariance: ArrayLike, c: float
     Arguments:
         curvatures: λ, the positive eigenvalues of -∇²J(θ*), (r,), in any order.
         covariance: Σ = Uᵀ Cov(ĝ) U at θ*, in the same eigenbasis, (r, r).
-        c: of the rates c/t or c/(t + t₀); c λ_min above 1/2.
+        c: constant of the rates c/t or c/(t + t₀); c λ_min above 1/2.
 
     Raises:
         InputError: a curvature that is not positive, a covariance that is not symmetric with
@@ -197,7 +198,7 @@ def finite_covariance(
         curvatures, covariance: λ and Σ as for :func:`stationary_covariance`.
         rates: η₁ to η_T, (T,), positive.
         displacement: δ₀ = Uᵀ(θ₀ - θ*), (r,); 0 unless given.
-        steps: after how many steps, (n,), ascending whole numbers from 0 to T; T unless given.
+        steps: numbers of steps, (n,), ascending whole numbers from 0 to T; T unless given.
 
     Returns:
         (r, r), or (n, r, r) where steps are given.
@@ -227,12 +228,11 @@ def finite_covariance(
     if (np.diff(times) < 0).any():
         raise InputError(f"steps is {wanted.tolist()}: it must be ascending")
     out = np.empty((len(times), size, size))
-    lot = max(1, _ENTRIES // size**2)
     done = 0
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         for row, time in enumerate(times.astype(int).tolist()):
-            for begin in range(done, time, lot):
-                gamma = _advance(gamma, bends, noise, schedule[begin : min(begin + lot, time)])
+            for some in slices(time - done, _ENTRIES // size**2):
+                gamma = _advance(gamma, bends, noise, schedule[done:time][some])
             done = time
             out[row] = gamma
     if not np.isfinite(out).all():
@@ -326,7 +326,7 @@ def weight_derivatives(
     never negative. Equal weights part along the eigenvectors of the change, and are listed ascending.
 
     Arguments:
-        curvatures, covariance, c: as for :func:`stationary_covariance`.
+        curvatures, covariance, c: arguments of :func:`stationary_covariance`.
         change: a symmetric matrix, (r, r), not necessarily with positive eigenvalues.
 
     Raises:
@@ -351,7 +351,7 @@ def weight_form(curvatures: ArrayLike, basis: ArrayLike, axis: ArrayLike, c: flo
     With u the eigenvector of a limit weight that is the weight, linear in the gradient's covariance.
 
     Arguments:
-        curvatures, c: as for :func:`stationary_covariance`.
+        curvatures, c: arguments of :func:`stationary_covariance`.
         basis: U (d, r), the eigenvectors of the curvatures.
         axis: u (r,).
 
@@ -379,7 +379,7 @@ def gap_transform(weights: ArrayLike, rate: float) -> float:
 
     Arguments:
         weights: w, not negative, (r,).
-        rate: at least 0.
+        rate: number of at least 0.
 
     Raises:
         InputError: either is not as said.
@@ -401,7 +401,7 @@ def matrix_correlation(moments: Moments, basis: ArrayLike) -> Array:
     norm form, its trace alone, is not enough.
 
     Arguments:
-        moments: with matrices, at the optimum.
+        moments: moments with matrices, at the optimum.
         basis: U, (d, r).
 
     Raises:
@@ -434,7 +434,7 @@ def conditional_transform(gaps: ArrayLike, weights: ArrayLike) -> Array:
 
     Arguments:
         gaps: (n,), T gap_T with limit weights, gap_T with finite ones.
-        weights: of each run given where it ended, (n, r), not negative, not all 0 in a row.
+        weights: weights of each run given where it ended, (n, r), not negative, not all 0 in a row.
 
     Raises:
         InputError: shapes that do not match, or weights that are not as said.
@@ -475,7 +475,7 @@ class MixtureLaw:
 
     Arguments:
         laws: given each endpoint, (m,) of them.
-        probs: of the endpoints, (m,), sum to 1.
+        probs: probabilities of the endpoints, (m,), sum to 1.
 
     Raises:
         InputError: no law, another number of probabilities, or ones that do not sum to 1.
@@ -555,8 +555,8 @@ def sup_distance(one: _Law, other: _Law, tolerance: float = 1e-5) -> float:
     quantiles are halved while that is more than the tolerance above the largest difference found.
 
     Arguments:
-        one, other: with ``cdf`` and ``ppf``: :class:`WeightedChi2`, :class:`MixtureLaw`, SciPy's.
-        tolerance: from 1e-9 to 0.1.
+        one, other: laws with ``cdf`` and ``ppf``: :class:`WeightedChi2`, :class:`MixtureLaw`, SciPy's.
+        tolerance: number from 1e-9 to 0.1.
 
     Returns:
         A difference that occurs; the supremum is at most the tolerance larger.

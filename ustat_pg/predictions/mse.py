@@ -50,10 +50,10 @@ class MsePrediction:
 
     Arguments:
         mse: prompt_term + first_order_term + second_order_term + squared_bias.
-        prompt_term: from the choice of prompts.
-        first_order_term: from the outputs, of order 1/G; the whole of what outputs do, for
+        prompt_term: part from the choice of prompts.
+        first_order_term: part from the outputs, of order 1/G; the whole of what outputs do, for
             estimators that are tables by counts and are not split.
-        second_order_term: from not knowing the value function, of order 1/(G(G-1)); 0 for
+        second_order_term: part from not knowing the value function, of order 1/(G(G-1)); 0 for
             baselines that depend on the prompt only.
         squared_bias: ‖E ĝ - g‖², 0 where the baseline does not use the output's own reward.
         oracle_mse, vanilla_mse: the same quantity for these baselines.
@@ -147,7 +147,7 @@ def gradient_mse(
     prompts drawn i.i.d., 0 for a fixed set used once each, (N-B)/(N-1) without replacement.
 
     Arguments:
-        moments: of the problem, at the current parameters.
+        moments: moments of the problem, at the current parameters.
         baseline: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic; for rewards
             0 and 1 every table by counts too, such as std, maxrl, pass-at-k:2, bayes:1,1 or best.
         group_size: G >= 1; grpo needs 2.

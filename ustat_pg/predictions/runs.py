@@ -45,10 +45,10 @@ def linear_gap(
     The error of the linearisation is of order 1/T under c/(t + t₀).
 
     Arguments:
-        moments: at the optimum, with matrices.
+        moments: moments at the optimum, with matrices.
         basis: U (d, r), the identifiable directions.
-        curvatures, rates, displacement, steps: as for :func:`mean_gap`.
-        baseline, constant, group_size, batch_size: as for :func:`gradient_covariance`.
+        curvatures, rates, displacement, steps: arguments of :func:`mean_gap`.
+        baseline, constant, group_size, batch_size: arguments of :func:`gradient_covariance`.
 
     Raises:
         InputError: as there.
@@ -85,7 +85,7 @@ def epoch_gap(
     (c₁/B)(N-B)/(N-1) · m/(m-1) · [Σ w² - (Σ w)²/m] of them, nothing where its weights are equal.
 
     Arguments:
-        moments: of N equally likely prompts at the optimum, with matrices.
+        moments: moments of N equally likely prompts at the optimum, with matrices.
         basis: U (d, 1), the one identifiable direction.
         curvature: λ > 0 of -J there.
         rates: η₁ to η_T, (T,), positive.
@@ -134,8 +134,7 @@ def epoch_gap(
 
 
 def one_step_gap(
-    prompts: Iterable[tuple[float, ArrayLike, ArrayLike, ArrayLike]],
-    gap: Callable[[Array], float],
+    prompts: Iterable[tuple[float, ArrayLike, ArrayLike, ArrayLike]], gap: Callable[[Array], float]
 ) -> float:
     """The mean gap after one step of grpo at G = 2 and B = 1, by enumeration (Lemma 6, suboptimality).
 

@@ -167,7 +167,7 @@ def decay_constant(c: float, *, pl: float, smoothness: float, mse: float) -> flo
     finite T read :func:`bound_curve`.
 
     Arguments:
-        c: above 1/(2μ) (Assumption 5b).
+        c: number above 1/(2μ) (Assumption 5b).
         pl, smoothness: μ <= L.
         mse: M, a bound on E‖ĝ - ∇J‖².
 

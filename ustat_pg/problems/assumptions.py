@@ -104,10 +104,10 @@ def check_assumptions(
 
     Arguments:
         problem: a location bandit, or a softmax bandit on all of its parameters.
-        region: as for :func:`constants`; for a softmax bandit it must be None.
+        region: region as for :func:`constants`; for a softmax bandit it must be None.
         smoothness, pl, weak: constants to be checked: an L at least ``smoothness.lower`` and so
             on. Without them any positive constant will do.
-        tolerance, budget: as for :func:`constants`.
+        tolerance, budget: arguments of :func:`constants`.
 
     Raises:
         InputError: as for :func:`constants`; a claimed constant that is not positive; a region or a
@@ -183,9 +183,7 @@ def _softmax_report(problem: SoftmaxBandit) -> AssumptionReport:
     mean = problem.mean_rewards[problem.context_probs > 0]
     diameter = float(policy.diameters(np.ones(problem.mean_rewards.shape, bool)).max())
     smooth = float(np.ptp(mean, axis=1).max()) * diameter**2
-    checks = [
-        _check(3, True, smooth, f"L <= {smooth:.4g}, ‖score‖ <= {diameter:.4g} everywhere"),
-    ]
+    checks = [_check(3, True, smooth, f"L <= {smooth:.4g}, ‖score‖ <= {diameter:.4g} everywhere")]
     region = "all parameters"
     if not np.ptp(mean, axis=1).any():
         text = "the return is constant: every parameter is a maximiser"

@@ -56,7 +56,7 @@ class BentBandit(InteriorProblem):
         rewards: the values a reward can take, (X, K, M).
         reward_probs: their probabilities given context and arm, (X, K, M).
         offset: o(x, k), (X, K); None for zero.
-        radius, flat_radius: of the compact set.
+        radius, flat_radius: radii of the compact set.
 
     Raises:
         InputError: shapes that do not match, entries that are not finite, probabilities that do not
@@ -198,7 +198,7 @@ def ordered_problem(
         dimensions: d.
         bend: β > 0, a number or (d,).
         value: p, between 0 and 1.
-        radius: of the compact set.
+        radius: radius of the compact set.
 
     Raises:
         InputError: what does not fit the above.
@@ -236,7 +236,7 @@ def norm_only_problem(*, radius: float = 3.0) -> BentBandit:
     The value V = ½ is the best baseline in the sum of the variances, but not in each direction.
 
     Arguments:
-        radius: of the compact set.
+        radius: radius of the compact set.
 
     >>> problem = norm_only_problem()
     >>> problem.curvatures

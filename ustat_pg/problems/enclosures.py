@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
+from ..memory import slices
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .location_bandit import LocationBandit
 
@@ -47,7 +48,7 @@ class Neighbourhood:
 
     Arguments:
         centre: (d,); its flat part does not matter.
-        radius: positive.
+        radius: number above 0.
 
     Raises:
         InputError: a centre that is not finite, or a radius that is not positive.
@@ -65,7 +66,7 @@ class Enclosure:
         value: the safe end, the one that keeps a theorem true: the upper for L, the lower for μ.
         lower, upper: the constant lies between them.
         where: the parameters (d,) at which the attained end was found.
-        boxes: how many boxes were bounded.
+        boxes: number of boxes that were bounded.
         method: how, in words.
     """
 
@@ -95,7 +96,7 @@ class Constants:
         weak: μ', the least ⟨∇J, θ* - θ⟩/‖θ - θ*‖²; not the same as μ.
         growth: the least 2 (J* - J)/‖θ - θ*‖²; positive if and only if the maximiser is unique.
         third: T, the bound on the third derivative that the others rest on.
-        region: where.
+        region: region on which they hold.
     """
 
     smoothness: Enclosure
@@ -153,9 +154,8 @@ class _Landscape:
 
         def largest(count: int) -> Array:
             top = np.zeros(problem.contexts)
-            chunk = max(1, _GRID_CHUNK_ENTRIES // (problem.contexts * len(problem.arms)))
-            for start in range(0, count + 1, chunk):
-                share = np.arange(start, min(start + chunk, count + 1))[:, None] / count
+            for some in slices(count + 1, _GRID_CHUNK_ENTRIES // problem.mean_rewards.size):
+                share = np.arange(some.start, some.stop)[:, None] / count
                 found = np.abs(problem.curve(low + share * (high - low), 3)[3]).max(axis=0)
                 top = np.maximum(top, found)
             return top
@@ -189,7 +189,7 @@ class _Quantity:
     """A function to minimise.
 
     Arguments:
-        value: of points (n, r), (n,).
+        value: value at points (n, r), (n,).
         bound: a lower bound on the balls about points (n, r) with radii (n,), (n,).
         limit: its infimum at the maximiser, where it is a limit; None where there is none.
     """

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
+from ..memory import slices
 from ..validation import InputError, finite_array, frozen, record
 from .softmax_bandit import SoftmaxBandit
 
@@ -49,7 +50,7 @@ class Certificate:
         distance_to_boundary: radius - ‖Uᵀθ*‖.
         boundary_margin: J* less the largest return found on ‖Uᵀθ‖ = radius.
         other_maxima: the other local maxima inside, each with its return, best first.
-        starts: from how many points the search began.
+        starts: number of points from which the search began.
     """
 
     gradient_norm: float
@@ -95,7 +96,7 @@ def row_space(rows: Array, size: int) -> tuple[Array, Array]:
 
     Arguments:
         rows: (m, d).
-        size: by which rounding in the rows grows.
+        size: factor by which rounding in the rows grows.
     """
     _, singular, right = np.linalg.svd(rows)
     rank = int((singular > singular[0] * size * 1e-14).sum())
@@ -224,9 +225,7 @@ class InteriorProblem(ABC):
         shape = (self.d,) * order
         flat = points.reshape(-1, points.shape[-1])
         out = np.empty((len(flat), *shape))
-        size = max(1, _CHUNK_ENTRIES // self._entries)
-        for start in range(0, len(flat), size):
-            rows = slice(start, start + size)
+        for rows in slices(len(flat), _CHUNK_ENTRIES // self._entries):
             out[rows] = function(flat[rows])
         return out.reshape(points.shape[:-1] + shape)
 

@@ -61,7 +61,7 @@ class LocationBandit(InteriorProblem):
         tau: τ, the width of the policy.
         rewards: the values a reward can take, (X, K, M).
         reward_probs: their probabilities given context and arm, (X, K, M).
-        radius, flat_radius: of the compact set.
+        radius, flat_radius: radii of the compact set.
         second_rewards, second_probs: the same where the second action is 1, (X, K, M'); both or
             none. Given, θ has one entry more than A(x): the logit of the second action.
 
@@ -152,10 +152,10 @@ class LocationBandit(InteriorProblem):
             context_probs: ρ(x), (X,); equal unless given.
             arms: (K,); ``linspace(-2, 2, 9)`` unless given.
             tau: the policy's width.
-            low, height, width: of the bump.
-            flat_dimensions: by how much d exceeds 1 + p; not together with ``mixing``.
+            low, height, width: shape of the bump.
+            flat_dimensions: number by which d exceeds 1 + p; not together with ``mixing``.
             mixing: M, (1 + p, d).
-            radius, flat_radius: of the compact set.
+            radius, flat_radius: radii of the compact set.
 
         Raises:
             InputError: as for the class, or success probabilities outside [0, 1].
@@ -320,9 +320,9 @@ def mixture_problem(
     bounded, but at times negative.
 
     Arguments:
-        target, amplitude: of the mean reward's bump.
+        target, amplitude: place and height of the mean reward's bump.
         noise: what the second action adds or takes off.
-        radius: of the compact set in the identifiable direction.
+        radius: radius of the compact set in the identifiable direction.
 
     >>> problem = mixture_problem()
     >>> problem.maximiser.round(3), problem.curvatures.round(3)

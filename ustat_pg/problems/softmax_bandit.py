@@ -36,7 +36,7 @@ class Outcomes:
     """What one rollout can yield: the (arm, reward) pairs of positive probability, per context.
 
     Arguments:
-        counts: how many there are, (X,); rows are padded to the longest with probability 0.
+        counts: number of them, (X,); rows are padded to the longest with probability 0.
         arms: (X, M).
         rewards: (X, M).
         probs: (X, M), each row sums to 1.

@@ -15,15 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..moments import ContextMatrices
 from ..policies import OutputSpace, SoftmaxPolicy
-from ..validation import (
-    InputError,
-    field,
-    finite_array,
-    frozen,
-    integer,
-    probabilities,
-    record,
-)
+from ..validation import InputError, field, finite_array, frozen, integer, probabilities, record
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = [
@@ -267,8 +259,8 @@ def digit_addition(
     With an end token an output may be shorter, and leading zeros are as right as none.
 
     Arguments:
-        base: of the digits, also the vocabulary, at least 2.
-        digits: of each number.
+        base: base of the digits, also the vocabulary, at least 2.
+        digits: number of digits of each number.
         end: whether outputs may be shorter.
         graded: the share of the sum's digits that are right, instead of right or wrong.
         prompts: sequences of 2 ``digits`` digits; None for all pairs of numbers.
@@ -319,7 +311,7 @@ def bracket_matching(
     Token 2i opens a bracket of kind i and token 2i + 1 closes it.
 
     Arguments:
-        kinds: of brackets; the vocabulary is twice that.
+        kinds: number of kinds of brackets; the vocabulary is twice that.
         length: the most tokens in an output.
         end: whether outputs may be shorter.
         graded: the share of brackets with a partner, instead of balanced or not.
@@ -369,7 +361,7 @@ def sorting(
 
     Arguments:
         values: v, the vocabulary.
-        length: of prompts, and the most tokens in an output.
+        length: length of prompts, and the most tokens in an output.
         end: whether outputs may be shorter.
         graded: the share of places that are right, instead of right or wrong.
         prompts: sequences of at most ``length`` values (exactly that many without an end token);

@@ -10,15 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..validation import InputError, integer, one_of
-from .function import (
-    Array,
-    UnderTest,
-    Violation,
-    relative_tolerance,
-    reports,
-    show,
-    whole_numbers,
-)
+from .function import Array, UnderTest, Violation, relative_tolerance, reports, show, whole_numbers
 from .strategies import rewards
 
 INVARIANCES = ("shift", "scale", "permutation", "zero-sum")
@@ -220,11 +212,11 @@ def assert_invariances(
     both are the same in every run.
 
     Arguments:
-        function, layout, inputs, array: as for :func:`assert_unbiased`; ``contexts`` are all 0.
+        function, layout, inputs, array: arguments of :func:`assert_unbiased`; ``contexts`` are all 0.
         which: some of :data:`INVARIANCES`. In layout ``"minibatch"`` c is the same for all
             prompts, the order of each is its own.
         group_size: G >= 2, one or several.
-        examples: how many are tried for each property.
+        examples: number of cases tried for each property.
         rtol: allowed difference relative to rewards and advantages; 1e-5 for single precision.
 
     Raises:
@@ -276,7 +268,7 @@ def assert_finite(
     ordinary one.
 
     Arguments:
-        function, layout, inputs, array: as for :func:`assert_unbiased`; ``contexts`` are all 0.
+        function, layout, inputs, array: arguments of :func:`assert_unbiased`; ``contexts`` are all 0.
         group_size: G >= 2, one or several.
 
     Raises:

@@ -96,7 +96,7 @@ def exact_mse(
     Theorem 2 (mse) and Proposition 3 (minibatch).
 
     Arguments:
-        function, layout, inputs, array: as for :func:`assert_unbiased`.
+        function, layout, inputs, array: arguments of :func:`assert_unbiased`.
         problem: what the policy is trained on.
         group_size: G >= 2.
         batch_size: B >= 1.

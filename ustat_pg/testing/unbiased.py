@@ -33,10 +33,7 @@ def _defaults() -> tuple[tuple[str, SoftmaxBandit], ...]:
         values = np.array(table)[..., None]
         return values, np.ones_like(values)
 
-    features = [
-        [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]],
-        [[0.5, -1.0], [1.0, 1.0], [0.0, -0.5]],
-    ]
+    features = [[[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]], [[0.5, -1.0], [1.0, 1.0], [0.0, -0.5]]]
     chance = [[[0.7, 0.3], [0.0, 1.0]], [[0.25, 0.75], [0.0, 1.0]]]
     return (
         (

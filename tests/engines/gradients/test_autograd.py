@@ -19,7 +19,7 @@ from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import reference
 from ustat_pg.memory import ChunkWarning
 from ustat_pg.policies import TabularSoftmax
-from ustat_pg.problems import SoftmaxBandit, bracket_matching, random_problem, sorting
+from ustat_pg.problems import SoftmaxBandit, bracket_matching, random_problem
 from ustat_pg.validation import InputError, changed
 
 torch = pytest.importorskip("torch")
@@ -259,57 +259,34 @@ def test_nothing_is_made_on_another_device(problem, precision):
 
 # What is refused.
 
-SHORT = sorting(2, 2).at(
-    TransformerPolicy.initial(sorting(2, 2).space, sorting(2, 2).prompts, width=4),
-    memory=24 * 16**2,
-)
+
+def bandit(logits, rewards):
+    """Two arms of sure rewards, the same for every prompt."""
+    prompts = len(logits)
+    law = np.ones((prompts, 2, 1))
+    return SoftmaxBandit.tabular(np.full(prompts, 1 / prompts), logits, [rewards] * prompts, law)
 
 
 @pytest.mark.parametrize(
-    ("ask", "message"),
+    ("options", "problem", "message"),
     [
+        ({"precision": "half"}, PLAIN, "precision 'half' is unknown"),
+        ({"memory": 0}, PLAIN, "memory is 0"),
         (
-            lambda: GradientCell(SHORT, 2).measure("autograd", ONE, replications=2),
-            "no parameters to differentiate",
-        ),
-        (lambda: GradientCell(PLAIN, 2).measure("autograd", [], replications=2), "at least one quantity"),
-        (
-            lambda: GradientCell(PLAIN, 2).measure("autograd", ONE, first=2**63 - 1, replications=2),
-            "replications end at 2\\^63",
-        ),
-        (
-            lambda: AutogradEngine(precision="half").measure(
-                GradientCell(PLAIN, 2), ONE, Replications(count=2)
-            ),
-            "precision is 'half'",
-        ),
-        (lambda: AutogradEngine(memory=0), "memory is 0"),
-        (
-            lambda: AutogradEngine(precision="float32").measure(
-                GradientCell(
-                    SoftmaxBandit.tabular(
-                        [0.5, 0.5], [[0.0, 0.0], [0.0, 1e40]], [[[1.0], [0.0]]] * 2,
-                        np.ones((2, 2, 1)),
-                    ), 2,
-                ), ONE, Replications(count=2),
-            ),
+            {"precision": "float32"},
+            bandit([[0.0, 0.0], [0.0, 1e40]], [[1.0], [0.0]]),
             "log-probabilities hold (nan|-inf) at context 1, output 0",
         ),
         (
-            lambda: AutogradEngine(precision="float32").measure(
-                GradientCell(
-                    SoftmaxBandit.tabular(
-                        [1.0], [[0.0, 0.0]], [[[1e45], [0.0]]], np.ones((1, 2, 1))
-                    ), 2,
-                ), ONE, Replications(first=3, count=2),
-            ),
+            {"precision": "float32"},
+            bandit([[0.0, 0.0]], [[1e45], [0.0]]),
             r"mse\[grpo\] of replication [34] is (nan|inf)",
         ),
     ],
-)  # fmt: skip
-def test_bad_input_is_refused(ask, message):
+)
+def test_bad_input_is_refused(options, problem, message):
     with pytest.raises(InputError, match=message):
-        ask()
+        AutogradEngine(**options).measure(GradientCell(problem, 2), ONE, Replications(0, 3, 2))
 
 
 def test_tables_of_another_size_than_their_source_are_refused():

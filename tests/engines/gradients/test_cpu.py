@@ -31,16 +31,6 @@ def by_threads(first, key, group, design, tables, asked, tabled, room, values):
         scalar.one_prompt(first + i, key, group, design, tables, asked, tabled, own, values[:, i])
 
 
-def scratch(shapes, count):
-    """Nothing a thread reads before it writes: all NaN, or a place that is none."""
-    return scalar.Room(
-        *(
-            np.full((*shape, count), np.nan if np.dtype(dtype).kind == "f" else -(2**30), dtype)
-            for shape, dtype in shapes.values()
-        )
-    )
-
-
 def ways(cell, quantities, replications, first, key=None):
     """The sums of a block by the general body, by lanes and by threads of both kinds."""
     tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell.problem, quantities)
@@ -54,7 +44,8 @@ def ways(cell, quantities, replications, first, key=None):
     lanes.one_prompt_block(first, replications, *rest, *found[1])
     sums = [MomentSums(replications, *one) for one in found]
     for tabled in (False, True):
-        room = scratch(cpu.scratch_shapes(cell, asked, tables, True, tabled), replications)
+        shapes = cpu.scratch_shapes(cell, asked, tables, True, tabled)
+        room = scalar.Room(*laws.scratch(shapes, replications))
         values = np.full((len(quantities), replications), np.nan)
         by_threads(first, *rest, tabled, room, values)
         sums.append(MomentSums.of(np.ascontiguousarray(values.T)))

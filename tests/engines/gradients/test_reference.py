@@ -125,14 +125,3 @@ def test_values_by_loops(kind):
     assert measured.n == 5
     assert np.allclose(measured.mean, expected.mean, rtol=1e-14)
     assert np.allclose(measured.products, expected.products, rtol=1e-12)
-
-
-def test_chunks_are_pieces_of_the_whole(monkeypatch):
-    cell = GradientCell(random_problem(0), 3, 2)
-    quantities = [SquaredError(Estimator("grpo"))]
-    whole = cell.measure("reference", quantities, first=5, replications=50)
-    monkeypatch.setattr(reference, "_CHUNK_BYTES", 5000)
-    pieces = cell.measure("reference", quantities, first=5, replications=50)
-    assert pieces.n == whole.n
-    assert np.array_equal(pieces.mean, whole.mean)
-    assert np.array_equal(pieces.products, whole.products)

@@ -269,19 +269,6 @@ def test_quantities_are_those_of_the_bandit_on_the_way():
 
 
 @needs_torch
-def test_blocks_add_up():
-    own, quantities = cell(start_scale=0.2), [Gap(GRPO, 3), Length(GRPO, 1)]
-    whole = own.measure("autograd", quantities, replications=9)
-    parts = [
-        own.measure("autograd", quantities, first=first, replications=n)
-        for first, n in ((0, 2), (2, 7))
-    ]
-    merged = parts[0].merge(parts[1])
-    assert merged.mean == pytest.approx(whole.mean, rel=1e-12)
-    assert merged.products == pytest.approx(whole.products, rel=1e-9)
-
-
-@needs_torch
 def test_a_bandits_runs_are_measured():
     bandit = random_problem(0)
     own = NetworkTraining(bandit, bandit.policy, 3, 4, Constant(0.5))

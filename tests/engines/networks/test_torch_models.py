@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.policies import FORMS, dense, policy_of, transformer
 from ustat_pg.policies import TabulatedPolicy
-from ustat_pg.problems import sorting
 from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")
@@ -15,7 +14,6 @@ torch = pytest.importorskip("torch")
 from torch.func import grad, vmap  # noqa: E402
 
 from ustat_pg.engines.networks.models import device_of, differentiable, model_of  # noqa: E402
-from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 RNG = np.random.default_rng(0)
 WITHOUT_MODEL = ("bent", "bent-plain", "tables-reduced", "tables-gram")
@@ -164,7 +162,7 @@ def test_tables_are_read_through_their_source():
             "has no parameters to differentiate",
         ),
         (lambda: model_of("grpo"), "no torch model of a str: there is one of TransformerPolicy"),
-        (lambda: model_of(policy_of("tabular"), precision="half"), "precision is 'half'"),
+        (lambda: model_of(policy_of("tabular"), precision="half"), "precision 'half' is unknown"),
         (lambda: model_of(policy_of("tabular"), "cuda:99"), "device 'cuda:99' is not there"),
         (lambda: device_of("meta"), "device is 'meta': choose cpu, cuda or cuda:N"),
         (lambda: device_of("gpu"), "device is 'gpu': choose cpu, cuda or cuda:N"),
@@ -174,12 +172,3 @@ def test_tables_are_read_through_their_source():
 def test_what_has_no_model_is_refused(ask, message):
     with pytest.raises(InputError, match=message):
         ask()
-
-
-def test_a_short_table_of_a_network_is_refused():
-    """Where scores did not fit, only inner products were kept."""
-    problem = sorting(2, 2)
-    policy = TransformerPolicy.initial(problem.space, problem.prompts, width=4)
-    short = problem.at(policy, memory=24 * 16**2).policy
-    with pytest.raises(InputError, match="give the policy itself, or memory enough"):
-        model_of(short)

@@ -13,7 +13,6 @@ shared with the other engines. This module needs torch.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +22,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from ... import rng
-from ...memory import ChunkWarning, out_of_memory
+from ...memory import halving, in_slices, slices
 from ...problems import SoftmaxBandit
 from ...validation import InputError, integer
 from ..base import Array, Draws, Estimator, MomentSums, Replications
@@ -92,9 +91,9 @@ class Ends:
     def of(cls, problem: SoftmaxBandit, device: torch.device) -> Ends:
         rows = rng.thresholds(problem.outcomes.probs)
         apart = rows + (np.arange(len(rows), dtype=np.int64) << 33)[:, None]
-        own = rng.thresholds(problem.context_probs)
+        contexts = rng.thresholds(problem.context_probs)
         return cls(
-            torch.tensor(own, device=device),
+            torch.tensor(contexts, device=device),
             torch.tensor(apart.ravel(), device=device),
             rows.shape[1],
         )
@@ -127,26 +126,6 @@ def _contexts(cell: GradientCell, ends: Ends, key: Any, numbers: Tensor) -> Tens
     order = every.repeat(len(numbers), 1)
     rng.shuffle(order, words)
     return order[:, :batch]
-
-
-def _halving(size: int, what: str, run: Callable[[int], T]) -> tuple[T, int]:
-    """``run`` of a size that halves where memory runs out, and the size that it ran with."""
-    while True:
-        try:
-            return run(size), size
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-            if size == 1:
-                raise InputError(
-                    f"{what} do not fit in memory one at a time: take a smaller policy or group"
-                ) from None
-        warnings.warn(
-            f"out of memory with {size} {what} at once: going on with {size // 2}",
-            ChunkWarning,
-            stacklevel=2,
-        )
-        size //= 2
 
 
 @dataclass(eq=False)
@@ -190,16 +169,11 @@ class Prepared:
 
     def shared_out(self, what: str, total: int, size: int, run: Callable[[slice], T]) -> list[T]:
         """``run`` over 0 to total in slices of a size that halves where memory runs out."""
-        done: list[T] = []
-        start = 0
-        while start < total:
-            asked = min(size, total - start)
-            part, ran = _halving(asked, what, lambda n: run(slice(start, start + n)))  # noqa: B023
-            if ran < asked:
-                self.sizes[what] = size = ran
-            done.append(part)
-            start += ran
-        return done
+
+        def keep(smaller: int) -> None:
+            self.sizes[what] = smaller
+
+        return [part for _, part in in_slices(total, size, what, run, keep)]
 
     # The target.
 
@@ -207,32 +181,32 @@ class Prepared:
     def target(self) -> Tensor:
         """g, the gradient of the enumerated return, (d,)."""
         most = max(1, int(self.memory // (2 * self.bytes * self.model.activity)))
-        return _halving(most, "ways through the outputs", self._target)[0]
+        return halving(most, "ways through the outputs", self._target)[0]
 
     def _target(self, most: int) -> Tensor:
         """With so many ways through the outputs at once."""
         model = self.model
         parts = list(model.parts(most))
-        each = max(1, most // model.space.vocabulary ** (model.length - 1))
+        each = most // model.space.vocabulary ** (model.length - 1)
         probs, rewards = self.wide(self.problem.context_probs), self.wide(self.problem.mean_rewards)
         total = torch.zeros_like(self.theta)
-        for low in range(0, self.problem.contexts, each):
-            here = torch.arange(low, min(low + each, self.problem.contexts), device=model.device)
+        for some in slices(self.problem.contexts, each):
+            here = torch.arange(some.start, some.stop, device=model.device)
             with torch.no_grad():
-                logs = [model.all_log_probs(self.theta, here, own) for own in parts]
+                logs = [model.all_log_probs(self.theta, here, outputs) for outputs in parts]
             values = torch.zeros(len(here), dtype=torch.float64, device=model.device)
-            for own, found in zip(parts, logs, strict=True):
-                _require_finite(found, here, own)
-                values += (found.double().exp() * rewards[here][:, own]).sum(-1)
-            for own in parts:
+            for outputs, log_probs in zip(parts, logs, strict=True):
+                _require_finite(log_probs, here, outputs)
+                values += (log_probs.double().exp() * rewards[here][:, outputs]).sum(-1)
+            for outputs in parts:
                 # A constant changes no gradient of a mean, and the value keeps the most digits.
-                centred = probs[here, None] * (rewards[here][:, own] - values[:, None])
+                centred = probs[here, None] * (rewards[here][:, outputs] - values[:, None])
                 weights = centred.to(model.dtype)
 
                 def part_of_return(
-                    theta: Tensor, here: Tensor = here, own: Tensor = own, w: Tensor = weights
+                    theta: Tensor, x: Tensor = here, k: Tensor = outputs, w: Tensor = weights
                 ) -> Tensor:
-                    return (w * model.all_log_probs(theta, here, own).exp()).sum()
+                    return (w * model.all_log_probs(theta, x, k).exp()).sum()
 
                 total += grad(part_of_return)(self.theta)
         return total
@@ -278,7 +252,7 @@ class Prepared:
         outputs are sums of the outputs' own gradients.
 
         Arguments:
-            contexts: of each output, (r, n).
+            contexts: prompt of each output, (r, n).
             outputs: (r, n, l).
             weights: advantages, (r, E, n).
         """
@@ -322,7 +296,7 @@ class Prepared:
             [self.advantages(e, contexts, arms, rewards).flatten(1) for e in estimators], dim=1
         )
         unequal = rewards.amin(-1) < rewards.amax(-1)
-        found = self.estimates(
+        estimates = self.estimates(
             rows.expand_as(arms).flatten(1),
             self.model.outputs()[arms.flatten(1)],
             weights.to(self.model.dtype),
@@ -334,9 +308,9 @@ class Prepared:
                 continue
             if isinstance(quantity, Distance):
                 first, second = (estimators.index(e) for e in (quantity.first, quantity.second))
-                error = found[:, first] - found[:, second]
+                error = estimates[:, first] - estimates[:, second]
             else:
-                error = found[:, estimators.index(quantity.estimator)] - self.target
+                error = estimates[:, estimators.index(quantity.estimator)] - self.target
             if isinstance(quantity, (SquaredError, Distance)):
                 columns.append(error.double().square().sum(-1))
             else:
@@ -376,7 +350,7 @@ class AutogradEngine:
     """Draws as the reference engine does, and differentiates surrogates.
 
     Arguments:
-        precision: of parameters and gradients, float64 or float32; rewards, advantages and sums
+        precision: type of parameters and gradients, float64 or float32; rewards, advantages and sums
             are float64 either way.
         memory: bytes that gradients may take at once. Where it runs out nonetheless the work goes
             on in smaller chunks, with a :class:`~ustat_pg.memory.ChunkWarning`.

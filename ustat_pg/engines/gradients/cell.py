@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -51,8 +51,13 @@ class _OfMinibatch(ABC):
 
     @property
     @abstractmethod
+    def kind(self) -> str:
+        """The word for it in :attr:`label`."""
+
+    @property
     def label(self) -> str:
         """The name in blocks and stored results."""
+        return f"{self.kind}[{','.join(each.label for each in self.estimators)}]"
 
     @property
     @abstractmethod
@@ -90,9 +95,7 @@ class _OfEstimator(_OfMinibatch):
 class SquaredError(_OfEstimator):
     """‖ĝ - g‖², whose mean is the MSE."""
 
-    @property
-    def label(self) -> str:
-        return f"mse[{self.estimator.label}]"
+    kind = "mse"
 
     def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
         gradient_norm = float(np.linalg.norm(problem.gradient()))
@@ -106,9 +109,7 @@ class Distance(_OfMinibatch):
     first: Estimator
     second: Estimator
 
-    @property
-    def label(self) -> str:
-        return f"distance[{self.first.label},{self.second.label}]"
+    kind = "distance"
 
     @property
     def estimators(self) -> tuple[Estimator, ...]:
@@ -121,6 +122,11 @@ class Distance(_OfMinibatch):
 @dataclass(frozen=True)
 class _Along(_OfEstimator):
     number: int = 0
+    squared: ClassVar[str] = ""
+
+    @property
+    def kind(self) -> str:
+        return f"{self.squared}projection{self.number}"
 
     def largest(self, problem: SoftmaxBandit, group_size: int) -> float:
         """The most that |⟨ĝ - g, u⟩| can be, or a number beyond it."""
@@ -130,10 +136,6 @@ class _Along(_OfEstimator):
 @dataclass(frozen=True)
 class Projection(_Along):
     """⟨ĝ - g, u⟩ along the unit vector :func:`direction` of that number: 0 in the mean if unbiased."""
-
-    @property
-    def label(self) -> str:
-        return f"projection{self.number}[{self.estimator.label}]"
 
     def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
         largest = self.largest(problem, group_size)
@@ -148,9 +150,7 @@ class Projection(_Along):
 class SquaredProjection(_Along):
     """⟨ĝ - g, u⟩², whose mean is uᵀ E[(ĝ-g)(ĝ-g)ᵀ] u."""
 
-    @property
-    def label(self) -> str:
-        return f"squared-projection{self.number}[{self.estimator.label}]"
+    squared = "squared-"
 
     def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
         return 0.0, self.largest(problem, group_size) ** 2
@@ -160,8 +160,8 @@ class SquaredProjection(_Along):
 class Mixed(_OfMinibatch):
     """The share of groups whose rewards are not all equal: those that dynamic sampling keeps."""
 
+    kind = label = "mixed"
     estimators = ()
-    label = "mixed"
 
     def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
         return 0.0, 1.0

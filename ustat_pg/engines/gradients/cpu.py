@@ -239,7 +239,7 @@ def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) 
     problem, estimators = cell.problem, estimators_of(quantities)
     kinds = np.array([_kind(estimator, problem) for estimator in estimators], dtype=np.int64)
     by_count = np.zeros((len(estimators), 2, cell.group_size + 1))
-    for row in np.flatnonzero(kinds == bodies.BY_COUNT):
+    for row in np.flatnonzero(kinds == bodies.BY_COUNT).tolist():
         won, lost = estimators[row].by_count(cell.group_size)
         by_count[row] = lost, won - lost
     baselines = np.zeros((len(estimators), problem.contexts))

@@ -131,7 +131,8 @@ def _reduced(values: Any, count: int) -> MomentSums:
     base = allocate("the first values", (quantities,))
     launch(kernels.reduce_kernel, used * quantities, values, count, tiles, base, sums, products)
     added = sums.copy_to_host().sum(axis=0)
-    lower = np.tril(products.copy_to_host().sum(axis=0))
+    # The other triangle is never written: whatever the memory held.
+    lower = np.tril(products.copy_to_host()).sum(axis=0)
     both = lower + np.tril(lower, -1).T - np.outer(added, added) / count
     return MomentSums(count, base.copy_to_host() + added / count, both)
 

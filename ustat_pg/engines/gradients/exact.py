@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ...memory import slices
 from ...problems import SoftmaxBandit
 from ..base import Array, Draws, InfeasibleError, Integers, MomentSums, Replications
 from .cell import (
@@ -93,12 +94,11 @@ def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[D
         for x, count in enumerate(problem.outcomes.counts)
     ]
     row = 8 * max((cell.batch_size * cell.group_size) ** 2, 8)
-    chunk = max(64, _CHUNK_BYTES // row)
     for contexts, chance in _prompts(cell):
         sizes = tuple(len(groups[x][1]) for x in contexts)
         total = int(np.prod(sizes))
-        for start in range(0, total, chunk):
-            index = np.unravel_index(np.arange(start, min(start + chunk, total)), sizes)
+        for some in slices(total, max(64, _CHUNK_BYTES // row)):
+            index = np.unravel_index(np.arange(some.start, some.stop), sizes)
             members = [groups[x][0][i] for x, i in zip(contexts, index, strict=True)]
             outcomes = np.stack(members, axis=1)
             probability = np.full(len(outcomes), chance)

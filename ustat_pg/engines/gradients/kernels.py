@@ -11,13 +11,7 @@ from numba import cuda
 from ..draws import words_at
 from .scalar import WITHOUT_REPLACEMENT, draw_group, draw_prompts, minibatches, one_prompt, room_of
 
-__all__ = [
-    "draw_kernel",
-    "floor_kernel",
-    "minibatch_kernel",
-    "one_prompt_kernel",
-    "reduce_kernel",
-]
+__all__ = ["draw_kernel", "floor_kernel", "minibatch_kernel", "one_prompt_kernel", "reduce_kernel"]
 
 
 @cuda.jit

@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import rng
 from ...estimators import gradient
+from ...memory import slices
 from ..base import Array, Draws, Integers, MomentSums, Replications
 from .cell import (
     Distance,
@@ -69,12 +70,10 @@ class ReferenceEngine:
         """The sums of a block."""
         problem = cell.problem
         row = 8 * cell.batch_size * cell.group_size * max(problem.d, problem.outcomes.arms.shape[1])
-        chunk = max(1, _CHUNK_BYTES // row)
         values = []
-        end = block.first + block.count
-        for start in range(block.first, end, chunk):
-            count = min(chunk, end - start)
-            draws = draw(cell, seed=block.seed, first=start, replications=count)
+        for some in slices(block.count, _CHUNK_BYTES // row):
+            first, count = block.first + some.start, some.stop - some.start
+            draws = draw(cell, seed=block.seed, first=first, replications=count)
             values.append(self.values(cell, quantities, draws))
         return MomentSums.of(np.concatenate(values))
 

@@ -31,16 +31,7 @@ from ...compiled import body
 from ...rng import CONTEXT_SLOT
 from ..draws import swap, words_at
 
-__all__ = [
-    "Asked",
-    "Room",
-    "Search",
-    "Tables",
-    "block",
-    "draw_block",
-    "minibatches",
-    "one_prompt",
-]
+__all__ = ["Asked", "Room", "Search", "Tables", "block", "draw_block", "minibatches", "one_prompt"]
 
 PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED, BY_COUNT = 0, 1, 2, 3, 4
 SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION, MIXED = 0, 1, 2, 3, 4
@@ -70,7 +61,7 @@ class Tables(NamedTuple):
     Arguments:
         contexts: thresholds of ρ, (X,).
         outcomes: thresholds of each context's (arm, reward) pairs, (X, M).
-        arm, reward: of each outcome, (X, M); rewards are about their context's ``centre`` (X,),
+        arm, reward: those of each outcome, (X, M); rewards are about their context's ``centre`` (X,),
             so that an offset of all rewards costs no precision.
         form: TABULAR, SHARED or DENSE.
         probs: π, (X, K); probs_sq: ‖π‖², (X,).
@@ -134,10 +125,10 @@ class Room(NamedTuple):
     Arguments:
         order, undo, xs: for the prompts, (X,), (B,), (B,).
         chosen: outcomes, or arms, of a group, (G,).
-        rewards: of a group, (G,), for one_prompt.
+        rewards: rewards of a group, (G,), for one_prompt.
         mass: weights by arm or coordinate, (V, B, W); (1, K, 2) for one_prompt.
         weights: (V, G).
-        sums: of rewards, (B,).
+        sums: sums of rewards, (B,).
         gram: (B, B, V, V).
         lin, lin_along: (B, V), (J, B, V).
         coef: (E, B, V); diff: (B, V).

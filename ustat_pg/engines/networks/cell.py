@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from ...digests import digest
-from ...memory import out_of_memory
+from ...memory import out_of_memory, slices
 from ...policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ...problems import SoftmaxBandit, TokenBandit, TokenProblem
 from ...validation import InputError, device_name, frozen, integer, one_of
@@ -72,7 +72,7 @@ class OutOfMemory(MemoryError):
     """So many runs at once do not fit in memory.
 
     Arguments:
-        chunk: how many there were.
+        chunk: number of runs that there were.
 
     >>> str(OutOfMemory(8))
     'out of memory with 8 runs at once'
@@ -90,7 +90,7 @@ class PolicyQuantity:
     """A number of the bandit that a network is at θₜ, measured along training.
 
     Arguments:
-        estimator: of the runs.
+        estimator: estimator of the runs.
         step: t.
     """
 
@@ -118,7 +118,7 @@ class NetworkTraining(Cell):
 
     Arguments:
         problem: prompts, outputs and a verifier; or a bandit.
-        policy: at θ₀: a TransformerPolicy or a PrefixSoftmax; of a bandit its own, which is
+        policy: policy at θ₀, a TransformerPolicy or a PrefixSoftmax; of a bandit its own, which is
             tabular, linear in features of the arm, or linear in the context.
         group_size: G >= 1.
         steps: T, 1 to 2²⁰, the most that a quantity may ask for.
@@ -128,7 +128,7 @@ class NetworkTraining(Cell):
             divides X, and the prompts are equally likely.
         start_scale: standard deviation of a normal spread of θ₀, a number or (d,).
         device: cpu, cuda or cuda:N.
-        precision: of the network, float64 or float32. θ itself is kept in float64.
+        precision: precision of the network, float64 or float32. θ itself is kept in float64.
         chunk: runs at once; None for all of a block.
         block: runs in a block.
 
@@ -368,7 +368,7 @@ class NetworkTraining(Cell):
         """θ at the snapshots, of runs ``first`` to ``first + replications``: (R, S, d), in float64.
 
         Arguments:
-            estimator: by the name of its baseline; V and b* are those of the current θ.
+            estimator: estimator with the name of a baseline; V and b* are those of the current θ.
             snapshots: steps at which θ is kept, increasing, 0 the start.
 
         Raises:
@@ -380,11 +380,9 @@ class NetworkTraining(Cell):
         self.require_estimator(estimator)
         kept = list(steps_kept(snapshots, self.steps))
         run = _runs().run
-        chunk = min(self.chunk or self.block, replications)
-        end = first + replications
         parts = [
-            _in_memory(run, self, estimator, kept, seed, begin, min(chunk, end - begin))
-            for begin in range(first, end, chunk)
+            _in_memory(run, self, estimator, kept, seed, first + some.start, some.stop - some.start)
+            for some in slices(replications, self.chunk or self.block)
         ]
         return np.concatenate(parts)
 

@@ -49,8 +49,8 @@ class Model(ABC):
     Arguments:
         policy: whose parameters it starts from.
         space: its outputs.
-        device: of all tensors.
-        dtype: of the parameters and of what is computed of them.
+        device: device of all tensors.
+        dtype: type of the parameters and of what is computed of them.
     """
 
     def __init__(
@@ -135,13 +135,10 @@ class Model(ABC):
         Outputs that differ in their last token share a way, so that it is read once for them.
         """
         v, last = self.space.vocabulary, self.space.length - 1
-        powers = v ** np.arange(last - 1, -1, -1)
-        ways = np.zeros((v**last, last + 1), dtype=np.int64)
-        ways[:, :last] = np.arange(v**last)[:, None] // powers % v
         # Beyond its end an output goes on with zeros.
         tokens = self.space.outputs[:, :last]
-        own = np.where((tokens < 0) | (tokens >= v), 0, tokens) @ powers
-        return self.integers(ways), self.integers(own)
+        own = np.where((tokens < 0) | (tokens >= v), 0, tokens) @ v ** np.arange(last - 1, -1, -1)
+        return self.integers(self.space.ways), self.integers(own)
 
     def parts(self, most: int) -> Iterator[Tensor]:
         """The numbers of all outputs in parts that :meth:`all_log_probs` reads ``most`` ways for."""

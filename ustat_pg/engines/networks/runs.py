@@ -30,6 +30,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from ... import rng
+from ...memory import slices
 from ...policies import OutputSpace
 from ...policies.network import CausalTransformer
 from ...policies.transformer import TransformerPolicy
@@ -68,8 +69,8 @@ class _Tree(nn.Module):
         """Logits after the root and each node behind it: (P, S) to (P, S - root, A)."""
         network = self.network
         x = network.tokens(tokens) + network.places(places)
-        for block in network.blocks:
-            x = block(x, hidden)
+        for layer in network.layers:
+            x = layer(x, hidden)
         logits: Tensor = network.head(network.norm(x[..., root:, :]))
         return logits
 
@@ -78,7 +79,7 @@ class Tables:
     """log π(· | prompt, prefix) at every prefix of some prompts, as a function of θ.
 
     Arguments:
-        model: of the policy.
+        model: model of the policy.
         contexts: X.
     """
 
@@ -150,15 +151,8 @@ class Tables:
 
     def _lay(self) -> None:
         """Ways that pass every prefix, and where each prefix is passed first."""
-        space, last = self.space, self.space.length - 1
-        v, number = space.vocabulary, np.arange(space.vocabulary**last)
-        ways = np.zeros((len(number), space.length), dtype=np.int64)
-        for t in range(last):
-            ways[:, t] = number // v ** (last - 1 - t) % v
-        first = np.concatenate([np.arange(v**t) * v ** (last - t) for t in range(last + 1)])
-        depth = np.repeat(np.arange(last + 1), v ** np.arange(last + 1))
-        self._ways = self.model.integers(ways)
-        self._first = self.model.integers(first * space.length + depth)
+        self._ways = self.model.integers(self.space.ways)
+        self._first = self.model.integers(self.space.first_visits)
 
     def _leaves(self, theta: Tensor, contexts: Tensor) -> Tensor:
         prompts, ways = len(contexts), len(self._ways)
@@ -232,16 +226,16 @@ def _prompts(
     """The prompts of whole runs, (T, R, B)."""
     batch, total, runs = training.batch_size, len(ends), len(numbers)
     wanted = training.steps * batch
+    # Whole epochs.
     step = max(1, _WORDS // (runs * total)) * total
     slot = torch.tensor(rng.CONTEXT_SLOT, device=ends.device)
     parts = []
-    for first in range(0, wanted, step):
-        count = min(step, wanted - first)
+    for some in slices(wanted, step):
+        first, count = some.start, some.stop - some.start
         if training.design == "iid":
             drawn = words(key, numbers, slot, count, first)
             parts.append(torch.searchsorted(ends, drawn.contiguous(), right=True).int())
             continue
-        # Whole epochs.
         epochs = -(-count // total)
         drawn = words(key, numbers, slot, epochs * total, first).reshape(-1, total)
         order = torch.arange(total, device=ends.device).repeat(len(drawn), 1)
@@ -257,10 +251,9 @@ def _outputs_words(
     """Step by step the words of the outputs and their rewards, (R, B, G, l + 1)."""
     group, batch = training.group_size, training.batch_size
     each = group * (length + 1)
-    stretch = max(1, _WORDS // (len(numbers) * batch * each))
-    for first in range(1, training.steps + 1, stretch):
-        last = min(first + stretch, training.steps + 1)
-        slots = rng.step_slots(np.arange(first, last)[:, None, None], np.arange(batch))
+    for some in slices(training.steps, _WORDS // (len(numbers) * batch * each)):
+        steps = np.arange(some.start, some.stop)[:, None, None] + 1
+        slots = rng.step_slots(steps, np.arange(batch))
         where = torch.tensor(slots, device=numbers.device)
         drawn = words(key, numbers[:, None], where, each)
         yield from drawn.reshape(*drawn.shape[:-1], group, length + 1)
@@ -283,8 +276,8 @@ class _Runs:
 
     Arguments:
         training: the cell.
-        estimator: of the gradient.
-        seed, first, count: of the runs.
+        estimator: estimator of the gradient.
+        seed, first, count: seed and numbers of the runs.
     """
 
     def __init__(
@@ -508,10 +501,9 @@ class _Runs:
             return vmap(norm, in_dims=(None, 0, 0))(point, context, output)
 
         each = len(theta) * 8 * (3 * model.d + model.activity)
-        step = max(1, _BYTES // each)
         parts = [
-            vmap(norms)(theta, contexts[:, low : low + step], tokens[outputs[:, low : low + step]])
-            for low in range(0, outputs.shape[1], step)
+            vmap(norms)(theta, contexts[:, some], tokens[outputs[:, some]])
+            for some in slices(outputs.shape[1], _BYTES // each)
         ]
         return torch.cat(parts, dim=1)
 

@@ -11,9 +11,10 @@ step, by backward induction; it knows smooth functions of the gap and no distrib
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -55,19 +56,30 @@ _ABSOLUTE = 1e-6
 
 
 @dataclass(frozen=True)
-class Gap:
-    """scale · (J* - J(θₜ)) of the runs of an estimator, at a step."""
+class _OfRuns:
+    """What is measured on the runs of an estimator, at a step."""
 
+    kind: ClassVar[str]
     estimator: Estimator
     step: int
+
+    @property
+    def label(self) -> str:
+        """The name in blocks and stored results: the kind, and all fields in their order."""
+        _, _, *rest = (getattr(self, each.name) for each in fields(self))
+        words = (repr(list(each) if isinstance(each, tuple) else each) for each in rest)
+        return f"{self.kind}[{','.join([self.estimator.label, str(self.step), *words])}]"
+
+
+@dataclass(frozen=True)
+class Gap(_OfRuns):
+    """scale · (J* - J(θₜ)) of the runs of an estimator, at a step."""
+
+    kind = "gap"
     scale: float = 1.0
 
     def __post_init__(self) -> None:
         positive("scale", self.scale)
-
-    @property
-    def label(self) -> str:
-        return f"gap[{self.estimator.label},{self.step},{self.scale!r}]"
 
     def of(self, gap: Array) -> Array:
         """The quantity of a gap."""
@@ -75,21 +87,16 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class GapTransform:
+class GapTransform(_OfRuns):
     """exp(-rate · (J* - J(θₜ))), whose mean is the Laplace transform of the gap's law: a smooth and
     bounded function, by which two laws are told apart without sampling.
     """
 
-    estimator: Estimator
-    step: int
+    kind = "transform"
     rate: float
 
     def __post_init__(self) -> None:
         positive("rate", self.rate)
-
-    @property
-    def label(self) -> str:
-        return f"transform[{self.estimator.label},{self.step},{self.rate!r}]"
 
     def of(self, gap: Array) -> Array:
         """The quantity of a gap."""
@@ -97,16 +104,15 @@ class GapTransform:
 
 
 @dataclass(frozen=True)
-class Pit:
+class Pit(_OfRuns):
     """F(J* - J(θₜ)), F the cdf of Σ wₖ χ²₁: uniform if that is the gap's law. Its histogram is kept.
 
     Arguments:
-        estimator, step: of the runs.
-        weights: of the gap itself, not of T times the gap.
+        estimator, step: estimator of the runs, and the step.
+        weights: weights of the gap itself, not of T times the gap.
     """
 
-    estimator: Estimator
-    step: int
+    kind = "pit"
     weights: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -114,10 +120,6 @@ class Pit:
             raise InputError("weights is empty: there must be at least one")
         for weight in self.weights:
             positive("weight", weight)
-
-    @property
-    def label(self) -> str:
-        return f"pit[{self.estimator.label},{self.step},{list(self.weights)!r}]"
 
     def of(self, gap: Array, theta: Array) -> Array:
         """The quantity of gaps (R,)."""
@@ -127,18 +129,17 @@ class Pit:
 
 
 @dataclass(frozen=True)
-class ConditionalPit:
+class ConditionalPit(_OfRuns):
     """F(J* - J(θₜ)) with the law's own weight at each run's endpoint (Assumption 8): one chi-square
     with the weight low + (high - low) · sigmoid(θₜⱼ).
 
     Arguments:
-        estimator, step: of the runs.
+        estimator, step: estimator of the runs, and the step.
         coordinate: j.
         low, high: the weight where the sigmoid is 0 and 1.
     """
 
-    estimator: Estimator
-    step: int
+    kind = "conditional-pit"
     coordinate: int
     low: float
     high: float
@@ -148,13 +149,6 @@ class ConditionalPit:
         positive("low", self.low)
         positive("high", self.high)
 
-    @property
-    def label(self) -> str:
-        return (
-            f"conditional-pit[{self.estimator.label},{self.step},{self.coordinate},"
-            f"{self.low!r},{self.high!r}]"
-        )
-
     def of(self, gap: Array, theta: Array) -> Array:
         """The quantity of gaps (R,) at parameters (R, d)."""
         weight = self.low + (self.high - self.low) * expit(theta[:, self.coordinate])
@@ -162,19 +156,14 @@ class ConditionalPit:
 
 
 @dataclass(frozen=True)
-class Coordinate:
+class Coordinate(_OfRuns):
     """θₜⱼ, j the coordinate: where a run is at a step, for figures."""
 
-    estimator: Estimator
-    step: int
+    kind = "coordinate"
     coordinate: int
 
     def __post_init__(self) -> None:
         integer("coordinate", self.coordinate, 0)
-
-    @property
-    def label(self) -> str:
-        return f"coordinate[{self.estimator.label},{self.step},{self.coordinate}]"
 
     def of(self, gap: Array, theta: Array) -> Array:
         """The quantity of parameters (R, d)."""
@@ -191,13 +180,13 @@ class Training(Cell):
 
     Arguments:
         landscape: the problem, with an interior optimum.
-        group_size: G.
+        group_size: G, the outputs of a prompt.
         steps: T, the most that a quantity may ask for.
         schedule: the rates.
-        batch_size: B.
+        batch_size: B, the prompts of a step.
         design: iid or epochs.
         start: θ₀; the maximiser unless given.
-        start_scale: of a normal spread of θ₀.
+        start_scale: standard deviation of a normal spread of θ₀.
         projection: Θ, or None.
 
     Raises:
@@ -413,17 +402,14 @@ def _expected(
     for estimator, by_step in steps.items():
         moments = sorted(by_step)
         columns = [column for step in moments for column in by_step[step]]
-        asked = [quantities[column] for column in columns]
-        functions: list[Callable[[Array], Array]] = [
-            quantity.of for quantity in asked if isinstance(quantity, (Gap, GapTransform))
-        ]
+        smooth = (quantities[column] for column in columns)
+        functions = [each.of for each in smooth if isinstance(each, (Gap, GapTransform))]
         # One backward pass serves all steps and functions.
         runs = training.trajectory(estimator, (moments[-1],))
-        found = expectations(training.landscape, runs, functions, moments, relative=_RELATIVE)
+        mean = expectations(training.landscape, runs, functions, moments, relative=_RELATIVE)
         for row, column in enumerate(columns):
-            place = moments.index(quantities[column].step)
-            value = found.values[row, place]
+            at = row, moments.index(quantities[column].step)
             # An expectation that the finest grid leaves uncertain is none: no verdict reads it.
-            sure = found.error[row, place] <= training.rounding(quantities[column])
-            means[column] = value if sure else np.nan
+            sure = mean.error[at] <= training.rounding(quantities[column])
+            means[column] = mean.values[at] if sure else np.nan
     return means

@@ -88,8 +88,8 @@ class Flips:
     """How two engines' runs of one trajectory compare.
 
     Arguments:
-        runs: compared.
-        draws: of outputs in all of them.
+        runs: number of runs compared.
+        draws: number of outputs drawn in all of them.
         diverged: runs whose θ differs by more than the tolerance at some snapshot: at least one of
             their draws flipped.
         apart: the largest difference among the other runs.

@@ -32,6 +32,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from ...estimators import gradient
+from ...memory import slices
 from ...policies import ArmLinearSoftmax
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, finite_array, integer
@@ -74,12 +75,12 @@ class Expectations:
 
     Arguments:
         values: (F, S).
-        error: how much the values change when the grid's spacing grows by half, and when its
+        error: amount that the values change by when the grid's spacing grows by half, and when its
             reach shrinks by a third, added up, (F, S). Both are errors of the poorer grids: those
             of the values are smaller. Where the projection makes kinks, the last two changes count,
             and threefold.
-        points: of the grid that gave the values.
-        outcomes: of a minibatch, those with equal displacements counted once.
+        points: number of points of the grid that gave the values.
+        outcomes: number of outcomes of a minibatch, those with equal displacements counted once.
         converged: whether the error is within what was allowed; if not, a finer or wider grid
             would be too large.
     """
@@ -328,9 +329,9 @@ class _Chain:
         )
         everyone = np.arange(len(self.arms))
         off, moved = 0.0, []
-        lot = max(1, _CHUNK_BYTES // (8 * self.arms[0].size * (problem.d + 4) * len(probes)))
-        for rows in np.split(everyone, range(lot, len(everyone), lot)):
-            step = self.estimates(probes, rows)
+        each = 8 * self.arms[0].size * (problem.d + 4) * len(probes)
+        for some in slices(len(everyone), _CHUNK_BYTES // each):
+            step = self.estimates(probes, everyone[some])
             along = step @ self.basis
             off = max(off, float(np.abs(step - along @ self.basis.T).max()))
             moved.append(along)
@@ -422,9 +423,7 @@ class _Chain:
         chance = np.empty((len(y), self.outcomes))
         wide = self.trajectory.problem.d + 4
         row = 8 * max(self.patterns.size * 2, self.arms[self.distinct].size * wide)
-        lot = max(1, _CHUNK_BYTES // row)
-        for begin in range(0, len(y), lot):
-            some = slice(begin, begin + lot)
+        for some in slices(len(y), _CHUNK_BYTES // row):
             move[some] = self.estimates(y[some], self.distinct) @ self.basis
             chance[some] = self.probabilities(y[some])
         off = np.abs(chance.sum(axis=1) - 1).max()
@@ -539,7 +538,7 @@ class _Projection:
         frame: R, (q, r).
         shift: (q,).
         low, high: (q,); of the box.
-        radius: of the ball; negative where it is a box.
+        radius: radius of the ball; negative where it is a box.
     """
 
     frame: Array

@@ -56,8 +56,8 @@ class Plan(NamedTuple):
         by_arm: φ(x, k) again, (d, X K): column x K + k.
         law: thresholds of the rewards but the last, (M - 1, X K); rewards: (M, X K).
         mean_rewards: E[z | x, k], (K, X).
-        kind: of baseline; constant: what PROMPT_ONLY subtracts; by_count: advantages of a failure and
-            of a success by the number of successes, (2, G+1), for BY_COUNT.
+        kind: kind of baseline; constant: number that PROMPT_ONLY subtracts; by_count: advantages of a
+            failure and of a success by the number of successes, (2, G+1), for BY_COUNT.
         design: IID or EPOCHS.
         rates: (T,); snapshots: (S,).
         theta_set: FREE, BALL or BOX; low, high: of a box, (d,); centre (d,), basis (d, r) and

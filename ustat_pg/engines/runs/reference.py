@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import rng
 from ...estimators import gradient
+from ...memory import slices
 from ..base import Array, Integers, Replications, expected_reward, optimal_baseline
 from .trajectory import Trajectory, starts
 
@@ -25,11 +26,11 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
     """θ at the snapshots: a minibatch for all replications, the estimators, a step; (R, S, d)."""
     problem = trajectory.problem
     row = 8 * trajectory.batch_size * max(trajectory.group_size, problem.arms) * problem.d
-    chunk = max(1, _CHUNK_BYTES // row)
-    end = block.first + block.count
     parts = [
-        _run(trajectory, replace(block, first=start, count=min(chunk, end - start)))
-        for start in range(block.first, end, chunk)
+        _run(
+            trajectory, replace(block, first=block.first + some.start, count=some.stop - some.start)
+        )
+        for some in slices(block.count, _CHUNK_BYTES // row)
     ]
     return np.concatenate(parts)
 

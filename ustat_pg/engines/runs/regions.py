@@ -17,7 +17,7 @@ class Ball:
 
     Arguments:
         centre: (d,).
-        radius: positive.
+        radius: number above 0.
         basis: U with orthonormal columns, (d, r); directions outside its span stay free.
 
     Raises:

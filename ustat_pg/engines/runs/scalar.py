@@ -47,9 +47,9 @@ class Room(NamedTuple):
     Arguments:
         theta, total, centre: θ, the sum of the step, and f̄, (d, n).
         weights, ends: exp(logit - max) and its sums up to each arm, (K, n).
-        arms: of a group, (G, n); rewards, then advantages, (G, n).
+        arms: arms of a group, (G, n); rewards, then advantages, (G, n).
         norms: ‖s‖², (G, n), and before: sums up to each output, (2 G, n), for norm-weighted.
-        order: of an epoch's prompts, (X, n).
+        order: order of an epoch's prompts, (X, n).
         along: a projection's coordinates, (r, n).
     """
 

@@ -38,8 +38,8 @@ class Decay:
     """The schedule ηₜ = c / (t + t₀), t = 1, …, T.
 
     Arguments:
-        c: positive.
-        t0: above -1, so that every rate is positive; the paper's c / t is t₀ = 0.
+        c: number above 0.
+        t0: number above -1, so that every rate is positive; the paper's c / t is t₀ = 0.
 
     Raises:
         InputError: c is not positive and finite, or t₀ makes η₁ infinite or negative.

@@ -44,12 +44,7 @@ from ..base import Array, Estimator, Replications, block_of
 from .regions import Ball, Box, Theta
 from .schedules import Constant, Decay, Schedule
 
-__all__ = [
-    "TRAJECTORY_DESIGNS",
-    "TRAJECTORY_ENGINES",
-    "Trajectory",
-    "starts",
-]
+__all__ = ["TRAJECTORY_DESIGNS", "TRAJECTORY_ENGINES", "Trajectory", "starts"]
 
 TRAJECTORY_DESIGNS = ("iid", "epochs")
 """Prompts drawn independently from ρ; all prompts in a new random order again and again."""
@@ -130,7 +125,7 @@ class Trajectory:
         group_size: G >= 1; 2 for grpo and norm-weighted.
         steps: T, 1 to 2²⁰.
         schedule: the rates η₁ to η_T.
-        estimator: by the name of its baseline; V and b* are those of the current θ.
+        estimator: estimator with the name of a baseline; V and b* are those of the current θ.
         batch_size: B, 1 to 2¹⁰.
         design: iid, or epochs: each epoch takes all X prompts in a new random order, B a step; B
             divides X, and the prompts are equally likely.
