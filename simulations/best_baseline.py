@@ -110,7 +110,11 @@ def _errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def _least(
-    entry: BanditEntry, cell: GradientCell, name: str, table: CountTable, wrong: dict[str, CountTable]
+    entry: BanditEntry,
+    cell: GradientCell,
+    name: str,
+    table: CountTable,
+    wrong: dict[str, CountTable],
 ) -> Check:
     """That the error, a parabola, rises alike from a table to grpo's and the other way.
 
