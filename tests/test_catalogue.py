@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from math import comb
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -269,7 +271,7 @@ def test_a_framework_is_whole(framework):
         assert set((option.means or {}).values()) <= set(known.aggregations)
         if option.default is not None:
             assert option.read(option.default) == option.default
-        assert bool(option.place) == (option.kind == "kl")
+        assert bool(option.place) == (option.kind == "KL")
 
 
 def test_the_twelve_frameworks_are_there():
@@ -401,6 +403,12 @@ loss_type: dr_grpo
 def test_a_verl_file(file, before):
     meaning = resolve(before + file(VERL))
     assert (meaning.framework.name, meaning.estimator, meaning.group_size) == ("verl", "grpo", 4)
+
+
+def test_the_file_that_the_page_of_files_shows(file):
+    page = Path(__file__).resolve().parents[1] / "theory" / "files.md"
+    (text,) = re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    assert resolve(file(text)).group_size == 4
 
 
 def test_a_trl_file_and_options_that_hold_before_it(file):

@@ -221,8 +221,8 @@ def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
     ] * 5
     assert len(found["best_table"]) == found["group_size"]
     text = out_of(capsys, "explain", spec)
-    assert "no table" in text.splitlines()[3]
-    assert text.splitlines()[-1].startswith("Advice: ")
+    assert "no table" in " ".join(text.split())
+    assert any(line.startswith("Advice: ") for line in text.splitlines()[-2:])
     assert "w(p)" not in text
 
 
@@ -266,8 +266,10 @@ def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
 )
 def test_the_text_says_it(capsys, words, parts):
     text = out_of(capsys, "explain", *words)
+    assert max(map(len, text.splitlines())) <= 100
+    flat = " ".join(text.split())
     for part in parts:
-        assert part in text, part
+        assert " ".join(part.split()) in flat, part
     assert sum(line.startswith("Advice: ") for line in text.splitlines()) == 1
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,9 @@ PASS_RATES = tuple(k / 10 for k in range(1, 10))
 
 GRID = tuple(k / 20 for k in range(21))
 """The pass rates at which w is shown."""
+
+_WIDTH = 100
+"""Characters of a line that a person reads."""
 
 _SMALL = 1e-12
 """‖g(x)‖² over p(1-p) E‖s‖² of prompts of which pass rates alone are known."""
@@ -247,7 +251,21 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(_plain(found), allow_nan=False))
     else:
-        print("\n".join(_text(found)))
+        print("\n".join(_wrapped(line) for line in _text(found)))
+
+
+def _wrapped(line: str) -> str:
+    """A line of at most so many characters, the rest below it."""
+    if len(line) <= _WIDTH:
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line,
+        _WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _numbers(text: str) -> list[float]:
@@ -312,8 +330,8 @@ def _text(found: Explanation) -> list[str]:
     if found.assumed and known:
         lines += [
             "",
-            "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in",
-            " units of E‖s‖². --problem FILE takes your own.)",
+            "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in "
+            "units of E‖s‖². --problem FILE takes your own.)",
         ]
     return lines
 
