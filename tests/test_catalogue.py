@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from math import comb
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support.refusals import refuses
-from ustat_pg.baselines import parse
+from ustat_pg.baselines import BASELINES, parse
 from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.commands.explain import explain
 from ustat_pg.estimators import advantages, standardised
@@ -274,6 +275,12 @@ def test_a_framework_is_whole(framework):
         assert bool(option.place) == (option.kind == "KL")
 
 
+def test_every_table_by_counts_has_its_headings():
+    tables = {record.name for record in BASELINES.values() if record.by_count}
+    assert tables == set(catalogue().families)
+    assert not tables & set(catalogue().others)
+
+
 def test_the_twelve_frameworks_are_there():
     repositories = {each.repository.partition("/")[2].lower() for each in FRAMEWORKS}
     wanted = "trl verl openrlhf rl prime-rl skyrl areal roll slime rllm open-instruct nanochat"
@@ -434,6 +441,11 @@ def test_a_trl_file_and_options_that_hold_before_it(file):
 )
 def test_files_that_are_refused(file, text, said):
     refuses(said, resolve, file(text))
+
+
+def test_yaml_without_its_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    refuses("YAML needs PyYAML", resolve, "trl run.yaml")
 
 
 def test_a_file_that_is_not_there():

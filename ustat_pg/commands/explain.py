@@ -290,7 +290,7 @@ def _plain(found: Explanation) -> dict[str, Any]:
             "cosine",
         ),
         *("best_table", "group_size", "pass_rates", "mean_factor", "noise_to_rloo"),
-        *("noise_to_oracle", "best_noise_to_rloo"),
+        *("noise_to_oracle", "best_noise_to_rloo", "assumed"),
     )
     plain = {key: getattr(found, key) for key in keys}
     meaning = found.meaning
