@@ -201,12 +201,11 @@ def explain(
             f"--baseline {record.name} says what it does on a problem"
         )
     table = count_table(estimator, size, moments)
-    table = CountTable(factor * table.successes, factor * table.failures)
-    found = gradient_mse(moments, estimator, size)
-    factors = factor * found.mean_factor
-    square, inner = moments.mean_gradient(factors)
-    bias = max(square - 2 * inner + moments.mean_gradient_sq, 0.0)
-    # Where nothing is known of the gradient its square is no part of the error.
+    asked = estimator
+    if factor != 1:
+        table = CountTable(factor * table.successes, factor * table.failures)
+        asked = table.spec
+    found = gradient_mse(moments, asked, size)
     noise = found.noise_to_signal
     oracle = gradient_mse(moments, "oracle", size).noise_to_signal
     rloo = gradient_mse(moments, "grpo", size).noise_to_signal if size > 1 else None
@@ -217,10 +216,11 @@ def explain(
         record.name + estimator[len(estimator.partition(":")[0]) :],
         unbiased=table.unbiased,
         weight={"pass_rate": shown.tolist(), "w": table.weight(shown).tolist()},
-        mse=factor**2 * (found.mse - found.squared_bias) + (0.0 if assumed else bias),
+        # Where nothing is known of the gradient its square is no part of the error.
+        mse=found.mse - (found.squared_bias if assumed else 0.0),
         noise_to_signal=None if noise is None else float(noise * unit),
         cosine=found.cosine,
-        mean_factor=factors.tolist(),
+        mean_factor=found.mean_factor.tolist(),
         noise_to_rloo=_over(noise, rloo),
         noise_to_oracle=_over(noise, oracle),
         best_noise_to_rloo=_over(best, rloo),
