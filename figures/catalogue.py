@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    best_baseline,
     count_advantages,
     gradient_mse_lm,
     group_size,
@@ -40,6 +41,7 @@ PICTURES: dict[str, Picture] = {
         optimal_policy,
         normalised,
         count_advantages,
+        best_baseline,
         networks,
         gradient_mse_lm,
         group_size_lm,

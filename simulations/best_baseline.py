@@ -3,9 +3,10 @@ other outputs it subtracts b(k); the best b solves a tridiagonal system of momen
 long as it is made of other prompts or earlier steps.
 
 Checked on prompts of unequal pass rates: the error of the best table, of shrinkage at its best amount
-and of Bayes leave-one-out, and that the best is below grpo. On whole training runs at an equal budget:
-the mean gap with the best table, that it is below grpo's at grpo's own best group size, and that it
-grows with a group that is best for grpo.
+and of Bayes leave-one-out; that the best is below grpo; that a step from the best table, or the best
+amount, costs the same either way. On whole training runs at an equal budget: the mean gap with the
+best table, that it is below grpo's at grpo's own best group size, and that it grows with a group that
+is best for grpo.
 
 Falsified by an error or a gap of another size, or by an order that is not the predicted one. The table
 is that of the optimum, and held still while the runs train.
@@ -25,7 +26,13 @@ from ustat_pg.checks import equal, positive
 from ustat_pg.engines import Decay, GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
 from ustat_pg.moments import Moments
-from ustat_pg.predictions import best_shrinkage, best_table, gradient_mse
+from ustat_pg.predictions import (
+    CountTable,
+    best_shrinkage,
+    best_table,
+    count_table,
+    gradient_mse,
+)
 from ustat_pg.validation import changed
 
 from .problems import BanditEntry, Suite, mse_of
@@ -42,14 +49,14 @@ SAME_GROUP = "the best group is grpo's"
 RIVALS = (NO_GAIN, ORACLE, RATES, SAME_GROUP)
 
 
-def by_rates(m: Moments, group_size: int) -> str:
+def by_rates(m: Moments, group_size: int) -> CountTable:
     """The best table of prompts with these pass rates, were all norms alike and gradients small."""
     one, zero = np.ones(len(m)), np.zeros(len(m))
     variance = m.value * (1 - m.value)
     alike = changed(
         m, fisher_trace=one, norm_advantage=zero, norm_squared_advantage=variance, gradient_sq=zero
     )
-    return best_table(alike, group_size).spec
+    return best_table(alike, group_size)
 
 
 def claim(suite: Suite) -> Claim:
@@ -74,9 +81,10 @@ def _errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     errors = {
         name: gradient_mse(moments, name, group_size).mse for name in ("best", "grpo", "oracle")
     }
-    best = mse_of(best_table(moments, group_size).spec)
+    table, rates = best_table(moments, group_size), by_rates(moments, group_size)
+    best = mse_of(table.spec)
     wrong = {NO_GAIN: errors["grpo"], ORACLE: errors["oracle"]}
-    wrong[RATES] = gradient_mse(moments, by_rates(moments, group_size), group_size).mse
+    wrong[RATES] = gradient_mse(moments, rates.spec, group_size).mse
     yield entry.check(
         f"G={group_size}: best table", mean_of(cell, best), equal(errors["best"], wrong)
     )
@@ -90,11 +98,41 @@ def _errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
             mean_of(cell, mse_of(name)),
             equal(value, {NO_GAIN: errors["grpo"]}),
         )
+    shrunk = count_table(f"shrinkage:{amount!r},{mean!r}", group_size)
+    grpo = count_table("grpo", group_size)
+    yield _least(entry, cell, "best table", table, {NO_GAIN: grpo, RATES: rates})
+    yield _least(entry, cell, "shrinkage", shrunk, {NO_GAIN: grpo})
     gain = errors["grpo"] - errors["best"]
     both = Linear(cell, ((mse_of("grpo"), 1.0), (best, -1.0)))
     yield entry.check(
         f"G={group_size}: best table below grpo", both, positive(gain, [NO_GAIN], scale=gain)
     )
+
+
+def _least(
+    entry: BanditEntry,
+    cell: GradientCell,
+    name: str,
+    table: CountTable,
+    wrong: dict[str, CountTable],
+) -> Check:
+    """That the error, a parabola, rises alike from a table to grpo's and the other way.
+
+    Were a wrong table the least, it would be as lopsided here as it is, turned round, at that one.
+    """
+    size = cell.group_size
+    step = count_table("grpo", size).baseline - table.baseline
+
+    def beside(at: CountTable, sign: int) -> str:
+        return "loo-table:" + ",".join(repr(float(b)) for b in at.baseline + sign * step)
+
+    def error(of: str) -> float:
+        return gradient_mse(entry.problem.moments(), of, size).mse
+
+    tilts = {rival: error(beside(at, -1)) - error(beside(at, 1)) for rival, at in wrong.items()}
+    sides = Linear(cell, ((mse_of(beside(table, 1)), 1.0), (mse_of(beside(table, -1)), -1.0)))
+    unit = error(beside(table, 1))
+    return entry.check(f"G={size}: {name} least", sides, equal(0.0, tilts, scale=unit))
 
 
 def splits(

@@ -13,7 +13,7 @@ Cost: half a million groups of up to 64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -87,10 +87,13 @@ def to_come(value: Callable[[int], float]) -> float:
 
 def claim(suite: Suite) -> Claim:
     """The slope of the distance, and both limits, at single prompts."""
-    checks: list[Check] = []
-    for entry in suite.lopsided:
-        checks += _checks(entry)
-    return Claim(STEM, RIVALS, tuple(checks))
+    return Claim(STEM, RIVALS, tuple(checks(suite.lopsided)))
+
+
+def checks(entries: Iterable[BanditEntry]) -> Iterator[Check]:
+    """The slope of the distance, and both limits, at each."""
+    for entry in entries:
+        yield from _checks(entry)
 
 
 def _checks(entry: BanditEntry) -> Iterator[Check]:
@@ -129,7 +132,12 @@ def _checks(entry: BanditEntry) -> Iterator[Check]:
 
 def curves(suite: Suite) -> Iterator[Point]:
     """G times the error about g/σ against G, its limit and the naive one, on two problems."""
-    for entry in (suite.skewed, suite.balanced):
+    yield from points((suite.skewed, suite.balanced))
+
+
+def points(entries: Iterable[BanditEntry]) -> Iterator[Point]:
+    """The same on any problems of one prompt."""
+    for entry in entries:
         moments = entry.problem.moments()
         sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
         lines = {

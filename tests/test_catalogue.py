@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import re
+import sys
 from math import comb
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.refusals import refuses
-from ustat_pg.baselines import parse
+from ustat_pg.baselines import BASELINES, parse
 from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.commands.explain import explain
 from ustat_pg.estimators import advantages, standardised
@@ -269,7 +272,13 @@ def test_a_framework_is_whole(framework):
         assert set((option.means or {}).values()) <= set(known.aggregations)
         if option.default is not None:
             assert option.read(option.default) == option.default
-        assert bool(option.place) == (option.kind == "kl")
+        assert bool(option.place) == (option.kind == "KL")
+
+
+def test_every_table_by_counts_has_its_headings():
+    tables = {record.name for record in BASELINES.values() if record.by_count}
+    assert tables == set(catalogue().families)
+    assert not tables & set(catalogue().others)
 
 
 def test_the_twelve_frameworks_are_there():
@@ -403,6 +412,12 @@ def test_a_verl_file(file, before):
     assert (meaning.framework.name, meaning.estimator, meaning.group_size) == ("verl", "grpo", 4)
 
 
+def test_the_file_that_the_page_of_files_shows(file):
+    page = Path(__file__).resolve().parents[1] / "theory" / "files.md"
+    (text,) = re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    assert resolve(file(text)).group_size == 4
+
+
 def test_a_trl_file_and_options_that_hold_before_it(file):
     meaning = resolve(file(TRL))
     assert (meaning.framework.name, meaning.estimator, meaning.group_size) == (
@@ -426,6 +441,11 @@ def test_a_trl_file_and_options_that_hold_before_it(file):
 )
 def test_files_that_are_refused(file, text, said):
     refuses(said, resolve, file(text))
+
+
+def test_yaml_without_its_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    refuses("YAML needs PyYAML", resolve, "trl run.yaml")
 
 
 def test_a_file_that_is_not_there():

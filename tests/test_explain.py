@@ -212,6 +212,15 @@ def test_the_catalogues_words_on_noise(name, least, reached, most):
     assert reached < max(ratios) <= most
 
 
+def test_the_catalogues_words_on_the_deviation_and_a_large_gradient():
+    """One right arm: the mean estimate is a large part of each group's."""
+    peaked = SoftmaxBandit.tabular(
+        [1.0], [np.log([0.8, 0.1, 0.05, 0.05])], [[[1.0], [0.0], [0.0], [0.0]]], np.ones((1, 4, 1))
+    )
+    for size in (8, 16):
+        assert explain(name="std", group_size=size, moments=peaked.moments()).noise_to_rloo < 0.95
+
+
 @pytest.mark.parametrize("spec", ["verl adv_estimator=opo rollout.n=4", "trl scale_rewards=batch"])
 def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
     found = found_by(capsys, spec)
@@ -221,8 +230,8 @@ def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
     ] * 5
     assert len(found["best_table"]) == found["group_size"]
     text = out_of(capsys, "explain", spec)
-    assert "no table" in text.splitlines()[3]
-    assert text.splitlines()[-1].startswith("Advice: ")
+    assert "no table" in " ".join(text.split())
+    assert any(line.startswith("Advice: ") for line in text.splitlines()[-2:])
     assert "w(p)" not in text
 
 
@@ -266,8 +275,10 @@ def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
 )
 def test_the_text_says_it(capsys, words, parts):
     text = out_of(capsys, "explain", *words)
+    assert max(map(len, text.splitlines())) <= 100
+    flat = " ".join(text.split())
     for part in parts:
-        assert part in text, part
+        assert " ".join(part.split()) in flat, part
     assert sum(line.startswith("Advice: ") for line in text.splitlines()) == 1
 
 

@@ -126,7 +126,7 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
     monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: fake)
     quantities = laws.quantities_for(3)
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
-    tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell.problem, quantities)
+    tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell, quantities)
     room = bodies.Room(*scratch(cpu.scratch_shapes(cell, asked, tables), 2))
     path = Trajectory(
         smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("norm-weighted"), 3, "epochs"

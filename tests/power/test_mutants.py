@@ -79,7 +79,7 @@ def quick_blocks(on, monkeypatch):
     ("on", "engine", "stems"),
     [
         ("bandits", "reference", GRADIENTS),
-        ("bandits", "cpu", (*GRADIENTS, "count_advantages", "normalised")),
+        ("bandits", "cpu", (*GRADIENTS, "count_advantages", "best_baseline", "normalised")),
         ("tokens", "reference", GRADIENTS),
         pytest.param("transformer", "reference", GRADIENTS, marks=needs_torch),
     ],

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+import simulations.best_baseline
 import simulations.count_advantages
 import simulations.minibatch
 import simulations.mse
@@ -34,6 +35,8 @@ PLACES = {
         (simulations.count_advantages, "count_table"),
         (simulations.count_advantages, "mean_gradient"),
         (simulations.count_advantages, "silent_share"),
+        (simulations.best_baseline, "best_table"),
+        (simulations.best_baseline, "best_shrinkage"),
     ],
     "ustat_pg/predictions/normalised.py": [
         (simulations.normalised, "normalised_distance"),
@@ -76,6 +79,7 @@ GRPO = "    return rewards - others\n"
 
 ESTIMATORS, PREDICTIONS, BODIES, MOMENTS, SHAPED, TABLES, NORMALISED = PLACES
 COUNTS = ("count_advantages",)
+BEST = ("best_baseline",)
 
 MUTANTS = [
     Mutant("1/G for 1/(G-1)", ESTIMATORS, "keepdims=True) - rewards) / (size - 1)",
@@ -148,6 +152,11 @@ MUTANTS = [
            "naive - 0.75 *", "naive + 0.25 *", "cpu", ("normalised",)),
     Mutant("normalised: the variance's noise for the deviation's", NORMALISED,
            "/ (4 * square**2)", "/ square**2", "cpu", ("normalised",)),
+    Mutant("best table: neighbours do not hold one another back", TABLES, "off[1:] = -pair",
+           "off[1:] = 0.0", "cpu", BEST),
+    Mutant("best shrinkage: rewards and norms apart", TABLES,
+           "top = third + float(probs @ (off * moments.norm_advantage))", "top = third",
+           "cpu", BEST),
 ]  # fmt: skip
 
 ENDINGS = (
@@ -164,4 +173,6 @@ ENDINGS = (
     ": std with dynamic sampling",
     ": distance",
     ": error about g/σ",
+    ": best table least",
+    ": shrinkage least",
 )

@@ -21,7 +21,7 @@ HEADINGS = {
 SHOWN = {"pass-at-k": "pass-at-k:2", "bayes": "bayes:1,1", "shrinkage": "shrinkage:0.5,0.5"}
 """Numbers for the families that need some."""
 
-UNSHOWN = ("loo-table",)
+UNSHOWN = ("count-table", "loo-table")
 """Families whose numbers are the user's own."""
 
 RATES = (0.05, 0.2, 0.5, 0.8, 0.95)

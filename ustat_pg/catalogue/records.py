@@ -333,7 +333,7 @@ class Meaning:
 
     def penalties(self) -> list[str]:
         """The KL terms that are switched on, and where they go; nothing where no option says."""
-        options = self.framework.of_kind("kl")
+        options = self.framework.of_kind("KL")
         found = [
             f"{short_name(option.name)}={self.values[option.name]}: {option.place}"
             for option in options

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,9 @@ PASS_RATES = tuple(k / 10 for k in range(1, 10))
 
 GRID = tuple(k / 20 for k in range(21))
 """The pass rates at which w is shown."""
+
+_WIDTH = 100
+"""Characters of a line that a person reads."""
 
 _SMALL = 1e-12
 """‖g(x)‖² over p(1-p) E‖s‖² of prompts of which pass rates alone are known."""
@@ -197,12 +201,11 @@ def explain(
             f"--baseline {record.name} says what it does on a problem"
         )
     table = count_table(estimator, size, moments)
-    table = CountTable(factor * table.successes, factor * table.failures)
-    found = gradient_mse(moments, estimator, size)
-    factors = factor * found.mean_factor
-    square, inner = moments.mean_gradient(factors)
-    bias = max(square - 2 * inner + moments.mean_gradient_sq, 0.0)
-    # Where nothing is known of the gradient its square is no part of the error.
+    asked = estimator
+    if factor != 1:
+        table = CountTable(factor * table.successes, factor * table.failures)
+        asked = table.spec
+    found = gradient_mse(moments, asked, size)
     noise = found.noise_to_signal
     oracle = gradient_mse(moments, "oracle", size).noise_to_signal
     rloo = gradient_mse(moments, "grpo", size).noise_to_signal if size > 1 else None
@@ -213,10 +216,11 @@ def explain(
         record.name + estimator[len(estimator.partition(":")[0]) :],
         unbiased=table.unbiased,
         weight={"pass_rate": shown.tolist(), "w": table.weight(shown).tolist()},
-        mse=factor**2 * (found.mse - found.squared_bias) + (0.0 if assumed else bias),
+        # Where nothing is known of the gradient its square is no part of the error.
+        mse=found.mse - (found.squared_bias if assumed else 0.0),
         noise_to_signal=None if noise is None else float(noise * unit),
         cosine=found.cosine,
-        mean_factor=factors.tolist(),
+        mean_factor=found.mean_factor.tolist(),
         noise_to_rloo=_over(noise, rloo),
         noise_to_oracle=_over(noise, oracle),
         best_noise_to_rloo=_over(best, rloo),
@@ -247,7 +251,21 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(_plain(found), allow_nan=False))
     else:
-        print("\n".join(_text(found)))
+        print("\n".join(_wrapped(line) for line in _text(found)))
+
+
+def _wrapped(line: str) -> str:
+    """A line of at most so many characters, the rest below it."""
+    if len(line) <= _WIDTH:
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line,
+        _WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _numbers(text: str) -> list[float]:
@@ -272,7 +290,7 @@ def _plain(found: Explanation) -> dict[str, Any]:
             "cosine",
         ),
         *("best_table", "group_size", "pass_rates", "mean_factor", "noise_to_rloo"),
-        *("noise_to_oracle", "best_noise_to_rloo"),
+        *("noise_to_oracle", "best_noise_to_rloo", "assumed"),
     )
     plain = {key: getattr(found, key) for key in keys}
     meaning = found.meaning
@@ -312,8 +330,8 @@ def _text(found: Explanation) -> list[str]:
     if found.assumed and known:
         lines += [
             "",
-            "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in",
-            " units of E‖s‖². --problem FILE takes your own.)",
+            "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in "
+            "units of E‖s‖². --problem FILE takes your own.)",
         ]
     return lines
 

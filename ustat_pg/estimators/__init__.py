@@ -5,7 +5,8 @@ Every estimator of the paper's meta-algorithm is
     ĝ = (1/G) Σᵢ sᵢ Aᵢ,
 
 and they differ in the advantage alone: a reward less a baseline (:mod:`~ustat_pg.estimators.linear`),
-or what people run beside it (:mod:`~ustat_pg.estimators.shaped`).
+or what people run beside it (:mod:`~ustat_pg.estimators.shaped`). One learns its baseline while training
+(:class:`RunningTable`).
 
 Arrays may be of any library of the array API (NumPy, torch, JAX, CuPy): what comes back is of the
 kind that went in. Leading axes are batches; the last axis of ``rewards`` is the group.
@@ -32,6 +33,7 @@ from .linear import (
     shrunk_norm_weighted,
     vanilla,
 )
+from .running import RunningTable
 from .shaped import (
     best,
     count_table,
@@ -45,6 +47,7 @@ from .shaped import (
 
 __all__ = [
     "BASELINES",
+    "RunningTable",
     "advantages",
     "bayes",
     "best",

@@ -47,3 +47,15 @@ def require_beside(name: str, array: Array, xp: Any) -> None:
             f"rewards and {name} must be arrays of one library, not of {xp.__name__} "
             f"and {own.__name__}"
         )
+
+
+def require_norms(squared_norms: Array, rewards: Array, xp: Any) -> None:
+    """Refuse squared norms of another shape than the rewards', or negative ones."""
+    require_beside("squared_norms", squared_norms, xp)
+    if tuple(squared_norms.shape) != tuple(rewards.shape):
+        raise InputError(
+            f"squared_norms has shape {tuple(squared_norms.shape)}: "
+            f"it must have the rewards' shape {tuple(rewards.shape)}"
+        )
+    if not bool(xp.all(squared_norms >= 0)):
+        raise InputError("squared_norms must not be negative")

@@ -13,7 +13,7 @@ from numbers import Real
 from array_api_compat import device
 
 from ..validation import InputError, number, positive
-from .arrays import Array, require_beside, rewards_of
+from .arrays import Array, require_beside, require_norms, rewards_of
 
 __all__ = [
     "bayes",
@@ -260,14 +260,7 @@ def _norm_weighted(
 ) -> Array:
     """Rewards less a leave-one-out mean by norms, in which a reward of its own weight stands too."""
     xp = rewards_of(rewards, name)
-    require_beside("squared_norms", squared_norms, xp)
-    if tuple(squared_norms.shape) != tuple(rewards.shape):
-        raise InputError(
-            f"squared_norms has shape {tuple(squared_norms.shape)}: "
-            f"it must have the rewards' shape {tuple(rewards.shape)}"
-        )
-    if not bool(xp.all(squared_norms >= 0)):
-        raise InputError("squared_norms must not be negative")
+    require_norms(squared_norms, rewards, xp)
     # In the wider of the two types: norms may exceed the range of the rewards' own.
     wide = xp.result_type(rewards.dtype, squared_norms.dtype)
     norms = xp.astype(squared_norms, wide)

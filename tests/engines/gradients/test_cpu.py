@@ -33,7 +33,7 @@ def by_threads(first, key, group, design, tables, asked, tabled, room, values):
 
 def ways(cell, quantities, replications, first, key=None):
     """The sums of a block by the general body, by lanes and by threads of both kinds."""
-    tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell.problem, quantities)
+    tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell, quantities)
     key = rng.cell_key(3, cell.name) if key is None else key
     rest = key, cell.group_size, cpu.DESIGNS[cell.design], tables, asked
     room = scalar.Room(

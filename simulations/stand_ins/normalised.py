@@ -1,0 +1,37 @@
+"""Lemma 11 on a problem of the user's own: at prompts of rewards 0 and 1 whose limits show at G = 64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ustat_pg.experiment import Claim, Point
+from ustat_pg.predictions import normalised_distance, normalised_limit
+from ustat_pg.predictions.count_tables import is_binary
+
+from ..normalised import RIVALS, STEM, checks, points
+from ..problems import BanditEntry, Suite
+
+SMALLEST = 0.02
+"""The limit of the distance, against that of the error, from which the two estimates are told apart."""
+
+
+def lopsided(suite: Suite) -> list[BanditEntry]:
+    """Prompts whose pass rates are off one half and not near 0 or 1, and whose gradient is not 0."""
+    return [entry for entry in suite.single_prompts if _shows(entry)]
+
+
+def _shows(entry: BanditEntry) -> bool:
+    moments = entry.problem.moments()
+    if not (is_binary(moments) and 0.2 < abs(moments.value[0] - 0.5) < 0.4):
+        return False
+    return bool(normalised_distance(moments)[0] > SMALLEST * normalised_limit(moments)[0])
+
+
+def claim(suite: Suite) -> Claim:
+    """The slope of the distance, and both limits."""
+    return Claim(STEM, RIVALS, tuple(checks(lopsided(suite))))
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """G times the error, on two prompts at most."""
+    yield from points(lopsided(suite)[:2])

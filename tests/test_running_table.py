@@ -1,0 +1,288 @@
+"""The running table: by hand, unbiased by enumeration, what it tends to, and what it refuses."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+
+from simulations import Suite
+from tests.support.refusals import refuses
+from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError
+from ustat_pg.engines.gradients.reference import draw
+from ustat_pg.estimators import RunningTable, bayes, gradient
+from ustat_pg.predictions import best_table, gradient_mse
+from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.validation import changed
+
+FIRST, SECOND = [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], [[0.0, 0.0, 0.0]]
+NORMS, LATER = [[1.0, 2.0, 3.0], [4.0, 0.0, 2.0]], [[2.0, 1.0, 5.0]]
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    """Prompts of pass rates .08, .4 and .9."""
+    return Suite("smoke").uneven.problem
+
+
+def spec(running):
+    return "loo-table:" + ",".join(repr(float(value)) for value in running.table)
+
+
+def numbers(library, single=False):
+    if library == "numpy":
+        return lambda values: np.asarray(values, np.float32 if single else np.float64)
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        return lambda values: torch.tensor(values, dtype=torch.float32 if single else torch.float64)
+    strict = pytest.importorskip("array_api_strict")
+    # A stand-in for a GPU: arrays of two devices do not mix.
+    there = {"dtype": strict.float32 if single else strict.float64}
+    return lambda values: strict.asarray(values, device=strict.Device("device1"), **there)
+
+
+def host(array):
+    if type(array).__module__.startswith("array_api_strict"):
+        import array_api_strict
+
+        array = array_api_strict.asarray(array, device=array_api_strict.Device("CPU_DEVICE"))
+    return np.asarray(array)
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
+@pytest.mark.parametrize("library", ["numpy", "torch", "strict"])
+def test_two_steps_by_hand(library, single):
+    make = numbers(library, single)
+    running = RunningTable(3, prior=(1.0, 2.0), keep=0.5)
+    rewards = make(FIRST)
+    found = running.advantages(rewards, make(NORMS))
+    assert type(found) is type(rewards)
+    assert (found.dtype, found.device) == (rewards.dtype, rewards.device)
+    # Bayes: (k + 1)/5 beside k successes.
+    expected = [[0.8, -0.4, -0.4], [0.6, 0.6, -0.6]]
+    np.testing.assert_allclose(host(found), expected, rtol=0, atol=1e-6 if single else 1e-15)
+    # The mean norm is 2. Beside 0: norm 1, won; beside 1: 2 and 3, lost, 4 and 0, won; beside 2: 2, lost.
+    expected = [(2 * 1 + 1) / (2 * 5 + 1), (2 * 2 + 4) / (2 * 5 + 9), 2 * 3 / (2 * 5 + 2)]
+    np.testing.assert_allclose(running.table, expected, rtol=1e-15)
+    running.update(make(SECOND), make(LATER))
+    # Half of that, and 8 beside 0, lost; the mean norm is (6 + 8)/(3 + 3).
+    unit = 14 / 6
+    expected = [
+        (unit * 1 + 0.5) / (unit * 5 + 8.5), (unit * 2 + 2) / (unit * 5 + 4.5),
+        unit * 3 / (unit * 5 + 1),
+    ]  # fmt: skip
+    np.testing.assert_allclose(running.table, expected, rtol=1e-15)
+
+
+def test_at_the_start_it_is_bayes_and_without_norms_all_weigh_1():
+    rewards = np.array(list(product([0.0, 1.0], repeat=4)))
+    running = RunningTable(4, prior=(0.5, 3))
+    found = deepcopy(running).advantages(rewards)
+    np.testing.assert_allclose(found, bayes(rewards, successes=0.5, failures=3), rtol=0, atol=1e-15)
+    by_norms = deepcopy(running)
+    for _ in range(2):
+        running.update(rewards)
+        by_norms.update(rewards, 7e9 * np.ones_like(rewards))
+    np.testing.assert_allclose(running.table, by_norms.table, rtol=1e-14)
+
+
+def test_batches_of_any_shape_teach_what_their_groups_do_and_no_group_teaches_itself():
+    rng = np.random.default_rng(5)
+    rewards, norms = rng.integers(0, 2, (3, 2, 4)) * 1.0, rng.random((3, 2, 4))
+    whole, one_by_one, forgetful = RunningTable(4), RunningTable(4), RunningTable(4, keep=0.9)
+    before = whole.table
+    found = whole.advantages(rewards, norms)
+    others = (rewards.sum(axis=-1, keepdims=True) - rewards).astype(int)
+    np.testing.assert_allclose(found, rewards - before[others], rtol=0, atol=1e-15)
+    for group, own in zip(rewards.reshape(-1, 4), norms.reshape(-1, 4), strict=True):
+        one_by_one.update(group, own)
+        forgetful.update(group, own)
+    np.testing.assert_allclose(whole.table, one_by_one.table, rtol=1e-14)
+    assert np.abs(whole.table - forgetful.table).max() > 0.01
+    # Nothing to learn, or scores of 0: Bayes still.
+    for empty in (np.zeros((0, 4)), np.zeros((2, 4))):
+        idle = RunningTable(4)
+        idle.update(empty, np.zeros_like(empty))
+        np.testing.assert_allclose(idle.table, before, rtol=1e-15)
+
+
+def test_half_precision_tensors_add_up_without_loss():
+    torch = pytest.importorskip("torch")
+    running, rewards = RunningTable(2), torch.zeros((3000, 2), dtype=torch.bfloat16)
+    rewards[:1001, 0] = 1.0
+    assert running.advantages(rewards).dtype == torch.bfloat16
+    # Beside a failure: 1001 won and 3998 lost. Beside a success: 1001 lost.
+    np.testing.assert_allclose(running.table, [1002 / (4999 + 3), 2 / (1001 + 3)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("by_norms", [False, True])
+@pytest.mark.parametrize(("group_size", "past"), [(1, 5), (2, 0), (2, 9), (3, 40)])
+def test_whatever_the_past_the_mean_of_the_next_estimate_is_the_gradient(
+    uneven, group_size, past, by_norms
+):
+    running = RunningTable(group_size, keep=0.9)
+    drawn = draw(GradientCell(uneven, group_size), seed=past, first=0, replications=max(past, 1))
+    for step in range(past):
+        norms = drawn.squared_norms[step] if by_norms else None
+        running.update(drawn.rewards[step], norms)
+    cell = GradientCell(uneven, group_size)
+    itself = Estimator("running", function=next_estimate(running, by_norms, late=False))
+    asked = [Projection(each, 0) for each in (itself, Estimator(spec(running)))]
+    off = cell.measure("exact", asked).mean
+    np.testing.assert_allclose(off, 0, atol=1e-14)
+    if group_size > 1:
+        learned_first = Estimator("late", function=next_estimate(running, by_norms, late=True))
+        assert abs(cell.measure("exact", [Projection(learned_first, 0)]).mean[0]) > 1e-4
+
+
+def next_estimate(running, by_norms, late):
+    """The advantages of one more group, by a copy; late: after the table has learned from it."""
+
+    def function(rewards, draws):
+        norms = np.broadcast_to(draws.squared_norms, rewards.shape)
+        size, rows = rewards.shape[-1], []
+        for group, own in zip(rewards.reshape(-1, size), norms.reshape(-1, size), strict=True):
+            own, table = (own if by_norms else None), deepcopy(running)
+            if late:
+                table.update(group, own)
+            rows.append(table.advantages(group, own))
+        return np.reshape(rows, rewards.shape)
+
+    return function
+
+
+def test_two_steps_are_unbiased_by_every_outcome_of_both(uneven):
+    """The mean over both steps' outcomes, of the second step's estimate."""
+    outcomes, scores = uneven.outcomes, [uneven.policy.scores(x) for x in range(uneven.contexts)]
+    groups = [
+        (chance * prod(outcomes.probs[x, list(chosen)]), x, list(chosen))
+        for x, chance in enumerate(uneven.context_probs)
+        for chosen in product(range(outcomes.counts[x]), repeat=2)
+    ]
+    mean = np.zeros(uneven.d)
+    for before, x, chosen in groups:
+        learned = RunningTable(2)
+        learned.update(
+            outcomes.rewards[x, chosen], uneven.policy.squared_norms[x, outcomes.arms[x, chosen]]
+        )
+        for chance, y, members in groups:
+            arms = outcomes.arms[y, members]
+            found = deepcopy(learned).advantages(
+                outcomes.rewards[y, members], uneven.policy.squared_norms[y, arms]
+            )
+            mean += before * chance * gradient(scores[y][arms], found)
+    np.testing.assert_allclose(mean, uneven.gradient(), rtol=0, atol=1e-14)
+
+
+def dyadic():
+    """Two prompts whose arms have probabilities in eighths, with norms of their own."""
+    probs = np.array([[1, 2, 5], [4, 3, 1]]) / 8
+    rewards = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])[..., None]
+    features = np.random.default_rng(3).normal(size=(2, 3, 4))
+    return SoftmaxBandit.linear(
+        [0.5, 0.5], features, np.zeros(4), rewards, np.ones_like(rewards), np.log(probs)
+    )
+
+
+@pytest.mark.parametrize("group_size", [1, 2, 3])
+def test_it_tends_to_the_best_table_of_small_gradients(group_size):
+    problem = dyadic()
+    moments, eighths = problem.moments(), (8 * problem.policy.probs).round().astype(int)
+    running = RunningTable(group_size)
+    for x in range(problem.contexts):
+        # Every group as often as it comes, and all of them many times: the prior stays where it is.
+        arms = np.repeat(np.arange(problem.arms), eighths[x])
+        groups = np.array(list(product(arms, repeat=group_size)))
+        many = np.broadcast_to(groups, (400 * 8 ** (3 - group_size), *groups.shape))
+        running.update(problem.mean_rewards[x, many], problem.policy.squared_norms[x, many])
+    small = changed(moments, gradient_sq=np.zeros(2))
+    limit = best_table(small, group_size).baseline
+    np.testing.assert_allclose(running.table, limit, rtol=0, atol=1e-4)
+    for other in (moments, changed(small, norm_advantage=np.zeros(2))):
+        wrong = best_table(other, group_size).baseline
+        assert group_size == 1 or np.abs(wrong - limit).max() > 0.01
+
+
+@pytest.mark.parametrize("group_size", [2, 4])
+def test_after_200_steps_its_error_is_below_grpo_s_and_later_near_the_best_table_s(
+    uneven, group_size
+):
+    moments, cell = uneven.moments(), GradientCell(uneven, group_size)
+    best, bayesian, grpo = (
+        gradient_mse(moments, name, group_size).mse for name in ("best", "bayes:1,1", "grpo")
+    )
+    for seed in range(5):
+        running = RunningTable(group_size)
+        drawn = draw(cell, seed=seed, first=0, replications=200)
+        for rewards, norms in zip(drawn.rewards, drawn.squared_norms, strict=True):
+            running.advantages(rewards, norms)
+        error = gradient_mse(moments, spec(running), group_size).mse
+        assert best < error < bayesian < grpo
+        assert grpo - error > (grpo - best) / 2
+        found = cell.measure("exact", [SquaredError(Estimator(spec(running)))])
+        assert found.mean[0] == pytest.approx(error, rel=1e-12)
+    drawn = draw(cell, seed=5, first=0, replications=20_000)
+    running.update(drawn.rewards, drawn.squared_norms)
+    assert gradient_mse(moments, spec(running), group_size).mse < 1.01 * best
+
+
+def test_a_table_that_forgets_follows_a_policy_that_moves():
+    early, late = np.zeros((50, 2)), np.tile([1.0, 0.0], (50, 1))
+    tables = {}
+    for keep in (1.0, 0.5):
+        running = RunningTable(2, keep=keep)
+        for step in (*[early] * 20, *[late] * 5):
+            running.update(step)
+        tables[keep] = running.table
+    # Beside a failure 2,000 lost and 250 won; of them 6.25 and 96.875 remain.
+    np.testing.assert_allclose(tables[1.0], [251 / 2253, 2 / 253])
+    np.testing.assert_allclose(tables[0.5], [97.875 / 106.125, 2 / 99.875], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("said", "rewards", "norms"),
+    [
+        ("rewards that are 0 or 1", [[0.5, 1.0]], None),
+        ("has 3 rewards: the running table is of groups of 2", [[0.0, 1.0, 1.0]], None),
+        ("NaN or infinity", [[np.nan, 1.0]], None),
+        ("at every step or at none", [[0.0, 1.0]], None),
+        (r"shape \(2,\)", [[0.0, 1.0]], [1.0, 1.0]),
+        ("must not be negative", [[0.0, 1.0]], [[-1.0, 1.0]]),
+        ("NaN or infinity", [[0.0, 1.0]], [[np.inf, 1.0]]),
+    ],
+)
+def test_what_a_step_refuses_leaves_the_table_as_it_was(said, rewards, norms):
+    running = RunningTable(2, keep=0.5)
+    running.update(np.array([1.0, 0.0]), np.array([1.0, 2.0]))
+    before = running.table
+    norms = norms if norms is None else np.array(norms)
+    for method in (running.advantages, running.update):
+        refuses(said, method, np.array(rewards), norms)
+    np.testing.assert_array_equal(running.table, before)
+
+
+def test_norms_after_steps_without_are_refused_and_no_array_is():
+    running = RunningTable(2)
+    running.update(np.array([1.0, 0.0]))
+    refuses("at every step or at none", running.update, np.ones(2), np.ones(2))
+    refuses("is a list: it must be an array", running.advantages, [1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [
+        ("group size is 0", {"group_size": 0}),
+        ("group size is 2.5", {"group_size": 2.5}),
+        ("keep is 0", {"keep": 0}),
+        ("keep is 1.5", {"keep": 1.5}),
+        ("keep holds nan", {"keep": np.nan}),
+        ("two positive numbers", {"prior": (1, 0)}),
+        ("two positive numbers", {"prior": (1, 1, 1)}),
+        ("prior has shape", {"prior": 1.0}),
+    ],
+)
+def test_options_that_are_refused(said, options):
+    refuses(said, RunningTable, **{"group_size": 2, **options})

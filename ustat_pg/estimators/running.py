@@ -1,0 +1,124 @@
+"""The practical form of the best leave-one-out baseline: a table that is learned while training."""
+
+from __future__ import annotations
+
+import numpy as np
+from array_api_compat import device
+from numpy.typing import NDArray
+
+from ..validation import InputError, finite_array, integer, number
+from .arrays import Array, require_norms, rewards_of
+from .shaped import loo_table
+
+__all__ = ["RunningTable"]
+
+
+class RunningTable:
+    """A leave-one-out table b(0), ..., b(G-1) learned from the groups of earlier steps (best_baseline).
+
+    An output with k successes among the other G-1 of its group has Aᵢ = zᵢ - b(kᵢ), where
+
+        b(k) = ( m (k + α) + Σ w z ) / ( m (G-1 + α + β) + Σ w )
+
+    sums over the earlier outputs that had k successes beside them. w = ‖s‖² is an output's squared score
+    norm, 1 where norms are not given, and m the mean w of all earlier outputs: a factor of all norms
+    changes nothing.
+
+    At the start this is Bayes leave-one-out of a Beta(α, β) law of pass rates. It tends to
+    E[w z | k] / E[w | k], the table of least error where ‖g‖² is small
+    (:func:`ustat_pg.predictions.best_table`). It is unbiased, because it never holds the group that it is
+    used on: call :meth:`advantages` once for each group.
+
+    Arguments:
+        group_size: G.
+        prior: α and β, both positive.
+        keep: what remains of a sum after each update, in (0, 1]; below 1 a table that forgets, for a
+            policy that moves.
+
+    Raises:
+        InputError: a group of none, or a prior or a share that is not as said.
+
+    >>> import numpy as np
+    >>> running = RunningTable(group_size=2)
+    >>> running.advantages(np.array([[1.0, 0.0], [1.0, 1.0]])).round(4)
+    array([[ 0.6667, -0.6667],
+           [ 0.3333,  0.3333]])
+    >>> running.table.round(4)
+    array([0.5   , 0.6667])
+    """
+
+    def __init__(
+        self, group_size: int, *, prior: tuple[float, float] = (1.0, 1.0), keep: float = 1.0
+    ) -> None:
+        self._size = integer("group size", group_size)
+        pair = finite_array("prior", prior, 1)
+        if len(pair) != 2 or pair.min() <= 0:
+            raise InputError(f"prior is {prior!r}: it must be two positive numbers")
+        self._prior = float(pair[0]), float(pair[1])
+        self._keep = number("keep", keep, above=0.0)
+        if self._keep > 1:
+            raise InputError(f"keep is {self._keep!r}: it must lie in (0, 1]")
+        # By the successes among the others: Σ w z, Σ w, and the number of outputs.
+        self._sums = np.zeros((3, self._size))
+        self._by_norms: bool | None = None
+
+    @property
+    def table(self) -> NDArray[np.float64]:
+        """b(0), ..., b(G-1) as it stands, (G,)."""
+        won, weight, outputs = self._sums
+        unit = weight.sum() / outputs.sum() if weight.any() else 1.0
+        a, b = self._prior
+        others = np.arange(self._size)
+        table: NDArray[np.float64] = (unit * (others + a) + won) / (
+            unit * (self._size - 1 + a + b) + weight
+        )
+        return table
+
+    def advantages(self, rewards: Array, squared_norms: Array | None = None) -> Array:
+        """The advantages by the table as it stands, which then learns from these groups.
+
+        Arguments:
+            rewards: (..., G), each 0 or 1.
+            squared_norms: ‖sᵢ‖², (..., G), at every step or at none.
+
+        Returns:
+            advantages (..., G).
+
+        Raises:
+            InputError: rewards that are not 0 or 1, a group of another size, norms of another shape,
+                negative or not finite, or norms at some steps only. The table stays as it was.
+        """
+        table = self.table
+        self.update(rewards, squared_norms)
+        return loo_table(rewards, values=table.tolist())
+
+    def update(self, rewards: Array, squared_norms: Array | None = None) -> None:
+        """Learn from groups that need no advantages; takes and refuses what :meth:`advantages` does."""
+        xp = rewards_of(rewards, "loo-table")
+        if rewards.shape[-1] != self._size:
+            raise InputError(
+                f"this group has {rewards.shape[-1]} rewards: the running table is of groups of "
+                f"{self._size}"
+            )
+        if not bool(xp.all((rewards == 0) | (rewards == 1))):
+            raise InputError("a running table takes rewards that are 0 or 1")
+        by_norms = squared_norms is not None
+        if self._by_norms not in (None, by_norms):
+            raise InputError("squared norms are needed at every step or at none")
+        weights = xp.ones_like(rewards)
+        if by_norms:
+            require_norms(squared_norms, rewards, xp)
+            weights = squared_norms
+        # Half precision would lose what one step adds.
+        wide = xp.result_type(rewards.dtype, weights.dtype, xp.float32)
+        rewards, weights = xp.astype(rewards, wide), xp.astype(weights, wide)
+        others = xp.expand_dims(xp.sum(rewards, axis=-1, keepdims=True) - rewards, axis=-1)
+        counts = xp.arange(self._size, dtype=wide, device=device(rewards))
+        beside = xp.reshape(xp.astype(others == counts, wide), (-1, self._size))
+        found = [
+            xp.sum(beside * xp.reshape(each, (-1, 1)), axis=0)
+            for each in (weights * rewards, weights, xp.ones_like(weights))
+        ]
+        self._sums *= self._keep
+        self._sums += [[float(each[k]) for k in range(self._size)] for each in found]
+        self._by_norms = by_norms
