@@ -126,8 +126,7 @@ def enumerated_mse(
     if constant is not None or critic is not None:
         raise InputError("a constant and predicted values belong to baselines with a closed form")
     if parse(baseline)[0].name == "best":
-        table = best_table(moments, group_size).baseline
-        baseline = "loo-table:" + ",".join(repr(float(value)) for value in table)
+        baseline = best_table(moments, group_size).spec
     estimator = Estimator(baseline)
     # Of prompts drawn independently one is enough: B of them have a B-th of its variance.
     together = 1 if design == "iid" else batch_size
