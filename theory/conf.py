@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_design",
+    "catalogue_page",
     "execution",
     "plain_docstrings",
     "prerendered_math",

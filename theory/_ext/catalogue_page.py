@@ -1,14 +1,18 @@
-"""The page of the catalogue, made from its data: ``python theory/_ext/catalogue_page.py`` writes it."""
+"""The tables of the page ``catalogue``, made from their data when the site is built."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ustat_pg.catalogue import Family, Row, catalogue, short_name
 from ustat_pg.commands.explain import explain
 from ustat_pg.testing import leaderboard
 
-PAGE = Path(__file__).resolve().parents[1] / "catalogue.md"
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+MARK = "<!-- the tables -->"
+"""What the page has in the place of its tables."""
 
 HEADINGS = {
     "What it is": "what",
@@ -26,38 +30,6 @@ UNSHOWN = ("count-table", "loo-table")
 
 RATES = (0.05, 0.2, 0.5, 0.8, 0.95)
 SIZES = (2, 4, 8, 16)
-
-INTRODUCTION = """# What trainers compute: a catalogue
-
-<!-- Made from ustat_pg/catalogue/catalogue.toml by theory/_ext/catalogue_page.py; edit those. -->
-
-Trainers of language models ship one idea under many names, and many ideas under one: what is called
-GRPO divides by a deviation with $G$ or $G-1$, inside the group or over the batch, or not at all. With
-rewards 0 and 1 each of them is a table, an advantage for a success and one for a failure by the number of
-successes in the group, unless lengths, other prompts or other networks enter. Of a table everything is
-known exactly, at every $G$: whether the estimator is unbiased, what it climbs, its noise. This page says
-so for each; the options of {frameworks} stand in tables at its end.
-
-For your own options and pass rates ask
-
-```console
-$ ustat-pg explain "trl scale_rewards=group loss_type=dr_grpo num_generations=8" --pass-rate .2
-```
-
-or `ustat-pg explain --name maxrl --group-size 8`. A YAML file of options will do as well, `--problem FILE`
-takes scores into account, `--plot FILE` draws, `--json` prints all numbers. In Python the same is
-`ustat_pg.commands.explain.explain`, and `ustat_pg.catalogue.resolve` reads options.
-
-**w(p)** is how many times the true gradient the mean estimate of a prompt with pass rate $p$ is. Where it is
-1 the estimator is unbiased; where it is another constant it rescales the learning rate; else it reweights
-prompts. **Noise** here is the variance over the squared mean, so that no learning rate helps, over that of
-RLOO at the same $G$: for one prompt, scores of equal norms, and a gradient that is small beside its noise.
-Rows that would hold ones alone are left out.
-
-Formulas were read in the sources named below, at the commits named. Tests work every row out from the
-framework's own formula on all groups of 2 to 5, and run TRL's code beside it.
-"""
-
 
 LEADERBOARD = """
 ## A leaderboard of unbiased estimators
@@ -133,13 +105,10 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def page() -> str:
-    """The whole page."""
+def tables() -> str:
+    """The tables, as Markdown."""
     known = catalogue()
-    titles = dict.fromkeys(each.title.partition(",")[0] for each in known.frameworks.values())
-    *others, last = titles
-    lines = [INTRODUCTION.replace("{frameworks}", f"{', '.join(others)} and {last}")]
-    lines += ["## Tables by the number of successes"]
+    lines = ["## Tables by the number of successes"]
     for family in known.families.values():
         lines += section(family, closed=True)
     lines += [LEADERBOARD, "```text", str(leaderboard()), "```"]
@@ -177,5 +146,13 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")
+def fill(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the tables into their page."""
+    if page == "catalogue":
+        source[0] = source[0].replace(MARK, tables())
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Before the page is parsed."""
+    app.connect("source-read", fill)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
