@@ -65,7 +65,7 @@ def claim(suite: Suite) -> Claim:
     checks: list[Check] = []
     for entry in suite.unequal_rates:
         for group_size in sizes:
-            checks += _errors(entry, group_size)
+            checks += gradient_errors(entry, group_size)
     for landscape in suite.landscapes["gamble"]:
         checks += _runs(landscape, 4, 60)
         if suite.size != "smoke":
@@ -75,7 +75,7 @@ def claim(suite: Suite) -> Claim:
     return Claim(STEM, RIVALS, tuple(checks))
 
 
-def _errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """The error of the best table and of its simpler kin; the gain on grpo."""
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
     errors = {

@@ -86,13 +86,13 @@ def claim(suite: Suite) -> Claim:
     checks: list[Check] = []
     for entry in suite.binary_prompts:
         for group_size in sizes:
-            checks += _errors(entry, group_size)
+            checks += errors(entry, group_size)
     for entry in suite.unequal_rates:
-        checks += _means(entry, sizes[0])
+        checks += means(entry, sizes[0])
     return Claim(STEM, RIVALS, tuple(checks))
 
 
-def _errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """The MSE at one prompt."""
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
     for name in ESTIMATORS:
@@ -104,7 +104,7 @@ def _errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         )
 
 
-def _means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """The means over several prompts, with dynamic sampling and without, and their MSE."""
     problem, moments = entry.problem, entry.problem.moments()
     cell = GradientCell(problem, group_size)

@@ -271,6 +271,12 @@ REFUSED = {
         lambda: mean_gradient(BINARY, "vanilla", 4, dynamic_sampling=True),
         "silent groups of vanilla are not silent",
     ),
+    "no group to keep": (
+        lambda: mean_gradient(
+            noise(np.array([1.0]), np.array([1.0])).moments(), "std", 4, dynamic_sampling=True
+        ),
+        "every group is silent",
+    ),
     "a constant": (lambda: gradient_mse(BINARY, "std", 4, constant=0.5), "with, and only with"),
 }
 

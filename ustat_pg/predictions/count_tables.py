@@ -207,7 +207,8 @@ def mean_gradient(
 
     Raises:
         InputError: moments without gradients, rewards that are not 0 or 1, an unknown name, or dynamic
-            sampling of an estimator whose silent groups have advantages other than 0.
+            sampling of an estimator whose silent groups have advantages other than 0, or where all
+            groups are silent.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -225,7 +226,10 @@ def mean_gradient(
         return mean
     if table.successes[-1] != 0 or table.failures[0] != 0:
         raise InputError(f"silent groups of {name} are not silent: their advantages are not 0")
-    return mean / (1 - silent_share(moments, group_size))
+    silent = silent_share(moments, group_size)
+    if silent >= 1:
+        raise InputError("every group is silent: dynamic sampling would keep none")
+    return mean / (1 - silent)
 
 
 def _vanilla(size: int) -> tuple[Any, Any]:
