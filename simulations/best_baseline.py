@@ -101,7 +101,8 @@ def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     shrunk = count_table(f"shrinkage:{amount!r},{mean!r}", group_size)
     grpo = count_table("grpo", group_size)
     yield _least(entry, cell, "best table", table, {NO_GAIN: grpo, RATES: rates})
-    yield _least(entry, cell, "shrinkage", shrunk, {NO_GAIN: grpo})
+    if 0 < amount < 1:  # held to that range, it is not the bottom of its parabola
+        yield _least(entry, cell, "shrinkage", shrunk, {NO_GAIN: grpo})
     gain = errors["grpo"] - errors["best"]
     both = Linear(cell, ((mse_of("grpo"), 1.0), (best, -1.0)))
     yield entry.check(

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from ustat_pg.experiment import Claim, Point
 from ustat_pg.predictions import normalised_distance, normalised_limit
-from ustat_pg.predictions.count_tables import is_binary
 
 from ..normalised import RIVALS, STEM, checks, points
 from ..problems import BanditEntry, Suite
@@ -22,7 +21,7 @@ def lopsided(suite: Suite) -> list[BanditEntry]:
 
 def _shows(entry: BanditEntry) -> bool:
     moments = entry.problem.moments()
-    if not (is_binary(moments) and 0.2 < abs(moments.value[0] - 0.5) < 0.4):
+    if not (entry.problem.binary and 0.2 < abs(moments.value[0] - 0.5) < 0.4):
         return False
     return bool(normalised_distance(moments)[0] > SMALLEST * normalised_limit(moments)[0])
 

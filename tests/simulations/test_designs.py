@@ -177,6 +177,7 @@ DEGENERATE = {
     "an offset": single([0.5, 0.3, 0.2], [1e6 + 1, 1e6, 1e6 + 0.5]),
     "underflow": single([0.5, 0.3, 0.2], [1e-200, 0.0, 2e-200]),
     "several prompts": random_problem(0, "negative-rewards"),
+    "the most shrinkage": random_problem(3, "binary"),
 }
 
 
