@@ -33,6 +33,10 @@ def code_of(arguments: list[str], before: str = "") -> str:
     )
 
 
+WITHOUT_TRAINING = [stem for stem in ON_NETWORKS if stem != "suboptimality"]
+"""What is asked of networks where none is trained."""
+
+
 def run_of(arguments: list[str], before: str = "") -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, after some statements."""
     return python(code_of(arguments, before))
@@ -142,11 +146,11 @@ def test_without_torch_what_needs_it_is_refused_with_the_command(no_torch, words
 def test_without_torch_the_gradients_claims_are_left(no_torch):
     suite = Suite("smoke", on="tokens")
     assert not suite.trains
-    assert stems_of("--on", "tokens") == [*GRADIENTS, "group_size"]
+    assert stems_of("--on", "tokens") == WITHOUT_TRAINING
     first, second = suite.skipped
     assert first.startswith("skipped on tokens: limit_law, oracle_policy, optimal_policy: ")
     assert all(words in second for words in ("suboptimality", "group_size", TORCH))
-    trains_nothing(suite, [*GRADIENTS, "group_size"])
+    trains_nothing(suite, WITHOUT_TRAINING)
 
 
 @needs_torch
@@ -176,7 +180,7 @@ def test_a_run_without_training_says_what_it_skipped(without, engine, stems, why
     words = ["verify", *stems, "--on", "tokens", "--size", "smoke", "--engine", engine]
     done = run_of([*words, "--out", str(tmp_path)], without)
     assert (done.returncode, done.stderr) == (0, "")
-    wanted = len(stems) or 6
+    wanted = len(stems) or len(WITHOUT_TRAINING)
     assert f"{wanted} of {wanted} results confirmed" in done.stdout
     first, second = [line for line in done.stdout.splitlines() if line.startswith("- skipped")]
     assert "limit_law" in first
@@ -197,7 +201,7 @@ def test_a_run_without_torch_refuses_transformers(tmp_path):
 
 def test_enumeration_alone_trains_no_network():
     words = ["--on", "tokens", "--engine", "exact"]
-    assert stems_of(*words) == [*GRADIENTS, "group_size"]
+    assert stems_of(*words) == WITHOUT_TRAINING
     suite = command._suite(command._parser().parse_args(["verify", *words]))
     assert not suite.trains
     trains_nothing(suite, stems_of(*words))
