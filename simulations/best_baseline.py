@@ -4,9 +4,9 @@ long as it is made of other prompts or earlier steps.
 
 Checked on prompts of unequal pass rates: the error of the best table, of shrinkage at its best amount
 and of Bayes leave-one-out; that the best is below grpo; that a step from the best table, or from the
-best amount within (0, 1), costs the same either way. On whole training runs at an equal budget: the
-mean gap with the best table, that it is below grpo's at grpo's own best group size, and that it grows
-with a group that is best for grpo.
+best amount within (0, 1), costs the same either way, also where the mean is that of the normalised
+estimator. On whole training runs at an equal budget: the mean gap with the best table, that it is below
+grpo's at grpo's own best group size, and that it grows with a group that is best for grpo.
 
 Falsified by an error or a gap of another size, or by an order that is not the predicted one. The table
 is that of the optimum, and held still while the runs train.
@@ -64,6 +64,7 @@ def claim(suite: Suite) -> Claim:
     sizes = {"smoke": (2, 4), "quick": (2, 4, 8), "full": (2, 3, 4, 8, 16)}[suite.size]
     checks: list[Check] = []
     for entry in suite.unequal_rates:
+        checks += _alone(entry)
         for group_size in sizes:
             checks += gradient_errors(entry, group_size)
     for landscape in suite.landscapes["gamble"]:
@@ -73,6 +74,18 @@ def claim(suite: Suite) -> Claim:
     for landscape in suite.landscapes["diabetes"] if suite.size != "smoke" else ():
         checks += _runs(landscape, 12, 60)
     return Claim(STEM, RIVALS, tuple(checks))
+
+
+def _alone(entry: BanditEntry) -> Iterator[Check]:
+    """The error of the best table in groups of one: the best constant."""
+    moments, cell = entry.problem.moments(), GradientCell(entry.problem, 1)
+    wrong = {
+        ORACLE: gradient_mse(moments, "oracle", 1).mse,
+        RATES: gradient_mse(moments, by_rates(moments, 1).spec, 1).mse,
+    }
+    best = best_table(moments, 1).spec
+    value = gradient_mse(moments, best, 1).mse
+    yield entry.check("G=1: best table", mean_of(cell, mse_of(best)), equal(value, wrong))
 
 
 def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -98,11 +111,19 @@ def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
             mean_of(cell, mse_of(name)),
             equal(value, {NO_GAIN: errors["grpo"]}),
         )
+    by_name = "loo-table:" + ",".join(map(repr, rates.baseline.tolist()))
+    yield entry.check(
+        f"G={group_size}: table of pass rates",
+        mean_of(cell, mse_of(by_name)),
+        equal(gradient_mse(moments, by_name, group_size).mse),
+    )
     shrunk = count_table(f"shrinkage:{amount!r},{mean!r}", group_size)
-    grpo = count_table("grpo", group_size)
+    grpo, std = count_table("grpo", group_size), count_table("std", group_size)
     yield _least(entry, cell, "best table", table, {NO_GAIN: grpo, RATES: rates})
     if 0 < amount < 1:  # held to that range, it is not the bottom of its parabola
         yield _least(entry, cell, "shrinkage", shrunk, {NO_GAIN: grpo})
+    shaped = best_table(moments, group_size, std.delta)
+    yield _least(entry, cell, "best table of std's mean", shaped, {NO_GAIN: std})
     gain = errors["grpo"] - errors["best"]
     both = Linear(cell, ((mse_of("grpo"), 1.0), (best, -1.0)))
     yield entry.check(
@@ -117,15 +138,17 @@ def _least(
     table: CountTable,
     wrong: dict[str, CountTable],
 ) -> Check:
-    """That the error, a parabola, rises alike from a table to grpo's and the other way.
+    """That the error, a parabola, rises alike from a table to that of no gain and the other way.
 
     Were a wrong table the least, it would be as lopsided here as it is, turned round, at that one.
     """
     size = cell.group_size
-    step = count_table("grpo", size).baseline - table.baseline
+    step = wrong[NO_GAIN].failures[:-1] - table.failures[:-1]
 
     def beside(at: CountTable, sign: int) -> str:
-        return "loo-table:" + ",".join(repr(float(b)) for b in at.baseline + sign * step)
+        # A step beside k others, for a success and a failure alike: the mean stays.
+        won = at.successes + sign * np.append(0.0, step)
+        return CountTable(won, at.failures + sign * np.append(step, 0.0)).spec
 
     def error(of: str) -> float:
         return gradient_mse(entry.problem.moments(), of, size).mse

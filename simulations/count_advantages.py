@@ -2,8 +2,8 @@
 successes in its group, and its mean, weight w(p) and MSE are closed forms at every group size.
 
 Checked on single prompts and on several of unequal pass rates and probabilities: the MSE of the
-estimators that people run; their mean along a direction; and the mean under dynamic sampling, which
-is that of all groups over the share kept.
+estimators that people run, one in a minibatch too; their mean and spread along a direction; and the
+mean under dynamic sampling, which is that of all groups over the share kept.
 
 Falsified by an enumerated mean or MSE that differs by more than rounding, or a simulated one whose
 interval misses. At G = 2 and 3 the normalised estimator is a rescaled leave-one-out: larger groups
@@ -20,11 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GradientCell, Mixed, Projection
+from ustat_pg.engines import Estimator, GradientCell, Mixed, Projection, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Ratio, mean_of
 from ustat_pg.moments import Moments
-from ustat_pg.predictions import count_table, gradient_mse, mean_gradient, silent_share
+from ustat_pg.predictions import (
+    count_table,
+    gradient_covariance,
+    gradient_mse,
+    mean_gradient,
+    silent_share,
+)
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import changed
 
@@ -105,7 +111,7 @@ def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """The means over several prompts, with dynamic sampling and without, and their MSE."""
+    """The means over several prompts, with dynamic sampling and without; their spread and MSE."""
     problem, moments = entry.problem, entry.problem.moments()
     cell = GradientCell(problem, group_size)
     number, unit = near_the_gradient(problem)
@@ -125,10 +131,22 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         mean = along(mean_gradient(moments, name, group_size))
         rivals = {rival: along(gradients(w)) for rival, w in wrong.get(name, {}).items()}
         yield entry.check(f"G={group_size}: mean of {name}", drawn(name), equal(mean, rivals))
+        spread = along(gradient_covariance(moments, name, group_size) @ unit)
+        yield entry.check(
+            f"G={group_size}: squared error of {name} along a direction",
+            mean_of(cell, SquaredProjection(Estimator(name), number)),
+            equal(spread + (mean - along(problem.gradient())) ** 2),
+        )
         value = gradient_mse(moments, name, group_size).mse
         yield entry.check(
             f"G={group_size}: error of {name}", mean_of(cell, mse_of(name)), equal(value)
         )
+    name = "pass-at-k:2"  # the only one whose weight is not constant in groups of two
+    yield entry.check(
+        f"G=2 B=2: error of {name}",
+        mean_of(GradientCell(problem, 2, 2), mse_of(name)),
+        equal(gradient_mse(moments, name, 2, 2).mse),
+    )
     p, kept = moments.value, 1 - silent_share(moments, group_size)
     mixed = 1 - p**group_size - (1 - p) ** group_size
     for name in ("std", "maxrl"):

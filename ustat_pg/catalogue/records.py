@@ -480,7 +480,7 @@ def resolve(spec: str, group_size: int | None = None) -> Meaning:
     >>> meaning.estimator, meaning.group_size, meaning.aggregation.name
     ('grpo', 4, 'token-mean')
     """
-    words = spec.split()
+    words = spec.split() if isinstance(spec, str) else []
     if not words:
         raise InputError("SPEC is empty: write a framework and its options, or a YAML file")
     if words[0].endswith(_YAML):

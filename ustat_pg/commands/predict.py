@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from dataclasses import fields, replace
 from typing import Any
 
@@ -86,8 +87,7 @@ def run(options: argparse.Namespace) -> None:
 
 def centred(name: str, moments: Moments) -> str:
     """The baseline's name, with the problem's mean reward where shrinkage is given no centre."""
-    family, _, numbers = name.partition(":")
-    if family == "shrinkage" and numbers and "," not in numbers:
+    if isinstance(name, str) and re.fullmatch("shrinkage:[^,]+", name):
         return f"{name},{float(moments.context_probs @ moments.value)!r}"
     return name
 

@@ -43,6 +43,8 @@ Array = NDArray[np.float64]
 
 _BINARY_TOLERANCE = 1e-9
 """How far a reward's variance may be from p(1-p), which rewards 0 and 1 have."""
+_ROUNDING = 1e-14
+"""A share of groups below it is what rounding leaves of 0."""
 
 
 @record()
@@ -110,6 +112,7 @@ class CountTable:
 
     def scaled(self, factor: float) -> CountTable:
         """The advantages times a factor."""
+        factor = number("factor", factor)
         return CountTable(factor * self.successes, factor * self.failures)
 
     def less(self, other: CountTable) -> CountTable:
@@ -188,7 +191,7 @@ def silent_share(moments: Moments, group_size: int) -> float:
     """
     require_binary(moments, "the share of silent groups")
     size, value = integer("group size", group_size), moments.value
-    return float(moments.context_probs @ (value**size + (1 - value) ** size))
+    return min(float(moments.context_probs @ (value**size + (1 - value) ** size)), 1.0)
 
 
 def mean_gradient(
@@ -226,10 +229,10 @@ def mean_gradient(
         return mean
     if table.successes[-1] != 0 or table.failures[0] != 0:
         raise InputError(f"silent groups of {name} are not silent: their advantages are not 0")
-    silent = silent_share(moments, group_size)
-    if silent >= 1:
+    kept = 1 - silent_share(moments, group_size)
+    if kept < _ROUNDING:
         raise InputError("every group is silent: dynamic sampling would keep none")
-    return mean / (1 - silent)
+    return mean / kept
 
 
 def _vanilla(size: int) -> tuple[Any, Any]:

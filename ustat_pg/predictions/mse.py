@@ -126,10 +126,14 @@ def _baseline_values(
 
 
 def _single_output(moments: Moments, values: Array) -> Array:
-    """tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖², (X,); 0 where it is rounding noise."""
-    square = moments.centred(values)
-    spread = square - moments.gradient_sq
-    return np.where(spread > _ROUNDING * square, spread, 0.0)
+    """tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖², (X,)."""
+    return _spread(moments.centred(values), moments.gradient_sq)
+
+
+def _spread(second_moment: Array, squared_mean: Array) -> Array:
+    """Their difference; 0 where it is rounding noise."""
+    spread = second_moment - squared_mean
+    return np.where(spread > _ROUNDING * second_moment, spread, 0.0)
 
 
 def gradient_mse(
@@ -196,7 +200,7 @@ def gradient_mse(
         table = count_table(baseline, size, moments)
         factors = table.weight(moments.value)
         own = factors**2 * moments.gradient_sq
-        first = float(mean @ (table.second_moments(moments) - own)) / prompts
+        first = float(mean @ _spread(table.second_moments(moments), own)) / prompts
         prompt_term = factor * max(float(mean @ own) - moments.mean_gradient(factors)[0], 0.0)
     square, inner_product = moments.mean_gradient(factors)
     target = moments.mean_gradient_sq
