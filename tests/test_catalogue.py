@@ -131,7 +131,8 @@ def roll(o, r, epsilon=1e-6):
 
 
 def slime(o, r, epsilon=1e-6):
-    if o["disable_rewards_normalization"] == "true":
+    plus_plus = o["advantage_estimator"] == "reinforce_plus_plus"
+    if plus_plus or o["disable_rewards_normalization"] == "true":
         return r
     std = o["advantage_estimator"] in ("grpo", "gspo", "cispo")
     return (
