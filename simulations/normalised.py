@@ -8,7 +8,7 @@ the error about g/σ is tr Σ/σ² less what estimating the deviation gives back
 Falsified by another slope, or by a scaled error that misses its limit by more than the exact formula
 moves as the group doubles.
 
-Cost: half a million groups of up to 64.
+Cost: some millions of groups of up to 64.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
 from ustat_pg.predictions import (
     CountTable,
     count_table,
+    gradient_mse,
     normalised_distance,
     normalised_limit,
 )
@@ -106,6 +107,14 @@ def _checks(entry: BanditEntry) -> Iterator[Check]:
         f"G={sizes[0]} to {LARGE}: slope of the distance",
         LogSlope(abscissae, points, values),
         equal(slope, {EQUIVALENT: -2.0, NO_LIMIT: 0.0}, relative_margin=0.4),
+    )
+    table, grpo = count_table("grpo", sizes[0] // 2), Estimator("grpo")
+    yield entry.check(
+        f"G={table.group_size}: grpo is its table",
+        mean_of(
+            GradientCell(entry.problem, table.group_size), Distance(grpo, Estimator(table.spec))
+        ),
+        equal(0.0, scale=gradient_mse(moments, "grpo", table.group_size).mse),
     )
     limit = float(normalised_distance(moments)[0])
     ((quantity, _),) = points[-1].weights
