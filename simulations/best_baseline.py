@@ -202,7 +202,7 @@ def curves(suite: Suite) -> Iterator[Point]:
     """The error against G over the oracle's, and the gap of whole runs against G at one budget."""
     entry = suite.digits
     moments = entry.problem.moments()
-    for group_size in (2, 3, 4, 6, 8, 12, 16, 24, 32):
+    for group_size in (2, 3, 4, 8, 16, 32):
         at = {"panel": "error", "group_size": group_size}
         unit = gradient_mse(moments, "oracle", group_size).mse
         cell = GradientCell(entry.problem, group_size)

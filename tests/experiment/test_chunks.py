@@ -426,6 +426,7 @@ NOT_IN_RESULTS = {
     "_version.py",
     "predictions/group_size.py",  # not called by probes
     "predictions/limit_law.py",
+    "predictions/normalised.py",
     "predictions/runs.py",
     "predictions/suboptimality.py",
 }

@@ -115,7 +115,8 @@ def test_three_interruptions_change_no_byte_and_lose_no_block(claim, whole, tmp_
     done: list[None] = []
     run = run_claims([claim], Options("smoke"), Store(tmp_path), on_done=lambda: done.append(None))
     assert claims_of(run) == claims_of(whole)
-    assert len(done) == len(list(tmp_path.glob("*.json"))) - finished > 0
+    # Three may have finished all of a small claim already.
+    assert len(done) == len(list(tmp_path.glob("*.json"))) - finished
 
 
 def test_the_reference_engine_gives_the_same_verdicts(claim, whole, tmp_path, monkeypatch):

@@ -14,11 +14,14 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def verdict_table(claims: Sequence[ClaimResult]) -> str:
-    """The table of a run's claims, then of the results that this version does not verify."""
+    """The table of a run's claims and of the results that this version does not verify, in order."""
     rows = [("result", "statement", "verdict", "evidence, wrong formulas refuted"), ("---",) * 4]
-    rows += statement_rows(claims)
-    planned = [result for result in RESULTS.values() if not result.delivered]
-    rows += [(result.label, result.short, "not yet", "-") for result in planned]
+    judged = {row[0]: row for row in statement_rows(claims)}
+    for result in RESULTS.values():
+        if result.label in judged:
+            rows.append(judged[result.label])
+        elif not result.delivered:
+            rows.append((result.label, result.short, "not yet", "-"))
     return "".join("| {} |\n".format(" | ".join(row)) for row in rows)
 
 
