@@ -63,8 +63,11 @@ SPREAD = ("others-std", "pass-at-k:2")
 MOST_PARAMETERS = 1_000
 """Parameters of the largest problem whose covariance, a matrix, is asked."""
 
-DIRECTIONS = 8
-"""Random directions, of which the one nearest to the gradient is looked along."""
+SMALL = 4
+"""The group size at which means are asked: in larger ones MaxRL's orders G and G-1 are alike."""
+
+DIRECTIONS = 16
+"""Random directions, of which that is looked along in which the rivals show."""
 
 
 def wrong_weights(p: Array, group_size: int) -> dict[str, dict[str, Array]]:
@@ -100,7 +103,7 @@ def claim(suite: Suite) -> Claim:
         for group_size in sizes:
             checks += errors(entry, group_size)
     for entry in suite.unequal_rates:
-        checks += means(entry, sizes[0])
+        checks += means(entry, SMALL)
     return Claim(STEM, RIVALS, tuple(checks))
 
 
@@ -120,9 +123,19 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """The means over several prompts, with dynamic sampling and without; their spread and MSE."""
     problem, moments = entry.problem, entry.problem.moments()
     cell = GradientCell(problem, group_size)
-    number, unit = near_the_gradient(problem)
     gradients = moments.weighted_gradient
     assert gradients is not None
+    wrong = wrong_weights(moments.value, group_size)
+    number, unit = telling(
+        problem,
+        np.stack(
+            [
+                gradients(weight) - mean_gradient(moments, name, group_size)
+                for name, weights in wrong.items()
+                for weight in weights.values()
+            ]
+        ),
+    )
 
     def along(vector: Array) -> float:
         return float(vector @ unit)
@@ -132,7 +145,6 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         error = Projection(Estimator(name), number)
         return Linear(cell, ((error, 1.0),), along(problem.gradient()))
 
-    wrong = wrong_weights(moments.value, group_size)
     for name in ESTIMATORS:
         mean = along(mean_gradient(moments, name, group_size))
         rivals = {rival: along(gradients(w)) for rival, w in wrong.get(name, {}).items()}
@@ -167,8 +179,12 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         )
 
 
-def near_the_gradient(problem: SoftmaxBandit) -> tuple[int, Array]:
-    """Of some random directions the one nearest to ±g: its number, and itself."""
+def telling(problem: SoftmaxBandit, differences: Array) -> tuple[int, Array]:
+    """Of some random directions the one in which all of some differences (n, d) show: that whose least
+    angle's cosine is the greatest. Its number, and itself.
+    """
     units = np.stack([direction(problem, number) for number in range(DIRECTIONS)])
-    number = int(np.abs(units @ problem.gradient()).argmax())
+    lengths = np.linalg.norm(differences, axis=1)
+    shown = np.abs(units @ differences[lengths > 0].T) / lengths[lengths > 0]
+    number = int(shown.min(axis=1, initial=1.0).argmax())
     return number, units[number]

@@ -12,7 +12,7 @@ from ustat_pg.engines import Estimator, GradientCell, Projection
 from ustat_pg.experiment import Linear, Point
 from ustat_pg.predictions import MsePrediction, count_table, gradient_mse
 
-from ..count_advantages import ARCSINE, ORDER, near_the_gradient, wrong_weights
+from ..count_advantages import ARCSINE, ORDER, telling, wrong_weights
 from ..problems import Suite, mse_of, two_valued
 
 CLIMBERS = ("grpo", "std", "others-std", "maxrl", "pass-at-k:2")
@@ -50,7 +50,7 @@ def _along(name: str, group_size: int) -> Iterator[Linear]:
     for number in MEASURED:
         rate = number / 50
         problem = two_valued([rate, 1 - rate], [1, 0])
-        place, unit = near_the_gradient(problem)
+        place, unit = telling(problem, problem.gradient()[None])
         error = Projection(Estimator(name), place)
         cell = GradientCell(problem, group_size)
         yield Linear(cell, ((error, 1 / float(problem.gradient() @ unit)),), 1.0)
