@@ -52,8 +52,8 @@ def test_a_terminal_without_greek_gets_question_marks(words):
 
 def test_an_interrupted_prediction_says_so(tmp_path):
     code = (
-        "import sys, time; import ustat_pg.cli as cli;"
-        "cli._predict = lambda options: (print('ready', flush=True), time.sleep(1200));"
+        "import sys, time; from ustat_pg import cli; from ustat_pg.commands import predict;"
+        "predict.run = lambda options: (print('ready', flush=True), time.sleep(1200));"
         "sys.exit(cli.main(['predict', 'x.json', '--group-size', '2']))"
     )
     process = interruptible([sys.executable, "-c", code])

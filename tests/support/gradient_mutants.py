@@ -99,13 +99,11 @@ MUTANTS = [
     Mutant("sign of the baseline", ESTIMATORS, GRPO, "    return rewards + others\n"),
     Mutant("G^2", PREDICTIONS, "pairs = size * (size - 1) * prompts", "pairs = size**2 * prompts"),
     Mutant("missing ||g||^2", PREDICTIONS,
-           "moments.reward_variance * moments.fisher_trace + moments.gradient_sq\n"
-           "        second",
-           "moments.reward_variance * moments.fisher_trace\n        second"),
+           "noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq\n",
+           "noise = moments.reward_variance * moments.fisher_trace\n"),
     Mutant("sigma2 dropped", PREDICTIONS,
-           "moments.reward_variance * moments.fisher_trace + moments.gradient_sq\n"
-           "        second",
-           "moments.fisher_trace + moments.gradient_sq\n        second"),
+           "noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq\n",
+           "noise = moments.fisher_trace + moments.gradient_sq\n"),
     Mutant("prompt term not divided by B", PREDICTIONS, "        return 1 / batch_size\n",
            "        return 1.0\n", stems=("minibatch",)),
     Mutant("covariance without the pairs", PREDICTIONS, "/ (size * (size - 1))\n",
