@@ -153,6 +153,7 @@ def test_aliases_lead_to_their_records():
         ("bayes:1,.5", {"successes": 1, "failures": 0.5}),
         ("pass-at-k:2", {"k": 2}),
         ("loo-table:.2,.7", {"values": (0.2, 0.7)}),
+        ("loo-table:1e-7,1e22", {"values": (1e-7, 1e22)}),
     ],
 )
 def test_a_name_carries_numbers(name, numbers):

@@ -344,6 +344,7 @@ def test_a_group_size_given_apart_holds():
         ("trl num_generations=two", "num_generations is 'two': it must be a whole number"),
         ("trl num_generations=0", "at least 1"),
         ("trl beta=much", "beta is 'much': it must be a number"),
+        ("trl beta=nan", "beta is 'nan': it must be a number"),
         ("trl loss_type", "'loss_type' has no value: write loss_type=VALUE"),
         ("trl loss_type=dr_grpo max_completion_length=-1", "must be positive"),
         ("areal mean_level=group", "may be one of actor.reward_norm.mean_level, actor.adv_norm"),

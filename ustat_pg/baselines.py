@@ -108,7 +108,8 @@ def _number(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         raise InputError(f"baseline {name!r}: {text!r} is no number") from None
-    return int(value) if value.is_integer() else value
+    # Beyond 2^53 a float no longer tells neighbouring whole numbers apart.
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
 def baseline(name: str) -> Baseline:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from itertools import product
-from math import sqrt
+from math import isnan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +133,11 @@ class Option:
             return str(integer(self.name, _whole(text)))
         if value != "none":
             try:
-                float(value)
+                known = not isnan(float(value))
             except ValueError:
-                raise InputError(f"{self.name} is {text!r}: it must be a number") from None
+                known = False
+            if not known:
+                raise InputError(f"{self.name} is {text!r}: it must be a number")
         return value
 
 
