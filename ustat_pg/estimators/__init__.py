@@ -6,7 +6,8 @@ Every estimator of the paper's meta-algorithm is
 
 and they differ in the advantage alone: a reward less a baseline (:mod:`~ustat_pg.estimators.linear`),
 or what people run beside it (:mod:`~ustat_pg.estimators.shaped`). One learns its baseline while training
-(:class:`RunningTable`).
+(:class:`RunningTable`), and penalties by the distance to a reference policy have coefficients of their
+own (:mod:`~ustat_pg.estimators.penalties`).
 
 Arrays may be of any library of the array API (NumPy, torch, JAX, CuPy): what comes back is of the
 kind that went in. Leading axes are batches; the last axis of ``rewards`` is the group.
@@ -33,6 +34,7 @@ from .linear import (
     shrunk_norm_weighted,
     vanilla,
 )
+from .penalties import KL_KINDS, KL_PLACES, kl_coefficients, kl_values
 from .running import RunningTable
 from .shaped import (
     best,
@@ -47,6 +49,8 @@ from .shaped import (
 
 __all__ = [
     "BASELINES",
+    "KL_KINDS",
+    "KL_PLACES",
     "RunningTable",
     "advantages",
     "bayes",
@@ -57,6 +61,8 @@ __all__ = [
     "gradient",
     "group_mean",
     "grpo",
+    "kl_coefficients",
+    "kl_values",
     "loo_table",
     "maxrl",
     "minimum_variance",

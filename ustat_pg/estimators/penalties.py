@@ -1,0 +1,125 @@
+"""Estimators of the Kullback-Leibler (KL) divergence to a reference policy, and what they add to the
+gradient (Proposition 13, arcsine).
+
+Three functions of one log-ratio l = log π_ref - log π_θ of a token drawn from π_θ are in use, and all
+three have the means of a divergence: k1 and k3 of KL(π_θ ‖ π_ref), k2 of about that where the policies
+are near. Their *gradients* differ, by function and by place:
+
+- in the loss, trainers differentiate the function through the log-probability of the drawn token,
+  which holds the law that the token was drawn from fixed;
+- in the reward, the sum over the output's tokens is taken off, and weights scores as rewards do.
+
+What each is the gradient of, if of anything, :func:`ustat_pg.predictions.kl_gradient` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..validation import InputError, one_of
+from .arrays import Array, namespace
+
+__all__ = ["KL_KINDS", "KL_PLACES", "kl_coefficients", "kl_values"]
+
+_FUNCTIONS: dict[str, tuple[Callable[[Any, Array], Array], Callable[[Any, Array], Array]]] = {
+    "k1": (lambda xp, x: -x, lambda xp, x: -xp.ones_like(x)),
+    "k2": (lambda xp, x: x**2 / 2, lambda xp, x: xp.asarray(x, copy=True)),
+    "k3": (lambda xp, x: xp.expm1(x) - x, lambda xp, x: xp.expm1(x)),
+}
+"""The functions k(l) and their derivatives k'(l)."""
+
+
+def _whole(xp: Any, values: Array) -> Array:
+    return xp.broadcast_to(xp.sum(values, axis=-1, keepdims=True), values.shape)
+
+
+def _to_go(xp: Any, values: Array) -> Array:
+    return xp.flip(xp.cumulative_sum(xp.flip(values, axis=-1), axis=-1), axis=-1)
+
+
+# With l = log π_ref - log π_θ the gradient of -k(l) is k'(l) s.
+_PLACES: dict[str, Callable[[Any, str, Array], Array]] = {
+    "loss": lambda xp, kind, x: _FUNCTIONS[kind][1](xp, x),
+    "reward": lambda xp, kind, x: -_whole(xp, _FUNCTIONS[kind][0](xp, x)),
+    "reward-to-go": lambda xp, kind, x: -_to_go(xp, _FUNCTIONS[kind][0](xp, x)),
+}
+
+KL_KINDS = tuple(_FUNCTIONS)
+"""k1, k2 and k3 of Schulman (2020); verl calls them kl, mse and low_var_kl."""
+
+KL_PLACES = tuple(_PLACES)
+"""loss: TRL's GRPOTrainer, verl's use_kl_loss. reward: the whole output's penalty on each of its tokens,
+as TRL's RLOOTrainer and verl's use_kl_in_reward with grpo or rloo. reward-to-go: on each token the
+penalties from that token on, as OpenRLHF and verl's reinforce_plus_plus; the mean is the same.
+"""
+
+
+def _log_ratio(log_ratio: Array, kind: str) -> Any:
+    one_of("KL estimator", kind, KL_KINDS)
+    xp = namespace("log-ratios", log_ratio)
+    if log_ratio.ndim < 1 or log_ratio.shape[-1] < 1:
+        raise InputError(
+            f"log-ratios have shape {tuple(log_ratio.shape)}: the last axis must hold the tokens of "
+            "an output, at least one"
+        )
+    return xp
+
+
+def kl_values(log_ratio: Array, kind: str = "k3") -> Array:
+    """What an estimator of the KL divergence says of each token.
+
+    k1 = -l,  k2 = l²/2,  k3 = exp(l) - 1 - l,  l = log π_ref - log π_θ
+
+    Arguments:
+        log_ratio: l of each token of an output that was drawn from π_θ, (..., T); 0 past its end.
+        kind: k1, k2 or k3.
+
+    Returns:
+        (..., T).
+
+    Raises:
+        InputError: an unknown kind, or not an array of finite floating-point numbers with T >= 1.
+
+    >>> import numpy as np
+    >>> kl_values(np.log(np.array([0.5, 2.0])), "k3").round(4)
+    array([0.1931, 0.3069])
+    """
+    xp = _log_ratio(log_ratio, kind)
+    return _FUNCTIONS[kind][0](xp, log_ratio)
+
+
+def kl_coefficients(log_ratio: Array, kind: str = "k3", place: str = "loss") -> Array:
+    """The coefficients cₜ of token scores sₜ that a KL penalty adds to an ascent direction.
+
+    What is added is β Σₜ cₜ sₜ, sₜ = ∇ log π_θ(yₜ | y_{<t}), with
+
+        loss          cₜ = k'(lₜ): -1 for k1, lₜ for k2, exp(lₜ) - 1 for k3
+        reward        cₜ = -Σ_u k(l_u) over all tokens
+        reward-to-go  cₜ = -Σ_{u >= t} k(l_u)
+
+    k1 in the loss adds nothing in the mean, since E sₜ = 0.
+
+    Arguments:
+        log_ratio: l = log π_ref - log π_θ of each token of an output that was drawn from π_θ,
+            (..., T); 0 past its end, where scores are 0 too.
+        kind: k1, k2 or k3.
+        place: loss, reward or reward-to-go.
+
+    Returns:
+        (..., T).
+
+    Raises:
+        InputError: an unknown kind or place, or not an array of finite floating-point numbers
+            with T >= 1.
+
+    >>> import numpy as np
+    >>> log_ratio = np.log(np.array([0.5, 2.0]))
+    >>> kl_coefficients(log_ratio, "k3")
+    array([-0.5,  1. ])
+    >>> kl_coefficients(log_ratio, "k1", "reward-to-go").round(4)
+    array([-0.    ,  0.6931])
+    """
+    one_of("place of the penalty", place, KL_PLACES)
+    xp = _log_ratio(log_ratio, kind)
+    return _PLACES[place](xp, kind, log_ratio)
