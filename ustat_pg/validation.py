@@ -78,7 +78,7 @@ def number(
     if not above < result < below or result < minimum:
         allowed = f"be above {above:g}" if minimum == -inf else f"be at least {minimum:g}"
         if below < inf:
-            allowed = f"lie between {above:g} and {below:g}"
+            allowed = f"lie between {max(above, minimum):g} and {below:g}"
         elif above == 0:
             allowed = "be positive"
         raise InputError(f"{name} is {result!r}: it must {allowed}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from tests.support.laws import FAR
 from tests.support.problems import RUN_ESTIMATORS, smooth
 from tests.support.run_laws import TOLERANCE
 from ustat_pg import rng
-from ustat_pg.engines import Constant, Decay, Estimator, Gap
+from ustat_pg.engines import Adam, Constant, Decay, Estimator, Gap, Muon
 from ustat_pg.engines.networks import runs as network_runs
 from ustat_pg.engines.networks.cell import NetworkTraining
 from ustat_pg.engines.runs.trajectory import Trajectory
@@ -128,14 +130,25 @@ def weigh(estimator, z, norms, probs, rewards, all_norms):
     return out
 
 
-def by_hand(training, estimator, number, seed, steps):
+def sgd(policy):
+    """θ ← θ + η ĝ."""
+    theta = policy.theta.copy()
+
+    def step(rate, total):
+        np.add(theta, rate * total, out=theta)
+        return theta.copy()
+
+    return step
+
+
+def by_hand(training, estimator, number, seed, steps, stepper=sgd):
     """θ after some steps of one run, (d,)."""
     problem, policy = training.problem, training.policy
     batch, group, width = training.batch_size, training.group_size, problem.space.length + 1
     key = rng.cell_key(seed, training.address)
     choice = rng.words(key, [number], rng.CONTEXT_SLOT, steps * batch)[0]
     ends = rng.thresholds(problem.probs)
-    theta = policy.theta.copy()
+    theta, step = policy.theta, stepper(policy)
     for t in range(1, steps + 1):
         policy = policy.with_theta(theta)
         total = np.zeros(len(theta))
@@ -153,7 +166,8 @@ def by_hand(training, estimator, number, seed, steps):
             )
             for k, a in zip(chosen, advantage, strict=True):
                 total += a * scores[k] / (batch * group)
-        theta = theta + training.schedule.c / (t + training.schedule.t0) * total
+        rate = training.schedule.c / (t + training.schedule.t0)
+        theta = step(rate, total)
     return theta
 
 
@@ -202,9 +216,9 @@ def token_cell(which, **changed):
     return NetworkTraining(problem, policy, group, 3, **asked)
 
 
-def from_hand(training, estimator, runs=3, steps=2):
+def from_hand(training, estimator, runs=3, steps=2, stepper=sgd):
     """θ of some runs by the arithmetic above, (R, d)."""
-    return np.stack([by_hand(training, estimator, FAR + r, 5, steps) for r in range(runs)])
+    return np.stack([by_hand(training, estimator, FAR + r, 5, steps, stepper) for r in range(runs)])
 
 
 def in_torch(training, estimator, runs=3, steps=2):
@@ -242,6 +256,105 @@ def test_steps_are_what_scores_and_verifier_make(which, estimator):
                 force(patch, **form)
             found = in_torch(training, estimator, runs, steps)
         assert np.abs(found - hand).max() < 1e-9
+
+
+# Other optimizers: torch's own on the parameters of one run, as a training loop calls them.
+
+
+def stepped_by(*makers):
+    """A stepper of optimizers, each made of the parameters (by name) that are its own."""
+
+    def stepper(policy):
+        if isinstance(policy, TransformerPolicy):
+            parameters = {
+                name: torch.nn.Parameter(size.clone()) for name, size in policy.state.items()
+            }
+        else:
+            parameters = {"tables": torch.nn.Parameter(torch.tensor(policy.theta.copy()))}
+        optimizers = [make(parameters) for make in makers]
+
+        def step(rate, total):
+            pieces = torch.tensor(total).split([each.numel() for each in parameters.values()])
+            for each, piece in zip(parameters.values(), pieces, strict=True):
+                each.grad = -piece.reshape(each.shape)
+            for optimizer in optimizers:
+                optimizer.param_groups[0]["lr"] = rate
+                optimizer.step()
+            return torch.cat([each.detach().flatten() for each in parameters.values()]).numpy()
+
+        return step
+
+    return stepper
+
+
+def hidden(name, tensor):
+    return name.startswith("layers.") and tensor.ndim == 2
+
+
+def adam(parameters, **numbers):
+    return torch.optim.Adam(parameters.values(), **numbers)
+
+
+def muon(parameters, **numbers):
+    own = [each for name, each in parameters.items() if hidden(name, each)]
+    return torch.optim.Muon(
+        own, weight_decay=0.0, **({"adjust_lr_fn": "match_rms_adamw"} | numbers)
+    )
+
+
+def muons_adam(parameters, **numbers):
+    rest = [each for name, each in parameters.items() if not hidden(name, each)]
+    return torch.optim.Adam(rest, **numbers)
+
+
+OTHERS = {
+    "adam": ("adam", stepped_by(adam)),
+    "adam, other numbers": (
+        Adam(0.5, 0.9, 1e-2),
+        stepped_by(partial(adam, betas=(0.5, 0.9), eps=1e-2)),
+    ),
+    "muon": ("muon", stepped_by(muon, muons_adam)),
+    "muon, other numbers": (
+        Muon(0.5, 3, "original", Adam(0.0, 0.5)),
+        stepped_by(
+            partial(muon, momentum=0.5, ns_steps=3, adjust_lr_fn="original"),
+            partial(muons_adam, betas=(0.0, 0.5)),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("which", "name"),
+    [
+        *(("prefix", name) for name in OTHERS if name.startswith("adam")),
+        *product(["transformer", "transformer, two layers"], OTHERS),
+    ],
+)
+def test_each_run_steps_as_torchs_own_optimizer_on_it_alone(which, name):
+    optimizer, stepper = OTHERS[name]
+    own = TOKENS.get(which) or (FIXED, network(FIXED, layers=2), 2, 3)
+    training = token_cell(own, optimizer=optimizer, schedule=Decay(0.3, 1.0))
+    hand = from_hand(training, GRPO, steps=3, stepper=stepper)
+    assert np.abs(hand[0] - hand[1]).max() > 1e-2, "runs differ"
+    assert np.abs(in_torch(training, GRPO, steps=3) - hand).max() < 1e-9
+    # A chunk of one run is that run, and what was kept of a step stays as it was.
+    alone = replace(training, chunk=1)
+    kept = alone.train(GRPO, (0, 2, 3), seed=5, first=FAR, replications=3)
+    assert np.abs(kept[:, 2] - hand).max() < 1e-9
+    assert np.array_equal(kept[:, 0], np.tile(training.policy.theta, (3, 1)))
+    two = from_hand(training, GRPO, steps=2, stepper=stepper)
+    assert np.abs(kept[:, 1] - two).max() < 1e-9
+
+
+def test_hidden_matrices_are_torchs_own_of_two_dimensions():
+    policy = network(FIXED, layers=2)
+    wanted = [each for name, each in policy.state.items() if hidden(name, each)]
+    assert len(policy.hidden_matrices) == len(wanted) == 8
+    for (begin, shape), tensor in zip(policy.hidden_matrices, wanted, strict=True):
+        assert shape == tuple(tensor.shape)
+        found = policy.theta[begin : begin + tensor.numel()].reshape(shape)
+        assert np.array_equal(found, tensor.numpy())
 
 
 # Planted errors: each must be seen.

@@ -18,11 +18,13 @@ from .gradients.cell import (
     SquaredProjection,
 )
 from .networks.cell import NetworkTraining
+from .networks.optimizers import Adam, Muon, Sgd
 from .runs.cell import ConditionalPit, Coordinate, Gap, GapTransform, OneRun, Pit, Training
 from .runs.regions import Ball, Box
 from .runs.schedules import Constant, Decay
 
 __all__ = [
+    "Adam",
     "Ball",
     "Box",
     "Cell",
@@ -39,11 +41,13 @@ __all__ = [
     "InfeasibleError",
     "Mixed",
     "MomentSums",
+    "Muon",
     "NetworkTraining",
     "OneRun",
     "Pit",
     "Projection",
     "Quantity",
+    "Sgd",
     "SquaredError",
     "SquaredProjection",
     "Training",

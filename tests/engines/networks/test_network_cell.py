@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from ustat_pg.engines import (
+    Adam,
     Constant,
     Decay,
     Estimator,
     Gap,
     GapTransform,
     InfeasibleError,
+    Muon,
     Pit,
     SquaredError,
 )
@@ -80,7 +82,12 @@ CHANGES = {
     "device": {"device": "cuda"},
     "precision": {"precision": "float32"},
     "chunk": {"chunk": 4},
+    "optimizer": {"optimizer": "adam"},
+    "optimizer's numbers": {"optimizer": Adam(beta1=0.5)},
 }
+NAME = "network/0594abdeed6565fe/G3/B1/iid/44f506b3707fa0ab"
+"""Of the cell above, before there were other optimizers than plain SGD."""
+
 IN_ADDRESS = (
     "group size",
     "batch size",
@@ -107,6 +114,30 @@ def test_the_address_holds_what_is_drawn_and_no_more():
     for what, change in CHANGES.items():
         assert (cell(**change).address != own) == (what in IN_ADDRESS), what
     assert cell(device="cuda:1").name == cell(device="cuda").name
+
+
+def test_plain_sgd_keeps_the_name_that_it_had():
+    """Blocks stored before there were other optimizers are found."""
+    assert cell().name == cell(optimizer="sgd").name == NAME
+    assert cell(optimizer="adam").name == cell(optimizer=Adam()).name
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Adam(beta1=1.0), "beta1 is 1.0: it must lie between 0 and 1"),
+        (lambda: Adam(beta2=-0.1), "beta2 is -0.1: it must lie between 0 and 1"),
+        (lambda: Adam(eps=0.0), "eps is 0.0: it must be positive"),
+        (lambda: Muon(momentum=np.nan), "momentum"),
+        (lambda: Muon(ns_steps=0), "ns_steps is 0"),
+        (lambda: Muon(ns_steps=100), "ns_steps is 100: it must be below 100"),
+        (lambda: Muon(adjust_lr_fn="rms"), "adjust_lr_fn 'rms' is unknown"),
+        (lambda: Muon(adam="adam"), "adam is 'adam': it must be an Adam"),
+    ],
+)
+def test_numbers_of_optimizers_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
 
 
 def test_a_cell_survives_being_sent():
@@ -145,6 +176,9 @@ def test_a_cell_survives_being_sent():
         ({"precision": "float16"}, "choose one of float64, float32"),
         ({"chunk": 0}, "chunk is 0"),
         ({"block": 0}, "block is 0"),
+        ({"optimizer": "lion"}, "optimizer 'lion' is unknown: choose one of sgd, adam, muon"),
+        ({"optimizer": None}, "optimizer None is unknown"),
+        ({"optimizer": "muon"}, "hidden layers: a PrefixSoftmax has none, choose sgd or adam"),
     ],
 )
 def test_what_does_not_fit_is_refused(changed, message):

@@ -2,8 +2,9 @@
 
 A :class:`NetworkTraining` is what :class:`~ustat_pg.engines.Training` is for bandits with an interior
 optimum. A run starts at the policy's parameters θ₀ and takes T steps θₜ = θₜ₋₁ + ηₜ ĝₜ, ĝₜ from B
-prompts with G outputs each at θₜ₋₁, drawn token by token. Parameters of many runs are stacked, and
-one pass of the network serves them all.
+prompts with G outputs each at θₜ₋₁, drawn token by token; or those of another optimizer, see
+:mod:`~ustat_pg.engines.networks.optimizers`. Parameters of many runs are stacked, and one pass of
+the network serves them all.
 
 Draws are addressed, see :mod:`ustat_pg.rng`, by the key of (seed, :attr:`NetworkTraining.address`) as
 those of :mod:`~ustat_pg.engines.runs.trajectory` are:
@@ -52,6 +53,7 @@ from ..base import (
 from ..runs.cell import Gap
 from ..runs.schedules import Schedule
 from ..runs.trajectory import require_run, spread, start_scale, steps_kept
+from .optimizers import Muon, Optimizer, Sgd, optimizer_of
 
 __all__ = ["NetworkTraining", "OutOfMemory", "PolicyQuantity"]
 
@@ -131,6 +133,8 @@ class NetworkTraining(Cell):
         precision: precision of the network, float64 or float32. θ itself is kept in float64.
         chunk: runs at once; None for all of a block.
         block: runs in a block.
+        optimizer: sgd, adam or muon, or one of these with numbers of its own; muon needs the hidden
+            layers of a network.
 
     Raises:
         InputError: what does not fit the above.
@@ -148,6 +152,7 @@ class NetworkTraining(Cell):
     precision: str = "float64"
     chunk: int | None = None
     block: int = 32
+    optimizer: str | Optimizer = "sgd"
 
     def __post_init__(self) -> None:
         self._require_policy()
@@ -165,6 +170,12 @@ class NetworkTraining(Cell):
         integer("block", self.block)
         if self.chunk is not None:
             integer("chunk", self.chunk)
+        object.__setattr__(self, "optimizer", optimizer_of(self.optimizer))
+        if isinstance(self.optimizer, Muon) and not self.policy.hidden_matrices:
+            raise InputError(
+                f"muon steps the matrices of hidden layers: a {type(self.policy).__name__} has "
+                "none, choose sgd or adam"
+            )
 
     def _require_policy(self) -> None:
         if isinstance(self.problem, TokenBandit):
@@ -268,6 +279,8 @@ class NetworkTraining(Cell):
             self.precision,
             self.chunk,
             self.block,
+            # What it was before there were others.
+            *([] if isinstance(self.optimizer, Sgd) else [repr(self.optimizer)]),
         ]
         arrays |= {"theta": self.policy.theta, "start_scale": np.asarray(self.start_scale)}
         address = self.address.partition("/")[2]

@@ -39,6 +39,8 @@ from ...validation import InputError
 from ..base import Array, Estimator, Replications, expected_reward, optimal_baseline
 from .cell import NetworkTraining
 from .models import Model, model_of
+from .optimizers import optimizer_of
+from .steps import steps_of
 
 __all__ = ["Tables", "objectives", "run"]
 
@@ -311,9 +313,10 @@ class _Runs:
         prompts = _prompts(training, self.key, self.numbers, self.problem.prompts)
         drawn = _outputs_words(training, self.key, self.numbers, length)
         rates = training.schedule.rates(training.steps)
+        step = steps_of(optimizer_of(training.optimizer), training.policy, self.theta)
         for t, (contexts, own, rate) in enumerate(zip(prompts, drawn, rates, strict=True), start=1):
             slope = self.slope(t, contexts.long(), own)
-            self.theta = self.theta + float(rate) * slope
+            self.theta = step(slope, float(rate))
             yield self.theta
 
     def slope(self, t: int, contexts: Tensor, drawn: Tensor) -> Tensor:
