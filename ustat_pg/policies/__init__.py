@@ -10,7 +10,7 @@ from ..validation import InputError
 from .bent import BentSoftmax
 from .outputs import OutputSpace
 from .softmax import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
-from .tabulated import TabulatedPolicy
+from .tabulated import TabulatedPolicy, WeightedScores
 from .tokens import PrefixSoftmax
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "SoftmaxPolicy",
     "TabularSoftmax",
     "TabulatedPolicy",
+    "WeightedScores",
 ]
 """``TransformerPolicy`` is here too, but not in a star import: it needs torch."""
 

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 from ..validation import InputError, field, finite_array, frozen, record
 from .softmax import ScoreTable, SoftmaxPolicy
 
-__all__ = ["TabulatedPolicy"]
+__all__ = ["TabulatedPolicy", "WeightedScores"]
 
 Array = NDArray[np.float64]
 
@@ -215,4 +215,77 @@ class TabulatedPolicy(ScoreTable):
     @property
     def feature_norm(self) -> float:
         """The longest score: a table does not say what its scores are differences of."""
+        return float(np.sqrt(self.squared_norms.max())) or 1.0
+
+
+@record()
+class WeightedScores(ScoreTable):
+    """Probabilities of a policy with a table of any vectors in the place of its scores.
+
+    What estimates sum may be no score: ∇ log π times an importance ratio, clipped or not, or times a
+    weight by length. The table's mean under the probabilities need not be 0.
+
+    Arguments:
+        log_probs: log π(k | x) of the policy that draws, (X, K).
+        all_scores: u(x, k), (X, K, d).
+        origin: arrays that name the tables where their last bits depend on the machine; None to be
+            named by the tables themselves.
+
+    Raises:
+        InputError: shapes that do not match, entries that are not finite, or probabilities that do
+            not sum to 1.
+
+    >>> WeightedScores(np.log([[0.25, 0.75]]), [[[1.0], [1.0]]]).squared_norms
+    array([[1., 1.]])
+    """
+
+    log_probs: Array = field(finite_array, ndim=2)
+    all_scores: Array = field(finite_array, name="weighted scores", ndim=3)
+    origin: Mapping[str, Array] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.all_scores.shape[:2] != self.log_probs.shape:
+            raise InputError(
+                f"weighted scores have shape {self.all_scores.shape}: the first two must be "
+                f"contexts and outputs, {self.log_probs.shape}"
+            )
+        off = float(np.abs(logsumexp(self.log_probs, axis=1)).max())
+        if off > _ROUNDING_SHARE:
+            raise InputError(f"probabilities sum to 1 within {off:.3g} only")
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that name the tables."""
+        if self.origin is not None:
+            return dict(self.origin)
+        return {"log_probs": self.log_probs, "weighted_scores": self.all_scores}
+
+    @property
+    def logits(self) -> Array:
+        return self.log_probs
+
+    @property
+    def theta(self) -> Array:
+        return np.zeros(self.d)
+
+    @property
+    def d(self) -> int:
+        return self.all_scores.shape[2]
+
+    def with_theta(self, theta: Array) -> SoftmaxPolicy:
+        """Refused: weighted scores hold at their own parameters only."""
+        raise InputError("weighted scores hold at their own parameters only")
+
+    def restrict(self, contexts: NDArray[np.intp]) -> WeightedScores:
+        origin = self.origin
+        if origin is not None:
+            chosen = np.append(origin.get("contexts", []), [-1, *contexts])
+            origin = {**origin, "contexts": chosen}
+        return WeightedScores(self.log_probs[contexts], self.all_scores[contexts], origin)
+
+    def scores(self, context: int) -> Array:
+        return self.all_scores[context]
+
+    @property
+    def feature_norm(self) -> float:
+        """The longest vector: a table does not say what it is a difference of."""
         return float(np.sqrt(self.squared_norms.max())) or 1.0

@@ -49,6 +49,7 @@ from .mse import (
 from .normalised import normalised_distance, normalised_limit, normalised_limit_of
 from .runs import epoch_gap, linear_gap, one_step_gap
 from .suboptimality import bound_curve, constant_bound, constant_floor, decay_constant
+from .weighted import WeightedPrediction, weighted_mse
 
 __all__ = [
     "DESIGNS",
@@ -58,6 +59,7 @@ __all__ = [
     "MixtureLaw",
     "MseConstants",
     "MsePrediction",
+    "WeightedPrediction",
     "best_shrinkage",
     "best_table",
     "bound_curve",
@@ -99,4 +101,5 @@ __all__ = [
     "sup_distance",
     "weight_derivatives",
     "weight_form",
+    "weighted_mse",
 ]

@@ -18,6 +18,7 @@ from .tokens import (
     modular_sum,
     sorting,
 )
+from .weighted import WeightedBandit
 
 __all__ = [
     "KINDS",
@@ -35,6 +36,7 @@ __all__ = [
     "SoftmaxBandit",
     "TokenBandit",
     "TokenProblem",
+    "WeightedBandit",
     "bracket_matching",
     "check_assumptions",
     "constants",

@@ -346,13 +346,15 @@ class SoftmaxBandit:
         probs = self.context_probs[chosen]
         if uniform or probs.sum() == 0:
             probs = np.ones(len(chosen))
-        return changed(
-            self,
-            policy=self.policy.restrict(chosen),
-            context_probs=probs / probs.sum(),
-            reward_values=self.reward_values[chosen],
-            reward_probs=self.reward_probs[chosen],
-        )
+        return changed(self, **self._rows(chosen), context_probs=probs / probs.sum())
+
+    def _rows(self, chosen: NDArray[np.intp]) -> dict[str, Any]:
+        """What the problem has of some contexts, by field."""
+        return {
+            "policy": self.policy.restrict(chosen),
+            "reward_values": self.reward_values[chosen],
+            "reward_probs": self.reward_probs[chosen],
+        }
 
     def with_theta(self, theta: ArrayLike) -> SoftmaxBandit:
         """The problem at other parameters (d,)."""

@@ -1,0 +1,113 @@
+"""Bandits whose estimates sum weighted scores."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.estimators import advantages
+from ustat_pg.policies import WeightedScores
+from ustat_pg.predictions import weighted_mse
+from ustat_pg.problems import WeightedBandit, random_problem
+from ustat_pg.validation import InputError
+
+
+def weighted(seed=3, vectors=False):
+    problem, rng = random_problem(seed, "binary", contexts=2), np.random.default_rng(seed)
+    shape = (problem.contexts, problem.arms)
+    if not vectors:
+        return WeightedBandit.of(problem, rng.uniform(0.2, 2.0, shape))
+    return WeightedBandit.of(problem, rng.normal(size=(*shape, 3)), rng.normal(size=(2, 3)))
+
+
+def plain_error(problem, name, size):
+    """E of the squared error of one prompt's group, outcome by outcome."""
+    total, mean = 0.0, np.zeros(problem.d)
+    target = problem.context_probs @ problem.targets
+    for x in range(problem.contexts):
+        one = problem.restrict([x]).outcomes
+        for chosen in product(range(one.counts[0]), repeat=size):
+            chance = problem.context_probs[x] * np.prod(one.probs[0, list(chosen)])
+            weights = advantages(name, one.rewards[0, list(chosen)])
+            estimate = weights @ problem.policy.scores(x)[one.arms[0, list(chosen)]] / size
+            total, mean = (
+                total + chance * ((estimate - target) ** 2).sum(),
+                mean + chance * estimate,
+            )
+    return total, mean
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("name", ["vanilla", "grpo", "std", "maxrl"])
+def test_the_closed_form_is_the_sum_over_all_groups(name, vectors):
+    problem = weighted(vectors=vectors)
+    for size in (2, 3):
+        found = weighted_mse(problem.weighted_moments(), name, size)
+        error, mean = plain_error(problem, name, size)
+        assert found.mse == pytest.approx(error, rel=1e-12)
+        assert found.mean == pytest.approx(mean, rel=1e-12)
+        assert found.mse == pytest.approx(found.variance + found.squared_bias)
+
+
+def test_a_group_of_one_and_several_prompts():
+    problem = weighted()
+    for size, batch in ((1, 1), (2, 2)):
+        cell = GradientCell(problem, size, batch)
+        exact = cell.measure("exact", [SquaredError(Estimator("vanilla"))]).mean[0]
+        found = weighted_mse(problem.weighted_moments(), "vanilla", size, batch)
+        assert found.mse == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_engines_draw_weighted_scores(engine):
+    cell, asked = GradientCell(weighted(vectors=True), 4), [SquaredError(Estimator("std"))]
+    exact = cell.measure("exact", asked).mean[0]
+    drawn = cell.measure(engine, asked, replications=20_000)
+    assert abs(drawn.mean[0] - exact) < 5 * (drawn.covariance[0, 0] / drawn.n) ** 0.5
+
+
+def test_weights_of_one_change_nothing():
+    problem = random_problem(3, "binary", contexts=2)
+    same = WeightedBandit.of(problem, np.ones((2, problem.arms)))
+    assert same.gradient() == pytest.approx(problem.gradient())
+    asked = [SquaredError(Estimator("grpo"))]
+    cells = GradientCell(problem, 3), GradientCell(same, 3)
+    first, second = (cell.measure("exact", asked).mean[0] for cell in cells)
+    assert first == pytest.approx(second, rel=1e-12)
+
+
+def test_fewer_coordinates_and_some_contexts_keep_the_error():
+    rng = np.random.default_rng(1)
+    wide = WeightedBandit.of(
+        random_problem(3, "binary", contexts=2),
+        rng.normal(size=(2, 4, 40)),
+        rng.normal(size=(2, 40)),
+    )
+    for problem in (wide, wide.restrict([1])):
+        small = problem.reduced()
+        assert small.d == small.contexts * 5
+        assert small.digest != problem.digest
+        first, second = (weighted_mse(p.weighted_moments(), "std", 4).mse for p in (problem, small))
+        assert first == pytest.approx(second, rel=1e-12)
+    assert wide.restrict([1]).gradient() == pytest.approx(wide.targets[1])
+    assert wide.reduced().reduced().d == 10
+
+
+def test_what_is_refused():
+    problem = random_problem(3, "binary", contexts=2)
+    with pytest.raises(InputError, match=r"weights have shape \(2, 3\)"):
+        WeightedBandit.of(problem, np.ones((2, 3)))
+    with pytest.raises(InputError, match="targets have shape"):
+        WeightedBandit.of(problem, np.ones((2, 4)), np.ones((2, 5)))
+    with pytest.raises(InputError, match="no moments of scores"):
+        weighted().moments()
+    with pytest.raises(InputError, match="parameters only"):
+        weighted().with_theta(np.zeros(weighted().d))
+    with pytest.raises(InputError, match="first two must be"):
+        WeightedScores(np.log([[0.5, 0.5]]), np.ones((1, 3, 1)))
+    with pytest.raises(InputError, match="sum to 1"):
+        WeightedScores(np.log([[0.5, 0.6]]), np.ones((1, 2, 1)))
+    graded = random_problem(1, "negative-rewards", contexts=2)
+    with pytest.raises(InputError, match="not all 0 or 1"):
+        WeightedBandit.of(graded, np.ones((2, graded.arms))).weighted_moments()

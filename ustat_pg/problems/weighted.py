@@ -1,0 +1,141 @@
+"""Bandits whose estimates sum weighted scores: by length, by an importance ratio, clipped or not.
+
+With outputs drawn at fixed parameters such an estimator is
+
+    ĝ = (1/G) Σᵢ Aᵢ uᵢ,    uᵢ = Σₜ wₜ sₜ(yᵢ),
+
+and u is a table, as scores are. Engines measure it as they measure any bandit. What is lost is E s = 0:
+a baseline may bias such an estimate, and closed forms that take E s = 0 for granted do not hold.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax
+
+from ..moments import Moments, WeightedMoments
+from ..policies import WeightedScores
+from ..validation import InputError, changed, field, finite_array, frozen, record
+from .softmax_bandit import SoftmaxBandit
+
+__all__ = ["WeightedBandit"]
+
+Array = NDArray[np.float64]
+
+
+@record()
+class WeightedBandit(SoftmaxBandit):
+    """A bandit with weighted scores in place of scores; made by :meth:`of`.
+
+    Arguments:
+        targets: what the estimates of each context are to be near, (X, d): errors are about their mean.
+
+    Raises:
+        InputError: targets whose shape is not that of contexts and parameters.
+
+    >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> halved = WeightedBandit.of(bandit, [[0.5, 1.0]])
+    >>> halved.policy.scores(0), halved.gradient()
+    (array([[ 0.25, -0.25],
+           [-0.5 ,  0.5 ]]), array([ 0.25, -0.25]))
+    """
+
+    targets: Array = field(finite_array, ndim=2)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.targets.shape != (self.contexts, self.d):
+            raise InputError(
+                f"targets have shape {self.targets.shape}: it must be contexts and parameters, "
+                f"{(self.contexts, self.d)}"
+            )
+
+    @classmethod
+    def of(
+        cls, problem: SoftmaxBandit, weights: ArrayLike, targets: ArrayLike | None = None
+    ) -> WeightedBandit:
+        """The problem with other weights of its scores, or with others in their place.
+
+        Arguments:
+            problem: whose policy draws the outputs.
+            weights: w(x, k), (X, K), by which scores are multiplied; or u(x, k) themselves, (X, K, d').
+            targets: (X, d'); unless given the gradients g(x) of the problem's own expected reward.
+
+        Raises:
+            InputError: weights that are neither, or shapes that do not match.
+        """
+        given, policy = finite_array("weights", weights), problem.policy
+        shape = (problem.contexts, problem.arms)
+        if given.shape[:2] != shape or given.ndim not in (2, 3):
+            raise InputError(
+                f"weights have shape {given.shape}: they must be one number, or one vector, for each "
+                f"context and arm, {shape}"
+            )
+        # By what was given: last bits of products depend on the machine.
+        origin = {**policy.arrays(), "weights": given}
+        if given.ndim == 2:
+            given = np.stack([policy.scores(x) * given[x, :, None] for x in range(shape[0])])
+        if targets is None:
+            targets = [policy.combine(x, problem._advantage_weights[x]) for x in range(shape[0])]
+        else:
+            origin["targets"] = finite_array("targets", targets, 2)
+        return cls(
+            WeightedScores(log_softmax(policy.logits, axis=-1), given, origin),
+            problem.context_probs,
+            problem.reward_values,
+            problem.reward_probs,
+            np.asarray(targets),
+        )
+
+    def _rows(self, chosen: NDArray[np.intp]) -> dict[str, Any]:
+        return {**super()._rows(chosen), "targets": self.targets[chosen]}
+
+    @cached_property
+    def _gradient(self) -> Array:
+        return frozen(self.context_probs @ self.targets)
+
+    def gradient(self) -> Array:
+        """What estimates are to be near: the mean of the targets, (d,)."""
+        return self._gradient
+
+    def moments(self) -> Moments:
+        """Refused: closed forms of moments take E s = 0 for granted."""
+        raise InputError("weighted scores have no moments of scores: ask for weighted_moments()")
+
+    def weighted_moments(self) -> WeightedMoments:
+        """What predictions read of weighted scores, by enumeration; rewards 0 and 1.
+
+        Raises:
+            InputError: some reward is another number.
+        """
+        if not self.binary:
+            raise InputError("rewards are not all 0 or 1: enumerate instead")
+        tables = np.stack([self.policy.scores(x) for x in range(self.contexts)])
+        return WeightedMoments.of(
+            self.context_probs, self.policy.probs, self.mean_rewards, tables, self.targets
+        )
+
+    def reduced(self) -> WeightedBandit:
+        """The problem with at most X (K + 1) parameters: coordinates of the span of weighted scores and
+        targets, which keep inner products to rounding.
+        """
+        contexts, arms = self.policy.probs.shape
+        if contexts * (arms + 1) >= self.d:
+            return self
+        tables = [np.vstack([self.policy.scores(x), self.targets[x]]) for x in range(contexts)]
+        triangle = np.asarray(np.linalg.qr(np.concatenate(tables).T, mode="r")).T
+        rows = triangle.reshape(contexts, arms + 1, -1)
+        named = {**self.arrays(), "reduced": np.ones(1)}
+        policy = WeightedScores(self.policy.logits, rows[:, :-1], named)
+        return changed(self, policy=policy, targets=rows[:, -1])
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that define the problem."""
+        named = super().arrays()
+        if getattr(self.policy, "origin", None) is None:
+            named["targets"] = self.targets
+        return named
