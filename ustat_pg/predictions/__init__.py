@@ -47,6 +47,8 @@ from .mse import (
     oracle_ratio,
 )
 from .normalised import normalised_distance, normalised_limit, normalised_limit_of
+from .objectives import arcsine_objective, bernstein_objective, climbed_maximiser
+from .penalties import kl_gradient, kl_penalty
 from .runs import epoch_gap, linear_gap, one_step_gap
 from .suboptimality import bound_curve, constant_bound, constant_floor, decay_constant
 from .weighted import WeightedPrediction, weighted_mse
@@ -60,9 +62,12 @@ __all__ = [
     "MseConstants",
     "MsePrediction",
     "WeightedPrediction",
+    "arcsine_objective",
+    "bernstein_objective",
     "best_shrinkage",
     "best_table",
     "bound_curve",
+    "climbed_maximiser",
     "conditional_transform",
     "constant_bound",
     "constant_floor",
@@ -80,6 +85,8 @@ __all__ = [
     "gradient_mse",
     "group_size_advice",
     "grpo_beats_vanilla",
+    "kl_gradient",
+    "kl_penalty",
     "limit_law",
     "limit_weights",
     "linear_gap",

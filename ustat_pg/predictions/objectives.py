@@ -1,0 +1,138 @@
+"""What estimators climb with rewards 0 and 1: functions of the pass rate (Proposition 13, arcsine).
+
+An estimator that is a table by counts has the mean w(V(x)) g(x) at a prompt, w a Bernstein polynomial of
+degree G-1 (:mod:`~ustat_pg.predictions.count_tables`). So it ascends E Φ(V(X)) with Φ' = w:
+
+    Φ(p) = (1/G) Σ_m δ(m) P(Binomial(G, p) > m),    m = 0, ..., G-1,
+
+the Bernstein polynomial of degree G with the coefficients (δ(0) + ... + δ(k-1))/G. Divided by the group's
+deviation (``std``) it is p itself at G = 2 and 3, but for a factor, and tends to 2 arcsin √p as G grows:
+
+    w(p) √(p(1-p)) = 1 - 1/(8 G p(1-p)) + O(1/G²).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.polynomial import Chebyshev
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binom
+
+from ..validation import InputError, finite_array, number, probabilities
+from .count_tables import CountTable
+
+__all__ = ["arcsine_objective", "bernstein_objective", "climbed_maximiser"]
+
+Array = NDArray[np.float64]
+
+_GRID = 2001
+"""Parameters at which a maximum is first looked for."""
+_DEGREE = 8
+"""Degree of the polynomial through heights about the best of them."""
+
+
+def _rates(pass_rate: ArrayLike) -> Array:
+    p = finite_array("pass rate", pass_rate, minimum=0.0)
+    if (p > 1).any():
+        raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
+    return p
+
+
+def bernstein_objective(table: CountTable, pass_rate: ArrayLike) -> Array:
+    """Φ(p) with Φ(0) = 0 and Φ' = w: what an estimator climbs at a prompt, the shape of p.
+
+    Arguments:
+        table: the estimator's advantages by counts, :func:`count_table`.
+        pass_rate: p in [0, 1].
+
+    Raises:
+        InputError: a pass rate outside [0, 1].
+
+    >>> from ustat_pg.predictions import count_table
+    >>> bernstein_objective(count_table("std", 2), [0.25, 1.0])
+    array([0.25, 1.  ])
+    >>> bernstein_objective(count_table("std", 64), [0.25, 1.0]).round(3)
+    array([0.869, 2.776])
+    """
+    size = table.group_size
+    more = binom.sf(np.arange(size), size, _rates(pass_rate)[..., None])
+    return np.asarray(more @ table.delta / size)
+
+
+def arcsine_objective(pass_rate: ArrayLike) -> Array:
+    """2 arcsin √p: what the estimator divided by the group's deviation climbs as G grows.
+
+    Arguments:
+        pass_rate: p in [0, 1].
+
+    Raises:
+        InputError: a pass rate outside [0, 1].
+
+    >>> arcsine_objective([0.25, 1.0]).round(3)
+    array([1.047, 3.142])
+    """
+    return np.asarray(2 * np.arcsin(np.sqrt(_rates(pass_rate))))
+
+
+def climbed_maximiser(
+    pass_rates: Callable[[float], ArrayLike],
+    objective: Callable[[Array], ArrayLike],
+    low: float,
+    high: float,
+    *,
+    context_probs: ArrayLike | None = None,
+    penalty: Callable[[float], float] | None = None,
+) -> float:
+    """The parameter u at which E objective(V_u(X)) - penalty(u) is greatest: where training ends.
+
+    Arguments:
+        pass_rates: from u to V_u(x) of every prompt, (X,).
+        objective: of pass rates (X,), such as :func:`arcsine_objective`, or
+            ``lambda p: bernstein_objective(table, p)``.
+        low, high: the ends of the interval that is searched.
+        context_probs: ρ(x), (X,); equal unless given.
+        penalty: β times a divergence from the reference policy; none unless given.
+
+    Raises:
+        InputError: ends in the wrong order, probabilities that do not fit, or a maximum at an end,
+            where a larger interval may have a greater one.
+
+    >>> def rates(u):                                # two prompts that pull apart
+    ...     return [u, 0.9 * np.sqrt(1 - u)]
+    >>> [round(climbed_maximiser(rates, each, 0, 1), 4) for each in (lambda p: p, arcsine_objective)]
+    [0.7975, 0.9232]
+    >>> from functools import partial
+    >>> from ustat_pg.predictions import count_table
+    >>> std = {size: partial(bernstein_objective, count_table("std", size)) for size in (2, 4, 8, 64)}
+    >>> [round(climbed_maximiser(rates, climbed, 0, 1), 4) for climbed in std.values()]
+    [0.7975, 0.8068, 0.8468, 0.9163]
+    """
+    first, last = number("low", low), number("high", high)
+    if not first < last:
+        raise InputError(f"the interval is [{first:g}, {last:g}]: low must be below high")
+    law = None if context_probs is None else probabilities("context_probs", context_probs, 1)
+
+    def height(u: float) -> float:
+        reached = np.asarray(objective(_rates(pass_rates(u))))
+        if reached.ndim != 1 or (law is not None and len(law) != len(reached)):
+            raise InputError(
+                f"pass rates have shape {reached.shape}: they must be those of "
+                + ("the prompts, (X,)" if law is None else f"{len(law)} prompts")
+            )
+        mean = float(reached.mean() if law is None else law @ reached)
+        return mean - (0.0 if penalty is None else float(penalty(u)))
+
+    grid = np.linspace(first, last, _GRID)
+    best = int(np.argmax([height(float(u)) for u in grid]))
+    if best in (0, _GRID - 1):
+        raise InputError(
+            f"the objective is greatest at {grid[best]:g}, an end of the interval: take a larger one"
+        )
+    # Where a polynomial through the heights is level: a search by heights alone keeps half the digits.
+    near = [float(grid[best - 1]), float(grid[best + 1])]
+    curve = Chebyshev.interpolate(np.vectorize(height, otypes=[float]), _DEGREE, near)
+    level = curve.deriv().roots()
+    inside = level[(level.imag == 0) & (level.real > near[0]) & (level.real < near[1])].real
+    return float(max([*inside, float(grid[best])], key=height))

@@ -1,0 +1,207 @@
+"""What KL penalties are the gradient of, if of anything (Proposition 13, arcsine).
+
+Three functions k(l) of a token's log-ratio l = log π_ref - log π_θ estimate the divergence
+KL(π_θ ‖ π_ref): k1 = -l, k2 = l²/2, k3 = exp(l) - 1 - l. What they add to the gradient depends on the
+place (:func:`ustat_pg.estimators.kl_coefficients`).
+
+*One token.* Each is an ascent on minus an f-divergence, Σ r f(p/r) with p = π_θ and r = π_ref:
+
+    in the loss      k1: 0        k2: KL(p ‖ r)               k3: KL(r ‖ p)
+    in the reward    k1: KL(p ‖ r)    k2: ½ E_p l² - KL(p ‖ r)    k3: KL(p ‖ r) - KL(r ‖ p)
+
+so that k3 in the loss has the gradient of the *forward* divergence. k2 and k3 in the reward have no
+curvature at p = r: nothing pulls a policy back that has moved a little, and k3 falls without bound as
+an output of the reference is lost.
+
+*Several tokens.* In the loss every prefix has the divergence of its own choice, weighted by how often
+it is passed, and no gradient through that weight:
+
+    -Σ_n P(n) ∇ D(p_n, r_n),    P(n) held
+
+which is the gradient of no function unless p = r or all is one choice. In the reward the sum over both
+places is a gradient whatever the kind: loss + reward = -∇ E Σ_t k(l_t). So k1 in the reward has that of
+the divergence KL(π_θ ‖ π_ref) of whole outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..validation import InputError, finite_array, one_of, probabilities
+
+__all__ = ["kl_gradient", "kl_penalty"]
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def _reverse(p: Array, r: Array) -> Array:
+    """KL(p ‖ r) of choices on the last axis."""
+    return np.asarray((p * np.log(p / r)).sum(axis=-1))
+
+
+def _forward(p: Array, r: Array) -> Array:
+    return _reverse(r, p)
+
+
+def _half_square(p: Array, r: Array) -> Array:
+    return np.asarray((p * np.log(p / r) ** 2).sum(axis=-1) / 2)
+
+
+_OF_ONE_TOKEN: dict[tuple[str, str], Callable[[Array, Array], Array]] = {
+    ("k1", "loss"): lambda p, r: 0 * _reverse(p, r),
+    ("k2", "loss"): _reverse,
+    ("k3", "loss"): _forward,
+    ("k1", "reward"): _reverse,
+    ("k2", "reward"): lambda p, r: _half_square(p, r) - _reverse(p, r),
+    ("k3", "reward"): lambda p, r: _reverse(p, r) - _forward(p, r),
+}
+"""The functions that one token's penalty descends."""
+
+_SLOPES: dict[str, Callable[[Array, Array], Array]] = {
+    "k1": lambda p, r: np.zeros_like(p),
+    "k2": lambda p, r: p * np.log(p / r),
+    "k3": lambda p, r: p - r,
+}
+"""p ∂D/∂p of what one token's loss descends, but for a constant times p, which no logit sees."""
+
+_MEANS: dict[str, Callable[[Array, Array], Array]] = {
+    "k1": _reverse,
+    "k2": _half_square,
+    "k3": _reverse,
+}
+"""E k(l) of one choice."""
+
+_MEAN_SLOPES: dict[str, Callable[[Array, Array], Array]] = {
+    "k1": lambda p, r: p * np.log(p / r),
+    "k2": lambda p, r: p * (np.log(p / r) ** 2 / 2 + np.log(p / r)),
+    "k3": lambda p, r: p * np.log(p / r),
+}
+"""p ∂/∂p of these, again but for a constant times p."""
+
+
+def _laws(probs: ArrayLike, reference: ArrayLike, ndim: int) -> tuple[Array, Array]:
+    p, r = probabilities("probs", probs, ndim), probabilities("reference", reference, ndim)
+    if p.shape != r.shape:
+        raise InputError(f"probs have shape {p.shape} and reference {r.shape}: they must be equal")
+    if not ((p > 0) & (r > 0)).all():
+        raise InputError("a choice has probability 0: its log-ratio is not finite")
+    return p, r
+
+
+def _asked(kind: str, place: str) -> tuple[str, str]:
+    one_of("KL estimator", kind, tuple(_MEANS))
+    one_of("place of the penalty", place, ("loss", "reward"))
+    return kind, place
+
+
+def kl_penalty(
+    probs: ArrayLike, reference: ArrayLike, kind: str = "k3", place: str = "loss"
+) -> float:
+    """The function of the policy that a KL penalty descends where an output is one token.
+
+    Whole outputs count as one token where the estimator takes their log-ratio: k1 in the reward does.
+
+    Arguments:
+        probs: π_θ of every choice, (A,), positive.
+        reference: π_ref, (A,), positive.
+        kind: k1, k2 or k3.
+        place: loss or reward.
+
+    Raises:
+        InputError: an unknown kind or place, or what is no pair of positive probabilities.
+
+    >>> p, r = [0.5, 0.5], [0.9, 0.1]
+    >>> [round(kl_penalty(p, r, kind), 4) for kind in ("k1", "k2", "k3")]
+    [0.0, 0.5108, 0.3681]
+    >>> [round(kl_penalty(p, r, kind, "reward"), 4) for kind in ("k1", "k2", "k3")]
+    [0.5108, 0.2231, 0.1428]
+    """
+    asked = _asked(kind, place)
+    return float(_OF_ONE_TOKEN[asked](*_laws(probs, reference, 1)))
+
+
+def kl_gradient(
+    probs: ArrayLike,
+    reference: ArrayLike,
+    kind: str = "k3",
+    place: str = "loss",
+    *,
+    prefixes: ArrayLike | None = None,
+    tokens: ArrayLike | None = None,
+) -> Array:
+    """What a KL penalty adds to the mean of the gradient, in the logits of every prefix, (N, A).
+
+    The direction of ascent, β = 1. Its product with the logits' derivatives is that in the parameters.
+
+    Arguments:
+        probs: π_θ(c | n), the choices' probabilities at every prefix, (N, A), positive.
+        reference: π_ref(c | n), (N, A), positive.
+        kind: k1, k2 or k3.
+        place: loss or reward (with or without the rewards to go: the mean is the same).
+        prefixes: the number of the prefix before each token of every output, (K, T), -1 past its end;
+            one prefix unless given.
+        tokens: the choice there, (K, T), -1 past the end; each choice once unless given.
+
+    Raises:
+        InputError: as :func:`kl_penalty`, or outputs that are not as said, or are not all there.
+
+    >>> kl_gradient([[0.5, 0.5]], [[0.9, 0.1]])              # minus ∇ KL(π_ref ‖ π_θ)
+    array([[ 0.4, -0.4]])
+    >>> kl_gradient([[0.5, 0.5]], [[0.9, 0.1]], "k1")
+    array([[0., 0.]])
+    """
+    asked = _asked(kind, place)
+    p, r = _laws(probs, reference, 2)
+    nodes, chosen = _outputs(p, prefixes, tokens)
+    inside = nodes >= 0
+    laws = np.where(inside, p[nodes, chosen], 1.0).prod(axis=1)
+    if abs(laws.sum() - 1) > 1e-9:
+        raise InputError(
+            f"the outputs' probabilities sum to {laws.sum():g}: every output must be there once"
+        )
+
+    def through(weights: Array) -> Array:
+        """Σ over outputs of weights (K,) in the entries of their tokens, (N, A)."""
+        out = np.zeros(p.shape)
+        np.add.at(out, (nodes[inside], chosen[inside]), np.repeat(weights, inside.sum(axis=1)))
+        return out
+
+    def centred(slopes: Array) -> Array:
+        """What derivatives by probabilities, times these, are by logits."""
+        return slopes - p * slopes.sum(axis=1, keepdims=True)
+
+    passed = through(laws).sum(axis=1, keepdims=True)
+    held = 0.0 - passed * centred(_SLOPES[kind](p, r))
+    if asked[1] == "loss":
+        return held
+    # ∇ Σ_n P(n) D_n = Σ_n P(n) ∇D_n + E[(Σ_t D) ∇ log π], then what the loss has is taken off.
+    along = np.where(inside, _MEANS[kind](p, r)[nodes], 0.0).sum(axis=1)
+    whole = passed * centred(_MEAN_SLOPES[kind](p, r)) + centred(through(laws * along))
+    return -whole - held
+
+
+def _outputs(
+    p: Array, prefixes: ArrayLike | None, tokens: ArrayLike | None
+) -> tuple[Integers, Integers]:
+    """The prefixes and the choices of every output, checked."""
+    if prefixes is None or tokens is None:
+        if prefixes is not None or tokens is not None or len(p) > 1:
+            raise InputError("several prefixes need prefixes and tokens: give both")
+        choices = np.arange(p.shape[1])[:, None]
+        return np.zeros_like(choices), choices
+    nodes, chosen = (
+        finite_array(name, given, 2).astype(np.int64)
+        for name, given in (("prefixes", prefixes), ("tokens", tokens))
+    )
+    if nodes.shape != chosen.shape or ((nodes < 0) != (chosen < 0)).any():
+        raise InputError("prefixes and tokens must be of one shape, -1 at the same places")
+    if nodes.max() >= len(p) or chosen.max() >= p.shape[1]:
+        raise InputError(
+            f"outputs pass prefix {nodes.max()} and choice {chosen.max()}: there are "
+            f"{len(p)} and {p.shape[1]}"
+        )
+    return nodes, chosen
