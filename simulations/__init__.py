@@ -55,6 +55,7 @@ ON_NETWORKS = (
     "optimality",
     "suboptimality",
     "group_size",
+    "normalised",
     "count_advantages",
 )
 """The results that are asked of tokens and transformers too; the others need an interior optimum."""

@@ -161,6 +161,12 @@ def _climbs(on: str, rng: np.random.Generator) -> list[Drawn]:
     raise InputError(f"no policy that learns among {DRAWS}: take another seed")
 
 
+def bandit_of(problem: TokenProblem, policy: SoftmaxPolicy, dense: bool) -> TokenBandit:
+    """The problem at a policy, whose scores keep all their parameters or as few as they span."""
+    bandit = problem.at(policy)
+    return bandit if dense else problem.bandit(bandit.policy.reduced())
+
+
 def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Iterator[BanditEntry]:
     """The problems of the suite, made-up ones first.
 
@@ -172,8 +178,7 @@ def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Itera
     """
 
     def entry(name: str, origin: str, problem: TokenProblem, policy: SoftmaxPolicy) -> BanditEntry:
-        bandit = problem.at(policy)
-        return Entry(name, origin, bandit if dense else problem.bandit(bandit.policy.reduced()))
+        return Entry(name, origin, bandit_of(problem, policy, dense))
 
     for number, (name, problem) in enumerate(tasks().items()):
         yield entry(name, "made-up", problem, initial(on, problem, seed=20260301 + number))

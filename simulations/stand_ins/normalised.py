@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ustat_pg.experiment import Claim, Point
 from ustat_pg.predictions import normalised_distance, normalised_limit
+from ustat_pg.problems import SoftmaxBandit
 
 from ..normalised import RIVALS, STEM, checks, points
 from ..problems import BanditEntry, Suite
@@ -16,13 +17,15 @@ SMALLEST = 0.02
 
 def lopsided(suite: Suite) -> list[BanditEntry]:
     """Prompts whose pass rates are off one half and not near 0 or 1, and whose gradient is not 0."""
-    return [entry for entry in suite.single_prompts if _shows(entry)]
+    return [entry for entry in suite.single_prompts if shows(entry.problem)]
 
 
-def _shows(entry: BanditEntry) -> bool:
-    moments = entry.problem.moments()
-    if not (entry.problem.binary and 0.2 < abs(moments.value[0] - 0.5) < 0.4):
+def shows(problem: SoftmaxBandit) -> bool:
+    """Whether the two estimates can be told apart at a problem's one prompt."""
+    (value,) = (problem.mean_rewards * problem.policy.probs).sum(axis=1)
+    if not (problem.binary and 0.2 < abs(value - 0.5) < 0.4):
         return False
+    moments = problem.moments()
     return bool(normalised_distance(moments)[0] > SMALLEST * normalised_limit(moments)[0])
 
 

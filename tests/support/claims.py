@@ -29,7 +29,10 @@ from ustat_pg.predictions import finite_weights, gradient_mse, sup_distance
 from ustat_pg.results import plain
 
 SKEWED = Suite().skewed.problem
-GRADIENTS = ("ustatistic", "mse", "minibatch", "oracle", "optimality", "count_advantages")
+GRADIENTS = (
+    *("ustatistic", "mse", "minibatch", "oracle", "optimality", "normalised"),
+    "count_advantages",
+)
 """The claims of the suite that need no run."""
 
 

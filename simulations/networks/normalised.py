@@ -1,0 +1,52 @@
+"""Lemma 11 on networks: prompts of rewards 0 and 1 and few outputs, so that large groups are enumerated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ustat_pg.experiment import Claim, Point
+from ustat_pg.problems import TokenBandit
+
+from ..normalised import RIVALS, STEM, checks, points
+from ..problems import BanditEntry, Suite
+from ..problems.entry import Entry
+from ..problems.tokens import Drawn, bandit_of, drawn_task, initial, until
+from ..stand_ins.normalised import shows
+
+MOST_OUTPUTS = 4
+"""Outputs of the largest problem whose groups of 64 are enumerated."""
+
+
+def lopsided(suite: Suite) -> Iterator[BanditEntry]:
+    """Single prompts, the first of a drawn problem at which the two estimates can be told apart."""
+    yield _lopsided(suite, "lopsided", "made-up", np.random.default_rng(20261111))
+    for number in range(suite.generated):
+        rng = np.random.default_rng([suite.seed, number, 6])
+        yield _lopsided(suite, f"lopsided#{suite.seed}.{number}", "generated", rng)
+
+
+def _lopsided(suite: Suite, name: str, origin: str, rng: np.random.Generator) -> BanditEntry:
+    def draw() -> Drawn:
+        problem = drawn_task(rng)
+        while problem.space.count > MOST_OUTPUTS:
+            problem = drawn_task(rng)
+        return problem, initial(suite.on, problem, seed=int(rng.integers(2**31)))
+
+    def prompts(bandit: TokenBandit) -> Iterator[int]:
+        return (x for x in range(bandit.contexts) if shows(bandit.restrict([x])))
+
+    problem, policy = until(draw, lambda bandit: any(True for _ in prompts(bandit)))
+    bandit = bandit_of(problem, policy, suite.dense)
+    return Entry(f"{name}-{problem.name}", origin, bandit.restrict([next(prompts(bandit))]))
+
+
+def claim(suite: Suite) -> Claim:
+    """The slope of the distance, and both limits."""
+    return Claim(STEM, RIVALS, tuple(checks(lopsided(suite))))
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """G times the error, on two prompts."""
+    yield from points(list(lopsided(suite))[:2])
