@@ -43,8 +43,8 @@ def ask(landscape, steps, schedule=None, *, group_size=2, start=(0.2, -0.3), **m
     return Trajectory(problem, group_size, steps, schedule or Decay(6, 5), start=begin, **more)
 
 
-def tree(landscape, trajectory, functions=FUNCTIONS):
-    """E f(gap_T) from every path, each minibatch enumerated at the parameters it is drawn at."""
+def leaves(landscape, trajectory):
+    """θ_T of every path with its probability, each minibatch enumerated at its own parameters."""
     theta = [starts(trajectory, Replications(count=1))[0]]
     chance = np.ones(1)
     for rate in trajectory.schedule.rates(trajectory.steps):
@@ -63,6 +63,12 @@ def tree(landscape, trajectory, functions=FUNCTIONS):
                 weight.append(own * probability)
         theta, chance = np.concatenate(following), np.concatenate(weight)
     assert abs(chance.sum() - 1) < 1e-12
+    return theta, chance
+
+
+def tree(landscape, trajectory, functions=FUNCTIONS):
+    """E f(gap_T) from every path."""
+    theta, chance = leaves(landscape, trajectory)
     gaps = landscape.gap(theta)
     return np.array([chance @ function(gaps) for function in functions])
 
@@ -134,6 +140,27 @@ def test_a_tree_of_all_paths(name):
     assert found.converged
     assert (np.abs(found.values[:, 0] - truth) <= found.error[:, 0] + 1e-12).all()
     assert (found.error[:, 0] <= 1e-10 + relative * truth).all()
+
+
+@pytest.mark.parametrize("name", ["two prompts", "flat direction", "ball reached", "plane"])
+def test_the_mean_of_parameters_is_that_of_all_paths(name):
+    landscape, asked = CASES[name]
+    trajectory = ask(landscape, **asked)
+    theta, chance = leaves(landscape, trajectory)
+    every = range(landscape.d)
+    relative = 1e-3 if name in REACHED else 1e-6
+    found = expectations(
+        landscape,
+        trajectory,
+        FUNCTIONS[:1],
+        [0, trajectory.steps],
+        coordinates=every,
+        relative=relative,
+    )
+    begin = starts(trajectory, Replications(count=1))[0]
+    assert np.allclose(found.values[1:, 0], begin, rtol=0, atol=1e-15)
+    assert (np.abs(found.values[1:, 1] - chance @ theta) <= found.error[1:, 1] + 1e-12).all()
+    assert np.abs(chance @ theta - begin).max() > 100 * found.error[1:, 1].max()
 
 
 def test_logits_that_bend():

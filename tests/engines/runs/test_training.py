@@ -18,6 +18,7 @@ from ustat_pg.engines import (
     Box,
     ConditionalPit,
     Constant,
+    Coordinate,
     Decay,
     Estimator,
     Gap,
@@ -420,6 +421,21 @@ def test_a_distribution_is_not_enumerated(quantity):
     ):
         with pytest.raises(InfeasibleError, match="compared by simulation"):
             call()
+
+
+def test_a_parameter_is_enumerated_and_simulated_within_bounds():
+    where = Coordinate(GRPO, 3, 0)
+    with pytest.raises(InfeasibleError, match="within a bounded set only"):
+        cell().measure("exact", (where,))
+    box = cell(projection=Box([-4.0], [5.0]))
+    assert box.range(where) == (-4.0, 5.0)
+    within = cell(projection=ball(ONE, 4.0))
+    assert within.range(where) == (ONE.maximiser[0] - 4.0, ONE.maximiser[0] + 4.0)
+    both = (Gap(GRPO, 2), where)
+    mean = within.measure("exact", both).mean
+    drawn = within.measure("cpu", both, replications=4000)
+    deviation = np.sqrt(np.diagonal(drawn.covariance) / drawn.n)
+    assert (np.abs(mean - drawn.mean) < 4 * deviation).all()
 
 
 @pytest.mark.parametrize(

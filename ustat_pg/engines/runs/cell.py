@@ -26,7 +26,7 @@ from ...distributions import WeightedChi2
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, integer, positive
 from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity, Replications
-from .regions import Ball, Theta
+from .regions import Ball, Box, Theta
 from .schedules import Schedule
 from .trajectory import TRAJECTORY_ENGINES, Trajectory
 
@@ -157,7 +157,7 @@ class ConditionalPit(_OfRuns):
 
 @dataclass(frozen=True)
 class Coordinate(_OfRuns):
-    """θₜⱼ, j the coordinate: where a run is at a step, for figures."""
+    """θₜⱼ, j the coordinate: where a run is at a step."""
 
     kind = "coordinate"
     coordinate: int
@@ -293,12 +293,24 @@ class Training(Cell):
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
         if isinstance(quantity, Coordinate):
-            return -np.inf, np.inf
+            return self._coordinate_range(quantity.coordinate)
         return (0.0, quantity.scale * self.largest_gap) if isinstance(quantity, Gap) else (0.0, 1.0)
+
+    def _coordinate_range(self, j: int) -> tuple[float, float]:
+        """The ends of Θ in the direction of a parameter; infinite where it is free."""
+        theta_set = self.projection
+        if isinstance(theta_set, Box):
+            return float(theta_set.low[j]), float(theta_set.high[j])
+        if theta_set is None:
+            return -np.inf, np.inf
+        if theta_set.basis is not None and (theta_set.basis[j] ** 2).sum() < 1 - 1e-9:
+            return -np.inf, np.inf
+        centre = float(theta_set.centre[j])
+        return centre - theta_set.radius, centre + theta_set.radius
 
     def rounding(self, quantity: Quantity) -> float:
         share = _ABSOLUTE if isinstance(quantity, Gap) else _RELATIVE
-        return float(share * self.range(quantity)[1])
+        return float(share * np.abs(self.range(quantity)).max())
 
     def require_quantity(self, quantity: Quantity) -> None:
         """Refuse what is no quantity of a training run, and steps that it does not take."""
@@ -316,11 +328,13 @@ class Training(Cell):
 
         self.require_quantities(quantities)
         for quantity in quantities:
-            if not isinstance(quantity, (Gap, GapTransform)):
+            if not isinstance(quantity, (Gap, GapTransform, Coordinate)):
                 raise InfeasibleError(
-                    "paths and distributions are compared by simulation; a gap's mean and its "
-                    "Laplace transform are enumerated"
+                    "distributions are compared by simulation; the means of a gap, of its Laplace "
+                    "transform and of a parameter are enumerated"
                 )
+            if not np.isfinite(self.range(quantity)).all():
+                raise InfeasibleError("a parameter's mean is enumerated within a bounded set only")
             runs = self.trajectory(quantity.estimator, (quantity.step,))
             # Each check enumerates a minibatch; its answer is the same at every step.
             if quantity.estimator not in self._enumerable:
@@ -401,12 +415,20 @@ def _expected(
     means = np.empty(len(quantities))
     for estimator, by_step in steps.items():
         moments = sorted(by_step)
-        columns = [column for step in moments for column in by_step[step]]
-        smooth = (quantities[column] for column in columns)
-        functions = [each.of for each in smooth if isinstance(each, (Gap, GapTransform))]
+        asked = {column: quantities[column] for step in moments for column in by_step[step]}
+        of_gaps = {c: q.of for c, q in asked.items() if isinstance(q, (Gap, GapTransform))}
+        places = {c: q.coordinate for c, q in asked.items() if isinstance(q, Coordinate)}
+        columns = [*of_gaps, *places]
         # One backward pass serves all steps and functions.
         runs = training.trajectory(estimator, (moments[-1],))
-        mean = expectations(training.landscape, runs, functions, moments, relative=_RELATIVE)
+        mean = expectations(
+            training.landscape,
+            runs,
+            list(of_gaps.values()),
+            moments,
+            coordinates=list(places.values()),
+            relative=_RELATIVE,
+        )
         for row, column in enumerate(columns):
             at = row, moments.index(quantities[column].step)
             # An expectation that the finest grid leaves uncertain is none: no verdict reads it.

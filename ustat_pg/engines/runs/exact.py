@@ -74,9 +74,9 @@ class Expectations:
     """E f(gap_t), and by how much the grid may have moved it.
 
     Arguments:
-        values: (F, S).
+        values: (F, S), or (F + C, S) with coordinates.
         error: amount that the values change by when the grid's spacing grows by half, and when its
-            reach shrinks by a third, added up, (F, S). Both are errors of the poorer grids: those
+            reach shrinks by a third, added up, of that shape. Both are errors of the poorer grids: those
             of the values are smaller. Where the projection makes kinks, the last two changes count,
             and threefold.
         points: number of points of the grid that gave the values.
@@ -114,10 +114,13 @@ def expectations(
     functions: Sequence[Callable[[Array], Array]],
     steps: Sequence[int],
     *,
+    coordinates: Sequence[int] = (),
     relative: float = 1e-5,
     absolute: float = 1e-10,
 ) -> Expectations:
     """E f(gap_t) of training runs, for functions f of the gap and steps t: exact but for a grid.
+
+    And E θₜⱼ, where coordinates j are asked for.
 
     The grid is refined, and widened where no projection bounds it, until the error is at most
     ``absolute + relative |value|``, or until a larger grid would be infeasible.
@@ -128,6 +131,7 @@ def expectations(
             independently; its snapshots are not used.
         functions: each takes gaps (n,) to values (n,).
         steps: t, 0 to ``trajectory.steps``, in any order.
+        coordinates: numbers j of parameters, whose rows follow those of the functions.
         relative, absolute: the error allowed.
 
     Raises:
@@ -146,8 +150,8 @@ def expectations(
     (array([[0.18573, 0.09889, 0.00452]]), True)
     """
     chain = _Chain(landscape, trajectory)
-    if not functions:
-        raise InputError("functions is empty: there must be at least one")
+    if not functions and not coordinates:
+        raise InputError("functions is empty: there must be at least one, or a coordinate")
     asked = [integer("step", step, 0) for step in steps]
     if not asked or max(asked) > trajectory.steps:
         raise InputError(f"steps are {asked}: they must be 0 to {trajectory.steps}, at least one")
@@ -160,7 +164,7 @@ def expectations(
 
     def run(reach: float, spacing: float) -> tuple[_Grid, Array]:
         grid = chain.grid(reach, scale, spacing)
-        return grid, chain.backward(grid, functions, asked)
+        return grid, chain.backward(grid, functions, asked, coordinates)
 
     scale = chain.scale(functions)
     reach, spacing, widenings = _REACH, _SPACING, 0
@@ -485,19 +489,25 @@ class _Chain:
         return given is not None and bool(np.abs(given.project(theta) - theta).max() > _ALONG)
 
     def backward(
-        self, grid: _Grid, functions: Sequence[Callable[[Array], Array]], steps: Sequence[int]
+        self,
+        grid: _Grid,
+        functions: Sequence[Callable[[Array], Array]],
+        steps: Sequence[int],
+        coordinates: Sequence[int],
     ) -> Array:
-        """E f(gap_t), (F, S)."""
+        """E f(gap_t) and E θₜⱼ, (F + C, S)."""
         reason = self.too_large(grid)
         if reason is not None:
             raise InfeasibleError(f"{reason}: take a smaller group, batch or number of steps")
         # The start is one point more, whose values no spline reads.
         y = np.concatenate([grid.y, self.start[None]])
         move, chance = self._tables(y)
-        gaps = self._gap(self.theta(y))
-        final = np.stack([_apply(f, number, gaps) for number, f in enumerate(functions)])
+        theta = self.theta(y)
+        gaps = self._gap(theta)
+        applied = [_apply(f, number, gaps) for number, f in enumerate(functions)]
+        final = np.stack([*applied, *theta.T[list(coordinates)]])
         later = sorted(set(steps), reverse=True)
-        count = len(functions)
+        count = len(final)
         u = np.empty((count * len(later), len(y)))
         active = 0
         rates = self.trajectory.schedule.rates(self.trajectory.steps)
