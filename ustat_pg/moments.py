@@ -22,7 +22,7 @@ from .validation import (
     record,
 )
 
-__all__ = ["ContextMatrices", "Moments", "WeightedMoments"]
+__all__ = ["ContextMatrices", "Moments", "TokenOutcomes", "WeightedMoments"]
 
 Array = NDArray[np.float64]
 
@@ -257,3 +257,53 @@ class WeightedMoments:
             crossed_lost=products(lost, failing, added),
             targets=targets,
         )
+
+
+@record()
+class TokenOutcomes:
+    """All outputs of a token problem, token by token, under the policy that draws and the policy now.
+
+    Arguments:
+        context_probs: ρ(x), (X,).
+        rewards: E[z | x, k], (X, K).
+        inside: 1 where an output has a token and 0 past its end, (K, T).
+        old, new, reference: log-probabilities of the tokens under π_old, which draws the outputs,
+            under π_θ, and under the policy of the KL penalty, (X, K, T), 0 past an output's end.
+        scores: sₜ = ∇_θ log π_θ(yₜ | x, y_{<t}), (X, K, T, d), 0 past an output's end.
+        binary: whether every possible reward is 0 or 1.
+
+    Raises:
+        InputError: shapes that do not match, or entries that are not finite.
+    """
+
+    context_probs: Array = field(probabilities, ndim=1)
+    rewards: Array = field(finite_array, ndim=2)
+    inside: Array = field(finite_array, ndim=2, minimum=0)
+    old: Array = field(finite_array, ndim=3)
+    new: Array = field(finite_array, ndim=3)
+    reference: Array = field(finite_array, ndim=3)
+    scores: Array = field(finite_array, ndim=4)
+    binary: bool
+
+    def __attrs_post_init__(self) -> None:
+        shape = (*self.rewards.shape, self.inside.shape[1])
+        for name in ("old", "new", "reference", "scores"):
+            if getattr(self, name).shape[:3] != shape:
+                raise InputError(
+                    f"{name} has shape {getattr(self, name).shape}: the first three must be "
+                    f"contexts, outputs and tokens, {shape}"
+                )
+        if self.inside.shape[0] != shape[1] or len(self.context_probs) != shape[0]:
+            raise InputError(
+                "inside and context_probs must fit the contexts and outputs of rewards"
+            )
+
+    @property
+    def probs(self) -> Array:
+        """π_old(k | x), (X, K)."""
+        return np.asarray(np.exp(self.old.sum(axis=-1)))
+
+    @property
+    def new_probs(self) -> Array:
+        """π_θ(k | x), (X, K)."""
+        return np.asarray(np.exp(self.new.sum(axis=-1)))

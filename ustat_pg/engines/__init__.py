@@ -19,6 +19,7 @@ from .gradients.cell import (
 )
 from .networks.cell import NetworkTraining
 from .networks.optimizers import Adam, Muon, Sgd
+from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
 from .runs.cell import ConditionalPit, Coordinate, Gap, GapTransform, OneRun, Pit, Training
 from .runs.regions import Ball, Box
 from .runs.schedules import Constant, Decay
@@ -45,10 +46,15 @@ __all__ = [
     "NetworkTraining",
     "OneRun",
     "Pit",
+    "PracticalCell",
+    "PracticalError",
     "Projection",
     "Quantity",
+    "RatioBias",
+    "Rule",
     "Sgd",
     "SquaredError",
     "SquaredProjection",
+    "TargetBias",
     "Training",
 ]

@@ -35,6 +35,7 @@ from .linear import (
     vanilla,
 )
 from .penalties import KL_KINDS, KL_PLACES, kl_coefficients, kl_values
+from .ratios import RATIOS, clipped_weights, importance_weights
 from .running import RunningTable
 from .shaped import (
     best,
@@ -51,16 +52,19 @@ __all__ = [
     "BASELINES",
     "KL_KINDS",
     "KL_PLACES",
+    "RATIOS",
     "RunningTable",
     "advantages",
     "bayes",
     "best",
+    "clipped_weights",
     "constant",
     "count_table",
     "critic",
     "gradient",
     "group_mean",
     "grpo",
+    "importance_weights",
     "kl_coefficients",
     "kl_values",
     "loo_table",

@@ -169,6 +169,50 @@ class OutputSpace:
         """Σ_t c(prefix_t, token_t) of each output, for a table (N, A): (K,)."""
         return np.asarray(self.choices @ np.ravel(per_choice))
 
+    def by_token(self, log_probs: Array, scores: Array | None = None) -> tuple[Array, Array | None]:
+        """Log-probabilities and scores token by token, of any policy over the outputs.
+
+        A prefix has the probability of all outputs that pass it, and its score is their mean score:
+        what a token adds to either is its own.
+
+        Arguments:
+            log_probs: log π(k), (K,).
+            scores: s(k), (K, d), or None.
+
+        Returns:
+            log π(token | prefix), (K, l), and its gradient, (K, l, d), both 0 past an output's end.
+
+        >>> logs, _ = OutputSpace(2, 2).by_token(np.log([0.1, 0.2, 0.3, 0.4]))
+        >>> np.exp(logs).round(4)
+        array([[0.3   , 0.3333],
+               [0.3   , 0.6667],
+               [0.7   , 0.4286],
+               [0.7   , 0.5714]])
+        """
+        inside = self.nodes != PAD
+        probs = np.exp(log_probs - log_probs.max())
+        (before, passed), (after, chosen) = self._sums
+        masses = (passed @ probs)[before], (chosen @ probs)[after]
+        logs = np.where(inside, np.log(masses[1] / masses[0]), 0.0)
+        if scores is None:
+            return logs, None
+        weighted = probs[:, None] * scores
+        mean = (passed @ weighted)[before] / masses[0][..., None]
+        with_token = (chosen @ weighted)[after] / masses[1][..., None]
+        return logs, np.where(inside[..., None], with_token - mean, 0.0)
+
+    @cached_property
+    def _sums(self) -> tuple[tuple[Integers, csr_array], tuple[Integers, csr_array]]:
+        """What sums over the outputs that pass each prefix, and over those that make each choice there;
+        and the numbers of prefix and choice at each token, (K, l), 0 past an output's end.
+        """
+        inside = self.nodes != PAD
+        places = self.nodes * self.symbols + self.outputs
+        return (
+            (np.where(inside, self.nodes, 0), csr_array(self.visits.T)),
+            (np.where(inside, places, 0), csr_array(self.choices.T)),
+        )
+
     def arrays(self) -> dict[str, Array]:
         """The numbers that define the space."""
         return {"space": np.array([self.vocabulary, self.length, self.end], dtype=np.float64)}

@@ -49,6 +49,7 @@ from .mse import (
 from .normalised import normalised_distance, normalised_limit, normalised_limit_of
 from .objectives import arcsine_objective, bernstein_objective, climbed_maximiser
 from .penalties import kl_gradient, kl_penalty
+from .practical import leading_ratio_bias, practical_mse, ratio_bias_matrix
 from .runs import epoch_gap, linear_gap, one_step_gap
 from .suboptimality import bound_curve, constant_bound, constant_floor, decay_constant
 from .weighted import WeightedPrediction, weighted_mse
@@ -87,6 +88,7 @@ __all__ = [
     "grpo_beats_vanilla",
     "kl_gradient",
     "kl_penalty",
+    "leading_ratio_bias",
     "limit_law",
     "limit_weights",
     "linear_gap",
@@ -103,6 +105,8 @@ __all__ = [
     "oracle_beats_vanilla",
     "oracle_ratio",
     "paper_group_size",
+    "practical_mse",
+    "ratio_bias_matrix",
     "silent_share",
     "stationary_covariance",
     "sup_distance",

@@ -17,6 +17,7 @@ from .tokens import (
     digit_addition,
     modular_sum,
     sorting,
+    token_outcomes,
 )
 from .weighted import WeightedBandit
 
@@ -54,4 +55,5 @@ __all__ = [
     "random_problem",
     "save_problem",
     "sorting",
+    "token_outcomes",
 ]

@@ -13,8 +13,9 @@ from itertools import product
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..moments import ContextMatrices
+from ..moments import ContextMatrices, TokenOutcomes
 from ..policies import OutputSpace, SoftmaxPolicy
+from ..policies.outputs import PAD
 from ..validation import InputError, field, finite_array, frozen, integer, probabilities, record
 from .softmax_bandit import SoftmaxBandit
 
@@ -25,6 +26,7 @@ __all__ = [
     "digit_addition",
     "modular_sum",
     "sorting",
+    "token_outcomes",
 ]
 
 Array = NDArray[np.float64]
@@ -401,3 +403,55 @@ def _problem(
         if length is not None and len(prompt) != length:
             raise InputError(f"prompt {prompt} has {len(prompt)} tokens: {length} are needed")
     return problem
+
+
+def token_outcomes(
+    problem: SoftmaxBandit, theta: ArrayLike | None = None, reference: SoftmaxPolicy | None = None
+) -> TokenOutcomes:
+    """All outputs of a problem token by token: drawn by its policy, with scores at other parameters.
+
+    A problem whose policy has no tokens has outputs of one token, its arms.
+
+    Arguments:
+        problem: at the parameters θ_old of the policy that draws.
+        theta: θ (d,); θ_old unless given.
+        reference: the policy of the KL penalty, over the same outputs; π_old unless given.
+
+    Raises:
+        InputError: parameters or outputs that do not match, or scores too large for a table.
+
+    >>> task = modular_sum(2, 2)
+    >>> from ustat_pg.policies import PrefixSoftmax
+    >>> found = token_outcomes(task.at(PrefixSoftmax.zeros(task.space, task.contexts)))
+    >>> found.scores.shape, found.probs[0]
+    ((2, 4, 2, 12), array([0.25, 0.25, 0.25, 0.25]))
+    """
+    old = problem.policy
+    space = old.space or getattr(getattr(old, "source", None), "space", None)
+    space = OutputSpace(problem.arms, 1) if space is None else space
+    if space.count != problem.arms:
+        raise InputError(
+            f"the policy has {space.count} outputs: the problem has {problem.arms} arms"
+        )
+    new = old if theta is None else old.with_theta(finite_array("theta", theta, 1))
+    other = old if reference is None else reference
+    if other.logits.shape != old.logits.shape:
+        raise InputError(
+            f"the reference's logits have shape {other.logits.shape}: the policy's have "
+            f"{old.logits.shape}"
+        )
+
+    def logs(policy: SoftmaxPolicy) -> Array:
+        return np.stack([space.by_token(row)[0] for row in policy.logits])
+
+    scores = [space.by_token(new.logits[x], new.scores(x))[1] for x in range(problem.contexts)]
+    return TokenOutcomes(
+        context_probs=problem.context_probs,
+        rewards=problem.mean_rewards,
+        inside=(space.nodes != PAD).astype(np.float64),
+        old=logs(old),
+        new=logs(new),
+        reference=logs(other),
+        scores=np.array(scores),
+        binary=problem.binary,
+    )

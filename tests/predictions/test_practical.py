@@ -1,0 +1,293 @@
+"""Practical GRPO in exact fractions, from its definition: two policies over token sequences, all groups
+of outputs, every ratio. Nothing of the library makes the numbers that it is compared with.
+"""
+
+from collections import defaultdict
+from fractions import Fraction as F
+from itertools import product
+
+import numpy as np
+import pytest
+
+from ustat_pg.engines import Estimator, PracticalCell, PracticalError, RatioBias, Rule, TargetBias
+from ustat_pg.policies import OutputSpace, PrefixSoftmax, TabularSoftmax
+from ustat_pg.predictions import (
+    count_table,
+    gradient_mse,
+    leading_ratio_bias,
+    practical_mse,
+    ratio_bias_matrix,
+)
+from ustat_pg.problems import SoftmaxBandit, TokenProblem, random_problem, token_outcomes
+from ustat_pg.validation import InputError
+
+SPACE = OutputSpace(2, 2, end=True)  # lengths 1 and 2: the end token is number 2
+# Choices by prefix: none, (0,), (1,); of the old policy, the new one and a reference.
+OLD = [[F(1, 2), F(1, 3), F(1, 6)], [F(1, 5), F(3, 5), F(1, 5)], [F(1, 4), F(1, 4), F(1, 2)]]
+NEW = [[F(2, 5), F(2, 5), F(1, 5)], [F(1, 3), F(1, 3), F(1, 3)], [F(1, 2), F(1, 4), F(1, 4)]]
+REF = [[F(1, 3), F(1, 3), F(1, 3)], [F(1, 2), F(1, 4), F(1, 4)], [F(2, 5), F(1, 5), F(2, 5)]]
+PREFIXES = {(): 0, (0,): 1, (1,): 2}
+
+
+def outputs():
+    """Every output as its choices: (end,), (0, end), (1, end), (0, 0), ..."""
+    yield (2,)
+    for first in (0, 1):
+        for second in (0, 1, 2):
+            yield first, second
+
+
+def reward(output):
+    return F(output in ((1, 0), (0, 2), (0, 1)))
+
+
+def steps(output):
+    """The prefix before each token, and the token."""
+    return [(PREFIXES[output[:t]], token) for t, token in enumerate(output)]
+
+
+def probability(policy, output):
+    chance = F(1)
+    for prefix, token in steps(output):
+        chance *= policy[prefix][token]
+    return chance
+
+
+def score(policy, prefix, token):
+    vector = [F(0)] * 9
+    for choice in range(3):
+        vector[3 * prefix + choice] = F(choice == token) - policy[prefix][choice]
+    return np.array(vector)
+
+
+def weights(output, ratio):
+    each = [NEW[n][a] / OLD[n][a] for n, a in steps(output)]
+    whole = probability(NEW, output) / probability(OLD, output)
+    upto = [
+        probability(NEW, output[: t + 1]) / probability(OLD, output[: t + 1])
+        for t in range(len(each))
+    ]
+    return {
+        "none": [F(1)] * len(each),
+        "token": each,
+        "prefix": upto,
+        "sequence": [whole] * len(each),
+    }[ratio]
+
+
+def vector(output, ratio, beta, clip, advantage):
+    """What an output adds to G times the estimate."""
+    total = np.array([F(0)] * 9)
+    for (n, a), weight in zip(steps(output), weights(output, ratio), strict=True):
+        if clip and (
+            (weight > 1 + clip and advantage > 0) or (weight < 1 - clip and advantage < 0)
+        ):
+            weight = F(0)
+        pull = REF[n][a] / NEW[n][a] - 1
+        total = total + (weight * advantage + beta * pull) * score(NEW, n, a)
+    return total
+
+
+def advantages(rewards, name):
+    """Exact in groups of two (std) and of any size (grpo)."""
+    size, total = len(rewards), sum(rewards)
+    if name == "grpo":
+        return [z - (total - z) / (size - 1) for z in rewards]
+    assert size == 2
+    return [F(0) if total in (0, 2) else 2 * z - 1 for z in rewards]
+
+
+def law(name, size, ratio, beta=F(0), clip=None):
+    """The mean, and E of the squared length, of one group's estimate."""
+    mean, square = np.array([F(0)] * 9), F(0)
+    for group in product(list(outputs()), repeat=size):
+        chance = F(1)
+        for output in group:
+            chance *= probability(OLD, output)
+        own = advantages([reward(output) for output in group], name)
+        estimate = sum(
+            (vector(y, ratio, beta, clip, a) for y, a in zip(group, own, strict=True)),
+            np.array([F(0)] * 9),
+        ) * F(1, size)
+        mean, square = mean + chance * estimate, square + chance * (estimate @ estimate)
+    return mean, square
+
+
+def target(name, size, beta):
+    """w ∇V under the new policy, and the penalty's mean there."""
+    chance = sum(probability(OLD, y) * reward(y) for y in outputs())
+    weight = F(1) if name == "grpo" or size == 2 else None
+    assert 0 < chance < 1
+    total = np.array([F(0)] * 9)
+    for y in outputs():
+        for n, a in steps(y):
+            part = weight * reward(y) + beta * (REF[n][a] / NEW[n][a] - 1)
+            total = total + probability(NEW, y) * part * score(NEW, n, a)
+    return total
+
+
+def tables(policy):
+    return np.log(np.array([[float(p) for p in row] for row in policy]))[None]
+
+
+def bandit():
+    rewards = {SPACE.content(k): float(reward(tuple(SPACE.outputs[k][: SPACE.lengths[k]].tolist())))
+               for k in range(SPACE.count)}  # fmt: skip
+    task = TokenProblem(SPACE, [(0,)], lambda prompt, output: rewards[output])
+    return task.at(PrefixSoftmax(SPACE, tables(OLD)))
+
+
+REFERENCE = PrefixSoftmax(SPACE, tables(REF))
+
+
+def away():
+    return token_outcomes(bandit(), tables(NEW).ravel(), REFERENCE)
+
+
+def as_floats(fractions):
+    return np.array([float(each) for each in fractions])
+
+
+CASES = [
+    ("std", 2, "token", F(0), None),
+    ("std", 2, "none", F(1, 5), None),
+    ("std", 2, "sequence", F(1, 5), None),
+    ("std", 2, "prefix", F(0), F(1, 7)),
+    ("std", 2, "token", F(1, 3), F(1, 10)),
+    ("grpo", 3, "token", F(1, 5), None),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "ratio", "beta", "clip"), CASES)
+def test_mean_and_error_are_those_of_the_definition(name, size, ratio, beta, clip):
+    mean, square = law(name, size, ratio, beta, clip)
+    wanted = target(name, size, beta)
+    options = {"ratio": ratio, "beta": float(beta), "clip": None if clip is None else float(clip)}
+    found = practical_mse(away(), name, size, **options)
+    off = mean - wanted
+    assert found.mean == pytest.approx(as_floats(mean), abs=1e-14)
+    assert found.squared_bias == pytest.approx(float(off @ off), rel=1e-10, abs=1e-28)
+    assert found.variance == pytest.approx(float(square - mean @ mean), rel=1e-12)
+    # The engines' own sums, at a drift that leads from the one policy to the other.
+    problem = bandit()
+    drift = tables(NEW).ravel() - problem.policy.theta
+    cell = PracticalCell(
+        problem, size, 1.0, minibatch=1, drift=drift, estimator=Estimator(name), beta=float(beta),
+        reference=REFERENCE,
+    )  # fmt: skip
+    rule = Rule(ratio, options["clip"])
+    values = cell.measure("exact", [TargetBias(rule), PracticalError(rule)]).mean
+    assert values[0] == pytest.approx(float(off @ off), rel=1e-10, abs=1e-28)
+    assert values[1] == pytest.approx(
+        float(square - 2 * mean @ wanted + wanted @ wanted), rel=1e-12
+    )
+
+
+def test_the_sequence_ratio_is_unbiased_and_the_ratio_up_to_a_token_is_not():
+    for beta in (F(0), F(1, 4)):
+        wanted = target("std", 2, F(0))
+        mean, _ = law("std", 2, "sequence")
+        assert (mean == wanted).all()
+        for ratio in ("none", "token", "prefix"):
+            assert (law("std", 2, ratio, beta)[0] != target("std", 2, beta)).any()
+
+
+def test_one_token_outputs_have_no_ratio_bias_but_the_penaltys():
+    problem = random_problem(3, "binary", contexts=2)
+    drift = np.random.default_rng(0).normal(size=problem.d)
+    reference = TabularSoftmax(np.zeros((2, problem.arms)))
+    found = token_outcomes(problem, problem.policy.theta + drift, reference)
+    for ratio in ("token", "prefix", "gspo", "sequence"):
+        assert practical_mse(found, "std", 4, ratio=ratio).squared_bias < 1e-28
+    assert practical_mse(found, "std", 4, beta=0.1).squared_bias > 1e-6
+    for ratio in ("token", "prefix"):
+        assert practical_mse(found, "std", 4, beta=0.1, kl_ratio=ratio).squared_bias < 1e-28
+
+
+def test_at_equal_policies_it_is_theorem_2():
+    problem = bandit()
+    found = practical_mse(token_outcomes(problem), "grpo", 4, 2)
+    assert found.mse == pytest.approx(gradient_mse(problem.moments(), "grpo", 4, 2).mse, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"ratio": "none"}, {"ratio": "prefix"}, {"ratio": "gspo"}, {"ratio": "sequence"},
+        {"beta": 0.3}, {"beta": 0.3, "kl_ratio": "token"}, {"ratio": "gspo", "beta": 0.1},
+    ],
+)  # fmt: skip
+def test_the_matrix_is_the_derivative_of_the_bias(options):
+    problem, size = bandit(), 4
+    drift, step = np.random.default_rng(1).normal(size=9), 1e-4
+    matrix = ratio_bias_matrix(token_outcomes(problem, None, REFERENCE), "std", size, **options)
+    whole = {"ratio": "sequence", "kl_ratio": "sequence", "beta": options.get("beta", 0.0)}
+
+    def bias(scale):
+        found = token_outcomes(problem, problem.policy.theta + scale * drift, REFERENCE)
+        return (
+            practical_mse(found, "std", size, **options).mean
+            - practical_mse(found, "std", size, **whole).mean
+        )
+
+    slope = (bias(step) - bias(-step)) / (2 * step)
+    assert matrix @ drift == pytest.approx(slope, abs=1e-8)
+
+
+@pytest.mark.parametrize(("minibatch", "batch"), [(2, 1), (3, 1), (2, 2)])
+def test_the_leading_bias_is_that_of_small_rates(minibatch, batch):
+    problem, rate = bandit(), 1e-3
+    cell = PracticalCell(problem, 2, rate, batch, minibatch, beta=0.2, reference=REFERENCE)
+    exact = cell.measure("exact", [RatioBias(Rule())]).mean[0]
+    found = leading_ratio_bias(
+        token_outcomes(problem, None, REFERENCE), "std", 2, batch, learning_rate=rate,
+        minibatch=minibatch, beta=0.2,
+    )  # fmt: skip
+    assert exact == pytest.approx(found, rel=2e-3)
+
+
+def test_draws_agree_with_enumeration_after_a_drawn_step():
+    cell = PracticalCell(bandit(), 2, 0.4, beta=0.2, reference=REFERENCE)
+    asked = [RatioBias(Rule("gspo")), TargetBias(Rule()), PracticalError(Rule(clip=0.1))]
+    exact = cell.measure("exact", asked).mean
+    drawn = cell.measure("reference", asked, replications=4096)
+    errors = np.sqrt(np.diag(drawn.covariance) / drawn.n)
+    assert (np.abs(drawn.mean - exact) < 5 * errors).all()
+    for quantity, mean in zip(asked, exact, strict=True):
+        low, high = cell.range(quantity)
+        assert low <= mean <= high
+
+
+def test_blocks_merge_and_paths_have_probability_1():
+    cell, asked = PracticalCell(bandit(), 2, 0.4), [RatioBias(Rule())]
+    whole = cell.measure("reference", asked, replications=600)
+    parts = [cell.measure("reference", asked, first=n, replications=300) for n in (0, 300)]
+    assert parts[0].merge(parts[1]).mean == pytest.approx(whole.mean, rel=1e-12)
+    chances = defaultdict(float)
+    for theta, chance in zip(*cell._paths, strict=True):
+        chances[theta.tobytes()] += chance
+    assert sum(chances.values()) == pytest.approx(1)
+    assert len(chances) == len(cell._paths[1])
+
+
+def test_what_is_refused():
+    problem = bandit()
+    with pytest.raises(InputError, match="drift has 9 entries"):
+        PracticalCell(problem, 2, 0.1, drift=np.ones(9))
+    with pytest.raises(InputError, match="2 weights: 1 are needed"):
+        PracticalCell(problem, 2, 0.1, weights=(1.0, 1.0))
+    with pytest.raises(InputError, match="ratio 'tokens' is unknown"):
+        Rule("tokens")
+    with pytest.raises(InputError, match="no quantity of a practical"):
+        PracticalCell(problem, 2, 0.1).require_quantity(Estimator("std"))
+    with pytest.raises(InputError, match="outcomes of the steps before"):
+        PracticalCell(problem, 6, 0.1, minibatch=3).require_exact([RatioBias(Rule())])
+    with pytest.raises(InputError, match="must have its sign"):
+        practical_mse(away(), count_table("std", 2).scaled(-1.0), 2, clip=0.1)
+    with pytest.raises(InputError, match="both policies are one"):
+        ratio_bias_matrix(away(), "std", 2)
+    graded = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[0.5], [0.0]]], [[[1.0], [1.0]]])
+    with pytest.raises(InputError, match="enumerate instead"):
+        practical_mse(token_outcomes(graded), "std", 2)
+    with pytest.raises(InputError, match="reference's logits"):
+        token_outcomes(graded, None, REFERENCE)
