@@ -1,4 +1,4 @@
-"""Lemma 11: G times the error about g/σ against G, what it tends to, and what estimating σ saves."""
+"""Lemma 11: G times the error about g/σ against G, what it tends to, and what estimating σ saves or costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ NAMES = {
     "limit": "its limit",
     NAIVE: "tr Σ/σ², as if σ were known (rival)",
 }
-TITLES = {"skewed": "pass rate 0.8", "balanced": "pass rate 0.3"}
+TITLES = {
+    "skewed": "pass rate 0.8",
+    "balanced": "pass rate 0.3",
+    "rare": "rewards .6, .4 and, rarely, 0",
+}
 
 
 def draw(frame: pd.DataFrame) -> Figure:
@@ -52,8 +56,9 @@ PICTURES = (
         "normalised",
         "The error of the normalised estimator against group size",
         "G times the error of the normalised estimator about g/σ, against the group size: it comes to "
-        "a level that is the predicted limit, and that lies below the dashed line of tr Σ/σ²; simulated "
-        "points lie on the predicted curve.",
+        "a level that is the predicted limit, and that lies below the dashed line of tr Σ/σ² with rewards "
+        "0 and 1, and far above it with graded rewards of which one is rare; simulated points lie on the "
+        "predicted curves.",
         "normalised",
         draw,
     ),

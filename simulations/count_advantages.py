@@ -2,8 +2,9 @@
 successes in its group, and its mean, weight w(p) and MSE are closed forms at every group size.
 
 Checked on single prompts and on several of unequal pass rates and probabilities: the MSE of the
-estimators that people run, one in a minibatch too; their mean and spread along a direction; and the
-mean under dynamic sampling, which is that of all groups over the share kept.
+estimators that people run, one in a minibatch too; their noise against the length of their own mean;
+their mean and spread along a direction; and the mean under dynamic sampling, which is that of all
+groups over the share kept.
 
 Falsified by an enumerated mean or MSE that differs by more than rounding, or a simulated one whose
 interval misses. At G = 2 and 3 the normalised estimator is a rescaled leave-one-out: larger groups
@@ -20,7 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GradientCell, Mixed, Projection, SquaredProjection
+from ustat_pg.engines import (
+    Distance,
+    Estimator,
+    GradientCell,
+    Mixed,
+    Projection,
+    SquaredProjection,
+)
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Ratio, mean_of
 from ustat_pg.moments import Moments
@@ -49,16 +57,23 @@ RESCALED = "std is a rescaled leave-one-out"
 UNCORRELATED = "outputs of a group are uncorrelated"
 REWEIGHTS = "dynamic sampling reweights prompts"
 UNCHANGED = "dynamic sampling changes no mean"
+OTHER_SIGNAL = "noise against the gradient, not the mean"
 RIVALS = (
     *(ARCSINE, ORDER, OWN_REWARD, PASS_RATE, DDOF),
-    *(RESCALED, UNCORRELATED, REWEIGHTS, UNCHANGED),
+    *(RESCALED, UNCORRELATED, REWEIGHTS, UNCHANGED, OTHER_SIGNAL),
 )
 
 ESTIMATORS = ("std", "std-ddof1", "group-mean", "others-std", "maxrl", "pass-at-k:2", "bayes:1,1")
 """The estimators whose error is asked, with their numbers."""
 
+NOISY = ("std", "maxrl")
+"""Those whose noise-to-signal is asked: their mean is longest."""
+
 SPREAD = ("others-std", "pass-at-k:2")
 """Those whose covariance is asked too: their weights differ most between prompts."""
+
+LEAST_COSINE = 0.1
+"""Of the angle between mean and gradient, below which a share of their product has no interval."""
 
 MOST_PARAMETERS = 1_000
 """Parameters of the largest problem whose covariance, a matrix, is asked."""
@@ -102,8 +117,10 @@ def claim(suite: Suite) -> Claim:
     for entry in suite.binary_prompts:
         for group_size in sizes:
             checks += errors(entry, group_size)
+            checks += noise(entry, group_size)
     for entry in suite.unequal_rates:
         checks += means(entry, SMALL)
+        checks += noise(entry, SMALL)
     return Claim(STEM, RIVALS, tuple(checks))
 
 
@@ -116,6 +133,27 @@ def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
             f"G={group_size}: {name}",
             mean_of(cell, mse_of(name)),
             equal(value, wrong_errors(moments, name, group_size), scale=value),
+        )
+
+
+def noise(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+    """E‖ĝ‖² / E⟨ĝ, g⟩, which is (1 + noise-to-signal) ‖E ĝ‖ / (‖g‖ cosine)."""
+    moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
+    square = moments.mean_gradient_sq
+    for name in NOISY:
+        found = gradient_mse(moments, name, group_size)
+        if found.noise_to_signal is None or found.cosine is None or found.cosine < LEAST_COSINE:
+            continue
+        times = float(np.linalg.norm(mean_gradient(moments, name, group_size))) / square**0.5
+        nothing = Estimator(count_table(name, group_size).scaled(0.0).spec)
+        length = Distance(Estimator(name), nothing)
+        # 2 ⟨ĝ, g⟩ = ‖ĝ‖² - ‖ĝ - g‖² + ‖g‖².
+        along = Linear(cell, ((length, 0.5), (mse_of(name), -0.5)), square / 2)
+        wrong = {OTHER_SIGNAL: (1 + times**2 * found.noise_to_signal) * times / found.cosine}
+        yield entry.check(
+            f"G={group_size}: noise-to-signal of {name}",
+            Ratio(mean_of(cell, length), along, times * found.cosine * square),
+            equal((1 + found.noise_to_signal) * times / found.cosine, wrong),
         )
 
 

@@ -3,7 +3,8 @@
 Checked at single prompts with rewards 0 and 1, whose pass rates are not near ½: the distance to the
 leave-one-out estimate over σ falls as 1/G, so that there is a limit, and no faster, so that the two
 are not equivalent at the scale √G; G times the distance is what the delta method says; and G times
-the error about g/σ is tr Σ/σ² less what estimating the deviation gives back.
+the error about g/σ is tr Σ/σ² less what estimating the deviation gives back. Checked with graded
+rewards, one of them rare: that error at a small G exactly, and its limit, which is far above tr Σ/σ².
 
 Falsified by another slope, or by a scaled error that misses its limit by more than the exact formula
 moves as the group doubles.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import Distance, Estimator, GradientCell
@@ -25,20 +27,29 @@ from ustat_pg.predictions import (
     count_table,
     gradient_mse,
     normalised_distance,
+    normalised_error_of,
     normalised_limit,
+    normalised_limit_of,
 )
+from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Suite, mse_of
 
 STEM = "normalised"
 
+Array = NDArray[np.float64]
+
 EQUIVALENT = "equivalent at the scale √G"
 NO_LIMIT = "no limit: the deviation stays random"
 NAIVE = "tr Σ/σ²: estimating σ costs nothing"
 UNDIVIDED = "the limit is that of grpo itself"
-RIVALS = (EQUIVALENT, NO_LIMIT, NAIVE, UNDIVIDED)
+BINARY = "graded rewards by the formula of 0 and 1"
+RIVALS = (EQUIVALENT, NO_LIMIT, NAIVE, UNDIVIDED, BINARY)
 
 STD = Estimator("std")
+SMALL = 4
+"""The group size at which graded rewards are far from their limit."""
+
 LARGE = 64
 """The group size that stands for a large one: 10⁴ to 10⁵ groups of three or four outcomes."""
 
@@ -87,8 +98,9 @@ def to_come(value: Callable[[int], float]) -> float:
 
 
 def claim(suite: Suite) -> Claim:
-    """The slope of the distance, and both limits, at single prompts."""
-    return Claim(STEM, RIVALS, tuple(checks(suite.lopsided)))
+    """The slope of the distance, and both limits, at single prompts; the error with graded rewards."""
+    graded = (check for entry in suite.rare_rewards for check in _graded(entry))
+    return Claim(STEM, RIVALS, (*checks(suite.lopsided), *graded))
 
 
 def checks(entries: Iterable[BanditEntry]) -> Iterator[Check]:
@@ -139,23 +151,61 @@ def _checks(entry: BanditEntry) -> Iterator[Check]:
     )
 
 
+def graded_error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
+    """G E‖ĝ_std - g/σ‖² at a prompt of any rewards: what is measured, and its value at that G.
+
+    Rewards over σ have the same standardised advantages and the gradient g/σ, about which the error is.
+    """
+    problem = entry.problem
+    scaled = SoftmaxBandit(
+        problem.policy,
+        problem.context_probs,
+        problem.reward_values / float(problem.moments().reward_variance[0]) ** 0.5,
+        problem.reward_probs,
+    )
+    measured = Linear(GradientCell(scaled, group_size), ((mse_of("std"), group_size),))
+    return measured, normalised_error_of(*outcomes(problem), group_size)
+
+
+def outcomes(problem: SoftmaxBandit) -> tuple[Array, Array, Array]:
+    """Probabilities, rewards and scores of what one rollout at a problem's one prompt can yield."""
+    found = problem.outcomes
+    return found.probs[0], found.rewards[0], problem.policy.scores(0)[found.arms[0]]
+
+
+def graded_lines(entry: BanditEntry) -> tuple[float, dict[str, float]]:
+    """The limit of that error, and what rivals say that it is."""
+    moments = entry.problem.moments()
+    square, value = float(moments.reward_variance[0]), float(moments.value[0])
+    naive = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0]) / square
+    bent = 0.75 * moments.mean_gradient_sq * (1 - 2 * value) ** 2 / square**2
+    return normalised_limit_of(*outcomes(entry.problem)), {NAIVE: naive, BINARY: naive - bent}
+
+
+def _graded(entry: BanditEntry) -> Iterator[Check]:
+    measured, value = graded_error(entry, SMALL)
+    yield entry.check(f"G={SMALL}: error about g/σ", measured, equal(value))
+    limit, wrong = graded_lines(entry)
+    yield entry.check(
+        f"G={LARGE}: error about g/σ",
+        graded_error(entry, LARGE)[0],
+        equal(limit, wrong, digits=to_come(lambda size: graded_error(entry, size)[1])),
+    )
+
+
 def curves(suite: Suite) -> Iterator[Point]:
-    """G times the error about g/σ against G, its limit and the naive one, on two problems."""
-    yield from points((suite.skewed, suite.balanced))
+    """G times the error about g/σ against G, its limit and the naive one, on three problems."""
+    yield from points((suite.skewed, suite.balanced, suite.rare_rewards[0]))
 
 
 def points(entries: Iterable[BanditEntry]) -> Iterator[Point]:
     """The same on any problems of one prompt."""
     for entry in entries:
-        moments = entry.problem.moments()
-        sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
-        lines = {
-            "limit": float(normalised_limit(moments)[0]),
-            f"rival: {NAIVE}": sigma / float(moments.reward_variance[0]),
-        }
+        limit, wrong = graded_lines(entry)
+        lines = {"limit": limit, f"rival: {NAIVE}": wrong[NAIVE]}
         for group_size in (2, 4, 8, 16, 32, 64, 128, 256):
             at = {"problem": entry.name, "group_size": group_size}
-            measured, value = error(entry, group_size)
+            measured, value = (error if entry.problem.binary else graded_error)(entry, group_size)
             yield Point(STEM, "std", at, value, measured if group_size <= LARGE else None)
             for series, line in lines.items():
                 yield Point(STEM, series, at, line)

@@ -29,6 +29,7 @@ class Baseline:
         of_prompt: a function of the prompt alone.
         of_pairs: the estimate is a share of the mean of ½ (s - s')(z - z') over pairs of outputs.
         within_rewards: never outside the range of the group's rewards, or 0.
+        standardised: advantages whose mean square is at most 1.
         closed_form: the error has one, in :mod:`ustat_pg.predictions.mse`.
         by_count: with rewards 0 and 1 the advantages are a table by the number of successes, in
             :mod:`ustat_pg.predictions.count_tables`.
@@ -42,6 +43,7 @@ class Baseline:
     of_prompt: bool = False
     of_pairs: bool = False
     within_rewards: bool = False
+    standardised: bool = False
     closed_form: bool = False
     by_count: bool = False
 
@@ -67,8 +69,8 @@ BASELINES = {
             needs=("squared_norms",),
             parameters=("prior_weight", "mean_value"),
         ),
-        Baseline("std", by_count=True),
-        Baseline("std-ddof1", by_count=True),
+        Baseline("std", standardised=True, by_count=True),
+        Baseline("std-ddof1", standardised=True, by_count=True),
         Baseline("others-std", ("nemo",), least_group=2, by_count=True),
         Baseline("maxrl", by_count=True),
         Baseline("pass-at-k", parameters=("k",), by_count=True),

@@ -69,6 +69,14 @@ def graded(
     return Entry(name, origin, problem)
 
 
+def rare(name: str, origin: str, probs: Any, rewards: Any, other: np.ndarray) -> BanditEntry:
+    """One prompt of three arms; the first pulls one way, the second the other, each a bit to a side."""
+    features = np.column_stack([[1.0, -1.0, 0.0], other])[None]
+    values, sure = np.reshape(rewards, (1, 3, 1)), np.ones((1, 3, 1))
+    problem = SoftmaxBandit.linear([1.0], features, np.zeros(2), values, sure, np.log([probs]))
+    return Entry(name, origin, problem)
+
+
 def prompts(entry: BanditEntry, count: int) -> list[BanditEntry]:
     """Single prompts of a problem, spread over its range of pass rates."""
     problem = entry.problem
@@ -236,6 +244,18 @@ class Bandits:
         off = np.abs(iris.moments().value - 0.5)
         for x in np.flatnonzero((off > 0.2) & (off < 0.4))[[0, -1]]:
             entries.append(Entry(f"iris[{x}]", "real", iris.restrict([int(x)])))
+        return entries
+
+    @cached_property
+    def rare_rewards(self) -> list[BanditEntry]:
+        """Single prompts of three rewards: two close and likely, one far from them and rare."""
+        entries = [rare("rare", "made-up", [0.495, 0.495, 0.01], [0.6, 0.4, 0.0], np.zeros(3))]
+        for number, rng in self._streams(7):
+            share, half = rng.uniform(0.02, 0.05), rng.uniform(0.47, 0.53)
+            probs = [half * (1 - share), (1 - half) * (1 - share), share]
+            middle = 0.5 + np.array([1, -1]) * rng.uniform(0.08, 0.12, size=2)
+            other = 0.1 * rng.normal(size=3)
+            entries.append(rare(f"rare{number}", "generated", probs, [*middle, 0.0], other))
         return entries
 
     @cached_property

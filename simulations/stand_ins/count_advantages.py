@@ -5,7 +5,7 @@ from __future__ import annotations
 from ustat_pg.experiment import Check, Claim, Point
 from ustat_pg.predictions import silent_share
 
-from ..count_advantages import RIVALS, STEM, errors, means
+from ..count_advantages import RIVALS, STEM, errors, means, noise
 from ..problems import Suite
 
 GROUP_SIZE = 4
@@ -20,6 +20,7 @@ def claim(suite: Suite) -> Claim:
     for entry in suite.stand_ins:
         if entry.problem.binary and silent_share(entry.problem.moments(), GROUP_SIZE) < 1:
             checks += means(entry, GROUP_SIZE)
+            checks += noise(entry, GROUP_SIZE)
     return Claim(STEM, RIVALS, tuple(checks))
 
 

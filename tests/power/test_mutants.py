@@ -22,7 +22,7 @@ from ustat_pg.experiment.options import BUDGETS
 pytestmark = pytest.mark.slow
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
-KEEP = {"bandits": ("several", "features", "skewed", "uneven")}
+KEEP = {"bandits": ("several", "features", "skewed", "uneven", "rare")}
 """The made-up problems that checks are kept of, where there are more."""
 
 GRADIENTS = ("mse", "minibatch")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.predictions import (
     count_table,
     normalised_distance,
+    normalised_error_of,
     normalised_limit,
     normalised_limit_of,
 )
@@ -121,6 +124,42 @@ def test_enumeration_with_other_rewards_tends_to_the_limit(name):
     assert abs(large - limit) < 0.6 * abs(small - limit)
     # What is left is of order 1/G, and cancels.
     assert 2 * large - small == pytest.approx(limit, rel=0.02)
+
+
+@pytest.mark.parametrize("name", GRADED)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_the_error_at_a_finite_group_is_the_mean_over_every_ordered_group(name, size):
+    probs, rewards, features = map(np.array, GRADED[name])
+    scores = features - probs @ features
+    advantage = rewards - probs @ rewards
+    target = (probs * advantage) @ scores / (probs @ advantage**2) ** 0.5
+    found = 0.0
+    for chosen in map(list, product(range(3), repeat=size)):
+        z = rewards[chosen]
+        weights = (z - z.mean()) / z.std() if len(set(z)) > 1 else 0 * z
+        found += (
+            size * probs[chosen].prod() * ((weights @ scores[chosen] / size - target) ** 2).sum()
+        )
+    assert normalised_error_of(probs, rewards, scores, size) == pytest.approx(found, rel=1e-12)
+
+
+def test_it_is_the_closed_form_where_rewards_are_0_and_1_and_repeat():
+    problem = random_problem(3, "binary")
+    for x, value in enumerate(error(problem.moments(), 7)):
+        found = normalised_error_of(*outcomes(problem, x), 7)
+        assert found == pytest.approx(value, rel=1e-12)
+
+
+def test_it_tends_to_the_limit_and_too_many_groups_are_refused():
+    probs, rewards, features = map(np.array, GRADED["three grades"])
+    scores = features - probs @ features
+    limit = normalised_limit_of(probs, rewards, scores)
+    left = [normalised_error_of(probs, rewards, scores, size) - limit for size in (512, 1024)]
+    assert left[1] / left[0] == pytest.approx(0.5, abs=0.02)
+    many = np.full(12, 1 / 12)
+    said = "groups of 64 of 12 outcomes turn out in 4.9e.12 ways: at most"
+    refuses(said, normalised_error_of, many, np.arange(12.0), np.ones((12, 1)), 64)
+    refuses("group size", normalised_error_of, probs, rewards, scores, 0)
 
 
 def test_the_limit_can_be_far_above_that_of_a_known_deviation():

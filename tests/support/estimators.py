@@ -34,9 +34,8 @@ EACH = [
 ]
 """One estimator a baseline, of those that take groups of any size."""
 
-WITH_RANGE = [
-    each
-    for each in EACH
-    if each.record.of_prompt or each.record.of_pairs or each.record.within_rewards
-]
+KNOWN = ("of_prompt", "of_pairs", "within_rewards", "standardised")
+"""What bounds an estimate whatever the rewards."""
+
+WITH_RANGE = [each for each in EACH if any(getattr(each.record, known) for known in KNOWN)]
 """Those whose gradients have a known bound."""

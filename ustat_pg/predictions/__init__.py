@@ -46,7 +46,12 @@ from .mse import (
     oracle_beats_vanilla,
     oracle_ratio,
 )
-from .normalised import normalised_distance, normalised_limit, normalised_limit_of
+from .normalised import (
+    normalised_distance,
+    normalised_error_of,
+    normalised_limit,
+    normalised_limit_of,
+)
 from .objectives import arcsine_objective, bernstein_objective, climbed_maximiser
 from .penalties import kl_gradient, kl_penalty
 from .practical import leading_ratio_bias, practical_mse, ratio_bias_matrix
@@ -98,6 +103,7 @@ __all__ = [
     "minimum_variance_gain",
     "mse_constants",
     "normalised_distance",
+    "normalised_error_of",
     "normalised_limit",
     "normalised_limit_of",
     "one_step_gap",

@@ -7,21 +7,34 @@ the same group. With a = z - V and the delta method,
     lim G E‖ĝ_std - ĝ_grpo/σ‖² = ‖g‖² (E a⁴ - σ⁴)/(4 σ⁶)
     lim G E‖ĝ_std - g/σ‖²      = tr Cov( s a/σ - g a²/(2σ³) )
 
-At finite G and with rewards 0 and 1 both are exact: :mod:`ustat_pg.predictions.count_tables`.
+At finite G and with rewards 0 and 1 both are exact: :mod:`ustat_pg.predictions.count_tables`. With
+other rewards the second is added up outcome by outcome.
 """
 
 from __future__ import annotations
 
+from itertools import combinations
+from math import comb
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln, xlogy
 
 from ..moments import Moments
-from ..validation import InputError, finite_array, probabilities
+from ..validation import InputError, finite_array, integer, probabilities
 from .count_tables import require_binary
 
-__all__ = ["normalised_distance", "normalised_limit", "normalised_limit_of"]
+__all__ = [
+    "normalised_distance",
+    "normalised_error_of",
+    "normalised_limit",
+    "normalised_limit_of",
+]
 
 Array = NDArray[np.float64]
+
+_MOST_GROUPS = 1_000_000
+"""Ways in which a group can turn out that are still added up."""
 
 
 def _variance(moments: Moments, what: str) -> Array:
@@ -84,6 +97,60 @@ def normalised_limit_of(probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike)
     >>> round(normalised_limit_of(probs, [0.6, 0.4, 0.0], features - probs @ features), 3)
     0.865
     """
+    chances, advantage, matrix, deviation = _outcomes(probs, rewards, scores)
+    gradient = (chances * advantage) @ matrix
+    influence = matrix * (advantage / deviation)[:, None]
+    influence = influence - np.outer(advantage**2, gradient) / (2 * deviation**3)
+    centred = influence - chances @ influence
+    return float(chances @ (centred**2).sum(axis=1))
+
+
+def normalised_error_of(
+    probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike, group_size: int
+) -> float:
+    """G E‖ĝ_std - g/σ‖² of one prompt at a finite G, whatever its rewards: the sum over how often each
+    outcome occurs in a group. It tends to :func:`normalised_limit_of`.
+
+    Arguments:
+        probs, rewards, scores: as for :func:`normalised_limit_of`.
+        group_size: G.
+
+    Raises:
+        InputError: as there, a group of none, or more than a million ways in which a group can turn out.
+
+    >>> features = np.array([[1.0], [-1.0], [0.0]])
+    >>> probs = np.array([0.495, 0.495, 0.01])
+    >>> round(normalised_error_of(probs, [0.6, 0.4, 0.0], features - probs @ features, 8), 3)
+    0.275
+    """
+    chances, advantage, matrix, deviation = _outcomes(probs, rewards, scores)
+    size, outcomes = integer("group size", group_size), len(chances)
+    places = size + outcomes - 1
+    if comb(places, size) > _MOST_GROUPS:
+        raise InputError(
+            f"groups of {size} of {outcomes} outcomes turn out in {comb(places, size):.1e} ways: at "
+            f"most {_MOST_GROUPS:.0e} are added up; take a smaller group"
+        )
+    # Each way puts outcomes - 1 bars between size stars.
+    bars = np.array(list(combinations(range(places), outcomes - 1)), dtype=np.int64)
+    ends = np.pad(bars.reshape(-1, outcomes - 1), ((0, 0), (1, 1)), constant_values=(-1, places))
+    counts = np.diff(ends, axis=1) - 1
+    chance = np.exp(gammaln(size + 1) + (xlogy(counts, chances) - gammaln(counts + 1)).sum(axis=1))
+    centred = advantage - (counts @ advantage)[:, None] / size
+    spread = np.sqrt((counts * centred**2).sum(axis=1) / size)
+    found = np.where(counts > 0, advantage, np.nan)
+    silent = np.nanmin(found, axis=1) == np.nanmax(found, axis=1)
+    weights = (
+        np.where(silent[:, None], 0.0, counts * centred) / np.where(silent, 1.0, spread)[:, None]
+    )
+    error = weights @ matrix / size - (chances * advantage) @ matrix / deviation
+    return size * float(chance @ (error**2).sum(axis=1))
+
+
+def _outcomes(
+    probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike
+) -> tuple[Array, Array, Array, float]:
+    """Probabilities, advantages and scores of a prompt's outcomes, and the deviation of its rewards."""
     chances, values = probabilities("probs", probs, 1), finite_array("rewards", rewards, 1)
     matrix = finite_array("scores", scores, 2)
     if not len(chances) == len(values) == len(matrix):
@@ -92,12 +159,7 @@ def normalised_limit_of(probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike)
             "each is needed for each outcome"
         )
     advantage = values - chances @ values
-    square = chances @ advantage**2
+    square = float(chances @ advantage**2)
     if not square > 0:
         raise InputError("rewards without variance have no deviation to divide by")
-    deviation = square**0.5
-    gradient = (chances * advantage) @ matrix
-    influence = matrix * (advantage / deviation)[:, None]
-    influence = influence - np.outer(advantage**2, gradient) / (2 * deviation**3)
-    centred = influence - chances @ influence
-    return float(chances @ (centred**2).sum(axis=1))
+    return chances, advantage, matrix, square**0.5

@@ -121,6 +121,23 @@ def test_the_same_numbers_in_degenerate_problems(arms):
                 compare(GradientCell(problem, size))
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "binary"])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_the_deviation_of_rewards_of_any_kind_is_the_reference_engines(kind, batch_size):
+    std, grpo = Estimator("std"), Estimator("grpo")
+    asked = [SquaredError(std), SquaredError(grpo), Distance(std, grpo), Projection(std, 1)]
+    for problem in (random_problem(1, kind), random_problem(2, kind, contexts=1)):
+        if problem.binary:
+            continue
+        for size in (2, 7):
+            cell = GradientCell(problem, size, batch_size)
+            assert not cpu.takes_one_prompt(cell, asked[:3])
+            found, plain = (
+                cell.measure(name, asked, replications=300) for name in ("cpu", "reference")
+            )
+            np.testing.assert_allclose(found.mean, plain.mean, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("arms", [5, 40, 200])
 def test_all_rewards_equal_leave_no_error(arms):
     """g = 0, and grpo sees nothing at all: exactly, for every way of counting."""

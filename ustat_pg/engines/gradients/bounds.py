@@ -64,6 +64,8 @@ def _largest(
         n = np.arange(group_size + 1)
         sums = n * np.abs(won) + (group_size - n) * np.abs(lost)
         return float(at_outcomes.max() * sums.max() / group_size)
+    if estimator.record.standardised:
+        return float(at_outcomes.max())
     if not estimator.record.within_rewards:
         raise InputError(f"no range is known for {estimator.label}")
     # A baseline within the rewards' range, or 0.

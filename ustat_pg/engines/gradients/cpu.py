@@ -52,6 +52,12 @@ KINDS = {
 }
 """The bodies' number of each baseline that is no function of the prompt alone."""
 
+OTHERWISE = {"std": bodies.STANDARDISED}
+"""That of baselines which are tables by counts where rewards are 0 and 1, where they are others."""
+
+OF_MINIBATCHES = (bodies.NORM_WEIGHTED, bodies.STANDARDISED)
+"""Baselines that the body for one prompt does not know."""
+
 
 def _search(probs: Array) -> bodies.Search:
     ends = rng.thresholds(probs)
@@ -143,7 +149,7 @@ def _kind(estimator: Estimator, problem: SoftmaxBandit) -> int | None:
         return bodies.PROMPT_ONLY
     if record.name in KINDS:
         return KINDS[record.name]
-    return bodies.BY_COUNT if record.by_count and problem.binary else None
+    return bodies.BY_COUNT if record.by_count and problem.binary else OTHERWISE.get(record.name)
 
 
 def require_compiled(
@@ -191,7 +197,7 @@ def takes_one_prompt(cell: GradientCell, quantities: Sequence[GradientQuantity])
         cell.batch_size == 1
         and isinstance(cell.problem.policy, (TabularSoftmax, SharedLinearSoftmax))
         and all(isinstance(quantity, (SquaredError, Distance)) for quantity in quantities)
-        and not any("squared_norms" in e.record.needs for e in estimators_of(quantities))
+        and not any(_kind(e, cell.problem) in OF_MINIBATCHES for e in estimators_of(quantities))
     )
 
 
@@ -219,7 +225,7 @@ def scratch_shapes(
         "rewards": ((1,), reals),
         "mass": ((vectors, batch, width), reals),
         "weights": ((vectors, group), reals),
-        "sums": ((batch,), reals),
+        "sums": ((2, batch), reals),
         "gram": ((batch, batch, vectors, vectors), reals),
         "lin": ((batch, vectors), reals),
         "lin_along": ((max(len(asked.along), 1), batch, vectors), reals),
@@ -260,7 +266,8 @@ def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) 
         baselines=baselines,
         by_count=by_count,
         centre=problem_tables(problem).centre,
-        weighted=any("squared_norms" in e.record.needs for e in estimators),
+        weighted=bodies.NORM_WEIGHTED in kinds,
+        standardised=bodies.STANDARDISED in kinds,
         quantity=kind,
         first=first,
         second=second,

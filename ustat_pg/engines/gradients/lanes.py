@@ -90,7 +90,8 @@ def one_prompt_block(first, replications, key, group, design, tables, asked, tot
             _sum_counts(counts, weights, moving, stats)
         else:
             _searched(used, moving, tables, xs, rows, chosen, often, mass, stats)
-        coefficients(asked, group, xs, stats[SUM : SUM + LANES], coef)
+        # Only the sums are read: no estimator here divides by the deviation.
+        coefficients(asked, group, xs, stats[: 2 * LANES].reshape((2, LANES)), coef)
         for q in range(count):
             _squared(asked, q, group, tables.target_sq, coef, stats, value)
             # As in block: sums about the first replication's values.

@@ -5,9 +5,9 @@ Every estimator here is a combination of three vectors of a prompt's group,
     P = (1/G) Σ zᵢ sᵢ,   Q = (1/G) Σ sᵢ,   W = (1/G) Σ Aᵢ sᵢ  (Aᵢ norm-weighted),
 
 namely P - b(x) Q for a baseline of the prompt only, (G P - Σz Q)/(G-1) for grpo, P - (Σz/G) Q for
-the group mean, (a₁(n) - a₀(n)) P + a₀(n) Q for a table by the number n of successes, W for the
-norm-weighted one. So a group is read once, and each estimator's squared
-error follows from inner products of these vectors and g.
+the group mean, that over the group's deviation for the standardised one, (a₁(n) - a₀(n)) P + a₀(n) Q
+for a table by the number n of successes, W for the norm-weighted one. So a group is read once, and
+each estimator's squared error follows from inner products of these vectors and g.
 
 Scores come in two forms: ``kron``, s(x, k) = φ(x) ⊗ (e_k - π(x)), where the inner products need
 K-vectors only (tabular: φ(x) = e_x); and dense, s(x, k) given as an array (X, K, d).
@@ -33,7 +33,7 @@ from ..draws import swap, words_at
 
 __all__ = ["Asked", "Room", "Search", "Tables", "block", "draw_block", "minibatches", "one_prompt"]
 
-PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED, BY_COUNT = 0, 1, 2, 3, 4
+PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED, BY_COUNT, STANDARDISED = 0, 1, 2, 3, 4, 5
 SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION, MIXED = 0, 1, 2, 3, 4
 IID, FIXED, WITHOUT_REPLACEMENT = 0, 1, 2
 TABULAR, SHARED, DENSE = 0, 1, 2
@@ -99,7 +99,7 @@ class Asked(NamedTuple):
         baselines: b(x) of each, about the context's centre, (E, X).
         by_count: a₀(n) and a₁(n) - a₀(n) of each that is a table, (E, 2, G+1).
         centre: what rewards are about, (X,).
-        weighted: whether one of them is norm-weighted.
+        weighted, standardised: whether one of them is norm-weighted, or divides by the deviation.
         quantity: SQUARED_ERROR, DISTANCE, ... of each quantity, (Q,).
         first: its estimator, (Q,); second: its other estimator, or number of direction, (Q,).
         along: ⟨s(x, k), u⟩ for each direction u, (J, X, K); target_along: ⟨g, u⟩, (J,).
@@ -110,6 +110,7 @@ class Asked(NamedTuple):
     by_count: NDArray[np.float64]
     centre: NDArray[np.float64]
     weighted: bool
+    standardised: bool
     quantity: NDArray[np.int64]
     first: NDArray[np.int64]
     second: NDArray[np.int64]
@@ -128,7 +129,7 @@ class Room(NamedTuple):
         rewards: rewards of a group, (G,), for one_prompt.
         mass: weights by arm or coordinate, (V, B, W); (1, K, 2) for one_prompt.
         weights: (V, G).
-        sums: sums of rewards, (B,).
+        sums: sums of rewards; one over their deviation, 0 where all are equal, (2, B).
         gram: (B, B, V, V).
         lin, lin_along: (B, V), (J, B, V).
         coef: (E, B, V); diff: (B, V).
@@ -164,7 +165,7 @@ def room_of(room, i, design):
         room.rewards[:, i],
         room.mass[:, :, :, i],
         room.weights[:, :, i],
-        room.sums[:, i],
+        room.sums[:, :, i],
         room.gram[:, :, :, :, i],
         room.lin[:, :, i],
         room.lin_along[:, :, :, i],
@@ -262,13 +263,16 @@ def coefficients(asked, group, xs, sums, coef):
                 coef[e, b, 1] = -asked.baselines[e, xs[b]]
             elif kind == GRPO:
                 coef[e, b, 0] = group / (group - 1.0)
-                coef[e, b, 1] = -sums[b] / (group - 1.0)
+                coef[e, b, 1] = -sums[0, b] / (group - 1.0)
             elif kind == GROUP_MEAN:
                 coef[e, b, 0] = 1.0
-                coef[e, b, 1] = -sums[b] / group
+                coef[e, b, 1] = -sums[0, b] / group
+            elif kind == STANDARDISED:
+                coef[e, b, 0] = sums[1, b]
+                coef[e, b, 1] = -sums[1, b] * sums[0, b] / group
             elif kind == BY_COUNT:
                 centre = asked.centre[xs[b]]
-                won = successes(asked, xs[b], group, sums[b])
+                won = successes(asked, xs[b], group, sums[0, b])
                 coef[e, b, 0] = asked.by_count[e, 1, won]
                 coef[e, b, 1] = asked.by_count[e, 0, won] + centre * asked.by_count[e, 1, won]
             else:
@@ -390,7 +394,15 @@ def minibatches(first, count, key, group, design, tables, asked, room, out):
             own_sum = 0.0
             for n in range(group):
                 own_sum += reward[x, chosen[n]]
-            sums[b] = own_sum
+            sums[0, b] = own_sum
+            if asked.standardised:
+                squares = 0.0
+                unequal = False
+                for n in range(group):
+                    z = reward[x, chosen[n]]
+                    squares += (z - own_sum * share) * (z - own_sum * share)
+                    unequal |= z != reward[x, chosen[0]]
+                sums[1, b] = 1.0 / np.sqrt(squares * share) if unequal else 0.0
             weight_sum = 0.0
             weighted_sum = 0.0
             if asked.weighted:
@@ -461,7 +473,7 @@ def minibatches(first, count, key, group, design, tables, asked, room, out):
             elif asked.quantity[q] == MIXED:
                 s = 0.0
                 for b in range(batch):
-                    if 0 < successes(asked, xs[b], group, sums[b]) < group:
+                    if 0 < successes(asked, xs[b], group, sums[0, b]) < group:
                         s += per_prompt
                 out[q, r] = s
             else:
