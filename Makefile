@@ -42,7 +42,7 @@ theory: .venv/theory  ## the site of executable pages, in build/theory; 6 min
 browser:  ## Chromium and its driver for the tests of the site, by apt-get as root; 1 min
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
 	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium chromium-driver; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium chromium-driver; \
 	else echo "no Chromium here and no way to install it: its tests will be skipped"; fi
 
 lint: .venv/dev  ## format, lint, types, import contracts; 1 min

@@ -16,7 +16,7 @@ the advantages are those of a leave-one-out baseline b(m) = -a₀(m).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import comb, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -310,15 +310,13 @@ def _maxrl(size: int) -> tuple[Any, Any]:
 def _pass_at_k(size: int, k: int) -> tuple[Any, Any]:
     if integer("k", k) > size:
         raise InputError(f"pass-at-k needs a group of at least k = {k}: group size is {size}")
-    others = range(size)
-    drawn = min(k, size - 1)
+    left = size - 1.0 - np.arange(size - 1)
 
-    def fails(successes: int, subset: int) -> float:
-        """The chance that no success is in a subset of the G-1 others."""
-        return comb(size - 1 - successes, subset) / comb(size - 1, subset)
+    def found(subset: int) -> Array:
+        """The chance that a subset of the G-1 others has one of m successes, m = 0, ..., G-1."""
+        return 1 - np.append(1.0, np.cumprod(np.maximum(left - subset, 0) / left))
 
-    without = np.array([1 - fails(m, drawn) for m in others])
-    beside = np.array([1 - fails(m, k - 1) for m in others])
+    without, beside = found(min(k, size - 1)), found(k - 1)
     return np.append(0.0, k * (1 - without)), np.append(k * (beside - without), 0.0)
 
 
