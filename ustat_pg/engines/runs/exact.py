@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from math import asinh, ceil, floor, isfinite, log10
+from functools import cache, cached_property
+from math import asinh, ceil, floor, isfinite, log, log10
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,8 @@ FEWEST_NODES = 16
 """Points of an axis; the conditions at a spline's two ends need 8."""
 _PROBES = 5
 _WIDENINGS = 12
+_HOPELESS = 3.0
+"""By how much the finest grid may miss what is allowed before finer ones are not tried."""
 _NARROWEST = 1e-6
 """The scale of the grid at the optimum, of the domain's half-width, at least."""
 _ALONG = 1e-9
@@ -159,12 +161,17 @@ def expectations(
         if not (isfinite(number) and number > 0):
             raise InputError(f"{name} is {number!r}: it must be positive")
 
-    def excess(error: Array, values: Array) -> float:
-        return float((error / (absolute + relative * np.abs(values))).max())
+    def excess(error: Array, values: Array) -> Array:
+        return np.asarray(error / (absolute + relative * np.abs(values)))
+
+    @cache
+    def backward(grid: _Grid) -> Array:
+        # A projection cuts grids of any reach to one.
+        return chain.backward(grid, functions, asked, coordinates)
 
     def run(reach: float, spacing: float) -> tuple[_Grid, Array]:
         grid = chain.grid(reach, scale, spacing)
-        return grid, chain.backward(grid, functions, asked, coordinates)
+        return grid, backward(grid)
 
     scale = chain.scale(functions)
     reach, spacing, widenings = _REACH, _SPACING, 0
@@ -180,14 +187,21 @@ def expectations(
         before = 0.0 if earlier is None else earlier / _RATIO**order
         blur = safety * np.maximum(change, before)
         error = blur + cut
-        converged = excess(error, fine) <= 1 and not (rough and earlier is None)
-        wider = widenings < _WIDENINGS and excess(cut, fine) > excess(blur, fine)
+        left = excess(error, fine)
+        converged = bool(left.max() <= 1) and not (rough and earlier is None)
+        hopeless = False
+        if rough and earlier is not None:
+            # Refining goes on as it went last, and with kinks no faster than the spacing falls.
+            pace = np.minimum(change / np.maximum(earlier, 1e-300), 1 / _RATIO)
+            least = left * pace ** (log(chain.finer(grid)) / log(_RATIO))
+            hopeless = bool((least[left > 1] > _HOPELESS).all())
+        wider = widenings < _WIDENINGS and excess(cut, fine).max() > excess(blur, fine).max()
         if wider:
             reach, widenings = reach * _RATIO, widenings + 1
         else:
             spacing, earlier = spacing / _RATIO, change
         following = chain.grid(reach, scale, spacing / _RATIO)
-        if converged or chain.too_large(following) is not None:
+        if converged or (hopeless and not wider) or chain.too_large(following) is not None:
             return Expectations(fine, error, grid.points, chain.outcomes, converged)
         if wider:
             narrow, (_, coarse) = coarse, run(reach, spacing)
@@ -385,18 +399,29 @@ class _Chain:
                 f"1e-{_DIGITS} at the uniform policy: take a smaller group or batch"
             )
 
-    def too_large(self, grid: _Grid) -> str | None:
-        """Why this grid is not feasible, or None."""
+    def _loads(self, grid: _Grid) -> tuple[tuple[float, str, float], ...]:
+        """What a grid costs, what that is, and how much of it is feasible."""
         points = grid.points
         work = points * self.outcomes * self.trajectory.steps * 6**self.r
-        for number, what, limit in (
+        return (
             (points * self.patterns.size, "outputs in all outcomes", ENTRIES_LIMIT),
             (points * self.outcomes, "distinct displacements", STEPS_LIMIT),
             (work, "multiplications", WORK_LIMIT),
-        ):
+        )
+
+    def too_large(self, grid: _Grid) -> str | None:
+        """Why this grid is not feasible, or None."""
+        for number, what, limit in self._loads(grid):
             if number > limit:
-                return f"a grid of {points} points needs {number:.3g} {what} (limit {limit:.0e})"
+                return (
+                    f"a grid of {grid.points} points needs {number:.3g} {what} (limit {limit:.0e})"
+                )
         return None
+
+    def finer(self, grid: _Grid) -> float:
+        """By what the spacing of the finest feasible grid is smaller."""
+        times = min(limit / number for number, _, limit in self._loads(grid))
+        return float(times ** (1 / self.r))
 
     def theta(self, y: Array) -> Array:
         """Parameters at y (..., r): (..., d)."""
