@@ -22,7 +22,13 @@ from .validation import (
     record,
 )
 
-__all__ = ["ContextMatrices", "Moments", "TokenOutcomes", "WeightedMoments"]
+__all__ = [
+    "ContextMatrices",
+    "LengthMoments",
+    "Moments",
+    "TokenOutcomes",
+    "WeightedMoments",
+]
 
 Array = NDArray[np.float64]
 
@@ -307,3 +313,35 @@ class TokenOutcomes:
     def new_probs(self) -> Array:
         """π_θ(k | x), (X, K)."""
         return np.asarray(np.exp(self.new.sum(axis=-1)))
+
+
+@record()
+class LengthMoments:
+    """Moments of score and reward by the length of an output, in tokens.
+
+    Arguments:
+        context_probs: ρ(x), (X,).
+        lengths: the lengths that there are, at least 1, (L,).
+        probs: P(|y| = l | x), (X, L).
+        rewards: E[z 1{|y| = l} | x], (X, L).
+        scores: E[s 1{|y| = l} | x], (X, L, d).
+        products: E[s z 1{|y| = l} | x], (X, L, d).
+
+    Raises:
+        InputError: shapes that do not match, or entries that are not finite.
+    """
+
+    context_probs: Array = field(probabilities, ndim=1)
+    lengths: Array = field(finite_array, ndim=1, minimum=1)
+    probs: Array = field(probabilities, ndim=2)
+    rewards: Array = field(finite_array, ndim=2)
+    scores: Array = field(finite_array, ndim=3)
+    products: Array = field(finite_array, ndim=3)
+
+    def __attrs_post_init__(self) -> None:
+        wanted = (len(self.context_probs), len(self.lengths))
+        for name in ("probs", "rewards", "scores", "products"):
+            if (found := getattr(self, name).shape)[:2] != wanted:
+                raise InputError(
+                    f"{name} has shape {found}: its first axes must be contexts and lengths, {wanted}"
+                )

@@ -17,6 +17,7 @@ from .gradients.cell import (
     SquaredError,
     SquaredProjection,
 )
+from .gradients.tokens import TokenMeanCell
 from .networks.cell import NetworkTraining
 from .networks.optimizers import Adam, Muon, Sgd
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
@@ -56,5 +57,6 @@ __all__ = [
     "SquaredError",
     "SquaredProjection",
     "TargetBias",
+    "TokenMeanCell",
     "Training",
 ]

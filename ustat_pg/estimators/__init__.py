@@ -7,7 +7,8 @@ Every estimator of the paper's meta-algorithm is
 and they differ in the advantage alone: a reward less a baseline (:mod:`~ustat_pg.estimators.linear`),
 or what people run beside it (:mod:`~ustat_pg.estimators.shaped`). One learns its baseline while training
 (:class:`RunningTable`), and penalties by the distance to a reference policy have coefficients of their
-own (:mod:`~ustat_pg.estimators.penalties`).
+own (:mod:`~ustat_pg.estimators.penalties`). How a loss adds up tokens of outputs of unequal length is
+:func:`token_weights`.
 
 Arrays may be of any library of the array API (NumPy, torch, JAX, CuPy): what comes back is of the
 kind that went in. Leading axes are batches; the last axis of ``rewards`` is the group.
@@ -20,6 +21,7 @@ from inspect import signature
 
 from ..baselines import parse
 from ..validation import InputError
+from .aggregation import AGGREGATIONS, token_weights
 from .arrays import Array, namespace
 from .linear import (
     bayes,
@@ -49,6 +51,7 @@ from .shaped import (
 )
 
 __all__ = [
+    "AGGREGATIONS",
     "BASELINES",
     "KL_KINDS",
     "KL_PLACES",
@@ -77,6 +80,7 @@ __all__ = [
     "shrinkage",
     "shrunk_norm_weighted",
     "standardised",
+    "token_weights",
     "unbiased_std",
     "vanilla",
 ]

@@ -19,6 +19,7 @@ from .group_size import (
     optimal_group_size,
     paper_group_size,
 )
+from .lengths import aggregated_mean, length_curl, token_mean_bias
 from .limit_law import (
     MixtureLaw,
     conditional_transform,
@@ -68,6 +69,7 @@ __all__ = [
     "MseConstants",
     "MsePrediction",
     "WeightedPrediction",
+    "aggregated_mean",
     "arcsine_objective",
     "bernstein_objective",
     "best_shrinkage",
@@ -94,6 +96,7 @@ __all__ = [
     "kl_gradient",
     "kl_penalty",
     "leading_ratio_bias",
+    "length_curl",
     "limit_law",
     "limit_weights",
     "linear_gap",
@@ -116,6 +119,7 @@ __all__ = [
     "silent_share",
     "stationary_covariance",
     "sup_distance",
+    "token_mean_bias",
     "weight_derivatives",
     "weight_form",
     "weighted_mse",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..digests import digest
-from ..moments import ContextMatrices, Moments
+from ..moments import ContextMatrices, LengthMoments, Moments
 from ..policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ..validation import (
     InputError,
@@ -252,6 +252,32 @@ class SoftmaxBandit:
             matrices=self._matrices,
             weighted_gradient=self._weighted_gradient,
         )
+
+    def length_moments(self, lengths: ArrayLike | None = None) -> LengthMoments:
+        """Moments by the length of outputs, by enumeration over arms and rewards.
+
+        Arguments:
+            lengths: tokens of every arm, (K,), whole numbers >= 1; unless given those of the policy's
+                outputs, end token included.
+
+        Raises:
+            InputError: lengths that are not as said, or none that are known.
+        """
+        if lengths is None and self.policy.space is None:
+            raise InputError("the arms of this problem have no lengths: give one for each")
+        known = self.policy.space.lengths if lengths is None else lengths  # type: ignore[union-attr]
+        tokens = finite_array("lengths", known, 1, minimum=1)
+        if len(tokens) != self.arms or (tokens != np.round(tokens)).any():
+            raise InputError(f"lengths must be {self.arms} whole numbers, one for each arm")
+        distinct, place = np.unique(tokens, return_inverse=True)
+        which = np.eye(len(distinct))[place].T
+        weights = self.policy.probs, self.policy.probs * self.mean_rewards
+        sums = [
+            np.stack([self.policy.combine(x, which * own[x]) for x in range(self.contexts)])
+            for own in weights
+        ]
+        probs, rewards = (own @ which.T for own in weights)
+        return LengthMoments(self.context_probs, distinct, probs, rewards, *sums)
 
     def _weighted_gradient(self, weights: Array) -> Array:
         return self.policy.mean_combination(self._advantage_weights, self.context_probs * weights)

@@ -1,0 +1,105 @@
+"""Weights of tokens in a loss: how trainers add up the tokens of outputs of unequal length.
+
+With on-policy outputs and an advantage A of each, every loss here has the gradient
+Σ w A ∇ log π(token) over the tokens of a minibatch, and they differ in w alone (length_weights).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..validation import InputError, one_of, positive
+from .arrays import Array, namespace
+
+__all__ = ["AGGREGATIONS", "token_weights"]
+
+
+_PROMPTS, _GROUP = -3, -2
+
+_WAYS: dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]] = {
+    "sequence-sum": (None, (_PROMPTS, _GROUP)),
+    "constant": (None, (_PROMPTS, _GROUP)),
+    "sequence-mean": ((), (_PROMPTS, _GROUP)),
+    "prompt-mean": ((_GROUP,), (_PROMPTS,)),
+    "token-mean": ((_PROMPTS, _GROUP), ()),
+    "token-sum": (None, ()),
+}
+"""The axes over which an output's tokens are counted that divide it, None where none do; and the axes over
+which the mean is then taken.
+"""
+
+AGGREGATIONS = tuple(_WAYS)
+"""The ways by the catalogue's names.
+
+sequence-sum: verl's seq-mean-token-sum. constant: TRL's dr_grpo, verl's seq-mean-token-sum-norm.
+sequence-mean: TRL's grpo, verl's seq-mean-token-mean. prompt-mean: SkyRL's prompt_mean. token-mean:
+TRL's dapo, and its bnpo on each micro-batch; verl's token-mean. token-sum: verl's token-sum.
+"""
+
+
+def token_weights(mask: Array, how: str) -> Array:
+    """The weight of every token in a minibatch's loss, for B prompts with G outputs y of |y| tokens.
+
+    ==================  =======================
+    how                 weight
+    ==================  =======================
+    sequence-sum        1/(BG)
+    constant:L          1/(BG L)
+    sequence-mean       1/(BG |y|)
+    prompt-mean         1/(B Σ |y|), its group
+    token-mean          1/(Σ |y|), all outputs
+    token-sum           1
+    ==================  =======================
+
+    Arguments:
+        mask: 1 where an output has a token and 0 past its end, floating-point, (..., B, G, T);
+            (G, T) is one prompt. Further leading axes are minibatches of their own.
+        how: one of :data:`AGGREGATIONS`; constant has its number behind a colon.
+
+    Returns:
+        weights of the mask's shape, 0 past the end; all are 0 where there is no token to divide by.
+
+    Raises:
+        InputError: a mask that is not of zeros and ones, or an unknown way.
+
+    >>> import numpy as np
+    >>> mask = np.array([[1.0, 1.0], [1.0, 0.0]])
+    >>> token_weights(mask, "sequence-mean")
+    array([[0.25, 0.25], [0.5 , 0.  ]])
+    >>> token_weights(mask, "token-mean").round(4)
+    array([[0.3333, 0.3333], [0.3333, 0.    ]])
+    >>> token_weights(mask, "constant:2")
+    array([[0.25, 0.25], [0.25, 0.  ]])
+    """
+    if not isinstance(how, str):
+        one_of("aggregation", how, AGGREGATIONS)
+    name, colon, number = how.partition(":")
+    one_of("aggregation", name, AGGREGATIONS)
+    if bool(colon) != (name == "constant"):
+        raise InputError(
+            f"aggregation {how!r}: constant has a length behind a colon, constant:512 for example, "
+            "and the others have none"
+        )
+    xp = namespace("mask", mask)
+    if mask.ndim < 2 or 0 in mask.shape:
+        raise InputError(
+            f"mask has shape {tuple(mask.shape)}: its last two axes must be outputs and tokens"
+        )
+    if not bool(xp.all((mask == 0) | (mask == 1))):
+        raise InputError("mask must hold zeros and ones")
+    each = mask if mask.ndim > 2 else mask[None, ...]
+    counted, means = _WAYS[name]
+    divisor = xp.ones_like(each) * prod(each.shape[axis] for axis in means)
+    if counted is not None:
+        divisor = divisor * xp.sum(each, axis=(*counted, -1), keepdims=True)
+    if colon:
+        divisor = divisor * _length(how, number)
+    weights = each / xp.where(divisor > 0, divisor, xp.ones_like(divisor))
+    return weights if mask.ndim > 2 else weights[0, ...]
+
+
+def _length(how: str, number: str) -> float:
+    try:
+        return positive("length", float(number))
+    except ValueError:
+        raise InputError(f"aggregation {how!r}: its length must be a positive number") from None

@@ -1,0 +1,151 @@
+"""Outputs of unequal length: what the ways of adding up their tokens climb (length_weights; ours).
+
+With |y| the tokens of an output, a weight per output w(|y|) as 1/|y| (sequence-mean) gives
+
+    E[ĝ | x] = E[w s z] - V E[w s] = ∇E[w z] - V ∇E[w],
+
+since E[w s z] = ∇E[w z]: without a baseline the gradient of E[w z], with one in general that of nothing,
+as its Jacobian J has J - Jᵀ = ∇V ∇E[w]ᵀ - ∇E[w] ∇Vᵀ. One divisor for a whole minibatch (token-mean) is
+random. With 1/n = ∫₀¹ tⁿ⁻¹ dt and φₓ(t) = E[t^|y| | x] its mean too is exact,
+
+    E ĝ = B ∫₀¹ t⁻¹ E_X[ G (E[s z t^|y|] φ^(G-1) - E[s t^|y|] E[z t^|y|] φ^(G-2)) ] (E_X φ^G)^(B-1) dt,
+
+the integral of a polynomial. As BG grows it tends to g/E|y|, at the rate 1/(BG) at one prompt and 1/B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..moments import LengthMoments
+from ..validation import integer, one_of
+
+__all__ = ["aggregated_mean", "length_curl", "token_mean_bias"]
+
+Array = NDArray[np.float64]
+
+_NODES = 512
+"""The most nodes of a quadrature: it is exact to degree 1023, and resolves what is beyond to rounding."""
+
+_PER_OUTPUT: dict[str, Callable[[Array], Array]] = {
+    "sequence-sum": np.ones_like,
+    "sequence-mean": np.reciprocal,
+}
+
+_BASELINES = ("vanilla", "grpo", "group-mean", "oracle")
+
+
+def aggregated_mean(
+    moments: LengthMoments, how: str, baseline: str, group_size: int, batch_size: int = 1
+) -> Array:
+    """E ĝ of a minibatch whose loss adds up tokens in one of the trainers' ways, (d,).
+
+    Exact at every G and B, for any reward and prompts drawn independently.
+
+    Arguments:
+        moments: of score and reward by length; a problem's ``length_moments()``.
+        how: sequence-sum, sequence-mean, prompt-mean or token-mean, as
+            :func:`ustat_pg.estimators.token_weights` has them; constant:L is sequence-sum over L.
+        baseline: vanilla, grpo, group-mean or oracle.
+        group_size: G; grpo needs 2.
+        batch_size: B.
+
+    Raises:
+        InputError: a way or a baseline that has no closed form, or sizes that are not as said.
+
+    >>> from ustat_pg.policies import OutputSpace, PrefixSoftmax
+    >>> from ustat_pg.problems import TokenProblem
+    >>> task = TokenProblem(OutputSpace(1, 2, end=True), [()], lambda x, y: float(len(y) == 2))
+    >>> moments = task.at(PrefixSoftmax.zeros(task.space, 1)).length_moments()
+    >>> aggregated_mean(moments, "sequence-sum", "grpo", 4)
+    array([ 0.125, -0.125,  0.125, -0.125])
+    >>> aggregated_mean(moments, "sequence-mean", "grpo", 4)
+    array([ 0.09375, -0.09375,  0.0625 , -0.0625 ])
+    >>> aggregated_mean(moments, "token-mean", "grpo", 2).round(4)
+    array([ 0.1042, -0.1042,  0.0833, -0.0833])
+    """
+    one_of("aggregation", how, (*_PER_OUTPUT, "prompt-mean", "token-mean"))
+    one_of("baseline", baseline, _BASELINES)
+    group = integer("group size", group_size, 1 if baseline in ("vanilla", "oracle") else 2)
+    batch = integer("batch size", batch_size)
+    factor = (group - 1) / group if baseline == "group-mean" else 1.0
+    value = moments.rewards.sum(axis=1)
+    if how in _PER_OUTPUT:
+        weights = _PER_OUTPUT[how](moments.lengths)
+        least = np.zeros_like(value) if baseline == "vanilla" else value
+        own = weights @ moments.products - least[:, None] * (weights @ moments.scores)
+        return np.asarray(factor * moments.context_probs @ own)
+    if how == "prompt-mean":
+        batch = 1
+    nodes = min(_NODES, int(batch * group * moments.lengths[-1]) // 2 + 1)
+    ends, shares = np.polynomial.legendre.leggauss(nodes)
+    # (n, L), of which the rest is made: (n, X) and (n, X, d).
+    powers = ((1 + ends[:, None]) / 2) ** moments.lengths
+    chance, reward = powers @ moments.probs.T, powers @ moments.rewards.T
+    beside = {
+        "vanilla": 0.0 * reward,
+        "oracle": value * chance ** (group - 1),
+    }.get(baseline, reward * chance ** max(group - 2, 0))
+    whole = (chance**group @ moments.context_probs) ** (batch - 1)
+    times = shares / (1 + ends) * batch * group * whole
+    # Along the nodes first, so that no table has both these and d.
+    first = (times[:, None] * chance ** (group - 1)).T @ powers * moments.context_probs[:, None]
+    second = (times[:, None] * beside).T @ powers * moments.context_probs[:, None]
+    mean = np.einsum("xl,xld->d", first, moments.products)
+    return np.asarray(factor * (mean - np.einsum("xl,xld->d", second, moments.scores)))
+
+
+def token_mean_bias(moments: LengthMoments, group_size: int, batch_size: int = 1) -> Array:
+    """The leading term of E ĝ - g/E|y| under token-mean, with grpo or the oracle, (d,).
+
+    With N the sum over outputs and D the tokens, both over BG, and ℓ = E D, the delta method says
+
+        E[N/D] - g/ℓ = -Cov(N, D)/ℓ² + g Var(D)/ℓ³ + O(1/B²),
+        B Cov(N, D) = Cov_X(g(X), ℓ(X)) + E Cov(s a, |y| | X)/G,
+        B Var(D)    = Var ℓ(X) + E Var(|y| | X)/G.
+
+    Arguments:
+        moments: of score and reward by length.
+        group_size, batch_size: G and B.
+
+    Raises:
+        InputError: a size that is not a positive whole number.
+    """
+    group, batch = integer("group size", group_size), integer("batch size", batch_size)
+    rho, lengths, value = moments.context_probs, moments.lengths, moments.rewards.sum(axis=1)
+    centred = moments.products - value[:, None, None] * moments.scores
+    gradients, own = centred.sum(axis=1), moments.probs @ lengths
+    gradient, mean = rho @ gradients, float(rho @ own)
+    inside = np.einsum("l,xld->xd", lengths, centred) - own[:, None] * gradients
+    squares = moments.probs @ lengths**2 - own**2
+    covariance = rho @ (own[:, None] * gradients) - mean * gradient + rho @ inside / group
+    variance = float(rho @ own**2 - mean**2 + rho @ squares / group)
+    return np.asarray((variance * gradient / mean - covariance) / mean**2 / batch)
+
+
+def length_curl(moments: LengthMoments, how: str) -> Array:
+    """J - Jᵀ of the mean field θ ↦ E ĝ(θ) with grpo, J its Jacobian, (d, d): 0 if it is a gradient.
+
+    sequence-mean: E_X[∇V ∇Lᵀ - ∇L ∇Vᵀ], L(x) = E[1/|y| | x]. token-mean, in the limit of a large
+    batch: (∇ℓ gᵀ - g ∇ℓᵀ)/ℓ², ℓ = E|y|. sequence-sum: 0.
+
+    Arguments:
+        moments: of score and reward by length.
+        how: sequence-sum, sequence-mean or token-mean.
+
+    Raises:
+        InputError: another way.
+    """
+    one_of("aggregation", how, (*_PER_OUTPUT, "token-mean"))
+    rho, gradients = moments.context_probs, moments.products.sum(axis=1)
+    if how in _PER_OUTPUT:
+        slopes = _PER_OUTPUT[how](moments.lengths) @ moments.scores
+        outer = np.einsum("x,xi,xj->ij", rho, gradients, slopes)
+        return outer - outer.T
+    length = float(rho @ moments.probs @ moments.lengths)
+    slope = rho @ (moments.lengths @ moments.scores)
+    outer = np.outer(slope, rho @ gradients) / length**2
+    return outer - outer.T
