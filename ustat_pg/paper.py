@@ -158,6 +158,16 @@ RESULTS: dict[str, Result] = {
         sharper="Ours: the table solves a tridiagonal system of moments that a pool gives.",
         delivered=True,
     ),
+    "length_weights": Result(
+        "Beyond 3",
+        "With outputs of unequal length a loss divided by an output's own tokens has the mean "
+        "∇E[z/|y|] - V ∇E[1/|y|], no multiple of the gradient; one divided by all tokens of the "
+        "minibatch is biased by order 1/B, and both means are exact.",
+        "what dividing by length climbs, and its bias",
+        assumptions="On policy, no clipping, no KL; prompts drawn independently. Not in the paper.",
+        sharper="Ours: means at every G and B in closed form, and when they are the gradient of anything.",
+        delivered=True,
+    ),
     "gradient_mse_lm": Result(
         "Figure 4",
         "On language models grpo's gradient MSE tends to the oracle's, and all fall with G.",

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...digests import digest
 from ...estimators import token_weights
-from ...validation import InputError, finite_array, one_of
-from ..base import Array, Draws, Estimator, MomentSums, Replications
-from .cell import Distance, GradientCell, GradientQuantity, Mixed
+from ...validation import InputError, finite_array, number, one_of
+from ..base import Array, Draws, Estimator, MomentSums, Quantity, Replications
+from .cell import Distance, GradientCell, GradientQuantity, Mixed, Projection
 
 __all__ = ["TokenMeanCell"]
 
@@ -27,9 +27,12 @@ class TokenMeanCell(GradientCell):
     Arguments:
         lengths: tokens of every output, K whole numbers >= 1.
         how: token-mean, over the minibatch, or prompt-mean, over each group.
+        scale: c, by which estimates are multiplied, at least 1; E|y| makes them comparable.
+        less_plain: whether the estimate of the sum over tokens is taken off, on the same draws, so that
+            the difference has little noise.
 
     Raises:
-        InputError: lengths that are not as said, or another way.
+        InputError: lengths or a scale that are not as said, or another way.
 
     >>> from ustat_pg.problems import random_problem
     >>> from ustat_pg.engines import SquaredError
@@ -40,6 +43,8 @@ class TokenMeanCell(GradientCell):
 
     lengths: tuple[int, ...] = ()
     how: str = "token-mean"
+    scale: float = 1.0
+    less_plain: bool = False
 
     engines = ("exact", "reference")
 
@@ -49,19 +54,29 @@ class TokenMeanCell(GradientCell):
         lengths = finite_array("lengths", self.lengths, 1, minimum=1)
         if len(lengths) != self.problem.arms or (lengths != np.round(lengths)).any():
             raise InputError(f"lengths must be {self.problem.arms} whole numbers, one for each arm")
+        number("scale", self.scale, minimum=1.0)
 
     @property
     def name(self) -> str:
-        own = digest(self.how, {"lengths": np.array(self.lengths, dtype=np.float64)})
+        numbers = [self.scale, float(self.less_plain), *self.lengths]
+        own = digest(self.how, {"numbers": np.array(numbers, dtype=np.float64)})
         return f"{super().name}/{own}"
 
     def engine(self, asked: str) -> str:
         return asked if asked in self.engines else "reference"
 
+    def range(self, quantity: Quantity) -> tuple[float, float]:
+        # No weight is above 1.
+        low, high = super().range(quantity)
+        power = 1 if isinstance(quantity, (Projection, Mixed)) else 2
+        return low * self.scale**power, high * self.scale**power
+
+    def rounding(self, quantity: Quantity) -> float:
+        return super().rounding(quantity) * self.scale**2
+
     def _measure(
         self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        # No weight is above 1, so that the ranges of the estimators themselves hold.
         return super()._measure(self.engine(engine), [*map(self._by_tokens, quantities)], block)
 
     @cached_property
@@ -79,9 +94,10 @@ class TokenMeanCell(GradientCell):
 
     def _weighted(self, estimator: Estimator) -> Estimator:
         def advantages(rewards: Array, draws: Draws) -> Array:
-            weights = token_weights(self._masks[draws.arms], self.how)[..., 0]
             # Engines take means over outputs.
             outputs = self.batch_size * self.group_size
-            return np.asarray(weights * outputs * estimator.advantages(self.problem, draws))
+            weights = outputs * token_weights(self._masks[draws.arms], self.how)[..., 0]
+            own = estimator.advantages(self.problem, draws)
+            return np.asarray((self.scale * weights - self.less_plain) * own)
 
         return Estimator(estimator.label, function=advantages)

@@ -1,0 +1,209 @@
+"""Beyond the paper: outputs of unequal length. A loss that divides by an output's own length, or by the
+tokens of the whole minibatch, has another mean than a multiple of the gradient, and what it is is exact.
+
+Checked on token problems with an end token and on flowers answered by their species. With 1/|y| in the
+loss: the mean along a direction, with grpo and without a baseline, which here changes the mean; and the
+MSE. With one divisor for all tokens: the bias of the token mean, scaled by E|y|, with one prompt in the
+minibatch and with several, on the same draws as the plain estimate; its leading term; and that of a
+divisor for each group.
+
+Falsified by an enumerated mean that differs by more than rounding, or a simulated one whose interval
+misses.
+
+Cost: some 10⁵ to 10⁶ minibatches, those of the token mean by the reference engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ustat_pg.checks import equal
+from ustat_pg.engines import Estimator, GradientCell, Projection, TokenMeanCell
+from ustat_pg.estimators import token_weights
+from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.moments import LengthMoments
+from ustat_pg.predictions import aggregated_mean, gradient_mse, token_mean_bias, weighted_mse
+from ustat_pg.problems import SoftmaxBandit, WeightedBandit
+
+from .count_advantages import telling
+from .problems import Suite, mse_of
+from .problems.lengths import Worded, worded
+
+STEM = "length_weights"
+
+Array = NDArray[np.float64]
+
+RESCALED = "1/|y| only rescales"
+NO_EFFECT = "a baseline changes no mean"
+SCALED_ERROR = "the error of 1/|y| is the plain one, scaled"
+UNBIASED = "the token mean is unbiased"
+ROOT = "its bias falls as 1/sqrt(B)"
+OWN_GROUP = "a divisor for each group is the same"
+LENGTH_ALONE = "the spread of lengths alone makes the bias"
+RIVALS = (RESCALED, NO_EFFECT, SCALED_ERROR, UNBIASED, ROOT, OWN_GROUP, LENGTH_ALONE)
+
+GRPO = Estimator("grpo")
+G = 2
+"""The group size: where it is small the token mean's bias is largest."""
+
+CONSTANT = 3
+"""A constant length."""
+
+MOST = 100_000
+"""Minibatches that are enumerated in a moment."""
+
+
+def claim(suite: Suite) -> Claim:
+    """The means of each way, and the error with 1/|y|."""
+    checks: list[Check] = []
+    for entry in worded(suite):
+        checks += per_output(entry)
+        checks += token_means(entry)
+    return Claim(STEM, RIVALS, tuple(checks))
+
+
+def multiple(mean: Array, gradient: Array) -> float:
+    """The multiple of the gradient that is nearest to a mean."""
+    return float(mean @ gradient) / float(gradient @ gradient)
+
+
+def weighted(entry: Worded, how: str) -> WeightedBandit:
+    """The problem with each output's score weighted as a trainer's loss weights its tokens."""
+    lengths = np.array(entry.lengths)
+    mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
+    # The mean over these outputs is not one over drawn ones.
+    weights = len(mask) * token_weights(mask, how)[:, 0]
+    return WeightedBandit.of(entry.problem, np.tile(weights, (entry.problem.contexts, 1)))
+
+
+def per_output(entry: Worded) -> Iterator[Check]:
+    """A weight of each output alone."""
+    problem = weighted(entry, "sequence-mean")
+    moments = entry.problem.length_moments(entry.lengths)
+    gradient = problem.gradient()
+    means = {
+        name: aggregated_mean(moments, "sequence-mean", name, G) for name in ("grpo", "vanilla")
+    }
+    rescaled = {name: multiple(mean, gradient) * gradient for name, mean in means.items()}
+    number, unit = telling(
+        problem,
+        np.stack([means["grpo"] - means["vanilla"], means["grpo"] - rescaled["grpo"]]),
+    )
+    cell = GradientCell(problem, G)
+
+    def drawn(cell: GradientCell, name: str) -> Linear:
+        """The mean along the direction: that of the error, and the gradient's."""
+        return Linear(cell, ((Projection(Estimator(name), number), 1.0),), float(gradient @ unit))
+
+    rivals = {
+        "grpo": {RESCALED: rescaled["grpo"], NO_EFFECT: means["vanilla"]},
+        "vanilla": {NO_EFFECT: means["grpo"]},
+    }
+    for name, mean in means.items():
+        wrong = {rival: float(value @ unit) for rival, value in rivals[name].items()}
+        # Without a baseline it may be near 0.
+        says = equal(float(mean @ unit), wrong, scale=float(np.linalg.norm(mean)))
+        yield entry.check(f"1/|y|: mean of {name}", drawn(cell, name), says)
+    error = weighted_mse(problem.weighted_moments(), "grpo", G).mse
+    factor = multiple(means["grpo"], gradient)
+    plain = gradient_mse(entry.problem.moments(), "grpo", G).mse
+    scaled = factor**2 * plain + (1 - factor) ** 2 * float(gradient @ gradient)
+    yield entry.check(
+        "1/|y|: error of grpo",
+        mean_of(cell, mse_of("grpo")),
+        equal(error, {SCALED_ERROR: scaled}, scale=error),
+    )
+    constant = weighted(entry, f"constant:{CONSTANT}")
+    mean = aggregated_mean(moments, "sequence-sum", "grpo", G) / CONSTANT
+    number, unit = telling(constant, mean[None])
+    yield entry.check(
+        f"1/{CONSTANT}: mean of grpo",
+        drawn(GradientCell(constant, G), "grpo"),
+        equal(float(mean @ unit)),
+    )
+
+
+def mean_length(moments: LengthMoments) -> float:
+    """E|y|, over prompts and outputs."""
+    return float(moments.context_probs @ moments.probs @ moments.lengths)
+
+
+def scaled_bias(moments: LengthMoments, batch_size: int, how: str = "token-mean") -> Array:
+    """E|y| E ĝ - g: the bias of a scaled token mean."""
+    mean = aggregated_mean(moments, how, "grpo", G, batch_size)
+    plain = aggregated_mean(moments, "sequence-sum", "grpo", G)
+    return np.asarray(mean_length(moments) * mean - plain)
+
+
+def several(problem: SoftmaxBandit) -> int:
+    """Prompts in a minibatch that is still enumerated."""
+    counts = problem.outcomes.counts
+    groups = int((counts * (counts + 1) // 2).sum())
+    return max(2, int(np.log(MOST) / np.log(groups)))
+
+
+def token_means(entry: Worded) -> Iterator[Check]:
+    """One divisor for all tokens, or for those of each group."""
+    problem, moments = entry.problem, entry.problem.length_moments(entry.lengths)
+    batch, length = several(problem), mean_length(moments)
+    one, more = (scaled_bias(moments, size) for size in (1, batch))
+    leading = length * token_mean_bias(moments, G, batch)
+    root, spread = one / np.sqrt(batch), spread_alone(moments, batch)
+    number, unit = telling(problem, np.stack([more, more - root, more - one, more - spread]))
+
+    def drawn(size: int, how: str) -> Linear:
+        cell = TokenMeanCell(
+            problem, G, size, lengths=entry.lengths, how=how, scale=length, less_plain=True
+        )
+        # Errors are about the gradient, which a difference is not near.
+        return Linear(cell, ((Projection(GRPO, number), 1.0),), float(problem.gradient() @ unit))
+
+    def along(vector: Array) -> float:
+        return float(vector @ unit)
+
+    yield entry.check(
+        "token mean: bias with one prompt",
+        drawn(1, "token-mean"),
+        equal(along(one), {UNBIASED: 0.0}),
+    )
+    if entry.origin == "real":
+        # Names of flowers differ little in length: biases as small as theirs take many draws.
+        return
+    wrong = {UNBIASED: 0.0, ROOT: along(root), OWN_GROUP: along(one)}
+    yield entry.check(
+        f"token mean: bias with {batch} prompts",
+        drawn(batch, "token-mean"),
+        equal(along(more), wrong),
+    )
+    yield entry.check(
+        f"token mean: leading bias with {batch} prompts",
+        drawn(batch, "token-mean"),
+        equal(
+            along(leading),
+            {UNBIASED: 0.0, LENGTH_ALONE: along(spread)},
+            digits=abs(along(leading - more)),
+        ),
+    )
+    yield entry.check(
+        f"a divisor for each group: bias with {batch} prompts",
+        drawn(batch, "prompt-mean"),
+        equal(along(scaled_bias(moments, batch, "prompt-mean")), {OWN_GROUP: along(more)}),
+    )
+
+
+def spread_alone(moments: LengthMoments, batch_size: int) -> Array:
+    """The leading bias without the covariance of sum and tokens."""
+    own = moments.probs @ moments.lengths
+    rho, mean = moments.context_probs, mean_length(moments)
+    inside = moments.probs @ moments.lengths**2 - own**2
+    variance = float(rho @ own**2 - mean**2 + rho @ inside / G)
+    plain = aggregated_mean(moments, "sequence-sum", "grpo", G)
+    return np.asarray(plain * variance / mean**2 / batch_size)
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """To come."""
+    return iter(())

@@ -1,0 +1,84 @@
+"""Problems whose outputs have unequal lengths, and the lengths: token problems with an end token, and
+flowers that are answered by the names of their species.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ustat_pg.policies import OutputSpace, PrefixSoftmax, SoftmaxPolicy
+from ustat_pg.predictions import aggregated_mean, token_mean_bias
+from ustat_pg.problems import SoftmaxBandit, TokenBandit, TokenProblem
+
+from .bandits import Bandits
+from .entry import Entry
+from .tokens import Drawn, until
+
+SPECIES = ("setosa", "versicolor", "virginica")
+"""The classes of the iris data, in order; an answer is spelt, letter by letter."""
+
+
+@dataclass(frozen=True)
+class Worded(Entry[SoftmaxBandit]):
+    """A problem with the tokens of its outputs.
+
+    Arguments:
+        name, origin, problem: those of the entry.
+        lengths: tokens of each output.
+    """
+
+    lengths: tuple[int, ...]
+
+
+def counting(longest: int, rates: tuple[float, ...] = (0.35, 0.65)) -> TokenProblem:
+    """Outputs of one word, to be said as often as the prompt has it: no length is like another."""
+    space = OutputSpace(1, longest, end=True)
+    prompts = tuple((0,) * (1 + 2 * n) for n in range(len(rates)))
+    return TokenProblem(
+        space, prompts, lambda x, y: float(len(x) == len(y)), np.array(rates), "counting"
+    )
+
+
+def _told(bandit: TokenBandit) -> bool:
+    """Whether 1/|y| turns the mean and the token mean is off by enough to be seen."""
+    moments = bandit.length_moments()
+    own, plain = (
+        aggregated_mean(moments, how, "grpo", 2) for how in ("sequence-mean", "sequence-sum")
+    )
+    square = float(plain @ plain)
+    cosine = float(own @ plain) / (square * float(own @ own)) ** 0.5
+    length = float(moments.context_probs @ moments.probs @ moments.lengths)
+    off = length * float(np.linalg.norm(token_mean_bias(moments, 2))) / square**0.5
+    return cosine < 0.9 and off > 0.15 and bandit.moments().value.min() > 0.1
+
+
+def _entry(name: str, origin: str, problem: TokenProblem, policy: SoftmaxPolicy) -> Worded:
+    lengths = tuple(problem.space.lengths.tolist())
+    return Worded(name, origin, problem.at(policy), lengths)
+
+
+def worded(suite: Bandits) -> list[Worded]:
+    """The problems of a suite."""
+    entries = []
+    # Policies under which lengths and rewards go together.
+    for longest, seed in ((4, 54), (3, 24))[: 1 if suite.size == "smoke" else 2]:
+        task = counting(longest)
+        own = PrefixSoftmax.random(task.space, 2, seed=seed)
+        entries.append(_entry(f"counting to {longest}", "made-up", task, own))
+    for number in range(suite.generated):
+        rng = np.random.default_rng([suite.seed, number, 9])
+        rates = tuple(rng.dirichlet([8.0, 8.0]).tolist())
+
+        def draw(rng: np.random.Generator = rng, rates: tuple[float, ...] = rates) -> Drawn:
+            problem = counting(int(rng.integers(3, 6)), rates)
+            return problem, PrefixSoftmax.random(problem.space, 2, seed=int(rng.integers(2**31)))
+
+        problem, policy = until(draw, _told)
+        entries.append(_entry(f"counting#{suite.seed}.{number}", "generated", problem, policy))
+    lengths = tuple(map(len, SPECIES))
+    flowers = suite.iris.problem
+    rows = np.argsort(flowers.policy.probs.max(axis=1), kind="stable")[:2]
+    unsure = flowers.restrict(rows.tolist(), True)
+    return [*entries, Worded("iris by name", "real", unsure, lengths)]
