@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell, Projection, TokenMeanCell
+from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.estimators import token_weights
-from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment import Check, Claim, Linear, mean_of
 from ustat_pg.moments import LengthMoments
 from ustat_pg.predictions import aggregated_mean, gradient_mse, token_mean_bias, weighted_mse
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
@@ -138,6 +139,18 @@ def scaled_bias(moments: LengthMoments, batch_size: int, how: str = "token-mean"
     return np.asarray(mean_length(moments) * mean - plain)
 
 
+def measured_bias(entry: Worded, number: int, batch_size: int, how: str = "token-mean") -> Linear:
+    """The same along the direction of that number, against the plain estimate on the same draws."""
+    problem = entry.problem
+    length = mean_length(problem.length_moments(entry.lengths))
+    cell = TokenMeanCell(
+        problem, G, batch_size, lengths=entry.lengths, how=how, scale=length, less_plain=True
+    )
+    # Errors are about the gradient, which a difference is not near.
+    target = float(problem.gradient() @ direction(problem, number))
+    return Linear(cell, ((Projection(GRPO, number), 1.0),), target)
+
+
 def several(problem: SoftmaxBandit) -> int:
     """Prompts in a minibatch that is still enumerated."""
     counts = problem.outcomes.counts
@@ -154,19 +167,12 @@ def token_means(entry: Worded) -> Iterator[Check]:
     root, spread = one / np.sqrt(batch), spread_alone(moments, batch)
     number, unit = telling(problem, np.stack([more, more - root, more - one, more - spread]))
 
-    def drawn(size: int, how: str) -> Linear:
-        cell = TokenMeanCell(
-            problem, G, size, lengths=entry.lengths, how=how, scale=length, less_plain=True
-        )
-        # Errors are about the gradient, which a difference is not near.
-        return Linear(cell, ((Projection(GRPO, number), 1.0),), float(problem.gradient() @ unit))
-
     def along(vector: Array) -> float:
         return float(vector @ unit)
 
     yield entry.check(
         "token mean: bias with one prompt",
-        drawn(1, "token-mean"),
+        measured_bias(entry, number, 1),
         equal(along(one), {UNBIASED: 0.0}),
     )
     if entry.origin == "real":
@@ -175,12 +181,12 @@ def token_means(entry: Worded) -> Iterator[Check]:
     wrong = {UNBIASED: 0.0, ROOT: along(root), OWN_GROUP: along(one)}
     yield entry.check(
         f"token mean: bias with {batch} prompts",
-        drawn(batch, "token-mean"),
+        measured_bias(entry, number, batch),
         equal(along(more), wrong),
     )
     yield entry.check(
         f"token mean: leading bias with {batch} prompts",
-        drawn(batch, "token-mean"),
+        measured_bias(entry, number, batch),
         equal(
             along(leading),
             {UNBIASED: 0.0, LENGTH_ALONE: along(spread)},
@@ -189,7 +195,7 @@ def token_means(entry: Worded) -> Iterator[Check]:
     )
     yield entry.check(
         f"a divisor for each group: bias with {batch} prompts",
-        drawn(batch, "prompt-mean"),
+        measured_bias(entry, number, batch, "prompt-mean"),
         equal(along(scaled_bias(moments, batch, "prompt-mean")), {OWN_GROUP: along(more)}),
     )
 
@@ -202,8 +208,3 @@ def spread_alone(moments: LengthMoments, batch_size: int) -> Array:
     variance = float(rho @ own**2 - mean**2 + rho @ inside / G)
     plain = aggregated_mean(moments, "sequence-sum", "grpo", G)
     return np.asarray(plain * variance / mean**2 / batch_size)
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """To come."""
-    return iter(())
