@@ -21,6 +21,7 @@ from ustat_pg.predictions.group_size import MseConstants
 
 from ..group_size import HALVED, PAPER, STEM, gradient_errors
 from ..problems import Suite
+from . import optimizers
 from .learners import BUDGET, GRIDS, GRPO, PATH, SMALL, Learner, large, learners
 
 LARGEST = "B = 1 is as good as any"
@@ -90,6 +91,8 @@ def curves(suite: Suite) -> Iterator[Point]:
         for size in np.geomspace(2, grid.group_sizes[-1], 40).tolist():
             at = {"panel": "predicted", "problem": learner.name, "group_size": size}
             yield Point(figure, name, at, _curve(constants, size) / least)
+    if suite.on == "transformer":
+        yield from optimizers.curves(suite)
 
 
 def _curve(known: MseConstants, group_size: float) -> float:

@@ -26,7 +26,7 @@ TUNING_SEED = 777
 """The seed of the runs that choose the rates, which no figure has."""
 
 GRIDS = {
-    "sgd": (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2),
+    "sgd": (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
     "adam": (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
     "muon": (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
 }
@@ -39,7 +39,11 @@ SMALL = 4
 CELLS = (*((name, SMALL) for name in SERIES), *(("grpo", g) for g in GROUP_SIZES if g != SMALL))
 """Estimators and group sizes."""
 
-RATES: dict[str, tuple[float, ...]] = {}
+RATES = {
+    "sgd": (0.8, 0.4, 0.1, 0.8, 0.1, 0.4, 0.2, 0.2),
+    "adam": (0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.005),
+    "muon": (0.02, 0.02, 0.02, 0.02, 0.02, 0.02, 0.01, 0.01),
+}
 """The rates that did best, in the order of CELLS."""
 
 
@@ -83,11 +87,10 @@ class Race:
         return found
 
 
-def races(suite: Suite) -> Iterator[tuple[Race, float | None]]:
+def races(suite: Suite) -> Iterator[tuple[Race, float]]:
     """All of them, with their rates."""
     learner = large(suite)
-    for optimizer in GRIDS:
-        rates = RATES.get(optimizer, (None,) * len(CELLS))
+    for optimizer, rates in RATES.items():
         for (baseline, group_size), rate in zip(CELLS, rates, strict=True):
             yield Race(learner, optimizer, baseline, group_size), rate
 
@@ -95,7 +98,6 @@ def races(suite: Suite) -> Iterator[tuple[Race, float | None]]:
 def curves(suite: Suite) -> Iterator[Point]:
     """The return of each at its rate."""
     for race, rate in races(suite):
-        assert rate is not None
         at = {"panel": race.optimizer, "group_size": race.group_size, "rate": rate}
         yield Point("transformer_optimizers", race.baseline, at, None, race.value(rate))
 

@@ -22,7 +22,7 @@ from ustat_pg.experiment.options import BUDGETS
 pytestmark = pytest.mark.slow
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
-KEEP = {"bandits": ("several", "features", "skewed", "uneven", "rare")}
+KEEP = {"bandits": ("several", "features", "skewed", "uneven", "rare", "counting to 4")}
 """The made-up problems that checks are kept of, where there are more."""
 
 GRADIENTS = ("mse", "minibatch")
@@ -79,7 +79,11 @@ def quick_blocks(on, monkeypatch):
     ("on", "engine", "stems"),
     [
         ("bandits", "reference", GRADIENTS),
-        ("bandits", "cpu", (*GRADIENTS, "count_advantages", "best_baseline", "normalised")),
+        (
+            "bandits",
+            "cpu",
+            (*GRADIENTS, "count_advantages", "best_baseline", "normalised", "length_weights"),
+        ),
         ("tokens", "reference", GRADIENTS),
         pytest.param("transformer", "reference", GRADIENTS, marks=needs_torch),
     ],

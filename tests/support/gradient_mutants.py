@@ -8,10 +8,12 @@ import pytest
 
 import simulations.best_baseline
 import simulations.count_advantages
+import simulations.length_weights
 import simulations.minibatch
 import simulations.mse
 import simulations.normalised
 import ustat_pg.engines.gradients.cpu
+import ustat_pg.engines.gradients.tokens
 import ustat_pg.estimators
 import ustat_pg.predictions.mse
 import ustat_pg.problems.softmax_bandit
@@ -43,6 +45,14 @@ PLACES = {
         (simulations.normalised, "normalised_distance"),
         (simulations.normalised, "normalised_limit"),
         (simulations.normalised, "normalised_limit_of"),
+    ],
+    "ustat_pg/predictions/lengths.py": [
+        (simulations.length_weights, "aggregated_mean"),
+        (simulations.length_weights, "token_mean_bias"),
+    ],
+    "ustat_pg/estimators/aggregation.py": [
+        (simulations.length_weights, "token_weights"),
+        (ustat_pg.engines.gradients.tokens, "token_weights"),
     ],
 }
 """Where each file's names are used."""
@@ -79,9 +89,10 @@ LANES = "ustat_pg/engines/gradients/lanes.py"
 GRPO = "    return rewards - others\n"
 
 
-ESTIMATORS, PREDICTIONS, BODIES, MOMENTS, SHAPED, TABLES, NORMALISED = PLACES
+ESTIMATORS, PREDICTIONS, BODIES, MOMENTS, SHAPED, TABLES, NORMALISED, LENGTHS, TOKENS = PLACES
 COUNTS = ("count_advantages",)
 BEST = ("best_baseline",)
+LENGTH = ("length_weights",)
 
 MUTANTS = [
     Mutant("1/G for 1/(G-1)", ESTIMATORS, "keepdims=True) - rewards) / (size - 1)",
@@ -147,6 +158,18 @@ MUTANTS = [
     Mutant("counts, compiled: one success too few", BODIES,
            "return int(whole + group * asked.centre[x] + 0.5)",
            "return int(whole + group * asked.centre[x] - 0.5)", "cpu", COUNTS),
+    # Outputs of unequal length.
+    Mutant("lengths: the baseline is free", LENGTHS,
+           "weights @ moments.products - least", "weights @ moments.products - 0 * least",
+           "cpu", LENGTH),
+    Mutant("lengths: the other output has no tokens", LENGTHS,
+           "reward * chance ** max(group - 2, 0)",
+           "value * chance ** max(group - 2, 0)", "cpu", LENGTH),
+    Mutant("lengths: no covariance of sum and tokens", LENGTHS,
+           "variance * gradient / mean - covariance", "variance * gradient / mean", "cpu", LENGTH),
+    Mutant("lengths: a divisor for each group", TOKENS,
+           '"token-mean": ((_PROMPTS, _GROUP), ())', '"token-mean": ((_GROUP,), (_PROMPTS,))',
+           "cpu", LENGTH),
     # The limits of Lemma 11.
     Mutant("normalised: the deviation's noise is added, as if it were uncorrelated", NORMALISED,
            "naive - 0.75 *", "naive + 0.25 *", "cpu", ("normalised",)),
@@ -180,6 +203,8 @@ ENDINGS = (
     ": std with dynamic sampling",
     ": noise-to-signal of std",
     ": distance",
+    "/|y|: mean of grpo",
+    "bias with 3 prompts",
     ": error about g/σ",
     ": best table least",
     ": shrinkage least",

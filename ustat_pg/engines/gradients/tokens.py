@@ -37,7 +37,7 @@ class TokenMeanCell(GradientCell):
     >>> from ustat_pg.problems import random_problem
     >>> from ustat_pg.engines import SquaredError
     >>> cell = TokenMeanCell(random_problem(0), 2, lengths=(1, 2, 4))
-    >>> cell.measure("cpu", [SquaredError(Estimator("grpo"))], replications=10).n
+    >>> cell.measure("reference", [SquaredError(Estimator("grpo"))], replications=10).n
     10
     """
 
@@ -77,7 +77,7 @@ class TokenMeanCell(GradientCell):
     def _measure(
         self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        return super()._measure(self.engine(engine), [*map(self._by_tokens, quantities)], block)
+        return super()._measure(engine, [*map(self._by_tokens, quantities)], block)
 
     @cached_property
     def _masks(self) -> Array:

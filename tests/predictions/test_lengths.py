@@ -1,0 +1,211 @@
+"""Outputs of unequal length: means in exact fractions, the curl by differences, orders, refusals."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from ustat_pg.engines import Distance, Estimator, Mixed, Projection, SquaredError, TokenMeanCell
+from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.policies import OutputSpace, PrefixSoftmax
+from ustat_pg.predictions import aggregated_mean, length_curl, token_mean_bias
+from ustat_pg.problems import SoftmaxBandit, TokenProblem, random_problem
+from ustat_pg.validation import InputError, changed
+
+RHO = (Fraction(1, 4), Fraction(3, 4))
+PROBS = ((Fraction(1, 2), Fraction(3, 8), Fraction(1, 8)), (Fraction(1, 8), *[Fraction(7, 16)] * 2))
+REWARDS = ((Fraction(1), Fraction(0), Fraction(1, 2)), (Fraction(0), Fraction(1), Fraction(-1)))
+LENGTHS = (1, 2, 5)
+
+
+def scores(x, k):
+    """e_k - π of the prompt's own logits."""
+    row = [Fraction(0)] * 6
+    for j in range(3):
+        row[3 * x + j] = (j == k) - PROBS[x][j]
+    return row
+
+
+def advantages(baseline, x, group):
+    z = [REWARDS[x][k] for k in group]
+    total, size = sum(z), len(z)
+    value = sum(p * r for p, r in zip(PROBS[x], REWARDS[x], strict=True))
+    return [
+        each
+        - {
+            "vanilla": lambda each=each: 0,
+            "oracle": lambda each=each: value,
+            "group-mean": lambda each=each: total / size,
+            "grpo": lambda each=each: (total - each) / (size - 1),
+        }[baseline]()
+        for each in z
+    ]
+
+
+def divided(how, own, groups):
+    """1 over what divides an output, for outputs of ``own`` tokens in its group."""
+    outputs = sum(map(len, groups))
+    tokens = {
+        "sequence-sum": outputs,
+        "sequence-mean": outputs * own[1],
+        "prompt-mean": len(groups) * sum(LENGTHS[k] for k in own[0]),
+        "token-mean": sum(LENGTHS[k] for group in groups for k in group),
+    }
+    return Fraction(1, tokens[how])
+
+
+def brute(how, baseline, group_size, batch_size):
+    """E ĝ over every choice of prompts and every minibatch."""
+    mean = [Fraction(0)] * 6
+    for prompts in product(range(2), repeat=batch_size):
+        for groups in product(product(range(3), repeat=group_size), repeat=batch_size):
+            chance = Fraction(1)
+            for x, group in zip(prompts, groups, strict=True):
+                chance *= RHO[x]
+                for k in group:
+                    chance *= PROBS[x][k]
+            for x, group in zip(prompts, groups, strict=True):
+                for k, a in zip(group, advantages(baseline, x, group), strict=True):
+                    share = chance * a * divided(how, (group, LENGTHS[k]), groups)
+                    mean = [m + share * s for m, s in zip(mean, scores(x, k), strict=True)]
+    return np.array([float(m) for m in mean])
+
+
+def bandit():
+    """The same for the library."""
+    logits = np.log(np.array(PROBS, dtype=float))
+    rewards = np.array(REWARDS, dtype=float)[..., None]
+    return SoftmaxBandit.tabular(np.array(RHO, dtype=float), logits, rewards, np.ones_like(rewards))
+
+
+@pytest.mark.parametrize("how", ["sequence-sum", "sequence-mean", "prompt-mean", "token-mean"])
+@pytest.mark.parametrize("baseline", ["vanilla", "grpo", "group-mean", "oracle"])
+def test_means_are_those_of_every_minibatch(how, baseline):
+    moments = bandit().length_moments(LENGTHS)
+    sizes = [(2, 1), (3, 1), (2, 2)] + [(1, 1), (1, 3)] * (baseline in ("vanilla", "oracle"))
+    for group, batch in sizes:
+        found = aggregated_mean(moments, how, baseline, group, batch)
+        assert found == pytest.approx(brute(how, baseline, group, batch), abs=1e-14)
+
+
+def test_large_minibatches_are_integrated_beyond_the_degree_that_is_exact(monkeypatch):
+    """Degree 7,680: as good by half the nodes."""
+    moments = bandit().length_moments((1, 2, 30))
+    own = aggregated_mean(moments, "token-mean", "grpo", 16, 16)
+    monkeypatch.setattr("ustat_pg.predictions.lengths._NODES", 256)
+    assert own == pytest.approx(aggregated_mean(moments, "token-mean", "grpo", 16, 16), rel=1e-9)
+
+
+def test_the_leading_bias_is_what_is_left_in_the_limit():
+    moments = bandit().length_moments(LENGTHS)
+    plain = aggregated_mean(moments, "sequence-sum", "grpo", 3)
+    length = float(moments.context_probs @ moments.probs @ moments.lengths)
+    off = []
+    for batch in (8, 16, 32):
+        bias = aggregated_mean(moments, "token-mean", "grpo", 3, batch) - plain / length
+        leading = token_mean_bias(moments, 3, batch)
+        off.append(np.linalg.norm(bias - leading) / np.linalg.norm(leading))
+    # The rest is of the next order.
+    assert off[0] / off[1] == pytest.approx(2, rel=0.1)
+    assert off[1] / off[2] == pytest.approx(2, rel=0.1)
+    assert off[2] < 0.05
+
+
+@pytest.mark.parametrize("how", ["sequence-sum", "sequence-mean", "token-mean"])
+def test_the_curl_is_that_of_differences(how):
+    own = bandit()
+
+    def field(theta):
+        moments = own.with_theta(theta).length_moments(LENGTHS)
+        if how == "token-mean":
+            length = float(moments.context_probs @ moments.probs @ moments.lengths)
+            return aggregated_mean(moments, "sequence-sum", "grpo", 2) / length
+        return aggregated_mean(moments, how, "grpo", 2)
+
+    theta, step = own.policy.theta, 1e-5
+    jacobian = np.stack(
+        [(field(theta + step * u) - field(theta - step * u)) / (2 * step) for u in np.eye(6)], 1
+    )
+    found = length_curl(own.length_moments(LENGTHS), how)
+    assert found == pytest.approx(jacobian - jacobian.T, abs=1e-10)
+    assert (np.abs(found).max() > 1e-3) == (how != "sequence-sum")
+
+
+def test_lengths_of_a_token_policy_are_its_own_end_token_included():
+    space = OutputSpace(2, 2, end=True)
+    task = TokenProblem(space, [(0,), (1,)], lambda x, y: float(len(y) + x[0]))
+    policy = PrefixSoftmax.random(space, 2, seed=4)
+    moments = task.at(policy).length_moments()
+    assert moments.lengths.tolist() == [1, 2]
+    assert moments.probs[:, 0] == pytest.approx(policy.probs[:, 0])
+    assert moments.rewards.sum(axis=1) == pytest.approx((policy.probs * task.rewards).sum(axis=1))
+    assert moments.scores.sum(axis=1) == pytest.approx(0, abs=1e-15)
+
+
+# The cell.
+
+
+def test_engines_agree_and_the_difference_is_on_the_same_draws():
+    problem, grpo = bandit(), Estimator("grpo")
+    plain = TokenMeanCell(problem, 2, 2, lengths=LENGTHS)
+    asked = [Projection(grpo, 0), SquaredError(grpo), Distance(grpo, Estimator("vanilla")), Mixed()]
+    exact = plain.measure("exact", asked)
+    drawn = plain.measure("reference", asked, replications=40_000)
+    error = np.sqrt(drawn.covariance.diagonal() / drawn.n)
+    assert (np.abs(drawn.mean - exact.mean) < 5 * error).all()
+    paired = TokenMeanCell(problem, 2, 2, lengths=LENGTHS, scale=2.5, less_plain=True)
+    u = direction(problem, 0)
+    bias = 2.5 * aggregated_mean(problem.length_moments(LENGTHS), "token-mean", "grpo", 2, 2)
+    found = paired.measure("exact", asked[:1]).mean[0] + problem.gradient() @ u
+    assert found == pytest.approx((bias - problem.gradient()) @ u, abs=1e-14)
+
+
+def test_ranges_hold():
+    grpo = Estimator("grpo")
+    for scale, less in ((1.0, False), (3.0, False), (3.0, True)):
+        cell = TokenMeanCell(bandit(), 2, 2, lengths=LENGTHS, scale=scale, less_plain=less)
+        for quantity in (Projection(grpo, 1), SquaredError(grpo), Mixed()):
+            low, high = cell.range(quantity)
+            for seed in range(20):
+                one = cell.measure("reference", [quantity], seed=seed, replications=1).mean[0]
+                assert low <= one <= high
+
+
+def test_every_change_of_a_cell_has_a_name():
+    own = {"lengths": LENGTHS}
+    changes = [{}, {"lengths": (1, 1, 5)}, {"how": "prompt-mean"}, {"scale": 2.0}]
+    changes += [{"less_plain": True}, {"group_size": 3}]
+    cells = [TokenMeanCell(**({"problem": bandit(), "group_size": 2} | own | c)) for c in changes]
+    assert len({cell.name for cell in cells}) == len(cells)
+
+
+# Refusals.
+
+MOMENTS = bandit().length_moments(LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: aggregated_mean(MOMENTS, "token-sum", "grpo", 2), "'token-sum' is unknown"),
+        (lambda: aggregated_mean(MOMENTS, "token-mean", "std", 2), "baseline 'std' is unknown"),
+        (lambda: aggregated_mean(MOMENTS, "token-mean", "grpo", 1), "group size is 1"),
+        (lambda: aggregated_mean(MOMENTS, "token-mean", "grpo", 2, 0), "batch size is 0"),
+        (lambda: token_mean_bias(MOMENTS, 0), "group size is 0"),
+        (lambda: length_curl(MOMENTS, "prompt-mean"), "'prompt-mean' is unknown"),
+        (lambda: random_problem(0).length_moments(), "have no lengths"),
+        (lambda: bandit().length_moments([1, 2]), "3 whole numbers"),
+        (lambda: bandit().length_moments([1, 2, 2.5]), "3 whole numbers"),
+        (lambda: bandit().length_moments([0, 1, 2]), "at least 1"),
+        (lambda: changed(MOMENTS, probs=np.ones((2, 1))), "contexts and lengths"),
+        (lambda: TokenMeanCell(bandit(), 2, lengths=(1, 2)), "3 whole numbers"),
+        (lambda: TokenMeanCell(bandit(), 2, lengths=LENGTHS, how="sequence-mean"), "is unknown"),
+        (lambda: TokenMeanCell(bandit(), 2, lengths=LENGTHS, scale=0.5), "scale is 0.5"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

@@ -1,0 +1,77 @@
+"""Weights of tokens: by hand, in every array library, and what is refused."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from ustat_pg.catalogue import catalogue
+from ustat_pg.estimators import AGGREGATIONS, token_weights
+from ustat_pg.validation import InputError
+
+# Two prompts with two outputs: of 2 and 1 tokens, and of 3 and none.
+LENGTHS = [[2, 1], [3, 0]]
+MASK = (np.arange(3) < np.array(LENGTHS)[..., None]).astype(float)
+DIVISORS = {
+    "sequence-sum": [[4, 4], [4, 4]],
+    "constant:5": [[20, 20], [20, 20]],
+    "sequence-mean": [[8, 4], [12, 1]],
+    "prompt-mean": [[6, 6], [6, 6]],
+    "token-mean": [[6, 6], [6, 6]],
+    "token-sum": [[1, 1], [1, 1]],
+}
+LIBRARIES = ["numpy", "array_api_strict", *(["torch"] if find_spec("torch") else [])]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("how", DIVISORS)
+def test_weights_are_one_over_what_the_way_says(how, library):
+    xp = pytest.importorskip(library)
+    expected = MASK / np.array(DIVISORS[how])[..., None]
+    found = token_weights(xp.asarray(MASK), how)
+    assert isinstance(found, type(xp.asarray(MASK)))
+    assert np.asarray(found) == pytest.approx(expected, abs=1e-15)
+    # Minibatches side by side are weighted apart.
+    pair = np.stack([MASK, MASK[::-1]])
+    both = np.asarray(token_weights(xp.asarray(pair), how))
+    assert both == pytest.approx(np.stack([expected, expected[::-1]]), abs=1e-15)
+
+
+def test_groups_of_unequal_tokens_tell_prompt_and_token_mean_apart():
+    mask = (np.arange(3) < np.array([[1, 1], [3, 3]])[..., None]).astype(float)
+    assert token_weights(mask, "prompt-mean")[:, 0, 0] == pytest.approx([1 / 4, 1 / 12])
+    assert token_weights(mask, "token-mean")[:, 0, 0] == pytest.approx([1 / 8, 1 / 8])
+
+
+def test_one_prompt_needs_no_axis_and_no_tokens_have_no_weight():
+    for how in DIVISORS:
+        assert np.array_equal(token_weights(MASK[0], how), token_weights(MASK[:1], how)[0])
+        assert (token_weights(np.zeros((2, 2, 3)), how) == 0).all()
+
+
+def test_the_ways_are_those_of_the_catalogue():
+    """A micro-batch is a minibatch of its own."""
+    assert {*AGGREGATIONS, "micro-token-mean"} == set(catalogue().aggregations)
+
+
+@pytest.mark.parametrize(
+    ("mask", "how", "message"),
+    [
+        (MASK, "dapo", "aggregation 'dapo' is unknown: choose one of sequence-sum"),
+        (MASK, 3, "aggregation 3 is unknown"),
+        (MASK, "constant", "constant has a length behind a colon"),
+        (MASK, "token-mean:3", "and the others have none"),
+        (MASK, "constant:0", "its length must be a positive number"),
+        (MASK, "constant:long", "its length must be a positive number"),
+        (MASK / 2, "token-mean", "zeros and ones"),
+        (MASK > 0, "token-mean", "floating-point"),
+        (MASK[0, 0], "token-mean", "last two axes must be outputs and tokens"),
+        (MASK[:, :0], "token-mean", "last two axes"),
+        ([[1.0]], "token-mean", "must be an array"),
+    ],
+)
+def test_what_does_not_fit_is_refused(mask, how, message):
+    with pytest.raises(InputError, match=message):
+        token_weights(mask, how)
