@@ -65,7 +65,7 @@ def aggregated_mean(
     >>> aggregated_mean(moments, "sequence-mean", "grpo", 4)
     array([ 0.09375, -0.09375,  0.0625 , -0.0625 ])
     >>> aggregated_mean(moments, "token-mean", "grpo", 2).round(4)
-    array([ 0.1042, -0.1042,  0.0833, -0.0833])
+    array([ 0.0833, -0.0833,  0.0729, -0.0729])
     """
     one_of("aggregation", how, (*_PER_OUTPUT, "prompt-mean", "token-mean"))
     one_of("baseline", baseline, _BASELINES)

@@ -36,7 +36,7 @@ class TokenMeanCell(GradientCell):
 
     >>> from ustat_pg.problems import random_problem
     >>> from ustat_pg.engines import SquaredError
-    >>> cell = TokenMeanCell(random_problem(0), 2, lengths=(1, 2, 4))
+    >>> cell = TokenMeanCell(random_problem(0), 2, lengths=(1, 2, 4, 4))
     >>> cell.measure("reference", [SquaredError(Estimator("grpo"))], replications=10).n
     10
     """
