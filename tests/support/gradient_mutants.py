@@ -159,8 +159,8 @@ MUTANTS = [
            "return int(whole + group * asked.centre[x] + 0.5)",
            "return int(whole + group * asked.centre[x] - 0.5)", "cpu", COUNTS),
     # Outputs of unequal length.
-    Mutant("lengths: the baseline is free", LENGTHS,
-           "weights @ moments.products - least", "weights @ moments.products - 0 * least",
+    Mutant("lengths: the root of the length", LENGTHS,
+           '"sequence-mean": np.reciprocal', '"sequence-mean": lambda length: length**-0.5',
            "cpu", LENGTH),
     Mutant("lengths: the other output has no tokens", LENGTHS,
            "reward * chance ** max(group - 2, 0)",
