@@ -204,12 +204,12 @@ def token_means(entry: Worded) -> Iterator[Check]:
 def beyond_leading(bias: Callable[[int], float], batch_size: int) -> tuple[float, float]:
     """What is left of a bias after its leading term c/B, and the error of that.
 
-    B times the bias is c + d/B + e/B² + …, from which three sizes take off d and e (Richardson). The
-    leading term itself has no say: a wrong one would allow for itself.
+    B times the bias is c + d/B + e/B² + …, from which three large sizes take off d and e (Richardson).
+    The leading term itself has no say: a wrong one would allow for itself.
     """
-    one, two, four = (size * bias(size * batch_size) for size in (1, 2, 4))
-    limit, coarser = (one - 6 * two + 8 * four) / 3, 2 * four - two
-    return one - limit, abs(limit - coarser)
+    small, middle, large = (size * bias(size * batch_size) for size in (8, 16, 32))
+    limit, coarser = (small - 6 * middle + 8 * large) / 3, 2 * large - middle
+    return bias(batch_size) - limit, abs(limit - coarser)
 
 
 def spread_alone(moments: LengthMoments, batch_size: int) -> Array:
