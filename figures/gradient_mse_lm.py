@@ -29,6 +29,7 @@ NAMES = {
     "oracle": "oracle",
     "minimum-variance": "minimum variance",
     "norm-weighted": "norm-weighted",
+    "best": "best table, of other prompts",
 }
 
 FAINT = {

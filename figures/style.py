@@ -36,8 +36,8 @@ COLUMN, PAGE = 3.4, 7.0
 """Widths in inches: one column, and two."""
 
 GREY = "0.45"
-BLUE, ORANGE, GREEN, RED, PINK, BROWN = (
-    "#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#8c613c",
+BLUE, ORANGE, GREEN, RED, PINK, BROWN, SKY = (
+    "#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#8c613c", "#56b4e9",
 )  # fmt: skip
 """Colours of seaborn's palette "colorblind"; its light brown is replaced by a darker one."""
 
@@ -67,6 +67,7 @@ BASELINES = {
     "minimum-variance": Line(PINK, "^", (1, 1), size=5.5, hollow=True),
     "oracle": Line(GREEN, "D", (4, 1.5), size=2.4),
     "norm-weighted": Line(BROWN, "v", (2, 1), size=3.4),
+    "best": Line(SKY, "P", (6, 1, 1, 1, 1, 1), size=3.4),
 }
 """The look of every baseline, in every figure."""
 

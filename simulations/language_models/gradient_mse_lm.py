@@ -165,7 +165,7 @@ def curves(suite: Suite) -> Iterator[Point]:
     for member in SIZES[suite.size].members:
         pool, cell = study(member, suite), cell_of(suite.size, member)
         group_sizes = [g for g in CURVE_SIZES if g <= pool.pool.rollouts]
-        for row in pool.curves(group_sizes, list(CURVES)).to_dict("records"):
+        for row in pool.curves(group_sizes, [*CURVES, "best"]).to_dict("records"):
             group_size, baseline = int(row["group_size"]), str(row["baseline"])
             sampled = baseline in BASELINES and group_size in cell.group_sizes
             at = {"panel": short(member), "group_size": group_size}

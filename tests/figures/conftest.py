@@ -79,7 +79,7 @@ def network_points() -> pd.DataFrame:
 @pytest.fixture(scope="session")
 def language_model_points() -> pd.DataFrame:
     """Points of the pictures of language models as a run leaves them."""
-    baselines = ("vanilla", "grpo", "oracle", "minimum-variance", "norm-weighted")
+    baselines = ("vanilla", "grpo", "oracle", "minimum-variance", "norm-weighted", "best")
     rows: list[dict[str, object]] = []
     for place, panel in enumerate(("base", "strong", "in-context", "short")):
         for rank, name in enumerate((*baselines, "length-weighted", "token-weighted")):

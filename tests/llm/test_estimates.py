@@ -13,7 +13,13 @@ from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.llm import estimates
 from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
-from ustat_pg.predictions import gradient_mse, mse_constants, optimal_group_size
+from ustat_pg.predictions import (
+    best_table,
+    count_table,
+    gradient_mse,
+    mse_constants,
+    optimal_group_size,
+)
 from ustat_pg.problems import SoftmaxBandit, modular_sum
 
 LENGTHS, PROXIES = np.array([1.0, 3.0, 2.0]), np.array([0.5, 0.4, 0.9])
@@ -606,3 +612,106 @@ def test_deleting_single_prompts_gives_the_textbook_error_of_a_mean():
     assert found.quantile == pytest.approx(2.093, abs=1e-3)
     low, high = found.interval()
     assert high - low == pytest.approx(2 * found.quantile * found.se)
+
+
+# Leave-one-out tables by counts, from all groups of a pool.
+
+
+def small_pool(folds=None):
+    """Six prompts, the first never and the second always solved, and scores without a mean of 0."""
+    numbers = np.random.default_rng(0)
+    rewards = (numbers.random((6, 7)) < 0.45) * 1.0
+    rewards[0], rewards[1] = 0.0, 1.0
+    scores = numbers.normal(size=(6, 7, 3))
+    return ScoredPool.from_scores(rewards, scores, folds=folds), scores
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("vanilla", 1), ("bayes:1,0.5", 1), ("grpo", 2), ("bayes:1,0.5", 3), ("bayes:1,0.5", 6),
+        ("loo-table:.3,.1,.8,.6", 4), ("grpo", 7),
+    ],
+)  # fmt: skip
+def test_errors_of_tables_are_means_over_every_group_of_the_pool(name, size):
+    pool, scores = small_pool()
+    table, squares = count_table(name, size), []
+    for group in map(list, itertools.combinations(range(7), size)):
+        z = pool.rewards[:, group]
+        won = z.sum(axis=1, keepdims=True).astype(int)
+        advantages = np.where(z == 1, table.successes[won], table.failures[won])
+        estimate = np.einsum("pi,pid->pd", advantages, scores[:, group]) / size
+        squares.append((estimate**2).sum(axis=1))
+    expected = np.mean(squares, axis=0) - estimates.prompt_moments(pool).gradient_sq
+    np.testing.assert_allclose(estimates.table_errors(pool, table), expected, rtol=0, atol=1e-13)
+    if name not in estimates.BASELINES:
+        (mean,) = estimates.curves(pool, [size], [name])["mse"]
+        assert mean == pytest.approx(expected.mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_errors_of_tables_are_unbiased_over_all_ordered_pools(size):
+    features = [[[1.0, 0.2], [-0.5, 1.0], [0.3, -2.0]], [[0.1, 1.0], [2.0, -0.3], [-1.0, 0.4]]]
+    problem, table = (
+        linear(features, [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]),
+        count_table("bayes:1,2", size),
+    )
+    for context in (0, 1):
+        mean = expectation(problem, context, lambda pool: estimates.table_errors(pool, table))
+        true = exact_mse(problem, context, Estimator("bayes:1,2"), size)
+        assert mean == pytest.approx(true, rel=1e-11)
+
+
+def test_the_best_table_is_learned_on_other_folds_than_it_is_judged_on():
+    pool, _ = small_pool(folds=np.array([0, 1, 2, 0, 1, 2]))
+    found = estimates._errors(
+        pool, estimates.prompt_moments(pool), ["best"], [3], None, "split", 1, 0
+    )[0, 0]
+    for fold in range(3):
+        own, others = np.flatnonzero(pool.folds == fold), np.flatnonzero(pool.folds != fold)
+        known = estimates.prompt_moments(pool.select_prompts(others))
+        table = best_table(estimates._as_moments(known, np.ones(4, bool)), 3)
+        judged = estimates.table_errors(pool.select_prompts(own), table)
+        np.testing.assert_allclose(found[own], judged, rtol=0, atol=1e-13)
+    row = estimates.ordering(pool, 3, ["grpo", "best"]).iloc[0]
+    errors = estimates.curves(pool, [3], ["grpo", "best"])["mse"]
+    assert row["difference"] == pytest.approx(errors[0] - errors[1])
+
+
+def test_a_large_pool_learns_nearly_the_best_table():
+    problem = SoftmaxBandit.tabular(
+        [0.5, 0.5], np.log([[0.1, 0.6, 0.3], [0.8, 0.1, 0.1]]),
+        [[[1.0], [0.0], [0.0]]] * 2, np.ones((2, 3, 1)),
+    )  # fmt: skip
+    numbers, contexts = np.random.default_rng(1), np.arange(400) % 2
+    arms = np.stack([numbers.choice(3, size=32, p=problem.policy.probs[x]) for x in contexts])
+    pool = pool_of(problem, contexts, arms)
+    known = estimates._as_moments(estimates.prompt_moments(pool), np.ones(400, bool))
+    learned, best = (best_table(m, 3).spec for m in (known, problem.moments()))
+    least, found, grpo = (
+        gradient_mse(problem.moments(), name, 3).mse for name in (best, learned, "grpo")
+    )
+    assert found - least < 0.02 * (grpo - least)
+
+
+def test_tables_that_a_pool_cannot_judge_are_refused():
+    pool, _ = small_pool()
+    refuses(
+        "group size is 8: groups are drawn from the pool, which has 7",
+        estimates.curves,
+        pool,
+        [8],
+        ["bayes:1,1"],
+    )
+    refuses("the table is biased", estimates.curves, pool, [3], ["std"])
+    refuses("'norm' is unknown: .* such as bayes:1,1, best", estimates.curves, pool, [3], ["norm"])
+    alone, _ = small_pool(folds=np.zeros(6, int))
+    refuses("learned on other folds: this pool has one", estimates.curves, alone, [3], ["best"])
+    graded = ScoredPool.from_scores(pool.rewards / 2, np.ones((6, 7, 2)))
+    refuses(
+        "rewards that are 0 or 1: this pool has others",
+        estimates.curves,
+        graded,
+        [3],
+        ["bayes:1,1"],
+    )

@@ -10,6 +10,8 @@ U-statistic of K_ij = ⟨s_i, s_j⟩ and z, so each is unbiased however few roll
 the whole curve. Two things are not linear: the error at the best constant b*, a ratio of moments
 (``biased`` says so), and that of weighted leave-one-out baselines, a mean over groups that is taken
 over random groups of the pool (an incomplete U-statistic: unbiased, for groups that the pool can fill).
+Baselines that are tables by counts take the mean over all groups of the pool at once: hypergeometric in
+the number of successes, times sums of blocks of K (successes x successes, and so on).
 
 Prompts are compared through folds. With ĝ_x the gradient estimate of all rollouts of prompt x,
 Σ_{x≠y} ⟨ĝ_x, ĝ_y⟩ / (P(P-1)) is unbiased for ‖g‖²; the pairs x = y are taken out by their norms.
@@ -32,16 +34,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
+from scipy.stats import hypergeom
 from scipy.stats import t as student
 
-from ..baselines import ALIASES
-from ..predictions import MseConstants
+from ..baselines import ALIASES, parse
+from ..baselines import BASELINES as RECORDS
+from ..moments import Moments
+from ..predictions import CountTable, MseConstants, best_table, count_table
 from ..validation import InputError, finite_array, integer
 from .scored import ScoredPool, leave_one_out
 
 __all__ = [
     "BASELINES",
     "DESIGNS",
+    "TABLES",
     "WEIGHTED",
     "ConstantsEstimate",
     "PromptMoments",
@@ -53,6 +59,7 @@ __all__ = [
     "prompt_moments",
     "prompt_table",
     "summary",
+    "table_errors",
     "zero_signal",
 ]
 
@@ -63,6 +70,9 @@ WEIGHTED = ("norm-weighted", "length-weighted", "token-weighted")
 """Leave-one-out means with weights ‖s‖², the length, and verl's token proxy."""
 BASELINES = ("vanilla", "grpo", "oracle", "minimum-variance", *WEIGHTED)
 """What :func:`curves` draws, and ``constant`` with its number."""
+TABLES = ("bayes:1,1", "best")
+"""Leave-one-out tables by counts, of which it draws any by name: Bayes, and the best, which is learned on
+the prompts of other folds than it is judged on. Rewards are 0 and 1."""
 DESIGNS = ("prompt", "fixed", "iid")
 """One prompt, the fixed set once each, prompts drawn i.i.d."""
 _PAPER = ("vanilla", "grpo", "oracle")
@@ -317,6 +327,90 @@ def _pair_gradient_sq(pool: ScoredPool, name: str, sources: dict[str, Array]) ->
     return total / (count * (count - 1))
 
 
+def table_errors(pool: ScoredPool, table: CountTable) -> Array:
+    """E‖ĝ‖² - ‖g‖² of an unbiased table by counts at each prompt, from all groups of the pool, (P,).
+
+    With m ~ Hypergeometric(N-1, ·, G-1) of the pool's successes beside one rollout and
+    l ~ Hypergeometric(N-2, ·, G-2) beside two, the mean of G² ‖ĝ‖² over all groups is
+
+        G/N Σᵢ Kᵢᵢ E Aᵢ(m)² + G(G-1)/(N(N-1)) Σ_{i≠j} Kᵢⱼ E Aᵢ(l) Aⱼ(l) :
+
+    a complete U-statistic, unbiased.
+
+    Arguments:
+        pool: of N rollouts, rewards 0 and 1.
+        table: of groups of at most N, a leave-one-out baseline.
+
+    Raises:
+        InputError: other rewards, a group that the pool cannot fill, or a table whose mean is no
+            gradient.
+
+    >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
+    >>> table_errors(pool, count_table("grpo", 2)).round(12).tolist()
+    [0.25]
+    """
+    won, lost = table.successes, table.failures
+    size, count, z = table.group_size, pool.rollouts, pool.rewards
+    if not ((z == 0) | (z == 1)).all():
+        raise InputError("a table by counts takes rewards that are 0 or 1: this pool has others")
+    if size > count:
+        raise InputError(
+            f"group size is {size}: groups are drawn from the pool, which has {count} rollouts a "
+            "prompt; sample more, or take smaller groups"
+        )
+    if not table.unbiased:
+        raise InputError(
+            "the table is biased: only errors of leave-one-out baselines are estimated"
+        )
+
+    def beside(excluded: int, own: int, values: Array) -> Array:
+        """E of values(0), ... of the successes beside some rollouts, ``own`` of them successes, (P,)."""
+        drawn, others = size - excluded, count - excluded
+        left = np.clip(z.sum(axis=1) - own, 0, others)
+        chances = hypergeom.pmf(np.arange(drawn + 1), others, left[:, None], drawn)
+        return np.asarray(chances @ values)
+
+    norms, solved = pool.squared_norms, z.astype(bool)
+    alone = (norms * z).sum(axis=1) * beside(1, 1, won[1:] ** 2)
+    alone += (norms * (1 - z)).sum(axis=1) * beside(1, 0, lost[:-1] ** 2)
+    if size > 1:
+        to_won, to_lost = (np.einsum("pij,pj->pi", pool.gram, each) for each in (z, 1 - z))
+        both = np.where(solved, to_won - norms, 0.0).sum(axis=1)
+        none = np.where(solved, 0.0, to_lost - norms).sum(axis=1)
+        pairs = both * beside(2, 2, won[2:] ** 2) + none * beside(2, 0, lost[:-2] ** 2)
+        pairs += 2 * (z * to_lost).sum(axis=1) * beside(2, 1, won[1:-1] * lost[1:-1])
+        alone += pairs * (size - 1) / (count - 1)
+    return alone / (count * size) - prompt_moments(pool).gradient_sq
+
+
+def _learned_errors(pool: ScoredPool, moments: PromptMoments, group_size: int) -> Array:
+    """Those of the best table, each fold's made of the other folds' prompts, (P,)."""
+    if len(pool.fold_sizes) < 2:
+        raise InputError("the best table is learned on other folds: this pool has one")
+    out = np.empty(pool.size)
+    for fold in range(len(pool.fold_sizes)):
+        judged = pool.folds == fold
+        table = best_table(_as_moments(moments, ~judged), group_size)
+        out[judged] = table_errors(pool.select_prompts(np.flatnonzero(judged).tolist()), table)
+    return out
+
+
+def _as_moments(found: PromptMoments, chosen: NDArray[np.bool_]) -> Moments:
+    """Some prompts' estimates as moments of a problem: shares of successes as pass rates."""
+    value, trace = found.value[chosen], found.fisher_trace[chosen]
+    return Moments(
+        context_probs=np.full(len(value), 1 / len(value)),
+        value=value,
+        reward_variance=value * (1 - value),
+        fisher_trace=trace,
+        norm_advantage=found.norm_reward[chosen] - value * trace,
+        norm_squared_advantage=np.maximum(found.norm_squared_advantage[chosen], 0.0),
+        gradient_sq=np.maximum(found.gradient_sq[chosen], 0.0),
+        mean_gradient_sq=0.0,
+        reward_range=(0.0, 1.0),
+    )
+
+
 @dataclass(frozen=True)
 class _Folded:
     """Means over prompts, and the same without each fold: what a jackknife needs.
@@ -418,9 +512,13 @@ def _names(baselines: Sequence[str], constant: float | None) -> list[str]:
         raise InputError(f"baselines are {baselines!r}: give a list of names")
     names = [ALIASES.get(name, name) for name in baselines]
     for name in names:
-        if name not in (*BASELINES, "constant"):
+        if name in (*BASELINES, "constant"):
+            continue
+        family = RECORDS.get(name.partition(":")[0])
+        if family is None or not family.by_count:
             raise InputError(
-                f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, 'constant'])}"
+                f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, 'constant'])}, "
+                f"or a leave-one-out table such as {', '.join(TABLES)}"
             )
     if not names:
         raise InputError("no baselines are given: at least one is needed")
@@ -454,6 +552,15 @@ def _errors(
     for i, name in enumerate(names):
         if name in drawn:
             out[i] = drawn[name]
+            continue
+        if name not in (*BASELINES, "constant"):
+            learned = bool(parse(name)[0].needs)
+            for place, size in enumerate(sizes):
+                out[i, place] = (
+                    _learned_errors(pool, moments, size)
+                    if learned
+                    else table_errors(pool, count_table(name, size))
+                )
             continue
         if name == "vanilla":
             square = moments.norm_squared_reward
@@ -503,8 +610,8 @@ def curves(
 
     Arguments:
         pool: of N rollouts a prompt.
-        group_sizes: G, at least 1; 2 for grpo; from 2 to N for weighted baselines.
-        baselines: of :data:`BASELINES`, and constant.
+        group_sizes: G, at least 1; 2 for grpo; from 2 to N for weighted baselines; to N for tables.
+        baselines: of :data:`BASELINES`, constant, and leave-one-out tables by name: :data:`TABLES`.
         design: prompt, the mean over prompts of the error given the prompt; fixed, that over P, the
             error of the mean gradient of these P prompts (Figure 4); iid, B prompts drawn anew, so
             that the spread between prompts counts (Proposition 3, minibatch).
