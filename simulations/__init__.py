@@ -56,6 +56,7 @@ ON_NETWORKS = (
     "suboptimality",
     "group_size",
     "normalised",
+    "practical_mse",
     "count_advantages",
 )
 """The results that are asked of tokens and transformers too; the others need an interior optimum."""

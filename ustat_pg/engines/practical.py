@@ -42,8 +42,11 @@ from .gradients.reference import draw
 
 __all__ = ["PracticalCell", "PracticalError", "RatioBias", "Rule", "TargetBias"]
 
-_BLOCK = 16_384
-"""Replications in a block."""
+_BLOCK_NUMBERS = 2**22
+"""Entries of the gradients of a block, about; a block has 1,024 to 16,384 replications."""
+
+_KEPT_NUMBERS = 2**20
+"""Entries of the tables that a cell keeps, about."""
 
 _PATHS = 10_000
 """Outcomes of the steps before that are still enumerated."""
@@ -245,7 +248,13 @@ class PracticalCell(Cell):
 
     @property
     def block(self) -> int:
-        return _BLOCK
+        """The replications in a block: a power of 2."""
+        return int(2 ** np.clip(np.floor(np.log2(_BLOCK_NUMBERS / self.problem.d)), 10, 14))
+
+    @property
+    def reserve(self) -> float:
+        """Half as many again after drawn steps: rare ones matter, which a pilot may lack."""
+        return 1.5 if self.minibatch > 1 else 1.0
 
     def engine(self, asked: str) -> str:
         """The one engine that draws."""
@@ -295,6 +304,23 @@ class PracticalCell(Cell):
         )
 
     def _at(self, theta: Array) -> Any:
+        """What :meth:`_made_at` makes, kept where the steps before lead to few parameters."""
+        key = theta.tobytes()
+        if key not in self._tables:
+            if len(self._tables) * self.problem.arms * self.problem.d > _KEPT_NUMBERS:
+                self._tables.clear()
+            self._tables[key] = self._made_at(theta)
+        return self._tables[key]
+
+    @cached_property
+    def _tables(self) -> dict[bytes, Any]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Functions of tables are made anew in another process.
+        return {key: value for key, value in vars(self).items() if key != "_tables"}
+
+    def _made_at(self, theta: Array) -> Any:
         """The estimates of minibatches under a rule at π_θ, and the target there."""
         outcomes = token_outcomes(self.problem, theta, self.reference)
         inside = np.broadcast_to(outcomes.inside, outcomes.old.shape)
@@ -337,10 +363,10 @@ class PracticalCell(Cell):
         for theta, rows in _alike(thetas):
             own = coefficients.of(rows)
             # Few outcomes differ: each is moved once, to the same bits wherever it stands.
-            _, first, back = np.unique(own.rows, axis=0, return_index=True, return_inverse=True)
+            first, back = _distinct(own.rows)
             estimates, _ = self._at(theta)
             steps = estimates(self.steps_by, own.of(first))
-            moved[rows] = theta + self.learning_rate * steps[back.ravel()]
+            moved[rows] = theta + self.learning_rate * steps[back]
         return moved
 
     def _start(self, count: int) -> Array:
@@ -447,9 +473,18 @@ def _split(draws: Draws, parts: int) -> Iterator[Draws]:
         )
 
 
+def _distinct(rows: Array) -> tuple[Integers, Integers]:
+    """Where each row (n, m) that differs from the others stands first, and which of them each is, (n,)."""
+    # One number a row sorts faster than the row.
+    sums = (rows * np.sqrt(np.arange(2.0, rows.shape[1] + 2))).sum(axis=1)
+    _, first, back = np.unique(sums, return_index=True, return_inverse=True)
+    if (rows[first][back] != rows).any():
+        _, first, back = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, back.ravel()
+
+
 def _alike(thetas: Array) -> Iterator[tuple[Array, Integers]]:
     """Each of some parameters (n, d) that differs from the others, and where it stands."""
-    distinct, back = np.unique(thetas, axis=0, return_inverse=True)
-    order = np.argsort(back.ravel(), kind="stable")
-    ends = np.cumsum(np.bincount(back.ravel()))
-    yield from zip(distinct, np.split(order, ends[:-1]), strict=True)
+    first, back = _distinct(thetas)
+    ends = np.cumsum(np.bincount(back))
+    yield from zip(thetas[first], np.split(np.argsort(back, kind="stable"), ends[:-1]), strict=True)

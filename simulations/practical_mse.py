@@ -1,0 +1,286 @@
+"""Theorem 12: the error of practical GRPO is the variance of its estimate and a squared bias of order η².
+
+Checked on Algorithm 2 at token problems of one, two and three tokens and of unequal lengths, with the
+policy at given distances from the one that drew, and after drawn steps. The squared bias of the token
+ratio is of order η², that of a penalty without ratio of order β² η², with amounts that are closed forms;
+one-token outputs have none but the penalty's. The mean of the sequence ratio is the gradient. The errors
+of the token ratio, the ratio up to a token, GSPO's geometric mean, the sequence ratio and PPO's clipping
+stand side by side.
+
+Falsified by a slope or an amount that enumeration or an interval misses, or by a leading variance that
+is tr Σ/σ².
+
+Cost: some 10⁵ groups of 2 to 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from ustat_pg.checks import equal, positive
+from ustat_pg.engines import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
+from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
+from ustat_pg.predictions import (
+    WeightedPrediction,
+    count_table,
+    leading_ratio_bias,
+    normalised_limit_of,
+    practical_mse,
+)
+from ustat_pg.problems import token_outcomes
+
+from .problems import BanditEntry, Suite
+from .problems.batches import Batch, batches, graded_prompts
+
+STEM = "practical_mse"
+
+LINEAR = "a squared bias of order η"
+QUARTIC = "a squared bias of order η⁴"
+UNBIASED = "token ratios are unbiased at any length"
+UP_TO = "the ratio up to a token is unbiased"
+GEOMETRIC = "GSPO's geometric mean is unbiased"
+ONE_TOKEN = "one-token outputs of an old policy are biased too"
+RATIOLESS = "the penalty needs no ratio"
+FREE = "a penalty's bias that does not depend on β"
+LIMIT = "the mean is ∇V/σ at every G"
+NO_COST = "a sequence ratio costs no noise"
+ONLY_NOISE = "clipping lowers the noise and adds no bias"
+MEAN_STEP = "the drift is the mean step"
+NAIVE = "tr Σ/σ² leads the error"
+BOUND = "tr Σ/σ² bounds the leading variance"
+RIVALS = (
+    *(LINEAR, QUARTIC, UNBIASED, UP_TO, GEOMETRIC, ONE_TOKEN, RATIOLESS, FREE),
+    *(LIMIT, NO_COST, ONLY_NOISE, MEAN_STEP, NAIVE, BOUND),
+)
+
+GROUP = 8
+BETA = 0.2
+CLIP = 0.2
+NEAR = (1 / 64, 1 / 4)
+"""Distances, in standard deviations of the change of log-probability, at which slopes are asked."""
+FAR = NEAR[-1]
+"""The distance at which rules are compared."""
+ROUGHLY = 0.5
+"""The half-width asked of an interval, of the value: half the distance to a rival that says 0."""
+LARGE = 64
+"""The group size that stands for a large one."""
+MEASURED = 4
+DISTANCES = tuple(2.0 ** (number / MEASURED - 4) for number in range(5 * MEASURED + 1))
+"""The distances of the figure, from 1/16 to 2; each doubling is simulated."""
+
+TOKEN, SEQUENCE = Rule("token", kl_ratio="sequence"), Rule("sequence", kl_ratio="sequence")
+"""Without bias of the penalty: it has the sequence ratio."""
+PENALTY = Rule("sequence")
+"""With the penalty's bias alone."""
+SHOWN = {
+    "token": Rule(),
+    "token, clipped": Rule(clip=CLIP),
+    "prefix": Rule("prefix"),
+    "gspo": Rule("gspo"),
+    "sequence": Rule("sequence"),
+}
+"""The rules of the figure, without penalty."""
+
+
+def predicted(batch: Batch, distance: float, rule: Rule, beta: float = 0.0) -> WeightedPrediction:
+    """The closed form at a distance."""
+    return practical_mse(
+        batch.away(distance),
+        "std",
+        GROUP,
+        ratio=rule.ratio,
+        clip=rule.clip,
+        beta=beta,
+        kl_ratio=rule.kl_ratio,
+    )
+
+
+def claim(suite: Suite) -> Claim:
+    """What moves with the policy, on outputs of several tokens; one token, on bandits and real data."""
+    lone = (suite.skewed, *suite.strong(), suite.lopsided[-1])
+    return claim_on(suite, batches("tokens", suite.generated, suite.seed), lone)
+
+
+def claim_on(suite: Suite, several: Iterable[Batch], lone: Iterable[BanditEntry]) -> Claim:
+    """The claim on problems of several tokens, and prompts whose outputs have one."""
+    checks: list[Check] = []
+    for batch in several:
+        checks += slopes(batch)
+        checks += amounts(batch)
+        if batch.most_tokens == 2:
+            checks += drawn(batch)
+    for entry in lone:
+        checks += one_token(entry)
+    for entry in graded_prompts(suite):
+        checks += bound(entry)
+    return Claim(STEM, RIVALS, tuple(checks))
+
+
+def slope(batch: Batch, rule: Rule, beta: float, what: str, rivals: dict[str, float]) -> Check:
+    """The slope of the squared bias in the distance."""
+    values = tuple(predicted(batch, each, rule, beta).squared_bias for each in NEAR)
+    abscissae = tuple(np.log(NEAR).tolist())
+    own = float(np.polyfit(abscissae, np.log(values), 1)[0])
+    weights = count_table("std", GROUP).weight(batch.problem.moments().value)
+    cells = [batch.cell(GROUP, each, beta=BETA, weights=tuple(weights)) for each in NEAR]
+    points = tuple(mean_of(cell, RatioBias(rule)) for cell in cells)
+    return batch.entry.check(
+        f"slope of the {what}",
+        LogSlope(abscissae, points, values),
+        equal(own, rivals, relative_margin=ROUGHLY),
+    )
+
+
+def slopes(batch: Batch) -> Iterator[Check]:
+    """The orders of both biases, in the distance and in β."""
+    orders = {LINEAR: 1.0, QUARTIC: 4.0}
+    yield slope(batch, TOKEN, 0.0, "token ratio's squared bias", orders)
+    yield slope(batch, PENALTY, BETA, "penalty's squared bias", orders)
+    betas = (BETA / 8, BETA)
+    weights = count_table("std", GROUP).weight(batch.problem.moments().value)
+    cells = [batch.cell(GROUP, FAR, beta=each, weights=tuple(weights)) for each in betas]
+    points = tuple(mean_of(cell, RatioBias(PENALTY)) for cell in cells)
+    values = tuple(predicted(batch, FAR, PENALTY, each).squared_bias for each in betas)
+    yield batch.entry.check(
+        "slope of the penalty's squared bias in β",
+        LogSlope(tuple(np.log(betas).tolist()), points, values),
+        equal(
+            float(np.polyfit(np.log(betas), np.log(values), 1)[0]),
+            {FREE: 0.0},
+            relative_margin=ROUGHLY,
+        ),
+    )
+
+
+def amounts(batch: Batch) -> Iterator[Check]:
+    """The squared biases at one distance, and the errors side by side."""
+    moments = batch.problem.moments()
+    weight = float(count_table("std", GROUP).weight(moments.value)[0])
+    cell = batch.cell(GROUP, FAR, beta=BETA, weights=(weight,))
+    for rule, beta, rival in (
+        (TOKEN, 0.0, UNBIASED),
+        (Rule("prefix", kl_ratio="sequence"), 0.0, UP_TO),
+        (Rule("gspo", kl_ratio="sequence"), 0.0, GEOMETRIC),
+        (PENALTY, BETA, RATIOLESS),
+        (Rule(), BETA, UNBIASED),
+    ):
+        value = predicted(batch, FAR, rule, beta).squared_bias
+        with_penalty = " with penalty" if beta else ""
+        yield batch.entry.check(
+            f"squared bias of {rule.ratio}{with_penalty}",
+            mean_of(cell, RatioBias(rule)),
+            equal(value, {rival: 0.0}, relative_margin=ROUGHLY),
+        )
+    sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
+    naive = sigma / float(moments.reward_variance[0]) / GROUP
+    token = predicted(batch, FAR, TOKEN)
+    for rule in (Rule(), Rule("gspo"), SEQUENCE, Rule(clip=CLIP), Rule("sequence", CLIP)):
+        found, wrong = predicted(batch, FAR, rule, BETA), {}
+        if rule.clip is not None:
+            wrong[ONLY_NOISE] = found.variance
+        elif rule == SEQUENCE:
+            wrong[NO_COST] = token.variance
+        else:
+            wrong[NAIVE] = naive + found.squared_bias
+        clipped = "" if rule.clip is None else f" clipped at {rule.clip:g}"
+        yield batch.entry.check(
+            f"error of {rule.ratio}{clipped}",
+            mean_of(cell, PracticalError(rule)),
+            equal(found.mse, wrong),
+        )
+    # In groups of two w = 1, far from 1/σ.
+    apart = float(moments.reward_variance[0] ** -0.5 - 1)
+    there = batch.problem.with_theta(batch.problem.policy.theta + FAR * batch.drift).gradient()
+    limit = apart**2 * float(there @ there)
+    yield batch.entry.check(
+        "G=2: mean of sequence",
+        mean_of(batch.cell(2, FAR, beta=BETA), TargetBias(SEQUENCE)),
+        equal(0.0, {LIMIT: limit}, scale=limit, relative_margin=ROUGHLY),
+    )
+
+
+def drawn(batch: Batch) -> Iterator[Check]:
+    """The mean squared bias after a small step of Algorithm 2 itself."""
+    rate = float(np.linalg.norm(batch.drift) / np.linalg.norm(batch.problem.gradient())) / 256
+    at = token_outcomes(batch.problem, None, batch.reference)
+    steps = practical_mse(at, "std", 2, beta=BETA)
+    wrong = batch.squared_bias(rate * steps.mean, 2, BETA)
+    leading = leading_ratio_bias(at, "std", 2, learning_rate=rate, beta=BETA)
+    # A rate half as large has a quarter of it, but for the next orders.
+    here, half, quarter = (4**k * batch.after_a_step(rate / 2**k, BETA) for k in range(3))
+    cell = PracticalCell(batch.problem, 2, rate, beta=BETA, reference=batch.reference)
+    yield batch.entry.check(
+        "G=2: squared bias after a step",
+        mean_of(cell, RatioBias(Rule())),
+        equal(
+            leading,
+            {MEAN_STEP: wrong},
+            digits=abs(here - half) + 3 * abs(half - quarter),
+            relative_margin=ROUGHLY,
+        ),
+    )
+
+
+def one_token(entry: BanditEntry) -> Iterator[Check]:
+    """No bias of the ratio, and that of the penalty."""
+    batch = Batch(entry, 1)
+    cell = batch.cell(GROUP, FAR, beta=BETA)
+    old = predicted(batch, FAR, Rule("none")).squared_bias
+    yield entry.check(
+        "squared bias of token",
+        mean_of(cell, RatioBias(TOKEN)),
+        equal(0.0, {ONE_TOKEN: old}, scale=old, relative_margin=ROUGHLY),
+    )
+    value = predicted(batch, FAR, Rule(), BETA).squared_bias
+    yield entry.check(
+        "squared bias of the penalty",
+        mean_of(cell, RatioBias(Rule())),
+        equal(value, {RATIOLESS: 0.0}, relative_margin=ROUGHLY),
+    )
+    yield entry.check(
+        "squared bias of the penalty with a token ratio",
+        mean_of(cell, RatioBias(Rule(kl_ratio="token"))),
+        equal(0.0, scale=value, relative_margin=ROUGHLY),
+    )
+
+
+def bound(entry: BanditEntry) -> Iterator[Check]:
+    """A leading variance above tr Σ/σ², where rewards are graded."""
+    problem, outcomes = entry.problem, entry.problem.outcomes
+    moments = problem.moments()
+    square = float(moments.reward_variance[0])
+    naive = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0]) / square
+    scores = problem.policy.scores(0)[outcomes.arms[0]]
+    limit = normalised_limit_of(outcomes.probs[0], outcomes.rewards[0], scores)
+    cell = PracticalCell(problem, LARGE, 0.0, minibatch=1, weights=(square**-0.5,))
+    yield entry.check(
+        f"G={LARGE}: error above tr Σ/σ²",
+        Linear(cell, ((PracticalError(Rule()), LARGE),), -naive),
+        positive(limit - naive, [BOUND], scale=limit),
+    )
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """Squared bias and variance against the distance, rule by rule."""
+    yield from points("tokens")
+
+
+def points(on: str) -> Iterator[Point]:
+    """The same for a kind of network, at outputs of three tokens."""
+    batch = next(each for each in batches(on, 0, 0) if each.most_tokens == 3)
+    weight = float(count_table("std", GROUP).weight(batch.problem.moments().value)[0])
+    for number, distance in enumerate(DISTANCES):
+        cell = batch.cell(GROUP, distance, weights=(weight,))
+        for name, rule in SHOWN.items():
+            found = predicted(batch, distance, rule)
+            bias, error = RatioBias(rule), PracticalError(rule)
+            for panel, value, weights in (
+                ("squared bias", found.squared_bias, ((bias, 1.0),)),
+                ("variance", found.variance, ((error, 1.0), (bias, -1.0))),
+            ):
+                if value > 1e-12:
+                    at = {"panel": panel, "distance": distance}
+                    measured = Linear(cell, weights) if number % MEASURED == 0 else None
+                    yield Point(STEM, name, at, value, measured)

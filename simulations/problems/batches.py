@@ -1,0 +1,161 @@
+"""Problems on which a policy moves away from the one that drew its outputs: what Theorem 12 runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement
+from typing import Any
+
+import numpy as np
+
+from ustat_pg.engines import PracticalCell
+from ustat_pg.moments import TokenOutcomes
+from ustat_pg.policies import SoftmaxPolicy
+from ustat_pg.predictions import practical_mse
+from ustat_pg.problems import SoftmaxBandit, modular_sum, token_outcomes
+
+from .bandits import BanditEntry, Bandits
+from .entry import Entry
+from .tokens import Drawn, initial, until
+
+SEEN = {"token": 0.01, "prefix": 0.002, "gspo": 0.003}
+"""The squared biases, over the variance, from which they are told from none in some thousand groups."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A problem of one prompt or more where a batch begins, with the way that its steps lead.
+
+    Arguments:
+        entry: the problem, at θ_old.
+        most_tokens: the tokens of its longest output.
+    """
+
+    entry: BanditEntry
+    most_tokens: int
+
+    @property
+    def problem(self) -> SoftmaxBandit:
+        """The problem at θ_old."""
+        return self.entry.problem
+
+    def _unit(self, vector: np.ndarray) -> np.ndarray:
+        """The vector v at which E(v·s)² = 1: a step along it moves log-probabilities by about 1."""
+        along = self.problem.policy.inner(vector)
+        square = self.problem.context_probs @ (self.problem.policy.probs * along**2).sum(axis=1)
+        # Few digits: the same parameters on machines whose last bits differ.
+        return np.asarray((vector / np.sqrt(square)).round(6))
+
+    @cached_property
+    def drift(self) -> np.ndarray:
+        """The direction of the gradient; a step of length η along it has a divergence of about η²/2."""
+        return self._unit(self.problem.gradient())
+
+    @cached_property
+    def reference(self) -> SoftmaxPolicy:
+        """Where the policy once was: a step of length 1 in some direction."""
+        vector = np.random.default_rng(20261212).normal(size=self.problem.d)
+        return self.problem.policy.with_theta(self.problem.policy.theta + self._unit(vector))
+
+    def away(self, distance: float) -> TokenOutcomes:
+        """All outputs, with the policy at that distance along the drift."""
+        theta = self.problem.policy.theta + distance * self.drift
+        return token_outcomes(self.problem, theta, self.reference)
+
+    def cell(self, group_size: int, distance: float, **options: Any) -> PracticalCell:
+        """A minibatch at that distance."""
+        asked: dict[str, Any] = {"minibatch": 1, "drift": self.drift, "reference": self.reference}
+        return PracticalCell(self.problem, group_size, distance, **(asked | options))
+
+    def squared_bias(self, step: np.ndarray, group_size: int, beta: float) -> float:
+        """That of Algorithm 2's minibatch after a step."""
+        theta = self.problem.policy.theta + step
+        found = token_outcomes(self.problem, theta, self.reference)
+        return practical_mse(found, "std", group_size, beta=beta).squared_bias
+
+    def after_a_step(self, rate: float, beta: float) -> float:
+        """Its mean over the groups of two, of one prompt, that the step before is made of: in these an
+        advantage is 1, -1 or, where rewards are equal, 0.
+        """
+        at = token_outcomes(self.problem, None, self.reference)
+        pull = beta * np.expm1(at.reference - at.new)[0]
+        penalties = (pull[..., None] * at.scores[0]).sum(axis=1)
+        probs, rewards, scores = at.probs[0], at.rewards[0], at.scores[0].sum(axis=1)
+        total = 0.0
+        for k, j in combinations_with_replacement(range(len(probs)), 2):
+            chance = probs[k] * probs[j] * (1 + (k != j))
+            gradient = (rewards[k] - rewards[j]) * (scores[k] - scores[j])
+            step = rate * (gradient + penalties[k] + penalties[j]) / 2
+            total += chance * self.squared_bias(step, 2, beta)
+        return float(total)
+
+    def shows(self) -> bool:
+        """Whether the bias of each rule can be seen, and the rules told apart."""
+        if not 0.15 < self.problem.moments().value.min() < 0.45:
+            return False
+        away = self.away(0.25)
+        found = {ratio: practical_mse(away, "std", 4, ratio=ratio) for ratio in SEEN}
+        return all(found[r].squared_bias > share * found[r].variance for r, share in SEEN.items())
+
+
+def batches(on: str, count: int, seed: int) -> Iterator[Batch]:
+    """Token problems of several tokens, made-up ones first: of unequal lengths, and of three tokens.
+
+    Arguments:
+        on: tokens or transformer.
+        count: number of generated problems.
+        seed: seed of these.
+    """
+    yield _batch(on, "ends", "made-up", np.random.default_rng(20261201), 2, True)
+    yield _batch(on, "three tokens", "made-up", np.random.default_rng(20261203), 3, False)
+    for number in range(count):
+        rng = np.random.default_rng([seed, number, 7])
+        yield _batch(on, f"ends#{seed}.{number}", "generated", rng, 2, True)
+
+
+def _batch(
+    on: str, name: str, origin: str, rng: np.random.Generator, length: int, end: bool
+) -> Batch:
+    problem = modular_sum(2, length, end=end, prompts=[(1,)])
+
+    def draw() -> Drawn:
+        return problem, initial(on, problem, seed=int(rng.integers(2**31)))
+
+    def batch(bandit: SoftmaxBandit) -> Batch:
+        return Batch(Entry(name, origin, bandit), length)
+
+    # Tables of scores would have no parameters to move.
+    drawn = until(draw, lambda bandit: batch(bandit).shows())
+    return batch(drawn[0].at(drawn[1]))
+
+
+def one_token_prompts(on: str, count: int, seed: int) -> Iterator[BanditEntry]:
+    """Networks whose outputs have one token; arguments as for :func:`batches`."""
+    problem = modular_sum(3, 1, prompts=[(1,)])
+    for number in range(count + 1):
+        name, origin, numbers = "one token", "made-up", [20261208]
+        if number:
+            name, origin = f"one token#{seed}.{number}", "generated"
+            numbers = [seed, number, 8]
+        policy = initial(on, problem, seed=int(np.random.default_rng(numbers).integers(2**31)))
+        yield Entry(name, origin, problem.at(policy))
+
+
+def graded_prompts(suite: Bandits) -> Iterator[BanditEntry]:
+    """Rewards close together and, rarely, one far off: a group knows their deviation badly."""
+    yield _rare("rare", "made-up", 0.01, 0.1)
+    for number in range(suite.generated):
+        rng = np.random.default_rng([suite.seed, number, 9])
+        rate, apart = rng.uniform(0.008, 0.02), rng.uniform(0.05, 0.15)
+        yield _rare(f"rare#{suite.seed}.{number}", "generated", float(rate), float(apart))
+
+
+def _rare(name: str, origin: str, rate: float, apart: float) -> BanditEntry:
+    probs = [(1 - rate) / 2, (1 - rate) / 2, rate]
+    rewards = np.array([0.5 + apart, 0.5 - apart, 0.0])[None, :, None]
+    problem = SoftmaxBandit.linear(
+        [1.0], [[[1.0], [-1.0], [0.0]]], [0.0], rewards, np.ones_like(rewards), np.log([probs])
+    )
+    return Entry(name, origin, problem)
