@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["KINDS", "PICTURES", "draw_group_size", "draw_map", "draw_path"]
+__all__ = ["KINDS", "PICTURES", "draw_group_size", "draw_map", "draw_optimizers", "draw_path"]
 
 KINDS = {"tokens": "prefix policies", "transformer": "transformers"}
 
@@ -189,6 +189,42 @@ def draw_group_size(frame: pd.DataFrame) -> Figure | None:
     return figure
 
 
+OPTIMIZERS = {"sgd": "plain SGD", "adam": "Adam", "muon": "Muon"}
+SHORT = {"vanilla": "none", "oracle": "oracle", "grpo": "grpo", "group-mean": "mean", "std": "std"}
+"""Ticks of baselines, in the order in which they are drawn."""
+
+
+def draw_optimizers(frame: pd.DataFrame) -> Figure | None:
+    """Trained return by baseline, then by group size, a panel for each optimizer; None if nothing was
+    trained.
+    """
+    drawn = frame[frame["estimate"].notna()]
+    if not len(drawn):
+        return None
+    figure, axes = style.panels(len(OPTIMIZERS), 2.7)
+    sizes = sorted(set(drawn.loc[drawn["series"] == "grpo", "group_size"]))
+    small = drawn.loc[drawn["series"] == "vanilla", "group_size"].iloc[0]
+    for letter, axis, (name, title) in zip("abc", axes, OPTIMIZERS.items(), strict=True):
+        own = drawn[drawn["panel"] == name]
+        by_name = own[own["group_size"] == small].set_index("series").loc[list(SHORT)]
+        grpo = own[own["series"] == "grpo"].sort_values("group_size")
+        places = by_name.assign(place=range(len(SHORT)))
+        style.measured(axis, places["place"], places, Line(ORANGE, "s"))
+        along = grpo.assign(place=[len(SHORT) + 1 + n for n in range(len(sizes))])
+        style.measured(axis, along["place"], along, BASELINES["grpo"], joined=True)
+        ticks = [*SHORT.values(), *(f"{size:g}" for size in sizes)]
+        axis.set_xticks([*places["place"], *along["place"]], ticks)
+        axis.tick_params(axis="x", labelrotation=90)
+        axis.axvline(len(SHORT), color=GREY, lw=0.6, zorder=1)
+        axis.set(ylim=(0, 1.1 * _top(drawn)), xlabel="")
+        axis.set_title(style.mark(letter) + title, loc="left")
+    axes[0].set_ylabel("return")
+    entries = [(f"by baseline, G = {small:g}", Line(ORANGE, "s", None))]
+    entries.append(("grpo, by group size", BASELINES["grpo"]))
+    style.legend(axes[0], entries, loc="outside upper left", ncols=2)
+    return figure
+
+
 def _pictures(on: str) -> tuple[Picture, ...]:
     """The three of one kind of policy."""
     kind = KINDS[on]
@@ -224,4 +260,14 @@ def _pictures(on: str) -> tuple[Picture, ...]:
     )
 
 
-PICTURES = tuple(picture for on in KINDS for picture in _pictures(on))
+PICTURES = (
+    *(picture for on in KINDS for picture in _pictures(on)),
+    Picture(
+        "transformer_optimizers",
+        "Baselines and group sizes under three optimizers: transformers",
+        "Three panels, of plain SGD, Adam and Muon, with the trained return of transformers and its "
+        "intervals: first by baseline at one group size, then of grpo by group size at the same budget.",
+        "transformer_optimizers",
+        draw_optimizers,
+    ),
+)

@@ -66,6 +66,13 @@ def _points(on: str) -> list[dict[str, object]]:
             noise = 1.0 + 0.02 * abs(size - 3 - rank)
             own = {"panel": "predicted", "series": stage, "group_size": size}
             rows.append({**at, **own, "prediction": noise})
+    cells = [(name, 4) for name in ("vanilla", "oracle", "grpo", "group-mean", "std")]
+    cells += [("grpo", size) for size in (2, 8, 16)]
+    for place, optimizer in enumerate(("sgd", "adam", "muon") * (on == "transformer")):
+        for rank, (name, size) in enumerate(cells):
+            own = {"figure": f"{on}_optimizers", "panel": optimizer, "series": name}
+            own |= {"group_size": size, "rate": 0.01}
+            rows.append({**own, **_measured(0.3 + 0.1 * place - 0.01 * rank, 0.02)})
     return rows
 
 

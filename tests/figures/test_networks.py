@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("seaborn")
 
 from figures.catalogue import PICTURES
-from figures.networks import draw_group_size, draw_map, draw_path
+from figures.networks import draw_group_size, draw_map, draw_optimizers, draw_path
 from figures.style import BASELINES
 from simulations import Suite
 from simulations import curves as points_of
@@ -113,6 +113,26 @@ def test_each_budget_has_a_panel_and_the_prediction_one(network_points, budgets)
     for name, own in frame[frame["panel"] == "predicted"].groupby("series"):
         assert measured(last, own, "prediction", "group_size", label=name)
     assert shown(last.figure.legends[0]) == ["T = 10", "T = 20", "T = 40"]
+
+
+def test_each_optimizer_has_a_panel_of_baselines_and_of_group_sizes(network_points):
+    frame = rows(network_points, "transformer_optimizers")
+    axes = draw_optimizers(frame).axes
+    for axis, (name, title) in zip(
+        axes, {"sgd": "plain SGD", "adam": "Adam", "muon": "Muon"}.items(), strict=True
+    ):
+        own = frame[frame["panel"] == name]
+        assert axis.get_title(loc="left").endswith(title)
+        order = ["vanilla", "oracle", "grpo", "group-mean", "std"]
+        first = own[own["group_size"] == 4].set_index("series").loc[order].reset_index()
+        second = own[own["series"] == "grpo"].sort_values("group_size").reset_index()
+        assert measured(axis, first.assign(step=range(5)), linestyle="None")
+        assert measured(axis, second.assign(step=range(6, 10)), linestyle="-")
+        ticks = [text.get_text() for text in axis.get_xticklabels()]
+        assert ticks == ["none", "oracle", "grpo", "mean", "std", "2", "4", "8", "16"]
+        assert intervals(first.assign(step=range(5))) <= spans(axis)
+        assert axis.get_ylim() == axes[0].get_ylim()
+    assert draw_optimizers(frame.assign(estimate=float("nan"))) is None
 
 
 def test_bars_are_the_group_sizes_within_five_per_cent(network_points):

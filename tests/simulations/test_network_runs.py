@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulations import Suite, claim
-from simulations.networks import group_size, optimality, suboptimality
+from simulations.networks import group_size, optimality, optimizers, suboptimality
 from simulations.networks import learners as module
 from simulations.networks.group_size import EFFECT, LARGEST, STAGES, TRAINED_RIVALS, stages, trained
 from simulations.networks.learners import GRIDS, LONG, PATH, Learner, large, learners
@@ -413,6 +413,27 @@ def test_trained_points_show_the_return():
         assert isinstance(point.functional, Linear)
         cell = shows_the_return(point, learner, GRPO)
         assert cell.group_size * cell.batch_size == point.at["budget"]
+
+
+def test_optimizers_are_compared_at_one_budget_each_at_a_rate_inside_of_its_grid():
+    pytest.importorskip("torch")
+    suite = suite_of(on="transformer")
+    built = list(optimizers.curves(suite))
+    assert len({(p.at["panel"], p.series, p.at["group_size"]) for p in built}) == len(built) == 24
+    learner = large(suite)
+    for point in built:
+        cell = point.functional.cell
+        assert point.functional.quantities == (Gap(Estimator(point.series), optimizers.STEPS),)
+        assert point.functional.constant == learner.problem.optimum
+        assert type(cell.optimizer).__name__.lower() == point.at["panel"]
+        assert cell.group_size == point.at["group_size"]
+        assert cell.group_size * cell.batch_size == optimizers.BUDGET
+        grid = optimizers.GRIDS[point.at["panel"]]
+        assert set(cell.schedule.rates(optimizers.STEPS)) == {point.at["rate"]}
+        # The best of all rates is none at an end.
+        assert point.at["rate"] in grid[1:-1]
+    shown = [p for p in group_size.curves(suite) if p.figure == "transformer_optimizers"]
+    assert [p.at for p in shown] == [p.at for p in built]
 
 
 def test_predicted_curves_are_those_of_the_three_constants():
