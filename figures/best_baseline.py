@@ -30,7 +30,7 @@ def draw(frame: pd.DataFrame) -> Figure:
     gaps[["prediction", "exact", "estimate", "low", "high"]] /= least
     for letter, axis, own, title in (
         ("a", left, errors, "one step, digits"),
-        ("b", right, gaps, "whole training runs, diabetes, K = 24"),
+        ("b", right, gaps, "whole training runs, diabetes, K = 12"),
     ):
         axis.axhline(1.0, color=style.GREY, lw=0.8, ls="--", zorder=0)
         style.series(axis, own, "group_size", LOOKS)

@@ -213,7 +213,7 @@ def curves(suite: Suite) -> Iterator[Point]:
             measured = Linear(cell, ((mse_of(name), 1 / unit),))
             yield Point(STEM, series, at, value / unit, measured)
     (entry_of_runs,) = suite.landscapes["diabetes"]
-    grpo, best = splits(entry_of_runs, 24, 60)
+    grpo, best = splits(entry_of_runs, 12, 60)
     for series, of_sizes in (("grpo", grpo), ("best table", best)):
         for group_size, split in of_sizes.items():
             at = {"panel": "gap", "group_size": group_size}
