@@ -19,6 +19,7 @@ from .gradients.cell import (
 )
 from .gradients.tokens import TokenMeanCell
 from .networks.cell import NetworkTraining
+from .networks.learned import LearnedTable
 from .networks.optimizers import Adam, Muon, Sgd
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
 from .runs.cell import ConditionalPit, Coordinate, Gap, GapTransform, OneRun, Pit, Training
@@ -41,6 +42,7 @@ __all__ = [
     "GapTransform",
     "GradientCell",
     "InfeasibleError",
+    "LearnedTable",
     "Mixed",
     "MomentSums",
     "Muon",

@@ -135,6 +135,10 @@ class Estimator:
         known = {need: find[need]() for need in self.record.needs}
         return advantages(self.baseline, rewards, **known)
 
+    def begin(self, runs: int, group_size: int) -> Any:
+        """What weighs the steps of so many training runs: itself, for it remembers nothing."""
+        return self
+
     def by_count(self, group_size: int) -> tuple[Array, Array]:
         """The advantages of a success and of a failure by the number of successes, (G+1,) each, of an
         estimator that with rewards 0 and 1 is such a table; 0 where there is none of them.

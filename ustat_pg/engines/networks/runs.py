@@ -286,6 +286,7 @@ class _Runs:
         self, training: NetworkTraining, estimator: Estimator, seed: int, first: int, count: int
     ) -> None:
         self.training, self.estimator, self.first, self.count = training, estimator, first, count
+        self.weigher = estimator.begin(count, training.group_size)
         self.model = model_of(training.policy, training.device, training.precision)
         self.problem = _Problem(training, self.model)
         self.space = self.model.space
@@ -464,7 +465,7 @@ class _Runs:
             found: Tensor = optimal_baseline(probs, mean_rewards, self._all_norms(theta, prompts))
             return found.gather(1, tabulated["place"])
 
-        weighed: Tensor = self.estimator.weigh(
+        weighed: Tensor = self.weigher.weigh(
             rewards,
             value=value,
             optimal_baseline=best,
