@@ -85,7 +85,7 @@ def _points(curves: pd.DataFrame | None, picture: Picture) -> pd.DataFrame | Non
         return None
     # An error of zero (one arm, equal rewards) has no place on a logarithmic axis.
     points = curves[curves["figure"] == picture.source]
-    if "prediction" in points:
+    if "prediction" in points and not picture.signed:
         points = points[~(points["prediction"] <= 0)]
     return points.reset_index(drop=True) if len(points) else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    arcsine,
     best_baseline,
     count_advantages,
     gradient_mse_lm,
@@ -43,6 +44,7 @@ PICTURES: dict[str, Picture] = {
         optimal_policy,
         normalised,
         practical_mse,
+        arcsine,
         count_advantages,
         best_baseline,
         length_weights,

@@ -28,6 +28,7 @@ class Picture:
         source: the name of its points in the run's curves; None if it is drawn from the verdicts.
         draw: takes those points, or the verdicts, and gives the figure; None if there is nothing
             to show.
+        signed: whether points at 0 and below are shown.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Picture:
     alt: str
     source: str | None
     draw: Callable[[Any], Figure | None]
+    signed: bool = False
 
 
 def save(picture: Picture, figure: Figure, folder: Path) -> Iterator[Path]:

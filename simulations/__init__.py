@@ -57,6 +57,7 @@ ON_NETWORKS = (
     "group_size",
     "normalised",
     "practical_mse",
+    "arcsine",
     "count_advantages",
 )
 """The results that are asked of tokens and transformers too; the others need an interior optimum."""

@@ -135,6 +135,17 @@ def gamble(
     return LocationBandit(uniform, np.full((2, 1), tau**2), arms, tau, values, law, radius=1.0)
 
 
+def lenient(tau: float = 0.8, share: float = 0.5) -> LocationBandit:
+    """Two prompts and three arms, right or wrong: the lenient prompt takes the middle arm and the one on
+    its right, the strict one the middle arm alone. So the easy prompt pulls one way, the hard one back.
+    """
+    arms = np.array([-1.0, 0.0, 1.0])
+    values = np.array([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]])[..., None]
+    law, ways = np.ones_like(values), np.full((2, 1), tau**2)
+    shares = np.array([share, 1 - share])
+    return LocationBandit(shares, ways, arms, tau, values, law, radius=3.0)
+
+
 def crossing() -> LocationBandit:
     """Two directions: a flat one in which prompts pull apart, a steep one of noise alone."""
     arms = np.array([-1.0, 0.0, 1.0])
@@ -238,6 +249,8 @@ FAMILIES = {
     "gamble": Family(
         gamble, (35,), {"hard": (0.21, 0.25), "easy": (0.5, 0.55), "tilt": (0.18, 0.2)}
     ),
+    # Rewards 0 and 1 that are sure: an easy prompt and a hard one, whose weights move the optimum.
+    "lenient": Family(lenient, (45,), {"tau": (0.7, 0.9), "share": (0.45, 0.55)}),
     # Two directions that want different group sizes.
     "crossing": Family(crossing),
 }

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.polynomial import Chebyshev
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom
+from scipy.special import bdtrc
 
 from ..validation import InputError, finite_array, number, probabilities
 from .count_tables import CountTable
@@ -27,9 +27,9 @@ __all__ = ["arcsine_objective", "bernstein_objective", "climbed_maximiser"]
 
 Array = NDArray[np.float64]
 
-_GRID = 2001
-"""Parameters at which a maximum is first looked for."""
-_DEGREE = 8
+_GRID = 101
+"""Parameters at which a maximum is first looked for: of narrower peaks one may be missed."""
+_DEGREE = 12
 """Degree of the polynomial through heights about the best of them."""
 
 
@@ -57,7 +57,7 @@ def bernstein_objective(table: CountTable, pass_rate: ArrayLike) -> Array:
     array([0.869, 2.776])
     """
     size = table.group_size
-    more = binom.sf(np.arange(size), size, _rates(pass_rate)[..., None])
+    more = bdtrc(np.arange(size), size, _rates(pass_rate)[..., None])
     return np.asarray(more @ table.delta / size)
 
 

@@ -1,0 +1,335 @@
+"""Proposition 13: GRPO divided by the group's standard deviation, with a KL penalty, maximises another
+objective. At a fixed group size it is the Bernstein objective E Φ(V(X)), Φ' = w, and not yet the arcsine
+that this tends to; and which divergence is taken off depends on the estimator and on its place.
+
+Checked as work: along a path of policies the estimator does the work E Φ(end) - E Φ(start). At the
+maximisers of two prompts that pull apart its mean is 0, alone and against a penalty; whole runs end
+there. 1 - w √(p(1-p)) falls as 1/G. Each penalty on tokens does the work of its own divergence, and where
+it is the gradient of nothing, it does work around a loop.
+
+Falsified by work, a mean or an end of runs that differs from the objective's, or a slope other than -1.
+
+Cost: about two seconds on two cores at smoke, ten at quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import log
+
+import numpy as np
+
+from ustat_pg.checks import equal
+from ustat_pg.engines import Coordinate, Decay, Estimator, GradientCell, Training
+from ustat_pg.estimators import kl_coefficients
+from ustat_pg.experiment import Check, Claim, Linear, LogSlope, mean_of
+from ustat_pg.predictions import (
+    arcsine_objective,
+    bernstein_objective,
+    climbed_maximiser,
+    count_table,
+    gradient_covariance,
+    kl_penalty,
+)
+from ustat_pg.problems import LocationBandit, WeightedBandit
+from ustat_pg.validation import changed
+
+from .problems import BanditEntry, Entry, Suite, two_valued
+from .problems.landscapes import LandscapeEntry
+from .problems.optima import ball
+from .problems.paths import TokenPath, along, mean_along, penalised, tilted
+
+STEM = "arcsine"
+
+Array = np.ndarray
+Objective = Callable[[Array], Array]
+
+RETURN = "the expected reward is climbed"
+ARCSINE = "the arcsine is climbed at finite G"
+ORDER = "the polynomial is of degree G + 1"
+DDOF = "ddof makes no difference"
+RATE = "the arcsine is reached as 1/√G"
+REVERSE = "k3 in the loss is the gradient of the reverse KL"
+WHOLE = "k3 in the loss is the gradient of the forward KL of outputs"
+GRADIENT = "k3 in the loss is a gradient"
+PENALISES = "k1 in the loss penalises"
+ALIKE = "in the reward k2 and k3 are as good as k1"
+RIVALS = (
+    *(RETURN, ARCSINE, ORDER, DDOF, RATE),
+    *(REVERSE, WHOLE, GRADIENT, PENALISES, ALIKE),
+)
+
+STD, GRPO = Estimator("std"), Estimator("grpo")
+
+LOW, HIGH = -1.0, 1.0
+"""The ends of a path, as tilts of a policy."""
+
+BETA = 0.2
+"""The weight of a penalty against the rewards."""
+
+
+def climbed(name: str, group_size: int) -> Objective:
+    """The Bernstein objective of a table by counts."""
+    return partial(bernstein_objective, count_table(name, group_size))
+
+
+def wrong_objectives(group_size: int) -> dict[str, Objective]:
+    """What rivals say that the estimator divided by the deviation climbs."""
+    return {
+        RETURN: lambda p: p,
+        ARCSINE: arcsine_objective,
+        ORDER: climbed("std", group_size + 1),
+    }
+
+
+def claim(suite: Suite) -> Claim:
+    """Work along paths, maximisers, ends of runs, the rate, and penalties."""
+    size = {"smoke": 4, "quick": 8, "full": 8}[suite.size]
+    checks: list[Check] = []
+    for entry in suite.unequal_rates:
+        # Groups of ten arms are enumerated up to G = 4.
+        checks += climbs(entry, size if entry.problem.arms < 5 else 4)
+    for landscape in suite.landscapes["lenient"]:
+        checks += Pull(landscape, 8).checks(suite.size != "smoke")
+    checks += shared(suite)
+    return Claim(STEM, RIVALS, tuple(checks))
+
+
+def shared(suite: Suite) -> Iterator[Check]:
+    """What is asked beside problems of every kind: the rate, and penalties on tokens."""
+    for entry in rates(suite):
+        yield from falls(entry)
+    for each in penalised(suite):
+        yield from penalties(each)
+
+
+def climbs(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+    """The work along a path, beyond grpo's on the same draws: that changes little from draw to draw."""
+    problem = entry.problem
+    ends = [tilted(problem, tilt).moments().value for tilt in (LOW, HIGH)]
+
+    def work(objective: Objective) -> float:
+        low, high = (objective(each) for each in ends)
+        return float(problem.context_probs @ (high - low))
+
+    cell, unbiased = GradientCell(along(problem, LOW, HIGH), group_size), work(lambda p: p)
+    own = work(climbed("std", group_size))
+    others = {rival: work(each) for rival, each in wrong_objectives(group_size).items()}
+    for name, wrong in (("std", others), ("std-ddof1", {DDOF: own})):
+        value = work(climbed(name, group_size)) - unbiased
+        yield entry.check(
+            f"G={group_size}: work of {name} beyond grpo's",
+            mean_along(cell, ((Estimator(name), 1.0), (GRPO, -1.0))),
+            equal(value, {rival: each - unbiased for rival, each in wrong.items()}, scale=own),
+        )
+
+
+def rates(suite: Suite) -> Iterator[BanditEntry]:
+    """Single prompts of two outputs, right or wrong."""
+    yield Entry("half", "made-up", two_valued([0.5, 0.5], [1, 0]))
+    rng = np.random.default_rng([suite.seed, 46])
+    for number in range(max(suite.generated // 2, 1)):
+        rate = float(rng.uniform(0.4, 0.6))
+        yield Entry(
+            f"rate#{suite.seed}.{number}", "generated", two_valued([rate, 1 - rate], [1, 0])
+        )
+
+
+def falls(entry: BanditEntry) -> Iterator[Check]:
+    """1 - w σ, from grpo less σ std on the same draws: its slope, and its size at the largest G."""
+    path = tilted(entry.problem, 0.0)
+    rate, slope = float(path.moments().value[0]), float(path.gradient()[0])
+    deviation = float(np.sqrt(rate * (1 - rate)))
+    sizes = (8, 32)
+    off = [1 - float(count_table("std", size).weight(rate)) * deviation for size in sizes]
+    drawn = [
+        mean_along(GradientCell(path, size), ((less(size, deviation), 1 / slope),))
+        for size in sizes
+    ]
+    places = tuple(log(size) for size in sizes)
+    found = log(off[1] / off[0]) / (places[1] - places[0])
+    yield entry.check(
+        ": slope of 1 - w σ against G",
+        LogSlope(places, tuple(drawn), tuple(off)),
+        equal(-1.0, {RATE: -0.5}, digits=abs(found + 1)),
+    )
+    yield entry.check(": 1 - w σ at G=32", drawn[-1], equal(off[-1], {ARCSINE: 0.0}))
+
+
+def less(group_size: int, factor: float) -> Estimator:
+    """grpo less a factor times std, as one estimator: its range is far below the sum of theirs."""
+    (won, lost), (over_won, over_lost) = (each.by_count(group_size) for each in (GRPO, STD))
+    won, lost = won - factor * over_won, lost - factor * over_lost
+    return Estimator("count-table:" + ",".join(map(repr, [*won[1:].tolist(), *lost[:-1].tolist()])))
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Two prompts that pull apart, a parameter between them, and the policy at -1 as reference.
+
+    Arguments:
+        entry: the landscape.
+        group_size: G.
+        steps: length of whole runs.
+    """
+
+    entry: LandscapeEntry
+    group_size: int
+    steps: int = 150
+
+    @property
+    def landscape(self) -> LocationBandit:
+        """The problem."""
+        assert isinstance(self.entry.problem, LocationBandit)
+        return self.entry.problem
+
+    def rates(self, u: float) -> Array:
+        """The pass rates at a parameter, (X,)."""
+        return self.landscape.curve(u * self.landscape.paths[:, 0])[0]
+
+    def probs(self, u: float) -> Array:
+        """The policy at a parameter, (X, K)."""
+        return np.asarray(self.landscape.at([u]).policy.probs)
+
+    @cached_property
+    def reference(self) -> Array:
+        """The reference policy, (X, K)."""
+        return self.probs(-1.0)
+
+    def penalty(self, kind: str, place: str, u: float) -> float:
+        """β times the divergence that a penalty descends."""
+        law = zip(self.landscape.context_probs, self.probs(u), self.reference, strict=True)
+        return BETA * sum(share * kl_penalty(p, r, kind, place) for share, p, r in law)
+
+    def best(self, objective: Objective, penalty: Callable[[float], float] | None = None) -> float:
+        """The parameter at which an objective less a penalty is greatest."""
+        probs = self.landscape.context_probs
+        return climbed_maximiser(
+            self.rates, objective, -1.0, 2.5, context_probs=probs, penalty=penalty
+        )
+
+    def height(self, objective: Objective, u: float) -> float:
+        """The mean of an objective at a parameter."""
+        return float(self.landscape.context_probs @ objective(self.rates(u)))
+
+    @property
+    def own(self) -> Objective:
+        """The Bernstein objective."""
+        return climbed("std", self.group_size)
+
+    @property
+    def afar(self) -> dict[str, Objective]:
+        """The rivals' objectives, but for one whose maximiser is near."""
+        wrong = wrong_objectives(self.group_size)
+        del wrong[ORDER]
+        return wrong
+
+    def checks(self, both: bool) -> Iterator[Check]:
+        """Where the mean estimate is 0, alone and against one penalty or both, and where runs end."""
+        top, size = self.best(self.own), self.group_size
+        wrong = {
+            rival: derivative(partial(self.height, each), top) for rival, each in self.afar.items()
+        }
+        cell = GradientCell(self.landscape.at([top]), size)
+        yield self.entry.check(
+            f"G={size}: mean at the maximiser",
+            mean_along(cell, ((STD, 1.0),)),
+            equal(0.0, wrong, scale=1.0),
+        )
+        for kind, place in (("k3", "loss"), ("k1", "reward"))[: 1 + both]:
+            yield self.balance(kind, place)
+        predicted, off, drawn = self.end(top)
+        ends = {rival: self.best(each) + off for rival, each in self.afar.items()}
+        yield self.entry.check(
+            f"G={size}: end of runs", drawn, equal(predicted, ends, scale=1.0, digits=abs(off))
+        )
+
+    def balance(self, kind: str, place: str) -> Check:
+        """Rewards and penalty pull alike at the maximiser: the ratio's logarithm is 0."""
+        size = self.group_size
+        top = self.best(self.own, partial(self.penalty, kind, place))
+        force = derivative(partial(self.height, self.own), top)
+        others = {
+            rival: derivative(partial(self.height, each), top) for rival, each in self.afar.items()
+        }
+        # One that pulls the other way is in balance with no penalty.
+        wrong = {rival: log(force / each) for rival, each in others.items() if each > 0}
+        bandit = self.landscape.at([top])
+        ratios = np.log(self.reference / bandit.policy.probs)[..., None]
+        pull = WeightedBandit.of(
+            changed(bandit, reward_values=np.ones_like(bandit.reward_values)),
+            kl_coefficients(ratios, kind, place)[..., 0],
+            np.zeros((bandit.contexts, 1)),
+        )
+        return self.entry.check(
+            f"G={size}: {kind} in the {place} against rewards at the maximiser",
+            LogSlope(
+                (0.0, 1.0),
+                (
+                    mean_along(GradientCell(bandit, size), ((STD, 1.0),)),
+                    mean_along(GradientCell(pull, size), ((Estimator("vanilla"), -BETA),)),
+                ),
+                (force, force),
+            ),
+            equal(0.0, wrong, scale=1.0),
+        )
+
+    def end(self, top: float) -> tuple[float, float, Linear]:
+        """The mean parameter after whole runs from the best expected reward: predicted to second order,
+        by how much it is then off the maximiser, and as it is measured.
+        """
+        size, off = self.group_size, float(self.landscape.maximiser[0]) - top
+        slope = partial(derivative, partial(self.height, self.own))
+        curvature = -derivative(slope, top)
+        bend = derivative(partial(derivative, slope), top)
+        moments, square = self.landscape.at([top]).moments(), off**2
+        noise = float(gradient_covariance(moments, "std", size)[0, 0])
+        schedule = Decay(2 / curvature, 20.0)
+        for rate in schedule.rates(self.steps):
+            keep = 1 - rate * curvature
+            off, square = keep * off + rate * bend / 2 * square, keep**2 * square + rate**2 * noise
+        runs = Training(
+            *(self.landscape, size, self.steps, schedule),
+            start=self.landscape.maximiser,
+            projection=ball(self.landscape, 1.2),
+        )
+        return top + off, off, mean_of(runs, Coordinate(STD, self.steps, 0))
+
+
+def derivative(function: Callable[[float], float], at: float, step: float = 1e-3) -> float:
+    """The first derivative by four differences, to about 1e-12."""
+    values = [function(at + k * step) for k in (-2, -1, 1, 2)]
+    return float((values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step))
+
+
+def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
+    """The work of penalties from the reference to a policy, and around a loop."""
+    path = entry.problem
+    reverse, forward = (-path.divergence(kind) for kind in ("k2", "k3"))
+    unit = abs(reverse)
+    asked: list[tuple[str, str, dict[str, float]]] = [
+        ("k1", "loss", {PENALISES: reverse}),
+        ("k2", "loss", {}),
+        ("k3", "loss", {REVERSE: reverse, WHOLE: forward}),
+        ("k1", "reward", {}),
+        ("k2", "reward", {ALIKE: reverse}),
+        ("k3", "reward", {ALIKE: reverse}),
+    ]
+    for kind, place, wrong in asked:
+        # Where it is a gradient the ends are enough.
+        ends = path.space.length == 1 or (kind, place) == ("k1", "reward")
+        work = -path.divergence(kind, place) if ends else path.predicted(kind, place)
+        yield entry.check(
+            f": work of {kind} in the {place}",
+            path.drawn(kind, place),
+            equal(work, wrong, scale=unit),
+        )
+    if path.space.length > 1:
+        loop = path.loop
+        yield entry.check(
+            ": work of k3 in the loss around a loop",
+            loop.drawn("k3", "loss"),
+            equal(loop.predicted("k3", "loss"), {GRADIENT: 0.0}, scale=unit),
+        )

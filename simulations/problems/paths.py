@@ -1,0 +1,188 @@
+"""Problems whose prompts are the points of a path of policies: the mean estimate is the work along it.
+
+A gradient does the work E Φ(end) - E Φ(start) along every path, and none around a loop. An estimator does
+the work ∫ ⟨E ĝ, dθ⟩; with the path's points as prompts, drawn by the weights of Gauss and Legendre, and
+scores along the path, that is the mean of one number. So work is enumerated and drawn as any mean is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import log_softmax
+
+from ustat_pg.engines import Estimator, GradientCell, Projection
+from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.estimators import kl_coefficients
+from ustat_pg.experiment import Linear
+from ustat_pg.policies import OutputSpace
+from ustat_pg.predictions import kl_gradient, kl_penalty
+from ustat_pg.problems import SoftmaxBandit, WeightedBandit
+
+from .entry import Entry
+
+if TYPE_CHECKING:
+    from .suite import Suite
+
+Array = np.ndarray
+
+POINTS = 8
+"""Points on a path of tilts: weights are exact for polynomials of degree 15."""
+
+POINTS_OF_TOKENS = 16
+"""Points on a leg of a path of token policies, whose ends lie farther apart."""
+
+
+def _points(count: int) -> tuple[Array, Array]:
+    """Places in (0, 1) and their weights, which sum to 1."""
+    places, weights = np.polynomial.legendre.leggauss(count)
+    return (places + 1) / 2, weights / 2
+
+
+def tilted(problem: SoftmaxBandit, amount: float) -> SoftmaxBandit:
+    """The problem with each output's probability times exp(amount · its mean reward), as a policy of
+    that one parameter.
+    """
+    # Few digits: the same draws on machines whose last bits differ.
+    rewards = problem.mean_rewards.round(12)
+    return SoftmaxBandit.linear(
+        problem.context_probs,
+        rewards[..., None],
+        [0.0],
+        problem.reward_values,
+        problem.reward_probs,
+        problem.policy.logits.round(12) + amount * rewards,
+    )
+
+
+def along(problem: SoftmaxBandit, low: float, high: float) -> SoftmaxBandit:
+    """The points of the path from one tilt to another as prompts, with scores along it."""
+    places, weights = _points(POINTS)
+    points = [tilted(problem, low + place * (high - low)) for place in places]
+    return SoftmaxBandit.linear(
+        np.concatenate([weight * problem.context_probs for weight in weights]),
+        (high - low) * np.tile(points[0].mean_rewards.round(12)[..., None], (POINTS, 1, 1)),
+        [0.0],
+        np.tile(problem.reward_values, (POINTS, 1, 1)),
+        np.tile(problem.reward_probs, (POINTS, 1, 1)),
+        np.concatenate([point.policy.logits for point in points]),
+    )
+
+
+def mean_along(cell: GradientCell, weights: Sequence[tuple[Estimator, float]]) -> Linear:
+    """A combination of estimators' means in the one parameter of a cell."""
+    unit = float(direction(cell.problem, 0)[0])
+    own = float(cell.problem.gradient()[0])
+    terms = tuple((Projection(each), share * unit) for each, share in weights)
+    return Linear(cell, terms, own * sum(share for _, share in weights))
+
+
+@dataclass(frozen=True)
+class TokenPath:
+    """A path of token policies, and the policy that a penalty holds them to.
+
+    Arguments:
+        space: the outputs.
+        corners: logits of every prefix at the corners of the path, (C, N, A).
+        reference: those of the reference policy, (N, A).
+    """
+
+    space: OutputSpace
+    corners: Array
+    reference: Array
+
+    @classmethod
+    def between(cls, space: OutputSpace, reference: Array, end: Array) -> TokenPath:
+        """The straight path from the reference policy to another, logits (N, A) each."""
+        return cls(space, np.stack([reference, end]), reference)
+
+    @property
+    def loop(self) -> TokenPath:
+        """The way to the end by the first token's logits first, and back by them first."""
+        begin, end = self.corners[0], self.corners[-1]
+        first = np.arange(len(begin))[:, None] == 0
+        there, back = np.where(first, end, begin), np.where(first, begin, end)
+        return replace(self, corners=np.stack([begin, there, end, back, begin]))
+
+    @property
+    def points(self) -> list[tuple[float, Array, Array]]:
+        """Weights, log-probabilities of choices (N, A) and what logits move by on the leg, (N, A)."""
+        places, weights = _points(POINTS_OF_TOKENS)
+        return [
+            (float(weight), log_softmax(one + place * (other - one), axis=-1), other - one)
+            for one, other in zip(self.corners, self.corners[1:], strict=False)
+            for place, weight in zip(places, weights, strict=True)
+        ]
+
+    def divergence(self, kind: str, place: str = "loss") -> float:
+        """What a penalty of whole outputs, each as one token, descends, at the path's end."""
+        end, reference = (
+            np.exp(self.space.along(log_softmax(logits, axis=-1)))
+            for logits in (self.corners[-1], self.reference)
+        )
+        return kl_penalty(end, reference, kind, place)
+
+    def predicted(self, kind: str, place: str) -> float:
+        """The work of a penalty, by what it adds to the mean at every point."""
+        reference = np.exp(log_softmax(self.reference, axis=-1))
+        of_outputs = {"prefixes": self.space.nodes, "tokens": self.space.outputs}
+        return sum(
+            weight
+            * float((move * kl_gradient(np.exp(own), reference, kind, place, **of_outputs)).sum())
+            for weight, own, move in self.points
+        )
+
+    def drawn(self, kind: str, place: str) -> Linear:
+        """The same by drawn outputs: the coefficients and scores of their tokens."""
+        nodes, tokens = self.space.nodes, np.maximum(self.space.outputs, 0)
+        inside, reference = nodes >= 0, log_softmax(self.reference, axis=-1)
+        legs, laws, work = len(self.corners) - 1, [], []
+        for _, own, move in self.points:
+            ratios = np.where(inside, (reference - own)[nodes, tokens], 0.0)
+            centred = move - (np.exp(own) * move).sum(axis=-1, keepdims=True)
+            scores = np.where(inside, centred[nodes, tokens], 0.0)
+            laws.append(self.space.along(own))
+            work.append(legs * (kl_coefficients(ratios, kind, place) * scores).sum(axis=1))
+        weights = np.array([weight / legs for weight, _, _ in self.points])
+        ones = np.ones((len(laws), self.space.count, 1))
+        policy = SoftmaxBandit.tabular(weights, np.stack(laws).round(12), ones, ones)
+        along_path = WeightedBandit.of(policy, np.stack(work)[..., None], np.zeros((len(laws), 1)))
+        return mean_along(GradientCell(along_path, 1), [(Estimator("vanilla"), 1.0)])
+
+
+SPACES = {
+    "one token": OutputSpace(4, 1),
+    "two tokens": OutputSpace(2, 2),
+    "up to three tokens": OutputSpace(2, 3, end=True),
+}
+"""Outputs of one token, of two, and of unequal lengths."""
+
+
+def penalised(suite: Suite) -> Iterator[Entry[TokenPath]]:
+    """Drawn references and policies that have turned to one token; the uniform policy against a
+    classifier of digits.
+    """
+    rng = np.random.default_rng(20261123)
+    for name, space in SPACES.items():
+        path = _turned(space, rng)
+        if suite.size != "smoke" or name != "two tokens":
+            yield Entry(name, "made-up", path)
+    for number in range(max(suite.generated // 2, 1)):
+        rng = np.random.default_rng([suite.seed, number, 47])
+        path = _turned(SPACES["up to three tokens"], rng)
+        yield Entry(f"up to three tokens#{suite.seed}.{number}", "generated", path)
+    logits = suite.digits_rows(1).problem.policy.logits.round(6)
+    path = TokenPath.between(OutputSpace(logits.shape[1], 1), logits, np.zeros(logits.shape))
+    yield Entry("a digit", "real", path)
+
+
+def _turned(space: OutputSpace, rng: np.random.Generator) -> TokenPath:
+    """The path to a policy that prefers the first token, at the start and behind it: all prefixes alike
+    would do little work around a loop.
+    """
+    reference, end = rng.normal(scale=0.3, size=(2, space.prefixes, space.symbols)).round(6)
+    end[:2, 0] += 3.0
+    return TokenPath.between(space, reference, end)
