@@ -22,7 +22,12 @@ from ustat_pg.experiment.options import BUDGETS
 pytestmark = pytest.mark.slow
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
-KEEP = {"bandits": ("several", "features", "skewed", "uneven", "rare", "counting to 4")}
+KEEP = {
+    "bandits": (
+        *("several", "features", "skewed", "uneven", "rare", "counting to 4"),
+        "up to three tokens: ",
+    )
+}
 """The made-up problems that checks are kept of, where there are more."""
 
 GRADIENTS = ("mse", "minibatch")
@@ -82,7 +87,10 @@ def quick_blocks(on, monkeypatch):
         (
             "bandits",
             "cpu",
-            (*GRADIENTS, "count_advantages", "best_baseline", "normalised", "length_weights"),
+            (
+                *GRADIENTS,
+                *("count_advantages", "best_baseline", "normalised", "length_weights", "arcsine"),
+            ),
         ),
         ("tokens", "reference", GRADIENTS),
         pytest.param("transformer", "reference", GRADIENTS, marks=needs_torch),

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
+import simulations.arcsine
 import simulations.best_baseline
 import simulations.count_advantages
 import simulations.length_weights
 import simulations.minibatch
 import simulations.mse
 import simulations.normalised
+import simulations.problems.paths
 import ustat_pg.engines.gradients.cpu
 import ustat_pg.engines.gradients.tokens
 import ustat_pg.estimators
@@ -54,6 +56,8 @@ PLACES = {
         (simulations.length_weights, "token_weights"),
         (ustat_pg.engines.gradients.tokens, "token_weights"),
     ],
+    "ustat_pg/predictions/objectives.py": [(simulations.arcsine, "bernstein_objective")],
+    "ustat_pg/predictions/penalties.py": [(simulations.problems.paths, "kl_gradient")],
 }
 """Where each file's names are used."""
 
@@ -89,10 +93,12 @@ LANES = "ustat_pg/engines/gradients/lanes.py"
 GRPO = "    return rewards - others\n"
 
 
-ESTIMATORS, PREDICTIONS, BODIES, MOMENTS, SHAPED, TABLES, NORMALISED, LENGTHS, TOKENS = PLACES
+ESTIMATORS, PREDICTIONS, BODIES, MOMENTS, SHAPED, TABLES, NORMALISED, *OTHERS = PLACES
+LENGTHS, TOKENS, OBJECTIVES, PENALTIES = OTHERS
 COUNTS = ("count_advantages",)
 BEST = ("best_baseline",)
 LENGTH = ("length_weights",)
+ARCSINE = ("arcsine",)
 
 MUTANTS = [
     Mutant("1/G for 1/(G-1)", ESTIMATORS, "keepdims=True) - rewards) / (size - 1)",
@@ -187,6 +193,13 @@ MUTANTS = [
     Mutant("best shrinkage: rewards and norms apart", TABLES,
            "top = third + float(probs @ (off * moments.norm_advantage))", "top = third",
            "cpu", BEST),
+    # Objectives and penalties of Proposition 13.
+    Mutant("arcsine: a success fewer is enough", OBJECTIVES, "bdtrc(np.arange(size), size,",
+           "bdtrc(np.arange(size) - 1.0, size,", "cpu", ARCSINE),
+    Mutant("arcsine: prefixes all alike", PENALTIES, "held = 0.0 - passed *", "held = 0.0 -",
+           "cpu", ARCSINE),
+    Mutant("arcsine: k3 in the loss taken for the reverse divergence", PENALTIES,
+           '"k3": lambda p, r: p - r,', '"k3": lambda p, r: p * np.log(p / r),', "cpu", ARCSINE),
 ]  # fmt: skip
 
 ENDINGS = (
@@ -208,4 +221,6 @@ ENDINGS = (
     ": error about g/σ",
     ": best table least",
     ": shrinkage least",
+    ": work of std beyond grpo's",
+    ": work of k3 in the loss",
 )
