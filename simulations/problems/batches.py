@@ -75,9 +75,11 @@ class Batch:
         found = token_outcomes(self.problem, theta, self.reference)
         return practical_mse(found, "std", group_size, beta=beta).squared_bias
 
-    def after_a_step(self, rate: float, beta: float) -> float:
-        """Its mean over the groups of two, of one prompt, that the step before is made of: in these an
-        advantage is 1, -1 or, where rewards are equal, 0.
+    def next_order(self, rate: float, beta: float) -> float:
+        """What a squared bias after one step has of odd order in the rate, group by group in absolute
+        value: the size of what its leading order leaves out.
+
+        Groups are of two, in which an advantage is 1, -1 or, where rewards are equal, 0.
         """
         at = token_outcomes(self.problem, None, self.reference)
         pull = beta * np.expm1(at.reference - at.new)[0]
@@ -85,10 +87,10 @@ class Batch:
         probs, rewards, scores = at.probs[0], at.rewards[0], at.scores[0].sum(axis=1)
         total = 0.0
         for k, j in combinations_with_replacement(range(len(probs)), 2):
-            chance = probs[k] * probs[j] * (1 + (k != j))
             gradient = (rewards[k] - rewards[j]) * (scores[k] - scores[j])
             step = rate * (gradient + penalties[k] + penalties[j]) / 2
-            total += chance * self.squared_bias(step, 2, beta)
+            ways = (self.squared_bias(each, 2, beta) for each in (step, -step))
+            total += probs[k] * probs[j] * (1 + (k != j)) * abs(next(ways) - next(ways)) / 2
         return float(total)
 
     def shows(self) -> bool:
