@@ -44,7 +44,9 @@ NO_LIMIT = "no limit: the deviation stays random"
 NAIVE = "tr Σ/σ²: estimating σ costs nothing"
 UNDIVIDED = "the limit is that of grpo itself"
 BINARY = "graded rewards by the formula of 0 and 1"
-RIVALS = (EQUIVALENT, NO_LIMIT, NAIVE, UNDIVIDED, BINARY)
+OF_BINARY = (EQUIVALENT, NO_LIMIT, NAIVE, UNDIVIDED)
+"""What prompts of rewards 0 and 1 can refute."""
+RIVALS = (*OF_BINARY, BINARY)
 
 STD = Estimator("std")
 SMALL = 4

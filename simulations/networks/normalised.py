@@ -9,7 +9,7 @@ import numpy as np
 from ustat_pg.experiment import Claim, Point
 from ustat_pg.problems import TokenBandit
 
-from ..normalised import RIVALS, STEM, checks, points
+from ..normalised import OF_BINARY, STEM, checks, points
 from ..problems import BanditEntry, Suite
 from ..problems.entry import Entry
 from ..problems.tokens import Drawn, bandit_of, drawn_task, initial, until
@@ -44,7 +44,7 @@ def _lopsided(suite: Suite, name: str, origin: str, rng: np.random.Generator) ->
 
 def claim(suite: Suite) -> Claim:
     """The slope of the distance, and both limits."""
-    return Claim(STEM, RIVALS, tuple(checks(lopsided(suite))))
+    return Claim(STEM, OF_BINARY, tuple(checks(lopsided(suite))))
 
 
 def curves(suite: Suite) -> Iterator[Point]:

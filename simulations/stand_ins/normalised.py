@@ -8,7 +8,7 @@ from ustat_pg.experiment import Claim, Point
 from ustat_pg.predictions import normalised_distance, normalised_limit
 from ustat_pg.problems import SoftmaxBandit
 
-from ..normalised import RIVALS, STEM, checks, points
+from ..normalised import OF_BINARY, STEM, checks, points
 from ..problems import BanditEntry, Suite
 
 SMALLEST = 0.02
@@ -31,7 +31,7 @@ def shows(problem: SoftmaxBandit) -> bool:
 
 def claim(suite: Suite) -> Claim:
     """The slope of the distance, and both limits."""
-    return Claim(STEM, RIVALS, tuple(checks(lopsided(suite))))
+    return Claim(STEM, OF_BINARY, tuple(checks(lopsided(suite))))
 
 
 def curves(suite: Suite) -> Iterator[Point]:
