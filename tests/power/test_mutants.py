@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 KEEP = {
     "bandits": (
-        *("several", "features", "skewed", "uneven", "rare", "counting to 4"),
+        *("several", "features", "skewed", "uneven", "ends G=", "rare", "counting to 4"),
         "up to three tokens: ",
     )
 }
@@ -90,6 +90,7 @@ def quick_blocks(on, monkeypatch):
             (
                 *GRADIENTS,
                 *("count_advantages", "best_baseline", "normalised", "length_weights", "arcsine"),
+                "practical_mse",
             ),
         ),
         ("tokens", "reference", GRADIENTS),

@@ -13,6 +13,7 @@ import simulations.length_weights
 import simulations.minibatch
 import simulations.mse
 import simulations.normalised
+import simulations.practical_mse
 import simulations.problems.paths
 import ustat_pg.engines.gradients.cpu
 import ustat_pg.engines.gradients.tokens
@@ -58,6 +59,7 @@ PLACES = {
     ],
     "ustat_pg/predictions/objectives.py": [(simulations.arcsine, "bernstein_objective")],
     "ustat_pg/predictions/penalties.py": [(simulations.problems.paths, "kl_gradient")],
+    "ustat_pg/predictions/practical.py": [(simulations.practical_mse, "leading_ratio_bias")],
 }
 """Where each file's names are used."""
 
@@ -94,7 +96,7 @@ GRPO = "    return rewards - others\n"
 
 
 ESTIMATORS, PREDICTIONS, BODIES, MOMENTS, SHAPED, TABLES, NORMALISED, *OTHERS = PLACES
-LENGTHS, TOKENS, OBJECTIVES, PENALTIES = OTHERS
+LENGTHS, TOKENS, OBJECTIVES, PENALTIES, PRACTICAL = OTHERS
 COUNTS = ("count_advantages",)
 BEST = ("best_baseline",)
 LENGTH = ("length_weights",)
@@ -185,6 +187,9 @@ MUTANTS = [
            "/ (2 * deviation**3)", "/ deviation**3", "cpu", ("normalised",)),
     Mutant("normalised, compiled: ddof 1", BODIES, "1.0 / np.sqrt(squares * share)",
            "1.0 / np.sqrt(squares / (group - 1))", "cpu", ("normalised",)),
+    # The bias of old outputs.
+    Mutant("practical: of order η", PRACTICAL, "return rate**2 * (steps", "return rate * (steps",
+           "cpu", ("practical_mse",)),
     Mutant("noise-to-signal: of the gradient's length", PREDICTIONS,
            "noise_to_signal=variance / square if", "noise_to_signal=variance / target if",
            "cpu", COUNTS),
@@ -219,6 +224,7 @@ ENDINGS = (
     "/|y|: mean of grpo",
     "bias with 3 prompts",
     ": error about g/σ",
+    ": squared bias after steps: 1",
     ": best table least",
     ": shrinkage least",
     ": work of std beyond grpo's",
