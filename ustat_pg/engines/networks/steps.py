@@ -11,13 +11,13 @@ from torch.optim import Optimizer as TorchOptimizer
 from ...policies import SoftmaxPolicy
 from .optimizers import Adam, Muon, Optimizer, Sgd
 
-__all__ = ["Step", "steps_of"]
+__all__ = ["steps_of"]
 
-Step = Callable[[Tensor, float], Tensor]
+_Step = Callable[[Tensor, float], Tensor]
 """A slope (R, d) and a rate to θ after that step, a new tensor (R, d)."""
 
 
-def steps_of(optimizer: Optimizer, policy: SoftmaxPolicy, theta: Tensor) -> Step:
+def steps_of(optimizer: Optimizer, policy: SoftmaxPolicy, theta: Tensor) -> _Step:
     """The steps of an optimizer from θ₀ (R, d) on.
 
     Arguments:
