@@ -347,7 +347,7 @@ def table_errors(pool: ScoredPool, table: CountTable) -> Array:
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> table_errors(pool, count_table("grpo", 2)).round(12).tolist()
-    [0.25]
+    [0.375]
     """
     won, lost = table.successes, table.failures
     size, count, z = table.group_size, pool.rollouts, pool.rewards
