@@ -24,7 +24,7 @@ from ..digests import digest
 from ..estimators import RATIOS, clipped_weights, importance_weights, kl_coefficients
 from ..policies import SoftmaxPolicy
 from ..problems import SoftmaxBandit, token_outcomes
-from ..validation import InputError, integer, number, one_of
+from ..validation import InputError, changed, integer, number, one_of
 from .base import (
     Array,
     Cell,
@@ -320,12 +320,18 @@ class PracticalCell(Cell):
         # Functions of tables are made anew in another process.
         return {key: value for key, value in vars(self).items() if key != "_tables"}
 
+    @cached_property
+    def _reference_logs(self) -> Array:
+        """Log-probabilities of the tokens under the reference, as of a policy that draws, (X, K, T)."""
+        policy = self.problem.policy if self.reference is None else self.reference
+        return token_outcomes(changed(self.problem, policy=policy)).old
+
     def _made_at(self, theta: Array) -> Any:
         """The estimates of minibatches under a rule at π_θ, and the target there."""
-        outcomes = token_outcomes(self.problem, theta, self.reference)
+        outcomes = token_outcomes(self.problem, theta)
         inside = np.broadcast_to(outcomes.inside, outcomes.old.shape)
         logs, d = outcomes.new - outcomes.old, self.problem.d
-        pull = self.beta * kl_coefficients(outcomes.reference - outcomes.new, "k3", "loss")
+        pull = self.beta * kl_coefficients(self._reference_logs - outcomes.new, "k3", "loss")
 
         def vectors(weights: Array) -> Array:
             return np.einsum("xkt,xktd->xkd", weights, outcomes.scores).reshape(-1, d)
