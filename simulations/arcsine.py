@@ -4,8 +4,8 @@ that this tends to; and which divergence is taken off depends on the estimator a
 
 Checked as work: along a path of policies the estimator does the work E Φ(end) - E Φ(start). At the
 maximisers of two prompts that pull apart its mean is 0, alone and against a penalty; whole runs end
-there. What the work lacks of the arcsine's falls as 1/G. Each penalty on tokens does the work of its own divergence, and where
-it is the gradient of nothing, it does work around a loop.
+there. What the work lacks of the arcsine's falls as 1/G. Each penalty on tokens does the work of its
+own divergence, and where it is the gradient of nothing, it does work around a loop.
 
 Falsified by work, a mean or an end of runs that differs from the objective's, or a slope other than -1.
 
