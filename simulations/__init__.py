@@ -59,6 +59,7 @@ ON_NETWORKS = (
     "practical_mse",
     "arcsine",
     "count_advantages",
+    "best_baseline",
 )
 """The results that are asked of tokens and transformers too; the others need an interior optimum."""
 

@@ -155,8 +155,8 @@ def _skipped_on_networks(suite: Suite) -> tuple[str, ...]:
     runs = ", ".join(stem for stem in rest if stem in ON_RUNS)
     others = ", ".join(stem for stem in rest if stem not in ON_RUNS)
     lines = [
-        f"skipped on {suite.on}: {runs}: they need an optimum within reach; {others}: they are asked of "
-        "bandits whose pass rates have room to see them"
+        f"skipped on {suite.on}: {runs}: they need an optimum within reach; {others}: asked without "
+        "--on, of token problems of its own"
     ]
     if suite.trains:
         lines += [

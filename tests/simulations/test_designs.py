@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from simulations import ON_RUNS, STEMS, Suite, claim
+from simulations.best_baseline import OF_ERRORS
 from simulations.normalised import OF_BINARY
 from tests.support.claims import GRADIENTS, told_apart
 from ustat_pg.engines import Training
@@ -47,8 +48,9 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(on, size
             assert told_apart(built.checks, rival, origin), (stem, rival, origin)
         if on != "bandit":
             assert {check.origin for check in built.checks} == {"made-up", "generated"}
-            # Graded rewards, of which one rival speaks, are asked of bandits alone.
-            asked = OF_BINARY if stem == "normalised" else claim_of(stem).rivals
+            # Rivals that speak of graded rewards, or of runs to an optimum, are asked of bandits alone.
+            fewer = {"normalised": OF_BINARY, "best_baseline": OF_ERRORS}
+            asked = fewer.get(stem, claim_of(stem).rivals)
             assert built.rivals == asked
 
 

@@ -31,7 +31,7 @@ from ustat_pg.results import plain
 SKEWED = Suite().skewed.problem
 GRADIENTS = (
     *("ustatistic", "mse", "minibatch", "oracle", "optimality", "normalised"),
-    *("practical_mse", "arcsine", "count_advantages"),
+    *("practical_mse", "arcsine", "count_advantages", "best_baseline"),
 )
 """The claims of the suite that need no run."""
 

@@ -44,7 +44,7 @@ def bernstein_objective(table: CountTable, pass_rate: ArrayLike) -> Array:
     """Φ(p) with Φ(0) = 0 and Φ' = w: what an estimator climbs at a prompt, the shape of p.
 
     Arguments:
-        table: the estimator's advantages by counts, :func:`count_table`.
+        table: the estimator's advantages by counts, of :func:`~ustat_pg.predictions.count_table`.
         pass_rate: p in [0, 1].
 
     Raises:
