@@ -1,0 +1,76 @@
+"""Importance ratios and clipping: by differentiating what trainers minimise, in every array library."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from tests.support.refusals import refuses
+from ustat_pg.estimators import RATIOS, clipped_weights, importance_weights
+
+LOGS = np.log(np.array([[2.0, 0.5, 1.3], [0.7, 1.25, 9.0], [1.1, 3.0, 0.2]]))
+LENGTHS = np.array([3, 2, 1])
+MASK = (np.arange(3) < LENGTHS[:, None]).astype(float)
+ADVANTAGES = np.array([1.5, -0.5, 0.0])
+LIBRARIES = ["numpy", "array_api_strict", *(["torch"] if find_spec("torch") else [])]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_weights_by_hand_in_every_library(ratio, library):
+    xp = pytest.importorskip(library)
+    expected = np.zeros((3, 3))
+    for i, length in enumerate(LENGTHS):
+        each = np.exp(LOGS[i, :length])
+        expected[i, :length] = {
+            "none": np.ones(length),
+            "token": each,
+            "prefix": [each[: t + 1].prod() for t in range(length)],
+            "sequence": np.full(length, each.prod()),
+            "gspo": np.full(length, each.prod() ** (1 / length)),
+        }[ratio]
+    found = importance_weights(xp.asarray(LOGS), xp.asarray(MASK), ratio=ratio)
+    assert isinstance(found, type(xp.asarray(LOGS)))
+    assert np.asarray(found) == pytest.approx(expected, abs=1e-14)
+    clipped = clipped_weights(found, xp.asarray(ADVANTAGES), low=0.2, high=0.28)
+    far = ((expected > 1.28) & (ADVANTAGES > 0)[:, None]) | (
+        (expected < 0.8) & (ADVANTAGES < 0)[:, None]
+    )
+    assert np.asarray(clipped) == pytest.approx(np.where(far, 0.0, expected), abs=1e-14)
+
+
+@pytest.mark.parametrize(("ratio", "share"), [("token", 1), ("sequence", 1), ("gspo", LENGTHS)])
+def test_they_are_the_gradient_of_the_clipped_surrogate(ratio, share):
+    """GSPO's ratio has 1/|y| of each token's logarithm."""
+    torch = pytest.importorskip("torch")
+    logs, mask = torch.tensor(LOGS, requires_grad=True), torch.tensor(MASK)
+    advantages = torch.tensor(ADVANTAGES)[:, None]
+    inside = logs * mask
+    ratios = {
+        "token": inside.exp(),
+        "sequence": inside.sum(-1, keepdim=True).exp(),
+        "gspo": (inside.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)).exp(),
+    }[ratio]
+    held = torch.clamp(ratios, 0.8, 1.28)
+    (gradient,) = torch.autograd.grad(
+        torch.minimum(ratios * advantages, held * advantages).sum(), logs
+    )
+    weights = clipped_weights(
+        importance_weights(torch.tensor(LOGS), mask, ratio=ratio),
+        torch.tensor(ADVANTAGES),
+        low=0.2,
+        high=0.28,
+    )
+    expected = gradient.numpy() * np.broadcast_to(share, 3)[:, None]
+    assert (weights * advantages).numpy() == pytest.approx(expected, abs=1e-12)
+
+
+def test_what_is_refused():
+    refuses("ratio 'geometric' is unknown", importance_weights, LOGS, ratio="geometric")
+    refuses(r"mask has shape \(3,\)", importance_weights, LOGS, MASK[0])
+    refuses("the last axis must hold tokens", importance_weights, np.array(1.0))
+    weights = importance_weights(LOGS, MASK)
+    refuses("weights have shape", clipped_weights, weights, ADVANTAGES[:2])
+    refuses("low is -0.1", clipped_weights, weights, ADVANTAGES, low=-0.1)
