@@ -273,6 +273,22 @@ SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-si
             (*SWEEP, "--out", "OUT", "--model", "embedded:short", *SMALL, "3", "--held-out", "10"),
             "group size 3 does not divide",
         ),
+        (
+            (
+                *SWEEP,
+                "--out",
+                "OUT",
+                "--model",
+                "embedded:short",
+                *SMALL,
+                "2",
+                "--held-out",
+                "10",
+                "--trainers",
+                "rloo,bayes:1,1,oracle",
+            ),
+            "'oracle' is unknown",
+        ),
     ],
 )
 def test_what_cannot_be_answered_is_refused_before_anything_is_sampled(

@@ -153,6 +153,7 @@ def test_a_run_is_read_back(grid, tmp_path):
         ({"group_sizes": ()}, "at least one"),
         ({"seeds": (1, 1)}, "none twice"),
         ({"trainers": ("ppo",)}, "choose one of"),
+        ({"trainers": ("rloo", "loo-table:0.2,0.6")}, "2 values: a group of 4 needs as many"),
         ({"held_out": 3}, "one of the two"),
         ({"evaluation": None}, "one of the two"),
         ({"samples": 0}, "samples is 0"),

@@ -135,6 +135,89 @@ def test_a_step_with_rewards_that_are_missing(small, task, tmp_path):
         assert sorted(np.abs(logged).sum(1) == 0) == [False, True]
 
 
+def mostly(*, completions, **columns):
+    """1 where an answer begins with one of half of the characters."""
+    return [float(ord(text[:1] or "a") % 2) for text in completions]
+
+
+def others(rewards):
+    """How many of the others of its group succeeded, for each output."""
+    return rewards.sum(1, keepdims=True) - rewards
+
+
+TABLES = {
+    "bayes:1,1": lambda z, k: z - (k + 1) / 5,
+    "loo-table:0.1,0.3,0.4,0.9": lambda z, k: z - np.array([0.1, 0.3, 0.4, 0.9])[k],
+    # a₁(1), ..., a₁(4), then a₀(0), ..., a₀(3): biased, as a table may be.
+    "count-table:0.9,0.7,0.5,0.1,-0.1,-0.2,-0.5,-0.8": lambda z, k: np.where(
+        z == 1, np.array([0.9, 0.7, 0.5, 0.1])[k], np.array([-0.1, -0.2, -0.5, -0.8])[k]
+    ),
+    "running-table": lambda z, k: z - (k + 1) / 5,
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_step_of_a_named_table(small, task, tmp_path, name):
+    binary = Task("mostly", task.prompts, mostly, LONGEST)
+    change, scores, rewards, _, trainer = one_step(small, binary, tmp_path, name)
+    z = rewards.numpy()
+    own = TABLES[name](z, others(z).astype(int))
+    is_step(change, gradient(scores, torch.tensor(own)))
+    rival = gradient(scores, estimators.grpo(rewards))
+    assert float((change - rival).norm() / rival.norm()) > 1e-2
+    np.testing.assert_allclose(trainer._logs["advantages"], own.flatten(), rtol=1e-6)
+
+
+def test_a_running_table_learns_from_the_steps_before(small, task, tmp_path):
+    """The second step's loss has the table of the first step's groups, and not of its own."""
+    binary = Task("mostly", task.prompts, mostly, LONGEST)
+    words = {"max_new_tokens": LONGEST, "micro_batch": 16, "trainer": "running-table"}
+    trainer = build_trainer(Training(4, 16, 2, 0.5, **words), fresh(small), binary, tmp_path)
+    rewards, losses = [], []
+    draw, loss = trainer._calculate_rewards, trainer._compute_loss
+
+    def drawing(*given):
+        rewards.append(draw(*given))
+        return rewards[-1]
+
+    def computing(model, inputs):
+        losses.append(inputs["advantages"].numpy())
+        return loss(model, inputs)
+
+    trainer._calculate_rewards, trainer._compute_loss = drawing, computing
+    trainer.train()
+    first, second = (found.numpy().reshape(4, 4).astype(int) for found in rewards)
+    table = [
+        (k + 1 + first[others(first) == k].sum()) / (5 + (others(first) == k).sum())
+        for k in range(4)
+    ]
+    # TRL shuffles the completions of a step.
+    wanted = np.sort((second - np.array(table)[others(second)]).flatten())
+    np.testing.assert_allclose(np.sort(losses[1]), wanted, atol=1e-6)
+    unlearned = np.sort((second - (others(second) + 1) / 5).flatten())
+    assert np.abs(wanted - unlearned).max() > 0.05
+    learned = trainer.ustat_pg_table.__self__
+    table = learned.table
+    trainer.evaluate(training_set(binary))
+    np.testing.assert_array_equal(learned.table, table)
+
+
+@pytest.mark.parametrize("name", ["bayes:1,1", "running-table"])
+def test_a_group_with_a_missing_reward_has_no_table(small, task, tmp_path, name):
+    def one_missing(*, completions, **columns):
+        return [None, *map(float, np.arange(1, len(completions)) % 2)]
+
+    words = {"max_new_tokens": LONGEST, "micro_batch": 8, "trainer": name}
+    trainer = build_trainer(
+        Training(4, 8, 1, 0.5, **words), fresh(small), task, tmp_path, rewards=one_missing
+    )
+    trainer.train()
+    whole = [-0.6, 0.6, -0.6, 0.6]
+    np.testing.assert_allclose(trainer._logs["advantages"], [0] * 4 + whole, atol=1e-6)
+    if name == "running-table":
+        np.testing.assert_allclose(trainer.ustat_pg_table.__self__.table, [0.2, 4 / 7, 3 / 7, 0.8])
+
+
 def test_an_optimizer_of_the_users_own(small, task, tmp_path):
     trained = fresh(small)
     training = Training(4, 16, 1, 0.5, max_new_tokens=LONGEST, optimizer="adamw")
@@ -167,12 +250,19 @@ def test_group_sizes_that_the_budget_holds():
         ({"learning_rate": float("nan")}, "positive number"),
         ({"device": "tpu"}, "cpu or cuda"),
         ({"options": {"seed": 3}}, "seed"),
+        ({"trainer": "bayez:1,1"}, r"'bayez:1,1' is unknown: choose one of .*running-table, or a"),
+        ({"trainer": "oracle"}, "'oracle' is unknown"),
+        ({"trainer": "best"}, "'best' is unknown"),
+        ({"trainer": "bayes:1"}, "it is written bayes:successes,failures"),
+        ({"trainer": "loo-table:0.1,0.2"}, "the table has 2 values: a group of 4 needs as many"),
+        ({"trainer": "running-table", "save_every": 2}, "does not hold the running-table"),
+        ({"trainer": "bayes:1,1", "options": {"beta": 0.1}}, "beta would not enter"),
         ({"trainer": "vanilla", "options": {"beta": 0.1}}, "beta would not enter"),
     ],
 )
 def test_what_is_refused_before_anything_runs(settings, message):
     given = {"group_size": 4, "budget": 16, "steps": 1, "learning_rate": 0.1} | settings
-    refuses(message, Training, **given)
+    assert "\n" not in str(refuses(message, Training, **given))
 
 
 def test_too_few_prompts_are_refused_before_training(small, task, tmp_path):

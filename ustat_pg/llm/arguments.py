@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,11 @@ def sweep_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seeds", type=_sizes, metavar="S[,S...]")
     command.add_argument(
         "--trainers",
-        type=lambda text: text.split(","),
+        # A table's name has commas of its own, before numbers.
+        type=lambda text: re.split(r",(?=[a-z])", text),
         metavar="NAME[,NAME...]",
-        help="rloo (default, the step of the theory), norm-weighted, grpo-corrected, ...",
+        help="rloo (default, the step of the theory), norm-weighted, ..., running-table, or a table by "
+        "counts such as bayes:1,1",
     )
     command.add_argument("--steps", type=int, metavar="T")
     command.add_argument("--learning-rate", type=float, metavar="ETA")

@@ -292,7 +292,8 @@ class Sweep:
         budgets: K = B G, completions of a step.
         steps: optimizer steps.
         learning_rate: constant.
-        trainers: of :data:`ustat_pg.llm.trainers.TRAINERS`.
+        trainers: of :data:`ustat_pg.llm.trainers.TRAINERS`, ``running-table``, or tables by counts
+            such as ``bayes:1,1``.
         seeds: of training; runs of one seed see the prompts in the same order.
         evaluation: the task of the held-out prompts; or
         held_out: how many of the task's own prompts, the last ones, are held out; others of the

@@ -17,7 +17,14 @@ name                baseline    TRL                             step / (η ĝ)
 ``grpo-corrected``  grpo        ``GRPOTrainer``, loss ``luspo`` 1
 ``dr-grpo``         group mean  ``GRPOTrainer``, ``dr_grpo``    (G-1)/(G Lmax)
 ``grpo-stock``      group mean  ``GRPOTrainer``, its defaults   another direction
+a table's name      the table   as ``vanilla``                  1
+``running-table``   learned     as ``vanilla``                  1
 =================== =========== =============================== =================
+
+A table by the number of successes goes by its name with its numbers, such as ``bayes:1,1`` or
+``loo-table:0.2,0.5``, and ĝ has its advantages. ``running-table`` is
+:class:`ustat_pg.estimators.RunningTable`, learned from the steps before. A group with a missing reward
+does not move the policy, and the table does not learn from it.
 
 The weighted ones are leave-one-out means, Σ_{j≠i} wⱼ zⱼ / Σ_{j≠i} wⱼ, and so unbiased:
 the practical forms of the minimum-variance baseline (Corollary 5, optimality). In place of ‖s‖²
@@ -33,7 +40,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -42,7 +49,8 @@ from typing import Any
 
 import numpy as np
 
-from ..estimators import norm_weighted
+from ..baselines import BASELINES
+from ..estimators import RunningTable, advantages, norm_weighted
 from ..validation import InputError, integer
 from .models import LanguageModel
 from .tasks import Task, VerifierError
@@ -104,6 +112,22 @@ TRAINERS: Mapping[str, TrainerKind] = MappingProxyType(
     }
 )
 """Trainers by name."""
+
+_RUNNING = "running-table"
+
+
+def _table(name: str, group_size: int) -> Callable[[Any], Any]:
+    """From rewards (B, G) to advantages, by a table's name.
+
+    Raises:
+        InputError: no table goes by the name, or not at this group size.
+    """
+    if name == _RUNNING:
+        return RunningTable(group_size).advantages
+    # Refused now, and not at the first step.
+    advantages(name, np.zeros(group_size))
+    return partial(advantages, name)
+
 
 _PLAIN: Mapping[str, Any] = MappingProxyType(
     {
@@ -213,7 +237,8 @@ class Training:
         budget: K = B G, completions of one step, over all processes.
         steps: optimizer steps.
         learning_rate: η, constant.
-        trainer: one of :data:`TRAINERS`.
+        trainer: one of :data:`TRAINERS`, ``running-table``, or a table by counts such as
+            ``bayes:1,1``.
         max_new_tokens: the greatest completion length, Lmax.
         micro_batch: completions of one forward and backward pass on one device.
         processes: how many processes share a step.
@@ -250,10 +275,7 @@ class Training:
 
     def __post_init__(self) -> None:
         """Refuse what TRL would refuse late, or not at all."""
-        if self.trainer not in TRAINERS:
-            raise InputError(
-                f"trainer {self.trainer!r} is unknown: choose one of {', '.join(TRAINERS)}"
-            )
+        kind = self.kind
         for name, least in (
             ("group_size", 2),
             ("budget", 2),
@@ -291,7 +313,14 @@ class Training:
             raise InputError(
                 f"options hold {', '.join(taken)}: set the field of the training that they follow from"
             )
-        if self.kind.algorithm == "rloo" and self.kind.baseline != "grpo":
+        if self.trainer not in TRAINERS:
+            _table(self.trainer, self.group_size)
+        if self.trainer == _RUNNING and self.save_every:
+            raise InputError(
+                f"save_every is {self.save_every} and a checkpoint does not hold the {_RUNNING}: "
+                "leave it out"
+            )
+        if kind.algorithm == "rloo" and kind.baseline != "grpo":
             changed = [name for name in self.deviations() if name in ("beta", *_RLOO_PLAIN)]
             if changed:
                 raise InputError(
@@ -301,8 +330,22 @@ class Training:
 
     @property
     def kind(self) -> TrainerKind:
-        """The entry of :data:`TRAINERS`."""
-        return TRAINERS[self.trainer]
+        """The entry of :data:`TRAINERS`, or RLOO with a table's advantages.
+
+        Raises:
+            InputError: no trainer and no table goes by the name.
+        """
+        if self.trainer in TRAINERS:
+            return TRAINERS[self.trainer]
+        tables = [
+            name for name, record in BASELINES.items() if record.by_count and not record.needs
+        ]
+        if self.trainer != _RUNNING and str(self.trainer).partition(":")[0] not in tables:
+            raise InputError(
+                f"trainer {self.trainer!r} is unknown: choose one of {', '.join(TRAINERS)}, {_RUNNING}, "
+                f"or a table by counts with its numbers ({', '.join(tables)})"
+            )
+        return TrainerKind(self.trainer, "rloo", self.trainer, _one)
 
     @property
     def accumulation(self) -> int:
@@ -507,6 +550,8 @@ def build_trainer(
     )
     made.ustat_pg_baseline = training.kind.baseline
     made.ustat_pg_scores = dict(scores or {})
+    if training.trainer not in TRAINERS:
+        made.ustat_pg_table = _table(training.trainer, training.group_size)
     return made
 
 
@@ -560,13 +605,14 @@ def _corrected() -> Any:
 
 @cache
 def _with_baseline() -> Any:
-    """RLOOTrainer with the advantages of vanilla or of a weighted leave-one-out mean."""
+    """RLOOTrainer with the advantages of vanilla, of a weighted leave-one-out mean or of a table."""
     import torch
     from trl import RLOOTrainer
 
     class BaselineTrainer(RLOOTrainer):
         ustat_pg_baseline: str
         ustat_pg_scores: dict[str, Any]
+        ustat_pg_table: Callable[[Any], Any] | None = None
 
         def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
             self._all_rewards = super()._calculate_rewards(*args, **kwargs)
@@ -574,11 +620,21 @@ def _with_baseline() -> Any:
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             output = super()._generate_and_score_completions(inputs)
+            policy: Any = self.model
+            # TRL's evaluation may have groups that a table is not of, and must not be learned from.
+            if self.ustat_pg_table is not None and not policy.training:
+                return output
             size = _group_size(self)
             known = ~torch.isnan(self._all_rewards).all(dim=1)
             each = self._all_rewards * self.reward_weights.to(self._all_rewards.device)
             rewards = each.nansum(dim=1).double()
-            if self.ustat_pg_baseline == "vanilla":
+            if self.ustat_pg_table is not None:
+                known = known.view(-1, size).all(dim=1).repeat_interleave(size)
+                advantages = torch.zeros_like(rewards)
+                if known.any():
+                    found = self.ustat_pg_table(rewards[known].view(-1, size))
+                    advantages[known] = found.flatten()
+            elif self.ustat_pg_baseline == "vanilla":
                 advantages = rewards
             else:
                 weights = _WEIGHTS[self.ustat_pg_baseline](self, output).to(rewards)
