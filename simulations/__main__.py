@@ -26,6 +26,7 @@ from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim, cur
 if TYPE_CHECKING:
     from ustat_pg.experiment import Options
     from ustat_pg.experiment.executors import Cluster
+    from ustat_pg.results import Results
 
     from .problems import Suite
 
@@ -130,9 +131,42 @@ def _suite(options: argparse.Namespace) -> Suite:
 def _folder(options: argparse.Namespace, suite: Suite) -> Path:
     if getattr(options, "out", None) is not None:
         return Path(options.out)
-    kind = "" if options.on == "bandit" else f"-{options.on}"
-    name = options.size + kind if suite.user is None else f"problem-{suite.user.digest}"
+    name = _configuration(options, suite).replace(":", "").replace(" ", "-")
     return Path("results") / name
+
+
+def _configuration(options: argparse.Namespace, suite: Suite) -> str:
+    """What results in one folder have in common: the size, and what is not as usual."""
+    words = [] if suite.user is None else ["problem", suite.user.digest]
+    words += [options.size]
+    words += [] if options.on == "bandit" else [options.on]
+    words += [] if options.engine == "cpu" else [options.engine]
+    words += [] if options.device == "cpu" else [options.device]
+    words += [] if options.seed == 0 else [f"seed {options.seed}"]
+    return " ".join(words)
+
+
+def _earlier(folder: Path, configuration: str) -> Results | None:
+    """The results of another run in that folder, or None; no other configuration's.
+
+    Raises:
+        InputError: the folder holds the results of another configuration.
+    """
+    from ustat_pg.results import VERDICTS_FILE, load_run
+
+    if not (folder / VERDICTS_FILE).exists():
+        return None
+    try:
+        results = load_run(folder)
+    except InputError:
+        # Those of an older version have no reader left.
+        return None
+    if (held := results.run.configuration) != configuration:
+        raise InputError(
+            f"{folder} holds the results of another run ({held}; this one is {configuration}): give "
+            "another --out, or none"
+        )
+    return results
 
 
 def _list() -> int:
@@ -187,22 +221,49 @@ def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
 
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
+    import pandas as pd
+
     from ustat_pg.experiment import Store, run_claims, run_points
     from ustat_pg.report import document, exit_code, markdown, remarks, summary, verdict_table
-    from ustat_pg.results import CHECKS_FILE, CURVES_FILE, MARKDOWN_FILE, VERDICTS_FILE
+    from ustat_pg.results import (
+        CHECKS_FILE,
+        CURVES_FILE,
+        FIGURES_FOLDER,
+        HTML_FILE,
+        MARKDOWN_FILE,
+        VERDICTS_FILE,
+        load_curves,
+    )  # fmt: skip
 
     suite = _suite(options)
     folder = _folder(options, suite)
+    configuration = _configuration(options, suite)
+    earlier = _earlier(folder, configuration)
     store = Store(folder / "blocks")
     with _cluster(options) as cluster:
         how = _options(options, cluster)
         run = run_claims([claim(stem, suite) for stem in stems], how, store, cluster)
-        results = document(run, how, _command(options, stems), options.problem)
-        store.write(folder / VERDICTS_FILE, results.json())
-        store.write(folder / MARKDOWN_FILE, markdown(results))
-        store.write(folder / CHECKS_FILE, results.frame().to_csv(index=False))
+        results = document(run, how, _command(options, stems), options.problem, configuration)
+        drawn = pd.DataFrame()
+        if earlier is not None and earlier.run.versions == results.run.versions:
+            others = {done.stem for done in earlier.claims}
+            every = [stem for stem in _known(options) if stem in others | set(stems)]
+            whole = results.with_earlier(earlier, _command(options, every))
+            drawn = load_curves(folder)
+        else:
+            whole = results
+        if earlier is None or earlier.claims != whole.claims:
+            # What was drawn of other verdicts says so no more.
+            for stale in (folder / HTML_FILE, *(folder / FIGURES_FOLDER).glob("*.[sp][vn]g")):
+                stale.unlink(missing_ok=True)
+        store.write(folder / VERDICTS_FILE, whole.json())
+        store.write(folder / MARKDOWN_FILE, markdown(whole))
+        store.write(folder / CHECKS_FILE, whole.frame().to_csv(index=False))
         points = [point for stem in stems for point in curves(stem, suite)]
         frame = run_points(points, how, store, cluster)
+        if len(drawn):
+            kept = drawn[~drawn["figure"].isin({point.figure for point in points})]
+            frame = pd.concat([each for each in (kept, frame) if len(each)], ignore_index=True)
         store.write(folder / CURVES_FILE, frame.to_csv(index=False))
     if options.json:
         print(results.json(indent=None))

@@ -74,7 +74,13 @@ EDGE_UNITS = 4.0
 """Half-widths from the prediction to the picture's edge: what lies further away is drawn there."""
 
 
-def document(run: Run, options: Options, command: str = "", problem: str | None = None) -> Results:
+def document(
+    run: Run,
+    options: Options,
+    command: str = "",
+    problem: str | None = None,
+    configuration: str = "",
+) -> Results:
     """The records of a run, with what reproduces it.
 
     Arguments:
@@ -82,11 +88,13 @@ def document(run: Run, options: Options, command: str = "", problem: str | None 
         options: size, engine, device, seed and workers.
         command: the one that makes the run again.
         problem: the file of the user's own problem.
+        configuration: what results in one folder have in common.
     """
     libraries = ["numpy", "scipy", "numba", "llvmlite", "pandas", "scikit-learn"]
     libraries += ["torch"] if find_spec("torch") else []
     provenance = Provenance(
         command,
+        configuration,
         problem,
         round(run.seconds, 3),
         PAPER,

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from attrs import asdict, frozen, has
+from attrs import asdict, evolve, frozen, has
 
 from .checks import Decision, Evidence, Interval, RivalVerdict, Statement, Verdict, worst
 from .paper import RESULTS
@@ -289,9 +289,13 @@ def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
 
 @frozen
 class Provenance:
-    """When, where and by which command a run was made; times are in seconds."""
+    """When, where and by which command a run was made; times are in seconds.
+
+    A folder holds one ``configuration``: kind and digest of the problems, size, engine, device, seed.
+    """
 
     command: str
+    configuration: str
     problem: str | None
     seconds: float
     paper: str
@@ -319,6 +323,21 @@ class Results:
     claims: tuple[ClaimResult, ...]
     draws: dict[str, dict[str, tuple[int, ...]]]
     run: Provenance
+
+    def with_earlier(self, earlier: Results, command: str) -> Results:
+        """These results, and those of an earlier run of the same configuration and code on other claims.
+
+        Arguments:
+            earlier: the run before.
+            command: the one that makes all of them.
+        """
+        claims = {claim.stem: claim for claim in (*earlier.claims, *self.claims)}
+        seconds = round(earlier.run.seconds + self.run.seconds, 3)
+        return Results(
+            tuple(claims[stem] for stem in RESULTS if stem in claims),
+            earlier.draws | self.draws,
+            evolve(self.run, command=command, seconds=seconds),
+        )
 
     def json(self, indent: int | None = 1) -> str:
         """The records as one JSON object, which :func:`load_run` reads."""

@@ -24,7 +24,7 @@ from tests.support.readme import printed_table, verdict_table
 from ustat_pg.experiment import Options, load_results, options
 from ustat_pg.experiment.options import BUDGETS
 from ustat_pg.problems import example_problem
-from ustat_pg.results import load_run
+from ustat_pg.results import load_curves, load_run
 
 COMMAND = [sys.executable, "-m", "simulations", "verify", "minibatch", "--size", "smoke"]
 
@@ -124,6 +124,31 @@ def test_another_seed_confirms_too(tmp_path):
     frame = load_results(tmp_path)
     assert set(frame["stem"]) == set(stems)
     assert (frame["verdict"] == "CONFIRMED").all()
+
+
+def test_claims_of_one_configuration_share_a_folder_and_no_other_is_let_in(tmp_path, capsys):
+    words = ["--size", "smoke", "--engine", "exact", "--out", str(tmp_path)]
+    assert main(["verify", "minibatch", *words]) == 0
+    assert main(["report", str(tmp_path)]) == 0
+    page, picture = tmp_path / "report.html", tmp_path / "figures/mse.svg"
+    alone = load_run(tmp_path).claims
+    assert main(["verify", "minibatch", *words]) == 0
+    assert page.exists()
+    picture.write_text("of an earlier run")
+    assert main(["verify", "mse", *words]) == 0
+    whole = load_run(tmp_path)
+    assert [claim.stem for claim in whole.claims] == ["mse", "minibatch"] == list(whole.draws)[::-1]
+    assert whole.claims[1:] == alone
+    assert "verify mse minibatch --size" in whole.run.command
+    assert {"mse", "designs"} <= set(load_curves(tmp_path)["figure"])
+    assert not page.exists()
+    assert not picture.exists()
+    before = (tmp_path / "verdicts.json").read_bytes()
+    capsys.readouterr()
+    assert main(["verify", "mse", *words, "--seed", "3"]) == 2
+    said = capsys.readouterr().err
+    assert "holds the results of another run (smoke exact; this one is smoke exact seed 3)" in said
+    assert (tmp_path / "verdicts.json").read_bytes() == before
 
 
 def rivals_on(problem, stems, folder, capsys):

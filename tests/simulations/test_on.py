@@ -261,7 +261,7 @@ def test_folders_and_commands_name_the_kind():
         return options, command._folder(options, Suite("smoke", on=options.on))
 
     options, folder = of("--on", "tokens", "--device", "cuda:1")
-    assert folder == Path("results/smoke-tokens")
+    assert folder == Path("results/smoke-tokens-cuda1")
     said = command._command(options, list(ON_NETWORKS))
     # All that there is to verify goes without saying.
     assert ("optimality" in said) == (find_spec("torch") is None)
@@ -269,6 +269,8 @@ def test_folders_and_commands_name_the_kind():
     # The command, run again, is the same run.
     again = command._parser().parse_args(said.split()[3:])
     assert (again.on, again.device, again.size) == ("tokens", "cuda:1", "smoke")
+    _, folder = of("--seed", "7", "--engine", "reference")
+    assert folder == Path("results/smoke-reference-seed-7")
     options, folder = of()
     assert folder == Path("results/smoke")
     said = command._command(options, STEMS)
