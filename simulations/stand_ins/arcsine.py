@@ -19,7 +19,9 @@ def claim(suite: Suite) -> Claim:
     for entry in suite.stand_ins:
         if entry.problem.binary and silent_share(entry.problem.moments(), GROUP_SIZE) < 1:
             checks += climbs(entry, GROUP_SIZE)
-    return Claim(STEM, RIVALS, (*checks, *shared(suite)))
+    # On a problem of the user's own nothing else is spoken of.
+    beside = shared(suite) if suite.user is None else ()
+    return Claim(STEM, RIVALS, (*checks, *beside))
 
 
 def curves(suite: Suite) -> tuple[Point, ...]:

@@ -425,10 +425,15 @@ NOT_IN_RESULTS = {
     "memory.py",  # whether an error says that memory ran out
     "_version.py",
     "predictions/group_size.py",  # not called by probes
+    "predictions/lengths.py",
     "predictions/limit_law.py",
     "predictions/normalised.py",
+    "predictions/objectives.py",
+    "predictions/penalties.py",
+    "predictions/practical.py",
     "predictions/runs.py",
     "predictions/suboptimality.py",
+    "predictions/weighted.py",
 }
 
 

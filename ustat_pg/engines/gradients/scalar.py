@@ -22,6 +22,7 @@ cpu engine's in the last places, an integer never does.
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -402,7 +403,7 @@ def minibatches(first, count, key, group, design, tables, asked, room, out):
                     z = reward[x, chosen[n]]
                     squares += (z - own_sum * share) * (z - own_sum * share)
                     unequal |= z != reward[x, chosen[0]]
-                sums[1, b] = 1.0 / np.sqrt(squares * share) if unequal else 0.0
+                sums[1, b] = 1.0 / sqrt(squares * share) if unequal else 0.0
             weight_sum = 0.0
             weighted_sum = 0.0
             if asked.weighted:
