@@ -327,14 +327,28 @@ class PracticalCell(Cell):
         return token_outcomes(changed(self.problem, policy=policy)).old
 
     def _made_at(self, theta: Array) -> Any:
-        """The estimates of minibatches under a rule at π_θ, and the target there."""
+        """The estimates of minibatches under a rule at π_θ, the target there, and the frame (d, m) of both.
+
+        All lie in the span of the tokens' scores and of the target, which has far fewer dimensions than
+        a network has parameters.
+        """
         outcomes = token_outcomes(self.problem, theta)
         inside = np.broadcast_to(outcomes.inside, outcomes.old.shape)
         logs, d = outcomes.new - outcomes.old, self.problem.d
         pull = self.beta * kl_coefficients(self._reference_logs - outcomes.new, "k3", "loss")
 
+        # From the policy's own tables, not from what estimates are made of.
+        policy = self.problem.policy.with_theta(theta)
+        chance = self.problem.context_probs[:, None] * policy.probs
+        scale = np.ones(len(chance)) if self.weights is None else np.array(self.weights)
+        won = chance * scale[:, None] * self.problem.mean_rewards
+        target = np.asarray(sum(won[x] @ policy.scores(x) for x in range(len(won))))
+        spanning = np.vstack([outcomes.scores.reshape(-1, d), target])
+        frame = np.linalg.qr(spanning.T)[0] if len(spanning) < d else np.eye(d)
+        scores = outcomes.scores @ frame
+
         def vectors(weights: Array) -> Array:
-            return np.einsum("xkt,xktd->xkd", weights, outcomes.scores).reshape(-1, d)
+            return np.einsum("xkt,xktm->xkm", weights, scores).reshape(-1, frame.shape[1])
 
         known: dict[Rule, tuple[Array, Array, Array]] = {}
 
@@ -353,14 +367,7 @@ class PracticalCell(Cell):
             rising, falling, added = tables(rule)
             return chosen.rising @ rising + chosen.falling @ falling + chosen.penalty @ added
 
-        # From the policy's own tables, not from what estimates are made of.
-        policy = self.problem.policy.with_theta(theta)
-        chance = self.problem.context_probs[:, None] * policy.probs
-        scale = np.ones(len(chance)) if self.weights is None else np.array(self.weights)
-        won = chance * scale[:, None] * self.problem.mean_rewards
-        target = sum(won[x] @ policy.scores(x) for x in range(len(won)))
-        target = target + chance.ravel() @ vectors(pull)
-        return estimates, np.asarray(target)
+        return estimates, target @ frame + chance.ravel() @ vectors(pull), frame
 
     def _moved(self, thetas: Array, draws: Draws) -> Array:
         """The parameters after a step on a minibatch, for parameters (n, d)."""
@@ -370,8 +377,8 @@ class PracticalCell(Cell):
             own = coefficients.of(rows)
             # Few outcomes differ: each is moved once, to the same bits wherever it stands.
             first, back = _distinct(own.rows)
-            estimates, _ = self._at(theta)
-            steps = estimates(self.steps_by, own.of(first))
+            estimates, _, frame = self._at(theta)
+            steps = estimates(self.steps_by, own.of(first)) @ frame.T
             moved[rows] = theta + self.learning_rate * steps[back]
         return moved
 
@@ -462,7 +469,7 @@ class PracticalCell(Cell):
 
 def _bound(found: Any, coefficients: _Coefficients) -> Any:
     """The estimates of some minibatches as a function of the rule alone, and the target."""
-    estimates, target = found
+    estimates, target, _ = found
     return lambda rule: estimates(rule, coefficients), target
 
 
