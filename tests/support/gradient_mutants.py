@@ -185,7 +185,7 @@ MUTANTS = [
            "/ (4 * square**2)", "/ square**2", "cpu", ("normalised",)),
     Mutant("normalised: the variance's noise, graded rewards", NORMALISED,
            "/ (2 * deviation**3)", "/ deviation**3", "cpu", ("normalised",)),
-    Mutant("normalised, compiled: ddof 1", BODIES, "1.0 / np.sqrt(squares * share)",
+    Mutant("normalised, compiled: ddof 1", BODIES, "1.0 / sqrt(squares * share)",
            "1.0 / np.sqrt(squares / (group - 1))", "cpu", ("normalised",)),
     # The bias of old outputs.
     Mutant("practical: of order η", PRACTICAL, "return rate**2 * (steps", "return rate * (steps",
