@@ -249,7 +249,8 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
             others = {done.stem for done in earlier.claims}
             every = [stem for stem in _known(options) if stem in others | set(stems)]
             whole = results.with_earlier(earlier, _command(options, every))
-            drawn = load_curves(folder)
+            # A run that was killed has verdicts, but no curves yet.
+            drawn = load_curves(folder) if (folder / CURVES_FILE).exists() else drawn
         else:
             whole = results
         if earlier is None or earlier.claims != whole.claims:

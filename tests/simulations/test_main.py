@@ -145,6 +145,9 @@ def test_claims_of_one_configuration_share_a_folder_and_no_other_is_let_in(tmp_p
     assert {"mse", "designs"} <= set(load_curves(tmp_path)["figure"])
     assert not page.exists()
     assert not picture.exists()
+    # A run that was killed before its curves goes on.
+    (tmp_path / "curves.csv").unlink()
+    assert main(["verify", "mse", *words]) == 0
     before = (tmp_path / "verdicts.json").read_bytes()
     capsys.readouterr()
     assert main(["verify", "mse", *words, "--seed", "3"]) == 2

@@ -251,7 +251,7 @@ class WeightedScores(ScoreTable):
             )
         off = float(np.abs(logsumexp(self.log_probs, axis=1)).max())
         if off > _ROUNDING_SHARE:
-            raise InputError(f"probabilities sum to 1 within {off:.3g} only")
+            raise InputError(f"probabilities miss a sum of 1 by {off:.3g}: they must sum to 1")
 
     def arrays(self) -> dict[str, Array]:
         """The arrays that name the tables."""

@@ -108,7 +108,7 @@ class CountTable:
         p = finite_array("pass rate", pass_rate, minimum=0.0)
         if (p > 1).any():
             raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
-        return _binomial(self.group_size - 1, p) @ self.delta
+        return binomial(self.group_size - 1, p) @ self.delta
 
     def scaled(self, factor: float) -> CountTable:
         """The advantages times a factor."""
@@ -146,15 +146,15 @@ class CountTable:
     def _shares(self, pass_rates: Array) -> tuple[Array, Array, Array]:
         """What multiplies E[s sᵀ z], E[s sᵀ (1-z)] and g gᵀ in the second moment, (X,) each."""
         size, won, lost = self.group_size, self.successes, self.failures
-        alone = _binomial(size - 1, pass_rates) / size
+        alone = binomial(size - 1, pass_rates) / size
         if size == 1:
             return alone @ won[1:] ** 2, alone @ lost[:-1] ** 2, np.zeros(len(pass_rates))
         pairs = won[2:] ** 2 - 2 * won[1:-1] * lost[1:-1] + lost[:-2] ** 2
-        both = _binomial(size - 2, pass_rates) @ pairs * (size - 1) / size
+        both = binomial(size - 2, pass_rates) @ pairs * (size - 1) / size
         return alone @ won[1:] ** 2, alone @ lost[:-1] ** 2, both
 
 
-def _binomial(trials: int, chance: Array) -> Array:
+def binomial(trials: int, chance: Array) -> Array:
     """P(m) of the number of successes, (..., trials + 1)."""
     return np.asarray(binom.pmf(np.arange(trials + 1), trials, np.asarray(chance)[..., None]))
 
@@ -390,12 +390,12 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
         raise InputError(f"delta has shape {gains.shape}: a group of {size} needs ({size},)")
     gains = np.broadcast_to(gains, size)
     probs, reward = moments.context_probs, moments.norm_reward
-    alone = _binomial(size - 1, moments.value)
+    alone = binomial(size - 1, moments.value)
     diagonal = (probs * moments.fisher_trace) @ alone
     right = -gains * ((probs * reward) @ alone)
     off = np.zeros(size)
     if size > 1:
-        pair = (size - 1) * ((probs * moments.gradient_sq) @ _binomial(size - 2, moments.value))
+        pair = (size - 1) * ((probs * moments.gradient_sq) @ binomial(size - 2, moments.value))
         diagonal[:-1] += pair
         diagonal[1:] += pair
         off[1:] = -pair

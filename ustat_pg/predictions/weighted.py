@@ -20,11 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from ..moments import WeightedMoments
 from ..validation import integer
-from .count_tables import CountTable, count_table
+from .count_tables import CountTable, binomial, count_table
 
 __all__ = ["WeightedPrediction", "weighted_mse"]
 
@@ -74,7 +73,7 @@ def weighted_mse(
     """
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     table = baseline if isinstance(baseline, CountTable) else count_table(baseline, size)
-    alone = _binomial(size - 1, moments.value)
+    alone = binomial(size - 1, moments.value)
     won, lost = table.successes[1:], table.failures[:-1]
     first, second = alone @ won, alone @ lost
     means = (
@@ -98,15 +97,10 @@ def weighted_mse(
             + 2 * (winning[1:-1] * losing[1:-1]).sum(axis=-1)
             + (losing[:-2] ** 2).sum(axis=-1)
         )
-        both = _binomial(size - 2, moments.value)
+        both = binomial(size - 2, moments.value)
         squares = squares + (both.T * pairs).sum(axis=0) * (size - 1) / size
     mean = moments.context_probs @ means
     variance = max(float(moments.context_probs @ squares - mean @ mean), 0.0) / prompts
     off = mean - moments.context_probs @ moments.targets
     bias = float(off @ off)
     return WeightedPrediction(means, mean, variance + bias, variance, bias)
-
-
-def _binomial(trials: int, chance: Array) -> Array:
-    """P(m) of the number of successes, (X, trials + 1)."""
-    return np.asarray(binom.pmf(np.arange(trials + 1), trials, chance[:, None]))
