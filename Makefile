@@ -5,10 +5,10 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install verify networks llm test lint figures report theory browser benchmarks clean
+.PHONY: help install verify networks llm test test-fast lint figures report theory browser benchmarks clean
 
 help:  ## this list, with durations on two cores once everything is installed; 1 s
-	@awk -F ':.*##' '/^[a-z]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: .venv/core  ## the library and its command ustat-pg in .venv, with what draws figures; 2 min
 
@@ -34,6 +34,9 @@ report: .venv/core  ## one self-contained page of the stored run; 10 s
 
 test: .venv/dev  ## the whole suite; 20 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal
+
+test-fast: .venv/dev  ## what is not slow, for daily work; 3 min
+	.venv/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 theory: .venv/theory  ## the site of executable pages, in build/theory; 6 min
 	.venv/bin/python -m sphinx -T -q -W --keep-going -E -b html theory build/theory

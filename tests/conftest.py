@@ -1,9 +1,11 @@
-"""One Hypothesis profile for all: the same examples at every run, and no clock."""
+"""One Hypothesis profile for all: the same examples at every run, and no clock. Slow is what was measured."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -22,8 +24,34 @@ def _one_torch_thread():
         torch.set_num_threads(1)
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Say how many of the planted mutants the decider refuted."""
+SLOW = Path(__file__).with_name("slow.txt")
+"""The test functions that take more than SECONDS, all their cases together."""
+
+SECONDS = 2.0
+
+
+def pytest_addoption(parser):
+    text = f"measure which tests are slow and write them to tests/{SLOW.name}"
+    parser.addoption("--measure", action="store_true", help=text)
+
+
+def pytest_collection_modifyitems(items):
+    slow = set(SLOW.read_text(encoding="utf-8").split())
+    for item in items:
+        if item.nodeid.partition("[")[0] in slow:
+            item.add_marker("slow")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say how many of the planted mutants the decider refuted; keep which tests are slow."""
+    if config.getoption("measure"):
+        seconds = Counter()
+        for report in (each for found in terminalreporter.stats.values() for each in found):
+            if hasattr(report, "duration"):
+                seconds[report.nodeid.partition("[")[0]] += report.duration
+        unseen = set(SLOW.read_text(encoding="utf-8").split()) - set(seconds)
+        slow = {name for name, took in seconds.items() if took > SECONDS}
+        SLOW.write_text("".join(f"{name}\n" for name in sorted(unseen | slow)), encoding="utf-8")
     killed = planted = 0
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, []):

@@ -43,8 +43,6 @@ from ustat_pg.engines.runs.cuda import Flips, flips
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 FAR = laws.FAR
 REPLICATIONS = 5

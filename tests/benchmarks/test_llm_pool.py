@@ -38,7 +38,6 @@ def test_methods_that_do_not_agree_are_refused(off):
         benchmark.same(repeats(1), repeats(2) + off, "grpo at G = 4")
 
 
-@pytest.mark.slow
 def test_brute_force_that_computes_something_else_stops_the_script(monkeypatch):
     own = benchmark.by_sampling
 
@@ -75,7 +74,6 @@ def test_the_tables_of_the_script(capsys):
     assert "- scoring: exponent " in out
 
 
-@pytest.mark.slow
 def test_the_command_is_run_and_measured():
     row, line = benchmark.command("embedded:strong", 4, 2)
     assert line.startswith("embedded:strong: 2 prompts, 4 rollouts of each")

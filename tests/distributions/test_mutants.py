@@ -13,8 +13,6 @@ from tests.distributions import oracle
 from tests.support.mutants import mutated
 from ustat_pg.distributions import WeightedChi2, weighted_chi2
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = json.loads((ROOT / "tests/data/weighted_chi2_reference.json").read_text())["sets"]
 

@@ -30,8 +30,6 @@ from tests.support.commands import refusal_of
 from tests.support.runs import NO_CLAIMS
 from ustat_pg.results import load_run
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = list(PICTURES)
 NETWORKS = [name for name in NAMES if name.startswith(("tokens_", "transformer_"))]

@@ -33,8 +33,6 @@ from ustat_pg.llm.cells import (
 from ustat_pg.llm.models import load_model, tokenise
 from ustat_pg.llm.tasks import load_task
 
-pytestmark = pytest.mark.slow
-
 SIZES = (2, 3)
 ROLLOUTS, GROUPS, PER = 24, 12, 3
 """Of a replication; PER prompts, of the three that there are."""

@@ -201,7 +201,6 @@ def test_held_out_texts_are_not_trained_on(grid, place, tmp_path):
     refuses("all other prompts", same.tasks)
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monkeypatch):
     """With checkpoints: the same records as without the interruption; without: from the start."""
     monkeypatch.setattr(sweep, "_BEAT", 0.0)
@@ -247,7 +246,6 @@ def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monk
     assert without_times(folder) == without_times(whole)
 
 
-@pytest.mark.slow
 def test_a_small_sweep_from_end_to_end(grid, tmp_path):
     """One run made here, the other in a process of its own; then nothing is left to do."""
     said = []

@@ -315,7 +315,6 @@ if trainer.accelerator.is_main_process:
 """
 
 
-@pytest.mark.slow
 def test_a_step_of_two_processes(small, tmp_path):
     """A group that lies on two processes is one group still, and the step the same gradient."""
     script, out = tmp_path / "two.py", tmp_path / "worst.json"

@@ -144,7 +144,6 @@ def test_the_memory_chosen_changes_no_number(memory):
     assert (memory == 1) == (policy.default_chunk() == 1)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no record of peak memory")
 def test_the_memory_chosen_is_kept():
     """Scores of 256 outputs in 200,000 parameters are 393 MiB; 64 are allowed."""

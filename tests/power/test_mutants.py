@@ -19,8 +19,6 @@ from ustat_pg.checks import Verdict
 from ustat_pg.experiment import Claim, Options, Store, options, run_claims
 from ustat_pg.experiment.options import BUDGETS
 
-pytestmark = pytest.mark.slow
-
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 KEEP = {
     "bandits": (

@@ -16,7 +16,6 @@ from ustat_pg.experiment import Claim, Options, Store, run_claims
 from ustat_pg.predictions import one_step_gap
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed"),
 ]
 RUNS = "ustat_pg/engines/networks/runs.py"

@@ -19,8 +19,6 @@ from tests.support.mutants import mutated
 from ustat_pg.checks import Verdict
 from ustat_pg.experiment import Claim, Options, Store, options, run_claims
 
-pytestmark = pytest.mark.slow
-
 LAW = "ustat_pg/predictions/limit_law.py"
 BOUND = "ustat_pg/predictions/suboptimality.py"
 BODIES = "ustat_pg/engines/runs/lanes.py"

@@ -19,8 +19,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["-m", "simulations", "verify", "ustatistic", "--size", "smoke"]
 COMMAND = [sys.executable, *WORDS]

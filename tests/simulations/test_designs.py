@@ -31,7 +31,6 @@ def claim_of(stem, size="smoke", seed=0, on="bandit"):
     return claim(stem, suite_of(size, seed, on=on))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("on", "size", "seed"),
     [
@@ -88,7 +87,6 @@ def test_every_claim_has_made_up_generated_and_real_problems(stem):
         assert "real" in origins
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("on", "stem"),
     [*(("bandit", stem) for stem in STEMS), *(("tokens", stem) for stem in GRADIENTS)],
@@ -114,7 +112,6 @@ def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(on, st
     assert not cells(first, "generated") & cells(other, "generated")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("on", "seed", "stems"),
     [
@@ -213,7 +210,6 @@ def test_simulation_does_not_refute_it_either(name, tmp_path):
     assert main([*words, "--out", str(tmp_path / "out")]) in (0, 3)
 
 
-@pytest.mark.slow
 def test_anchors_of_every_problem_that_a_claim_runs_on():
     problems = {
         cell.problem.digest: cell.problem

@@ -18,7 +18,6 @@ from ustat_pg.experiment import Options
 from ustat_pg.experiment.measurements import Measurements
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         not all(find_spec(name) for name in ("torch", "transformers")), reason="no language models"
     ),

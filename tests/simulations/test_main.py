@@ -42,7 +42,6 @@ def whole(tmp_path_factory):
     return claims_in(done.stdout), blocks(folder)
 
 
-@pytest.mark.slow
 def test_workers_change_no_byte_and_progress_is_shown_on_a_terminals_stderr_alone(whole, tmp_path):
     pty = pytest.importorskip("pty")
     reader, writer = pty.openpty()
@@ -63,7 +62,6 @@ def test_workers_change_no_byte_and_progress_is_shown_on_a_terminals_stderr_alon
     assert claims_in((tmp_path / "verdicts.json").read_text()) == whole[0]
 
 
-@pytest.mark.slow
 def test_three_kills_change_no_byte_and_keep_finished_blocks(whole, tmp_path):
     claims, count = whole
     words = [*COMMAND, "--workers", "2", "--json", "--out", str(tmp_path)]
@@ -81,7 +79,6 @@ def suite_run(tmp_path_factory):
     return code, out.getvalue(), folder
 
 
-@pytest.mark.slow
 def test_every_claim_is_confirmed_and_every_rival_refuted(suite_run):
     code, text, folder = suite_run
     assert code == 0
@@ -113,13 +110,11 @@ def test_every_claim_is_confirmed_and_every_rival_refuted(suite_run):
     assert (folder / "checks.csv").exists()
 
 
-@pytest.mark.slow
 def test_a_claim_alone_says_what_it_says_in_the_suite(whole, suite_run):
     together = json.loads(suite_run[1])["claims"]
     assert json.dumps([entry for entry in together if entry["stem"] == "minibatch"]) == whole[0]
 
 
-@pytest.mark.slow
 def test_another_seed_confirms_too(tmp_path):
     stems = [stem for stem in STEMS if stem not in ON_RUNS]
     assert main(["verify", *stems, "--size", "smoke", "--seed", "7", "--out", str(tmp_path)]) == 0
@@ -246,7 +241,6 @@ def test_options_that_do_not_go_together_or_do_not_exist_are_usage_errors(words,
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
     words = ["verify", "minibatch", "--size", "smoke", "--out"]
     with monkeypatch.context() as patch:
@@ -278,7 +272,6 @@ def test_list_and_plan(tmp_path, capsys):
     assert max(plan["needed"].values()) <= Options("smoke").budget
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="reads Linux's account of memory"
 )

@@ -30,8 +30,7 @@ from ustat_pg.experiment.probes import Probe
 from ustat_pg.predictions import one_step_gap
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
-SLOW_TORCH = (needs_torch, pytest.mark.slow)
-ON = ["tokens", pytest.param("transformer", marks=SLOW_TORCH)]
+ON = ["tokens", pytest.param("transformer", marks=needs_torch)]
 GRPO, GROUP_MEAN = Estimator("grpo"), Estimator("group-mean")
 PACES = {"grpo": 1.0, "group-mean": 0.5}
 """With the own reward in the mean a step of two outputs is half as long."""
@@ -153,7 +152,7 @@ def test_learners_are_a_function_of_the_seed(seed):
 
 @pytest.mark.parametrize(
     ("on", "seed"),
-    [*(("tokens", n) for n in range(4)), pytest.param("transformer", 0, marks=SLOW_TORCH)],
+    [*(("tokens", n) for n in range(4)), pytest.param("transformer", 0, marks=needs_torch)],
 )
 def test_learners_are_mostly_wrong_and_nowhere_hopeless(on, seed):
     for learner in learners(suite_of(seed, on)):
@@ -246,7 +245,7 @@ SIGN = (PAIRS, "rows[i] - rows[j]", "rows[i] + rows[j]")
     [
         *(("tokens", *change) for change in (*WRONG, SIGN)),
         # The same lines, on scores of another kind.
-        pytest.param("transformer", *SIGN, marks=SLOW_TORCH),
+        pytest.param("transformer", *SIGN, marks=needs_torch),
     ],
 )
 def test_a_wrong_enumeration_and_a_wrong_step_are_refused(on, function, old, new, monkeypatch):
@@ -317,7 +316,7 @@ def test_one_step_is_checked_against_its_enumeration(on):
 
 @pytest.mark.parametrize(
     ("on", "seed"),
-    [*(("tokens", n) for n in range(4)), pytest.param("transformer", 0, marks=SLOW_TORCH)],
+    [*(("tokens", n) for n in range(4)), pytest.param("transformer", 0, marks=needs_torch)],
 )
 def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(seed, on):
     steps, runs = checks_of(seed, on), tuple(trained(suite_of(seed, on)))

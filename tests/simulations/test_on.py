@@ -310,7 +310,6 @@ module.curves = lambda suite: ()
 """Small blocks, without the figure's: some dozens in all."""
 
 
-@pytest.mark.slow
 @needs_torch
 def test_an_interrupted_run_on_tokens_resumes_to_the_same_bytes(tmp_path):
     words = ["verify", "suboptimality", "--on", "tokens", "--size", "smoke", "--workers", "2"]

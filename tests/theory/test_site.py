@@ -20,8 +20,6 @@ import pytest
 
 from simulations import STEMS
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("index", *STEMS, "networks", "language_models")
 LARGEST = 1_500_000
