@@ -99,3 +99,10 @@ def test_pins_cover_every_dependency():
 def test_the_version_stands_in_one_place():
     assert f"version: {ustat_pg.__version__}" in (ROOT / "CITATION.cff").read_text()
     assert f"## {ustat_pg.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_slow_tests_are_still_there():
+    """A test that was renamed is measured again, or it counts as quick."""
+    for line in (ROOT / "tests/slow.txt").read_text().split():
+        file, name = line.split("::")[0], line.rpartition("::")[2]
+        assert re.search(rf"def {name}\b", (ROOT / file).read_text()) or "." in name, line
