@@ -118,3 +118,53 @@ def test_a_formula_must_be_refuted_by_both_kinds_though_runs_need_not():
 def test_what_is_left_to_simulation_must_be_listed():
     said = r"rivals \['unheard of'\] are not listed"
     refuses(said, Claim, "mse", (RUNS,), (MADE_UP,), ("unheard of",))
+
+
+def test_an_inconclusive_check_makes_the_claim_inconclusive():
+    sharp = found(check("sharp", RUNS), TRUE, TRUE)
+    # It speaks of no rival, so that none of them survives by it.
+    asked = check("wide", None)
+    wide = found(asked, TRUE, TRUE, wide=0.9)
+    assert wide.simulation.verdict == Verdict.INCONCLUSIVE
+    assert settled((), sharp).verdict == Verdict.CONFIRMED
+    for results in ([sharp, wide], [wide, sharp]):
+        assert settled((), *results).verdict == Verdict.INCONCLUSIVE
+    # Enumeration is heard in the same way.
+    none = found(asked, float("nan"), TRUE)
+    assert none.exact.verdict == Verdict.INCONCLUSIVE
+    assert settled((), sharp, none).verdict == Verdict.INCONCLUSIVE
+
+
+SAME = Check("same", "made-up", CELL, equal(1.0, {RUNS: 1.0}))
+OWN = Check("same", "user", CELL, equal(1.0, {RUNS: 1.0}))
+NEVER = Check("never", "made-up", CELL, equal(1.0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "rivals", "verdict"),
+    [
+        # A rival that coincides wherever it is tested, one that is never tested, none at all.
+        (SAME, (RUNS,), "INCONCLUSIVE"),
+        (NEVER, (RUNS,), "INCONCLUSIVE"),
+        (NEVER, (), "INCONCLUSIVE"),
+        # A problem of one's own need not tell anything apart.
+        (OWN, (RUNS,), "CONFIRMED"),
+        (OWN, (RUNS, OTHER), "CONFIRMED"),
+    ],
+)
+@pytest.mark.parametrize("simulates", [True, False])
+def test_a_rival_that_cannot_lose_is_no_rival(asked, rivals, verdict, simulates):
+    result = found(asked, TRUE, TRUE if simulates else None)
+    assert settled((), result, rivals=rivals, simulates=simulates).verdict == verdict
+
+
+def test_one_problem_that_tells_a_rival_apart_is_enough():
+    apart = found(check("apart", RUNS, "generated"), TRUE, TRUE)
+    assert settled((), found(SAME, TRUE, TRUE), apart).verdict == Verdict.CONFIRMED
+
+
+def test_each_kind_of_evidence_must_tell_a_rival_apart_itself():
+    drawn = found(check("drawn", RUNS), simulation=TRUE)
+    listed = found(SAME, TRUE, TRUE)
+    assert settled((), listed, drawn).verdict == Verdict.INCONCLUSIVE
+    assert settled((RUNS,), listed, drawn).verdict == Verdict.CONFIRMED

@@ -283,6 +283,9 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
         for kind, findings in check.found.items():
             if findings.verdict == Verdict.CONFIRMED:
                 continue
+            if not check.coherent:
+                yield f"{check.name} is REFUTED by its own formula: {_contradiction(check)}"
+                break
             low, high = _ends(check, findings)
             line = (
                 f"{check.name} is {findings.verdict.value} by {kind}: "
@@ -295,14 +298,43 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
                     f"and had {findings.replications:,}"
                 )
             yield line
-    for rival in claim.rivals:
-        if rival.verdict == RivalVerdict.SURVIVED:
-            yield f"the wrong formula “{rival.name}” survived"
+    yield from _open_rivals(claim)
     if not claim.checks:
         yield "nothing can be checked on this problem"
     elif claim.evidence("exact") is None:
         reasons = [check.not_enumerated for check in claim.checks if check.not_enumerated]
         yield f"nothing was enumerated: {reasons[0]}" if reasons else "nothing was enumerated"
+
+
+def _contradiction(check: CheckResult) -> str:
+    """What is wrong with a prediction that its own statement does not allow."""
+    if not isfinite(check.prediction):
+        return "it gives no number"
+    low, high = (_number(end, "∞") for end in (check.region.low, check.region.high))
+    return f"it gives {_number(check.prediction)}, and the statement allows {low} to {high}"
+
+
+OPEN = {
+    RivalVerdict.SURVIVED: "survived",
+    RivalVerdict.NOT_DISTINGUISHABLE: "coincides with the prediction on every problem",
+    RivalVerdict.NOT_TESTED: "is tested by no check",
+}
+"""What hinders a claim from being confirmed, in words that follow a rival's name."""
+
+
+def _open_rivals(claim: ClaimResult) -> Iterator[str]:
+    """Which wrong formulas the evidence leaves open, and by which kind of it."""
+    for rival in claim.rivals:
+        heard = {kind: said for kind in KINDS if (said := getattr(rival, kind)) is not None}
+        for verdict, words in OPEN.items():
+            kinds = [kind for kind, said in heard.items() if said == verdict]
+            if kinds and (verdict == RivalVerdict.SURVIVED or claim.verdict == Verdict.INCONCLUSIVE):
+                by = f" by {kinds[0]}" if len(kinds) < len(heard) else ""
+                yield f"the wrong formula “{rival.name}” {words}{by}"
+                break
+    told_apart = {RivalVerdict.REFUTED, RivalVerdict.SURVIVED}
+    if claim.checks and not any({r.exact, r.simulation} & told_apart for r in claim.rivals):
+        yield "no wrong formula can be told from the prediction here"
 
 
 def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:

@@ -6,7 +6,7 @@ A record is plain data: it knows no engine and no design, so that what draws a f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite, nan
 from pathlib import Path
@@ -146,6 +146,11 @@ class CheckResult:
         )
 
     @property
+    def coherent(self) -> bool:
+        """Whether the statement allows its own prediction."""
+        return self.region.widened(self.rounding).contains(self.prediction)
+
+    @property
     def found(self) -> dict[str, Findings]:
         """The findings by kind, of the kinds that there are."""
         kinds = {"exact": self.exact, "simulation": self.simulation}
@@ -256,30 +261,39 @@ class ClaimResult:
         simulates: bool,
     ) -> ClaimResult:
         """REFUTED if any evidence is; CONFIRMED if every check is confirmed by each kind of
-        evidence that is to be had, each kind is to be had at all, and no rival survived. Where the
-        claim leaves a rival to simulation, simulation alone is heard.
+        evidence that is to be had, each kind is to be had at all, and each kind refutes every rival.
+        Where the claim leaves a rival to simulation, simulation alone is heard. On a problem of the
+        user's own a rival may coincide with the prediction, or have no check.
         """
         kinds = KINDS if simulates else KINDS[:1]
-        # On one's own problem a rival may have no check; the suite's problems leave none out.
-        open_ends = {RivalVerdict.SURVIVED}
-        if any(check.origin == "made-up" for check in checks):
-            open_ends.add(RivalVerdict.NOT_TESTED)
         settled = tuple(_rival(name, checks, kinds) for name in rivals)
         alone = set(by_simulation) if simulates else set()
         if alone and set(rivals) <= alone and not any(check.exact for check in checks):
             # What was enumerated all the same is heard.
             kinds = KINDS[1:]
         verdict = worst(_of_kind(checks, kind) or Verdict.INCONCLUSIVE for kind in kinds)
-        if verdict == Verdict.CONFIRMED and any(
-            (rival.simulation if rival.name in alone else rival.verdict) in open_ends
-            for rival in settled
-        ):
+        if verdict == Verdict.CONFIRMED and not _excluded(settled, checks, alone):
             verdict = Verdict.INCONCLUSIVE
         return cls(stem, RESULTS[stem].label, verdict, tuple(checks), settled)
 
     def evidence(self, kind: str, origin: str | None = None) -> Verdict | None:
         """The verdict of one kind of evidence, on problems of one origin; None without any."""
         return _of_kind([c for c in self.checks if origin in (None, c.origin)], kind)
+
+
+def _excluded(
+    rivals: Sequence[RivalResult], checks: Sequence[CheckResult], alone: Collection[str]
+) -> bool:
+    """Whether no rival is left open by a kind of evidence that is heard of it."""
+    heard = {
+        verdict
+        for rival in rivals
+        for verdict in (rival.simulation, None if rival.name in alone else rival.exact)
+    }
+    if all(check.origin == "user" for check in checks):
+        return RivalVerdict.SURVIVED not in heard
+    # A rival that nothing can tell from the prediction is none.
+    return bool(rivals) and heard <= {RivalVerdict.REFUTED, None}
 
 
 def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:

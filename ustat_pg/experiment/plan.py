@@ -53,7 +53,8 @@ def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
     def needed(check: Check, margin: float) -> int:
         statement = check.statement
         margin = max(margin, 2 * statement.tolerance)
-        if margin <= 0:
+        if margin <= 0 or not statement.coherent:
+            # The sums of one block say all that is to be said.
             return max(map(block_of, check.functional.cells))
         wanted = check.functional.needed(pilots, margin, plan.alpha, statement.prediction)
         reserve = max(cell.reserve for cell in check.functional.cells)
