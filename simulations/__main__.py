@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
+import ustat_pg
 from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS
 from ustat_pg.validation import InputError, integer
@@ -24,7 +26,8 @@ from ustat_pg.validation import InputError, integer
 from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim, curves
 
 if TYPE_CHECKING:
-    from ustat_pg.experiment import Options
+    from ustat_pg.experiment import Claim, Options
+    from ustat_pg.experiment.curves import Point
     from ustat_pg.experiment.executors import Cluster
     from ustat_pg.results import Results
 
@@ -36,6 +39,14 @@ TRAINED = ("suboptimality", "group_size", "optimality")
 ALL = (*STEMS, *ON_LANGUAGE_MODELS)
 
 ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
+
+HERE = Path(__file__).parent
+LIBRARY = Path(ustat_pg.__file__).parent
+FORMULAS = {
+    *("predictions", "estimators", "ustatistics", "distributions", "moments", "problems"),
+    "experiment",
+}
+"""Rooms of the library whose errors in the design of a claim refute it, on the suite's own problems."""
 
 # Everything heavy is imported inside the commands: a usage message need not wait for it, and an
 # interruption meets the handler in main.
@@ -240,9 +251,10 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     configuration = _configuration(options, suite)
     earlier = _earlier(folder, configuration)
     store = Store(folder / "blocks")
+    designs, points, failed = _designs(stems, suite)
     with _cluster(options) as cluster:
         how = _options(options, cluster)
-        run = run_claims([claim(stem, suite) for stem in stems], how, store, cluster)
+        run = run_claims(designs, how, store, cluster).with_failed(failed)
         results = document(run, how, _command(options, stems), options.problem, configuration)
         drawn = pd.DataFrame()
         if earlier is not None and earlier.run.versions == results.run.versions:
@@ -260,7 +272,6 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         store.write(folder / VERDICTS_FILE, whole.json())
         store.write(folder / MARKDOWN_FILE, markdown(whole))
         store.write(folder / CHECKS_FILE, whole.frame().to_csv(index=False))
-        points = [point for stem in stems for point in curves(stem, suite)]
         frame = run_points(points, how, store, cluster)
         if len(drawn):
             kept = drawn[~drawn["figure"].isin({point.figure for point in points})]
@@ -275,6 +286,40 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         print(f"- {line}")
     print(f"Report: {folder / MARKDOWN_FILE}")
     return exit_code(run.claims)
+
+
+def _designs(stems: Sequence[str], suite: Suite) -> tuple[list[Claim], list[Point], dict[str, str]]:
+    """Claims, the points of their figures, and by stem what failed where there is no design."""
+    designs: list[Claim] = []
+    points: list[Point] = []
+    failed: dict[str, str] = {}
+    for stem in stems:
+        try:
+            designed, shown = claim(stem, suite), curves(stem, suite)
+        except Exception as error:
+            said = None if suite.user is not None else _formula_error(error)
+            if said is None:
+                raise
+            failed[stem] = said
+        else:
+            designs.append(designed)
+            points += shown
+    return designs, points, failed
+
+
+def _formula_error(error: Exception) -> str | None:
+    """What failed, in words, where a formula of the library raised the error; else None."""
+    frames = [(Path(frame.filename), frame) for frame in extract_tb(error.__traceback__)]
+    asked = [i for i, (path, _) in enumerate(frames) if HERE in path.parents]
+    called = [(path, frame) for path, frame in frames[asked[-1] + 1 :] if LIBRARY in path.parents]
+    rooms = {path.relative_to(LIBRARY).with_suffix("").parts[0] for path, _ in called}
+    if not rooms & FORMULAS:
+        return None
+    path, place = frames[asked[-1]]
+    return (
+        f"{called[0][1].name} raised {type(error).__name__}: {error} "
+        f"(asked in simulations/{path.relative_to(HERE)}, line {place.lineno}, {place.name})"
+    )
 
 
 def _known(options: argparse.Namespace) -> list[str]:

@@ -118,7 +118,9 @@ def document(
         },
         run.set_aside,
     )
-    return Results(run.claims, {plan.claim.stem: _draws(plan) for plan in run.plans}, provenance)
+    draws: dict[str, dict[str, tuple[int, ...]]] = {claim.stem: {} for claim in run.claims}
+    draws |= {plan.claim.stem: _draws(plan) for plan in run.plans}
+    return Results(run.claims, draws, provenance)
 
 
 def _draws(plan: Plan) -> dict[str, tuple[int, ...]]:
@@ -299,7 +301,9 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
                 )
             yield line
     yield from _open_rivals(claim)
-    if not claim.checks:
+    if claim.failure is not None:
+        yield f"REFUTED: {claim.failure}"
+    elif not claim.checks:
         yield "nothing can be checked on this problem"
     elif claim.evidence("exact") is None:
         reasons = [check.not_enumerated for check in claim.checks if check.not_enumerated]
@@ -314,24 +318,21 @@ def _contradiction(check: CheckResult) -> str:
     return f"it gives {_number(check.prediction)}, and the statement allows {low} to {high}"
 
 
-OPEN = {
-    RivalVerdict.SURVIVED: "survived",
+_NEVER = {
     RivalVerdict.NOT_DISTINGUISHABLE: "coincides with the prediction on every problem",
-    RivalVerdict.NOT_TESTED: "is tested by no check",
+    RivalVerdict.NOT_TESTED: "is not tested",
 }
-"""What hinders a claim from being confirmed, in words that follow a rival's name."""
 
 
 def _open_rivals(claim: ClaimResult) -> Iterator[str]:
     """Which wrong formulas the evidence leaves open, and by which kind of it."""
     for rival in claim.rivals:
-        heard = {kind: said for kind in KINDS if (said := getattr(rival, kind)) is not None}
-        for verdict, words in OPEN.items():
-            kinds = [kind for kind, said in heard.items() if said == verdict]
-            if kinds and (verdict == RivalVerdict.SURVIVED or claim.verdict == Verdict.INCONCLUSIVE):
-                by = f" by {kinds[0]}" if len(kinds) < len(heard) else ""
-                yield f"the wrong formula “{rival.name}” {words}{by}"
-                break
+        if rival.verdict == RivalVerdict.SURVIVED:
+            yield f"the wrong formula “{rival.name}” survived"
+        elif claim.verdict == Verdict.INCONCLUSIVE:
+            for kind in KINDS:
+                if (words := _NEVER.get(getattr(rival, kind))) is not None:
+                    yield f"the wrong formula “{rival.name}” {words} ({kind})"
     told_apart = {RivalVerdict.REFUTED, RivalVerdict.SURVIVED}
     if claim.checks and not any({r.exact, r.simulation} & told_apart for r in claim.rivals):
         yield "no wrong formula can be told from the prediction here"

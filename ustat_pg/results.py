@@ -242,6 +242,7 @@ class ClaimResult:
         verdict: that of all evidence.
         checks: all of them, in the design's order.
         rivals: all of them, in the claim's order.
+        failure: the error of a formula without which there is no design; None where there is one.
     """
 
     stem: str
@@ -249,6 +250,12 @@ class ClaimResult:
     verdict: Verdict
     checks: tuple[CheckResult, ...]
     rivals: tuple[RivalResult, ...]
+    failure: str | None = None
+
+    @classmethod
+    def failed(cls, stem: str, failure: str) -> ClaimResult:
+        """REFUTED: a formula raised an error where the result says that it has a value."""
+        return cls(stem, RESULTS[stem].label, Verdict.REFUTED, (), (), failure)
 
     @classmethod
     def of(

@@ -260,6 +260,23 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
     assert "it would need" in capsys.readouterr().out
 
 
+def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, monkeypatch):
+    from ustat_pg.predictions import mse
+
+    monkeypatch.setattr(mse, "MsePrediction", lambda *_, **__: 1 / 0)
+    words = ["verify", "--size", "smoke", "--engine", "exact", "--out", str(tmp_path / "all")]
+    assert main([*words, "minibatch", "arcsine"]) == 1
+    said = capsys.readouterr().out
+    assert "minibatch: REFUTED: gradient_mse raised ZeroDivisionError" in said
+    assert "(asked in simulations/minibatch.py, line " in said
+    refuted = {claim.stem: claim.verdict for claim in load_run(tmp_path / "all").claims}
+    assert refuted == {"minibatch": "REFUTED", "arcsine": "CONFIRMED"}
+    # On a problem of the user's own an error is about the problem.
+    problem = tmp_path / "mine.json"
+    problem.write_text(json.dumps(example_problem()))
+    assert main([*words, "minibatch", "--problem", str(problem)]) == 70
+
+
 def test_list_and_plan(tmp_path, capsys):
     assert main(["list"]) == 0
     listed = capsys.readouterr().out.count("verified")

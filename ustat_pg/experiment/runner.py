@@ -8,13 +8,14 @@ not of workers, order or interruptions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import isnan
 
 from ..checks import Evidence, decide
+from ..paper import RESULTS
 from ..results import CheckResult, ClaimResult, Findings
 from ..validation import InputError, integer
 from .claim import Check, Claim
@@ -36,6 +37,16 @@ class Run:
     plans: tuple[Plan, ...]
     seconds: float
     set_aside: tuple[str, ...]
+
+    def with_failed(self, failed: Mapping[str, str]) -> Run:
+        """The run, and the claims that have no design because a formula failed.
+
+        Arguments:
+            failed: what failed, by stem.
+        """
+        claims = {claim.stem: claim for claim in self.claims}
+        claims |= {stem: ClaimResult.failed(stem, said) for stem, said in failed.items()}
+        return replace(self, claims=tuple(claims[stem] for stem in RESULTS if stem in claims))
 
 
 def _planned(claims: Sequence[Claim], work: Work, what: str) -> list[tuple[Measurements, Plan]]:
