@@ -264,8 +264,8 @@ def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, 
     from ustat_pg.predictions import mse
 
     monkeypatch.setattr(mse, "MsePrediction", lambda *_, **__: 1 / 0)
-    words = ["verify", "--size", "smoke", "--engine", "exact", "--out", str(tmp_path / "all")]
-    assert main([*words, "minibatch", "arcsine"]) == 1
+    words = ["verify", "--size", "smoke", "--engine", "exact", "--out"]
+    assert main([*words, str(tmp_path / "all"), "minibatch", "arcsine"]) == 1
     said = capsys.readouterr().out
     assert "minibatch: REFUTED: gradient_mse raised ZeroDivisionError" in said
     assert "(asked in simulations/minibatch.py, line " in said
@@ -274,7 +274,7 @@ def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, 
     # On a problem of the user's own an error is about the problem.
     problem = tmp_path / "mine.json"
     problem.write_text(json.dumps(example_problem()))
-    assert main([*words, "minibatch", "--problem", str(problem)]) == 70
+    assert main([*words, str(tmp_path / "own"), "minibatch", "--problem", str(problem)]) == 70
 
 
 def test_list_and_plan(tmp_path, capsys):
