@@ -47,6 +47,24 @@ def bowl(target: float = 0.0, tau: float = 0.4) -> LocationBandit:
     return certain([[1.0]], arms, tau, 1 - (arms - target) ** 2 / (2 + abs(target)) ** 2)
 
 
+def dome(tilt: float = 0.0, tau: float = 0.47) -> LocationBandit:
+    """Three arms with sure rewards, the outer ones drawn in a sixth of all cases: there the fourth
+    derivative of the return is 0, so that curvature and noise are nearly the same around the optimum.
+    """
+    return certain([[1.0]], [-1.0, 0.0, 1.0], tau, [0.1 - tilt, 1.0, 0.1 + tilt])
+
+
+def shoulder(share: float = 0.68, steep: float = 1.8) -> LocationBandit:
+    """Two prompts, one more likely than the other, whose sum bends most beside the optimum, is convex
+    far from it and has its least PL ratio there: on a ball of radius 1 the least curvature at the
+    optimum, L, μ and μ' are all different.
+    """
+    rewards = np.array([[0.69, 0.93, 0.49], [0.7, 0.87, 0.11]])[..., None]
+    ways = np.array([[1.3], [steep]])
+    shares, arms = np.array([share, 1 - share]), np.array([-1.0, 0.0, 1.0])
+    return LocationBandit(shares, ways, arms, 1.1, rewards, np.ones_like(rewards), radius=3.0)
+
+
 def disagreement(tilt: float = 0.2, far: float = 1.2) -> LocationBandit:
     """Two prompts that pull apart: on one the reward grows with the arm by ``tilt``, on the other it
     falls, and both reward the arm in the middle. Steps are steep in θ: c₃/c₁ is about 5 at .2.
@@ -207,6 +225,9 @@ def _tug(height: float, tilt: float, tau: float, stream: int, copies: int = 1) -
 FAMILIES = {
     # One prompt, a quadratic return.
     "bowl": Family(bowl, (11,), {"target": (-0.1, 0.1), "tau": (0.38, 0.42)}),
+    # One prompt, curvature and noise nearly the same; two prompts, L, μ and μ' all different.
+    "dome": Family(dome, (16,), {"tilt": (-0.03, 0.03), "tau": (0.45, 0.49)}),
+    "shoulder": Family(shoulder, (17,), {"share": (0.6, 0.75), "steep": (1.6, 2.0)}),
     # Three prompts, two directions, noisy rewards; and the same with more unequal curvatures.
     "slopes": Family(partial(LocationBandit.bump, [-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3])),
     "steep": Family(partial(LocationBandit.bump, [-0.5, 0.2, 1.4], [-0.7, 0.8, 0.6])),

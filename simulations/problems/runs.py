@@ -21,6 +21,7 @@ from ustat_pg.predictions import (
 
 from .landscapes import Landscape, LandscapeEntry
 from .optima import GRPO, Noise, ball, covariance_of, moments_of, parts_of
+from .rates import rates_of
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class NearOptimum:
 
     def spread(self, estimator: Estimator = GRPO) -> np.ndarray:
         """The second moments of the recursion from the optimum after every step, (T + 1, r, r)."""
-        rates, steps = self.schedule.rates(self.steps), np.arange(self.steps + 1)
+        rates, steps = rates_of(self.schedule, self.steps), np.arange(self.steps + 1)
         return finite_covariance(
             self.landscape.curvatures, self.noise(estimator), rates, steps=steps
         )
@@ -111,7 +112,7 @@ class NearOptimum:
     def expected(self, estimator: Estimator = GRPO, step: int | None = None) -> float:
         """The mean gap of the recursion after a step."""
         landscape, moments = self.landscape, moments_of(self.landscape)
-        rates = self.schedule.rates(self.steps if step is None else step)
+        rates = rates_of(self.schedule, self.steps if step is None else step)
         sizes = {"group_size": self.group_size, "batch_size": self.batch_size}
         if self.design == "epochs":
             (curvature,), (away,) = landscape.curvatures, self.displacement
@@ -135,7 +136,7 @@ class NearOptimum:
 
     def expected_by(self, formula: Noise, step: int | None = None) -> float:
         """The mean gap of the recursion, were that the covariance of a gradient."""
-        rates = self.schedule.rates(self.steps if step is None else step)
+        rates = rates_of(self.schedule, self.steps if step is None else step)
         noise = self._noise_by(formula)
         return float(mean_gap(self.landscape.curvatures, noise, rates, self.displacement))
 
@@ -153,11 +154,11 @@ class NearOptimum:
         c1, c2, c3 = covariance_parts(moments_of(landscape), basis)
         bends = np.diagonal(-basis.T @ landscape.hessian(landscape.maximiser) @ basis)
         return finite_weights(
-            bends, c1 + c2 / g + c3 / (g * (g - 1)), self.schedule.rates(self.steps)
+            bends, c1 + c2 / g + c3 / (g * (g - 1)), rates_of(self.schedule, self.steps)
         )
 
     def _weights_of(self, noise: np.ndarray) -> np.ndarray:
-        rates = self.schedule.rates(self.steps)
+        rates = rates_of(self.schedule, self.steps)
         return finite_weights(self.landscape.curvatures, noise, rates, self.displacement)
 
     def law(self, estimator: Estimator = GRPO) -> WeightedChi2:
