@@ -1,5 +1,5 @@
-"""``python -m simulations list | plan | verify | check | report``: run the experiments and say what
-they settle.
+"""``python -m simulations list | plan | verify | check | report | mutants``: run the experiments
+and say what they settle.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ustat_pg.paper import RESULTS
 from ustat_pg.validation import InputError, integer
 
 from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim, curves
+from .mutants import command as mutants
 
 if TYPE_CHECKING:
     from ustat_pg.experiment import Claim, Options
@@ -95,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     command = commands.add_parser("report", help="a finished run as one HTML page: DIR/report.html")
     command.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
+    mutants.add_arguments(commands, STEMS)
     return parser
 
 
@@ -494,6 +496,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         if options.command == "list":
             return _list(options)
+        if options.command == "mutants":
+            return mutants.run(options, STEMS)
         if options.command in ("check", "report"):
             return (_check if options.command == "check" else _report)(options)
         _require_stems(options, options.claims)

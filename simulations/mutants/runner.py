@@ -1,0 +1,228 @@
+"""The runner of errors: one process for each, what is found kept as it comes.
+
+The true program is asked first: an error counts as refuted only where the same claim, run in the same
+way, is not refuted without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ustat_pg.validation import InputError
+
+from .errors import ROOT, PlantedError
+
+__all__ = ["Found", "Mutants", "source_of"]
+
+VERDICTS = ("CONFIRMED", "INCONCLUSIVE", "ERROR", "TIMEOUT", "REFUTED")
+"""From what an error must never have to what it must."""
+
+COMMAND = (sys.executable, "-m", "simulations.mutants.planted")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one error, or of the true program.
+
+    Arguments:
+        verdict: one of :data:`VERDICTS`.
+        stem: claim that said so, the first that refutes.
+        engine: way of running it: exact, or cpu, which simulates too.
+        by: kind of evidence that refutes.
+        check: check that refutes, or what an error of the program says.
+        seconds: seconds from start to end.
+    """
+
+    verdict: str
+    stem: str = ""
+    engine: str = ""
+    by: str = ""
+    check: str = ""
+    seconds: float = 0.0
+
+
+def source_of(root: Path = ROOT) -> str:
+    """A digest of the program, but for the errors and what plants them."""
+    state = hashlib.sha256()
+    for room in ("ustat_pg", "simulations"):
+        for file in sorted((root / room).rglob("*")):
+            if file.suffix in (".py", ".toml") and file.parent.name != "mutants":
+                state.update(file.relative_to(root).as_posix().encode())
+                state.update(file.read_bytes())
+    return state.hexdigest()[:16]
+
+
+def compiles(error: PlantedError) -> bool:
+    """Whether the error changes what is compiled, whose cache must not be shared."""
+    text = (ROOT / error.file).read_text(encoding="utf-8")
+    return bool(re.search(r"\bimport body\b", text)) or "rng" in error.file
+
+
+class Mutants:
+    """Errors run at one size.
+
+    Arguments:
+        size: smoke or quick.
+        folder: folder in which what is found is kept.
+        workers: processes at a time.
+        limit: seconds that one of them may take.
+        command: the process that reads what is asked.
+    """
+
+    def __init__(
+        self,
+        size: str,
+        folder: Path,
+        workers: int = 1,
+        limit: float = 900.0,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self.size, self.folder, self.workers = size, folder, workers
+        self.limit, self.command = limit, command
+        self.source = source_of()
+        self.kept = self._kept()
+        self._lock = threading.Lock()
+        self._controls: dict[tuple[str, str], threading.Lock] = {}
+        self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = False
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "mutants.jsonl"
+
+    def _kept(self) -> dict[str, Found]:
+        """What earlier runs found, by key; a line that was cut off is left out."""
+        kept = {}
+        if self._file.exists():
+            for line in self._file.read_text(encoding="utf-8").splitlines():
+                try:
+                    row = json.loads(line)
+                    kept[row.pop("key")] = Found(**{k: row[k] for k in asdict(Found(""))})
+                except (ValueError, KeyError):
+                    continue
+        return kept
+
+    def key(self, error: PlantedError | None, stems: Sequence[str], engines: Sequence[str]) -> str:
+        """A name for what is asked, of this very program."""
+        change = None if error is None else (error.file, error.old, error.new)
+        text = json.dumps([self.source, self.size, change, list(stems), list(engines)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def found(self, error: PlantedError) -> Found | None:
+        """What is known of an error."""
+        return self.kept.get(self.key(error, error.stems, ("exact", "cpu")))
+
+    def run(
+        self, errors: Sequence[PlantedError], on_done: Callable[[PlantedError, Found], None]
+    ) -> None:
+        """Run the errors of which nothing is known.
+
+        Raises:
+            InputError: a claim does not confirm the true program.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        missing = [error for error in errors if self.found(error) is None]
+        pool = ThreadPoolExecutor(self.workers)
+        futures = {pool.submit(self._settle, error): error for error in missing}
+        try:
+            for future in as_completed(futures):
+                on_done(futures[future], future.result())
+        finally:
+            with self._lock:
+                self._stopped = True
+                for process in self._running:
+                    os.killpg(process.pid, signal.SIGKILL)
+            pool.shutdown(cancel_futures=True)
+
+    def _settle(self, error: PlantedError) -> Found:
+        """Run one error, and the true program where that was not yet run."""
+        self._control(error.stems[0], "exact")
+        found = self._ask(error, error.stems, ("exact", "cpu"))
+        if found.verdict == "REFUTED":
+            self._control(found.stem, found.engine)
+        return found
+
+    def _control(self, stem: str, engine: str) -> None:
+        """Have the claim confirmed without an error."""
+        with self._lock:
+            lock = self._controls.setdefault((stem, engine), threading.Lock())
+        with lock:
+            found = self._ask(None, (stem,), (engine,))
+        if found.verdict != "CONFIRMED":
+            raise InputError(
+                f"{stem} by {engine} is {found.verdict} without any error"
+                f"{f' ({found.check})' if found.check else ''}: nothing can be said of errors there"
+            )
+
+    def _ask(
+        self, error: PlantedError | None, stems: Sequence[str], engines: Sequence[str]
+    ) -> Found:
+        key = self.key(error, stems, engines)
+        if (known := self.kept.get(key)) is not None:
+            return known
+        found = self._process(error, stems, engines)
+        with self._lock:
+            self.kept[key] = found
+            name = "" if error is None else error.name
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"key": key, "name": name, **asdict(found)}) + "\n")
+        return found
+
+    def _process(
+        self, error: PlantedError | None, stems: Sequence[str], engines: Sequence[str]
+    ) -> Found:
+        change = None if error is None else (error.module, error.old, error.new)
+        asked = {"error": change, "stems": stems, "size": self.size, "engines": engines}
+        start = time.monotonic()
+        with _environment(error) as environment:
+            with self._lock:
+                if self._stopped:
+                    raise InputError("stopped")
+                process = subprocess.Popen(
+                    self.command, cwd=ROOT, env=environment, text=True, start_new_session=True,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                )  # fmt: skip
+                self._running.add(process)
+            try:
+                out, err = process.communicate(json.dumps(asked), timeout=self.limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                return Found("TIMEOUT", stems[0], check=f"after {self.limit:g} s")
+            finally:
+                with self._lock:
+                    self._running.discard(process)
+        if self._stopped:
+            raise InputError("stopped")
+        seconds = round(time.monotonic() - start, 1)
+        try:
+            row: dict[str, Any] = json.loads(out.splitlines()[-1])
+            return Found(seconds=seconds, **row)
+        except (ValueError, IndexError, TypeError):
+            said = err.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+            return Found("ERROR", stems[0], check=said[0], seconds=seconds)
+
+
+@contextmanager
+def _environment(error: PlantedError | None) -> Iterator[dict[str, str]]:
+    """Where a changed body is compiled into a folder of its own; all else shares one."""
+    if error is None or not compiles(error):
+        yield dict(os.environ)
+        return
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        yield {**os.environ, "NUMBA_CACHE_DIR": folder}
