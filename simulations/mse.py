@@ -17,22 +17,19 @@ Cost: half a million groups for most checks, a few million for the nearest rival
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 import numpy as np
 
 from ustat_pg.checks import at_most, equal
 from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed
+from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, EverySample, Linear, Point, mean_of
 from ustat_pg.experiment.controls import CONTROLS, Control, Controls
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import explicit_bound, gradient_mse
 
-from .problems import BanditEntry, Entry, Suite, mse_of
-from .problems.bandits import prompts
+from .problems import BanditEntry, Suite, mse_of
 from .problems.peers import (
-    SHORT,
-    Peer,
     along,
     error,
     label,
@@ -46,6 +43,7 @@ from .problems.peers import (
 STEM = "mse"
 
 TIGHTER = "explicit bound: a quarter of it"
+SHORT = "E ghat = (G-1)/G g"
 
 LARGE = 32
 """A group size that enumeration still reaches on problems of few outcomes."""
@@ -150,14 +148,12 @@ def _of_bandits(suite: Suite) -> Iterator[Check]:
 
 def _anchors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """E s = 0 and E ĝ = ∇J, along the steepest of a few fixed directions."""
-    from ustat_pg.engines.gradients.cell import direction
-
     cell = GradientCell(entry.problem, group_size)
     steepest = max(range(4), key=lambda n: abs(slope(entry.problem, direction(entry.problem, n))))
     yield no_mean_score(entry, cell, 0)
     for peer in peers(entry.problem):
         if peer.name in ("grpo", "group-mean", "critic"):
-            yield mean(entry, cell, peer, steepest)
+            yield mean(entry, cell, peer, steepest, *((SHORT,) if peer.name == "grpo" else ()))
 
 
 def _prompts_of(entry: BanditEntry) -> Iterator[Check]:
