@@ -80,6 +80,17 @@ def repeated(name: str, origin: str, probs: Any, rng: np.random.Generator) -> Ba
     return Entry(name, origin, problem)
 
 
+def worthless(name: str, origin: str, probs: Any, rng: np.random.Generator) -> BanditEntry:
+    """Three arms with a reward of 1 or one below 0, such that the mean is 0 at every prompt."""
+    contexts = len(probs)
+    policy = rng.dirichlet([4.0, 4.0, 4.0], size=contexts)
+    values = np.ones((contexts, 3, 2))
+    law = rng.dirichlet([4.0, 4.0], size=(contexts, 3))
+    won = (policy * law[..., 0]).sum(axis=1)
+    values[..., 1] = (-won / (1 - won))[:, None]
+    return Entry(name, origin, SoftmaxBandit.tabular(probs, np.log(policy), values, law))
+
+
 def sure_coins(name: str, origin: str, probs: Any, reward: float) -> BanditEntry:
     """Prompts with two equal arms, one of which surely has the reward."""
     values = np.zeros((len(probs), 2, 1))
@@ -187,6 +198,12 @@ class Bandits:
         for number, rng in self._streams(9):
             chance, reward = rng.uniform(0.2, 0.4), float(rng.uniform(0.5, 2.0))
             yield sure_coins(f"sure coins{number}", "generated", [chance, 1 - chance], reward)
+
+    def worthless(self) -> Iterator[BanditEntry]:
+        """Prompts whose mean reward is 0, unequally likely."""
+        yield worthless("worthless", "made-up", [0.3, 0.7], np.random.default_rng(20261204))
+        for number, rng in self._streams(10):
+            yield worthless(f"worthless{number}", "generated", rng.dirichlet([6.0, 6.0]), rng)
 
     @cached_property
     def many_arms(self) -> BanditEntry:

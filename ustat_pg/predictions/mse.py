@@ -347,11 +347,15 @@ def grpo_beats_vanilla(moments: Moments, group_size: int) -> NDArray[np.bool_]:
 def oracle_beats_vanilla(moments: Moments) -> NDArray[np.bool_]:
     """Prompt by prompt, whether the oracle has the smaller MSE than no baseline: V (2 b* - V) > 0.
 
+    A V that is rounding noise of the rewards is 0: there the two are the same.
+
     Returns:
         (X,).
     """
-    gap = 2 * moments.optimal_baseline - moments.value
-    return moments.value * gap > _TIE * moments.value**2
+    noise = _ROUNDING * np.abs(moments.reward_range).max()
+    value = np.where(np.abs(moments.value) > noise, moments.value, 0.0)
+    gap = 2 * moments.optimal_baseline - value
+    return value * gap > _TIE * value**2
 
 
 def minimum_variance_gain(moments: Moments, group_size: int, batch_size: int = 1) -> float:
