@@ -188,7 +188,10 @@ def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     # Two equal arms with sure rewards attain half the bound: σ² = R²/4 and ‖g‖² = σ² tr F.
     if entry.name.startswith("sure"):
         asked["half the explicit bound attained"] = ((apart, 2.0),), bound
-        asked["paper's bound attained"] = ((whole, 1.0), (apart, 1.0)), float(found.paper_bound or 0)
+        asked["paper's bound attained"] = (
+            ((whole, 1.0), (apart, 1.0)),
+            float(found.paper_bound or 0),
+        )
     for what, (weights, value) in asked.items():
         statement = equal(value, scale=size)
         yield entry.check(f"{label(cell)}: {what}", Linear(cell, weights), statement)
@@ -206,7 +209,9 @@ def _mixed(entry: BanditEntry, group_size: int) -> Check:
     cell = GradientCell(entry.problem, group_size)
     share = 1 - float(entry.problem.zero_signal_share(group_size)[0])
     return entry.check(
-        f"G={group_size}: groups with unequal rewards", mean_of(cell, Mixed()), equal(share, scale=1.0)
+        f"G={group_size}: groups with unequal rewards",
+        mean_of(cell, Mixed()),
+        equal(share, scale=1.0),
     )
 
 

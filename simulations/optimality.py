@@ -99,7 +99,12 @@ def balance(problem: SoftmaxBandit) -> tuple[float, float, float, float]:
     gradient = (probs * (rewards - value)) @ problem.policy.scores(0)[outcomes.arms[0]]
     spread = float(probs @ (rewards - value) ** 2)
     best = value + (crossed / trace if trace > 0 else 0.0)
-    return value, value**2 * trace + 2 * value * crossed, spread * trace + float(gradient @ gradient), best
+    return (
+        value,
+        value**2 * trace + 2 * value * crossed,
+        spread * trace + float(gradient @ gradient),
+        best,
+    )
 
 
 def _less(cell: GradientCell, better: Estimator, worse: Estimator) -> Linear:
@@ -142,9 +147,9 @@ def _excess(
     return entry.check(f"{label(cell)}: {what}", functional, statement)
 
 
-def critic_of(values: Sequence[float]) -> Estimator:
+def critic_of(values: np.ndarray) -> Estimator:
     """A critic with these values, one for each prompt."""
-    return Estimator("critic", values=tuple(map(float, values)))
+    return Estimator("critic", values=tuple(values.tolist()))
 
 
 def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -154,7 +159,9 @@ def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     for constant in dict.fromkeys((0.0, value / 2, 1.5 * value)):
         worse = Estimator("constant", constant)
         excess = critic_excess(moments, [constant], group_size)
-        yield _excess(entry, cell, (ORACLE, worse), excess, f"constant {constant:.4g} over the oracle")
+        yield _excess(
+            entry, cell, (ORACLE, worse), excess, f"constant {constant:.4g} over the oracle"
+        )
 
 
 def outside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -227,7 +234,9 @@ def critics(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Ch
         - 2 * share * float(probs @ (error * moments.norm_advantage)),
     }
     excess = critic_excess(moments, guess, group_size, batch_size)
-    yield _excess(entry, cell, (ORACLE, critic_of(guess)), excess, "a critic over the oracle", wrong)
+    yield _excess(
+        entry, cell, (ORACLE, critic_of(guess)), excess, "a critic over the oracle", wrong
+    )
     gain = minimum_variance_gain(moments, group_size, batch_size)
     yield _excess(entry, cell, (BEST, ORACLE), gain, "the oracle over b*(x)")
     none = critic_excess(moments, np.zeros_like(values), group_size, batch_size)
@@ -266,7 +275,10 @@ def hessian(entry: BanditEntry) -> Iterator[Check]:
         yield entry.check(
             f"curvature of J along direction {number}",
             Linear(cell, weights),
-            equal(float(unit @ problem.hessian() @ unit), scale=scale(cell, critic_of(values + 1), unit)),
+            equal(
+                float(unit @ problem.hessian() @ unit),
+                scale=scale(cell, critic_of(values + 1), unit),
+            ),
         )
 
 

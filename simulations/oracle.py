@@ -59,7 +59,9 @@ def _excess(cell: GradientCell) -> Ratio:
 def oracle_error(cell: GradientCell) -> float:
     """The oracle's error with one output, enumerated, over B G: at one prompt its error at any G."""
     one = GradientCell(cell.problem, 1)
-    return float(one.measure("exact", [mse_of("oracle")]).mean[0]) / (cell.group_size * cell.batch_size)
+    return float(one.measure("exact", [mse_of("oracle")]).mean[0]) / (
+        cell.group_size * cell.batch_size
+    )
 
 
 def _asked(cell: GradientCell) -> bool:
@@ -76,7 +78,9 @@ def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Che
     wrong = {SHARE: 1 / group_size, SQUARE: (group_size / (group_size - 1)) ** 2 - 1}
     size = 1 + noise(cell, Estimator("oracle")) / oracle_error(cell) / (group_size - 1)
     yield entry.check(
-        f"G={group_size} B={batch_size}: ratio - 1", _excess(cell), equal(ratio - 1, wrong, scale=size)
+        f"G={group_size} B={batch_size}: ratio - 1",
+        _excess(cell),
+        equal(ratio - 1, wrong, scale=size),
     )
 
 

@@ -51,11 +51,15 @@ class Peer:
 
     def squared_error(self, cell: GradientCell) -> float:
         """The predicted MSE."""
-        return gradient_mse(cell.problem.moments(), self.estimator.baseline, *_design(cell), **self.asked).mse
+        return gradient_mse(
+            cell.problem.moments(), self.estimator.baseline, *_design(cell), **self.asked
+        ).mse
 
     def bias(self, cell: GradientCell, unit: np.ndarray) -> float:
         """The predicted E⟨ĝ - g, u⟩."""
-        found = gradient_mse(cell.problem.moments(), self.estimator.baseline, *_design(cell), **self.asked)
+        found = gradient_mse(
+            cell.problem.moments(), self.estimator.baseline, *_design(cell), **self.asked
+        )
         return float(found.mean_factor[0] - 1) * slope(cell.problem, unit)
 
     def square(self, cell: GradientCell, unit: np.ndarray) -> float:
@@ -118,7 +122,11 @@ def slope(problem: SoftmaxBandit, unit: np.ndarray) -> float:
     theta = problem.policy.theta
     return float(
         sum(
-            weight * (problem.objective(theta + k * _STEP * unit) - problem.objective(theta - k * _STEP * unit))
+            weight
+            * (
+                problem.objective(theta + k * _STEP * unit)
+                - problem.objective(theta - k * _STEP * unit)
+            )
             for k, weight in enumerate(_STENCIL, 1)
         )
     )
@@ -145,9 +153,7 @@ def error(entry: BanditEntry, cell: GradientCell, peer: Peer) -> Check:
     )
 
 
-def mean(
-    entry: BanditEntry, cell: GradientCell, peer: Peer, number: int, *rivals: str
-) -> Check:
+def mean(entry: BanditEntry, cell: GradientCell, peer: Peer, number: int, *rivals: str) -> Check:
     """A baseline's mean along a fixed direction: the derivative of J, and its bias beside it.
 
     A rival says that it is (G-1)/G of the derivative, as with the full group's mean.
@@ -171,7 +177,9 @@ def no_mean_score(entry: BanditEntry, cell: GradientCell, number: int) -> Check:
     """E⟨s, u⟩ = 0, of rewards that are 1 more and the same: what no baseline makes of them."""
     unit = direction(cell.problem, number)
     policy = cell.problem.policy
-    spread = float(cell.problem.context_probs @ (policy.probs * policy.inner(unit) ** 2).sum(axis=1))
+    spread = float(
+        cell.problem.context_probs @ (policy.probs * policy.inner(unit) ** 2).sum(axis=1)
+    )
     one, none = Estimator("constant", -1.0), Estimator("vanilla")
     weights = ((Projection(one, number), 1.0), (Projection(none, number), -1.0))
     return entry.check(

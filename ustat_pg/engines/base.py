@@ -108,7 +108,7 @@ class Estimator:
                 raise InputError("a constant is given with, and only with, the baseline constant")
             if self.constant is not None:
                 finite_array("constant", self.constant, 0)
-            if self.learned:
+            if self.values is not None:
                 finite_array("values of the critic", self.values, 1)
 
     @property
