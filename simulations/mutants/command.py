@@ -54,7 +54,7 @@ def add_arguments(commands: Any, stems: Sequence[str]) -> None:
         help="processes (default: all cores)",
     )
     command.add_argument(
-        "--limit", type=float, default=900.0, metavar="SECONDS", help="of one error (default: 900)"
+        "--limit", type=int, default=900, metavar="SECONDS", help="of one error (default: 900)"
     )
     command.add_argument("--out", type=Path, metavar="DIR", help="default: results/mutants")
     command.add_argument("--record", type=Path, metavar="FILE", help="write the table as JSON too")

@@ -34,6 +34,16 @@ LAYERS = {
 """Layers of the program by the beginnings of paths; the first that fits holds."""
 
 
+SIMULATED = (
+    "ustat_pg/rng",
+    "ustat_pg/engines/draws",
+    "ustat_pg/engines/gradients/lanes",
+    "ustat_pg/engines/gradients/scalar",
+    "ustat_pg/engines/runs/lanes",
+)
+"""What only simulation calls: there an enumeration would be in vain."""
+
+
 @dataclass(frozen=True)
 class PlantedError:
     """One changed line.
@@ -58,6 +68,11 @@ class PlantedError:
     def layer(self) -> str:
         """The layer of the program that it stands in."""
         return next(layer for start, layer in LAYERS.items() if self.file.startswith(start))
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The ways in which claims are run, in turn, until one refutes."""
+        return ("cpu",) if self.file.startswith(SIMULATED) else ("exact", "cpu")
 
     @property
     def module(self) -> str:

@@ -1,29 +1,33 @@
-"""The process of one error: the program with one changed line, and what claims say of it.
+"""The processes of errors: the program with one changed line, and what claims say of it.
 
-``python -m simulations.mutants.planted``, with what is asked as JSON on its input. No file is changed:
-the module with the error is compiled from its changed text when it is imported. Each claim is enumerated
-first; where no enumeration refutes, each is run as ``verify`` runs it. One line of JSON says what was
-found, and the exit code is that of ``verify``.
+``python -m simulations.mutants.planted`` reads a line of JSON for each error and answers with one. It
+has loaded what the program needs, but nothing of the program, and each error is a fork of it. No file is
+changed: the module with the error is compiled from its changed text when it is imported. Each claim is
+enumerated first; where no enumeration refutes, each is run as ``verify`` runs it.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType
 from typing import Any
-
-from ustat_pg.cli import guarded
 
 from .errors import planted
 
 ENGINES = ("exact", "cpu")
 """Enumeration alone, then enumeration and simulation."""
 
-EXIT_CODES = {"REFUTED": 1, "ERROR": 70, "INCONCLUSIVE": 3, "CONFIRMED": 0}
-"""What the process ends with, as ``verify`` does; of several claims' the first."""
+ORDER = ("ERROR", "INCONCLUSIVE", "CONFIRMED")
+"""Of several claims' verdicts, none of which is REFUTED, the first of these is the error's."""
+
+LOADED = ("numba", "numpy", "pandas", "scipy.optimize", "scipy.stats", "sklearn.datasets", "tqdm")
+"""What most of the time of a start goes to."""
 
 
 class _Loader(SourceFileLoader):
@@ -107,21 +111,49 @@ def findings(stems: list[str], size: str, engines: list[str]) -> dict[str, Any]:
                 where = next(seen, {"by": "design", "check": failed.get(stem, "")})
                 return {"verdict": "REFUTED", "stem": stem, "engine": engine, **where}
             said[stem] = str(done.verdict), ""
-    order = list(EXIT_CODES)
-    stem = min(said, key=lambda stem: order.index(said[stem][0]))
+    stem = min(said, key=lambda stem: ORDER.index(said[stem][0]))
     verdict, why = said[stem]
     return {"verdict": verdict, "stem": stem, "engine": engines[-1], "by": "", "check": why}
 
 
-def main() -> int:
-    """Run what is asked on standard input."""
-    asked = json.load(sys.stdin)
-    if asked["error"] is not None:
-        plant(*asked["error"])
-    found = findings(asked["stems"], asked["size"], asked["engines"])
-    print(json.dumps(found))
-    return EXIT_CODES[found["verdict"]]
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """What is found of one error, in its own process."""
+    if asked["cache"]:
+        import_module("numba").config.CACHE_DIR = asked["cache"]
+    try:
+        if asked["error"] is not None:
+            plant(*asked["error"])
+        return findings(asked["stems"], asked["size"], asked["engines"])
+    except Exception as stop:
+        return {"verdict": "ERROR", "check": f"{type(stop).__name__}: {stop}"}
+
+
+def _forked(asked: dict[str, Any]) -> str:
+    """The answer of a fork of this process, as JSON; it is stopped after its time."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if not process:
+        os.close(reader)
+        signal.alarm(asked["limit"])
+        with os.fdopen(writer, "w") as out:
+            out.write(json.dumps(_answer(asked)))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        said = answer.read()
+    _, status = os.waitpid(process, 0)
+    if os.waitstatus_to_exitcode(status) == -signal.SIGALRM:
+        return json.dumps({"verdict": "TIMEOUT", "check": f"after {asked['limit']} s"})
+    return said or json.dumps({"verdict": "ERROR", "check": f"ended with status {status}"})
+
+
+def main() -> None:
+    """Answer each line of the input."""
+    for name in LOADED:
+        import_module(name)
+    for line in sys.stdin:
+        print(_forked(json.loads(line)), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(guarded("mutants", main))
+    main()

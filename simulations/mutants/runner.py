@@ -1,4 +1,4 @@
-"""The runner of errors: one process for each, what is found kept as it comes.
+"""The runner of errors: a process for each, what is found kept as it comes.
 
 The true program is asked first: an error counts as refuted only where the same claim, run in the same
 way, is not refuted without it.
@@ -89,7 +89,7 @@ class Mutants:
         size: str,
         folder: Path,
         workers: int = 1,
-        limit: float = 900.0,
+        limit: int = 900,
         command: Sequence[str] = COMMAND,
     ) -> None:
         self.size, self.folder, self.workers = size, folder, workers
@@ -98,7 +98,8 @@ class Mutants:
         self.kept = self._kept()
         self._lock = threading.Lock()
         self._controls: dict[tuple[str, str], threading.Lock] = {}
-        self._running: set[subprocess.Popen[str]] = set()
+        self._own = threading.local()
+        self._servers: list[subprocess.Popen[str]] = []
         self._stopped = False
 
     @property
@@ -125,7 +126,7 @@ class Mutants:
 
     def found(self, error: PlantedError) -> Found | None:
         """What is known of an error."""
-        return self.kept.get(self.key(error, error.stems, ("exact", "cpu")))
+        return self.kept.get(self.key(error, error.stems, error.engines))
 
     def run(
         self, errors: Sequence[PlantedError], on_done: Callable[[PlantedError, Found], None]
@@ -145,14 +146,16 @@ class Mutants:
         finally:
             with self._lock:
                 self._stopped = True
-                for process in self._running:
-                    os.killpg(process.pid, signal.SIGKILL)
+                for server in self._servers:
+                    os.killpg(server.pid, signal.SIGKILL)
             pool.shutdown(cancel_futures=True)
+            for server in self._servers:
+                server.communicate()
 
     def _settle(self, error: PlantedError) -> Found:
         """Run one error, and the true program where that was not yet run."""
-        self._control(error.stems[0], "exact")
-        found = self._ask(error, error.stems, ("exact", "cpu"))
+        self._control(error.stems[0], error.engines[0])
+        found = self._ask(error, error.stems, error.engines)
         if found.verdict == "REFUTED":
             self._control(found.stem, found.engine)
         return found
@@ -183,46 +186,45 @@ class Mutants:
                 file.write(json.dumps({"key": key, "name": name, **asdict(found)}) + "\n")
         return found
 
+    def _server(self) -> subprocess.Popen[str]:
+        """The process that this thread asks."""
+        if not hasattr(self._own, "server"):
+            with self._lock:
+                self._own.server = subprocess.Popen(
+                    self.command, cwd=ROOT, text=True, start_new_session=True,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                )  # fmt: skip
+                self._servers.append(self._own.server)
+        server: subprocess.Popen[str] = self._own.server
+        return server
+
     def _process(
         self, error: PlantedError | None, stems: Sequence[str], engines: Sequence[str]
     ) -> Found:
         change = None if error is None else (error.module, error.old, error.new)
-        asked = {"error": change, "stems": stems, "size": self.size, "engines": engines}
-        start = time.monotonic()
-        with _environment(error) as environment:
-            with self._lock:
-                if self._stopped:
-                    raise InputError("stopped")
-                process = subprocess.Popen(
-                    self.command, cwd=ROOT, env=environment, text=True, start_new_session=True,
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                )  # fmt: skip
-                self._running.add(process)
+        asked: dict[str, Any] = {"error": change, "stems": stems, "engines": engines}
+        asked |= {"size": self.size, "limit": self.limit}
+        start, server = time.monotonic(), self._server()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        with _cache(error) as cache:
             try:
-                out, err = process.communicate(json.dumps(asked), timeout=self.limit)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                return Found("TIMEOUT", stems[0], check=f"after {self.limit:g} s")
-            finally:
-                with self._lock:
-                    self._running.discard(process)
-        if self._stopped:
-            raise InputError("stopped")
-        seconds = round(time.monotonic() - start, 1)
-        try:
-            row: dict[str, Any] = json.loads(out.splitlines()[-1])
-            return Found(seconds=seconds, **row)
-        except (ValueError, IndexError, TypeError):
-            said = err.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
-            return Found("ERROR", stems[0], check=said[0], seconds=seconds)
+                server.stdin.write(json.dumps({**asked, "cache": cache}) + "\n")
+                server.stdin.flush()
+                said = server.stdout.readline()
+            except BrokenPipeError:
+                said = ""
+        if self._stopped or not said:
+            raise InputError("the process that runs errors has ended")
+        row: dict[str, Any] = {"stem": stems[0], **json.loads(said)}
+        return Found(seconds=round(time.monotonic() - start, 1), **row)
 
 
 @contextmanager
-def _environment(error: PlantedError | None) -> Iterator[dict[str, str]]:
-    """Where a changed body is compiled into a folder of its own; all else shares one."""
+def _cache(error: PlantedError | None) -> Iterator[str]:
+    """A folder of its own for bodies that the error changes; empty where the cache is shared."""
     if error is None or not compiles(error):
-        yield dict(os.environ)
+        yield ""
         return
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        yield {**os.environ, "NUMBA_CACHE_DIR": folder}
+        yield folder
