@@ -16,7 +16,7 @@ from typing import Any
 from ustat_pg._version import __version__
 from ustat_pg.validation import InputError
 
-from .errors import ROOT, PlantedError, errors
+from .errors import ENGINES, ROOT, PlantedError, errors
 
 __all__ = ["add_arguments", "run"]
 
@@ -73,6 +73,8 @@ def chosen(options: argparse.Namespace, stems: Sequence[str]) -> list[PlantedErr
     found = list(errors().values())
     if options.claims:
         found = [error for error in found if set(error.stems) & set(options.claims)]
+    if options.engine == "exact":
+        found = [error for error in found if "exact" in error.engines]
     if options.only:
         text = options.only.lower()
         found = [e for e in found if text in e.name.lower() or text in e.file.lower()]
@@ -96,9 +98,9 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
     from .runner import Found, Mutants
 
-    mutants = Mutants(
-        options.size, options.out or Path("results/mutants"), options.workers, options.limit
-    )
+    engines = ENGINES[: ENGINES.index(options.engine) + 1]
+    folder = options.out or Path("results/mutants")
+    mutants = Mutants(options.size, folder, options.workers, options.limit, engines=engines)
     known = sum(mutants.found(error) is not None for error in asked)
     with tqdm(total=len(asked), initial=known, desc="planted", disable=None, leave=False) as bar:
 
@@ -132,8 +134,10 @@ def _row(error: PlantedError, found: Any) -> dict[str, Any]:
 
 
 def _compact(table: dict[str, Any]) -> str:
-    """JSON with a line for each error."""
-    rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in table["errors"])
+    """JSON with a line for each error: what does not stand in its data."""
+    said = ("name", "verdict", "stem", "by", "check")
+    kept = [{name: row[name] for name in said} for row in table["errors"]]
+    rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in kept)
     head = json.dumps({**table, "errors": []}, ensure_ascii=False)
     return f"{head[:-2]}\n{rows}\n]}}\n"
 

@@ -34,6 +34,9 @@ LAYERS = {
 """Layers of the program by the beginnings of paths; the first that fits holds."""
 
 
+ENGINES = ("exact", "cpu")
+"""Enumeration alone, then enumeration and simulation."""
+
 SIMULATED = (
     "ustat_pg/rng",
     "ustat_pg/engines/draws",
@@ -72,7 +75,7 @@ class PlantedError:
     @property
     def engines(self) -> tuple[str, ...]:
         """The ways in which claims are run, in turn, until one refutes."""
-        return ("cpu",) if self.file.startswith(SIMULATED) else ("exact", "cpu")
+        return ENGINES[1:] if self.file.startswith(SIMULATED) else ENGINES
 
     @property
     def module(self) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 from ustat_pg.validation import InputError
 
-from .errors import ROOT, PlantedError
+from .errors import ENGINES, ROOT, PlantedError
 
 __all__ = ["Found", "Mutants", "source_of"]
 
@@ -81,6 +81,7 @@ class Mutants:
         folder: folder in which what is found is kept.
         workers: processes at a time.
         limit: seconds that one of them may take.
+        engines: ways of running claims: exact for enumeration, cpu for simulation too.
         command: the process that reads what is asked.
     """
 
@@ -90,10 +91,11 @@ class Mutants:
         folder: Path,
         workers: int = 1,
         limit: int = 900,
+        engines: Sequence[str] = ENGINES,
         command: Sequence[str] = COMMAND,
     ) -> None:
         self.size, self.folder, self.workers = size, folder, workers
-        self.limit, self.command = limit, command
+        self.limit, self.command, self.engines = limit, command, engines
         self.source = source_of()
         self.kept = self._kept()
         self._lock = threading.Lock()
@@ -126,7 +128,11 @@ class Mutants:
 
     def found(self, error: PlantedError) -> Found | None:
         """What is known of an error."""
-        return self.kept.get(self.key(error, error.stems, error.engines))
+        return self.kept.get(self.key(error, error.stems, self.ways(error)))
+
+    def ways(self, error: PlantedError) -> tuple[str, ...]:
+        """The ways in which claims are run, in turn, until one refutes."""
+        return tuple(way for way in error.engines if way in self.engines)
 
     def run(
         self, errors: Sequence[PlantedError], on_done: Callable[[PlantedError, Found], None]
@@ -154,8 +160,9 @@ class Mutants:
 
     def _settle(self, error: PlantedError) -> Found:
         """Run one error, and the true program where that was not yet run."""
-        self._control(error.stems[0], error.engines[0])
-        found = self._ask(error, error.stems, error.engines)
+        ways = self.ways(error)
+        self._control(error.stems[0], ways[0])
+        found = self._ask(error, error.stems, ways)
         if found.verdict == "REFUTED":
             self._control(found.stem, found.engine)
         return found
