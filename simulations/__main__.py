@@ -272,6 +272,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     import pandas as pd
 
     from ustat_pg.experiment import Store, run_claims, run_points
+    from ustat_pg.experiment.planted import run_controls
     from ustat_pg.report import document, exit_code, markdown, remarks, summary, verdict_table
     from ustat_pg.results import (
         CHECKS_FILE,
@@ -292,6 +293,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     with _cluster(options) as cluster:
         how = _options(options, cluster)
         run = run_claims(designs, how, store, cluster).with_failed(failed)
+        run = run.controlled(run_controls(designs, how, cluster))
         results = document(run, how, _command(options, stems), options.problem, configuration)
         drawn = pd.DataFrame()
         if earlier is not None and earlier.run.versions == results.run.versions:
@@ -316,13 +318,13 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         store.write(folder / CURVES_FILE, frame.to_csv(index=False))
     if options.json:
         print(results.json(indent=None))
-        return exit_code(run.claims)
-    print(verdict_table(run.claims))
+        return exit_code(run.claims, run.controls)
+    print(verdict_table(run.claims, controls=run.controls))
     print(f"\n{summary(run.claims)}; {run.seconds:.0f} s.")
-    for line in (*remarks(run.claims, run.set_aside), *suite.skipped):
+    for line in (*remarks(run.claims, run.set_aside, run.controls), *suite.skipped):
         print(f"- {line}")
     print(f"Report: {folder / MARKDOWN_FILE}")
-    return exit_code(run.claims)
+    return exit_code(run.claims, run.controls)
 
 
 def _designs(stems: Sequence[str], suite: Suite) -> tuple[list[Claim], list[Point], dict[str, str]]:

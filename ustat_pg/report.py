@@ -29,6 +29,7 @@ from .results import (
     ORIGINS,
     CheckResult,
     ClaimResult,
+    Control,
     Findings,
     Provenance,
     Results,
@@ -120,7 +121,7 @@ def document(
     )
     draws: dict[str, dict[str, tuple[int, ...]]] = {claim.stem: {} for claim in run.claims}
     draws |= {plan.claim.stem: _draws(plan) for plan in run.plans}
-    return Results(run.claims, draws, provenance)
+    return Results(run.claims, run.controls, draws, provenance)
 
 
 def _draws(plan: Plan) -> dict[str, tuple[int, ...]]:
@@ -135,9 +136,11 @@ def _draws(plan: Plan) -> dict[str, tuple[int, ...]]:
     }
 
 
-def exit_code(claims: Iterable[ClaimResult]) -> int:
-    """0 if every claim is confirmed, 1 if one is refuted, 3 if one is inconclusive."""
-    return EXIT_CODES[worst(claim.verdict for claim in claims)]
+def exit_code(claims: Iterable[ClaimResult], controls: Iterable[Control] = ()) -> int:
+    """0 if every claim is confirmed, 1 if one is refuted or a control failed, 3 if one is inconclusive."""
+    verdicts = [claim.verdict for claim in claims]
+    verdicts += [Verdict.REFUTED for control in controls if not control.held]
+    return EXIT_CODES[worst(verdicts)]
 
 
 def _rivals_refuted(rivals: Iterable[RivalResult]) -> tuple[str, dict[str, int], list[str]]:
@@ -201,8 +204,12 @@ def _origins(claims: Sequence[ClaimResult]) -> dict[str, str]:
     return {origin: word for origin, word in ORIGINS.items() if origin in known}
 
 
-def verdict_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
-    """One row for each claim: its verdict, the evidence on problems of each origin, its rivals."""
+def verdict_table(
+    claims: Sequence[ClaimResult], style: str = "simple", controls: Sequence[Control] = ()
+) -> str:
+    """One row for each claim: its verdict, the evidence on problems of each origin, its rivals; and
+    one for the controls of the run, where there are any.
+    """
     origins = _origins(claims)
     header = ["result", "stem", "verdict", *origins.values(), "rivals refuted"]
     rows = [
@@ -215,6 +222,12 @@ def verdict_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
         ]
         for claim in claims
     ]
+    if controls:
+        held = sum(control.held for control in controls)
+        said = "HELD" if held == len(controls) else "FAILED"
+        rows.append(
+            ["Controls", "", said, *([""] * len(origins)), f"{held} of {len(controls)} held"]
+        )
     return _table(rows, header, style)
 
 
@@ -267,14 +280,24 @@ def _ends(check: CheckResult, findings: Findings, digits: int = 6) -> tuple[str,
     )
 
 
-def remarks(claims: Iterable[ClaimResult], set_aside: Iterable[str] = ()) -> list[str]:
+def remarks(
+    claims: Iterable[ClaimResult],
+    set_aside: Iterable[str] = (),
+    controls: Iterable[Control] = (),
+) -> list[str]:
     """Lines that a reader must not miss: what failed, what is open and what it would take.
 
     Arguments:
         claims: those of a run.
         set_aside: names of the files that the run found damaged.
+        controls: those of the run.
     """
     return [
+        *(
+            f"control of {control.name} FAILED, so that this run confirms nothing: {control.said}"
+            for control in controls
+            if not control.held
+        ),
         *(f"{claim.stem}: {remark}" for claim in claims for remark in _remarks(claim)),
         *(f"damaged results file, kept and computed again: {name}" for name in set_aside),
     ]
@@ -421,10 +444,11 @@ def view(results: Results) -> dict[str, Any]:
         "paper_address": f"https://arxiv.org/abs/{PAPER.split()[-1]}",
         "run": asdict(results.run),
         "claims": [_claim(results, claim) for claim in claims],
-        "table": verdict_table(claims, "github"),
+        "table": verdict_table(claims, "github", results.controls),
+        "controls": [plain(control) for control in results.controls],
         "origins": _origins(claims),
         "marks": MARKS,
-        "remarks": remarks(claims, results.run.set_aside),
+        "remarks": remarks(claims, results.run.set_aside, results.controls),
         "summary": summary(claims),
         "worst": worst(claim.verdict for claim in claims).value,
     }

@@ -27,6 +27,7 @@ __all__ = [
     "ORIGINS",
     "CheckResult",
     "ClaimResult",
+    "Control",
     "Findings",
     "Provenance",
     "Results",
@@ -309,6 +310,21 @@ def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
 
 
 @frozen
+class Control:
+    """What a run did with effects planted in it: see ``ustat_pg.experiment.planted``.
+
+    Arguments:
+        name: part of the error machinery that is controlled.
+        held: whether all that was planted was refuted, and nothing that is true.
+        said: what went wrong; empty where it held.
+    """
+
+    name: str
+    held: bool
+    said: str
+
+
+@frozen
 class Provenance:
     """When, where and by which command a run was made; times are in seconds.
 
@@ -337,11 +353,13 @@ class Results:
 
     Arguments:
         claims: what depends on the claims, the seed, the engine and the code alone.
+        controls: what the run made of effects planted in it; none where none was asked for.
         draws: replications of a check's cells, by stem and check: they reproduce it alone.
         run: when, where and by which command.
     """
 
     claims: tuple[ClaimResult, ...]
+    controls: tuple[Control, ...]
     draws: dict[str, dict[str, tuple[int, ...]]]
     run: Provenance
 
@@ -356,6 +374,7 @@ class Results:
         seconds = round(earlier.run.seconds + self.run.seconds, 3)
         return Results(
             tuple(claims[stem] for stem in RESULTS if stem in claims),
+            self.controls,
             earlier.draws | self.draws,
             evolve(self.run, command=command, seconds=seconds),
         )

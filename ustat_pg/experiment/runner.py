@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import isnan
 
-from ..checks import Evidence, decide
+from attrs import evolve
+
+from ..checks import Evidence, Verdict, decide, worst
 from ..paper import RESULTS
-from ..results import CheckResult, ClaimResult, Findings
+from ..results import CheckResult, ClaimResult, Control, Findings
 from ..validation import InputError, integer
 from .claim import Check, Claim
 from .functionals import Sums
@@ -31,12 +33,23 @@ __all__ = ["Run", "check_alone", "plan_claims", "run_claims"]
 
 @dataclass(frozen=True)
 class Run:
-    """Verdicts on claims, and what was set aside on the way."""
+    """Verdicts on claims, what was set aside on the way, and what came of planted effects."""
 
     claims: tuple[ClaimResult, ...]
     plans: tuple[Plan, ...]
     seconds: float
     set_aside: tuple[str, ...]
+    controls: tuple[Control, ...] = ()
+
+    def controlled(self, controls: Sequence[Control]) -> Run:
+        """The run with its controls: where one failed, nothing that it says is CONFIRMED."""
+        claims = self.claims
+        if not all(control.held for control in controls):
+            claims = tuple(
+                evolve(claim, verdict=worst([claim.verdict, Verdict.INCONCLUSIVE]))
+                for claim in claims
+            )
+        return replace(self, claims=claims, controls=tuple(controls))
 
     def with_failed(self, failed: Mapping[str, str]) -> Run:
         """The run, and the claims that have no design because a formula failed.
