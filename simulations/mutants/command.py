@@ -44,6 +44,11 @@ def add_arguments(commands: Any, stems: Sequence[str]) -> None:
         "--sample", metavar="K/N", help="the K-th of N parts, each spread over all layers"
     )
     command.add_argument(
+        "--engine", choices=ENGINES, default="cpu",
+        help="exact: enumerate alone, and leave out errors in what only simulation calls (default: "
+        "cpu, simulation where enumeration says nothing)",
+    )  # fmt: skip
+    command.add_argument(
         "--list", action="store_true", help="say what would be planted; run nothing"
     )
     command.add_argument(
