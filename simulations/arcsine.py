@@ -38,8 +38,8 @@ from ustat_pg.validation import changed
 
 from .problems import BanditEntry, Entry, Suite, two_valued
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import ball
 from .problems.limits import later_terms
+from .problems.optima import ball
 from .problems.paths import TokenPath, along, mean_along, penalised, tilted
 
 STEM = "arcsine"

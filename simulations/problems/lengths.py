@@ -42,6 +42,7 @@ def counting(longest: int, rates: tuple[float, ...] = (0.35, 0.65)) -> TokenProb
 
 def _told(bandit: TokenBandit) -> bool:
     """Whether 1/|y| turns the mean and the token mean is off by enough to be seen, by enumeration."""
+    assert bandit.policy.space is not None
     lengths, rewards = bandit.policy.space.lengths, bandit.mean_rewards
     value = (bandit.policy.probs * rewards).sum(axis=1)
     if not value.min() > 0.1:
