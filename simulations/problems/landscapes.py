@@ -93,6 +93,40 @@ def plane(ratio: float = 0.3, angle: float = 0.4) -> LocationBandit:
     return certain(turn * [[3.0], [3.0 * ratio]], arms, 1.2, rewards, radius=1.0)
 
 
+def twisted(
+    ratios: tuple[float, ...] = (1.0, 1.6),
+    shares: tuple[float, ...] = (0.45, 0.3, 0.25),
+    angle: float = 0.4,
+    reach: float = 2.5,
+    side: float = 0.1,
+) -> LocationBandit:
+    """Prompts at right angles to one another, each with a best arm of its own, and one whose reward is
+    a fair coin's whatever the arm: it moves the parameters along the diagonal and bends nothing.
+
+    So the noise does not commute with the Hessian, and its correlation between eigendirections is
+    large.
+
+    Arguments:
+        ratios: lengths of the directions of all prompts but the last, (r,).
+        shares: probabilities of the prompts, (r + 1,).
+        angle: angle by which all are turned in the plane of each two neighbouring axes.
+        reach: length of the last prompt's direction.
+        side: reward of the first prompt's left arm: the optimum is not at 0.
+    """
+    rank = len(ratios)
+    ways = np.vstack([np.diag(ratios), np.full(rank, reach / np.sqrt(rank))])
+    cos, sin = np.cos(angle), np.sin(angle)
+    for axis in range(rank - 1):
+        turn = np.eye(rank)
+        turn[axis : axis + 2, axis : axis + 2] = [[cos, sin], [-sin, cos]]
+        ways = ways @ turn
+    values = np.zeros((rank + 1, 3, 2))
+    values[:-1, 1], values[0, 0], values[-1, :, 1] = 1.0, side, 1.0
+    arms = np.array([-1.0, 0.0, 1.0])
+    laws = np.full(values.shape, 0.5)
+    return LocationBandit(np.array(shares), ways, arms, 0.85, values, laws, radius=1.0)
+
+
 def triple(tilt: float = 0.0, lift: float = 0.3, *, flat: bool = False) -> LocationBandit:
     """Three arms with sure rewards, the middle one best. Tilted, two prompts disagree about the others.
 
@@ -238,6 +272,20 @@ FAMILIES = {
     "tilted": Family(tilted, (13,), {"angle": (0.9, 1.2), "tilt": (0.17, 0.21)}),
     # Two directions of very different noise.
     "plane": Family(plane, (14,), {"ratio": (0.28, 0.34), "angle": (0.0, 1.5)}),
+    # Two and three directions whose noise is strongly correlated; and curvatures that are equal.
+    "twisted": Family(
+        twisted, (51,), {"angle": (0.5, 1.1), "reach": (2.2, 2.8), "side": (0.05, 0.2)}
+    ),
+    "twisted, r = 3": Family(
+        partial(twisted, (1.0, 1.3, 1.6), (0.3, 0.27, 0.23, 0.2), angle=0.7, reach=3.2),
+        (52,),
+        {"angle": (0.5, 1.1), "reach": (3.0, 3.6), "side": (0.05, 0.15)},
+    ),
+    "ring": Family(
+        partial(twisted, (1.0, 1.5**0.5), (0.45, 0.3, 0.25), side=0.0),
+        (53,),
+        {"angle": (0.1, 1.4), "reach": (2.2, 2.8)},
+    ),
     # Three arms: one prompt, a pair that disagrees, one prompt with a flat direction.
     "triple": Family(_untilted, (21,), {"tilt": (0.2, 0.3), "lift": (0.25, 0.45)}),
     "quarrel": Family(

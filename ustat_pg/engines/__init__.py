@@ -22,7 +22,17 @@ from .networks.cell import NetworkTraining
 from .networks.learned import LearnedTable
 from .networks.optimizers import Adam, Muon, Sgd
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
-from .runs.cell import ConditionalPit, Coordinate, Gap, GapTransform, OneRun, Pit, Training
+from .runs.cell import (
+    ConditionalPit,
+    Coordinate,
+    Cosine,
+    Gap,
+    GapTransform,
+    OneRun,
+    Pit,
+    Product,
+    Training,
+)
 from .runs.regions import Ball, Box
 from .runs.schedules import Constant, Decay
 
@@ -34,6 +44,7 @@ __all__ = [
     "ConditionalPit",
     "Constant",
     "Coordinate",
+    "Cosine",
     "Decay",
     "Distance",
     "Draws",
@@ -51,6 +62,7 @@ __all__ = [
     "Pit",
     "PracticalCell",
     "PracticalError",
+    "Product",
     "Projection",
     "Quantity",
     "RatioBias",
