@@ -163,7 +163,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
     lines = [
         f"{len(counted)} planted: {said or 'none'}. "
-        f"{kinds['exact']} of them are refuted by enumeration, {kinds['simulation']} by simulation."
+        f"{kinds['exact']} of them are refuted by enumeration, {kinds['simulation']} by simulation, "
+        f"{kinds['control']} by a run's controls, {kinds['design']} because a formula fails."
     ]
     if len(rows) > len(counted):
         lines.append(f"{len(rows) - len(counted)} more are argued to change nothing.")

@@ -70,7 +70,9 @@ def findings(stems: list[str], size: str, engines: list[str]) -> dict[str, Any]:
     from simulations import __main__ as verify
     from ustat_pg.checks import Verdict
     from ustat_pg.experiment import Options, Store, run_claims
+    from ustat_pg.experiment.planted import run_controls
     from ustat_pg.experiment.store import Memory
+    from ustat_pg.report import EXIT_CODES, exit_code
 
     class Once(Memory):
         """What is enumerated is kept for the run that simulates."""
@@ -94,21 +96,28 @@ def findings(stems: list[str], size: str, engines: list[str]) -> dict[str, Any]:
             if said.get(stem, ("", ""))[0] == "ERROR":
                 continue
             try:
-                suite = Suite(size, simulates=engine != "exact")
+                suite, how = Suite(size, simulates=engine != "exact"), Options(size, engine)
                 designs, _, failed = verify._designs([stem], suite)
-                run = run_claims(designs, Options(size, engine), stores[stem])
-                done = run.with_failed(failed).claims[0]
+                run = run_claims(designs, how, stores[stem]).with_failed(failed)
+                controls = run_controls(designs, how)
             except Exception as stop:
                 said[stem] = "ERROR", f"{type(stop).__name__}: {stop}"
                 continue
-            if done.verdict == Verdict.REFUTED:
-                seen = (
-                    {"by": kind, "check": check.name}
-                    for check in done.checks
-                    for kind, found in check.found.items()
-                    if found.verdict == Verdict.REFUTED
-                )
-                where = next(seen, {"by": "design", "check": failed.get(stem, "")})
+            done = run.claims[0]
+            seen = [
+                {"by": kind, "check": check.name}
+                for check in done.checks
+                for kind, found in check.found.items()
+                if found.verdict == Verdict.REFUTED
+            ]
+            seen += [{"by": "design", "check": why} for why in failed.values()]
+            seen += [
+                {"by": "control", "check": f"{control.name}: {control.said}"}
+                for control in controls
+                if not control.held
+            ]
+            if exit_code(run.claims, controls) == EXIT_CODES[Verdict.REFUTED]:
+                where = seen[0] if seen else {"by": "", "check": ""}
                 return {"verdict": "REFUTED", "stem": stem, "engine": engine, **where}
             said[stem] = str(done.verdict), ""
     stem = min(said, key=lambda stem: ORDER.index(said[stem][0]))

@@ -43,7 +43,7 @@ class Found:
         verdict: one of :data:`VERDICTS`.
         stem: claim that said so, the first that refutes.
         engine: way of running it: exact, or cpu, which simulates too.
-        by: kind of evidence that refutes.
+        by: what refutes: exact, simulation, control, or design, where a formula fails.
         check: check that refutes, or what an error of the program says.
         seconds: seconds from start to end.
     """
