@@ -139,14 +139,14 @@ def _checks(entry: BanditEntry) -> Iterator[Check]:
     )
     limit = float(normalised_distance(moments)[0])
     ((quantity, _),) = points[-1].weights
-    later, own = later_terms(lambda size: size * distance(entry, size)[1], LARGE, 2)
+    later, own = later_terms(lambda size: size * distance(entry, size)[1], LARGE, 4)
     yield entry.check(
         f"G={LARGE}: distance",
         Linear(points[-1].cell, ((quantity, LARGE),)),
         equal(limit + later, {EQUIVALENT: later}, digits=own, relative_margin=0.3),
     )
     measured, _ = error(entry, LARGE)
-    later, own = later_terms(lambda size: error(entry, size)[1], LARGE, 2)
+    later, own = later_terms(lambda size: error(entry, size)[1], LARGE, 4)
     sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
     wrong = {NAIVE: sigma / float(moments.reward_variance[0]), UNDIVIDED: sigma}
     wrong = {rival: value + later for rival, value in wrong.items()}

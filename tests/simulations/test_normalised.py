@@ -20,7 +20,7 @@ def test_what_is_left_beyond_a_limit_is_known_to_a_small_error(seed):
             (lambda size, entry=entry: size * distance(entry, size)[1], normalised_distance),
             (lambda size, entry=entry: error(entry, size)[1], normalised_limit),
         ):
-            left, own = later_terms(scaled, LARGE, 2)
+            left, own = later_terms(scaled, LARGE, 4)
             assert abs(scaled(LARGE) - left - limit(moments)[0]) < own, entry.name
             assert own < 1e-2 * normalised_limit(moments)[0], entry.name
 
