@@ -167,7 +167,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
         f"{kinds['control']} by a run's controls, {kinds['design']} because a formula fails."
     ]
     if len(rows) > len(counted):
-        lines.append(f"{len(rows) - len(counted)} more are argued to change nothing.")
+        lines.append(f"Argued to change nothing: {len(rows) - len(counted)}.")
     lines += [
         f"- {row['verdict']}: {row['name']} ({row['file']})"
         for row in rows
