@@ -50,6 +50,9 @@ LARGE = 32
 
 LARGE_OUTCOMES = 4
 
+MEASURED = (2, 4, 8, 16, 32)
+"""The group sizes at which figures show a measured point of a minibatch."""
+
 CONTROL_LIMIT = 1e-9
 """What a control may be off by, as a share: rounding."""
 
@@ -172,6 +175,8 @@ def _prompts_of(entry: BanditEntry) -> Iterator[Check]:
 def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """The terms of the prediction one by one, over two prompts; and the bounds where they are attained."""
     cell = GradientCell(entry.problem, group_size, 2)
+    for peer in peers(entry.problem):
+        yield along(entry, cell, peer, 0)
     moments, size = entry.problem.moments(), scale(cell, GRPO)
     found = gradient_mse(moments, "grpo", group_size, 2)
     apart, whole = Distance(GRPO, ORACLE), mse_of("grpo")
@@ -233,4 +238,7 @@ def curves(suite: Suite) -> Iterator[Point]:
             at = {"problem": entry.name, "group_size": group_size, "batch_size": batch}
             for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
                 value = gradient_mse(moments, baseline, group_size, batch).mse
-                yield Point("mse", baseline, at, value, mean_of(cell, mse_of(baseline)))
+                # Large minibatches are measured at a few sizes; the line is drawn through all.
+                measured = batch == 1 or group_size in MEASURED
+                drawn = mean_of(cell, mse_of(baseline)) if measured else None
+                yield Point("mse", baseline, at, value, drawn)

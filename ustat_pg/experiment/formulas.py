@@ -196,7 +196,8 @@ class Groups(GradientCell):
         """Raise :class:`InfeasibleError` where there are too many groups, whatever their order."""
         self.require_quantities(quantities)
         number = exact.size(self)
-        if number > ENUMERATED_GROUPS:
+        values = int(self.problem.outcomes.counts.max()) ** 2 * self.problem.d
+        if number > ENUMERATED_GROUPS or number * values > KERNEL_VALUES // 20:
             raise InfeasibleError(f"10^{log10(number):.1f} groups, compared one by one")
 
     def _measure(self, engine: str, quantities: Sequence[Any], block: Replications) -> MomentSums:
