@@ -93,6 +93,12 @@ def _parser() -> argparse.ArgumentParser:
             help="under mpiexec -n 4 python -m mpi4py.futures -m simulations ...",
         )
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
+        if name == "verify":
+            command.add_argument(
+                "--power",
+                action="store_true",
+                help="also show which effects the evidence would see",
+            )
     _add_check(commands)
     command = commands.add_parser("report", help="a finished run as one HTML page: DIR/report.html")
     command.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
@@ -273,7 +279,15 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
     from ustat_pg.experiment import Store, run_claims, run_points
     from ustat_pg.experiment.planted import run_controls
-    from ustat_pg.report import document, exit_code, markdown, remarks, summary, verdict_table
+    from ustat_pg.report import (
+        document,
+        exit_code,
+        markdown,
+        power_table,
+        remarks,
+        summary,
+        verdict_table,
+    )
     from ustat_pg.results import (
         CHECKS_FILE,
         CURVES_FILE,
@@ -321,6 +335,8 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         return exit_code(run.claims, run.controls)
     print(verdict_table(run.claims, controls=run.controls))
     print(f"\n{summary(run.claims)}; {run.seconds:.0f} s.")
+    if options.power:
+        print(f"\nChecks that would say REFUTED (the likeliest one):\n{power_table(run.claims)}")
     for line in (*remarks(run.claims, run.set_aside, run.controls), *suite.skipped):
         print(f"- {line}")
     print(f"Report: {folder / MARKDOWN_FILE}")

@@ -25,6 +25,7 @@ from .experiment import Options, Plan, Run
 from .experiment.store import code_version
 from .paper import PAPER, RESULTS
 from .results import (
+    EFFECTS,
     KINDS,
     ORIGINS,
     CheckResult,
@@ -47,6 +48,7 @@ __all__ = [
     "html",
     "markdown",
     "plan_table",
+    "power_table",
     "remarks",
     "statement_rows",
     "summary",
@@ -229,6 +231,30 @@ def verdict_table(
             ["Controls", "", said, *([""] * len(origins)), f"{held} of {len(controls)} held"]
         )
     return _table(rows, header, style)
+
+
+def _power_rows(claims: Sequence[ClaimResult]) -> list[list[str]]:
+    rows = []
+    for claim in claims:
+        for kind in KINDS:
+            cells = [
+                share if share == best else f"{share} ({best})"
+                for found in claim.power
+                if found.kind == kind
+                for share, best in [(f"{found.share:.0%}", f"{found.best:.0%}")]
+            ]
+            rows += [[claim.stem, kind, *cells]] if cells else []
+    return rows
+
+
+_POWER_HEADER = ["stem", "evidence", *(f"{effect:.0%} off" for effect in EFFECTS)]
+
+
+def power_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
+    """The expected share of each claim's checks that would say REFUTED, were every quantity off by an
+    effect; in brackets the likeliest check's probability, where it is another.
+    """
+    return _table(_power_rows(claims), _POWER_HEADER, style)
 
 
 def statement_rows(claims: Sequence[ClaimResult]) -> list[tuple[str, str, str, str]]:
@@ -445,6 +471,8 @@ def view(results: Results) -> dict[str, Any]:
         "run": asdict(results.run),
         "claims": [_claim(results, claim) for claim in claims],
         "table": verdict_table(claims, "github", results.controls),
+        "power": power_table(claims, "github"),
+        "power_rows": [_POWER_HEADER, *_power_rows(claims)],
         "controls": [plain(control) for control in results.controls],
         "origins": _origins(claims),
         "marks": MARKS,

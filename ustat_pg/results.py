@@ -14,6 +14,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from attrs import asdict, evolve, frozen, has
+from scipy.stats import norm
 
 from .checks import Decision, Evidence, Interval, RivalVerdict, Statement, Verdict, worst
 from .paper import RESULTS
@@ -29,6 +30,7 @@ __all__ = [
     "ClaimResult",
     "Control",
     "Findings",
+    "Power",
     "Provenance",
     "Results",
     "RivalResult",
@@ -103,6 +105,7 @@ class CheckResult:
         prediction: the value expected.
         rounding: differences up to this are rounding.
         region: the values that the statement allows.
+        scale: size that effects are relative to where the prediction is 0.
         exact: what was enumerated; None where nothing was.
         not_enumerated: why nothing was enumerated; None where something was.
         simulation: what was simulated; None where nothing was.
@@ -115,6 +118,7 @@ class CheckResult:
     prediction: float
     rounding: float
     region: Interval
+    scale: float
     exact: Findings | None
     not_enumerated: str | None
     simulation: Findings | None
@@ -139,6 +143,7 @@ class CheckResult:
             statement.prediction,
             statement.tolerance,
             statement.region,
+            statement.scale,
             found.get("exact"),
             not_enumerated,
             found.get("simulation"),
@@ -156,6 +161,25 @@ class CheckResult:
         """The findings by kind, of the kinds that there are."""
         kinds = {"exact": self.exact, "simulation": self.simulation}
         return {kind: findings for kind, findings in kinds.items() if findings is not None}
+
+    def detects(self, kind: str, effect: float) -> float:
+        """The probability that evidence as sharp as this says REFUTED were the quantity off by an
+        effect, in the direction in which the statement ends first.
+
+        Arguments:
+            kind: kind of the evidence, which there is.
+            effect: effect as a share of the prediction.
+        """
+        findings = self.found[kind]
+        by = effect * (abs(self.prediction) or self.scale)
+        ends = (self.region.low - self.prediction, self.prediction - self.region.high)
+        beyond = by + max(ends)
+        half = (findings.interval.high - findings.interval.low) / 2
+        if not isfinite(half) or not isfinite(beyond):
+            return 0.0
+        if findings.standard_error == 0 or not isfinite(findings.standard_error):
+            return float(beyond > half)
+        return float(norm.cdf((beyond - half) / findings.standard_error))
 
     @property
     def verdict(self) -> Verdict | None:
@@ -233,6 +257,27 @@ def _rival(name: str, checks: Sequence[CheckResult], kinds: Sequence[str]) -> Ri
     return RivalResult(name, together, overall["exact"], overall.get("simulation"), origins)
 
 
+EFFECTS = (0.01, 0.02, 0.05, 0.1)
+"""Effects, as shares of what is predicted, whose detection is reported beside every verdict."""
+
+
+@frozen
+class Power:
+    """How likely checks are to say REFUTED were every quantity off by an effect.
+
+    Arguments:
+        kind: kind of evidence.
+        effect: effect, as a share of the prediction; of the statement's scale where that is 0.
+        share: expected share of the checks that would refute.
+        best: probability of the check that is likeliest to.
+    """
+
+    kind: str
+    effect: float
+    share: float
+    best: float
+
+
 @frozen
 class ClaimResult:
     """The verdict on a claim, its checks and its rivals.
@@ -244,6 +289,7 @@ class ClaimResult:
         checks: all of them, in the design's order.
         rivals: all of them, in the claim's order.
         failure: the error of a formula without which there is no design; None where there is one.
+        power: how likely each kind of evidence is to see an effect, by the intervals it reached.
     """
 
     stem: str
@@ -252,6 +298,7 @@ class ClaimResult:
     checks: tuple[CheckResult, ...]
     rivals: tuple[RivalResult, ...]
     failure: str | None = None
+    power: tuple[Power, ...] = ()
 
     @classmethod
     def failed(cls, stem: str, failure: str) -> ClaimResult:
@@ -282,11 +329,19 @@ class ClaimResult:
         verdict = worst(_of_kind(checks, kind) or Verdict.INCONCLUSIVE for kind in kinds)
         if verdict == Verdict.CONFIRMED and not _excluded(settled, checks, alone):
             verdict = Verdict.INCONCLUSIVE
-        return cls(stem, RESULTS[stem].label, verdict, tuple(checks), settled)
+        power = tuple(_power(checks, kind, effect) for kind in kinds for effect in EFFECTS)
+        label = RESULTS[stem].label
+        return cls(stem, label, verdict, tuple(checks), settled, power=power)
 
     def evidence(self, kind: str, origin: str | None = None) -> Verdict | None:
         """The verdict of one kind of evidence, on problems of one origin; None without any."""
         return _of_kind([c for c in self.checks if origin in (None, c.origin)], kind)
+
+
+def _power(checks: Sequence[CheckResult], kind: str, effect: float) -> Power:
+    heard = [check.detects(kind, effect) for check in checks if kind in check.found]
+    share = sum(heard) / len(heard) if heard else 0.0
+    return Power(kind, effect, round(share, 6), round(max(heard, default=0.0), 6))
 
 
 def _excluded(
