@@ -68,7 +68,7 @@ GRID = 0.003
 
 def _pull(scan: Scan, where: float) -> Linear:
     """‖∇J‖ at a place: how far one step goes in the mean, over its rate."""
-    training = scan.step(where, 1.0, 16)
+    training = scan.step(where, 1.0, 16, bounded=True)
     (way,) = scan.landscape.identifiable
     sign = -float(np.sign(where) * way[0])
     weights = ((Coordinate(GRPO, 1, 0), sign),)
@@ -84,7 +84,7 @@ def _constants(entry: LandscapeEntry) -> Iterator[Check]:
         for values in (-scan.ratios, -scan.pulls, np.abs(scan.bend), scan.noise)
     )
     where, gap = float(scan.away[flat]), float(scan.gap[flat])
-    edge = scan.step(where, 1.0, 16)
+    edge = scan.step(where, 1.0, 16, bounded=True)
     yield entry.check(
         "gap at the start", mean_of(edge, Gap(GRPO, 0)), equal(gap, digits=1e-7 * gap)
     )
@@ -110,15 +110,17 @@ def _constants(entry: LandscapeEntry) -> Iterator[Check]:
     yield _most_bent(basin, bent)
     yield _noisiest(basin, noisy)
     # From the optimum the gap after a short step is η²λM/2.
-    rate = 0.03 / basin.smoothness
+    rate = 0.02 / basin.smoothness
     mse = gradient_mse(scan.at(0.0).moments(), "grpo", 16).mse
     still = Linear(scan.step(0.0, rate, 16), ((Gap(GRPO, 1), 2 / (rate**2 * mse)),))
     between = Interval(basin.pl, basin.smoothness)
     yield entry.check(
         "mu <= curvature at the optimum <= L",
         still,
-        Statement(scan.curvature, between, {}, scan.curvature, 0.1 * scan.curvature),
+        Statement(basin.curvature, between, {}, basin.curvature, 0.1 * basin.curvature),
     )
+    top = float(basin.curvature)
+    yield entry.check("curvature at the optimum", still, equal(top, {}, digits=3 * GRID * top))
 
 
 def _most_bent(basin: Basin, bent: int) -> Check:

@@ -228,6 +228,12 @@ class Scan:
         there = np.interp(centre, self.away, self.bend)
         return float(np.abs(near / there - 1).max())
 
+    def variation(self, reach: float) -> float:
+        """By what share curvature and noise differ at most, together, within a reach of the optimum."""
+        near = np.abs(self.away) <= reach
+        noise = self.noise / self.noise[len(self.away) // 2]
+        return self.spread(reach) + float(np.abs(noise[near] - 1).max())
+
     def place(self, where: float) -> np.ndarray:
         """Parameters at a displacement, (d,)."""
         return np.asarray(self.landscape.maximiser + where * self.landscape.identifiable[:, 0])
@@ -236,13 +242,26 @@ class Scan:
         """The bandit there."""
         return self.landscape.at(self.place(where))
 
-    def step(self, where: float, rate: float, group_size: int, batch_size: int = 1) -> Training:
-        """Runs of a single step from there, on a ball that no step reaches the edge of."""
-        start, basis = self.place(where), self.landscape.identifiable
-        assert isinstance(self.landscape, LocationBandit)
-        scale = float(np.abs(self.landscape.directions).max()) / self.landscape.tau**2
-        reach = float(np.ptp(self.landscape.arms) * np.ptp(self.landscape.rewards))
-        ball = Ball(start, rate * scale * reach, basis)
+    def step(
+        self,
+        where: float,
+        rate: float,
+        group_size: int,
+        batch_size: int = 1,
+        *,
+        bounded: bool = False,
+    ) -> Training:
+        """Runs of a single step from there; on request on a ball that no step reaches the edge of, so
+        that a parameter has a range.
+        """
+        landscape, start = self.landscape, self.place(where)
+        assert isinstance(landscape, LocationBandit)
+        # No score is longer, no advantage larger.
+        score = (
+            float(np.abs(landscape.directions).max() * np.ptp(landscape.arms)) / landscape.tau**2
+        )
+        reach = rate * score * float(np.ptp(landscape.rewards))
+        ball = Ball(start, reach, landscape.identifiable) if bounded else None
         return Training(
-            self.landscape, group_size, 1, Constant(rate), batch_size, start=start, projection=ball
+            landscape, group_size, 1, Constant(rate), batch_size, start=start, projection=ball
         )

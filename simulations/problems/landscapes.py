@@ -172,6 +172,15 @@ def tug(
     return certain([[tau**2]] * (2 * copies), arms, tau, rewards)
 
 
+def lopsided(share: float = 0.3, tilt: float = 0.35, height: float = 0.8) -> LocationBandit:
+    """Two prompts that pull apart on three arms, one more likely than the other and pulled harder."""
+    arms = np.array([-1.0, 0.0, 1.0])
+    middle, pull = height * (arms == 0), tilt * arms
+    rewards = np.stack([middle + pull, middle - share / (1 - share) * pull])[..., None]
+    shares, ways = np.array([share, 1 - share]), np.full((2, 1), 3.0)
+    return LocationBandit(shares, ways, arms, 1.5, rewards, np.ones_like(rewards), radius=1.0)
+
+
 def gamble(
     hard: float = 0.22, easy: float = 0.55, height: float = 0.3, tilt: float = 0.2, tau: float = 2.0
 ) -> LocationBandit:
@@ -198,12 +207,12 @@ def lenient(tau: float = 0.8, share: float = 0.5) -> LocationBandit:
     return LocationBandit(shares, ways, arms, tau, values, law, radius=3.0)
 
 
-def crossing() -> LocationBandit:
+def crossing(flat: float = 2.8, steep: float = 4.0) -> LocationBandit:
     """Two directions: a flat one in which prompts pull apart, a steep one of noise alone."""
     arms = np.array([-1.0, 0.0, 1.0])
     middle = 1.0 * (arms == 0)
     rewards = np.stack([0.3 * middle + 0.3 * arms, 0.3 * middle - 0.3 * arms, 2 * middle])
-    return certain([[2.8, 0.0], [2.8, 0.0], [0.0, 4.0]], arms, 2.0, rewards)
+    return certain([[flat, 0.0], [flat, 0.0], [0.0, steep]], arms, 2.0, rewards)
 
 
 def diabetes() -> LocationBandit:
@@ -314,6 +323,11 @@ FAMILIES = {
     "accord": _tug(0.6, 0.05, 2.0, 32),
     "rare": _tug(0.5, 1.0, 0.5, 33),
     "crowd": _tug(0.6, 0.2, 2.0, 34, copies=12),
+    "pairs": _tug(0.6, 0.25, 2.0, 37, copies=2),
+    # Prompts that pull apart, one more likely than the other.
+    "lopsided": Family(
+        lopsided, (36,), {"share": (0.2, 0.35), "tilt": (0.3, 0.4), "height": (0.7, 0.9)}
+    ),
     # Rewards 0 and 1, prompts of unequal pass rates that pull apart.
     "gamble": Family(
         gamble, (35,), {"hard": (0.21, 0.25), "easy": (0.5, 0.55), "tilt": (0.18, 0.2)}
@@ -321,7 +335,7 @@ FAMILIES = {
     # Rewards 0 and 1 that are sure: an easy prompt and a hard one, whose weights move the optimum.
     "lenient": Family(lenient, (45,), {"tau": (0.7, 0.9), "share": (0.45, 0.55)}),
     # Two directions that want different group sizes.
-    "crossing": Family(crossing),
+    "crossing": Family(crossing, (38,), {"flat": (2.5, 3.1), "steep": (3.7, 4.3)}),
 }
 
 
