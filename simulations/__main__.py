@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -94,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
         if name == "verify":
+            command.add_argument(
+                "--durations", action="store_true", help="also show where the processor's time went"
+            )
             command.add_argument(
                 "--power",
                 action="store_true",
@@ -240,7 +244,7 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
         how = _options(options, cluster)
         plans = plan_claims([claim(stem, suite) for stem in stems], how, store, cluster)
     if options.json:
-        said = ("alpha", "replications", "needed")
+        said = ("alpha", "replications", "needed", "seconds")
         rows = [{"stem": p.claim.stem, **{name: getattr(p, name) for name in said}} for p in plans]
         print(json.dumps(rows))
     else:
@@ -276,11 +280,13 @@ def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     import pandas as pd
+    from numba.core.event import install_timer
 
     from ustat_pg.experiment import Store, run_claims, run_points
     from ustat_pg.experiment.planted import run_controls
     from ustat_pg.report import (
         document,
+        duration_table,
         exit_code,
         markdown,
         power_table,
@@ -298,16 +304,29 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         load_curves,
     )  # fmt: skip
 
+    began, lap = time.perf_counter(), time.process_time()
+    went = {"start and imports": lap}
+
+    def spent(what: str) -> None:
+        nonlocal lap
+        went[what], lap = time.process_time() - lap, time.process_time()
+
+    compiling: list[float] = []
     suite = _suite(options)
     folder = _folder(options, suite)
     configuration = _configuration(options, suite)
     earlier = _earlier(folder, configuration)
     store = Store(folder / "blocks")
     designs, points, failed = _designs(stems, suite)
-    with _cluster(options) as cluster:
+    spent("designs and their predictions")
+    with _cluster(options) as cluster, install_timer("numba:compile", compiling.append):
         how = _options(options, cluster)
         run = run_claims(designs, how, store, cluster).with_failed(failed)
+        blocks = sum(sum(seconds.values()) for seconds in run.durations.values())
+        spent("runner, beside the blocks above")
+        went["runner, beside the blocks above"] -= blocks
         run = run.controlled(run_controls(designs, how, cluster))
+        spent("controls")
         results = document(run, how, _command(options, stems), options.problem, configuration)
         drawn = pd.DataFrame()
         if earlier is not None and earlier.run.versions == results.run.versions:
@@ -330,11 +349,15 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
             kept = drawn[~drawn["figure"].isin({point.figure for point in points})]
             frame = pd.concat([each for each in (kept, frame) if len(each)], ignore_index=True)
         store.write(folder / CURVES_FILE, frame.to_csv(index=False))
+        spent("curves")
+    went["of all these, compilation"] = sum(compiling)
     if options.json:
         print(results.json(indent=None))
         return exit_code(run.claims, run.controls)
     print(verdict_table(run.claims, controls=run.controls))
     print(f"\n{summary(run.claims)}; {run.seconds:.0f} s.")
+    if options.durations:
+        print(f"\n{duration_table(run, went)}\n{time.perf_counter() - began:.0f} s by the clock")
     if options.power:
         print(f"\nChecks that would say REFUTED (the likeliest one):\n{power_table(run.claims)}")
     for line in (*remarks(run.claims, run.set_aside, run.controls), *suite.skipped):

@@ -44,6 +44,7 @@ __all__ = [
     "check_command",
     "check_table",
     "document",
+    "duration_table",
     "exit_code",
     "html",
     "markdown",
@@ -632,7 +633,20 @@ def plan_table(plans: Sequence[Plan], budget: int) -> str:
                 f"{plan.alpha:.1e}",
                 f"{sum(plan.replications.values()):,}",
                 f"{most:,}" + (" (over the budget)" if most > budget else ""),
+                f"{plan.seconds / 60:.1f}",
             ]
         )
     header = ["result", "stem", "checks", "cells", "alpha a check", "replications"]
-    return _table(rows, [*header, "most for a check"])
+    header += ["most for a check", "processor minutes"]
+    return _table(rows, header)
+
+
+def duration_table(run: Run, others: Mapping[str, float]) -> str:
+    """Where the processor seconds of a run went: stem by stem, and what is of no stem."""
+    kinds = ("exact", "pilots", "simulation")
+    rows = [
+        [stem, *(f"{seconds[kind]:.1f}" for kind in kinds)]
+        for stem, seconds in run.durations.items()
+    ]
+    rows += [[what, *[""] * (len(kinds) - 1), f"{seconds:.1f}"] for what, seconds in others.items()]
+    return _table(rows, ["processor seconds", *kinds])

@@ -277,6 +277,22 @@ def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, 
     assert main([*words, str(tmp_path / "own"), "minibatch", "--problem", str(problem)]) == 70
 
 
+def test_where_the_time_went_and_what_would_be_seen_are_shown_where_asked(tmp_path, capsys):
+    words = ["verify", "minibatch", "--size", "smoke", "--engine", "exact", "--out", str(tmp_path)]
+    assert main(words) == 0
+    short = capsys.readouterr().out
+    assert main([*words, "--durations", "--power"]) == 0
+    shown = capsys.readouterr().out
+    for said in ("processor seconds", "s by the clock", "start and imports", "10% off"):
+        assert said in shown
+        assert said not in short
+    data = json.loads((tmp_path / "verdicts.json").read_text())
+    assert [control["held"] for control in data["controls"]] == [True] * 3
+    powers = data["claims"][0]["power"]
+    assert [found["effect"] for found in powers] == [0.01, 0.02, 0.05, 0.1]
+    assert all(found["best"] == 1.0 for found in powers)
+
+
 def test_list_and_plan(tmp_path, capsys):
     assert main(["list"]) == 0
     listed = capsys.readouterr().out.count("verified")

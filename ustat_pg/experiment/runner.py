@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import isnan
 
@@ -40,6 +40,8 @@ class Run:
     seconds: float
     set_aside: tuple[str, ...]
     controls: tuple[Control, ...] = ()
+    durations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Processor seconds of this process's blocks by stem, and there by what they were for."""
 
     def controlled(self, controls: Sequence[Control]) -> Run:
         """The run with its controls: where one failed, nothing that it says is CONFIRMED."""
@@ -110,8 +112,16 @@ def plan_claims(
 ) -> list[Plan]:
     """Run the first wave and say what the second would run."""
     with environment(options, executor) as pool:
-        work = Work(store, options, pool)
-        return [plan for _, plan in _planned(claims, work, "pilots")]
+        planned = _planned(claims, Work(store, options, pool), "pilots")
+        # Pilots once more, all of them compiled by now, for the time that they take.
+        for measured, plan in planned:
+            timed = Work(Memory(), options, pool)
+            timed.run(measured.pilot_tasks.values(), "time")
+            plan.seconds = sum(
+                timed.taken([task]) / task.replications * plan.replications[name]
+                for name, task in measured.pilot_tasks.items()
+            )
+        return [plan for _, plan in planned]
 
 
 def run_claims(
@@ -144,8 +154,16 @@ def run_claims(
         second = (measured.tasks(plan.replications) for measured, plan in planned)
         work.run((task for tasks in second for task in tasks), "simulate")
         results = tuple(_decide(measured, plan, work) for measured, plan in planned)
+        durations = {
+            plan.claim.stem: {
+                "exact": work.taken(measured.exact_tasks.values()),
+                "pilots": work.taken(measured.pilot_tasks.values()),
+                "simulation": work.taken(measured.tasks(plan.replications)),
+            }
+            for measured, plan in planned
+        }
     plans, seconds = tuple(plan for _, plan in planned), time.perf_counter() - start
-    return Run(results, plans, seconds, tuple(store.set_aside))
+    return Run(results, plans, seconds, tuple(store.set_aside), durations=durations)
 
 
 def check_alone(
