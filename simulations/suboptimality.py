@@ -367,7 +367,7 @@ def claim(suite: Suite) -> Claim:
     )
     checks += _under(shoulder, WIDE, 0.05, ((1, 2, "grpo"),), (5, 60))
     if suite.size != "smoke":
-        checks += _under(slopes, 0.6, 0.05, CASES, (5, 30))
+        checks += _under(slopes, 0.6, 0.05, CASES, (5, 30), ("decay",))
     checks += _under(diabetes, 0.6, 0.05, CASES[:1], (5, 20), ("decay",))
     return Claim(STEM, RIVALS, tuple(checks))
 
