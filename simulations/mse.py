@@ -88,6 +88,8 @@ RIVALS = (
     TIGHTER,
     SHORT,
 )
+OF_ERRORS = tuple(rival for rival in RIVALS if rival != SHORT)
+"""Those about an error; the other is about a mean."""
 
 
 def claim(suite: Suite) -> Claim:
@@ -100,7 +102,8 @@ def claim(suite: Suite) -> Claim:
         checks += _others(entry, suite.group_sizes[0])
     if not suite.stand_ins:
         checks += _of_bandits(suite)
-    return Claim(STEM, RIVALS, tuple(checks))
+    # Means are asked of bandits alone.
+    return Claim(STEM, OF_ERRORS if suite.stand_ins else RIVALS, tuple(checks))
 
 
 def _grpo(entry: BanditEntry, group_size: int) -> Check:

@@ -59,7 +59,9 @@ WRONG_B = "b* = E[||s|| z]/E||s||"
 NO_CROSS = "a critic's error costs E[tr F e^2] alone"
 APART = "tr F and e^2 averaged apart"
 PAR = "a critic is at par at the error of G rewards"
-RIVALS = (V_ALWAYS, GRPO_ALWAYS, HALF, WRONG_B, NO_CROSS, APART, PAR)
+OF_ONE_PROMPT = (V_ALWAYS, GRPO_ALWAYS, HALF, WRONG_B)
+"""Those that speak of one prompt; the others, of critics over several."""
+RIVALS = (*OF_ONE_PROMPT, NO_CROSS, APART, PAR)
 
 FIGURES = {
     (3, "norm-weighted"): 74.9,

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from simulations import ON_RUNS, STEMS, Suite, claim
+from simulations import ON_RUNS, STEMS, Suite, claim, mse, optimality
 from simulations.best_baseline import OF_ERRORS
 from simulations.normalised import OF_BINARY
 from simulations.ustatistic import SHARED
@@ -50,6 +50,7 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(on, size
             assert {check.origin for check in built.checks} == {"made-up", "generated"}
             # Rivals that speak of graded rewards, or of runs to an optimum, are asked of bandits alone.
             fewer = {"normalised": OF_BINARY, "best_baseline": OF_ERRORS}
+            fewer |= {"mse": mse.OF_ERRORS, "optimality": optimality.OF_ONE_PROMPT}
             asked = fewer.get(stem, claim_of(stem).rivals)
             assert built.rivals == asked
 
