@@ -55,6 +55,7 @@ from ustat_pg.predictions import (
 )
 
 from .problems import Suite
+from .problems.extrapolated import EXTRAPOLATED, RADIUS, Limit
 from .problems.landscapes import LandscapeEntry
 from .problems.laws import checks_of_laws
 from .problems.mixture import Mixture
@@ -82,15 +83,6 @@ RIVALS = (
     NORMAL, EQUAL, ONE, ORACLE, DENOMINATOR, HALF, SQUARE, PROMPTS, UNPROJECTED, STAYS,
     DIAGONAL, UNROTATED, OFF_DIAGONAL, LATE, LAPLACE,
 )  # fmt: skip
-
-RADIUS = 20.0
-"""Radius of Θ where second moments are measured, in standard deviations: runs do not reach its edge."""
-
-EXTRAPOLATED = {
-    2: ((1, -1.0), (2, 2.0)),
-    3: ((1, 1 / 3), (2, -2.0), (4, 8 / 3)),
-}
-"""By how much runs are stretched, and their shares: an error of a/n, and of a/n + b/n², is taken off."""
 
 
 def near(
@@ -288,27 +280,8 @@ def _limit(runs: NearOptimum, first: int, stages: int) -> Iterator[Check]:
     sums = c * np.add.outer(curvatures, curvatures)
     plain = c**2 * noise / sums
     off = np.where(np.eye(runs.rank) > 0, gamma, plain)
-    stretches = [(runs.stretched(times).within(RADIUS), times) for times, _ in EXTRAPOLATED[stages]]
-    left_out = float(np.prod([each.left_out for each, _ in stretches]))
-    shares = tuple(share for _, share in EXTRAPOLATED[stages])
-
-    def entry_of(j: int, k: int, times: float = 1.0) -> Extrapolation:
-        exponent, points = sums[j, k] - 1, []
-        for each, stretch in stretches:
-            ends = (first * stretch, each.steps)
-            at = [step + stretch * schedule.t0 for step in ends]
-            grown = [(one / at[0]) ** exponent for one in at]
-            weights = (-grown[0] * at[0], grown[1] * at[1])
-            points.append(
-                Linear(
-                    each.training,
-                    tuple(
-                        (each.product(k, j, step), times * weight / (grown[1] - grown[0]))
-                        for step, weight in zip(ends, weights, strict=True)
-                    ),
-                )
-            )
-        return Extrapolation(tuple(points), shares)
+    found = Limit(runs, first, stages)
+    left_out = found.left_out
 
     name = f"G={runs.group_size} c={c:.3g} T={first}, {runs.steps}"
     for j in size:
@@ -317,14 +290,12 @@ def _limit(runs: NearOptimum, first: int, stages: int) -> Iterator[Check]:
             wrong = {DENOMINATOR: plain[j, k]} | ({OFF_DIAGONAL: off[j, k]} if j != k else {})
             yield runs.entry.check(
                 f"{name}: limit of (T + t0) E d{k + 1} d{j + 1}",
-                entry_of(j, k),
+                found.entry(j, k),
                 equal(
                     float(gamma[j, k]), wrong, scale=scale, relative_margin=2.0,
                     digits=left_out * scale,
                 ),
             )  # fmt: skip
-    root = np.sqrt(curvatures)
-    lower = tuple(entry_of(j, k, 0.5 * root[j] * root[k]) for j in size for k in range(j + 1))
     weights = limit_weights(curvatures, noise, c)
     false = {
         DENOMINATOR: np.linalg.eigvalsh(_form(curvatures, plain)),
@@ -337,7 +308,7 @@ def _limit(runs: NearOptimum, first: int, stages: int) -> Iterator[Check]:
     for place in size:
         yield runs.entry.check(
             f"{name}: limit weight {place + 1}",
-            Eigenvalue((lower,), (1.0,), place),
+            Eigenvalue((found.form(),), (1.0,), place),
             equal(
                 float(weights[place]),
                 {rival: float(each[place]) for rival, each in false.items()},
