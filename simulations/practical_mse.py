@@ -58,6 +58,8 @@ RIVALS = (
 GROUP = 8
 BETA = 0.2
 CLIP = 0.2
+UNEQUAL = (0.1, 0.28)
+"""Clipping that is wider above than below, as DAPO has it."""
 NEAR = (1 / 64, 1 / 4)
 """Distances, in standard deviations of the change of log-probability, at which slopes are asked."""
 FAR = NEAR[-1]
@@ -178,7 +180,8 @@ def amounts(batch: Batch) -> Iterator[Check]:
     sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
     naive = sigma / float(moments.reward_variance[0]) / GROUP
     token = predicted(batch, FAR, TOKEN)
-    for rule in (Rule(), Rule("gspo"), SEQUENCE, Rule(clip=CLIP), Rule("sequence", CLIP)):
+    clipped_ones = (Rule(clip=CLIP), Rule("sequence", CLIP), Rule(clip=UNEQUAL))
+    for rule in (Rule(), Rule("gspo"), SEQUENCE, *clipped_ones):
         found, wrong = predicted(batch, FAR, rule, BETA), {}
         if rule.clip is not None:
             wrong[ONLY_NOISE] = found.variance
@@ -186,7 +189,11 @@ def amounts(batch: Batch) -> Iterator[Check]:
             wrong[NO_COST] = token.variance
         else:
             wrong[NAIVE] = naive + found.squared_bias
-        clipped = "" if rule.clip is None else f" clipped at {rule.clip:g}"
+        clipped = (
+            ""
+            if rule.sides is None
+            else " clipped at " + " and ".join(f"{side:g}" for side in dict.fromkeys(rule.sides))
+        )
         yield batch.entry.check(
             f"error of {rule.ratio}{clipped}",
             mean_of(cell, PracticalError(rule)),

@@ -27,17 +27,6 @@ def test_a_function_is_read_where_a_prediction_follows_it():
     assert found["estimators.maxrl"] == ()
 
 
-def test_a_function_that_only_rivals_call_is_not_read(monkeypatch):
-    from simulations import minibatch
-    from ustat_pg.checks import equal
-
-    def blind(prediction, rivals=None, **options):
-        return equal(1.0, rivals, **options)
-
-    monkeypatch.setattr(minibatch, "equal", blind)
-    assert reading(["minibatch"])["predictions.gradient_mse"] == ()
-
-
 def test_list_shows_who_reads_what_and_why_nobody_does(monkeypatch, capsys):
     found = {"predictions.gradient_mse": ("mse", "oracle"), "estimators.best": ()}
     monkeypatch.setattr(coverage, "reading", lambda: found)
