@@ -47,12 +47,22 @@ DRAWN = 2
 _BY_TESTS = "tests/distributions asks it of R's numbers; claims ask the cdf and quantiles"
 
 UNREAD: Mapping[str, str] = {
-    "predictions.CountTable.unbiased": "a yes or no for users; tests/predictions hold it to the weight",
+    "predictions.CountTable.unbiased": "a yes or no for users; asked by tests/test_independent_tables.py",
     "predictions.one_step_gap": "of networks: suboptimality --on tokens reads it",
     "estimators.RunningTable.table": "learned over steps, which no cell has: tests/test_running_table.py",
     "estimators.RunningTable.advantages": "as its table",
     "estimators.RunningTable.update": "as its table",
     "estimators.best": "loo_table by another keyword: cells name the table itself",
+    "predictions.MixtureLaw.sf": "as that of WeightedChi2: tests/predictions/test_limit_law.py",
+    "predictions.MixtureLaw.pdf": "as its sf",
+    "predictions.MixtureLaw.ppf": "as its sf",
+    "predictions.MixtureLaw.mean": "as its sf",
+    "predictions.MixtureLaw.var": "as its sf",
+    "predictions.MixtureLaw.rvs": "as its sf",
+    "moments.Moments.norm_squared_reward": "for users of pools: closed forms take centred(0)",
+    "estimators.shrunk_norm_weighted": "has no closed form: tests/test_estimators.py works it out by hand",
+    "ustatistics.variance_components": "asked by tests/test_ustatistics.py",
+    "ustatistics.covariance_variance_components": "as the general one, which tests hold it to",
     "distributions.WeightedChi2.weights": "the weights as they were given",
     "distributions.WeightedChi2.support": "from 0 on, whatever the weights",
     **{
