@@ -438,7 +438,7 @@ def _checks(suite: Suite) -> Iterator[Check]:
     if not smoke:
         for entry in landscapes["ring"]:
             yield _extrapolated_transform(scaled(entry, 2, 1.2, 90.0, 60), 3)
-        yield _distribution(near(landscapes["diabetes"][0], 2, 16.0, 400.0, 400))
+    yield _distribution(near(landscapes["diabetes"][0], 2, 16.0, 400.0, 400))
     for entry in landscapes["twisted, r = 3"]:
         runs = scaled(entry, 2, 0.9, 960.0, 640)
         yield _transform(runs)
