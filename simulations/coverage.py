@@ -56,7 +56,6 @@ UNREAD: Mapping[str, str] = {
     "predictions.MixtureLaw.sf": "as that of WeightedChi2: tests/predictions/test_limit_law.py",
     "predictions.MixtureLaw.pdf": "as its sf",
     "predictions.MixtureLaw.ppf": "as its sf",
-    "predictions.MixtureLaw.mean": "as its sf",
     "predictions.MixtureLaw.var": "as its sf",
     "predictions.MixtureLaw.rvs": "as its sf",
     "moments.Moments.norm_squared_reward": "for users of pools: closed forms take centred(0)",
