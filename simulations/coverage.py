@@ -44,7 +44,7 @@ STEP = 1e-3
 DRAWN = 2
 """Replications that are drawn of a cell to see what it calls."""
 
-_BY_TESTS = "tests/distributions asks it of R's numbers; claims ask the cdf and quantiles"
+_BY_TESTS = "asked by tests/distributions; claims ask the cdf and quantiles"
 
 UNREAD: Mapping[str, str] = {
     "predictions.CountTable.unbiased": "a yes or no for users; asked by tests/test_independent_tables.py",
@@ -205,6 +205,8 @@ def _moved(value: Any) -> Any:
     if isinstance(value, float | complex | np.number):
         return value * (1 + STEP)
     if isinstance(value, np.ndarray):
+        if value.dtype == np.bool_:
+            return ~value
         return value * (1 + STEP) if value.dtype.kind in "fc" else value
     if isinstance(value, tuple | list):
         return type(value)(map(_moved, value)) if type(value) in (tuple, list) else value
