@@ -63,6 +63,10 @@ def add_arguments(commands: Any, stems: Sequence[str]) -> None:
     )
     command.add_argument("--out", type=Path, metavar="DIR", help="default: results/mutants")
     command.add_argument("--record", type=Path, metavar="FILE", help="write the table as JSON too")
+    command.add_argument(
+        "--against", type=Path, metavar="FILE", help="a record: fail where an error that it has as "
+        "refuted is not, and nowhere else",
+    )  # fmt: skip
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
@@ -124,7 +128,21 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
     else:
         print(_table(rows))
         print(f"\n{summary(rows)}")
+    if options.against:
+        lost = _lost(rows, json.loads(options.against.read_text(encoding="utf-8")), options.engine)
+        for name in lost:
+            print(f"- refuted in {options.against}, and no longer: {name}", file=sys.stderr)
+        return int(bool(lost))
     return exit_code(rows)
+
+
+def _lost(rows: Sequence[dict[str, Any]], record: dict[str, Any], engine: str) -> list[str]:
+    """The errors that a record has as refuted, in a way that was taken, and these rows have not."""
+    by = ("exact", "design") if engine == "exact" else ("exact", "design", "simulation", "control")
+    then = {
+        row["name"] for row in record["errors"] if row["verdict"] == "REFUTED" and row["by"] in by
+    }
+    return [row["name"] for row in rows if row["name"] in then and row["verdict"] != "REFUTED"]
 
 
 def _row(error: PlantedError, found: Any) -> dict[str, Any]:

@@ -155,6 +155,14 @@ def test_the_exit_code_and_the_summary(verdict, equivalent, code):
     assert (f"- {verdict}: an error" in command.summary([row])) == (code != 0)
 
 
+def test_what_a_record_has_as_refuted_must_stay_so():
+    record = {"errors": [{"name": "an error", "verdict": "REFUTED", "by": "simulation"}]}
+    row = command._row(an_error(""), Found("CONFIRMED", "mse"))
+    assert command._lost([row], record, "cpu") == ["an error"]
+    assert command._lost([row], record, "exact") == []
+    assert command._lost([{**row, "verdict": "REFUTED"}], record, "cpu") == []
+
+
 def test_the_process_plants_an_error_and_changes_no_file():
     file = "ustat_pg/designs.py"
     before = (ROOT / file).read_text()
