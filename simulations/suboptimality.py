@@ -117,10 +117,11 @@ def _constants(entry: LandscapeEntry) -> Iterator[Check]:
     yield entry.check(
         "mu <= curvature at the optimum <= L",
         still,
-        Statement(basin.curvature, between, {}, basin.curvature, 0.1 * basin.curvature),
+        Statement(basin.curvature, between, {}, basin.curvature, 0.4 * basin.curvature),
     )
     top = float(basin.curvature)
-    yield entry.check("curvature at the optimum", still, equal(top, {}, digits=3 * GRID * top))
+    coarse = equal(top, digits=3 * GRID * top, relative_margin=0.4)
+    yield entry.check("curvature at the optimum", still, coarse)
 
 
 def _most_bent(basin: Basin, bent: int) -> Check:

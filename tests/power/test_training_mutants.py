@@ -36,8 +36,8 @@ PLACES = {
     BODIES: [(ustat_pg.engines.runs.cpu, "bodies")],
 }
 
-TRANSFORM = "disagreement G=2 c=11.3 T=800: transform at 1/mean"
-DISTANCE = "disagreement G=2: distance to the limit against T"
+TRANSFORM = "disagreement G=2 c=11.3 T=300: transform at 1/mean"
+DISTANCE = "disagreement G=2 c=6.6 T=40, 120: limit weight 1"
 STEP = "dome G=8: one step"
 STILL = "dome B=2 G=4: one step"
 FLOOR = "dome G=4: constant rate, (a) attained"
