@@ -24,7 +24,7 @@ from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
 from .problems import BanditEntry, Suite, mse_of
-from .problems.peers import COARSE, along, error, label, mean, peers, scale
+from .problems.peers import COARSE, along, error, label, mean, moves, peers, scale
 
 STEM = "minibatch"
 
@@ -130,7 +130,8 @@ def matrices(cases: Iterable[Case]) -> Iterator[Check]:
             yield along(entry, cell, peer, 0)
             if peer.name in ("grpo", "group-mean"):
                 yield along(entry, cell, peer, 1)
-                yield mean(entry, cell, peer, 0)
+                if moves(entry.problem):
+                    yield mean(entry, cell, peer, 0)
         if design == "iid":
             yield from _constants(entry, cell)
 

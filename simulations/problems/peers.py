@@ -117,6 +117,11 @@ _STENCIL = np.array([3 / 4, -3 / 20, 1 / 60]) / _STEP
 """Central differences that err by the seventh derivative times step⁶/140."""
 
 
+def moves(problem: SoftmaxBandit) -> bool:
+    """Whether J is known at other parameters: a network's tables hold at their own alone."""
+    return getattr(problem.policy, "source", problem.policy) is not None
+
+
 def slope(problem: SoftmaxBandit, unit: np.ndarray) -> float:
     """The derivative of J along u, by differences of J: no score takes part."""
     theta = problem.policy.theta

@@ -177,7 +177,14 @@ def test_the_process_plants_an_error_and_changes_no_file():
 
 @pytest.mark.slow
 def test_one_error_from_end_to_end(tmp_path):
-    words = ["mutants", "--only", "G² for G(G-1)", "--json", "--out", str(tmp_path)]
+    words = [
+        "mutants",
+        "--only",
+        "pairs of the U-statistic G², not G(G-1)",
+        "--json",
+        "--out",
+        str(tmp_path),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "simulations", *words], cwd=ROOT, capture_output=True, text=True
     )

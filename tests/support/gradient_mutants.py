@@ -15,6 +15,7 @@ import simulations.mse
 import simulations.normalised
 import simulations.practical_mse
 import simulations.problems.paths
+import simulations.problems.peers
 import ustat_pg.engines.gradients.cpu
 import ustat_pg.engines.gradients.tokens
 import ustat_pg.estimators
@@ -26,7 +27,8 @@ PLACES = {
     "ustat_pg/estimators/linear.py": [(ustat_pg.estimators.BASELINES, "grpo")],
     "ustat_pg/predictions/mse.py": [
         (simulations.mse, "gradient_mse"),
-        (simulations.mse, "gradient_covariance"),
+        (simulations.problems.peers, "gradient_mse"),
+        (simulations.problems.peers, "gradient_covariance"),
         (simulations.minibatch, "gradient_mse"),
         (simulations.count_advantages, "gradient_mse"),
     ],
@@ -211,7 +213,7 @@ ENDINGS = (
     ": grpo",
     ": vanilla",
     ": minimum-variance",
-    "covariance along a direction",
+    "covariance along direction 0",
     "b* -0.5",
     "b* +0.5",
     "by how much",

@@ -198,7 +198,8 @@ def _claim(effect: float) -> Claim:
 
 def _planted(options: Options, executor: Executor | None) -> Iterator[str]:
     """The coin's own claim is confirmed, and each statement refuted with an effect planted in it."""
-    how = replace(options, progress=False)
+    # A run that may draw little says so of its claims; the coin gets what it needs.
+    how = replace(options, size="full", progress=False)
 
     def settled(effect: float, by: Options) -> ClaimResult:
         return run_claims([_claim(effect)], by, Memory(), executor).claims[0]
