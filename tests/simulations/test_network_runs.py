@@ -289,7 +289,7 @@ def middle(region):
 @pytest.mark.parametrize("on", ON)
 def test_one_step_is_checked_against_its_enumeration(on):
     learner, known = learner_of(on), brute(on)
-    grpo, group_mean = (check for check in checks_of(0, on) if check.origin == "made-up")
+    grpo, group_mean, *_ = (check for check in checks_of(0, on) if check.origin == "made-up")
     (cell,) = grpo.functional.cells
     assert isinstance(cell, NetworkTraining)
     assert (cell.group_size, cell.batch_size, cell.steps) == (2, 1, 1)
