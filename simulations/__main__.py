@@ -1,5 +1,5 @@
-"""``python -m simulations list | plan | verify | check | report | mutants``: run the experiments
-and say what they settle.
+"""``python -m simulations list | plan | verify | check | report``: run the experiments and say what
+they settle.
 """
 
 from __future__ import annotations
@@ -10,26 +10,21 @@ import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
-import ustat_pg
 from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS
 from ustat_pg.validation import InputError, integer
 
 from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim, curves
-from .mutants import command as mutants
 
 if TYPE_CHECKING:
-    from ustat_pg.experiment import Claim, Options
-    from ustat_pg.experiment.curves import Point
+    from ustat_pg.experiment import Options
     from ustat_pg.experiment.executors import Cluster
     from ustat_pg.results import Results
 
@@ -42,14 +37,6 @@ ALL = (*STEMS, *ON_LANGUAGE_MODELS)
 
 ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
 
-HERE = Path(__file__).parent
-LIBRARY = Path(ustat_pg.__file__).parent
-FORMULAS = {
-    *("predictions", "estimators", "ustatistics", "distributions", "moments", "problems"),
-    "experiment",
-}
-"""Rooms of the library whose errors in the design of a claim refute it, on the suite's own problems."""
-
 # Everything heavy is imported inside the commands: a usage message need not wait for it, and an
 # interruption meets the handler in main.
 
@@ -59,15 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m simulations", description="Verify the theory of GRPO, result by result."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = commands.add_parser(
-        "list", help="the results, and which of them this version verifies"
-    )
-    command.add_argument(
-        "--coverage",
-        action="store_true",
-        help="the public functions, and the claims that read each",
-    )
-    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    commands.add_parser("list", help="the results, and which of them this version verifies")
     for name, text in (
         ("plan", "the replications that a run would take"),
         ("verify", "run and decide"),
@@ -94,19 +73,9 @@ def _parser() -> argparse.ArgumentParser:
             help="under mpiexec -n 4 python -m mpi4py.futures -m simulations ...",
         )
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
-        if name == "verify":
-            command.add_argument(
-                "--durations", action="store_true", help="also show where the processor's time went"
-            )
-            command.add_argument(
-                "--power",
-                action="store_true",
-                help="also show which effects the evidence would see",
-            )
     _add_check(commands)
     command = commands.add_parser("report", help="a finished run as one HTML page: DIR/report.html")
     command.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
-    mutants.add_arguments(commands, STEMS)
     return parser
 
 
@@ -200,38 +169,11 @@ def _earlier(folder: Path, configuration: str) -> Results | None:
     return results
 
 
-def _list(options: argparse.Namespace) -> int:
-    if options.coverage:
-        return _coverage(options)
-    if options.json:
-        said = ("label", "statement", "delivered")
-        print(
-            json.dumps({s: {name: getattr(r, name) for name in said} for s, r in RESULTS.items()})
-        )
-        return 0
+def _list() -> int:
     for stem, result in RESULTS.items():
         mark = "verified" if result.delivered else "planned"
         print(f"{stem:16} {result.label:15} {mark:9} {result.statement}")
     return 0
-
-
-def _coverage(options: argparse.Namespace) -> int:
-    """Exit code 1 where a function is read by no claim and nothing says why."""
-    from .coverage import UNREAD, reading
-
-    read = reading()
-    unread = {name: UNREAD.get(name, "") for name, stems in read.items() if not stems}
-    if options.json:
-        print(json.dumps({"read": {n: s for n, s in read.items() if s}, "unread": unread}))
-        return int(not all(unread.values()))
-    width = max(map(len, read))
-    for name, stems in read.items():
-        if stems:
-            print(f"{name:{width}}  {', '.join(stems)}")
-    print("\nRead by no claim:")
-    for name, reason in unread.items():
-        print(f"{name:{width}}  {reason or 'no reason is given'}")
-    return int(not all(unread.values()))
 
 
 def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
@@ -244,7 +186,7 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
         how = _options(options, cluster)
         plans = plan_claims([claim(stem, suite) for stem in stems], how, store, cluster)
     if options.json:
-        said = ("alpha", "replications", "needed", "seconds")
+        said = ("alpha", "replications", "needed")
         rows = [{"stem": p.claim.stem, **{name: getattr(p, name) for name in said}} for p in plans]
         print(json.dumps(rows))
     else:
@@ -280,20 +222,9 @@ def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     import pandas as pd
-    from numba.core.event import install_timer
 
     from ustat_pg.experiment import Store, run_claims, run_points
-    from ustat_pg.experiment.planted import run_controls
-    from ustat_pg.report import (
-        document,
-        duration_table,
-        exit_code,
-        markdown,
-        power_table,
-        remarks,
-        summary,
-        verdict_table,
-    )
+    from ustat_pg.report import document, exit_code, markdown, remarks, summary, verdict_table
     from ustat_pg.results import (
         CHECKS_FILE,
         CURVES_FILE,
@@ -304,29 +235,14 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         load_curves,
     )  # fmt: skip
 
-    began, lap = time.perf_counter(), time.process_time()
-    went = {"start and imports": lap}
-
-    def spent(what: str) -> None:
-        nonlocal lap
-        went[what], lap = time.process_time() - lap, time.process_time()
-
-    compiling: list[float] = []
     suite = _suite(options)
     folder = _folder(options, suite)
     configuration = _configuration(options, suite)
     earlier = _earlier(folder, configuration)
     store = Store(folder / "blocks")
-    designs, points, failed = _designs(stems, suite)
-    spent("designs and their predictions")
-    with _cluster(options) as cluster, install_timer("numba:compile", compiling.append):
+    with _cluster(options) as cluster:
         how = _options(options, cluster)
-        run = run_claims(designs, how, store, cluster).with_failed(failed)
-        blocks = sum(sum(seconds.values()) for seconds in run.durations.values())
-        spent("runner, beside the blocks above")
-        went["runner, beside the blocks above"] -= blocks
-        run = run.controlled(run_controls(designs, how, cluster))
-        spent("controls")
+        run = run_claims([claim(stem, suite) for stem in stems], how, store, cluster)
         results = document(run, how, _command(options, stems), options.problem, configuration)
         drawn = pd.DataFrame()
         if earlier is not None and earlier.run.versions == results.run.versions:
@@ -344,60 +260,21 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         store.write(folder / VERDICTS_FILE, whole.json())
         store.write(folder / MARKDOWN_FILE, markdown(whole))
         store.write(folder / CHECKS_FILE, whole.frame().to_csv(index=False))
+        points = [point for stem in stems for point in curves(stem, suite)]
         frame = run_points(points, how, store, cluster)
         if len(drawn):
             kept = drawn[~drawn["figure"].isin({point.figure for point in points})]
             frame = pd.concat([each for each in (kept, frame) if len(each)], ignore_index=True)
         store.write(folder / CURVES_FILE, frame.to_csv(index=False))
-        spent("curves")
-    went["of all these, compilation"] = sum(compiling)
     if options.json:
         print(results.json(indent=None))
-        return exit_code(run.claims, run.controls)
-    print(verdict_table(run.claims, controls=run.controls))
+        return exit_code(run.claims)
+    print(verdict_table(run.claims))
     print(f"\n{summary(run.claims)}; {run.seconds:.0f} s.")
-    if options.durations:
-        print(f"\n{duration_table(run, went)}\n{time.perf_counter() - began:.0f} s by the clock")
-    if options.power:
-        print(f"\nChecks that would say REFUTED (the likeliest one):\n{power_table(run.claims)}")
-    for line in (*remarks(run.claims, run.set_aside, run.controls), *suite.skipped):
+    for line in (*remarks(run.claims, run.set_aside), *suite.skipped):
         print(f"- {line}")
     print(f"Report: {folder / MARKDOWN_FILE}")
-    return exit_code(run.claims, run.controls)
-
-
-def _designs(stems: Sequence[str], suite: Suite) -> tuple[list[Claim], list[Point], dict[str, str]]:
-    """Claims, the points of their figures, and by stem what failed where there is no design."""
-    designs: list[Claim] = []
-    points: list[Point] = []
-    failed: dict[str, str] = {}
-    for stem in stems:
-        try:
-            designed, shown = claim(stem, suite), curves(stem, suite)
-        except Exception as error:
-            said = None if suite.user is not None else _formula_error(error)
-            if said is None:
-                raise
-            failed[stem] = said
-        else:
-            designs.append(designed)
-            points += shown
-    return designs, points, failed
-
-
-def _formula_error(error: Exception) -> str | None:
-    """What failed, in words, where a formula of the library raised the error; else None."""
-    frames = [(Path(frame.filename), frame) for frame in extract_tb(error.__traceback__)]
-    asked = [i for i, (path, _) in enumerate(frames) if HERE in path.parents]
-    called = [(path, frame) for path, frame in frames[asked[-1] + 1 :] if LIBRARY in path.parents]
-    rooms = {path.relative_to(LIBRARY).with_suffix("").parts[0] for path, _ in called}
-    if not rooms & FORMULAS:
-        return None
-    path, place = frames[asked[-1]]
-    return (
-        f"{called[0][1].name} raised {type(error).__name__}: {error} "
-        f"(asked in simulations/{path.relative_to(HERE)}, line {place.lineno}, {place.name})"
-    )
+    return exit_code(run.claims)
 
 
 def _known(options: argparse.Namespace) -> list[str]:
@@ -536,9 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def command() -> int:
         options = _parser().parse_args(arguments)
         if options.command == "list":
-            return _list(options)
-        if options.command == "mutants":
-            return mutants.run(options, STEMS)
+            return _list()
         if options.command in ("check", "report"):
             return (_check if options.command == "check" else _report)(options)
         _require_stems(options, options.claims)

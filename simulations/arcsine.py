@@ -38,7 +38,6 @@ from ustat_pg.validation import changed
 
 from .problems import BanditEntry, Entry, Suite, two_valued
 from .problems.landscapes import LandscapeEntry
-from .problems.limits import later_terms
 from .problems.optima import ball
 from .problems.paths import TokenPath, along, mean_along, penalised, tilted
 
@@ -165,14 +164,6 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
         equal(-1.0, {RATE: -0.5}, digits=1 / 6),
     )
     yield entry.check(": arcsine less std at G=32", drawn[-1], equal(off[-1], {ARCSINE: 0.0}))
-    later, error = later_terms(lambda size: work(climbed("std", size)), sizes[-1])
-    cell = GradientCell(path, sizes[-1])
-    beyond = mean_along(cell, ((less(sizes[-1], 1.0), -1.0),))
-    yield entry.check(
-        f": work of std at G={sizes[-1]}",
-        replace(beyond, constant=beyond.constant + unbiased),
-        equal(limit + later, {ARCSINE: limit, RETURN: unbiased + later}, digits=error),
-    )
 
 
 def less(group_size: int, factor: float) -> Estimator:
@@ -343,19 +334,7 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
             path.drawn(kind, place),
             equal(work, wrong, scale=unit),
         )
-    if path.space.length == 1:
-        # Its mean is 0, and would be without it.
-        yield entry.check(
-            ": noise of k1 in the loss", path.noise("k1", "loss"), equal(path.fisher())
-        )
-    else:
-        for kind in ("k1", "k2", "k3"):
-            value = path.predicted(kind, "reward")
-            for what, drawn in (
-                (f"{kind} in the rewards to go", path.drawn(kind, "reward-to-go")),
-                (f"{kind} taken off rewards", path.rewarded(kind)),
-            ):
-                yield entry.check(f": work of {what}", drawn, equal(value, scale=unit))
+    if path.space.length > 1:
         loop = path.loop
         yield entry.check(
             ": work of k3 in the loss around a loop",

@@ -24,7 +24,6 @@ extensions = [
     "sphinx_design",
     "catalogue_page",
     "execution",
-    "mutants_page",
     "plain_docstrings",
     "prerendered_math",
 ]

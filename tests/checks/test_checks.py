@@ -13,6 +13,7 @@ from tests.support.refusals import refuses
 from ustat_pg.checks import (
     Evidence,
     Interval,
+    Statement,
     allotted_alpha,
     at_most,
     attained,
@@ -85,7 +86,11 @@ def test_a_plan_is_the_least_that_serves(margin, variance, width):
         ("negative", empirical_bernstein, (10, 0.0, -1.0, 1.0, 0.1)),
         ("unknown", allotted_alpha, ("nothing", 1)),
         ("margin", replications_needed, (0.0, 1.0, 1.0, 0.1)),
-        ("above 1", partial(attained, ratio=0.9), (2.0, 1.0)),
+        ("positive prediction", partial(positive, scale=1.0), (0.0, ["no gain"])),
+        ("finite", Statement, (nan, Interval(0, 1))),
+        ("finite", attained, (2.0, nan)),
+        ("must be positive", partial(attained, ratio=1.05), (-1.0, 1.0)),
+        ("must be positive", partial(attained, ratio=0.9), (2.0, 1.0)),
     ],
 )
 def test_what_makes_no_statement_and_no_plan_is_refused(said, call, arguments):
@@ -126,40 +131,6 @@ def test_what_makes_no_statement_and_no_plan_is_refused(said, call, arguments):
 )
 def test_an_interval_decides(claim, evidence, required, verdict):
     assert decide(claim, evidence, required).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    "claim",
-    [
-        # An order, predicted the other way round, or not at all.
-        positive(-0.5, ["no gain"], scale=1.0),
-        positive(0.0, ["no gain"], scale=1.0),
-        positive(0.9e-9, ["no gain"], scale=1.0),
-        positive(nan, ["no gain"], scale=1.0),
-        # A bound below what it bounds, or of the wrong sign, or attained by nothing near it.
-        at_most(1.0, 1.1, {"half": 0.5}),
-        at_most(inf, 1.0),
-        attained(2.0, 1.8, ratio=1.05),
-        attained(2.0, 2.1, ratio=1.05),
-        attained(-2.0, 1.96, {"tighter": -1.5}, ratio=1.05),
-        attained(2.0, nan),
-        attained(inf, 1.0),
-        # No number.
-        equal(nan, {"half": 0.5}),
-        equal(inf, scale=1.0),
-        equal(0.5, scale=nan),
-    ],
-)
-@pytest.mark.parametrize("value", [-0.5, 0.0, 0.5, 1.0, 1.05, 1.96])
-def test_a_prediction_at_odds_with_its_own_statement_is_refuted_whatever_is_found(claim, value):
-    assert not claim.coherent
-    assert decide(claim, Evidence.enumerated(value, claim), ()).verdict == "REFUTED"
-    assert decide(claim, seen(value, 0.01)).verdict == "REFUTED"
-
-
-def test_what_rounding_makes_of_nothing_is_not_positive():
-    for value, verdict in ((0.0, "REFUTED"), (0.5e-9, "REFUTED"), (1.1e-9, "CONFIRMED")):
-        assert decide(ORDER, Evidence.enumerated(value, ORDER), ()).verdict == verdict
 
 
 @pytest.mark.parametrize(

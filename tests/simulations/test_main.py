@@ -95,7 +95,7 @@ def test_every_claim_is_confirmed_and_every_rival_refuted(suite_run):
         for check in entry["checks"]:
             drawn = check["simulation"]
             # Every replication of an identity is its value.
-            sure = drawn["interval"] == pytest.approx([check["prediction"]] * 2, rel=1e-9, abs=0)
+            sure = drawn["interval"] == [check["prediction"]] * 2
             assert drawn["smallest_discrepancy"] > 0 or sure
             assert drawn["replications"] > 0
             assert drawn["interval"][0] <= drawn["estimate"] <= drawn["interval"][1]
@@ -176,7 +176,7 @@ def test_rivals_that_coincide_on_the_users_problem_are_said_to(tmp_path, capsys)
     verdicts = rivals_on(flat, ("mse",), tmp_path, capsys)
     # With equal rewards grpo has no error: only E z² still says something else.
     assert verdicts.pop("sigma2 replaced by E z^2") == "REFUTED"
-    assert verdicts.pop("explicit bound: a quarter of it") == "NOT DISTINGUISHABLE"
+    assert verdicts.pop("explicit bound: a quarter of it") == "NOT TESTED"
     assert set(verdicts.values()) == {"NOT DISTINGUISHABLE"}
 
 
@@ -258,39 +258,6 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(options, "LARGEST_BLOCK", 64)
     assert main([*words, str(tmp_path / "b")]) == 3
     assert "it would need" in capsys.readouterr().out
-
-
-def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, monkeypatch):
-    from ustat_pg.predictions import mse
-
-    monkeypatch.setattr(mse, "MsePrediction", lambda *_, **__: 1 / 0)
-    words = ["verify", "--size", "smoke", "--engine", "exact", "--out"]
-    assert main([*words, str(tmp_path / "all"), "minibatch", "ustatistic"]) == 1
-    said = capsys.readouterr().out
-    assert "minibatch: REFUTED: gradient_mse raised ZeroDivisionError" in said
-    assert "(asked in simulations/minibatch.py, line " in said
-    refuted = {claim.stem: claim.verdict for claim in load_run(tmp_path / "all").claims}
-    assert refuted == {"minibatch": "REFUTED", "ustatistic": "CONFIRMED"}
-    # On a problem of the user's own an error is about the problem.
-    problem = tmp_path / "mine.json"
-    problem.write_text(json.dumps(example_problem()))
-    assert main([*words, str(tmp_path / "own"), "minibatch", "--problem", str(problem)]) == 70
-
-
-def test_where_the_time_went_and_what_would_be_seen_are_shown_where_asked(tmp_path, capsys):
-    words = ["verify", "minibatch", "--size", "smoke", "--engine", "exact", "--out", str(tmp_path)]
-    assert main(words) == 0
-    short = capsys.readouterr().out
-    assert main([*words, "--durations", "--power"]) == 0
-    shown = capsys.readouterr().out
-    for said in ("processor seconds", "s by the clock", "start and imports", "10% off"):
-        assert said in shown
-        assert said not in short
-    data = json.loads((tmp_path / "verdicts.json").read_text())
-    assert [control["held"] for control in data["controls"]] == [True] * 3
-    powers = data["claims"][0]["power"]
-    assert [found["effect"] for found in powers] == [0.01, 0.02, 0.05, 0.1]
-    assert all(found["best"] == 1.0 for found in powers)
 
 
 def test_list_and_plan(tmp_path, capsys):

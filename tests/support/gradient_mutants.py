@@ -15,7 +15,6 @@ import simulations.mse
 import simulations.normalised
 import simulations.practical_mse
 import simulations.problems.paths
-import simulations.problems.peers
 import ustat_pg.engines.gradients.cpu
 import ustat_pg.engines.gradients.tokens
 import ustat_pg.estimators
@@ -27,8 +26,7 @@ PLACES = {
     "ustat_pg/estimators/linear.py": [(ustat_pg.estimators.BASELINES, "grpo")],
     "ustat_pg/predictions/mse.py": [
         (simulations.mse, "gradient_mse"),
-        (simulations.problems.peers, "gradient_mse"),
-        (simulations.problems.peers, "gradient_covariance"),
+        (simulations.mse, "gradient_covariance"),
         (simulations.minibatch, "gradient_mse"),
         (simulations.count_advantages, "gradient_mse"),
     ],
@@ -213,7 +211,7 @@ ENDINGS = (
     ": grpo",
     ": vanilla",
     ": minimum-variance",
-    "covariance along direction 0",
+    "covariance along a direction",
     "b* -0.5",
     "b* +0.5",
     "by how much",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import inf, isfinite, nan
+from math import inf, isfinite
 
 from scipy.stats import norm
 
@@ -71,7 +71,7 @@ class Statement:
     """Where a quantity lies, and where each rival says that it lies.
 
     Arguments:
-        prediction: the value expected; NaN where the formula gives no number.
+        prediction: the value expected.
         region: the values that the statement allows.
         rivals: values that each rival allows, by its name.
         scale: what rounding and margins are relative to; positive or 0.
@@ -86,16 +86,8 @@ class Statement:
     margin: float = inf
     floor: float = 0.0
 
-    @property
-    def coherent(self) -> bool:
-        """Whether the prediction is a number in its own region, up to rounding.
-
-        A prediction of the wrong sign, or a bound that is below its own prediction, is refuted
-        whatever the evidence says.
-        """
-        return isfinite(self.prediction) and self.region.widened(self.tolerance).contains(
-            self.prediction
-        )
+    def __post_init__(self) -> None:
+        _finite(self.prediction)
 
     @property
     def tolerance(self) -> float:
@@ -121,10 +113,9 @@ class Statement:
         return min([self.margin, *gaps])
 
 
-def _no_number(rivals: Collection[str]) -> Statement:
-    """The statement of a formula that gives no number: not coherent, and no rival differs from it."""
-    anything = Interval(-inf, inf)
-    return Statement(nan, anything, dict.fromkeys(rivals, anything), 0.0)
+def _finite(prediction: float) -> None:
+    if not isfinite(prediction):
+        raise InputError(f"a prediction is {prediction}: it must be finite")
 
 
 def equal(
@@ -138,18 +129,17 @@ def equal(
     """The quantity is the prediction; each rival names another number.
 
     Arguments:
-        prediction: the value; refuted if it is not finite.
+        prediction: the value.
         rivals: values by name; those that are not finite are left out.
         scale: natural size of the quantity where the prediction may be 0.
         relative_margin: the half-width asked for, in units of scale, where no rival asks for less.
         digits: the prediction's own error, and its rivals': half a unit of the last digit where it
             is a printed figure.
     """
+    _finite(prediction)
+    size = abs(prediction) if scale is None else scale
     # A rival made by the same approximation has the same error.
     points = {n: Interval(v - digits, v + digits) for n, v in (rivals or {}).items() if isfinite(v)}
-    size = abs(prediction) if scale is None else scale
-    if not isfinite(prediction) or not isfinite(size):
-        return _no_number(points)
     slack = max(digits, ROUNDING * size)
     return Statement(
         prediction,
@@ -163,15 +153,15 @@ def equal(
 def positive(prediction: float, rivals: Collection[str], *, scale: float) -> Statement:
     """The quantity is positive, of the size predicted; each rival says that it is not.
 
-    A prediction that is not positive by more than rounding is refuted.
+    Raises:
+        InputError: the prediction is not positive by more than rounding.
     """
-    if not isfinite(prediction) or not isfinite(scale):
-        return _no_number(rivals)
+    if not prediction > ROUNDING * scale:
+        raise InputError(f"an order needs a positive prediction, not {prediction}")
     below = Interval(-inf, 0.0)
-    # What rounding makes of 0 is not positive.
-    region = Interval(2 * ROUNDING * scale, inf)
-    margin = max(prediction / 2, 0.0)
-    return Statement(prediction, region, dict.fromkeys(rivals, below), scale, margin)
+    return Statement(
+        prediction, Interval(0.0, inf), dict.fromkeys(rivals, below), scale, prediction / 2
+    )
 
 
 def at_most(
@@ -181,12 +171,9 @@ def at_most(
 
     Arguments:
         bound: the upper bound.
-        prediction: the quantity's own value; refuted if it is above the bound. The difference is the
-            slack.
+        prediction: the quantity's own value, at most the bound; their difference is the slack.
         rivals: tighter bounds by name.
     """
-    if not isfinite(bound) or not isfinite(prediction):
-        return _no_number(rivals or ())
     tighter = {name: Interval(-inf, value) for name, value in (rivals or {}).items()}
     slack = bound - prediction
     region = Interval(-inf, bound + ROUNDING * abs(bound))
@@ -204,26 +191,24 @@ def attained(
     rival is another bound of which it says the same.
 
     Arguments:
-        bound: the upper bound.
-        prediction: the quantity's own value; refuted if the bound is not attained by it.
-        rivals: other bounds by name; those that are not finite are left out.
+        bound: the upper bound, positive.
+        prediction: the quantity's own value.
+        rivals: other bounds by name.
         ratio: number above 1.
 
     Raises:
-        InputError: a ratio of at most 1.
+        InputError: a bound that is not positive and finite, or a ratio of at most 1.
     """
-    if not ratio > 1:
-        raise InputError(f"ratio is {ratio}: it must be above 1")
+    if not 0 < bound < inf or not ratio > 1:
+        raise InputError(
+            f"bound is {bound} and ratio {ratio}: the bound must be positive, the ratio above 1"
+        )
 
     def between(value: float) -> Interval:
-        # A bound below 0 allows nothing above it.
-        return Interval(min(value / ratio, value), value + ROUNDING * abs(value))
+        return Interval(value / ratio, value + ROUNDING * abs(value))
 
-    others = {name: between(value) for name, value in (rivals or {}).items() if isfinite(value)}
-    if not isfinite(bound) or not isfinite(prediction):
-        return _no_number(others)
-    size = abs(bound)
-    return Statement(prediction, between(bound), others, size, size * (1 - 1 / ratio) / 2)
+    others = {name: between(value) for name, value in (rivals or {}).items()}
+    return Statement(prediction, between(bound), others, bound, bound * (1 - 1 / ratio) / 2)
 
 
 @dataclass(frozen=True)
@@ -272,9 +257,9 @@ class Decision:
 def decide(
     statement: Statement, evidence: Evidence, required: Collection[str] | None = None
 ) -> Decision:
-    """REFUTED if the interval misses the statement's region, or the prediction itself does; CONFIRMED
-    if it meets it, is narrow enough to exclude every required rival and, for a one-sided statement,
-    lies inside the region; else INCONCLUSIVE.
+    """REFUTED if the interval misses the statement's region; CONFIRMED if it meets it, is narrow
+    enough to exclude every required rival and, for a one-sided statement, lies inside the region;
+    else INCONCLUSIVE.
 
     Arguments:
         statement: what is claimed.
@@ -296,8 +281,6 @@ def decide(
             verdicts[name] = RivalVerdict.SURVIVED
         else:
             verdicts[name] = RivalVerdict.REFUTED
-    if not statement.coherent:
-        return Decision(Verdict.REFUTED, verdicts)
     allowed = statement.region.widened(statement.floor)
     if not isfinite(evidence.estimate) or not evidence.interval.meets(allowed):
         # An estimate that is not a number speaks for nothing.

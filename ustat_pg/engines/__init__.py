@@ -22,17 +22,7 @@ from .networks.cell import NetworkTraining
 from .networks.learned import LearnedTable
 from .networks.optimizers import Adam, Muon, Sgd
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
-from .runs.cell import (
-    ConditionalPit,
-    Coordinate,
-    Cosine,
-    Gap,
-    GapTransform,
-    OneRun,
-    Pit,
-    Product,
-    Training,
-)
+from .runs.cell import ConditionalPit, Coordinate, Gap, GapTransform, OneRun, Pit, Training
 from .runs.regions import Ball, Box
 from .runs.schedules import Constant, Decay
 
@@ -44,7 +34,6 @@ __all__ = [
     "ConditionalPit",
     "Constant",
     "Coordinate",
-    "Cosine",
     "Decay",
     "Distance",
     "Draws",
@@ -62,7 +51,6 @@ __all__ = [
     "Pit",
     "PracticalCell",
     "PracticalError",
-    "Product",
     "Projection",
     "Quantity",
     "RatioBias",

@@ -22,9 +22,7 @@ from ..engines.runs.cell import BINS
 from ..validation import InputError
 
 __all__ = [
-    "Eigenvalue",
     "EverySample",
-    "Extrapolation",
     "Functional",
     "LawDistance",
     "LawExcess",
@@ -281,7 +279,7 @@ class LogSlope(Functional):
     @property
     def parts(self) -> tuple[Functional, ...]:
         # Another point's cell may take fewer steps than a quantity asks for.
-        return tuple(part for point in self.points for part in point.parts)
+        return self.points
 
     @property
     def _weights(self) -> np.ndarray:
@@ -320,131 +318,6 @@ class LogSlope(Functional):
             point.needed(sums, relative * value, alpha / len(self.points), value)
             for point, value in zip(self.points, self.predicted, strict=True)
         )
-
-
-@dataclass(frozen=True)
-class Extrapolation(Functional):
-    """Σ weight · point over several cells, Richardson's 2 f(2n) - f(n) for example.
-
-    Arguments:
-        points: functionals, on one cell each.
-        shares: their weights.
-    """
-
-    points: tuple[Linear, ...]
-    shares: tuple[float, ...]
-
-    @property
-    def rounding(self) -> float:
-        return sum(abs(s) * p.rounding for s, p in zip(self.shares, self.points, strict=True))
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        return tuple(cell for point in self.points for cell in point.cells)
-
-    @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        return tuple(quantity for point in self.points for quantity in point.quantities)
-
-    @property
-    def parts(self) -> tuple[Functional, ...]:
-        return self.points
-
-    def exact(self, sums: Sums) -> float:
-        return sum(s * p.exact(sums) for s, p in zip(self.shares, self.points, strict=True))
-
-    def evidence(self, sums: Sums, alpha: float) -> Evidence:
-        """Interval arithmetic on the points' intervals, which hold together at the rate alpha."""
-        found = [point.evidence(sums, alpha / len(self.points)) for point in self.points]
-        estimate = half = variance = 0.0
-        for share, part in zip(self.shares, found, strict=True):
-            estimate += share * part.estimate
-            half += abs(share) * part.interval.half_width
-            variance += (share * part.standard_error) ** 2
-        n = sum(part.replications for part in found)
-        interval = Interval(estimate - half, estimate + half)
-        return Evidence(estimate, interval, sqrt(variance), n, alpha)
-
-    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        each, rate = margin / sum(map(abs, self.shares)), alpha / len(self.points)
-        return max(point.needed(sums, each, rate, prediction) for point in self.points)
-
-
-@dataclass(frozen=True)
-class Eigenvalue(Functional):
-    """Σ sign · (an eigenvalue of a symmetric matrix), the same one of each matrix.
-
-    Arguments:
-        matrices: lower triangles of matrices, row by row.
-        signs: a number for each matrix.
-        place: place of the eigenvalue, ascending.
-    """
-
-    matrices: tuple[tuple[Linear | Extrapolation, ...], ...]
-    signs: tuple[float, ...]
-    place: int
-
-    @property
-    def _entries(self) -> tuple[Linear | Extrapolation, ...]:
-        return tuple(entry for matrix in self.matrices for entry in matrix)
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        return tuple(dict.fromkeys(cell for entry in self._entries for cell in entry.cells))
-
-    @property
-    def parts(self) -> tuple[Functional, ...]:
-        return tuple(part for entry in self._entries for part in entry.parts)
-
-    @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        return tuple(quantity for entry in self._entries for quantity in entry.quantities)
-
-    def _size(self, errors: Sequence[float]) -> float:
-        """How far the value can be off where every entry is off by so much.
-
-        No eigenvalue of a symmetric matrix moves by more than the Frobenius norm of the change (Weyl).
-        """
-        rows, _ = np.tril_indices(self._rank)
-        twice = np.where(rows == np.tril_indices(self._rank)[1], 1.0, 2.0)
-        each = np.asarray(errors).reshape(len(self.matrices), -1)
-        return float(np.abs(self.signs) @ np.sqrt((twice * each**2).sum(axis=1)))
-
-    @property
-    def _rank(self) -> int:
-        return int((sqrt(8 * len(self.matrices[0]) + 1) - 1) / 2)
-
-    def _value(self, entries: Sequence[float]) -> float:
-        total = 0.0
-        for sign, lower in zip(
-            self.signs, np.asarray(entries).reshape(len(self.matrices), -1), strict=True
-        ):
-            matrix = np.zeros((self._rank, self._rank))
-            matrix[np.tril_indices(self._rank)] = lower
-            total += sign * float(np.linalg.eigvalsh(matrix, UPLO="L")[self.place])
-        return total
-
-    @property
-    def rounding(self) -> float:
-        return self._size([entry.rounding for entry in self._entries])
-
-    def exact(self, sums: Sums) -> float:
-        values = [entry.exact(sums) for entry in self._entries]
-        return self._value(values) if np.isfinite(values).all() else float("nan")
-
-    def evidence(self, sums: Sums, alpha: float) -> Evidence:
-        """The entries' intervals hold together at the rate alpha."""
-        found = [entry.evidence(sums, alpha / len(self._entries)) for entry in self._entries]
-        half = self._size([part.interval.half_width for part in found])
-        estimate = self._value([part.estimate for part in found])
-        error = self._size([part.standard_error for part in found])
-        interval = Interval(estimate - half, estimate + half)
-        return Evidence(estimate, interval, error, found[0].replications, alpha)
-
-    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        each = margin / self._size([1.0] * len(self._entries))
-        rate = alpha / len(self._entries)
-        return max(entry.needed(sums, each, rate, prediction) for entry in self._entries)
 
 
 @dataclass(frozen=True)
@@ -574,5 +447,5 @@ def _band_replications(margin: float, alpha: float) -> int:
     return int(np.ceil(log(2 / alpha) / (2 * margin**2))) if margin > 0 else NO_NUMBER
 
 
-Point = Linear | Ratio | LawDistance | Extrapolation | Eigenvalue
+Point = Linear | Ratio | LawDistance
 """What a slope can go through."""

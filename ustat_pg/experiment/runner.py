@@ -8,17 +8,14 @@ not of workers, order or interruptions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isnan
 
-from attrs import evolve
-
-from ..checks import Evidence, Verdict, decide, worst
-from ..paper import RESULTS
-from ..results import CheckResult, ClaimResult, Control, Findings
+from ..checks import Evidence, decide
+from ..results import CheckResult, ClaimResult, Findings
 from ..validation import InputError, integer
 from .claim import Check, Claim
 from .functionals import Sums
@@ -33,35 +30,12 @@ __all__ = ["Run", "check_alone", "plan_claims", "run_claims"]
 
 @dataclass(frozen=True)
 class Run:
-    """Verdicts on claims, what was set aside on the way, and what came of planted effects."""
+    """Verdicts on claims, and what was set aside on the way."""
 
     claims: tuple[ClaimResult, ...]
     plans: tuple[Plan, ...]
     seconds: float
     set_aside: tuple[str, ...]
-    controls: tuple[Control, ...] = ()
-    durations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Processor seconds of this process's blocks by stem, and there by what they were for."""
-
-    def controlled(self, controls: Sequence[Control]) -> Run:
-        """The run with its controls: where one failed, nothing that it says is CONFIRMED."""
-        claims = self.claims
-        if not all(control.held for control in controls):
-            claims = tuple(
-                evolve(claim, verdict=worst([claim.verdict, Verdict.INCONCLUSIVE]))
-                for claim in claims
-            )
-        return replace(self, claims=claims, controls=tuple(controls))
-
-    def with_failed(self, failed: Mapping[str, str]) -> Run:
-        """The run, and the claims that have no design because a formula failed.
-
-        Arguments:
-            failed: what failed, by stem.
-        """
-        claims = {claim.stem: claim for claim in self.claims}
-        claims |= {stem: ClaimResult.failed(stem, said) for stem, said in failed.items()}
-        return replace(self, claims=tuple(claims[stem] for stem in RESULTS if stem in claims))
 
 
 def _planned(claims: Sequence[Claim], work: Work, what: str) -> list[tuple[Measurements, Plan]]:
@@ -112,16 +86,8 @@ def plan_claims(
 ) -> list[Plan]:
     """Run the first wave and say what the second would run."""
     with environment(options, executor) as pool:
-        planned = _planned(claims, Work(store, options, pool), "pilots")
-        # Pilots once more, all of them compiled by now, for the time that they take.
-        for measured, plan in planned:
-            timed = Work(Memory(), options, pool)
-            timed.run(measured.pilot_tasks.values(), "time")
-            plan.seconds = sum(
-                timed.taken([task]) / task.replications * plan.replications[name]
-                for name, task in measured.pilot_tasks.items()
-            )
-        return [plan for _, plan in planned]
+        work = Work(store, options, pool)
+        return [plan for _, plan in _planned(claims, work, "pilots")]
 
 
 def run_claims(
@@ -154,16 +120,8 @@ def run_claims(
         second = (measured.tasks(plan.replications) for measured, plan in planned)
         work.run((task for tasks in second for task in tasks), "simulate")
         results = tuple(_decide(measured, plan, work) for measured, plan in planned)
-        durations = {
-            plan.claim.stem: {
-                "exact": work.taken(measured.exact_tasks.values()),
-                "pilots": work.taken(measured.pilot_tasks.values()),
-                "simulation": work.taken(measured.tasks(plan.replications)),
-            }
-            for measured, plan in planned
-        }
     plans, seconds = tuple(plan for _, plan in planned), time.perf_counter() - start
-    return Run(results, plans, seconds, tuple(store.set_aside), durations=durations)
+    return Run(results, plans, seconds, tuple(store.set_aside))
 
 
 def check_alone(

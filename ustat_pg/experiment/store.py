@@ -53,21 +53,19 @@ class StoreError(InputError):
     """Results cannot be kept: the folder is read-only, the disk full."""
 
 
-def torch_version() -> str | None:
-    """The version of torch, or None without it."""
+def computed_by() -> str:
+    """The libraries whose versions may change a result's last digits."""
     try:
-        return version("torch")
+        torch = f", torch {version('torch')}"
     except PackageNotFoundError:
-        return None
+        torch = ""
+    return f"NumPy {np.__version__}, numba {numba.__version__}{torch}"
 
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """A hash of the source files that make results, and of the versions of what computes all of them: that
-    of torch is in the keys of its own blocks alone.
-    """
-    salt = f"NumPy {np.__version__}, numba {numba.__version__}"
-    return source_digest((*_MAKER_FILES, *_MAKERS), salt=salt)
+    """A hash of the source files that make results, and of the versions of what computes them."""
+    return source_digest((*_MAKER_FILES, *_MAKERS), salt=computed_by())
 
 
 def program() -> str:
@@ -75,11 +73,7 @@ def program() -> str:
 
     The words say nothing of the processor: kinds of processors may differ in a last digit.
     """
-    torch = "" if (found := torch_version()) is None else f", torch {found}"
-    return (
-        f"ustat_pg {__version__} (code {code_version()}, NumPy {np.__version__}, "
-        f"numba {numba.__version__}{torch})"
-    )
+    return f"ustat_pg {__version__} (code {code_version()}, {computed_by()})"
 
 
 class Store:
@@ -106,9 +100,7 @@ class Store:
 
     def key(self, description: dict[str, Any]) -> str:
         """The name of what a description asks for."""
-        made_by = [code_version()]
-        made_by += [torch_version() or ""] if description.get("engine") == "autograd" else []
-        text = json.dumps([*made_by, description], sort_keys=True)
+        text = json.dumps([code_version(), description], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def get(self, description: dict[str, Any]) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -45,8 +44,6 @@ class Work:
         self.store, self.options, self.executor = store, options, executor
         self.on_done = on_done
         self.results: dict[str, MomentSums] = {}
-        self.seconds: dict[str, float] = {}
-        """Processor seconds of the tasks that threads of this process ran, by key."""
         self._cells: dict[int, tuple[Any, Any]] = {}
 
     def run(self, tasks: Iterable[Block], what: str) -> None:
@@ -87,7 +84,7 @@ class Work:
     def _submit(self, task: Block) -> Future[Any]:
         if isinstance(self.executor, ThreadPoolExecutor):
             # The threads of this process read tasks where they are.
-            return self.executor.submit(self._timed, task)
+            return self.executor.submit(run_task, task)
         fields = dict(vars(task))
         cell = fields.pop("cell")
         # A cell may be megabytes that hundreds of blocks share: it is pickled once.
@@ -97,17 +94,6 @@ class Work:
             self._cells[id(cell)] = cell, kept
         rest = pickle.dumps(fields)
         return self.executor.submit(run_there, program(), self._cells[id(cell)][1], rest)
-
-    def _timed(self, task: Block) -> MomentSums:
-        start = time.thread_time()
-        result = run_task(task)
-        self.seconds[self.store.key(task.description)] = time.thread_time() - start
-        return result
-
-    def taken(self, tasks: Iterable[Block]) -> float:
-        """The processor seconds that tasks took here, each counted for the first that asks."""
-        keys = (self.store.key(task.description) for task in tasks)
-        return sum(self.seconds.pop(key, 0.0) for key in keys)
 
     def _threads(self) -> int:
         if isinstance(self.executor, Cluster):

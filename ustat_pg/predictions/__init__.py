@@ -39,8 +39,6 @@ from .limit_law import (
 from .mse import (
     DESIGNS,
     MsePrediction,
-    critic_error_at_par,
-    critic_excess,
     explicit_bound,
     gradient_covariance,
     gradient_mse,
@@ -83,8 +81,6 @@ __all__ = [
     "constant_floor",
     "count_table",
     "covariance_parts",
-    "critic_error_at_par",
-    "critic_excess",
     "decay_constant",
     "epoch_gap",
     "explicit_bound",

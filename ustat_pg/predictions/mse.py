@@ -28,8 +28,6 @@ from .count_tables import CountTable, count_table, require_binary
 __all__ = [
     "DESIGNS",
     "MsePrediction",
-    "critic_error_at_par",
-    "critic_excess",
     "explicit_bound",
     "gradient_covariance",
     "gradient_mse",
@@ -347,15 +345,11 @@ def grpo_beats_vanilla(moments: Moments, group_size: int) -> NDArray[np.bool_]:
 def oracle_beats_vanilla(moments: Moments) -> NDArray[np.bool_]:
     """Prompt by prompt, whether the oracle has the smaller MSE than no baseline: V (2 b* - V) > 0.
 
-    A V that is rounding noise of the rewards is 0: there the two are the same.
-
     Returns:
         (X,).
     """
-    noise = _ROUNDING * np.abs(moments.reward_range).max()
-    value = np.where(np.abs(moments.value) > noise, moments.value, 0.0)
-    gap = 2 * moments.optimal_baseline - value
-    return value * gap > _TIE * value**2
+    gap = 2 * moments.optimal_baseline - moments.value
+    return moments.value * gap > _TIE * moments.value**2
 
 
 def minimum_variance_gain(moments: Moments, group_size: int, batch_size: int = 1) -> float:
@@ -366,53 +360,3 @@ def minimum_variance_gain(moments: Moments, group_size: int, batch_size: int = 1
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     gap = (moments.value - moments.optimal_baseline) ** 2
     return float(moments.context_probs @ (moments.fisher_trace * gap)) / (size * prompts)
-
-
-def critic_excess(
-    moments: Moments, critic: ArrayLike, group_size: int, batch_size: int = 1
-) -> float:
-    """MSE of a critic less MSE of the oracle: E[tr F e² - 2 e E(‖s‖² a | X)] / (B G), e = V_φ - V.
-
-    What an error e(x) of the learned value costs (A2C); the second term is 0 under Assumption 2
-    (Corollary 5, optimality), and without it a critic may do better than V.
-
-    Arguments:
-        moments: of the problem.
-        critic: V_φ(x), (X,).
-        group_size, batch_size: G and B.
-
-    Raises:
-        InputError: predicted values that are not finite, or not one per context.
-
-    >>> from ustat_pg.problems import SoftmaxBandit
-    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    >>> critic_excess(coin.moments(), [1.0], group_size=2)
-    0.0625
-    """
-    size, prompts = integer("group size", group_size), integer("batch size", batch_size)
-    error = _baseline_values(moments, record_of("critic"), None, critic) - moments.value
-    excess = moments.fisher_trace * error**2 - 2 * error * moments.norm_advantage
-    return float(moments.context_probs @ excess) / (size * prompts)
-
-
-def critic_error_at_par(moments: Moments, group_size: int) -> float:
-    """The root mean square error of a critic, as likely too high as too low, that costs as much as not
-    knowing the value: √(E[σ² tr F + ‖g‖²] / ((G-1) E tr F)).
-
-    A critic with a larger error has a larger MSE than grpo. Where ‖g‖² is small and σ² the same
-    everywhere it is σ/√(G-1), the standard error of the mean of the G - 1 other rewards. The error's
-    square is weighted by tr F(x); NaN where tr F is 0.
-
-    Raises:
-        InputError: G < 2.
-
-    >>> from ustat_pg.problems import SoftmaxBandit
-    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])
-    >>> critic_error_at_par(coin.moments(), group_size=5)
-    0.25
-    """
-    size = integer("group size", group_size, 2)
-    noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
-    trace = float(moments.context_probs @ moments.fisher_trace)
-    square = float(moments.context_probs @ noise) / (size - 1)
-    return (square / trace) ** 0.5 if trace > 0 else float("nan")

@@ -281,7 +281,6 @@ class Prepared:
                 rewards,
                 value=of_prompt,
                 optimal_baseline=of_prompt,
-                predicted_value=of_prompt,
                 squared_norms=lambda: self.squared_norms(contexts[..., None], arms),
             )
         )

@@ -5,7 +5,7 @@ Estimators and steps belong to the quantities, so that baselines run on the same
 differences between them are paired.
 
 ``reference``, ``cpu`` and ``cuda`` draw the runs. ``exact`` takes the expectation over every outcome of every
-step, by backward induction; it knows smooth functions of the gap and of the deviation, and no distribution.
+step, by backward induction; it knows smooth functions of the gap and no distribution.
 """
 
 from __future__ import annotations
@@ -34,12 +34,10 @@ __all__ = [
     "BINS",
     "ConditionalPit",
     "Coordinate",
-    "Cosine",
     "Gap",
     "GapTransform",
     "OneRun",
     "Pit",
-    "Product",
     "Training",
     "TrainingQuantity",
 ]
@@ -52,12 +50,6 @@ _BLOCK_WORK = 2**26
 
 _RELATIVE = 1e-5
 """Error of an expectation by backward induction that is asked for, of its value."""
-
-_OF_DEVIATIONS = {"product": 3e-4, "cosine": 1e-3}
-"""The same of functions of the deviation, which need more points of a grid than those of the gap."""
-
-_OF_PRODUCTS = 1e-6
-"""The error that products may have, as a share of the greatest that there can be."""
 
 _ABSOLUTE = 1e-6
 """The error asked for where the value is small, as a share of the greatest value that there can be."""
@@ -178,73 +170,7 @@ class Coordinate(_OfRuns):
         return theta[:, self.coordinate]
 
 
-@dataclass(frozen=True)
-class Product(_OfRuns):
-    """scale · δⱼ δₖ, δ = Uᵀ(θₜ - θ*): an entry of the second moments in the identifiable directions.
-
-    Arguments:
-        estimator, step: estimator of the runs, and the step.
-        first, second: j and k.
-        scale: number above 0.
-    """
-
-    kind = "product"
-    first: int
-    second: int
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        integer("first", self.first, 0)
-        integer("second", self.second, 0)
-        positive("scale", self.scale)
-
-    @property
-    def directions(self) -> int:
-        """How many identifiable directions there must be."""
-        return 1 + max(self.first, self.second)
-
-    def of(self, deviation: Array) -> Array:
-        """The quantity of deviations (R, r)."""
-        return np.asarray(self.scale * deviation[:, self.first] * deviation[:, self.second])
-
-    def range(self, radius: float) -> tuple[float, float]:
-        """The ends of the range within so far of θ*."""
-        most = self.scale * radius**2
-        return (0.0, most) if self.first == self.second else (-most / 2, most / 2)
-
-
-@dataclass(frozen=True)
-class Cosine(_OfRuns):
-    """cos⟨k, δ⟩, δ = Uᵀ(θₜ - θ*), whose mean is the real part of δ's characteristic function.
-
-    It is exp(-½ kᵀΓk) where δ is normal with covariance Γ: several k tell the whole of Γ.
-
-    Arguments:
-        estimator, step: estimator of the runs, and the step.
-        frequency: k, (r,).
-    """
-
-    kind = "cosine"
-    frequency: tuple[float, ...]
-
-    @property
-    def directions(self) -> int:
-        """How many identifiable directions there must be."""
-        return len(self.frequency)
-
-    def of(self, deviation: Array) -> Array:
-        """The quantity of deviations (R, r)."""
-        # A sum in a fixed order: a matrix product's order depends on its size.
-        return np.cos(sum(k * deviation[:, j] for j, k in enumerate(self.frequency)))
-
-    def range(self, radius: float) -> tuple[float, float]:
-        """The ends of the range."""
-        return -1.0, 1.0
-
-
-OfDeviation = Product | Cosine
-
-TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit | Coordinate | Product | Cosine
+TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit | Coordinate
 """What can be asked of a bandit's runs."""
 
 
@@ -366,23 +292,9 @@ class Training(Cell):
     settles = False
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        if isinstance(quantity, OfDeviation):
-            return quantity.range(self._reach)
         if isinstance(quantity, Coordinate):
             return self._coordinate_range(quantity.coordinate)
         return (0.0, quantity.scale * self.largest_gap) if isinstance(quantity, Gap) else (0.0, 1.0)
-
-    @cached_property
-    def _reach(self) -> float:
-        """How far Uᵀθ can be from Uᵀθ* in Θ; infinite unless Θ is a ball in these directions."""
-        theta_set, basis = self.projection, self.landscape.identifiable
-        if not isinstance(theta_set, Ball):
-            return float("inf")
-        own = np.eye(self.landscape.d) if theta_set.basis is None else theta_set.basis
-        if not np.allclose(own @ (own.T @ basis), basis, rtol=0, atol=1e-9):
-            return float("inf")
-        off = (theta_set.centre - self.landscape.maximiser) @ basis
-        return theta_set.radius + float(np.linalg.norm(off))
 
     def _coordinate_range(self, j: int) -> tuple[float, float]:
         """The ends of Θ in the direction of a parameter; infinite where it is free."""
@@ -397,8 +309,7 @@ class Training(Cell):
         return centre - theta_set.radius, centre + theta_set.radius
 
     def rounding(self, quantity: Quantity) -> float:
-        shares = {Gap: _ABSOLUTE, Product: _OF_PRODUCTS, Cosine: _OF_DEVIATIONS["cosine"]}
-        share = shares.get(type(quantity), _RELATIVE)
+        share = _ABSOLUTE if isinstance(quantity, Gap) else _RELATIVE
         return float(share * np.abs(self.range(quantity)).max())
 
     def require_quantity(self, quantity: Quantity) -> None:
@@ -407,12 +318,7 @@ class Training(Cell):
             raise InputError(f"{quantity!r} is no quantity of a training run")
         if integer("step", quantity.step, 0) > self.steps:
             raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
-        d, rank = self.landscape.d, self.landscape.identifiable.shape[1]
-        if isinstance(quantity, OfDeviation) and quantity.directions > rank:
-            raise InputError(
-                f"{quantity.label} asks for {quantity.directions} identifiable directions: there "
-                f"are {rank}"
-            )
+        d = self.landscape.d
         if isinstance(quantity, (ConditionalPit, Coordinate)) and quantity.coordinate >= d:
             raise InputError(f"coordinate is {quantity.coordinate}: there are {d} parameters")
 
@@ -422,11 +328,10 @@ class Training(Cell):
 
         self.require_quantities(quantities)
         for quantity in quantities:
-            assert isinstance(quantity, TrainingQuantity)
-            if isinstance(quantity, (Pit, ConditionalPit)):
+            if not isinstance(quantity, (Gap, GapTransform, Coordinate)):
                 raise InfeasibleError(
                     "distributions are compared by simulation; the means of a gap, of its Laplace "
-                    "transform, of a parameter and of products of deviations are enumerated"
+                    "transform and of a parameter are enumerated"
                 )
             if not np.isfinite(self.range(quantity)).all():
                 raise InfeasibleError("a parameter's mean is enumerated within a bounded set only")
@@ -450,16 +355,15 @@ class Training(Cell):
             theta = self.trajectory(estimator, snapshots).run(
                 engine, seed=block.seed, first=block.first, replications=block.count
             )
-            gaps, deviations = self.landscape.gap(theta), self._deviations(theta)
+            gaps = self.landscape.gap(theta)
             for place, step in enumerate(snapshots):
                 for column in by_step[step]:
                     quantity, gap = quantities[column], gaps[:, place]
-                    if isinstance(quantity, (Gap, GapTransform)):
-                        values[:, column] = quantity.of(gap)
-                    elif isinstance(quantity, OfDeviation):
-                        values[:, column] = quantity.of(deviations[:, place])
-                    else:
-                        values[:, column] = quantity.of(gap, theta[:, place])
+                    values[:, column] = (
+                        quantity.of(gap)
+                        if isinstance(quantity, (Gap, GapTransform))
+                        else quantity.of(gap, theta[:, place])
+                    )
         counts = {
             quantity.label: np.histogram(values[:, column], bins=BINS, range=(0, 1))[0]
             for column, quantity in enumerate(quantities)
@@ -467,11 +371,6 @@ class Training(Cell):
         }
         sums = MomentSums.of(values)
         return MomentSums(sums.n, sums.mean, sums.products, counts)
-
-    def _deviations(self, theta: Array) -> Array:
-        """Uᵀ(θ - θ*) of parameters (..., d), summed in a fixed order, (..., r)."""
-        off, basis = theta - self.landscape.maximiser, self.landscape.identifiable
-        return np.asarray((off[..., :, None] * basis).cumsum(axis=-2)[..., -1, :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -519,8 +418,7 @@ def _expected(
         asked = {column: quantities[column] for step in moments for column in by_step[step]}
         of_gaps = {c: q.of for c, q in asked.items() if isinstance(q, (Gap, GapTransform))}
         places = {c: q.coordinate for c, q in asked.items() if isinstance(q, Coordinate)}
-        of_deviations = {c: q.of for c, q in asked.items() if isinstance(q, OfDeviation)}
-        columns = [*of_gaps, *places, *of_deviations]
+        columns = [*of_gaps, *places]
         # One backward pass serves all steps and functions.
         runs = training.trajectory(estimator, (moments[-1],))
         mean = expectations(
@@ -529,8 +427,7 @@ def _expected(
             list(of_gaps.values()),
             moments,
             coordinates=list(places.values()),
-            of_deviations=list(of_deviations.values()),
-            relative=min(_OF_DEVIATIONS.get(each.kind, _RELATIVE) for each in asked.values()),
+            relative=_RELATIVE,
         )
         for row, column in enumerate(columns):
             at = row, moments.index(quantities[column].step)
