@@ -12,7 +12,7 @@ help:  ## this list, with durations on two cores once everything is installed; 1
 
 install: .venv/core  ## the library and its command ustat-pg in .venv, with what draws figures; 2 min
 
-verify: .venv/core  ## the main job: verdict table, report and figures in results/quick; 5 min
+verify: .venv/core  ## the main job: verdict table, report and figures in results/quick; 2 min
 	@status=0; .venv/bin/python -m simulations verify --size $(SIZE) --out results/$(SIZE) || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE) || exit 2;; esac; exit $$status
 
@@ -35,7 +35,7 @@ report: .venv/core  ## one self-contained page of the stored run; 10 s
 test: .venv/dev  ## the whole suite; 20 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal
 
-test-fast: .venv/dev  ## what is not slow, for daily work; 3 min
+test-fast: .venv/dev  ## what is not slow, for daily work; 8 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 theory: .venv/theory  ## the site of executable pages, in build/theory; 6 min
@@ -79,7 +79,7 @@ lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 
 benchmarks: .venv/dev  ## every benchmark beside its peers, on a quiet machine; not timed
 	-$(PIP) --editable '.[benchmarks]'
-	for name in false_alarms mse_kernel ustatistics cost weighted_chi2 trajectories network_scores network_training llm_scores llm_pool gpu; do .venv/bin/python -m benchmarks.$$name || exit 1; done
+	for name in false_alarms mse_kernel ustatistics cost weighted_chi2 trajectories network_scores network_training llm_scores llm_plan llm_pool gpu; do .venv/bin/python -m benchmarks.$$name || exit 1; done
 
 clean:  ## remove .venv, results and build
 	rm -rf .venv results build dist *.egg-info

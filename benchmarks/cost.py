@@ -183,7 +183,7 @@ class Job:
     @property
     def blocks(self) -> list[Block]:
         means = [mean_of(cell, QUANTITIES[0]) for cell in self.cells]
-        totals = {cell.name: POINT_BLOCKS[self.size] * block_of(cell) for cell in self.cells}
+        totals = {cell.name: int(POINT_BLOCKS[self.size] * block_of(cell)) for cell in self.cells}
         by_cell = Measurements(means, Options()).blocks(totals)
         return [block for blocks in by_cell.values() for block in blocks]
 

@@ -49,15 +49,16 @@ def of_means(seeds: int) -> list[list[object]]:
         cell, moments = GradientCell(problem, 2), problem.moments()
         functional, true = mean_of(cell, quantity), gradient_mse(moments, "grpo", 2).mse
         statement = equal(true, {"nearest": rivals(moments, 2)["G^2 for G(G-1)"]}, scale=true)
-        pilot = cell.measure("cpu", (quantity,), seed=10**9, replications=100_000)
+        pilot = cell.measure("cpu", (quantity,), seed=10**9, replications=8_192)
         margin = statement.margin_for(["nearest"])
-        planned = functional.needed({cell.name: ((quantity,), pilot)}, margin, alpha, true)
+        pilots = {cell.name: ((quantity,), pilot)}
+        planned = functional.needed(pilots, margin, alpha, true)
         # On the second problem the planned number is large; its small samples are the point.
         for n in (100, 1000, planned) if name == "skewed" else (100, 1000):
             alarms = normal = missed = 0
             for seed in range(seeds):
                 block = cell.measure("cpu", (quantity,), seed=seed, replications=n)
-                evidence = functional.evidence({cell.name: ((quantity,), block)}, alpha)
+                evidence = functional.evidence({cell.name: ((quantity,), block)}, alpha, pilots)
                 decision = decide(statement, evidence)
                 alarms += decision.verdict == Verdict.REFUTED
                 missed += decision.rivals["nearest"] != RivalVerdict.REFUTED
@@ -90,7 +91,7 @@ def of_laws(seeds: int) -> list[list[object]]:
                     "cpu", functional.quantities, seed=seed, replications=n
                 )
                 sums = {functional.cell.name: (functional.quantities, block)}
-                evidence = functional.evidence(sums, alpha)
+                evidence = functional.evidence(sums, alpha, {})
                 decision = decide(statement, evidence)
                 alarms += decision.verdict == Verdict.REFUTED
                 missed += decision.rivals["twice"] != RivalVerdict.REFUTED

@@ -38,9 +38,10 @@ from ustat_pg.llm.brute_force import brute_force
 from ustat_pg.llm.estimates import curves
 from ustat_pg.llm.generation import transformers_draw
 from ustat_pg.llm.models import LanguageModel, load_model, tokenise
+from ustat_pg.llm.prompts import Task
 from ustat_pg.llm.rollouts import sample
 from ustat_pg.llm.scoring import score_pool
-from ustat_pg.llm.tasks import Task, load_task
+from ustat_pg.llm.tasks import load_task
 
 BASELINES = ("vanilla", "grpo", "oracle")
 

@@ -1,7 +1,8 @@
 """Scores of completions of a language model: ``python -m benchmarks.llm_scores``.
 
-Squared norms of the scores of 64 completions, and their whole Gram matrix, through hooks; against
-one backward pass for each completion, ``vmap`` over ``torch.func.grad``, and Opacus. All must give
+Norms of the scores of 64 completions, inner products and sketches of three weighted sums of them, in one
+pass; against the same with the Gram matrix, which every pool took before, one backward pass for each
+completion, ``vmap`` over ``torch.func.grad``, and Opacus. All must give
 the same norms. Opacus refuses tied parameters, so heads are not tied here. Each measurement is a
 process of its own, which runs once on two completions first; rounds interleave the ways. Memory is
 the process's peak above what it holds just before.
@@ -37,6 +38,7 @@ from numpy.typing import NDArray
 from tabulate import tabulate
 
 from benchmarks.ustatistics import machine
+from ustat_pg.llm.scored import moment_weights
 from ustat_pg.llm.scores import Scores
 
 AGREEMENT = 1e-3
@@ -91,7 +93,12 @@ class Size:
         return Qwen2ForCausalLM(config).eval()
 
 
-SIZES = {"0.3M": Size(97, 96, 3), "3M": Size(512, 256, 4), "25M": Size(7000, 512, 6)}
+SIZES = {
+    "0.1M": Size(97, 64, 2),
+    "0.3M": Size(97, 96, 3),
+    "3M": Size(512, 256, 4),
+    "25M": Size(7000, 512, 6),
+}
 TINY = Size(20, 32, 1)
 PROMPT = 8
 
@@ -105,25 +112,46 @@ def tokens(size: Size, count: int, length: int) -> tuple[list[int], list[list[in
 Way = Callable[[Size], Callable[[list[int], list[list[int]]], Array]]
 
 
-def gram_by_hooks(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
-    """The Gram matrix and a weighted sum of scores, of which the diagonal is returned."""
+def weights_of(count: int) -> Array:
+    """Those of a pool: 1, z̃ and z̃² of as many rewards of each kind."""
+    return moment_weights(np.resize([0.0, 1.0, 0.5], count))
+
+
+def pass_by_hooks(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
+    """Norms, inner products of three weighted sums, and their sketches: what a pool takes."""
     scores = Scores(size.model(), memory=MEMORY)
-    return lambda prompt, rows: np.diag(scores.of(prompt, rows, np.ones(len(rows))).gram)
+    return lambda prompt, rows: scores.of(prompt, rows, weights_of(len(rows))).squared_norms
 
 
-def norms_by_hooks(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
-    return Scores(size.model(), memory=MEMORY).norms
+def blocks_by_hooks(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
+    """The same four completions at a time."""
+    scores = Scores(size.model(), memory=MEMORY)
+    scores._most = 4
+    return lambda prompt, rows: scores.of(prompt, rows, weights_of(len(rows))).squared_norms
 
 
-def gram_by_loop(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
-    """One backward pass each, all gradients held."""
-    scores = Scores(size.model(), memory=4 * MEMORY, method="loop")
-    return lambda prompt, rows: np.diag(scores.of(prompt, rows, np.ones(len(rows))).gram)
+def gram_by_hooks(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
+    """The same and the Gram matrix, which every pool took before."""
+    scores = Scores(size.model(), memory=MEMORY)
+
+    def run(prompt: list[int], rows: list[list[int]]) -> Array:
+        found = scores.of(prompt, rows, weights_of(len(rows)), gram=True)
+        if found.gram is None:
+            raise SystemExit("the Gram matrix needs all completions in one block: more memory")
+        return np.diag(found.gram)
+
+    return run
+
+
+def pass_by_loop(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
+    """One backward pass each, every gradient dropped once it is squared and added."""
+    scores = Scores(size.model(), memory=MEMORY, method="loop")
+    return lambda prompt, rows: scores.of(prompt, rows, weights_of(len(rows))).squared_norms
 
 
 def norms_by_loop(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
     """One backward pass each, every gradient dropped once it is squared."""
-    return Scores(size.model(), method="loop").norms
+    return Scores(size.model(), memory=MEMORY, method="loop").norms
 
 
 def norms_by_vmap(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
@@ -175,13 +203,15 @@ def norms_by_opacus(size: Size) -> Callable[[list[int], list[list[int]]], Array]
 
 
 WAYS: dict[str, Way] = {
-    "hooks, Gram and gradient": gram_by_hooks,
-    "hooks, norms": norms_by_hooks,
-    "loop, Gram and gradient": gram_by_loop,
+    "one pass": pass_by_hooks,
+    "one pass, blocks of 4": blocks_by_hooks,
+    "one pass and Gram matrix": gram_by_hooks,
+    "loop": pass_by_loop,
     "loop, norms": norms_by_loop,
     "torch.func, norms": norms_by_vmap,
     "Opacus, norms": norms_by_opacus,
 }
+FIRST = next(iter(WAYS))
 
 
 def installed(way: str) -> bool:
@@ -236,7 +266,7 @@ def in_process(way: str, name: str, count: int, length: int, limit: float) -> di
 def compare(
     name: str, length: int, count: int, rounds: int, limit: float, run: Any = in_process
 ) -> list[list[object]]:
-    """Every way's least and median seconds, ratio to the hooks' Gram matrix, and peak memory.
+    """Every way's least and median seconds, ratio to one pass, and peak memory.
 
     Raises:
         SystemExit: two ways give different norms.
@@ -269,7 +299,7 @@ def compare(
             if not off <= AGREEMENT:
                 raise SystemExit(f"{way} at {name}, {length} tokens: norms differ by {off:.3g}")
         times = [result["seconds"] for result in results]
-        pairs = zip(found[way], found["hooks, Gram and gradient"], strict=True)
+        pairs = zip(found[way], found[FIRST], strict=True)
         ratios = [a["seconds"] / b["seconds"] for a, b in pairs if a and b]
         ratio = f"{median(ratios):.2f}" if ratios else None
         megabytes = max(result["bytes"] for result in results) / 1e6
@@ -323,7 +353,7 @@ def on_device(
     model = Qwen2ForCausalLM(Qwen2Config(**config)).to(device).eval()
     size = Size(config["vocab_size"], config["hidden_size"], config["num_hidden_layers"])
     prompt, rows = tokens(size, count, length)
-    weights = np.resize([1.0, -1.0], count)
+    weights = weights_of(count)
     table: list[list[object]] = []
     for label, autocast in (("float32", False), ("bfloat16 autocast", True)):
         scores = Scores(model, memory=memory, autocast_bf16=autocast)

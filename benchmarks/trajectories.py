@@ -41,12 +41,12 @@ ERRORS = 5.0
 """Standard errors that two means may differ by: a normal deviate exceeds it in 6e-7 of cases."""
 
 TARGETS = {
-    "NumPy plain": 15.0,
-    "NumPy": 15.0,
-    "NumPy float64": 15.0,
+    "NumPy plain": 9.0,
+    "NumPy": 5.0,
+    "NumPy float64": 5.0,
     "torch": None,
-    "JAX": 3.0,
-    "JAX float64": 3.0,
+    "JAX": 4.0,
+    "JAX float64": 4.0,
 }
 LONGEST = 5.0
 """Seconds: what takes longer is run once, and that run timed."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
+from signal import SIG_IGN, SIGINT
 from typing import TYPE_CHECKING, Any
 
 from ustat_pg.results import FIGURES_FOLDER, Results, load_run
@@ -20,8 +25,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+MOST_PROCESSES = 4
+"""Processes that draw; more would wait for the slowest figure."""
+
+
 def paint(
-    results: Results, folder: Path, out: Path, names: Sequence[str] = ()
+    results: Results, folder: Path, out: Path, names: Sequence[str] = (), pixels: bool = True
 ) -> tuple[list[Path], list[str]]:
     """Draw what a run has data for.
 
@@ -30,6 +39,7 @@ def paint(
         folder: the run's, with its curves and its training sweep.
         out: where the files go; made if it is not there.
         names: the figures to draw; all unless given.
+        pixels: whether as PNG too, beside SVG.
 
     Returns:
         the files, and the names of figures that the run has no data for.
@@ -43,32 +53,40 @@ def paint(
     curves = _joined([data.curves(folder), data.sweep(folder)])
     try:
         import matplotlib
-        import matplotlib.pyplot as plt
         import seaborn  # noqa: F401
     except ImportError:
         raise InputError("figures need pip install 'ustat_pg[figures]'") from None
     matplotlib.use("Agg")
     out.mkdir(parents=True, exist_ok=True)
-    files: list[Path] = []
-    missing: list[str] = []
-    for name in names or PICTURES:
-        picture = PICTURES[name]
-        source: Any = results if picture.source is None else _points(curves, picture)
-        figure = None
-        if source is not None:
-            with theme():
-                try:
-                    figure = picture.draw(source)
-                except (ValueError, KeyError, TypeError, IndexError) as error:
-                    raise InputError(
-                        f"{folder}: not the results that figure {name} is drawn from: {error!r}"
-                    ) from error
-        if figure is None:
-            missing.append(name)
-            continue
-        files += save(picture, figure, out)
-        plt.close(figure)
-    return files, missing
+    asked = [PICTURES[name] for name in names or PICTURES]
+    sources = [results if each.source is None else _points(curves, each) for each in asked]
+    draw = partial(_paint, folder, out, pixels)
+    count = min(len(asked), os.cpu_count() or 1, MOST_PROCESSES)
+    # Matplotlib holds the interpreter: threads would wait. An interruption is this process's alone.
+    with ProcessPoolExecutor(count, None, signal.signal, (SIGINT, SIG_IGN)) as pool:
+        drawn = list(pool.map(draw, (each.name for each in asked), sources))
+    missing = [each.name for each, files in zip(asked, drawn, strict=True) if not files]
+    return [file for files in drawn for file in files], missing
+
+
+def _paint(folder: Path, out: Path, pixels: bool, name: str, source: Any) -> list[Path]:
+    """The files of one figure; none where there is nothing to draw."""
+    import matplotlib.pyplot as plt
+
+    picture, figure = PICTURES[name], None
+    if source is not None:
+        with theme():
+            try:
+                figure = picture.draw(source)
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise InputError(
+                    f"{folder}: not the results that figure {name} is drawn from: {error!r}"
+                ) from error
+    if figure is None:
+        return []
+    files = list(save(picture, figure, out, pixels))
+    plt.close(figure)
+    return files
 
 
 def _joined(parts: Sequence[pd.DataFrame | None]) -> pd.DataFrame | None:

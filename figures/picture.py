@@ -39,8 +39,10 @@ class Picture:
     signed: bool = False
 
 
-def save(picture: Picture, figure: Figure, folder: Path) -> Iterator[Path]:
-    """Write the figure as SVG and PNG: no dates, no versions, no names that change."""
+def save(picture: Picture, figure: Figure, folder: Path, pixels: bool = True) -> Iterator[Path]:
+    """Write the figure as SVG and, unless no pixels are asked for, PNG: no dates, no versions, no
+    names that change.
+    """
     buffer = BytesIO()
     with style.theme():
         figure.savefig(
@@ -52,6 +54,7 @@ def save(picture: Picture, figure: Figure, folder: Path) -> Iterator[Path]:
         target = folder / f"{picture.name}.svg"
         target.write_text(svg, encoding="utf-8", newline="\n")
         yield target
-        target = folder / f"{picture.name}.png"
-        figure.savefig(target, dpi=300, metadata={"Software": None})
-        yield target
+        if pixels:
+            target = folder / f"{picture.name}.png"
+            figure.savefig(target, dpi=300, metadata={"Software": None})
+            yield target

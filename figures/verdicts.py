@@ -43,7 +43,7 @@ def _rows(claim: ClaimResult) -> list[dict[str, Any]]:
         if drawn is None or not drawn.standard_error > 0:
             continue
         half = (drawn.interval.high - drawn.interval.low) / 2
-        if not np.isfinite(half):
+        if not 0 < half < np.inf:
             continue
         ends = [check.rival_end(name) for name in check.planned_for]
         rows.append(

@@ -1,5 +1,5 @@
-"""``python -m simulations list | plan | verify | check | report``: run the experiments and say what
-they settle.
+"""``python -m simulations list | plan | verify | check | report | mutants``: run the experiments
+and say what they settle.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,8 @@ from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS
 from ustat_pg.validation import InputError, integer
 
-from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim, curves
+from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim
+from .mutants import command as mutants
 
 if TYPE_CHECKING:
     from ustat_pg.experiment import Options
@@ -37,6 +39,9 @@ ALL = (*STEMS, *ON_LANGUAGE_MODELS)
 
 ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
 
+APART = ("cpu", "reference", "exact")
+"""Engines of which several processes run side by side; a device is one."""
+
 # Everything heavy is imported inside the commands: a usage message need not wait for it, and an
 # interruption meets the handler in main.
 
@@ -46,7 +51,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m simulations", description="Verify the theory of GRPO, result by result."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="the results, and which of them this version verifies")
+    command = commands.add_parser(
+        "list", help="the results, and which of them this version verifies"
+    )
+    command.add_argument(
+        "--coverage",
+        action="store_true",
+        help="the public functions, and the claims that read each",
+    )
+    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
     for name, text in (
         ("plan", "the replications that a run would take"),
         ("verify", "run and decide"),
@@ -61,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("claims", nargs="*", metavar="CLAIM", help=f"of: {', '.join(ALL)}")
         _add_suite(command)
         where = command.add_mutually_exclusive_group()
-        where.add_argument("--workers", type=int, help="threads (default: all cores)")
+        where.add_argument(
+            "--workers", type=int, help="claims, or blocks of one, at a time (default: all cores)"
+        )
         where.add_argument(
             "--dask",
             metavar="ADDRESS",
@@ -73,9 +88,19 @@ def _parser() -> argparse.ArgumentParser:
             help="under mpiexec -n 4 python -m mpi4py.futures -m simulations ...",
         )
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
+        if name == "verify":
+            command.add_argument(
+                "--durations", action="store_true", help="also show where the processor's time went"
+            )
+            command.add_argument(
+                "--power",
+                action="store_true",
+                help="also show which effects the evidence would see",
+            )
     _add_check(commands)
     command = commands.add_parser("report", help="a finished run as one HTML page: DIR/report.html")
     command.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
+    mutants.add_arguments(commands, STEMS)
     return parser
 
 
@@ -169,11 +194,38 @@ def _earlier(folder: Path, configuration: str) -> Results | None:
     return results
 
 
-def _list() -> int:
+def _list(options: argparse.Namespace) -> int:
+    if options.coverage:
+        return _coverage(options)
+    if options.json:
+        said = ("label", "statement", "delivered")
+        print(
+            json.dumps({s: {name: getattr(r, name) for name in said} for s, r in RESULTS.items()})
+        )
+        return 0
     for stem, result in RESULTS.items():
         mark = "verified" if result.delivered else "planned"
         print(f"{stem:16} {result.label:15} {mark:9} {result.statement}")
     return 0
+
+
+def _coverage(options: argparse.Namespace) -> int:
+    """Exit code 1 where a function is read by no claim and nothing says why."""
+    from .coverage import UNREAD, reading
+
+    read = reading()
+    unread = {name: UNREAD.get(name, "") for name, stems in read.items() if not stems}
+    if options.json:
+        print(json.dumps({"read": {n: s for n, s in read.items() if s}, "unread": unread}))
+        return int(not all(unread.values()))
+    width = max(map(len, read))
+    for name, stems in read.items():
+        if stems:
+            print(f"{name:{width}}  {', '.join(stems)}")
+    print("\nRead by no claim:")
+    for name, reason in unread.items():
+        print(f"{name:{width}}  {reason or 'no reason is given'}")
+    return int(not all(unread.values()))
 
 
 def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
@@ -186,7 +238,7 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
         how = _options(options, cluster)
         plans = plan_claims([claim(stem, suite) for stem in stems], how, store, cluster)
     if options.json:
-        said = ("alpha", "replications", "needed")
+        said = ("alpha", "replications", "needed", "seconds")
         rows = [{"stem": p.claim.stem, **{name: getattr(p, name) for name in said}} for p in plans]
         print(json.dumps(rows))
     else:
@@ -221,10 +273,19 @@ def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
 
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
-    import pandas as pd
-
-    from ustat_pg.experiment import Store, run_claims, run_points
-    from ustat_pg.report import document, exit_code, markdown, remarks, summary, verdict_table
+    from ustat_pg.experiment import Store
+    from ustat_pg.experiment.curves import tidy
+    from ustat_pg.experiment.planted import run_controls
+    from ustat_pg.report import (
+        document,
+        duration_table,
+        exit_code,
+        markdown,
+        power_table,
+        remarks,
+        summary,
+        verdict_table,
+    )
     from ustat_pg.results import (
         CHECKS_FILE,
         CURVES_FILE,
@@ -235,6 +296,9 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         load_curves,
     )  # fmt: skip
 
+    from .processes import settle, settle_apart
+
+    began, went = time.perf_counter(), {"start and imports, of one process": time.process_time()}
     suite = _suite(options)
     folder = _folder(options, suite)
     configuration = _configuration(options, suite)
@@ -242,39 +306,46 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     store = Store(folder / "blocks")
     with _cluster(options) as cluster:
         how = _options(options, cluster)
-        run = run_claims([claim(stem, suite) for stem in stems], how, store, cluster)
-        results = document(run, how, _command(options, stems), options.problem, configuration)
-        drawn = pd.DataFrame()
-        if earlier is not None and earlier.run.versions == results.run.versions:
-            others = {done.stem for done in earlier.claims}
-            every = [stem for stem in _known(options) if stem in others | set(stems)]
-            whole = results.with_earlier(earlier, _command(options, every))
-            # A run that was killed has verdicts, but no curves yet.
-            drawn = load_curves(folder) if (folder / CURVES_FILE).exists() else drawn
+        # What trains networks has one device, and files of its own.
+        together = options.on != "bandit" or options.engine not in APART or cluster is not None
+        if together or min(how.workers, len(stems)) == 1:
+            settled = settle(stems, suite, how, store.folder, cluster)
         else:
-            whole = results
-        if earlier is None or earlier.claims != whole.claims:
-            # What was drawn of other verdicts says so no more.
-            for stale in (folder / HTML_FILE, *(folder / FIGURES_FOLDER).glob("*.[sp][vn]g")):
-                stale.unlink(missing_ok=True)
-        store.write(folder / VERDICTS_FILE, whole.json())
-        store.write(folder / MARKDOWN_FILE, markdown(whole))
-        store.write(folder / CHECKS_FILE, whole.frame().to_csv(index=False))
-        points = [point for stem in stems for point in curves(stem, suite)]
-        frame = run_points(points, how, store, cluster)
-        if len(drawn):
-            kept = drawn[~drawn["figure"].isin({point.figure for point in points})]
-            frame = pd.concat([each for each in (kept, frame) if len(each)], ignore_index=True)
-        store.write(folder / CURVES_FILE, frame.to_csv(index=False))
+            settled = settle_apart(stems, suite, how, store.folder)
+        lap = time.process_time()
+        controls = run_controls([plan.claim for plan in settled.run.plans], how, cluster)
+        went |= {**settled.seconds, "controls": time.process_time() - lap}
+    run, points = settled.run.controlled(controls), settled.points
+    results = document(run, how, _command(options, stems), options.problem, configuration)
+    whole = results
+    if earlier is not None and earlier.run.versions == results.run.versions:
+        others = {done.stem for done in earlier.claims}
+        every = [stem for stem in _known(options) if stem in others | set(stems)]
+        whole = results.with_earlier(earlier, _command(options, every))
+        if (folder / CURVES_FILE).exists():
+            drawn = load_curves(folder)
+            points = tidy([drawn[~drawn["figure"].isin(set(points["figure"]))], points])
+    if earlier is None or earlier.claims != whole.claims:
+        # What was drawn of other verdicts says so no more.
+        for stale in (folder / HTML_FILE, *(folder / FIGURES_FOLDER).glob("*.[sp][vn]g")):
+            stale.unlink(missing_ok=True)
+    store.write(folder / VERDICTS_FILE, whole.json())
+    store.write(folder / MARKDOWN_FILE, markdown(whole))
+    store.write(folder / CHECKS_FILE, whole.frame().to_csv(index=False))
+    store.write(folder / CURVES_FILE, points.to_csv(index=False))
     if options.json:
         print(results.json(indent=None))
-        return exit_code(run.claims)
-    print(verdict_table(run.claims))
+        return exit_code(run.claims, run.controls)
+    print(verdict_table(run.claims, controls=run.controls))
     print(f"\n{summary(run.claims)}; {run.seconds:.0f} s.")
-    for line in (*remarks(run.claims, run.set_aside), *suite.skipped):
+    if options.durations:
+        print(f"\n{duration_table(run, went)}\n{time.perf_counter() - began:.0f} s by the clock")
+    if options.power:
+        print(f"\nChecks that would say REFUTED (the likeliest one):\n{power_table(run.claims)}")
+    for line in (*remarks(run.claims, run.set_aside, run.controls), *suite.skipped):
         print(f"- {line}")
     print(f"Report: {folder / MARKDOWN_FILE}")
-    return exit_code(run.claims)
+    return exit_code(run.claims, run.controls)
 
 
 def _known(options: argparse.Namespace) -> list[str]:
@@ -392,11 +463,10 @@ def _report(options: argparse.Namespace) -> int:
 
     folder: Path = options.folder
     results = load_run(folder)
-    files, _ = paint(results, folder, folder / FIGURES_FOLDER)
+    files, _ = paint(results, folder, folder / FIGURES_FOLDER, pixels=False)
     drawn = [
         Figure(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
         for file in files
-        if file.suffix == ".svg"
     ]
     Store(folder / "blocks").write(folder / HTML_FILE, html(results, drawn))
     print(f"Report: {folder / HTML_FILE}")
@@ -413,7 +483,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def command() -> int:
         options = _parser().parse_args(arguments)
         if options.command == "list":
-            return _list()
+            return _list(options)
+        if options.command == "mutants":
+            return mutants.run(options, STEMS)
         if options.command in ("check", "report"):
             return (_check if options.command == "check" else _report)(options)
         _require_stems(options, options.claims)

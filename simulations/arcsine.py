@@ -38,6 +38,7 @@ from ustat_pg.validation import changed
 
 from .problems import BanditEntry, Entry, Suite, two_valued
 from .problems.landscapes import LandscapeEntry
+from .problems.limits import later_terms
 from .problems.optima import ball
 from .problems.paths import TokenPath, along, mean_along, penalised, tilted
 
@@ -157,13 +158,27 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
         constant = twice.constant + limit - 2 * unbiased
         drawn.append(replace(twice, constant=constant))
     places = tuple(log(size) for size in sizes)
-    # Between these sizes the slope is -1.1: a third of the way to the rival is let go for the 1/G².
+
+    def slope(size: int) -> float:
+        """Of the formula, from a fourth of a size up to it."""
+        few, many = (limit - work(climbed("std", each)) for each in (size // 4, size))
+        return log(many / few) / log(4)
+
+    later, error = later_terms(slope, sizes[-1])
     yield entry.check(
         ": slope against G of the arcsine less std",
         LogSlope(places, tuple(drawn), tuple(off)),
-        equal(-1.0, {RATE: -0.5}, digits=1 / 6),
+        equal(-1.0 + later, {RATE: -0.5 + later}, digits=error),
     )
     yield entry.check(": arcsine less std at G=32", drawn[-1], equal(off[-1], {ARCSINE: 0.0}))
+    later, error = later_terms(lambda size: work(climbed("std", size)), sizes[-1])
+    cell = GradientCell(path, sizes[-1])
+    beyond = mean_along(cell, ((less(sizes[-1], 1.0), -1.0),))
+    yield entry.check(
+        f": work of std at G={sizes[-1]}",
+        replace(beyond, constant=beyond.constant + unbiased),
+        equal(limit + later, {ARCSINE: limit, RETURN: unbiased + later}, digits=error),
+    )
 
 
 def less(group_size: int, factor: float) -> Estimator:
@@ -247,23 +262,21 @@ class Pull:
             equal(0.0, wrong, scale=1.0),
         )
         for kind, place in (("k3", "loss"), ("k1", "reward"))[: 1 + both]:
-            yield self.balance(kind, place)
+            yield from self.balance(kind, place)
         predicted, off, drawn = self.end(top)
         ends = {rival: self.best(each) + off for rival, each in self.afar.items()}
         yield self.entry.check(
             f"G={size}: end of runs", drawn, equal(predicted, ends, scale=1.0, digits=abs(off))
         )
 
-    def balance(self, kind: str, place: str) -> Check:
-        """Rewards and penalty pull alike at the maximiser: the ratio's logarithm is 0."""
+    def balance(self, kind: str, place: str) -> Iterator[Check]:
+        """At the maximiser rewards and penalty pull alike: as hard as the objective rises there."""
         size = self.group_size
         top = self.best(self.own, partial(self.penalty, kind, place))
         force = derivative(partial(self.height, self.own), top)
-        others = {
+        wrong = {
             rival: derivative(partial(self.height, each), top) for rival, each in self.afar.items()
         }
-        # One that pulls the other way is in balance with no penalty.
-        wrong = {rival: log(force / each) for rival, each in others.items() if each > 0}
         bandit = self.landscape.at([top])
         ratios = np.log(self.reference / bandit.policy.probs)[..., None]
         pull = WeightedBandit.of(
@@ -271,18 +284,15 @@ class Pull:
             kl_coefficients(ratios, kind, place)[..., 0],
             np.zeros((bandit.contexts, 1)),
         )
-        return self.entry.check(
-            f"G={size}: {kind} in the {place} against rewards at the maximiser",
-            LogSlope(
-                (0.0, 1.0),
-                (
-                    mean_along(GradientCell(bandit, size), ((STD, 1.0),)),
-                    mean_along(GradientCell(pull, size), ((Estimator("vanilla"), -BETA),)),
-                ),
-                (force, force),
-            ),
-            equal(0.0, wrong, scale=1.0),
-        )
+        for what, cell, weights in (
+            ("rewards", GradientCell(bandit, size), ((STD, 1.0),)),
+            ("penalty", GradientCell(pull, size), ((Estimator("vanilla"), -BETA),)),
+        ):
+            yield self.entry.check(
+                f"G={size}: {kind} in the {place}, pull of the {what} at the maximiser",
+                mean_along(cell, weights),
+                equal(force, wrong),
+            )
 
     def end(self, top: float) -> tuple[float, float, Linear]:
         """The mean parameter after whole runs from the best expected reward: predicted to second order,
@@ -334,7 +344,19 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
             path.drawn(kind, place),
             equal(work, wrong, scale=unit),
         )
-    if path.space.length > 1:
+    if path.space.length == 1:
+        # Its mean is 0, and would be without it.
+        yield entry.check(
+            ": noise of k1 in the loss", path.noise("k1", "loss"), equal(path.fisher())
+        )
+    else:
+        for kind in ("k1", "k2", "k3"):
+            value = path.predicted(kind, "reward")
+            for what, drawn in (
+                (f"{kind} in the rewards to go", path.drawn(kind, "reward-to-go")),
+                (f"{kind} taken off rewards", path.rewarded(kind)),
+            ):
+                yield entry.check(f": work of {what}", drawn, equal(value, scale=unit))
         loop = path.loop
         yield entry.check(
             ": work of k3 in the loss around a loop",

@@ -120,6 +120,7 @@ def claim(suite: Suite) -> Claim:
             checks += noise(entry, group_size)
     for entry in suite.unequal_rates:
         checks += means(entry, SMALL)
+        checks += alone(entry, SMALL)
         checks += noise(entry, SMALL)
     return Claim(STEM, RIVALS, tuple(checks))
 
@@ -134,6 +135,18 @@ def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
             mean_of(cell, mse_of(name)),
             equal(value, wrong_errors(moments, name, group_size), scale=value),
         )
+
+
+def alone(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+    """The MSE at the first of several prompts, by the moments of all."""
+    name = ESTIMATORS[0]
+    only = entry.problem.moments().at(0)
+    cell = GradientCell(entry.problem.restrict([0]), group_size)
+    yield entry.check(
+        f"G={group_size}: error of {name} at one prompt",
+        mean_of(cell, mse_of(name)),
+        equal(gradient_mse(only, name, group_size).mse),
+    )
 
 
 def noise(entry: BanditEntry, group_size: int) -> Iterator[Check]:

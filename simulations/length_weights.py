@@ -16,6 +16,7 @@ Cost: some 10⁵ to 10⁶ minibatches, those of the token mean by the reference 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +27,20 @@ from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.estimators import token_weights
 from ustat_pg.experiment import Check, Claim, Linear, mean_of
 from ustat_pg.moments import LengthMoments
-from ustat_pg.predictions import aggregated_mean, gradient_mse, token_mean_bias, weighted_mse
+from ustat_pg.predictions import (
+    aggregated_mean,
+    gradient_mse,
+    length_curl,
+    token_mean_bias,
+    weighted_mse,
+)
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 
 from .count_advantages import telling
 from .problems import Suite, mse_of
 from .problems.lengths import Worded, worded
+from .problems.limits import later_terms
+from .problems.paths import mean_along
 
 STEM = "length_weights"
 
@@ -53,6 +62,21 @@ G = 2
 CONSTANT = 3
 """A constant length."""
 
+PROMPTS = 2
+"""Prompts of a minibatch whose tokens are weighted."""
+
+DIVISORS: dict[str, Callable[[Array, Array], Array]] = {
+    "sequence-mean": lambda lengths, mean: lengths,
+    "token-mean": lambda lengths, mean: np.full(len(lengths), mean),
+}
+"""What tokens are divided by, of the lengths of outputs and their mean: of many outputs, for token-mean."""
+
+NODES = 6
+"""Points on each side of a loop: weights are exact for polynomials of degree 11."""
+
+SIDE = 1.0
+"""The side of a loop around which the mean does work, in parameters."""
+
 MOST = 100_000
 """Minibatches that are enumerated in a moment."""
 
@@ -63,6 +87,8 @@ def claim(suite: Suite) -> Claim:
     for entry in worded(suite):
         checks += per_output(entry)
         checks += token_means(entry)
+        if entry.origin != "real":
+            checks += turns(entry)
     return Claim(STEM, RIVALS, tuple(checks))
 
 
@@ -73,11 +99,16 @@ def multiple(mean: Array, gradient: Array) -> float:
 
 def weighted(entry: Worded, how: str) -> WeightedBandit:
     """The problem with each output's score weighted as a trainer's loss weights its tokens."""
-    lengths = np.array(entry.lengths)
-    mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
-    # The mean over these outputs is not one over drawn ones.
-    weights = len(mask) * token_weights(mask, how)[:, 0]
+    # Of two prompts in a minibatch; the mean over these outputs is not one over drawn ones.
+    mask = np.tile(masks(entry), (PROMPTS, 1, 1))
+    weights = mask.shape[0] * mask.shape[1] * token_weights(mask, how)[0, :, 0]
     return WeightedBandit.of(entry.problem, np.tile(weights, (entry.problem.contexts, 1)))
+
+
+def masks(entry: Worded) -> Array:
+    """1 where an output has a token, (K, T)."""
+    lengths = np.array(entry.lengths)
+    return (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
 
 
 def per_output(entry: Worded) -> Iterator[Check]:
@@ -117,14 +148,100 @@ def per_output(entry: Worded) -> Iterator[Check]:
         mean_of(cell, mse_of("grpo")),
         equal(error, {SCALED_ERROR: scaled}, scale=error),
     )
-    constant = weighted(entry, f"constant:{CONSTANT}")
-    mean = aggregated_mean(moments, "sequence-sum", "grpo", G) / CONSTANT
-    number, unit = telling(constant, mean[None])
+    half = aggregated_mean(moments, "sequence-mean", "group-mean", G)
     yield entry.check(
-        f"1/{CONSTANT}: mean of grpo",
-        drawn(GradientCell(constant, G), "grpo"),
-        equal(float(mean @ unit)),
+        "1/|y|: mean of group-mean",
+        drawn(cell, "group-mean"),
+        equal(float(half @ unit), scale=float(np.linalg.norm(half))),
     )
+    outputs = PROMPTS * len(entry.lengths)
+    for how, factor in (
+        (f"constant:{CONSTANT}", 1 / CONSTANT),
+        ("sequence-sum", 1.0),
+        ("token-sum", outputs),
+    ):
+        plainly = weighted(entry, how)
+        mean = factor * aggregated_mean(moments, "sequence-sum", "grpo", G)
+        number, unit = telling(plainly, mean[None])
+        yield entry.check(
+            f"{how.replace('constant:', '1/')}: mean of grpo",
+            drawn(GradientCell(plainly, G), "grpo"),
+            equal(float(mean @ unit)),
+        )
+
+
+def turns(entry: Worded) -> Iterator[Check]:
+    """The work of the mean around a loop: that of the field's curl, and what the loop's size adds."""
+    problem = entry.problem
+    lengths, law = np.array(entry.lengths), problem.context_probs[:, None] * problem.policy.probs
+    longer = sum(law[x] * lengths @ problem.policy.scores(x) for x in range(problem.contexts))
+    # Rewards and lengths pull apart in this plane. Neither side lies along the gradient, where a curl
+    # of the wrong symmetry would go unseen.
+    sides, _ = np.linalg.qr(np.stack([problem.gradient(), longer], axis=1))
+    sides = sides @ np.array([[0.8, -0.6], [0.6, 0.8]])
+    first, second = sides.T.round(6)
+    for how, divisor in DIVISORS.items():
+        moments = problem.length_moments(entry.lengths)
+        curl = float(second @ length_curl(moments, how) @ first)
+
+        def turned(side: float, divisor: Callable[[Array, Array], Array] = divisor) -> float:
+            """The predicted work over the loop's area."""
+            return loop(problem, lengths, divisor, side * first, side * second)[1] / side**2
+
+        near, nearer = turned(SIDE / 8), turned(SIDE / 16)
+        later = SIDE**2 * (turned(SIDE) - (4 * nearer - near) / 3)
+        around, _ = loop(problem, lengths, divisor, SIDE * first, SIDE * second)
+        value = SIDE**2 * curl + later
+        yield entry.check(
+            f"{how}: work around a loop",
+            mean_along(GradientCell(around, G), ((GRPO, 1.0),)),
+            equal(
+                value,
+                {RESCALED: later} if how == "sequence-mean" else {},
+                digits=SIDE**2 * abs(near - nearer),
+                relative_margin=0.5,
+            ),
+        )
+
+
+def loop(
+    problem: SoftmaxBandit,
+    lengths: Array,
+    divisor: Callable[[Array, Array], Array],
+    first: Array,
+    second: Array,
+) -> tuple[WeightedBandit, float]:
+    """The points of a loop around a parallelogram as prompts, with scores along it; and the work of the
+    mean there, predicted point by point.
+    """
+    corners = (
+        np.array([(-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1)]) @ np.stack([first, second]) / 2
+    )
+    places, shares = np.polynomial.legendre.leggauss(NODES)
+    chances, logs, scores, work = [], [], [], 0.0
+    for begin, end in pairwise(corners):
+        for place, share in zip((places + 1) / 2, shares / 2, strict=True):
+            there = problem.with_theta(problem.policy.theta + begin + place * (end - begin))
+            weights = 1 / divisor(lengths, there.context_probs @ there.policy.probs @ lengths)
+            along = np.stack(
+                [there.policy.scores(x) @ (end - begin) for x in range(there.contexts)]
+            )
+            chances.append(share / 4 * there.context_probs)
+            logs.append(there.policy.logits.round(12))
+            scores.append(4 * weights * along)
+            moments = there.length_moments(tuple(lengths))
+            how = "sequence-mean" if np.ptp(weights) else "sequence-sum"
+            mean = aggregated_mean(moments, how, "grpo", G) * (1 if np.ptp(weights) else weights[0])
+            work += float(share * mean @ (end - begin))
+    count = len(logs)
+    policy = SoftmaxBandit.tabular(
+        np.concatenate(chances),
+        np.concatenate(logs),
+        np.tile(problem.reward_values, (count, 1, 1)),
+        np.tile(problem.reward_probs, (count, 1, 1)),
+    )
+    vectors = np.concatenate(scores)[..., None]
+    return WeightedBandit.of(policy, vectors, np.zeros((len(vectors), 1))), work
 
 
 def mean_length(moments: LengthMoments) -> float:
@@ -178,13 +295,23 @@ def token_means(entry: Worded) -> Iterator[Check]:
     if entry.origin == "real":
         # Names of flowers differ little in length: biases as small as theirs take many draws.
         return
+    plain_cell = TokenMeanCell(problem, G, 2, lengths=entry.lengths, scale=length)
+    target = along(problem.gradient())
+    for name in ("vanilla", "oracle", "group-mean"):
+        mean = length * aggregated_mean(moments, "token-mean", name, G, 2)
+        yield entry.check(
+            f"token mean: mean of {name}",
+            Linear(plain_cell, ((Projection(Estimator(name), number), 1.0),), target),
+            equal(along(mean), scale=float(np.linalg.norm(mean)), relative_margin=0.3),
+        )
     wrong = {UNBIASED: 0.0, ROOT: along(root), OWN_GROUP: along(one)}
     yield entry.check(
         f"token mean: bias with {batch} prompts",
         measured_bias(entry, number, batch),
         equal(along(more), wrong),
     )
-    later, error = beyond_leading(lambda size: along(scaled_bias(moments, size)), batch)
+    # The leading term is c/B: B times the bias has c as its limit.
+    later, error = later_terms(lambda size: size / batch * along(scaled_bias(moments, size)), batch)
     yield entry.check(
         f"token mean: leading and later bias with {batch} prompts",
         measured_bias(entry, number, batch),
@@ -199,17 +326,6 @@ def token_means(entry: Worded) -> Iterator[Check]:
         measured_bias(entry, number, batch, "prompt-mean"),
         equal(along(scaled_bias(moments, batch, "prompt-mean")), {OWN_GROUP: along(more)}),
     )
-
-
-def beyond_leading(bias: Callable[[int], float], batch_size: int) -> tuple[float, float]:
-    """What is left of a bias after its leading term c/B, and the error of that.
-
-    B times the bias is c + d/B + e/B² + …, from which three large sizes take off d and e (Richardson).
-    The leading term itself has no say: a wrong one would allow for itself.
-    """
-    small, middle, large = (size * bias(size * batch_size) for size in (8, 16, 32))
-    limit, coarser = (small - 6 * middle + 8 * large) / 3, 2 * large - middle
-    return bias(batch_size) - limit, abs(limit - coarser)
 
 
 def spread_alone(moments: LengthMoments, batch_size: int) -> Array:

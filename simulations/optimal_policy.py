@@ -4,7 +4,9 @@ least the oracle's, so asymptotically no such baseline has a stochastically smal
 Where the assumption holds (:func:`~ustat_pg.problems.ordered_problem`) the laws are ordered: the
 Laplace transform of the gap is smaller for every constant than for grpo and for the oracle, and the
 one cdf lies under the other. In small groups grpo still pays for its own noise, and constants near V
-beat it.
+beat it. Over several prompts, each with the assumption, it is the matrices that are ordered: the
+least eigenvalue of Cov(b) - Cov(oracle) is positive for b(x) off to either side, and so is the
+difference of every limit weight.
 
 Assumption 2 in the norm, E[‖s‖² a | x] = 0, is not enough: there a constant other than V has more
 mass near 0, and where curvatures are unequal its whole law may be stochastically smaller. For logits
@@ -23,15 +25,31 @@ from collections.abc import Iterator
 import numpy as np
 
 from ustat_pg.checks import equal, positive
-from ustat_pg.engines import Decay, Estimator, GapTransform, GradientCell, Pit
-from ustat_pg.experiment import Check, Claim, LawExcess, Linear
-from ustat_pg.predictions import gap_transform, sup_distance
+from ustat_pg.engines import (
+    Decay,
+    Estimator,
+    GapTransform,
+    GradientCell,
+    Pit,
+    SquaredProjection,
+)
+from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.engines.runs.cell import BINS
+from ustat_pg.experiment import Check, Claim, Eigenvalue, LawExcess, Linear
+from ustat_pg.predictions import (
+    gap_transform,
+    gradient_covariance,
+    limit_weights,
+    matrix_correlation,
+    sup_distance,
+)
 
 from .problems import Suite, mse_of, word
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import GRPO, ORACLE, VANILLA, at_optimum, constant, moments_of
+from .problems.optima import GRPO, ORACLE, VANILLA, at_optimum, constant, critic, moments_of
+from .problems.peers import COARSE, scale
 from .problems.runs import NearOptimum
-from .problems.weights import factors, weight_difference
+from .problems.weights import excess_of, forms, predicted_difference, weight_difference
 
 STEM = "optimal_policy"
 
@@ -40,9 +58,6 @@ REVERSED = "ordering reversed for constant baselines"
 EVERYWHERE = "the order holds without the assumption"
 AT_ONCE = "the order holds for grpo at every G"
 RIVALS = (NORM, REVERSED, EVERYWHERE, AT_ONCE)
-
-CURVED = 0.02
-"""How far the law of a finite run may be off the linear recursion's, as a probability."""
 
 RUNS = {
     "ordered": (2.0, 40.0, 1.5),
@@ -88,16 +103,18 @@ def _by_transform(
 def _by_law(runs: NearOptimum, better: Estimator, worse: Estimator, rival: str) -> Iterator[Check]:
     """The law of one baseline's gap above that of another by as much as predicted, nowhere below."""
     distance = sup_distance(runs.law(better), runs.law(worse))
+    # What each law may be off by, and a bin at either side.
+    off = runs.off_of(better) + runs.off_of(worse) + 2 / BINS
     edges, cell = runs.weights(ORACLE), runs.training
     first, second = (Pit(estimator, runs.steps, edges) for estimator in (better, worse))
-    for name, excess, value, wrong, error in (
-        ("by how much", LawExcess(cell, first, second), distance, 0.0, CURVED),
-        ("nowhere below", LawExcess(cell, second, first), 0.0, distance, CURVED / 2),
+    for name, excess, value, wrong in (
+        ("by how much", LawExcess(cell, first, second), distance, 0.0),
+        ("nowhere below", LawExcess(cell, second, first), 0.0, distance),
     ):
         yield runs.entry.check(
             f"{_at(runs)}: law of {word(better)} over {word(worse)}: {name}",
             excess,
-            equal(value, {rival: wrong}, scale=1.0, relative_margin=0.04, digits=error),
+            equal(value, {rival: wrong}, scale=1.0, relative_margin=0.04, digits=off),
         )
 
 
@@ -116,15 +133,111 @@ def _ordered(entry: LandscapeEntry, full: bool) -> Iterator[Check]:
 
 
 def _ordered_weights(entry: LandscapeEntry) -> Iterator[Check]:
-    """Every weight of a constant above the oracle's, by (V - b)² F times its factor."""
-    landscape = entry.problem
-    value, c = float(landscape.maximum), 2 / float(landscape.curvatures[0])
-    for axis, factor in enumerate(factors(entry.problem.curvatures, c).tolist()):
-        gain = factor * 0.4**2 / len(landscape.curvatures)
-        above, unit = constant(value + 0.4), np.eye(len(landscape.curvatures))[axis]
-        functional = weight_difference(landscape, above, ORACLE, unit, c, group_size=1)
+    """Every weight of a constant above the oracle's."""
+    landscape, above = entry.problem, constant(float(entry.problem.maximum) + 0.4)
+    c = 2 / float(landscape.curvatures[0])
+    for axis, unit in enumerate(np.eye(len(landscape.curvatures))):
+        compared = landscape, above, ORACLE, unit, c
+        functional = weight_difference(*compared, group_size=1)
+        gain = predicted_difference(*compared, group_size=1)
         name = f"w{axis + 1}: constant V + 0.4 above the oracle"
         yield from entry.gains(name, functional, gain, REVERSED)
+
+
+def _values(entry: LandscapeEntry) -> np.ndarray:
+    """V(x) at the optimum, by outcomes."""
+    outcomes = at_optimum(entry.problem).outcomes
+    return np.asarray((outcomes.probs * outcomes.rewards).sum(axis=1))
+
+
+def _fisher(entry: LandscapeEntry, squares: np.ndarray) -> np.ndarray:
+    """Uᵀ E[squares(X) s sᵀ] U at the optimum, summed over prompts and arms."""
+    problem, basis = at_optimum(entry.problem), entry.problem.identifiable
+    scores = np.stack([problem.policy.scores(x) for x in range(problem.contexts)]) @ basis
+    chances = (problem.context_probs * squares)[:, None] * problem.policy.probs
+    return np.einsum("xk,xki,xkj->ij", chances, scores, scores)
+
+
+def _least_excess(
+    entry: LandscapeEntry,
+    worse: Estimator,
+    better: Estimator,
+    group_size: int,
+    rivals: dict[str, float],
+) -> Check:
+    """The least eigenvalue of Cov - Cov: positive where the one covariance is larger as a matrix."""
+    landscape, basis = entry.problem, entry.problem.identifiable
+    moments = moments_of(landscape)
+    high, low = (
+        gradient_covariance(
+            moments, each.baseline, group_size, constant=each.constant, critic=each.values
+        )
+        for each in (worse, better)
+    )
+    value = np.linalg.eigvalsh(basis.T @ (high - low) @ basis)[0]
+    size = scale(GradientCell(at_optimum(landscape), group_size), worse)
+    return entry.check(
+        f"G={group_size}: least eigenvalue of Cov({word(worse)}) - Cov({word(better)})",
+        Eigenvalue((excess_of(landscape, worse, better, group_size=group_size),), (1.0,), 0),
+        equal(float(value), rivals, scale=size, relative_margin=COARSE),
+    )
+
+
+def _several_prompts(entry: LandscapeEntry) -> Iterator[Check]:
+    """The matrix form at every prompt: the covariance of b(x) is the oracle's and a positive matrix,
+    (V - b)² F/G in the mean, and every weight of the limit law is larger.
+    """
+    landscape, values = entry.problem, _values(entry)
+    for x in range(len(values)):
+        yield _correlation_along(entry, x)
+    away = np.where(np.arange(len(values)) % 2, -0.35, 0.5)
+    uneven = critic(values + away)
+    for worse, off in ((uneven, away), (VANILLA, values)):
+        larger = np.linalg.eigvalsh(_fisher(entry, off**2))
+        yield _least_excess(entry, worse, ORACLE, 1, {REVERSED: -float(larger[-1])})
+    near = np.linalg.eigvalsh(_fisher(entry, (away / 4) ** 2) / 2)[0]
+    yield _least_excess(entry, critic(values + away / 4), GRPO, 2, {AT_ONCE: float(near)})
+    curvatures, moments = landscape.curvatures, moments_of(landscape)
+    c = 1 / float(curvatures[0])
+    found = [forms(landscape, each, c, group_size=1) for each in (uneven, ORACLE)]
+    high, low = (
+        limit_weights(
+            curvatures,
+            landscape.identifiable.T
+            @ gradient_covariance(moments, each.baseline, 1, critic=each.values)
+            @ landscape.identifiable,
+            c,
+        )
+        for each in (uneven, ORACLE)
+    )
+    for place, gain in enumerate((high - low).tolist()):
+        yield entry.check(
+            f"limit weight {place + 1}: {word(uneven)} above the oracle",
+            Eigenvalue((found[0], found[1]), (1.0, -1.0), place),
+            equal(gain, {REVERSED: -gain}, relative_margin=COARSE),
+        )
+
+
+def _correlation_along(entry: LandscapeEntry, x: int, *rivals: str) -> Check:
+    """E[⟨s, u⟩² a | x] along a fixed direction u: E⟨ĝ, u⟩² of b = V ± 1 differs by 4 times it.
+
+    A rival says that it is 0.
+    """
+    problem = at_optimum(entry.problem).restrict([x])
+    (seen,) = matrix_correlation(problem.moments(), np.eye(problem.d))
+    unit, value = direction(problem, 0), _values(entry)[x]
+    cell = GradientCell(problem, 1)
+    terms = tuple((SquaredProjection(constant(value + sign)), -sign / 4) for sign in (1.0, -1.0))
+    return entry.check(
+        f"prompt {x}: E[<s, u>² a]",
+        Linear(cell, terms),
+        equal(
+            float(unit @ seen @ unit),
+            dict.fromkeys(rivals, 0.0),
+            scale=scale(cell, constant(value + 1), unit),
+            relative_margin=COARSE,
+        ),
+    )
 
 
 def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
@@ -132,13 +245,15 @@ def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
     of the gap is the smaller.
     """
     better, c = constant(0.7), 0.7 / float(entry.problem.curvatures[0])
-    # Variances at G = 1 along the flatter direction: 1/8 of the oracle, ½(1 - b)² of a constant b.
-    factor = float(factors(entry.problem.curvatures, c)[0])
-    gain = factor * 0.125 - factor * 0.5 * 0.3**2
-    functional = weight_difference(entry.problem, ORACLE, better, np.eye(2)[0], c, group_size=1)
+    compared = entry.problem, ORACLE, better, np.eye(2)[0], c
+    functional = weight_difference(*compared, group_size=1)
+    gain = predicted_difference(*compared, group_size=1)
     name = ": the weight of the oracle above constant 0.7"
     yield from entry.gains(name, functional, gain, NORM)
     yield from _by_law(runs_on("uneven", entry, steps), better, ORACLE, NORM)
+    yield _correlation_along(entry, 0, NORM)
+    extra = float(np.linalg.eigvalsh(_fisher(entry, (_values(entry) - 0.7) ** 2))[0])
+    yield _least_excess(entry, better, ORACLE, 1, {NORM: extra})
 
 
 def best_constant(entry: LandscapeEntry) -> float:
@@ -170,7 +285,8 @@ def _linear(entry: LandscapeEntry) -> Iterator[Check]:
     times = runs.steps + 40.0
     gain = times * (sum(runs.weights(ORACLE)) - sum(runs.weights(better)))
     name = f"{_at(runs)}: oracle's mean gap above that of V - λ/F"
-    functional, digits = runs.gap_difference(ORACLE, better, times), 0.05 * gain
+    functional = runs.gap_difference(ORACLE, better, times)
+    digits = times * sum(runs.left_out_of(each) * runs.size(each) for each in (ORACLE, better))
     yield from entry.gains(name, functional, gain, EVERYWHERE, digits=digits, relative_margin=0.3)
     yield from _by_law(runs, better, ORACLE, EVERYWHERE)
 
@@ -181,6 +297,8 @@ def _checks(suite: Suite) -> Iterator[Check]:
         yield from _ordered(entry, not smoke)
     for entry in landscapes["ordered, d = 2"]:
         yield from _ordered_weights(entry)
+    for entry in landscapes["ordered prompts"]:
+        yield from _several_prompts(entry)
     for entry in landscapes["uneven"]:
         yield from _uneven(entry, 400 if smoke else 1000)
     # The norm form alone and equal curvatures: a constant has more mass near 0.
@@ -191,6 +309,12 @@ def _checks(suite: Suite) -> Iterator[Check]:
         yield from _linear(entry)
     for entry in (landscapes["slopes"][0], *landscapes["quarrel"]):
         yield _correlation(entry)
+    for entry in (landscapes["slopes"][0], *landscapes["quarrel"]):
+        values = _values(entry)
+        below = critic(values - np.linspace(0.05, 0.1, len(values)))
+        extra = _fisher(entry, np.linspace(0.05, 0.1, len(values)) ** 2)
+        wrong = float(np.linalg.eigvalsh(extra)[0])
+        yield _least_excess(entry, below, ORACLE, 1, {EVERYWHERE: wrong})
 
 
 def claim(suite: Suite) -> Claim:

@@ -2,46 +2,93 @@
 the assumption, and for grpo in finite G, it can fail. (That grpo's MSE tends to the oracle's is
 Corollary 4.)
 
-Under the assumption: the MSE of other baselines exceeds the oracle's by exactly tr F (V - b)²/G.
-Outside it: b* is better than V by tr F (V - b*)²/G, better than the wrong b*, and a step δ away
-from it on either side costs tr F δ²/G, which it would not if b* were elsewhere. In finite G: grpo
-loses to vanilla below the G where V² tr F + 2 V E[‖s‖² a] = (σ² tr F + ‖g‖²)/(G-1), wins above it,
-and for uniform arms, one rewarded, the two are equal at p = 1/(G-1) exactly.
+Baselines that are functions b(x) of the prompt are asked over several prompts, unequally likely, and
+in minibatches: a critic with an error e(x) has an MSE larger than the oracle's by
+E[tr F e² - 2 e E(‖s‖² a | X)]/(B G), which under the assumption has its first term alone and outside
+it is least at b*; with an error of either sign of size ε the excess is that of grpo at one ε, and
+above it grpo wins. Vanilla has the oracle's MSE if V = 0 everywhere, and only then.
+
+A critic that learns, as the mean of n earlier rewards of each prompt or as their running average, is
+enumerated reward by reward (:func:`learned`): its values, each with its probability, are critics like
+others, subtracted from outputs that are drawn or enumerated apart. The mean of n costs
+E[σ² tr F]/(n B G), and is as good as grpo at an n of at most G - 1. It may have learned at other
+parameters than those at which it is used.
+
+Beyond baselines of the prompt V is not the best: with fewer parameters than arms a baseline that
+depends on the action can be unbiased, and beats it.
+
+In finite G: grpo loses to vanilla below the G where V² tr F + 2 V E[‖s‖² a] = (σ² tr F + ‖g‖²)/(G-1),
+wins above it, and for uniform arms, one rewarded, the two are equal at p = 1/(G-1) exactly.
 
 The table of theory/optimality.md is reproduced, with the errors of the norm-weighted
-leave-one-out baseline, which has no closed form.
+leave-one-out baseline, which has no closed form. What Assumption 2 is about, E[s sᵀ a], is the Hessian
+of the return where logits are linear: checked along fixed directions.
 
-Falsified by a difference of the other sign or another size.
+Falsified by a difference of the other sign or another size. Which differences are asked goes by a
+problem's outcomes (:func:`balance`), whatever is predicted of them.
 
 Cost: some millions of groups in all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, product
+from math import inf, prod
 
 import numpy as np
 
-from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GradientCell
-from ustat_pg.experiment import Check, Claim, Linear
-from ustat_pg.predictions import gradient_mse
+from ustat_pg.checks import Interval, Statement, equal
+from ustat_pg.engines import (
+    Estimator,
+    GradientCell,
+    Projection,
+    SquaredError,
+    SquaredProjection,
+)
+from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.experiment import Check, Claim, Extrapolation, Linear, Ratio, mean_of
+from ustat_pg.predictions import (
+    critic_error_at_par,
+    critic_excess,
+    critic_rollouts_at_par,
+    gradient_mse,
+    grpo_beats_vanilla,
+    learned_values,
+    minimum_variance_gain,
+    oracle_beats_vanilla,
+)
 from ustat_pg.problems import SoftmaxBandit
 
-from .problems import BanditEntry, Entry, Suite, mse_of, two_valued, word
+from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
 from .problems.bandits import prompts
+from .problems.peers import CRITIC, label, scale, slope, within
 
 STEM = "optimality"
 
-Named = tuple[str, float | None]
-"""A baseline by name, with its constant if it has one."""
+GRPO, VANILLA, ORACLE = (Estimator(name) for name in ("grpo", "vanilla", "oracle"))
+BEST = Estimator("minimum-variance")
 
 V_ALWAYS = "V minimises without Assumption 2"
 GRPO_ALWAYS = "grpo <= vanilla at every G"
 HALF = "threshold p > 1/2"
 WRONG_B = "b* = E[||s|| z]/E||s||"
-RIVALS = (V_ALWAYS, GRPO_ALWAYS, HALF, WRONG_B)
+NO_CROSS = "a critic's error costs E[tr F e^2] alone"
+APART = "tr F and e^2 averaged apart"
+PAR = "a critic is at par at the error of G rewards"
+UNBIASED = "V is the best of all unbiased estimators"
+ONE_LESS = "a mean of n rewards errs by sigma/sqrt(n-1)"
+WHOLE_GROUP = "a critic is at par after G rewards"
+NO_SLOPE = "a critic is at par after G-1 rewards, however steep the return"
+FORGOTTEN = "a running average forgets its start at once"
+HALF_STEP = "a running average of step size a keeps a/2 of sigma2"
+STILL = "a critic that learned elsewhere errs by chance alone"
+OF_ONE_PROMPT = (V_ALWAYS, GRPO_ALWAYS, HALF, WRONG_B)
+"""Those that speak of one prompt; the others, of critics over several and of all estimators."""
+RIVALS = (
+    *(*OF_ONE_PROMPT, NO_CROSS, APART, PAR, UNBIASED),
+    *(ONE_LESS, WHOLE_GROUP, NO_SLOPE, FORGOTTEN, HALF_STEP, STILL),
+)
 
 FIGURES = {
     (3, "norm-weighted"): 74.9,
@@ -59,80 +106,343 @@ FIGURES = {
 """MSE x 1e3 on the skewed problem, as theory/optimality.md has it."""
 
 
+LEAST = 0.03
+"""The smallest difference that simulation is asked for, as a share of the larger error."""
+
+
 def wrong_baseline(problem: SoftmaxBandit) -> float:
     """E[‖s‖ z]/E‖s‖ at the first prompt: the norm where its square belongs."""
     norms = np.sqrt(problem.policy.squared_norms[0]) * problem.policy.probs[0]
     return float(norms @ problem.mean_rewards[0] / norms.sum())
 
 
-def _difference(
-    entry: BanditEntry, group_size: int, worse: Named, better: Named
-) -> tuple[Linear, float, float]:
-    """MSE(worse) - MSE(better) as a functional, its predicted value, and MSE(worse)."""
-    moments = entry.problem.moments()
-    high, low = (
-        gradient_mse(moments, baseline, group_size, constant=constant).mse
-        for baseline, constant in (worse, better)
+def balance(problem: SoftmaxBandit) -> tuple[float, float, float, float]:
+    """V, V² tr F + 2 V E[‖s‖² a], σ² tr F + ‖g‖² and b* of one prompt, by its outcomes: what a design
+    goes by.
+    """
+    outcomes = problem.outcomes
+    probs, rewards = outcomes.probs[0], outcomes.rewards[0]
+    norms = problem.policy.squared_norms[0][outcomes.arms[0]]
+    value, trace = float(probs @ rewards), float(probs @ norms)
+    crossed = float((probs * norms) @ (rewards - value))
+    gradient = (probs * (rewards - value)) @ problem.policy.scores(0)[outcomes.arms[0]]
+    spread = float(probs @ (rewards - value) ** 2)
+    best = value + (crossed / trace if trace > 0 else 0.0)
+    return (
+        value,
+        value**2 * trace + 2 * value * crossed,
+        spread * trace + float(gradient @ gradient),
+        best,
     )
-    weights = ((mse_of(*worse), 1.0), (mse_of(*better), -1.0))
-    return Linear(GradientCell(entry.problem, group_size), weights), high - low, high
 
 
-def _beats(
-    entry: BanditEntry, group_size: int, better: Named, worse: Named, rival: str
-) -> Iterator[Check]:
-    """MSE(worse) - MSE(better) > 0, and of the size predicted; nothing where that is under 1%."""
-    functional, gain, high = _difference(entry, group_size, worse, better)
-    if not gain > 0.01 * high:
-        return
-    name = f"G={group_size}: {word(Estimator(*better))} beats {word(Estimator(*worse))}"
-    yield from entry.gains(name, functional, gain, rival, scale=high)
+def _less(cell: GradientCell, better: Estimator, worse: Estimator) -> Linear:
+    """MSE(worse) - MSE(better), on the same draws."""
+    return Linear(cell, ((SquaredError(worse), 1.0), (SquaredError(better), -1.0)))
+
+
+def _wins(
+    entry: BanditEntry,
+    cell: GradientCell,
+    pair: tuple[Estimator, Estimator],
+    says: bool,
+    gain: float,
+    rivals: Sequence[str],
+) -> Check:
+    """Whether the first of two baselines has the smaller MSE; ``gain`` is the difference by outcomes."""
+    better, worse = pair
+    region, other = Interval(0.0, inf), Interval(-inf, 0.0)
+    if not says:
+        region, other = other, region
+    statement = Statement(
+        gain, region, dict.fromkeys(rivals, other), scale(cell, worse), abs(gain) / 2
+    )
+    what = "beats" if says else "does not beat"
+    name = f"{label(cell)}: {better.baseline} {what} {worse.baseline}"
+    return entry.check(name, _less(cell, better, worse), statement)
+
+
+def _excess(
+    entry: BanditEntry,
+    cell: GradientCell,
+    pair: tuple[Estimator, Estimator],
+    predicted: float,
+    what: str,
+    rivals: dict[str, float] | None = None,
+) -> Check:
+    """By how much the second baseline's MSE exceeds the first's."""
+    size = scale(cell, pair[1])
+    functional, statement = _less(cell, *pair), equal(predicted, rivals, scale=size)
+    return entry.check(f"{label(cell)}: {what}", functional, statement)
+
+
+def critic_of(values: np.ndarray) -> Estimator:
+    """A critic with these values, one for each prompt."""
+    return Estimator("critic", values=tuple(values.tolist()))
 
 
 def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """Under Assumption 2: the excess over the oracle is tr F (V - b)²/G, for vanilla and constants."""
-    moments = entry.problem.moments()
-    value, trace = float(moments.value[0]), float(moments.fisher_trace[0])
+    moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
+    value = balance(entry.problem)[0]
     for constant in dict.fromkeys((0.0, value / 2, 1.5 * value)):
-        worse, oracle = ("constant", constant), ("oracle", None)
-        functional, _, high = _difference(entry, group_size, worse, oracle)
-        excess = equal(trace * (value - constant) ** 2 / group_size, scale=high)
-        name = f"G={group_size}: constant {constant:.4g} exceeds the oracle"
-        yield entry.check(name, functional, excess)
+        worse = Estimator("constant", constant)
+        excess = critic_excess(moments, [constant], group_size)
+        yield _excess(
+            entry, cell, (ORACLE, worse), excess, f"constant {constant:.4g} over the oracle"
+        )
 
 
 def outside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """b* beats V and the wrong b*, where they differ; and a step away from b* costs tr F δ²/G."""
-    moments, best = entry.problem.moments(), ("minimum-variance", None)
-    if not moments.fisher_trace[0] > 0:
+    problem, moments = entry.problem, entry.problem.moments()
+    cell = GradientCell(problem, group_size)
+    value, of_vanilla, _, best = balance(problem)
+    trace = float(problem.policy.probs[0] @ problem.policy.squared_norms[0])
+    if not trace > 0:
         return
-    yield from _beats(entry, group_size, best, ("oracle", None), V_ALWAYS)
-    yield from _beats(entry, group_size, best, ("constant", wrong_baseline(entry.problem)), WRONG_B)
-    low, high = moments.reward_range
-    for step in (-(high - low) / 2, (high - low) / 2) if high > low else ():
-        constant = float(moments.optimal_baseline[0]) + step
-        functional, _, scale = _difference(entry, group_size, ("constant", constant), best)
-        cost = equal(float(moments.fisher_trace[0]) * step**2 / group_size, scale=scale)
-        yield entry.check(f"G={group_size}: b* {step:+.4g}", functional, cost)
+    high = scale(cell, ORACLE)
+    for baseline, other, rival in (
+        (ORACLE, value, V_ALWAYS),
+        (Estimator("constant", wrong_baseline(problem)), wrong_baseline(problem), WRONG_B),
+    ):
+        gain = trace * (other - best) ** 2 / group_size
+        if gain > LEAST * high:
+            yield _wins(entry, cell, (BEST, baseline), True, gain, (rival,))
+    gain = minimum_variance_gain(moments, group_size)
+    yield _excess(entry, cell, (BEST, ORACLE), gain, "the oracle over b*")
+    if abs(of_vanilla) / group_size > LEAST * scale(cell, VANILLA):
+        says = bool(oracle_beats_vanilla(moments)[0])
+        yield _wins(entry, cell, (ORACLE, VANILLA), says, of_vanilla / group_size, ())
+    least, most = moments.reward_range
+    for step in (-(most - least) / 2, (most - least) / 2) if most > least else ():
+        away = Estimator("constant", best + step)
+        cost = critic_excess(moments, [best + step], group_size)
+        cost -= critic_excess(moments, moments.optimal_baseline, group_size)
+        yield _excess(entry, cell, (BEST, away), cost, f"b* {step:+.4g}")
 
 
 def thresholds(entry: BanditEntry) -> Iterator[Check]:
     """grpo against vanilla on both sides of the G where they are equal."""
-    moments = entry.problem.moments()
-    value, trace = moments.value[0], moments.fisher_trace[0]
-    gain = value**2 * trace + 2 * value * moments.norm_advantage[0]
-    cost = moments.reward_variance[0] * trace + moments.gradient_sq[0]
-    if not gain > 0:
-        return
-    balance = float(min(1 + cost / gain, 1e6))
-    grpo, vanilla = ("grpo", None), ("vanilla", None)
-    for group_size in sorted({2, max(2, min(int(balance) - 1, 64))}):
-        yield from _beats(entry, group_size, vanilla, grpo, GRPO_ALWAYS)
-    if value < 0.5 and balance < 30:
-        yield from _beats(entry, 2 * int(balance) + 1, grpo, vanilla, HALF)
-    if balance < 30 and abs(balance - round(balance)) < 1e-9 and balance >= 2:
-        functional, _, high = _difference(entry, round(balance), grpo, vanilla)
-        yield entry.check(f"G={round(balance)}: grpo = vanilla", functional, equal(0.0, scale=high))
+    problem, moments = entry.problem, entry.problem.moments()
+    value, gain, cost, _ = balance(problem)
+    equality = float(min(1 + cost / gain, 1e6)) if gain > 0 else inf
+    below, above = max(2, min(equality - 1, 64)), 2 * min(equality, 30) + 1
+    for group_size in sorted({2, int(below), int(above)}):
+        cell = GradientCell(problem, group_size)
+        difference = (gain - cost / (group_size - 1)) / group_size
+        if abs(difference) < LEAST * scale(cell, GRPO):
+            continue
+        says = bool(grpo_beats_vanilla(moments, group_size)[0])
+        rivals = () if difference > 0 else (GRPO_ALWAYS,)
+        if difference > 0 and value < 0.5:
+            rivals = (HALF,)
+        yield _wins(entry, cell, (GRPO, VANILLA), says, difference, rivals)
+        predicted = gradient_mse(moments, "vanilla", group_size).mse
+        predicted -= gradient_mse(moments, "grpo", group_size).mse
+        yield _excess(entry, cell, (GRPO, VANILLA), predicted, "vanilla over grpo")
+    if equality < 30 and abs(equality - round(equality)) < 1e-9 and equality >= 2:
+        cell = GradientCell(problem, round(equality))
+        yield _excess(entry, cell, (VANILLA, GRPO), 0.0, "grpo = vanilla")
+        says = bool(grpo_beats_vanilla(moments, round(equality))[0])
+        yield _excess(entry, cell, (GRPO, VANILLA), float(says), "a tie is no win of grpo")
+
+
+def critics(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Check]:
+    """b(x) over prompts: what a critic's error costs, and the error at which grpo is as good."""
+    problem, moments = entry.problem, entry.problem.moments()
+    cell = GradientCell(problem, group_size, batch_size)
+    share = 1 / (group_size * batch_size)
+    values = np.array([balance(problem.restrict([x]))[0] for x in range(problem.contexts)])
+    guess = np.array(within(problem, CRITIC))
+    error, trace = guess - values, moments.fisher_trace
+    probs = problem.context_probs
+    wrong = {
+        NO_CROSS: share * float(probs @ (trace * error**2)),
+        APART: share * float((probs @ trace) * (probs @ error**2))
+        - 2 * share * float(probs @ (error * moments.norm_advantage)),
+    }
+    excess = critic_excess(moments, guess, group_size, batch_size)
+    yield _excess(
+        entry, cell, (ORACLE, critic_of(guess)), excess, "a critic over the oracle", wrong
+    )
+    gain = minimum_variance_gain(moments, group_size, batch_size)
+    yield _excess(entry, cell, (BEST, ORACLE), gain, "the oracle over b*(x)")
+    none = critic_excess(moments, np.zeros_like(values), group_size, batch_size)
+    yield _excess(entry, cell, (ORACLE, VANILLA), none, "vanilla over the oracle")
+    # A critic that is off by a step, up or down, beside the oracle: its cross term is 0 in the mean.
+    low, high = problem.reward_range
+    step = (high - low) / 2
+    signs = [(SquaredError(critic_of(values + sign * step)), 0.5) for sign in (1, -1)]
+    second = Linear(cell, (*signs, (mse_of("oracle"), -1.0)))
+    known = (
+        step**2
+        * share
+        * sum(
+            float(each * (law @ norms))
+            for each, law, norms in zip(
+                probs, problem.policy.probs, problem.policy.squared_norms, strict=True
+            )
+        )
+    )
+    par = (critic_error_at_par(moments, group_size) / step) ** 2
+    yield entry.check(
+        f"{label(cell)}: the square of the error at par, over that of a step",
+        Ratio(_less(cell, ORACLE, GRPO), second, known),
+        equal(par, {PAR: par * (1 - 1 / group_size)}, scale=scale(cell, GRPO) / known),
+    )
+
+
+def learned(
+    problem: SoftmaxBandit, rollouts: int, step_size: float | None = None, start: float = 0.0
+) -> list[tuple[Estimator, float]]:
+    """Every critic that so many rewards of each prompt can teach, with its probability, reward by reward."""
+    laws = []
+    for probs, rewards in zip(problem.outcomes.probs, problem.outcomes.rewards, strict=True):
+        law = {start: 1.0}
+        for count in range(1, rollouts + 1):
+            step = 1 / count if step_size is None else step_size
+            after: dict[float, float] = {}
+            for (value, chance), (prob, reward) in product(
+                law.items(), zip(probs.tolist(), rewards.tolist(), strict=True)
+            ):
+                # Sums in another order are the same value.
+                new = round(value + step * (reward - value), 12)
+                after[new] = after.get(new, 0.0) + chance * prob
+            law = {value: chance for value, chance in after.items() if chance > 0}
+        laws.append(law.items())
+    return [
+        (critic_of(np.array([value for value, _ in each])), prod(chance for _, chance in each))
+        for each in product(*laws)
+    ]
+
+
+def learning(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Check]:
+    """A critic that learns from earlier outputs: its cost, where grpo is as good, what it remembers."""
+    problem, moments = entry.problem, entry.problem.moments()
+    cell = GradientCell(problem, group_size, batch_size)
+    policy, outcomes = problem.policy, problem.outcomes
+    values = (outcomes.probs * outcomes.rewards).sum(axis=1)
+    spread = (outcomes.probs * (outcomes.rewards - values[:, None]) ** 2).sum(axis=1)
+    traces = (policy.probs * policy.squared_norms).sum(axis=1)
+    noise = float(problem.context_probs @ (spread * traces)) / (group_size * batch_size)
+
+    def over_the_oracle(critics: Sequence[tuple[Estimator, float]]) -> Linear:
+        errors = ((SquaredError(critic), chance) for critic, chance in critics)
+        return Linear(cell, (*errors, (mse_of("oracle"), -1.0)))
+
+    def costs(mean: np.ndarray, variance: np.ndarray) -> float:
+        return critic_excess(moments, mean, group_size, batch_size, variance)
+
+    def check(
+        what: str, critics: list[tuple[Estimator, float]], value: float, wrong: dict[str, float]
+    ) -> Check:
+        statement = equal(value, wrong, scale=scale(cell, ORACLE))
+        name = f"{label(cell)}: {what} over the oracle"
+        return entry.check(name, over_the_oracle(critics), statement)
+
+    count = 3
+    critics, (mean, variance) = learned(problem, count), learned_values(moments, count)
+    yield check(
+        f"the mean of {count} earlier rewards", critics, costs(mean, variance),
+        {ONE_LESS: noise / (count - 1)},
+    )  # fmt: skip
+    par = count / critic_rollouts_at_par(moments, group_size)
+    yield entry.check(
+        f"{label(cell)}: grpo over the oracle, beside the mean of {count} earlier rewards",
+        Ratio(_less(cell, ORACLE, GRPO), over_the_oracle(critics), noise / count),
+        equal(
+            par,
+            {WHOLE_GROUP: count / group_size, NO_SLOPE: count / (group_size - 1)},
+            scale=scale(cell, GRPO) * count / noise,
+        ),
+    )
+    count, step, start = 2, 0.6, 1.5
+    mean, variance = learned_values(moments, count, step, start)
+    kept = 1 - (1 - step) ** (2 * count)
+    yield check(
+        f"a running average of {count} earlier rewards",
+        learned(problem, count, step, start),
+        costs(mean, variance),
+        {
+            FORGOTTEN: costs(values, variance),
+            HALF_STEP: costs(mean, kept * step / 2 * spread),
+        },
+    )
+    # Uphill values are too high; where the policy is likely right, that costs with either sign.
+    uphill = problem.gradient() / np.linalg.norm(problem.gradient())
+    other = problem.with_theta(problem.policy.theta + 2 * uphill)
+    mean, variance = learned_values(other.moments(), count)
+    yield check(
+        f"the mean of {count} rewards at other parameters",
+        learned(other, count),
+        costs(mean, variance),
+        {STILL: costs(values, variance)},
+    )
+
+
+def by_action(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+    """The best baseline that depends on the action, unbiased because E[s b(y)] = 0: it leaves sᵀλ/‖s‖²
+    of the mean reward, E[s sᵀ/‖s‖²] λ = g. It is no baseline of the prompt, and beats V.
+
+    Subtracted, it leaves a bandit with other rewards and the same gradient, run with no baseline.
+    """
+    problem = entry.problem
+    scores, means = problem.policy.scores(0), problem.mean_rewards[0]
+    probs, norms = problem.policy.probs[0], problem.policy.squared_norms[0]
+    weights = np.divide(probs, norms, out=np.zeros_like(probs), where=norms > 0)
+    pulls = np.linalg.pinv((weights * scores.T) @ scores) @ ((probs * means) @ scores)
+    left = weights * (scores @ pulls) / probs
+    rewards = problem.reward_values - (means - left)[None, :, None]
+    other = SoftmaxBandit(problem.policy, problem.context_probs, rewards, problem.reward_probs)
+    cells = GradientCell(problem, group_size), GradientCell(other, group_size)
+    for number in (0, 1)[: problem.d]:
+        unit = direction(other, number)
+        yield entry.check(
+            f"{label(cells[1])}: mean less an action's baseline, along direction {number}",
+            Linear(cells[1], ((Projection(VANILLA, number), 1.0),), float(other.gradient() @ unit)),
+            equal(slope(problem, unit), scale=scale(cells[1], VANILLA, unit) ** 0.5),
+        )
+    gain = gradient_mse(problem.moments(), "oracle", group_size).mse
+    gain -= gradient_mse(other.moments(), "vanilla", group_size).mse
+    points = mean_of(cells[0], SquaredError(ORACLE)), mean_of(cells[1], SquaredError(VANILLA))
+    yield from entry.gains(
+        f"{label(cells[0])}: the oracle over an action's baseline",
+        Extrapolation(points, (1.0, -1.0)),
+        gain,
+        UNBIASED,
+        scale=scale(cells[0], ORACLE),
+    )
+
+
+def no_value(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+    """V = 0 everywhere: vanilla is the oracle, group by group."""
+    cell = GradientCell(entry.problem, group_size, 2)
+    yield _excess(entry, cell, (ORACLE, VANILLA), 0.0, "vanilla is the oracle")
+    says = oracle_beats_vanilla(entry.problem.moments()).any()
+    yield _excess(entry, cell, (ORACLE, VANILLA), float(says), "the oracle does not beat vanilla")
+
+
+def hessian(entry: BanditEntry) -> Iterator[Check]:
+    """E[⟨s, u⟩² a] is the second derivative of J along u, where logits are linear.
+
+    With one output and a baseline V ± 1, E⟨ĝ, u⟩² differs by 4 E[⟨s, u⟩² a].
+    """
+    problem, cell = entry.problem, GradientCell(entry.problem, 1)
+    values = np.array([balance(problem.restrict([x]))[0] for x in range(problem.contexts)])
+    for number in (0, 1):
+        unit = direction(problem, number)
+        weights = tuple(
+            (SquaredProjection(critic_of(values + sign), number), -sign / 4) for sign in (1.0, -1.0)
+        )
+        yield entry.check(
+            f"curvature of J along direction {number}",
+            Linear(cell, weights),
+            equal(
+                float(unit @ problem.hessian() @ unit),
+                scale=scale(cell, critic_of(values + 1), unit),
+            ),
+        )
 
 
 def _figures(entry: BanditEntry) -> Iterator[Check]:
@@ -145,8 +455,8 @@ def _figures(entry: BanditEntry) -> Iterator[Check]:
             equal(figure, relative_margin=0.05, digits=digits),
         )
     weights = ((mse_of("norm-weighted"), 1.0), (mse_of("grpo"), -1.0))
-    nothing = equal(0.0, scale=gradient_mse(entry.problem.moments(), "grpo", 2).mse)
-    functional = Linear(GradientCell(entry.problem, 2), weights)
+    cell = GradientCell(entry.problem, 2)
+    functional, nothing = Linear(cell, weights), equal(0.0, scale=scale(cell, GRPO))
     yield entry.check("G=2: norm-weighted = grpo", functional, nothing)
 
 
@@ -171,6 +481,23 @@ def _checks(suite: Suite) -> Iterator[Check]:
     for entry in prompts(suite.digits, 1 if suite.size == "smoke" else 3):
         yield from outside(entry, 2)
         yield from thresholds(entry)
+    for entry, group_size, batch_size in (
+        (suite.uneven, 2, 1),
+        (suite.repeated, 3, 2),
+        (suite.several, 2, 3),
+        *((entry, 2, 2) for entry in suite.rates()),
+        *((entry, 3, 1) for entry in suite.repeats()),
+    ):
+        yield from critics(entry, group_size, batch_size)
+    for entry in (suite.uneven, *suite.rates()):
+        few = entry.problem.restrict([1, 2])
+        yield from learning(Entry(f"{entry.name}[1, 2]", entry.origin, few), 3, 2)
+    for entry in suite.worthless():
+        yield from no_value(entry, 2)
+    for entry in suite.few():
+        yield from by_action(entry, 2)
+    for entry in (suite.several, suite.repeated, *suite.repeats()):
+        yield from hessian(entry)
 
 
 def claim(suite: Suite) -> Claim:

@@ -1,11 +1,17 @@
 """Lemma 1: the grpo gradient is the U-statistic of order 2 with kernel ½ (s₁ - s₂)(z₁ - z₂).
 
-An algebraic identity, so it is checked sample by sample: on every group that can occur, and on
-drawn ones with larger G, grpo as trainers compute it must equal the U-statistic computed by the
-definition, its O(G d) form, and the sum of its Hoeffding parts; and g + first part must equal the
-oracle. One group that differs by more than rounding falsifies it.
+An algebraic identity, so it is checked sample by sample: on every group that can occur, whatever its
+order, and on drawn ones, to G = 16, grpo as trainers compute it must equal the U-statistic computed
+by the definition, its O(G d) form, and the sum of its Hoeffding parts; and g + first part must equal
+the oracle. One group that differs by more than rounding falsifies it.
 
-That the parts are uncorrelated is a statement about means: MSE(grpo) = MSE(oracle) + E‖second‖².
+The parts are what Hoeffding's decomposition says: h₁ = ½ (s a + g), output by output; E[h₂ | one output]
+= 0. And in means, they are uncorrelated: MSE(grpo) = MSE(oracle) + E‖second‖², and so are the terms of
+the second part with one another: E⟨h₂(1,2), h₂(1,3)⟩ = 0, and E‖second‖² is E‖h₂‖² over the number of
+pairs.
+
+The full group's mean as baseline is (G-1)/G times grpo, group by group: at a rate G/(G-1) times as
+large its steps, and so its whole path, are those of grpo.
 
 Cost: seconds; the definition's loop over pairs is most of it.
 """
@@ -13,6 +19,7 @@ Cost: seconds; the definition's loop over pairs is most of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +27,22 @@ from numpy.typing import NDArray
 from ustat_pg.checks import equal
 from ustat_pg.engines import Distance, Draws, Estimator, GradientCell
 from ustat_pg.engines.gradients import exact, reference
-from ustat_pg.experiment import Claim, EverySample, Linear, Point, mean_of
+from ustat_pg.experiment import (
+    Check,
+    Claim,
+    EverySample,
+    Extrapolation,
+    Linear,
+    Point,
+    mean_of,
+)
 from ustat_pg.experiment.formulas import FormulaDistance, Groups
 from ustat_pg.predictions import gradient_mse
-from ustat_pg.ustatistics import covariance_ustatistic
+from ustat_pg.ustatistics import covariance_ustatistic, covariance_variance_components
 
-from .problems import Suite, mse_of
+from .problems import BanditEntry, Suite, mse_of
 from .problems.bandits import prompts
+from .problems.peers import COARSE, scale
 
 Array = NDArray[np.float64]
 Formula = Callable[[Array, Array], Array]
@@ -38,15 +54,35 @@ ROUNDING = 1e-13
 largest reward: a single group of a hundred that is off by 1e-12 is refused.
 """
 
+GIVEN_ONE = "U-statistic + E[h2 | one output]"
+
+MOST_GROUPS = 5000
+"""Groups, in their order, over which an estimated variance is summed."""
+
+LARGEST_LAW = 100
+"""Entries of the scores of all outcomes up to which E[h₂ | one output] is asked: it loops over them."""
+
 RIGHT = (
     ("grpo", "U-statistic"),
     ("grpo", "U-statistic in O(G d)"),
     ("grpo", "g + first + second"),
     ("oracle", "g + first"),
+    ("grpo", GIVEN_ONE),
 )
 """Each estimator with a formula that it is, group by group."""
 
+ONE_OUTPUT = (("oracle", "mean of 2 h1 - g"),)
+SHORT = "group-mean", "(G-1)/G U-statistic"
+"""The same of a single output, and of the full group's mean as baseline."""
+
 FIRST_PART = "g + first part only"
+SHARED = "pairs that share an output are correlated"
+
+SIZES = {1: ONE_OUTPUT, 2: RIGHT, 3: (*RIGHT[:4], SHORT), 8: RIGHT[:2], 16: RIGHT[:2]}
+"""Group sizes with what is asked there: of a single output, h₁; in large groups parts would take long."""
+
+CORRELATION = 0.5
+"""What the rival says of two terms of the second part with an output in common."""
 
 
 def _kernel(h: Callable[[Array, Array, Array, Array], Array]) -> Formula:
@@ -84,7 +120,7 @@ WRONG: dict[str, Formula] = {
 }
 """The rivals' formulas, from scores (n, G, d) and rewards (n, G) to (n, d)."""
 
-ENUMERATED_NUMBERS = 20_000_000
+ENUMERATED_NUMBERS = 200_000
 """Scores' entries, over all groups, up to which a rival's distance is enumerated; else, over those
 that are drawn in their place."""
 
@@ -117,23 +153,89 @@ def claim(suite: Suite) -> Claim:
     """The identities on single prompts, every group where there are few, drawn groups everywhere."""
     checks = []
     for entry in suite.single_prompts:
-        for group_size in dict.fromkeys((*suite.group_sizes[:3], 3)):
+        for group_size, right in SIZES.items():
             groups = Groups(entry.problem, group_size)
-            for estimator, formula in RIGHT:
+            for estimator, formula in right:
+                if formula == GIVEN_ONE and groups.law[0].size > LARGEST_LAW:
+                    continue
                 distance = FormulaDistance(Estimator(estimator), formula)
                 every = EverySample(groups, ((distance, 1.0),), limit=ROUNDING**2)
-                wrong = rivals(groups) if formula == "U-statistic" else {}
+                wrong = rivals(groups) if formula == "U-statistic" and group_size < 4 else {}
                 statement = equal(0.0, wrong, scale=0.0)
                 checks.append(
                     entry.check(f"G={group_size}: {estimator} = {formula}", every, statement)
                 )
-        cell = GradientCell(entry.problem, 2)
-        second = Distance(Estimator("grpo"), Estimator("oracle"))
-        weights = ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0), (second, -1.0))
-        scale = gradient_mse(entry.problem.moments(), "grpo", 2).mse
-        nothing = equal(0.0, scale=scale)
-        checks.append(entry.check("G=2: parts uncorrelated", Linear(cell, weights), nothing))
-    return Claim(STEM, (*WRONG, FIRST_PART), tuple(checks))
+        checks += [_uncorrelated(entry, group_size) for group_size in (2, 3)]
+        checks += [_pairs(entry, 8), _shared(entry)]
+        checks += _estimated(entry)
+    return Claim(STEM, (*WRONG, FIRST_PART, SHARED), tuple(checks))
+
+
+def _estimated(entry: BanditEntry) -> Iterator[Check]:
+    """What a group of four estimates of its own U-statistic's variance is right in the mean: summed over
+    all groups it is grpo's error.
+    """
+    found, size = entry.problem.outcomes, 4
+    probs = found.probs[0]
+    if len(probs) ** size > MOST_GROUPS:
+        return
+    ways = np.array(list(product(range(len(probs)), repeat=size)))
+    scores = entry.problem.policy.scores(0)[found.arms[0]]
+    estimates = covariance_variance_components(scores[ways], found.rewards[0][ways])
+    parts = 2 * (2 * (size - 2) * estimates.zeta_1 + estimates.zeta_2) / (size * (size - 1))
+    cell = GradientCell(entry.problem, size)
+    for what, each in (("variance", estimates.variance), ("parts, put together", parts)):
+        yield entry.check(
+            f"G={size}: mean of the estimated {what}",
+            mean_of(cell, mse_of("grpo")),
+            equal(
+                float(probs[ways].prod(axis=1) @ each.sum(axis=-1)),
+                scale=scale(cell, Estimator("grpo")),
+                relative_margin=COARSE,
+            ),
+        )
+
+
+SECOND = Distance(Estimator("grpo"), Estimator("oracle"))
+
+
+def _uncorrelated(entry: BanditEntry, group_size: int) -> Check:
+    """The parts are uncorrelated: their errors add up."""
+    cell = GradientCell(entry.problem, group_size)
+    weights = ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0), (SECOND, -1.0))
+    nothing = equal(0.0, scale=scale(cell, Estimator("grpo")), relative_margin=COARSE)
+    return entry.check(f"G={group_size}: parts uncorrelated", Linear(cell, weights), nothing)
+
+
+def _pairs(entry: BanditEntry, group_size: int) -> Check:
+    """The terms of the second part are uncorrelated: its square falls as the number of pairs."""
+    cell = GradientCell(entry.problem, group_size)
+    second = gradient_mse(entry.problem.moments(), "grpo", group_size).second_order_term
+    # Of the other pairs, 2 (G - 2) have one output in common with a pair.
+    wrong = {SHARED: second * (1 + CORRELATION * 2 * (group_size - 2))}
+    size = scale(cell, Estimator("vanilla")) / (group_size - 1)
+    statement = equal(second, wrong, scale=size, relative_margin=COARSE)
+    return entry.check(f"G={group_size}: pairs uncorrelated", mean_of(cell, SECOND), statement)
+
+
+def _shared(entry: BanditEntry) -> Check:
+    """E⟨h₂(1,2), h₂(1,3)⟩: E‖second‖² is E‖h₂‖² at G = 2, and at G = 3 a third of it and two thirds of
+    this.
+    """
+    moments = entry.problem.moments()
+    cells = [GradientCell(entry.problem, group_size) for group_size in (3, 2)]
+    seconds = [gradient_mse(moments, "grpo", cell.group_size).second_order_term for cell in cells]
+    shares = (1.5, -0.5)
+    return entry.check(
+        "E<h2(1,2), h2(1,3)>",
+        Extrapolation(tuple(mean_of(cell, SECOND) for cell in cells), shares),
+        equal(
+            sum(share * second for share, second in zip(shares, seconds, strict=True)),
+            {SHARED: CORRELATION * seconds[1]},
+            scale=scale(cells[1], Estimator("vanilla")),
+            relative_margin=COARSE,
+        ),
+    )
 
 
 def curves(suite: Suite) -> Iterator[Point]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -17,11 +15,10 @@ asked = "ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE", "
 settings.load_profile(asked)
 
 
-@pytest.fixture(autouse=True)
-def _one_torch_thread():
-    """Several workers share the cores; torch is asked only where a test has loaded it."""
-    if (torch := sys.modules.get("torch")) is not None and torch.get_num_threads() > 1:
-        torch.set_num_threads(1)
+# Several workers share the cores: threads of linear algebra would wait for one another, here and in all
+# processes that tests start. Read when NumPy and torch are loaded, which is later.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[name] = "1"
 
 
 SLOW = Path(__file__).with_name("slow.txt")

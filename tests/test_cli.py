@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -211,6 +212,22 @@ def test_one_prompt_has_no_best_group_size(capsys, tmp_path):
     assert text.splitlines()[-1].startswith("Use one prompt with G = 64, or nearly")
 
 
+def test_advise_is_the_entry_and_group_size_its_alias(capsys, file):
+    words = (file, "--budget", "60")
+    assert out_of(capsys, "advise", *words) == out_of(capsys, "group-size", *words)
+
+
+def test_the_first_help_of_advise_is_short(capsys):
+    shown = {}
+    for words in ("--help", "--help-all"):
+        with pytest.raises(SystemExit, match="0"):
+            main(("advise", words))
+        shown[words] = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    assert len(shown["--help"]) <= 8
+    assert {"--help-all", "--model", "--budget"} <= shown["--help"]
+    assert {"--limit", "--prompt-cost", "--memory"} <= shown["--help-all"]
+
+
 def test_group_sizes_in_text(capsys, file):
     lines = out_of(capsys, "group-size", file, "--budget", "60").splitlines()
     (best,) = [line for line in lines if line.endswith("best") and "over" not in line]
@@ -234,8 +251,8 @@ def test_marks_are_of_what_whole_prompts_give(capsys, file):
 def test_a_budget_that_no_good_group_size_divides(capsys, file):
     last = out_of(capsys, "group-size", file, "--budget", "97").splitlines()[-1]
     assert last == (
-        "No group size that fits this budget is near the best real one, 3.69: take another budget, "
-        "or G = 97, whose error is 10.6 times the least."
+        "No group size that fits this budget is near the best real one, 3.69: take a budget of 96 with "
+        "G = 4, or G = 97, whose error is 10.6 times the least."
     )
     last = out_of(capsys, "group-size", file, "--budget", "2").splitlines()[-1]
     assert last == "Use G = 2: no other group size is within 5% of its error."
@@ -263,6 +280,10 @@ def test_a_long_table_is_shortened_for_people_only(capsys, file):
         (("--budget", "64", "--output-cost", "0"), "output cost is 0.0: it must be positive"),
         (("--budget", "5", "--prompt-cost", "4"), "one prompt with two outputs costs 6"),
         (("--budget", "64", "--population", "0"), "population is 0"),
+        (
+            ("--budget", "64", "--samples", "8"),
+            "no language model: name one of the two: leave out --samples",
+        ),
     ],
 )
 def test_group_sizes_refuse_in_one_line(capsys, file, words, message):

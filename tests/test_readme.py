@@ -132,18 +132,19 @@ def test_every_benchmark_stands_in_the_list_of_speeds():
 
 
 def test_the_examples_of_files_are_read(tmp_path):
-    from ustat_pg.llm.rollouts import load_rewards
+    from ustat_pg.llm.files import load_rewards
     from ustat_pg.llm.tasks import jsonl_task
     from ustat_pg.problems import load_problem
 
-    problem, critic, rewards, rollouts, prompts = blocks("theory/files.md", "json")
+    problem, critic, rewards, rollouts, log, prompts = blocks("theory/files.md", "json")
     (verifier,) = blocks("theory/files.md", "python")
     files = {"problem.json": problem, "rewards.jsonl": rewards, "prompts.jsonl": prompts}
-    for name, text in (files | {"rollouts.jsonl": rollouts}).items():
+    for name, text in (files | {"rollouts.jsonl": rollouts, "log.jsonl": log}).items():
         (tmp_path / name).write_text(text, "utf-8")
     assert load_problem(tmp_path / "problem.json").context_probs.size == len(json.loads(critic))
     assert load_rewards(tmp_path / "rewards.jsonl")[1].shape == (2, 4)
-    assert load_rewards(tmp_path / "rollouts.jsonl")[1].shape == (1, 4)
+    for name in ("rollouts.jsonl", "log.jsonl"):
+        assert load_rewards(tmp_path / name)[1].shape == (1, 4)
     scope = {}
     exec(verifier, scope)
     task = jsonl_task(tmp_path / "prompts.jsonl", scope["reward"])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from scipy.stats import norm
 
 from tests.support.refusals import refuses
-from ustat_pg.checks import Evidence, Interval, RivalVerdict, Verdict, decide, equal
+from ustat_pg.checks import Evidence, Interval, RivalVerdict, Verdict, decide, equal, positive
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.experiment import Check, Claim, mean_of
 from ustat_pg.problems import random_problem
@@ -118,3 +119,74 @@ def test_a_formula_must_be_refuted_by_both_kinds_though_runs_need_not():
 def test_what_is_left_to_simulation_must_be_listed():
     said = r"rivals \['unheard of'\] are not listed"
     refuses(said, Claim, "mse", (RUNS,), (MADE_UP,), ("unheard of",))
+
+
+def test_an_inconclusive_check_makes_the_claim_inconclusive():
+    sharp = found(check("sharp", RUNS), TRUE, TRUE)
+    # It speaks of no rival, so that none of them survives by it.
+    asked = check("wide", None)
+    wide = found(asked, TRUE, TRUE, wide=0.9)
+    assert wide.simulation.verdict == Verdict.INCONCLUSIVE
+    assert settled((), sharp).verdict == Verdict.CONFIRMED
+    for results in ([sharp, wide], [wide, sharp]):
+        assert settled((), *results).verdict == Verdict.INCONCLUSIVE
+    # Enumeration is heard in the same way.
+    none = found(asked, float("nan"), TRUE)
+    assert none.exact.verdict == Verdict.INCONCLUSIVE
+    assert settled((), sharp, none).verdict == Verdict.INCONCLUSIVE
+
+
+SAME = Check("same", "made-up", CELL, equal(1.0, {RUNS: 1.0}))
+OWN = Check("same", "user", CELL, equal(1.0, {RUNS: 1.0}))
+NEVER = Check("never", "made-up", CELL, equal(1.0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "rivals", "verdict"),
+    [
+        # A rival that coincides wherever it is tested, one that is never tested, none at all.
+        (SAME, (RUNS,), "INCONCLUSIVE"),
+        (NEVER, (RUNS,), "INCONCLUSIVE"),
+        (NEVER, (), "INCONCLUSIVE"),
+        # A problem of one's own need not tell anything apart.
+        (OWN, (RUNS,), "CONFIRMED"),
+        (OWN, (RUNS, OTHER), "CONFIRMED"),
+    ],
+)
+@pytest.mark.parametrize("simulates", [True, False])
+def test_a_rival_that_cannot_lose_is_no_rival(asked, rivals, verdict, simulates):
+    result = found(asked, TRUE, TRUE if simulates else None)
+    assert settled((), result, rivals=rivals, simulates=simulates).verdict == verdict
+
+
+def test_one_problem_that_tells_a_rival_apart_is_enough():
+    apart = found(check("apart", RUNS, "generated"), TRUE, TRUE)
+    assert settled((), found(SAME, TRUE, TRUE), apart).verdict == Verdict.CONFIRMED
+
+
+def test_each_kind_of_evidence_must_tell_a_rival_apart_itself():
+    drawn = found(check("drawn", RUNS), simulation=TRUE)
+    listed = found(SAME, TRUE, TRUE)
+    assert settled((), listed, drawn).verdict == Verdict.INCONCLUSIVE
+    assert settled((RUNS,), listed, drawn).verdict == Verdict.CONFIRMED
+
+
+def test_the_power_is_what_the_statement_and_the_interval_let_through():
+    asked = Check("sharp", "made-up", CELL, equal(2.0, {RUNS: 3.0}, digits=0.01))
+    sharp = found(asked, 2.0, 2.0, wide=0.05)
+    # 2% of 2 less the region's 0.01 and the half-width: what is left, in standard errors of 0.0125.
+    for effect in (0.01, 0.02, 0.05):
+        expected = norm.cdf((2 * effect - 0.01 - 0.05) / 0.0125)
+        assert sharp.detects("simulation", effect) == pytest.approx(expected, rel=1e-9)
+    assert [sharp.detects("exact", effect) for effect in (0.004, 0.006)] == [0.0, 1.0]
+    # An order sees what turns it round, and no more.
+    order = Check("order", "made-up", CELL, positive(1.0, [RUNS], scale=1.0))
+    turned = found(order, 1.0, 1.0)
+    assert turned.detects("exact", 0.5) == 0.0
+    assert turned.detects("exact", 1.5) == 1.0
+    by = {(p.kind, p.effect): p for p in settled((), sharp, turned).power}
+    assert (by["exact", 0.1].share, by["exact", 0.1].best) == (0.5, 1.0)
+    assert by["simulation", 0.05].share == pytest.approx(norm.cdf(0.04 / 0.0125) / 2, abs=1e-6)
+    # What nobody knows the error of sees nothing.
+    blind = found(asked, None, 2.0, wide=float("inf"))
+    assert blind.detects("simulation", 0.1) == 0.0

@@ -24,6 +24,7 @@ extensions = [
     "sphinx_design",
     "catalogue_page",
     "execution",
+    "mutants_page",
     "plain_docstrings",
     "prerendered_math",
 ]

@@ -29,9 +29,9 @@ FAR_RATIO = 1.25
 """An error of more than so many times the real optimum's makes another budget the advice."""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(everything: bool = False) -> argparse.ArgumentParser:
     from .commands.arguments import add_explain, add_predict
-    from .llm.arguments import add_arguments
+    from .llm.arguments import advise_arguments
 
     parser = argparse.ArgumentParser(
         prog="ustat-pg", description="Predictions and advice for GRPO's policy gradient."
@@ -41,38 +41,15 @@ def _parser() -> argparse.ArgumentParser:
     add_predict(commands)
     add_explain(commands)
     advice = commands.add_parser(
-        "group-size",
+        "advise",
+        aliases=["group-size"],
         help="the group size with the least error at a budget, and what others cost",
         description="The group size that gives grpo's gradient the least MSE at a budget of "
         "outputs per step, those that are nearly as good, and what others cost: for a problem in a "
         "file, or for a language model and its prompts (--model, --prompts), a scored pool "
         "(--scored), or as much as rewards alone say (--rollouts).",
     )
-    advice.add_argument("problem", metavar="PROBLEM", nargs="?", help="a .json or .npz file")
-    advice.add_argument(
-        "--budget",
-        type=_quantity,
-        required=True,
-        metavar="K",
-        help="outputs per step, B prompts times G; with costs, what a step may cost",
-    )
-    advice.add_argument(
-        "--prompt-cost", type=float, default=0.0, metavar="Q", help="of each prompt (default: 0)"
-    )
-    advice.add_argument(
-        "--output-cost",
-        type=float,
-        metavar="R",
-        help="of each output (1 where only the prompt's is given)",
-    )
-    advice.add_argument(
-        "--population",
-        type=int,
-        metavar="N",
-        help="prompts are drawn without replacement from N (default: independently)",
-    )
-    advice.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    add_arguments(advice.add_argument_group("for a language model"))
+    advise_arguments(advice, everything)
     _add_llm(commands)
     commands.add_parser("example", help="print a problem file to start from")
     return parser
@@ -107,58 +84,60 @@ def _add_llm(commands: Any) -> None:
 
 
 def _llm(options: argparse.Namespace) -> int:
-    from .llm import commands
-
     if options.part == "sweep":
-        return commands.sweep(options)
-    commands.mse(options)
+        from .llm.sweep_command import sweep
+
+        return sweep(options)
+    from .llm.commands import mse
+
+    mse(options)
     return 0
 
 
-def _quantity(text: str) -> int | float:
-    """A number, whole where it can be: 1024, 1e6 and 0.5 are all budgets that people write."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    return int(number) if number.is_integer() else number
-
-
-_LANGUAGE_MODEL = ("model", "prompts", "rollouts", "scored")
-"""Options of group-size any of which says that it is about a language model."""
-
-
-def _group_size(options: argparse.Namespace) -> None:
-    from .predictions import group_size_advice
+def _advise(options: argparse.Namespace) -> None:
+    from .llm.arguments import refuse_ignored, source
+    from .predictions import group_size_advice, mse_constants, near_budget
     from .problems import load_problem
 
-    given = [f"--{name}" for name in _LANGUAGE_MODEL if getattr(options, name) is not None]
-    if options.problem is not None and given:
-        raise InputError(f"a problem in a file and {given[0]}: name one of the two")
-    if given:
-        from .llm.commands import group_size_of_pool
-
-        group_size_of_pool(options, say_advice)
-        return
-    if options.problem is None:
+    asked_of = source(options, rewards_alone=True)
+    if all(
+        getattr(options, name) is None
+        for name in ("problem", "model", "prompts", "rollouts", "scored")
+    ):
         raise InputError(
             "whose group size: name a problem in a file, or a language model (--model M --prompts P), "
             "a scored pool (--scored FILE) or rewards (--rollouts FILE)"
         )
+    refuse_ignored(options, asked_of)
+    if asked_of != "problem":
+        from .llm.advise import group_size_of_pool
+
+        group_size_of_pool(options, say_advice)
+        return
     problem = load_problem(options.problem)
+    costly = bool(options.prompt_cost) or options.output_cost is not None
+    near = None
+    moments = problem.moments()
     advice = group_size_advice(
-        problem.moments(),
+        moments,
         options.budget,
-        prompt_cost=options.prompt_cost,
+        prompt_cost=options.prompt_cost or 0.0,
         output_cost=options.output_cost,
         population=options.population,
         zero_signal=problem.zero_signal_share,
     )
-    say_advice(advice, as_json=options.json)
+    if not costly and options.population is None:
+        near = near_budget(mse_constants(moments), options.budget)
+    say_advice(advice, as_json=options.json, near=near)
 
 
 def say_advice(
-    advice: GroupSizeAdvice, *, as_json: bool = False, more: dict[str, Any] | None = None
+    advice: GroupSizeAdvice,
+    *,
+    as_json: bool = False,
+    more: dict[str, Any] | None = None,
+    near: tuple[int, int] | None = None,
+    advised: str | None = None,
 ) -> None:
     """Print an advice, as a table with a sentence or as one JSON object.
 
@@ -166,6 +145,8 @@ def say_advice(
         advice: the advice on a group size.
         as_json: which of the two.
         more: what else the object holds.
+        near: a budget, and its group size, that is better where no group size here is good.
+        advised: the last sentence, where it is not that of constants known exactly.
     """
     from tabulate import tabulate
 
@@ -182,7 +163,7 @@ def say_advice(
             row.batch_size,
             f"{row.mse:.4g}",
             f"{row.ratio_to_best:.3f}" if row.ratio_to_best < 1e4 else f"{row.ratio_to_best:.2g}",
-            f"{row.zero_signal_share:.1%}",
+            "-" if row.zero_signal_share is None else f"{row.zero_signal_share:.1%}",
             _remark(row, advice),
         ]
         for row in _shown(advice)
@@ -199,7 +180,7 @@ def say_advice(
     ):
         print(f"{text:36}", "none: more prompts gain nothing" if star is None else f"{star:.4g}")
     print()
-    print(_sentence(advice))
+    print(advised or _sentence(advice, near))
 
 
 def _remark(row: GroupSizeRow, advice: GroupSizeAdvice) -> str:
@@ -219,14 +200,16 @@ def _shown(advice: GroupSizeAdvice) -> list[GroupSizeRow]:
     return [row for row in advice.table if row.group_size in first]
 
 
-def _sentence(advice: GroupSizeAdvice) -> str:
+def _sentence(advice: GroupSizeAdvice, better: tuple[int, int] | None) -> str:
     """What to do, in one sentence."""
     best, star, (low, high) = advice.g_best, advice.g_star_exact, advice.g_interval
     if star is not None and advice.ratio_to_real > FAR_RATIO:
+        other = (
+            "another budget" if better is None else f"a budget of {better[0]} with G = {better[1]}"
+        )
         return (
-            f"No group size that fits this budget is near the best real one, {star:.4g}: take "
-            f"another budget, or G = {best}, whose error is {advice.ratio_to_real:.3g} times the "
-            "least."
+            f"No group size that fits this budget is near the best real one, {star:.4g}: take {other}, "
+            f"or G = {best}, whose error is {advice.ratio_to_real:.3g} times the least."
         )
     if low == high:
         return f"Use G = {best}: no other group size is within 5% of its error."
@@ -281,13 +264,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code (2 for usage or input)."""
 
     def command() -> int:
-        options = _parser().parse_args(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        options = _parser("--help-all" in words).parse_args(words)
         if options.command == "example":
             from .problems import example_problem
 
             print(json.dumps(example_problem(), indent=1))
-        elif options.command == "group-size":
-            _group_size(options)
+        elif options.command in ("advise", "group-size"):
+            _advise(options)
         elif options.command == "llm":
             return _llm(options)
         elif options.command == "explain":

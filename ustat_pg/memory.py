@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .validation import InputError
 
-__all__ = ["ChunkWarning", "halving", "in_slices", "out_of_memory", "slices"]
+__all__ = ["ChunkWarning", "free_memory", "halving", "in_slices", "out_of_memory", "slices"]
 
 T = TypeVar("T")
 
@@ -30,6 +30,24 @@ def out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
+
+
+def free_memory(device: Any) -> int:
+    """Bytes that a computation may take: four fifths of a GPU's free ones, or half of the machine's.
+
+    What torch has taken from the GPU and holds for nothing counts as free.
+
+    Arguments:
+        device: a torch device.
+    """
+    if device.type == "cuda":
+        import torch
+
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(0.8 * (torch.cuda.mem_get_info(device)[0] + idle))
+    import psutil
+
+    return int(psutil.virtual_memory().available) // 2
 
 
 def slices(total: int, size: float) -> Iterator[slice]:

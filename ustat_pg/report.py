@@ -25,10 +25,12 @@ from .experiment import Options, Plan, Run
 from .experiment.store import code_version
 from .paper import PAPER, RESULTS
 from .results import (
+    EFFECTS,
     KINDS,
     ORIGINS,
     CheckResult,
     ClaimResult,
+    Control,
     Findings,
     Provenance,
     Results,
@@ -42,10 +44,12 @@ __all__ = [
     "check_command",
     "check_table",
     "document",
+    "duration_table",
     "exit_code",
     "html",
     "markdown",
     "plan_table",
+    "power_table",
     "remarks",
     "statement_rows",
     "summary",
@@ -118,7 +122,9 @@ def document(
         },
         run.set_aside,
     )
-    return Results(run.claims, {plan.claim.stem: _draws(plan) for plan in run.plans}, provenance)
+    draws: dict[str, dict[str, tuple[int, ...]]] = {claim.stem: {} for claim in run.claims}
+    draws |= {plan.claim.stem: _draws(plan) for plan in run.plans}
+    return Results(run.claims, run.controls, draws, provenance)
 
 
 def _draws(plan: Plan) -> dict[str, tuple[int, ...]]:
@@ -133,9 +139,11 @@ def _draws(plan: Plan) -> dict[str, tuple[int, ...]]:
     }
 
 
-def exit_code(claims: Iterable[ClaimResult]) -> int:
-    """0 if every claim is confirmed, 1 if one is refuted, 3 if one is inconclusive."""
-    return EXIT_CODES[worst(claim.verdict for claim in claims)]
+def exit_code(claims: Iterable[ClaimResult], controls: Iterable[Control] = ()) -> int:
+    """0 if every claim is confirmed, 1 if one is refuted or a control failed, 3 if one is inconclusive."""
+    verdicts = [claim.verdict for claim in claims]
+    verdicts += [Verdict.REFUTED for control in controls if not control.held]
+    return EXIT_CODES[worst(verdicts)]
 
 
 def _rivals_refuted(rivals: Iterable[RivalResult]) -> tuple[str, dict[str, int], list[str]]:
@@ -199,8 +207,12 @@ def _origins(claims: Sequence[ClaimResult]) -> dict[str, str]:
     return {origin: word for origin, word in ORIGINS.items() if origin in known}
 
 
-def verdict_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
-    """One row for each claim: its verdict, the evidence on problems of each origin, its rivals."""
+def verdict_table(
+    claims: Sequence[ClaimResult], style: str = "simple", controls: Sequence[Control] = ()
+) -> str:
+    """One row for each claim: its verdict, the evidence on problems of each origin, its rivals; and
+    one for the controls of the run, where there are any.
+    """
     origins = _origins(claims)
     header = ["result", "stem", "verdict", *origins.values(), "rivals refuted"]
     rows = [
@@ -213,7 +225,37 @@ def verdict_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
         ]
         for claim in claims
     ]
+    if controls:
+        held = sum(control.held for control in controls)
+        said = "HELD" if held == len(controls) else "FAILED"
+        rows.append(
+            ["Controls", "", said, *([""] * len(origins)), f"{held} of {len(controls)} held"]
+        )
     return _table(rows, header, style)
+
+
+def _power_rows(claims: Sequence[ClaimResult]) -> list[list[str]]:
+    rows = []
+    for claim in claims:
+        for kind in KINDS:
+            cells = [
+                share if share == best else f"{share} ({best})"
+                for found in claim.power
+                if found.kind == kind
+                for share, best in [(f"{found.share:.0%}", f"{found.best:.0%}")]
+            ]
+            rows += [[claim.stem, kind, *cells]] if cells else []
+    return rows
+
+
+_POWER_HEADER = ["stem", "evidence", *(f"{effect:.0%} off" for effect in EFFECTS)]
+
+
+def power_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
+    """The expected share of each claim's checks that would say REFUTED, were every quantity off by an
+    effect; in brackets the likeliest check's probability, where it is another.
+    """
+    return _table(_power_rows(claims), _POWER_HEADER, style)
 
 
 def statement_rows(claims: Sequence[ClaimResult]) -> list[tuple[str, str, str, str]]:
@@ -265,14 +307,24 @@ def _ends(check: CheckResult, findings: Findings, digits: int = 6) -> tuple[str,
     )
 
 
-def remarks(claims: Iterable[ClaimResult], set_aside: Iterable[str] = ()) -> list[str]:
+def remarks(
+    claims: Iterable[ClaimResult],
+    set_aside: Iterable[str] = (),
+    controls: Iterable[Control] = (),
+) -> list[str]:
     """Lines that a reader must not miss: what failed, what is open and what it would take.
 
     Arguments:
         claims: those of a run.
         set_aside: names of the files that the run found damaged.
+        controls: those of the run.
     """
     return [
+        *(
+            f"control of {control.name} FAILED, so that this run confirms nothing: {control.said}"
+            for control in controls
+            if not control.held
+        ),
         *(f"{claim.stem}: {remark}" for claim in claims for remark in _remarks(claim)),
         *(f"damaged results file, kept and computed again: {name}" for name in set_aside),
     ]
@@ -283,6 +335,9 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
         for kind, findings in check.found.items():
             if findings.verdict == Verdict.CONFIRMED:
                 continue
+            if not check.coherent:
+                yield f"{check.name} is REFUTED by its own formula: {_contradiction(check)}"
+                break
             low, high = _ends(check, findings)
             line = (
                 f"{check.name} is {findings.verdict.value} by {kind}: "
@@ -295,14 +350,42 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
                     f"and had {findings.replications:,}"
                 )
             yield line
-    for rival in claim.rivals:
-        if rival.verdict == RivalVerdict.SURVIVED:
-            yield f"the wrong formula “{rival.name}” survived"
-    if not claim.checks:
+    yield from _open_rivals(claim)
+    if claim.failure is not None:
+        yield f"REFUTED: {claim.failure}"
+    elif not claim.checks:
         yield "nothing can be checked on this problem"
     elif claim.evidence("exact") is None:
         reasons = [check.not_enumerated for check in claim.checks if check.not_enumerated]
         yield f"nothing was enumerated: {reasons[0]}" if reasons else "nothing was enumerated"
+
+
+def _contradiction(check: CheckResult) -> str:
+    """What is wrong with a prediction that its own statement does not allow."""
+    if not isfinite(check.prediction):
+        return "it gives no number"
+    low, high = (_number(end, "∞") for end in (check.region.low, check.region.high))
+    return f"it gives {_number(check.prediction)}, and the statement allows {low} to {high}"
+
+
+_NEVER = {
+    RivalVerdict.NOT_DISTINGUISHABLE: "coincides with the prediction on every problem",
+    RivalVerdict.NOT_TESTED: "is not tested",
+}
+
+
+def _open_rivals(claim: ClaimResult) -> Iterator[str]:
+    """Which wrong formulas the evidence leaves open, and by which kind of it."""
+    for rival in claim.rivals:
+        if rival.verdict == RivalVerdict.SURVIVED:
+            yield f"the wrong formula “{rival.name}” survived"
+        elif claim.verdict == Verdict.INCONCLUSIVE:
+            for kind in KINDS:
+                if (words := _NEVER.get(getattr(rival, kind))) is not None:
+                    yield f"the wrong formula “{rival.name}” {words} ({kind})"
+    told_apart = {RivalVerdict.REFUTED, RivalVerdict.SURVIVED}
+    if claim.checks and not any({r.exact, r.simulation} & told_apart for r in claim.rivals):
+        yield "no wrong formula can be told from the prediction here"
 
 
 def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:
@@ -388,10 +471,13 @@ def view(results: Results) -> dict[str, Any]:
         "paper_address": f"https://arxiv.org/abs/{PAPER.split()[-1]}",
         "run": asdict(results.run),
         "claims": [_claim(results, claim) for claim in claims],
-        "table": verdict_table(claims, "github"),
+        "table": verdict_table(claims, "github", results.controls),
+        "power": power_table(claims, "github"),
+        "power_rows": [_POWER_HEADER, *_power_rows(claims)],
+        "controls": [plain(control) for control in results.controls],
         "origins": _origins(claims),
         "marks": MARKS,
-        "remarks": remarks(claims, results.run.set_aside),
+        "remarks": remarks(claims, results.run.set_aside, results.controls),
         "summary": summary(claims),
         "worst": worst(claim.verdict for claim in claims).value,
     }
@@ -547,7 +633,20 @@ def plan_table(plans: Sequence[Plan], budget: int) -> str:
                 f"{plan.alpha:.1e}",
                 f"{sum(plan.replications.values()):,}",
                 f"{most:,}" + (" (over the budget)" if most > budget else ""),
+                f"{plan.seconds / 60:.1f}",
             ]
         )
     header = ["result", "stem", "checks", "cells", "alpha a check", "replications"]
-    return _table(rows, [*header, "most for a check"])
+    header += ["most for a check", "processor minutes"]
+    return _table(rows, header)
+
+
+def duration_table(run: Run, others: Mapping[str, float]) -> str:
+    """Where the processor seconds of a run went: stem by stem, and what is of no stem."""
+    kinds = ("exact", "pilots", "simulation")
+    rows = [
+        [stem, *(f"{seconds[kind]:.1f}" for kind in kinds)]
+        for stem, seconds in run.durations.items()
+    ]
+    rows += [[what, *[""] * (len(kinds) - 1), f"{seconds:.1f}"] for what, seconds in others.items()]
+    return _table(rows, ["processor seconds", *kinds])

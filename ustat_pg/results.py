@@ -6,7 +6,7 @@ A record is plain data: it knows no engine and no design, so that what draws a f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite, nan
 from pathlib import Path
@@ -14,6 +14,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from attrs import asdict, evolve, frozen, has
+from scipy.stats import norm
 
 from .checks import Decision, Evidence, Interval, RivalVerdict, Statement, Verdict, worst
 from .paper import RESULTS
@@ -27,7 +28,9 @@ __all__ = [
     "ORIGINS",
     "CheckResult",
     "ClaimResult",
+    "Control",
     "Findings",
+    "Power",
     "Provenance",
     "Results",
     "RivalResult",
@@ -102,6 +105,7 @@ class CheckResult:
         prediction: the value expected.
         rounding: differences up to this are rounding.
         region: the values that the statement allows.
+        scale: size that effects are relative to where the prediction is 0.
         exact: what was enumerated; None where nothing was.
         not_enumerated: why nothing was enumerated; None where something was.
         simulation: what was simulated; None where nothing was.
@@ -114,6 +118,7 @@ class CheckResult:
     prediction: float
     rounding: float
     region: Interval
+    scale: float
     exact: Findings | None
     not_enumerated: str | None
     simulation: Findings | None
@@ -138,6 +143,7 @@ class CheckResult:
             statement.prediction,
             statement.tolerance,
             statement.region,
+            statement.scale,
             found.get("exact"),
             not_enumerated,
             found.get("simulation"),
@@ -146,10 +152,34 @@ class CheckResult:
         )
 
     @property
+    def coherent(self) -> bool:
+        """Whether the statement allows its own prediction."""
+        return self.region.widened(self.rounding).contains(self.prediction)
+
+    @property
     def found(self) -> dict[str, Findings]:
         """The findings by kind, of the kinds that there are."""
         kinds = {"exact": self.exact, "simulation": self.simulation}
         return {kind: findings for kind, findings in kinds.items() if findings is not None}
+
+    def detects(self, kind: str, effect: float) -> float:
+        """The probability that evidence as sharp as this says REFUTED were the quantity off by an
+        effect, in the direction in which the statement ends first.
+
+        Arguments:
+            kind: kind of the evidence, which there is.
+            effect: effect as a share of the prediction.
+        """
+        findings = self.found[kind]
+        by = effect * (abs(self.prediction) or self.scale)
+        ends = (self.region.low - self.prediction, self.prediction - self.region.high)
+        beyond = by + max(ends)
+        half = (findings.interval.high - findings.interval.low) / 2
+        if not isfinite(half) or not isfinite(beyond):
+            return 0.0
+        if findings.standard_error == 0 or not isfinite(findings.standard_error):
+            return float(beyond > half)
+        return float(norm.cdf((beyond - half) / findings.standard_error))
 
     @property
     def verdict(self) -> Verdict | None:
@@ -227,6 +257,27 @@ def _rival(name: str, checks: Sequence[CheckResult], kinds: Sequence[str]) -> Ri
     return RivalResult(name, together, overall["exact"], overall.get("simulation"), origins)
 
 
+EFFECTS = (0.01, 0.02, 0.05, 0.1)
+"""Effects, as shares of what is predicted, whose detection is reported beside every verdict."""
+
+
+@frozen
+class Power:
+    """How likely checks are to say REFUTED were every quantity off by an effect.
+
+    Arguments:
+        kind: kind of evidence.
+        effect: effect, as a share of the prediction; of the statement's scale where that is 0.
+        share: expected share of the checks that would refute.
+        best: probability of the check that is likeliest to.
+    """
+
+    kind: str
+    effect: float
+    share: float
+    best: float
+
+
 @frozen
 class ClaimResult:
     """The verdict on a claim, its checks and its rivals.
@@ -237,6 +288,8 @@ class ClaimResult:
         verdict: that of all evidence.
         checks: all of them, in the design's order.
         rivals: all of them, in the claim's order.
+        failure: the error of a formula without which there is no design; None where there is one.
+        power: how likely each kind of evidence is to see an effect, by the intervals it reached.
     """
 
     stem: str
@@ -244,6 +297,13 @@ class ClaimResult:
     verdict: Verdict
     checks: tuple[CheckResult, ...]
     rivals: tuple[RivalResult, ...]
+    failure: str | None = None
+    power: tuple[Power, ...] = ()
+
+    @classmethod
+    def failed(cls, stem: str, failure: str) -> ClaimResult:
+        """REFUTED: a formula raised an error where the result says that it has a value."""
+        return cls(stem, RESULTS[stem].label, Verdict.REFUTED, (), (), failure)
 
     @classmethod
     def of(
@@ -256,35 +316,67 @@ class ClaimResult:
         simulates: bool,
     ) -> ClaimResult:
         """REFUTED if any evidence is; CONFIRMED if every check is confirmed by each kind of
-        evidence that is to be had, each kind is to be had at all, and no rival survived. Where the
-        claim leaves a rival to simulation, simulation alone is heard.
+        evidence that is to be had, each kind is to be had at all, and each kind refutes every rival.
+        Where the claim leaves a rival to simulation, simulation alone is heard. On a problem of the
+        user's own a rival may coincide with the prediction, or have no check.
         """
         kinds = KINDS if simulates else KINDS[:1]
-        # On one's own problem a rival may have no check; the suite's problems leave none out.
-        open_ends = {RivalVerdict.SURVIVED}
-        if any(check.origin == "made-up" for check in checks):
-            open_ends.add(RivalVerdict.NOT_TESTED)
         settled = tuple(_rival(name, checks, kinds) for name in rivals)
         alone = set(by_simulation) if simulates else set()
         if alone and set(rivals) <= alone and not any(check.exact for check in checks):
             # What was enumerated all the same is heard.
             kinds = KINDS[1:]
         verdict = worst(_of_kind(checks, kind) or Verdict.INCONCLUSIVE for kind in kinds)
-        if verdict == Verdict.CONFIRMED and any(
-            (rival.simulation if rival.name in alone else rival.verdict) in open_ends
-            for rival in settled
-        ):
+        if verdict == Verdict.CONFIRMED and not _excluded(settled, checks, alone):
             verdict = Verdict.INCONCLUSIVE
-        return cls(stem, RESULTS[stem].label, verdict, tuple(checks), settled)
+        power = tuple(_power(checks, kind, effect) for kind in kinds for effect in EFFECTS)
+        label = RESULTS[stem].label
+        return cls(stem, label, verdict, tuple(checks), settled, power=power)
 
     def evidence(self, kind: str, origin: str | None = None) -> Verdict | None:
         """The verdict of one kind of evidence, on problems of one origin; None without any."""
         return _of_kind([c for c in self.checks if origin in (None, c.origin)], kind)
 
 
+def _power(checks: Sequence[CheckResult], kind: str, effect: float) -> Power:
+    heard = [check.detects(kind, effect) for check in checks if kind in check.found]
+    share = sum(heard) / len(heard) if heard else 0.0
+    return Power(kind, effect, round(share, 6), round(max(heard, default=0.0), 6))
+
+
+def _excluded(
+    rivals: Sequence[RivalResult], checks: Sequence[CheckResult], alone: Collection[str]
+) -> bool:
+    """Whether no rival is left open by a kind of evidence that is heard of it."""
+    heard = {
+        verdict
+        for rival in rivals
+        for verdict in (rival.simulation, None if rival.name in alone else rival.exact)
+    }
+    if all(check.origin == "user" for check in checks):
+        return RivalVerdict.SURVIVED not in heard
+    # A rival that nothing can tell from the prediction is none.
+    return bool(rivals) and heard <= {RivalVerdict.REFUTED, None}
+
+
 def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
     heard = [check.found[kind].verdict for check in checks if kind in check.found]
     return worst(heard) if heard else None
+
+
+@frozen
+class Control:
+    """What a run did with effects planted in it: see ``ustat_pg.experiment.planted``.
+
+    Arguments:
+        name: part of the error machinery that is controlled.
+        held: whether all that was planted was refuted, and nothing that is true.
+        said: what went wrong; empty where it held.
+    """
+
+    name: str
+    held: bool
+    said: str
 
 
 @frozen
@@ -316,11 +408,13 @@ class Results:
 
     Arguments:
         claims: what depends on the claims, the seed, the engine and the code alone.
+        controls: what the run made of effects planted in it; none where none was asked for.
         draws: replications of a check's cells, by stem and check: they reproduce it alone.
         run: when, where and by which command.
     """
 
     claims: tuple[ClaimResult, ...]
+    controls: tuple[Control, ...]
     draws: dict[str, dict[str, tuple[int, ...]]]
     run: Provenance
 
@@ -335,6 +429,7 @@ class Results:
         seconds = round(earlier.run.seconds + self.run.seconds, 3)
         return Results(
             tuple(claims[stem] for stem in RESULTS if stem in claims),
+            self.controls,
             earlier.draws | self.draws,
             evolve(self.run, command=command, seconds=seconds),
         )

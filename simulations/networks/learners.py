@@ -102,6 +102,28 @@ class Learner(Entry[TokenProblem]):
         theta = self.policy.theta
         return one_step_gap(prompts, lambda estimate: self.gap(theta + rate * pace * estimate))
 
+    def largest_bend(self, rate: float) -> float:
+        """The most that the return bends along a step of grpo at G = 2, B = 1: the least L with which
+        smoothness holds for every outcome of the step.
+        """
+        bandit = self.problem.bandit(self.policy)
+        start, gradient, most = self.gap(self.policy.theta), bandit.gradient(), [0.0]
+        prompts = (
+            (share, bandit.policy.probs[x], bandit.policy.scores(x), bandit.mean_rewards[x])
+            for x, share in enumerate(bandit.context_probs)
+        )
+
+        def lost(estimate: np.ndarray) -> float:
+            step = rate * estimate
+            length = float(step @ step)
+            if length > 0:
+                lost = self.gap(self.policy.theta + step) - start + float(gradient @ step)
+                most.append(2 * lost / length)
+            return 0.0
+
+        one_step_gap(prompts, lost)
+        return max(most)
+
     def without_noise(self, rate: float) -> float:
         """The gap after one step of exact ascent."""
         gradient = self.problem.bandit(self.policy).gradient()

@@ -69,6 +69,46 @@ def graded(
     return Entry(name, origin, problem)
 
 
+def repeated(name: str, origin: str, probs: Any, rng: np.random.Generator) -> BanditEntry:
+    """Four arms, two of them alike in their rewards; each reward's law names one value twice."""
+    contexts, arms = len(probs), 4
+    values = rng.uniform(-0.5, 1.0, size=(contexts, arms, 3)).round(2)
+    values[..., 1], values[:, 2] = values[..., 0], values[:, 1]
+    law = rng.dirichlet([2.0, 2.0, 2.0], size=(contexts, arms))
+    features = rng.normal(size=(contexts, arms, 3))
+    problem = SoftmaxBandit.linear(probs, features, rng.normal(size=3) / 2, values, law)
+    return Entry(name, origin, problem)
+
+
+def few(name: str, origin: str, features: Any, success: Any) -> BanditEntry:
+    """One prompt with fewer parameters than arms, rewards 0 and 1."""
+    chances = np.asarray(success, dtype=float)[None]
+    values = np.broadcast_to([1.0, 0.0], (*chances.shape, 2))
+    law = np.stack([chances, 1 - chances], axis=-1)
+    ways = np.asarray(features, dtype=float)[None]
+    problem = SoftmaxBandit.linear([1.0], ways, np.full(ways.shape[-1], 0.3), values, law)
+    return Entry(name, origin, problem)
+
+
+def worthless(name: str, origin: str, probs: Any, rng: np.random.Generator) -> BanditEntry:
+    """Three arms with a reward of 1 or one below 0, such that the mean is 0 at every prompt."""
+    contexts = len(probs)
+    policy = rng.dirichlet([4.0, 4.0, 4.0], size=contexts)
+    values = np.ones((contexts, 3, 2))
+    law = rng.dirichlet([4.0, 4.0], size=(contexts, 3))
+    won = (policy * law[..., 0]).sum(axis=1)
+    values[..., 1] = (-won / (1 - won))[:, None]
+    return Entry(name, origin, SoftmaxBandit.tabular(probs, np.log(policy), values, law))
+
+
+def sure_coins(name: str, origin: str, probs: Any, reward: float) -> BanditEntry:
+    """Prompts with two equal arms, one of which surely has the reward."""
+    values = np.zeros((len(probs), 2, 1))
+    values[np.arange(len(probs)), np.arange(len(probs)) % 2] = reward
+    logits = np.zeros((len(probs), 2))
+    return Entry(name, origin, SoftmaxBandit.tabular(probs, logits, values, np.ones_like(values)))
+
+
 def rare(name: str, origin: str, probs: Any, rewards: Any, other: np.ndarray) -> BanditEntry:
     """One prompt of three arms; the first pulls one way, the second the other, each a bit to a side."""
     features = np.column_stack([[1.0, -1.0, 0.0], other])[None]
@@ -151,6 +191,37 @@ class Bandits:
         rng = np.random.default_rng(20261122)
         chances, rates = np.array([0.5, 0.2, 0.3]), np.array([0.08, 0.4, 0.9])
         return graded("uneven", "made-up", chances, rates, rng)
+
+    @cached_property
+    def repeated(self) -> BanditEntry:
+        """Three prompts, unequally likely; arms with equal rewards, and rewards that occur twice."""
+        return repeated("repeated", "made-up", [0.5, 0.2, 0.3], np.random.default_rng(20261201))
+
+    def repeats(self) -> Iterator[BanditEntry]:
+        """Generated problems of that kind."""
+        for number, rng in self._streams(8):
+            yield repeated(f"repeated{number}", "generated", rng.dirichlet([6.0, 6.0, 6.0]), rng)
+
+    def sure_coins(self) -> Iterator[BanditEntry]:
+        """Prompts with two equal arms and sure rewards, which attain half the explicit bound."""
+        yield sure_coins("sure coins", "made-up", [0.3, 0.7], 1.0)
+        for number, rng in self._streams(9):
+            chance, reward = rng.uniform(0.2, 0.4), float(rng.uniform(0.5, 2.0))
+            yield sure_coins(f"sure coins{number}", "generated", [chance, 1 - chance], reward)
+
+    def few(self) -> Iterator[BanditEntry]:
+        """Prompts of five arms and one or two parameters, on which rewards do not grow with a score."""
+        yield few(
+            "few", "made-up", [[-2.0], [-1.0], [0.0], [1.0], [2.0]], [0.1, 0.9, 0.2, 0.8, 0.4]
+        )
+        for number, rng in self._streams(11):
+            yield few(f"few{number}", "generated", rng.normal(size=(5, 2)), rng.permutation(5) / 4)
+
+    def worthless(self) -> Iterator[BanditEntry]:
+        """Prompts whose mean reward is 0, unequally likely."""
+        yield worthless("worthless", "made-up", [0.3, 0.7], np.random.default_rng(20261204))
+        for number, rng in self._streams(10):
+            yield worthless(f"worthless{number}", "generated", rng.dirichlet([6.0, 6.0]), rng)
 
     @cached_property
     def digits(self) -> BanditEntry:

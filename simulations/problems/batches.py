@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.engines import PracticalCell
+from ustat_pg.engines import PracticalCell, PracticalError, RatioBias, Rule
 from ustat_pg.moments import TokenOutcomes
 from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.predictions import practical_mse
@@ -19,6 +19,9 @@ from ustat_pg.problems import SoftmaxBandit, modular_sum, token_outcomes
 from .bandits import BanditEntry, Bandits
 from .entry import Entry
 from .tokens import Drawn, initial, until
+
+ALGORITHM = Rule()
+"""Algorithm 2's own: the token's ratio, and none on the penalty."""
 
 SEEN = {"token": 0.01, "prefix": 0.002, "gspo": 0.003}
 """The squared biases, over the variance, from which they are told from none in some thousand groups."""
@@ -69,13 +72,27 @@ class Batch:
         asked: dict[str, Any] = {"minibatch": 1, "drift": self.drift, "reference": self.reference}
         return PracticalCell(self.problem, group_size, distance, **(asked | options))
 
-    def squared_bias(self, step: np.ndarray, group_size: int, beta: float) -> float:
+    def squared_bias(
+        self, step: np.ndarray, group_size: int, beta: float, rule: Rule = ALGORITHM
+    ) -> float:
         """That of Algorithm 2's minibatch after a step."""
-        theta = self.problem.policy.theta + step
-        found = token_outcomes(self.problem, theta, self.reference)
-        return practical_mse(found, "std", group_size, beta=beta).squared_bias
+        key = step.tobytes()
+        if key not in self._after:
+            theta = self.problem.policy.theta + step
+            self._after[key] = token_outcomes(self.problem, theta, self.reference)
+        return practical_mse(
+            *(self._after[key], "std", group_size),
+            ratio=rule.ratio,
+            beta=beta,
+            kl_ratio=rule.kl_ratio,
+        ).squared_bias
 
-    def next_order(self, rate: float, beta: float) -> float:
+    @cached_property
+    def _after(self) -> dict[bytes, TokenOutcomes]:
+        """Outcomes after steps: rules have them in common."""
+        return {}
+
+    def next_order(self, rate: float, beta: float, rule: Rule = ALGORITHM) -> float:
         """What a squared bias after one step has of odd order in the rate, group by group in absolute
         value: the size of what its leading order leaves out.
 
@@ -89,17 +106,22 @@ class Batch:
         for k, j in combinations_with_replacement(range(len(probs)), 2):
             gradient = (rewards[k] - rewards[j]) * (scores[k] - scores[j])
             step = rate * (gradient + penalties[k] + penalties[j]) / 2
-            ways = (self.squared_bias(each, 2, beta) for each in (step, -step))
+            ways = (self.squared_bias(each, 2, beta, rule) for each in (step, -step))
             total += probs[k] * probs[j] * (1 + (k != j)) * abs(next(ways) - next(ways)) / 2
         return float(total)
 
     def shows(self) -> bool:
-        """Whether the bias of each rule can be seen, and the rules told apart."""
-        if not 0.15 < self.problem.moments().value.min() < 0.45:
+        """Whether the bias of each rule can be seen, and the rules told apart, by enumeration."""
+        rates = (self.problem.policy.probs * self.problem.mean_rewards).sum(axis=1)
+        if not 0.15 < rates.min() < 0.45:
             return False
-        away = self.away(0.25)
-        found = {ratio: practical_mse(away, "std", 4, ratio=ratio) for ratio in SEEN}
-        return all(found[r].squared_bias > share * found[r].variance for r, share in SEEN.items())
+        rules = {Rule(ratio, None, "sequence"): share for ratio, share in SEEN.items()}
+        asked = [kind(rule) for rule in rules for kind in (RatioBias, PracticalError)]
+        # About the gradient over the deviation.
+        weights = tuple(1 / np.sqrt(rates * (1 - rates)))
+        found = self.cell(4, 0.25, weights=weights).measure("exact", asked).mean
+        pairs = zip(found[::2], found[1::2], rules.values(), strict=True)
+        return all(bias > share * error for bias, error, share in pairs)
 
 
 def batches(on: str, count: int, seed: int) -> Iterator[Batch]:
@@ -129,7 +151,7 @@ def _batch(
         return Batch(Entry(name, origin, bandit), length)
 
     # Tables of scores would have no parameters to move.
-    drawn = until(draw, lambda bandit: batch(bandit).shows())
+    drawn = until(draw, lambda bandit: batch(bandit).shows(), otherwise=draw)
     return batch(drawn[0].at(drawn[1]))
 
 

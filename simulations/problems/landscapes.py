@@ -2,8 +2,8 @@
 
 Made up: a return that is exactly quadratic near its optimum, where Lemma 6 is attained; prompts that
 disagree, where the group size matters; one and two identifiable directions with and without flat
-ones for the limit law. Generated: the same kinds with numbers drawn from the seed, in narrow ranges,
-since rates, steps and radii are made for them.
+ones for the limit law. Generated: the same kinds with numbers drawn from the seed, in ranges that
+rates, steps and radii are made for, such that curvature or noise is more than 5% another one.
 """
 
 from __future__ import annotations
@@ -47,6 +47,30 @@ def bowl(target: float = 0.0, tau: float = 0.4) -> LocationBandit:
     return certain([[1.0]], arms, tau, 1 - (arms - target) ** 2 / (2 + abs(target)) ** 2)
 
 
+def dome(tilt: float = 0.0, height: float = 1.0, tau: float = 0.47) -> LocationBandit:
+    """Three arms with sure rewards, the outer ones drawn in a sixth of all cases: there the fourth
+    derivative of the return is 0, so that curvature and noise are nearly the same around the optimum.
+    """
+    rewards = height * np.array([0.1 - tilt, 1.0, 0.1 + tilt])
+    return certain([[1.0]], [-1.0, 0.0, 1.0], tau, rewards)
+
+
+def twin() -> LocationBandit:
+    """One prompt with a best arm on the right and a good one on the left: the return has two peaks."""
+    return certain([[1.0]], np.arange(-2.0, 3.0), 0.4, [0.0, 0.8, 0.2, 1.0, 0.0], radius=2.5)
+
+
+def shoulder(share: float = 0.68, steep: float = 1.8) -> LocationBandit:
+    """Two prompts, one more likely than the other, whose sum bends most beside the optimum, is convex
+    far from it and has its least PL ratio there: on a ball of radius 1 the least curvature at the
+    optimum, L, μ and μ' are all different.
+    """
+    rewards = np.array([[0.69, 0.93, 0.49], [0.7, 0.87, 0.11]])[..., None]
+    ways = np.array([[1.3], [steep]])
+    shares, arms = np.array([share, 1 - share]), np.array([-1.0, 0.0, 1.0])
+    return LocationBandit(shares, ways, arms, 1.1, rewards, np.ones_like(rewards), radius=3.0)
+
+
 def disagreement(tilt: float = 0.2, far: float = 1.2) -> LocationBandit:
     """Two prompts that pull apart: on one the reward grows with the arm by ``tilt``, on the other it
     falls, and both reward the arm in the middle. Steps are steep in θ: c₃/c₁ is about 5 at .2.
@@ -73,6 +97,40 @@ def plane(ratio: float = 0.3, angle: float = 0.4) -> LocationBandit:
     arms = np.array([-1.0, 0.0, 1.0])
     rewards = np.array([[0.1, 0.9, 0.2], [0.2, 0.9, 0.1]])
     return certain(turn * [[3.0], [3.0 * ratio]], arms, 1.2, rewards, radius=1.0)
+
+
+def twisted(
+    ratios: tuple[float, ...] = (1.0, 1.6),
+    shares: tuple[float, ...] = (0.45, 0.3, 0.25),
+    angle: float = 0.4,
+    reach: float = 2.5,
+    side: float = 0.1,
+) -> LocationBandit:
+    """Prompts at right angles to one another, each with a best arm of its own, and one whose reward is
+    a fair coin's whatever the arm: it moves the parameters along the diagonal and bends nothing.
+
+    So the noise does not commute with the Hessian, and its correlation between eigendirections is
+    large.
+
+    Arguments:
+        ratios: lengths of the directions of all prompts but the last, (r,).
+        shares: probabilities of the prompts, (r + 1,).
+        angle: angle by which all are turned in the plane of each two neighbouring axes.
+        reach: length of the last prompt's direction.
+        side: reward of the first prompt's left arm: the optimum is not at 0.
+    """
+    rank = len(ratios)
+    ways = np.vstack([np.diag(ratios), np.full(rank, reach / np.sqrt(rank))])
+    cos, sin = np.cos(angle), np.sin(angle)
+    for axis in range(rank - 1):
+        turn = np.eye(rank)
+        turn[axis : axis + 2, axis : axis + 2] = [[cos, sin], [-sin, cos]]
+        ways = ways @ turn
+    values = np.zeros((rank + 1, 3, 2))
+    values[:-1, 1], values[0, 0], values[-1, :, 1] = 1.0, side, 1.0
+    arms = np.array([-1.0, 0.0, 1.0])
+    laws = np.full(values.shape, 0.5)
+    return LocationBandit(np.array(shares), ways, arms, 0.85, values, laws, radius=1.0)
 
 
 def triple(tilt: float = 0.0, lift: float = 0.3, *, flat: bool = False) -> LocationBandit:
@@ -105,6 +163,44 @@ def uneven(first: float = 1.4, second: float = 3.0) -> BentBandit:
     return BentBandit(np.ones(1), units[None], bends[None], earns[None, :, None], law)
 
 
+def ordered_prompts(
+    share: float = 0.35,
+    hard: float = 0.25,
+    easy: float = 0.7,
+    angle: float = 0.6,
+    reach: float = 1.6,
+) -> BentBandit:
+    """Two prompts of unequal values and chances, in each of which score and reward are independent at
+    the optimum, as in :func:`~ustat_pg.problems.ordered_problem`: E[s sᵀ a | x] = 0 in both.
+
+    The scores of one prompt are turned by an angle and longer in one direction, so that the Fisher
+    information commutes neither with the other prompt's nor with the Hessian.
+
+    Arguments:
+        share: probability of the hard prompt.
+        hard, easy: values of the prompts at the optimum.
+        angle: angle by which the hard prompt's scores are turned; the easy one's, by half of it back.
+        reach: length of the longer scores.
+    """
+    features, bends = [], []
+    for turn, bend in ((angle, (0.8, 2.4)), (-angle / 2, (1.2, 1.6))):
+        axes = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+        ways = np.concatenate([axes * [[reach], [1.0]], -axes * [[reach], [1.0]]])
+        features.append(np.concatenate([ways, ways]))
+        bends.append(np.repeat([(0.0, 0.0), bend], 4, axis=0))
+    values = np.array([hard, easy])
+    earns = np.repeat([0.0, 1.0], 4)
+    return BentBandit(
+        context_probs=np.array([share, 1 - share]),
+        features=np.stack(features),
+        bends=np.stack(bends),
+        rewards=np.broadcast_to(earns[:, None], (2, 8, 1)),
+        reward_probs=np.ones((2, 8, 1)),
+        offset=np.log(values / (1 - values))[:, None] * earns,
+        radius=1.0,
+    )
+
+
 def tug(
     height: float = 0.6, tilt: float = 0.2, tau: float = 2.0, copies: int = 1
 ) -> LocationBandit:
@@ -116,8 +212,18 @@ def tug(
     """
     arms = np.array([-1.0, 0.0, 1.0])
     middle = height * (arms == 0)
-    rewards = np.stack([middle + tilt * arms, middle - tilt * arms] * copies)
+    # In this order one batch after another pulls the same way where prompts are not shuffled.
+    rewards = np.repeat([middle + tilt * arms, middle - tilt * arms], copies, axis=0)
     return certain([[tau**2]] * (2 * copies), arms, tau, rewards)
+
+
+def lopsided(share: float = 0.3, tilt: float = 0.35, height: float = 0.8) -> LocationBandit:
+    """Two prompts that pull apart on three arms, one more likely than the other and pulled harder."""
+    arms = np.array([-1.0, 0.0, 1.0])
+    middle, pull = height * (arms == 0), tilt * arms
+    rewards = np.stack([middle + pull, middle - share / (1 - share) * pull])[..., None]
+    shares, ways = np.array([share, 1 - share]), np.full((2, 1), 3.0)
+    return LocationBandit(shares, ways, arms, 1.5, rewards, np.ones_like(rewards), radius=1.0)
 
 
 def gamble(
@@ -146,12 +252,15 @@ def lenient(tau: float = 0.8, share: float = 0.5) -> LocationBandit:
     return LocationBandit(shares, ways, arms, tau, values, law, radius=3.0)
 
 
-def crossing() -> LocationBandit:
-    """Two directions: a flat one in which prompts pull apart, a steep one of noise alone."""
+def crossing(flat: float = 2.8, steep: float = 4.0) -> LocationBandit:
+    """Two directions, neither along an axis: a flat one in which prompts pull apart, a steep one of
+    noise alone.
+    """
+    across, along = np.array([0.8, 0.6]), np.array([-0.6, 0.8])
     arms = np.array([-1.0, 0.0, 1.0])
     middle = 1.0 * (arms == 0)
     rewards = np.stack([0.3 * middle + 0.3 * arms, 0.3 * middle - 0.3 * arms, 2 * middle])
-    return certain([[2.8, 0.0], [2.8, 0.0], [0.0, 4.0]], arms, 2.0, rewards)
+    return certain([flat * across, flat * across, steep * along], arms, 2.0, rewards)
 
 
 def diabetes() -> LocationBandit:
@@ -165,6 +274,13 @@ def diabetes() -> LocationBandit:
     progression = data.target[::20]
     targets = 3 * (progression - progression.min()) / np.ptp(progression) - 1.5
     return LocationBandit.bump((index - index.mean()) / index.std(), targets)
+
+
+APART = 0.05
+"""By what share a generated landscape differs from the first of its family, at least."""
+
+DRAWS = 100
+"""The most landscapes that are drawn to find one that does."""
 
 
 @dataclass(frozen=True)
@@ -195,18 +311,51 @@ class Family:
         return self.build(**numbers)
 
 
+def apart(one: Landscape, other: Landscape) -> float:
+    """By what share two landscapes differ in a curvature or in the noise at their optima."""
+    return max(
+        float(np.abs(other.curvatures / one.curvatures - 1).max()),
+        *(
+            # The sign of an eigenvector is nobody's choice.
+            float(np.abs(np.abs(second) - np.abs(first)).max() / np.abs(first).max())
+            for first, second in zip(_noise(one), _noise(other), strict=True)
+            if first.any()
+        ),
+    )
+
+
+def _noise(landscape: Landscape) -> tuple[np.ndarray, np.ndarray]:
+    """Uᵀ E[s sᵀ a²] U and the spread of the prompts' gradients, over prompts, arms and rewards."""
+    problem, basis = landscape.at(landscape.maximiser), landscape.identifiable
+    outcomes = problem.outcomes
+    scores = np.stack([problem.policy.scores(x)[arms] for x, arms in enumerate(outcomes.arms)])
+    values = (outcomes.probs * outcomes.rewards).sum(axis=1, keepdims=True)
+    pushed = (scores @ basis) * (outcomes.rewards - values)[..., None]
+    chances = problem.context_probs[:, None] * outcomes.probs
+    pulls = np.einsum("xk,xki->xi", outcomes.probs, pushed)
+    return (
+        np.einsum("xk,xki,xkj->ij", chances, pushed, pushed),
+        np.einsum("x,xi,xj->ij", problem.context_probs, pulls, pulls).round(12),
+    )
+
+
 def _tug(height: float, tilt: float, tau: float, stream: int, copies: int = 1) -> Family:
-    """Prompts that pull apart, with heights and widths within a few percent of those given."""
+    """Prompts that pull apart, with heights and widths about those given."""
 
     def build(height_share: float = 1.0, tau_share: float = 1.0) -> LocationBandit:
         return tug(height * height_share, tilt, tau * tau_share, copies)
 
-    return Family(build, (stream,), {"height_share": (0.95, 1.05), "tau_share": (0.97, 1.03)})
+    return Family(build, (stream,), {"height_share": (0.85, 1.15), "tau_share": (0.95, 1.05)})
 
 
 FAMILIES = {
     # One prompt, a quadratic return.
     "bowl": Family(bowl, (11,), {"target": (-0.1, 0.1), "tau": (0.38, 0.42)}),
+    # One prompt, curvature and noise nearly the same; two prompts, L, μ and μ' all different.
+    "dome": Family(dome, (16,), {"tilt": (-0.03, 0.03), "height": (0.7, 1.3), "tau": (0.45, 0.49)}),
+    "shoulder": Family(shoulder, (17,), {"share": (0.6, 0.75), "steep": (1.6, 2.0)}),
+    # One prompt, two local optima.
+    "twin": Family(twin),
     # Three prompts, two directions, noisy rewards; and the same with more unequal curvatures.
     "slopes": Family(partial(LocationBandit.bump, [-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3])),
     "steep": Family(partial(LocationBandit.bump, [-0.5, 0.2, 1.4], [-0.7, 0.8, 0.6])),
@@ -217,6 +366,20 @@ FAMILIES = {
     "tilted": Family(tilted, (13,), {"angle": (0.9, 1.2), "tilt": (0.17, 0.21)}),
     # Two directions of very different noise.
     "plane": Family(plane, (14,), {"ratio": (0.28, 0.34), "angle": (0.0, 1.5)}),
+    # Two and three directions whose noise is strongly correlated; and curvatures that are equal.
+    "twisted": Family(
+        twisted, (51,), {"angle": (0.5, 1.1), "reach": (2.2, 2.8), "side": (0.05, 0.2)}
+    ),
+    "twisted, r = 3": Family(
+        partial(twisted, (1.0, 1.3, 1.6), (0.3, 0.27, 0.23, 0.2), angle=0.7, reach=3.2),
+        (52,),
+        {"angle": (0.5, 1.1), "reach": (3.0, 3.6), "side": (0.05, 0.15)},
+    ),
+    "ring": Family(
+        partial(twisted, (1.0, 1.5**0.5), (0.45, 0.3, 0.25), side=0.0),
+        (53,),
+        {"angle": (0.1, 1.4), "reach": (2.2, 2.8)},
+    ),
     # Three arms: one prompt, a pair that disagrees, one prompt with a flat direction.
     "triple": Family(_untilted, (21,), {"tilt": (0.2, 0.3), "lift": (0.25, 0.45)}),
     "quarrel": Family(
@@ -237,6 +400,17 @@ FAMILIES = {
     "ordered, d = 2": Family(
         partial(ordered_problem, 2), (25, 2), {"bend": (0.8, 1.2, 2), "value": (0.45, 0.55)}
     ),
+    "ordered prompts": Family(
+        ordered_prompts,
+        (25, 3),
+        {
+            "share": (0.25, 0.45),
+            "hard": (0.15, 0.35),
+            "easy": (0.6, 0.8),
+            "angle": (0.4, 0.9),
+            "reach": (1.4, 1.9),
+        },
+    ),
     # E[‖s‖² a] = 0 but not E[s sᵀ a]: equal curvatures, and unequal ones.
     "norm only": Family(norm_only_problem),
     "uneven": Family(uneven, (26,), {"first": (1.35, 1.45), "second": (2.5, 3.5)}),
@@ -245,6 +419,11 @@ FAMILIES = {
     "accord": _tug(0.6, 0.05, 2.0, 32),
     "rare": _tug(0.5, 1.0, 0.5, 33),
     "crowd": _tug(0.6, 0.2, 2.0, 34, copies=12),
+    "pairs": _tug(0.6, 0.25, 2.0, 37, copies=2),
+    # Prompts that pull apart, one more likely than the other.
+    "lopsided": Family(
+        lopsided, (36,), {"share": (0.2, 0.35), "tilt": (0.3, 0.4), "height": (0.7, 0.9)}
+    ),
     # Rewards 0 and 1, prompts of unequal pass rates that pull apart.
     "gamble": Family(
         gamble, (35,), {"hard": (0.21, 0.25), "easy": (0.5, 0.55), "tilt": (0.18, 0.2)}
@@ -252,7 +431,7 @@ FAMILIES = {
     # Rewards 0 and 1 that are sure: an easy prompt and a hard one, whose weights move the optimum.
     "lenient": Family(lenient, (45,), {"tau": (0.7, 0.9), "share": (0.45, 0.55)}),
     # Two directions that want different group sizes.
-    "crossing": Family(crossing),
+    "crossing": Family(crossing, (38,), {"flat": (2.5, 3.1), "steep": (3.7, 4.3)}),
 }
 
 
@@ -276,8 +455,10 @@ class Landscapes:
         return self._made[family]
 
     def _entries(self, name: str, family: Family) -> Iterator[LandscapeEntry]:
-        name = family.name or name
-        yield Entry(name, family.origin, family.build())
+        name, first = family.name or name, family.build()
+        yield Entry(name, family.origin, first)
         for number in range(self.generated if family.stream else 0):
             rng = np.random.default_rng([self.seed, number, *family.stream])
-            yield Entry(f"{name}#{self.seed}.{number}", "generated", family.drawn(rng))
+            drawn = (family.drawn(rng) for _ in range(DRAWS))
+            other = next(each for each in drawn if apart(first, each) > APART)
+            yield Entry(f"{name}#{self.seed}.{number}", "generated", other)

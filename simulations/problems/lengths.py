@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ustat_pg.policies import OutputSpace, PrefixSoftmax, SoftmaxPolicy
-from ustat_pg.predictions import aggregated_mean, token_mean_bias
 from ustat_pg.problems import SoftmaxBandit, TokenBandit, TokenProblem
 
 from .bandits import Bandits
@@ -42,16 +41,27 @@ def counting(longest: int, rates: tuple[float, ...] = (0.35, 0.65)) -> TokenProb
 
 
 def _told(bandit: TokenBandit) -> bool:
-    """Whether 1/|y| turns the mean and the token mean is off by enough to be seen."""
-    moments = bandit.length_moments()
-    own, plain = (
-        aggregated_mean(moments, how, "grpo", 2) for how in ("sequence-mean", "sequence-sum")
-    )
-    square = float(plain @ plain)
-    cosine = float(own @ plain) / (square * float(own @ own)) ** 0.5
-    length = float(moments.context_probs @ moments.probs @ moments.lengths)
-    off = length * float(np.linalg.norm(token_mean_bias(moments, 2))) / square**0.5
-    return cosine < 0.9 and off > 0.15 and bandit.moments().value.min() > 0.1
+    """Whether 1/|y| turns the mean and the token mean is off by enough to be seen, by enumeration."""
+    assert bandit.policy.space is not None
+    lengths, rewards = bandit.policy.space.lengths, bandit.mean_rewards
+    value = (bandit.policy.probs * rewards).sum(axis=1)
+    if not value.min() > 0.1:
+        return False
+    own, plain, pairs = np.zeros((3, bandit.d))
+    for share, p, z, x in zip(
+        bandit.context_probs, bandit.policy.probs, rewards, range(bandit.contexts), strict=True
+    ):
+        scores = bandit.policy.scores(x)
+        centred = share * p * (z - p @ z)
+        plain += centred @ scores
+        own += centred / lengths @ scores
+        # Two outputs over the tokens of both.
+        weights = share * np.outer(p, p) * (z[:, None] - z) / (lengths[:, None] + lengths)
+        pairs += (weights.sum(axis=1) - weights.sum(axis=0)) @ scores
+    length = float(bandit.context_probs @ bandit.policy.probs @ lengths)
+    size = float(np.linalg.norm(plain))
+    cosine = float(own @ plain) / (size * float(np.linalg.norm(own)))
+    return cosine < 0.9 and float(np.linalg.norm(length * pairs - plain)) > 0.15 * size
 
 
 def _entry(name: str, origin: str, problem: TokenProblem, policy: SoftmaxPolicy) -> Worded:

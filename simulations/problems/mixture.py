@@ -10,11 +10,11 @@ from scipy.special import expit
 from scipy.stats import chi2, norm
 
 from ustat_pg.engines import ConditionalPit, Decay, Pit, Training
-from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.predictions import finite_weights
 
 from .landscapes import LandscapeEntry
 from .optima import GRPO, parts_of
+from .runs import NearOptimum
 
 SPREAD = 3.0
 """Standard deviation of the second parameter at the start."""
@@ -30,14 +30,19 @@ class Mixture:
     """
 
     entry: LandscapeEntry
-    steps: int = 1000
-    schedule: Schedule = Decay(8.0, 60.0)  # noqa: RUF009 - frozen
+    steps: int = 320
+    schedule: Decay = Decay(8.0, 160.0)  # noqa: RUF009 - frozen
 
     @property
     def training(self) -> Training:
         """The cell."""
         spread = np.array([0.0, SPREAD])
         return Training(self.entry.problem, 2, self.steps, self.schedule, start_scale=spread)
+
+    @property
+    def off(self) -> float:
+        """How far a run's law may be off its own, as a probability."""
+        return NearOptimum(self.entry, 2, self.steps, self.schedule).off_of()
 
     @cached_property
     def ends(self) -> tuple[float, float]:
@@ -46,7 +51,8 @@ class Mixture:
         return low, high
 
     def _weight(self, away: np.ndarray) -> float:
-        landscape, rates = self.entry.problem, self.schedule.rates(self.steps)
+        landscape = self.entry.problem
+        rates = NearOptimum(self.entry, 2, self.steps, self.schedule).rates()
         first, single, pair = parts_of(landscape, away)
         noise = first + single / 2 + pair / 2
         return float(finite_weights(landscape.curvatures, noise, rates)[0])

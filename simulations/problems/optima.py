@@ -25,6 +25,11 @@ def constant(value: float) -> Estimator:
     return Estimator("constant", float(value))
 
 
+def critic(values: np.ndarray) -> Estimator:
+    """The baseline with a number for each prompt."""
+    return Estimator("critic", values=tuple(values.tolist()))
+
+
 def at_optimum(landscape: Landscape) -> SoftmaxBandit:
     """The bandit at the maximiser."""
     return landscape.at(landscape.maximiser)

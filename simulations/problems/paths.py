@@ -7,19 +7,19 @@ scores along the path, that is the mean of one number. So work is enumerated and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import log_softmax
 
-from ustat_pg.engines import Estimator, GradientCell, Projection
+from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.estimators import kl_coefficients
-from ustat_pg.experiment import Linear
+from ustat_pg.estimators import kl_coefficients, kl_values
+from ustat_pg.experiment import Linear, mean_of
 from ustat_pg.policies import OutputSpace
-from ustat_pg.predictions import kl_gradient, kl_penalty
+from ustat_pg.predictions import gradient_mse, kl_gradient, kl_penalty
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 
 from .entry import Entry
@@ -137,6 +137,44 @@ class TokenPath:
 
     def drawn(self, kind: str, place: str) -> Linear:
         """The same by drawn outputs: the coefficients and scores of their tokens."""
+        return self._mean(lambda ratios: kl_coefficients(ratios, kind, place))
+
+    def rewarded(self, kind: str) -> Linear:
+        """The work of an estimate of the divergence that is taken off each output's reward."""
+
+        def of_tokens(ratios: Array) -> Array:
+            return np.repeat(-kl_values(ratios, kind).sum(axis=1), ratios.shape[1]).reshape(
+                ratios.shape
+            )
+
+        return self._mean(of_tokens)
+
+    def noise(self, kind: str, place: str) -> Linear:
+        """The mean square of the penalty along the path."""
+        cell = GradientCell(self._weighted(lambda ratios: kl_coefficients(ratios, kind, place)), 1)
+        # No target: errors are the estimates.
+        return mean_of(cell, SquaredError(Estimator("vanilla")))
+
+    def fisher(self) -> float:
+        """The mean square of the path's scores, Fisher's information along it, for outputs of one token."""
+        nodes, tokens = self.space.nodes, np.maximum(self.space.outputs, 0)
+        legs = len(self.corners) - 1
+        features = [
+            legs * np.where(nodes >= 0, move[nodes, tokens], 0.0).sum(axis=1, keepdims=True)
+            for _, _, move in self.points
+        ]
+        logs = np.stack([self.space.along(own) for _, own, _ in self.points])
+        weights = np.array([weight / legs for weight, _, _ in self.points])
+        ones = np.ones((len(logs), self.space.count, 1))
+        bandit = SoftmaxBandit.linear(weights, features, [0.0], ones, ones, logs)
+        return gradient_mse(bandit.moments(), "vanilla", 1).mse
+
+    def _mean(self, coefficients: Callable[[Array], Array]) -> Linear:
+        cell = GradientCell(self._weighted(coefficients), 1)
+        return mean_along(cell, [(Estimator("vanilla"), 1.0)])
+
+    def _weighted(self, coefficients: Callable[[Array], Array]) -> WeightedBandit:
+        """The path's points as prompts, outputs weighted by coefficients of their tokens' scores."""
         nodes, tokens = self.space.nodes, np.maximum(self.space.outputs, 0)
         inside, reference = nodes >= 0, log_softmax(self.reference, axis=-1)
         legs, laws, work = len(self.corners) - 1, [], []
@@ -145,12 +183,11 @@ class TokenPath:
             centred = move - (np.exp(own) * move).sum(axis=-1, keepdims=True)
             scores = np.where(inside, centred[nodes, tokens], 0.0)
             laws.append(self.space.along(own))
-            work.append(legs * (kl_coefficients(ratios, kind, place) * scores).sum(axis=1))
+            work.append(legs * (coefficients(ratios) * scores).sum(axis=1))
         weights = np.array([weight / legs for weight, _, _ in self.points])
         ones = np.ones((len(laws), self.space.count, 1))
         policy = SoftmaxBandit.tabular(weights, np.stack(laws).round(12), ones, ones)
-        along_path = WeightedBandit.of(policy, np.stack(work)[..., None], np.zeros((len(laws), 1)))
-        return mean_along(GradientCell(along_path, 1), [(Estimator("vanilla"), 1.0)])
+        return WeightedBandit.of(policy, np.stack(work)[..., None], np.zeros((len(laws), 1)))
 
 
 SPACES = {

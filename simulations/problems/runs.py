@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import sqrt
 
 import numpy as np
 
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Estimator, Gap, Training
+from ustat_pg.engines import Cosine, Decay, Estimator, Gap, GapTransform, Product, Training
 from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.experiment import Linear, mean_of
 from ustat_pg.predictions import (
     covariance_parts,
     epoch_gap,
-    finite_covariance,
+    finite_law,
     finite_weights,
+    gradient_covariance,
     linear_gap,
     mean_gap,
+    sup_distance,
 )
 
 from .landscapes import Landscape, LandscapeEntry
 from .optima import GRPO, Noise, ball, covariance_of, moments_of, parts_of
+from .rates import rates_of
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,107 @@ class NearOptimum:
             projection=None if self.radius is None else ball(landscape, self.radius),
         )
 
+    def rates(self, steps: int | None = None) -> np.ndarray:
+        """η₁ to η_T, written out: predictions do not take them from the engine."""
+        return rates_of(self.schedule, self.steps if steps is None else steps)
+
+    def within(self, deviations: float) -> NearOptimum:
+        """The same runs on a ball of so many standard deviations of the recursion."""
+        most = max(self.displacement @ self.displacement, np.linalg.eigvalsh(self.spread()).max())
+        return replace(self, radius=deviations * sqrt(float(most)))
+
+    def stretched(self, times: int) -> NearOptimum:
+        """Runs of so many times the steps at rates so many times smaller, from a start so near that the
+        recursion is as far: what it leaves out becomes so many times smaller.
+        """
+        schedule = self.schedule
+        assert isinstance(schedule, Decay)
+        slower = Decay(schedule.c, times * schedule.t0)
+        start = tuple(each / sqrt(times) for each in self.start)
+        return replace(self, steps=times * self.steps, schedule=slower, start=start)
+
+    @cached_property
+    def left_out(self) -> float:
+        """What the recursion leaves out of δ's second moments under grpo, relative."""
+        return self.left_out_of(GRPO)
+
+    def left_out_of(self, estimator: Estimator) -> float:
+        """What the recursion leaves out of δ's second moments, relative, to first order in the rates.
+
+        By how much curvature and noise change, on the average over points √r standard deviations from
+        the optimum along the axes of the recursion's spread. A change of the curvature counts as much
+        as the recursion's second moments move with it. Odd parts cancel, but for what they do to the
+        mean: they count squared and twice (5/4 times where a cubic term bends the potential of a law
+        at rest). Where the mean is not 0 they count at once, by its share of the spread, and once more
+        for the cubic term of the return.
+        """
+        landscape, basis = self.landscape, self.landscape.identifiable
+        spread = self.spread(estimator)[-1]
+        sizes, axes = np.linalg.eigh(spread)
+        steps = axes * np.sqrt(self.rank * sizes)
+
+        def noise_at(theta: np.ndarray) -> np.ndarray:
+            return self._noise_at(theta, estimator)
+
+        # (2, r, r, r): before and behind, axis, matrix.
+        bends, noises = (
+            np.array([[of(landscape.maximiser + sign * basis @ step) for step in steps.T]
+                      for sign in (1, -1)])
+            for of in (lambda theta: -basis.T @ landscape.hessian(theta) @ basis, noise_at)
+        )  # fmt: skip
+        curvature, noise = np.diag(landscape.curvatures), self.noise(estimator)
+        odd, uneven = (
+            max(_relative(each, at_rest) for each in (parts[0] - parts[1]) / 2)
+            for parts, at_rest in ((bends, curvature), (noises, noise))
+        )
+        even = _relative(bends.mean(axis=(0, 1)) - curvature, curvature)
+        change = _relative(noises.mean(axis=(0, 1)) - noise, noise)
+        share = 1e-3
+        bent = self._spread(estimator, (1 + share) * landscape.curvatures)[-1]
+        moves = _relative(bent - spread, spread) / share
+        mean = self.displacement * np.prod(1 - np.outer(self.rates(), landscape.curvatures), axis=0)
+        away = sqrt(_relative(np.outer(mean, mean), spread))
+        # Of a mean m and deviations σ, m³ + 3mσ² is at most 3m (m² + σ²).
+        at_once = away * ((1.5 * moves + 1) * odd + uneven)
+        return moves * even + change + 2 * odd**2 + at_once
+
+    def _noise_at(self, theta: np.ndarray, estimator: Estimator) -> np.ndarray:
+        """Uᵀ Cov(ĝ) U at some parameters, (r, r)."""
+        basis, moments = self.landscape.identifiable, self.landscape.at(theta).moments()
+        whole = gradient_covariance(
+            moments, estimator.baseline, self.group_size, self.batch_size,
+            constant=estimator.constant,
+        )  # fmt: skip
+        return np.asarray(basis.T @ whole @ basis)
+
+    def off_of(self, estimator: Estimator = GRPO) -> float:
+        """How far the law of the gap may be off the recursion's, as a probability: as far as all
+        weights move it that are larger or smaller by what is left out.
+
+        No others between are farther off, for a gap grows with each weight.
+        """
+        root, share = np.sqrt(self.landscape.curvatures), self.left_out_of(estimator)
+        weights = np.linalg.eigvalsh(0.5 * root[:, None] * self.spread(estimator)[-1] * root)
+        law = WeightedChi2(weights)
+        larger, smaller = (
+            sup_distance(WeightedChi2(by * weights), law) for by in (1 + share, 1 / (1 + share))
+        )
+        return max(larger, smaller)
+
+    def transform(self, rate: float, estimator: Estimator = GRPO) -> Linear:
+        """E exp(-rate · gap) after the last step."""
+        return mean_of(self.training, GapTransform(estimator, self.steps, rate))
+
+    def cosine(self, frequency: np.ndarray) -> Linear:
+        """E cos⟨k, δ⟩ after the last step."""
+        return mean_of(self.training, Cosine(GRPO, self.steps, tuple(map(float, frequency))))
+
+    def product(
+        self, j: int, k: int, step: int | None = None, estimator: Estimator = GRPO
+    ) -> Product:
+        """δⱼ δₖ after a step, the last one unless given."""
+        return Product(estimator, self.steps if step is None else step, j, k)
+
     def gap(self, estimator: Estimator = GRPO, step: int | None = None) -> Linear:
         """The mean gap after a step, the last one unless given: what is measured."""
         return mean_of(self.training, Gap(estimator, self.steps if step is None else step))
@@ -102,16 +208,26 @@ class NearOptimum:
         )
 
     def spread(self, estimator: Estimator = GRPO) -> np.ndarray:
-        """The second moments of the recursion from the optimum after every step, (T + 1, r, r)."""
-        rates, steps = self.schedule.rates(self.steps), np.arange(self.steps + 1)
-        return finite_covariance(
-            self.landscape.curvatures, self.noise(estimator), rates, steps=steps
-        )
+        """The second moments of the recursion after every step, (T + 1, r, r), written out: scales and
+        own errors of predictions do not take them from the predictions.
+        """
+        return self._spread(estimator, self.landscape.curvatures)
+
+    def _spread(self, estimator: Estimator, curvatures: np.ndarray) -> np.ndarray:
+        noise, moments = self.noise(estimator), [np.outer(self.displacement, self.displacement)]
+        for rate in self.rates().tolist():
+            kept = 1 - rate * curvatures
+            moments.append(kept[:, None] * moments[-1] * kept + rate**2 * noise)
+        return np.array(moments)
+
+    def size(self, estimator: Estimator = GRPO) -> float:
+        """The size of the mean gap after the last step, ½ tr(Λ Γ)."""
+        return 0.5 * float(self.landscape.curvatures @ np.diagonal(self.spread(estimator)[-1]))
 
     def expected(self, estimator: Estimator = GRPO, step: int | None = None) -> float:
         """The mean gap of the recursion after a step."""
         landscape, moments = self.landscape, moments_of(self.landscape)
-        rates = self.schedule.rates(self.steps if step is None else step)
+        rates = self.rates(step)
         sizes = {"group_size": self.group_size, "batch_size": self.batch_size}
         if self.design == "epochs":
             (curvature,), (away,) = landscape.curvatures, self.displacement
@@ -130,13 +246,14 @@ class NearOptimum:
         )
         return float(mean)
 
-    def _noise_by(self, formula: Noise) -> np.ndarray:
+    def noise_by(self, formula: Noise) -> np.ndarray:
+        """The covariance of a gradient by a formula, (r, r)."""
         return formula(*parts_of(self.landscape), self.group_size) / self.batch_size
 
     def expected_by(self, formula: Noise, step: int | None = None) -> float:
         """The mean gap of the recursion, were that the covariance of a gradient."""
-        rates = self.schedule.rates(self.steps if step is None else step)
-        noise = self._noise_by(formula)
+        rates = self.rates(step)
+        noise = self.noise_by(formula)
         return float(mean_gap(self.landscape.curvatures, noise, rates, self.displacement))
 
     def weights(self, estimator: Estimator = GRPO) -> tuple[float, ...]:
@@ -145,21 +262,25 @@ class NearOptimum:
 
     def weights_by(self, formula: Noise) -> np.ndarray:
         """The weights of the gap's law, were that the covariance of a gradient."""
-        return self._weights_of(self._noise_by(formula))
+        return self._weights_of(self.noise_by(formula))
 
     def weights_along(self, basis: np.ndarray) -> np.ndarray:
         """The weights of the gap's law, were these the identifiable directions, (d, r)."""
         landscape, g = self.landscape, self.group_size
         c1, c2, c3 = covariance_parts(moments_of(landscape), basis)
         bends = np.diagonal(-basis.T @ landscape.hessian(landscape.maximiser) @ basis)
-        return finite_weights(
-            bends, c1 + c2 / g + c3 / (g * (g - 1)), self.schedule.rates(self.steps)
-        )
+        return finite_weights(bends, c1 + c2 / g + c3 / (g * (g - 1)), self.rates())
 
     def _weights_of(self, noise: np.ndarray) -> np.ndarray:
-        rates = self.schedule.rates(self.steps)
-        return finite_weights(self.landscape.curvatures, noise, rates, self.displacement)
+        return finite_weights(self.landscape.curvatures, noise, self.rates(), self.displacement)
 
     def law(self, estimator: Estimator = GRPO) -> WeightedChi2:
         """The law of the gap after the last step."""
-        return WeightedChi2(self.weights(estimator))
+        return finite_law(
+            self.landscape.curvatures, self.noise(estimator), self.rates(), self.displacement
+        )
+
+
+def _relative(change: np.ndarray, matrix: np.ndarray) -> float:
+    """The size of a change, relative to a positive matrix, in its worst direction."""
+    return float(np.abs(np.linalg.eigvals(np.linalg.solve(matrix, change))).max())

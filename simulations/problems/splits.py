@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from ustat_pg.engines import Decay, Estimator
 from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.experiment import Linear
 
-from .landscapes import LandscapeEntry
+from .basins import Scan
+from .landscapes import Landscape, LandscapeEntry
 from .runs import NearOptimum
 
 START = 0.1
@@ -21,9 +22,14 @@ REACH = 4.0
 """How many standard deviations of the noise, where it is largest, Θ goes beyond the start: the
 projection is met once in 10⁴ runs, and the range of a gap is small."""
 
-DECAY_ERROR, CONSTANT_ERROR = 2.5, 0.015
-"""The error of the linearised theory, relative to the gap: the first over t + t₀ under c/(t + t₀), the
-second under a constant rate."""
+SCANNED = 1.0
+"""Radius of the ball on which curvature and noise are looked up."""
+
+
+@lru_cache(maxsize=64)
+def scan_of(landscape: Landscape) -> Scan:
+    """The return along its one direction."""
+    return Scan.of(landscape, SCANNED)
 
 
 @dataclass(frozen=True)
@@ -81,14 +87,20 @@ class Split:
 
     @property
     def error(self) -> float:
-        """The error of the prediction."""
-        if isinstance(self.schedule, Decay):
-            return DECAY_ERROR / (self.step + self.schedule.t0) * self.predicted
-        return CONSTANT_ERROR * self.predicted
+        """The error of the prediction: what curvature and noise vary by where runs are, within a
+        standard deviation and the start.
+        """
+        scan = scan_of(self.entry.problem)
+        deviation = float(np.sqrt(self.runs.spread(self.estimator).max()))
+        return scan.variation(max(self.start, deviation)) * self.predicted
+
+    @property
+    def rate(self) -> str:
+        """The kind of schedule, in a word."""
+        return "decay" if isinstance(self.schedule, Decay) else "constant"
 
     @property
     def label(self) -> str:
         """What reports call a check of it."""
-        rate = "decay" if isinstance(self.schedule, Decay) else "constant"
         epochs = ", epochs" if self.design == "epochs" else ""
-        return f"K={self.budget} G={self.group_size}: {rate}, step {self.step}{epochs}"
+        return f"K={self.budget} G={self.group_size}: {self.rate}, step {self.step}{epochs}"

@@ -160,8 +160,8 @@ def _skipped_on_networks(suite: Suite) -> tuple[str, ...]:
     ]
     if suite.trains:
         lines += [
-            f"suboptimality on {suite.on} is one training step, enumerated: Lemma 6's bound assumes "
-            "a PL constant, which no network has",
+            f"suboptimality on {suite.on} is one training step, enumerated, and Lemma 6's recursion over "
+            "it: the bound of many steps assumes a PL constant, which no network has",
             f"group_size on {suite.on} is the noise at fixed parameters, and one prompt a step "
             "against several in training",
         ]

@@ -109,16 +109,27 @@ def improved(problem: TokenProblem, policy: SoftmaxPolicy, value: float) -> Soft
     raise InputError(f"a return of {value} is not reached in {IMPROVING_STEPS} steps")
 
 
-def until(draw: Callable[[], Drawn], holds: Callable[[TokenBandit], bool]) -> Drawn:
+def until(
+    draw: Callable[[], Drawn],
+    holds: Callable[[TokenBandit], bool],
+    otherwise: Callable[[], Drawn] | None = None,
+) -> Drawn:
     """The first drawn problem and policy of which a property holds, a property of the problem alone.
 
+    Arguments:
+        draw: draws them.
+        holds: the property.
+        otherwise: what is taken if none in a thousand has it: the claim then says what it can of that.
+
     Raises:
-        InputError: none in a thousand.
+        InputError: none in a thousand, and nothing to take.
     """
     for _ in range(DRAWS):
         problem, policy = draw()
         if holds(problem.bandit(policy)):
             return problem, policy
+    if otherwise is not None:
+        return otherwise()
     raise InputError(f"no problem of the kind wanted among {DRAWS}: take another seed")
 
 

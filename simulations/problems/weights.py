@@ -7,15 +7,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.linalg import solve_continuous_lyapunov
 
 from ustat_pg.engines import Estimator, GradientCell, Quantity, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Linear
-from ustat_pg.predictions import stationary_covariance, weight_derivatives, weight_form
+from ustat_pg.predictions import (
+    gradient_covariance,
+    stationary_covariance,
+    weight_derivatives,
+    weight_form,
+)
 from ustat_pg.problems import SoftmaxBandit
 
 from .landscapes import Landscape, LandscapeEntry
-from .optima import GRPO, ORACLE, covariance_of
+from .optima import GRPO, ORACLE, at_optimum, covariance_of
 
 
 def projected(
@@ -43,8 +49,42 @@ def weight_terms(
     """The limit weight whose eigenvector is ``axis``, as a combination of squared projections of one
     gradient at the optimum, or ``away`` from it.
     """
-    form = weight_form(landscape.curvatures, landscape.identifiable, axis, c)
+    form = solved(landscape, np.outer(axis, axis), c)
     return projected(landscape.at(landscape.maximiser + away), estimator, form)
+
+
+def solved(landscape: Landscape, matrix: Any, c: float) -> np.ndarray:
+    """M (d, d) with tr(M Cov(ĝ)) = tr(matrix · ½ Λ^½ Γ Λ^½): SciPy solves the Lyapunov equation
+    (cΛ - ½I) Γ + Γ (cΛ - ½I) = c² Σ, whose solution predictions write down.
+    """
+    root, basis = np.sqrt(landscape.curvatures), landscape.identifiable
+    right = 0.5 * c**2 * root[:, None] * np.asarray(matrix) * root
+    drift = np.diag(c * landscape.curvatures - 0.5)
+    return np.asarray(basis @ solve_continuous_lyapunov(drift, right) @ basis.T)
+
+
+def predicted_difference(
+    landscape: Landscape,
+    worse: Estimator,
+    better: Estimator,
+    axis: Any,
+    c: float,
+    *,
+    group_size: int,
+    batch_size: int = 1,
+    away: Any = 0.0,
+) -> float:
+    """What :func:`weight_difference` is, by the closed forms of the weight and of the covariances."""
+    moments = landscape.at(landscape.maximiser + away).moments()
+    high, low = (
+        gradient_covariance(
+            moments, each.baseline, group_size, batch_size,
+            constant=each.constant, critic=each.values,
+        )
+        for each in (worse, better)
+    )  # fmt: skip
+    form = weight_form(landscape.curvatures, landscape.identifiable, axis, c)
+    return float(np.trace(form @ (high - low)))
 
 
 def weight_difference(
@@ -69,10 +109,45 @@ def weight_difference(
     return Linear(cell, tuple(terms))
 
 
-def factors(curvatures: np.ndarray, c: float) -> np.ndarray:
-    """The limit weight of a variance of 1 in each eigendirection, (r,)."""
-    unit = stationary_covariance(curvatures, np.eye(len(curvatures)), c)
-    return np.asarray(curvatures * np.diagonal(unit) / 2)
+def forms(
+    landscape: Landscape, estimator: Estimator, c: float, *, group_size: int
+) -> tuple[Linear, ...]:
+    """½ Λ^½ Γ Λ^½ of an estimator, its lower triangle row by row, from gradients at the optimum."""
+    problem = at_optimum(landscape)
+    cell = GradientCell(problem, group_size)
+    return tuple(
+        Linear(cell, tuple(projected(problem, estimator, solved(landscape, entry, c))))
+        for entry in _entries(len(landscape.curvatures))
+    )
+
+
+def excess_of(
+    landscape: Landscape, worse: Estimator, better: Estimator, *, group_size: int
+) -> tuple[Linear, ...]:
+    """Uᵀ (Cov - Cov) U of two estimators at the optimum, its lower triangle row by row."""
+    problem, basis = at_optimum(landscape), landscape.identifiable
+    cell = GradientCell(problem, group_size)
+    return tuple(
+        Linear(
+            cell,
+            tuple(
+                (quantity, sign * share)
+                for estimator, sign in ((worse, 1.0), (better, -1.0))
+                for quantity, share in projected(problem, estimator, basis @ entry @ basis.T)
+            ),
+        )
+        for entry in _entries(len(landscape.curvatures))
+    )
+
+
+def _entries(rank: int) -> list[np.ndarray]:
+    """The symmetric matrices whose product with another has its entries as trace, row by row."""
+    unit = np.eye(rank)
+    return [
+        (np.outer(unit[j], unit[k]) + np.outer(unit[k], unit[j])) / 2
+        for j in range(rank)
+        for k in range(j + 1)
+    ]
 
 
 def scale(entry: LandscapeEntry) -> float:
@@ -115,4 +190,12 @@ def difference(
     return weight_difference(
         entry.problem, GRPO, ORACLE, axes(entry)[:, weight], scale(entry),
         group_size=group_size, batch_size=batch_size, away=away, times=times,
+    )  # fmt: skip
+
+
+def predicted(entry: LandscapeEntry, group_size: int, batch_size: int = 1) -> float:
+    """The first weight's :func:`difference` at the optimum, by closed forms."""
+    return predicted_difference(
+        entry.problem, GRPO, ORACLE, axes(entry)[:, 0], scale(entry),
+        group_size=group_size, batch_size=batch_size,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Lemma 11 on a problem of the user's own: at prompts of rewards 0 and 1 whose limits show at G = 64."""
+"""Lemma 11 on a problem of the user's own: at prompts of rewards 0 and 1 whose limits show."""
 
 from __future__ import annotations
 

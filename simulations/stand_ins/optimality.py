@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ustat_pg.experiment import Check, Claim, Point
 
-from ..optimality import RIVALS, STEM, inside, outside, thresholds
+from ..optimality import OF_ONE_PROMPT, STEM, inside, outside, thresholds
 from ..problems import Suite
 
 GROUP_SIZE = 4
@@ -27,7 +27,7 @@ def _checks(suite: Suite) -> Iterator[Check]:
 
 def claim(suite: Suite) -> Claim:
     """The corollary where it holds and its failures where it does not, prompt by prompt."""
-    return Claim(STEM, RIVALS, tuple(_checks(suite)))
+    return Claim(STEM, OF_ONE_PROMPT, tuple(_checks(suite)))
 
 
 def curves(suite: Suite) -> tuple[Point, ...]:

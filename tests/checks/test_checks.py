@@ -8,22 +8,23 @@ from math import inf, log, nan, sqrt
 
 import numpy as np
 import pytest
+from scipy.stats import binom, norm
 
 from tests.support.refusals import refuses
 from ustat_pg.checks import (
     Evidence,
+    Forecast,
     Interval,
-    Statement,
+    NearlyNormal,
     allotted_alpha,
     at_most,
     attained,
     decide,
-    empirical_bernstein,
     equal,
     positive,
     replications_needed,
 )
-from ustat_pg.checks.intervals import half_width
+from ustat_pg.checks.planning import MOST
 from ustat_pg.paper import RESULTS
 
 
@@ -31,6 +32,7 @@ def seen(estimate: float, half: float) -> Evidence:
     return Evidence(estimate, Interval(estimate - half, estimate + half), half / 5, 1000, 1e-5)
 
 
+COIN = Forecast(0.5, 0.25, 0.0, 1.0)
 CLAIM = equal(1.0, {"near": 1.1, "far": 3.0})
 PRINTED = equal(10.327, digits=0.0005, relative_margin=0.05)
 ROUNDED = replace(equal(0.0, scale=0.0), floor=1e-14)
@@ -42,26 +44,71 @@ BETWEEN = attained(2.0, 1.96, {"tighter": 1.5, "looser": 4.0}, ratio=1.05)
 # Intervals and planning.
 
 
-def test_half_width_is_maurer_and_pontils():
-    n, variance, width, alpha = 500, 0.3, 2.0, 0.02
+def maurer_and_pontil(n: int, variance: float, width: float, alpha: float) -> float:
+    """The half-width of the interval that has no forecast (2009, Theorem 4, on both sides)."""
     often = log(4 / alpha)
-    expected = sqrt(2 * variance * often / n) + 7 * width * often / (3 * (n - 1))
-    assert half_width(n, variance, width, alpha) == pytest.approx(expected, rel=1e-15)
+    return sqrt(2 * variance * often / n) + 7 * width * often / (3 * (n - 1))
 
 
-def test_an_interval_covers_a_skewed_bounded_variable_at_every_n():
-    rng, alpha, misses = np.random.default_rng(0), 0.05, 0
-    for _ in range(2000):
-        n = int(rng.integers(2, 200))
-        sample = (rng.random(n) < 0.03).astype(float)
-        interval = empirical_bernstein(n, sample.mean(), sample.var(ddof=1), 1.0, alpha)
-        misses += not interval.contains(0.03)
-    assert misses <= 2000 * alpha
+@pytest.mark.parametrize("alpha", [0.2, 0.01, 1e-6])
+@pytest.mark.parametrize("p", [0.001, 0.03, 0.5, 0.99])
+@pytest.mark.parametrize("expected", [0.001, 0.2, 0.97])
+def test_an_interval_misses_a_coin_at_its_rate_at_most_whatever_was_expected(alpha, p, expected):
+    for n in (2, 30, 1000, 40_000):
+        heads = np.arange(n + 1)
+        share = heads / n
+        chances = binom.pmf(heads, n, p)
+        forecast = Forecast(expected, expected * (1 - expected), 0.0, 1.0)
+        possible = heads[chances > 1e-20]
+        missed = [
+            k
+            for k in possible.tolist()
+            if not forecast.interval(
+                n, share[k], share[k] * (1 - share[k]) * n / (n - 1), alpha
+            ).contains(p)
+        ]
+        assert chances[missed].sum() <= alpha
 
 
-def test_one_value_says_nothing_and_a_sure_one_everything():
-    assert half_width(1, 0.0, 1.0, 0.05) == inf
-    assert half_width(10, 0.0, 0.0, 0.05) == 0.0
+def test_each_side_of_an_interval_holds_at_half_the_rate_by_markovs_inequality():
+    rng, alpha, n = np.random.default_rng(0), 0.02, 400
+    forecast = Forecast(0.4, 0.5, -1.0, 3.0)
+    sample = rng.choice([-1.0, 0.0, 3.0], n, p=[0.2, 0.6, 0.2])
+    found = forecast.interval(n, sample.mean(), sample.var(ddof=1), alpha)
+    for end, sign, room in ((found.low, 1.0, 1.4), (found.high, -1.0, 2.6)):
+        # The product of exp(u(X-μ)/w - ψ(u)(X-c)²/w²), whose mean is 1 at most, is 2/α at the end.
+        ratio = sqrt(2 * log(2 / alpha) / (n * 0.5)) * room
+        u = ratio / (1 + ratio)
+        away = sign * u * (sample - end) / room
+        product = away.sum() - (-log(1 - u) - u) * ((sample - 0.4) ** 2).sum() / room**2
+        assert product == pytest.approx(log(2 / alpha), rel=1e-12)
+
+
+@pytest.mark.parametrize("share", [1e-4, 0.01, 0.5])
+@pytest.mark.parametrize("n", [1_000, 100_000])
+def test_what_was_expected_makes_an_interval_narrower(share, n):
+    variance = share * (1 - share)
+    forecast = Forecast(share, variance, 0.0, 1.0)
+    half = forecast.half_width(n, 1e-6)
+    found = forecast.interval(n, share, variance * n / (n - 1), 1e-6)
+    assert half == pytest.approx(found.half_width)
+    assert half < maurer_and_pontil(n, variance, 1.0, 1e-6)
+    # Where the range decides, by far.
+    if n * share < 10:
+        assert half < 0.35 * maurer_and_pontil(n, variance, 1.0, 1e-6)
+
+
+def test_without_a_range_an_interval_reaches_some_standard_errors():
+    found = NearlyNormal(3.0, 2.0, -inf, inf).interval(50, 3.0, 2.0 * 50 / 49, 0.05)
+    reach = sqrt(2 * log(40)) * sqrt(2.0 / 50)
+    assert (found.low, found.high) == pytest.approx((3.0 - reach, 3.0 + reach))
+    assert reach > norm.isf(0.025) * sqrt(2.0 / 50)
+
+
+def test_nothing_drawn_says_nothing_and_a_sure_value_everything():
+    assert Forecast(0.0, 0.0, 0.0, 1.0).interval(0, 0.0, 0.0, 0.05) == Interval(-inf, inf)
+    assert Forecast(2.0, 0.0, 2.0, 2.0).half_width(10, 0.05) == 0.0
+    assert Forecast(2.0, 1.0, 0.0, inf).half_width(10, 0.05) == inf
 
 
 def test_the_rates_add_up_to_the_familys():
@@ -72,25 +119,27 @@ def test_the_rates_add_up_to_the_familys():
 @pytest.mark.parametrize("variance", [0.0, 1e-4, 2.0])
 @pytest.mark.parametrize("width", [0.0, 1.0, 50.0])
 def test_a_plan_is_the_least_that_serves(margin, variance, width):
-    n = replications_needed(margin, variance, width, 1e-6)
-    assert half_width(n, 1.25 * variance, width, 1e-6) <= margin
-    if n > 2:
-        less = min(n - 1, int(n * (1 - 1e-4)) - 2)
-        assert half_width(max(less, 2), 1.25 * variance, width, 1e-6) > margin or less < 2
+    forecast = Forecast(0.25 * width, variance, 0.0, width)
+    n = replications_needed(margin, forecast, 1e-6)
+    assert forecast.half_width(n, 1e-6) <= margin
+    less = min(n - 1, int(n * 0.998) - 1)
+    assert n == 2 or less < 2 or forecast.half_width(less, 1e-6) > margin
+
+
+def test_no_number_of_replications_narrows_what_has_no_range():
+    assert replications_needed(0.1, Forecast(0.0, 1.0, 0.0, inf), 1e-6) == MOST
 
 
 @pytest.mark.parametrize(
     ("said", "call", "arguments"),
     [
-        *(("alpha", empirical_bernstein, (10, 0.0, 1.0, 1.0, a)) for a in (0.0, 1.0, -0.1)),
-        ("negative", empirical_bernstein, (10, 0.0, -1.0, 1.0, 0.1)),
+        *(("alpha", COIN.interval, (10, 0.5, 0.25, a)) for a in (0.0, 1.0, -0.1)),
+        ("negative", COIN.interval, (10, 0.5, -0.25, 0.1)),
+        ("negative", Forecast, (0.5, -0.25, 0.0, 1.0)),
+        ("outside", Forecast, (1.5, 0.25, 0.0, 1.0)),
         ("unknown", allotted_alpha, ("nothing", 1)),
-        ("margin", replications_needed, (0.0, 1.0, 1.0, 0.1)),
-        ("positive prediction", partial(positive, scale=1.0), (0.0, ["no gain"])),
-        ("finite", Statement, (nan, Interval(0, 1))),
-        ("finite", attained, (2.0, nan)),
-        ("must be positive", partial(attained, ratio=1.05), (-1.0, 1.0)),
-        ("must be positive", partial(attained, ratio=0.9), (2.0, 1.0)),
+        ("margin", replications_needed, (0.0, COIN, 0.1)),
+        ("above 1", partial(attained, ratio=0.9), (2.0, 1.0)),
     ],
 )
 def test_what_makes_no_statement_and_no_plan_is_refused(said, call, arguments):
@@ -107,7 +156,7 @@ def test_what_makes_no_statement_and_no_plan_is_refused(said, call, arguments):
         (CLAIM, seen(1.01, 0.2), None, "INCONCLUSIVE"),
         # Half the gap to the nearest rival is the widest that confirms; only of those required.
         (CLAIM, seen(1.0, 0.0499), None, "CONFIRMED"),
-        (CLAIM, seen(1.0, 0.0501), None, "INCONCLUSIVE"),
+        (CLAIM, seen(1.0, 0.0601), None, "INCONCLUSIVE"),
         (CLAIM, seen(1.0, 0.09), ["far"], "CONFIRMED"),
         # A prediction outside, however wide.
         (CLAIM, seen(1.5, 0.4), None, "REFUTED"),
@@ -131,6 +180,40 @@ def test_what_makes_no_statement_and_no_plan_is_refused(said, call, arguments):
 )
 def test_an_interval_decides(claim, evidence, required, verdict):
     assert decide(claim, evidence, required).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        # An order, predicted the other way round, or not at all.
+        positive(-0.5, ["no gain"], scale=1.0),
+        positive(0.0, ["no gain"], scale=1.0),
+        positive(0.9e-9, ["no gain"], scale=1.0),
+        positive(nan, ["no gain"], scale=1.0),
+        # A bound below what it bounds, or of the wrong sign, or attained by nothing near it.
+        at_most(1.0, 1.1, {"half": 0.5}),
+        at_most(inf, 1.0),
+        attained(2.0, 1.8, ratio=1.05),
+        attained(2.0, 2.1, ratio=1.05),
+        attained(-2.0, 1.96, {"tighter": -1.5}, ratio=1.05),
+        attained(2.0, nan),
+        attained(inf, 1.0),
+        # No number.
+        equal(nan, {"half": 0.5}),
+        equal(inf, scale=1.0),
+        equal(0.5, scale=nan),
+    ],
+)
+@pytest.mark.parametrize("value", [-0.5, 0.0, 0.5, 1.0, 1.05, 1.96])
+def test_a_prediction_at_odds_with_its_own_statement_is_refuted_whatever_is_found(claim, value):
+    assert not claim.coherent
+    assert decide(claim, Evidence.enumerated(value, claim), ()).verdict == "REFUTED"
+    assert decide(claim, seen(value, 0.01)).verdict == "REFUTED"
+
+
+def test_what_rounding_makes_of_nothing_is_not_positive():
+    for value, verdict in ((0.0, "REFUTED"), (0.5e-9, "REFUTED"), (1.1e-9, "CONFIRMED")):
+        assert decide(ORDER, Evidence.enumerated(value, ORDER), ()).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -192,10 +275,31 @@ def test_the_interval_asked_for_is_half_the_region_or_half_the_way_to_a_rival():
     wide = attained(2.0, 1.96, {"far": 4.0}, ratio=1.05)
     half = 2.0 * (1 - 1 / 1.05) / 2
     assert wide.margin_for(["far"]) == pytest.approx(half)
-    assert decide(wide, seen(1.95, 0.999 * half)).verdict == "CONFIRMED"
-    assert decide(wide, seen(1.95, 1.001 * half)).verdict == "INCONCLUSIVE"
-    near = attained(2.0, 1.96, {"near": 1.9}, ratio=1.05)
-    assert near.margin_for(["near"]) == pytest.approx(0.03)
-    assert near.gap("near") == pytest.approx(0.06)
-    # Bounds within the ratio of each other say the same of many values.
-    assert not attained(2.0, 1.96, {"near": 1.92}, ratio=1.05).distinguishable("near")
+    assert decide(wide, seen(1.95, 1.199 * half)).verdict == "CONFIRMED"
+    assert decide(wide, seen(1.95, 1.201 * half)).verdict == "INCONCLUSIVE"
+    near = equal(2.0, {"near": 1.6}, digits=0.1)
+    assert near.margin_for(["near"]) == pytest.approx(0.15)
+    assert near.gap("near") == pytest.approx(0.3)
+
+
+def test_only_what_has_two_sides_is_asked_less_sharply():
+    assert CLAIM.coarser(1.5).margin == pytest.approx(1.5 * CLAIM.margin)
+    assert CLAIM.coarser(9.0).margin_for(["near"]) == CLAIM.margin_for(["near"])
+    assert ORDER.coarser(1.5) is ORDER
+
+
+@pytest.mark.parametrize(
+    ("near", "told"),
+    [
+        # What lies three times as far as the prediction may be off, on either side.
+        (equal(2.0, {"near": 1.69}, digits=0.1), True),
+        (equal(2.0, {"near": 1.71}, digits=0.1), False),
+        (equal(2.0, {"near": 2.31}, digits=0.1), True),
+        (equal(2.0, {"near": 2.29}, digits=0.1), False),
+        # Bounds within the ratio of each other say the same of many values.
+        (attained(2.0, 1.96, {"near": 1.86}, ratio=1.05), True),
+        (attained(2.0, 1.96, {"near": 1.87}, ratio=1.05), False),
+    ],
+)
+def test_a_rival_within_three_times_the_predictions_own_error_is_not_told_apart(near, told):
+    assert near.distinguishable("near") == told

@@ -32,11 +32,12 @@ HEALED = {
 
 NO_HALVING = ("for _ in range(5):", "for _ in range(1):")
 
-OTHER_PATHS = {
-    "a rough saddle point": ("0.02", "0.5"),
-    "an angle of 38 degrees": ("deg2rad(42.0)", "deg2rad(38.0)"),
-    "more nodes": ("_L = np.log(1e17)", "_L = np.log(1e19)"),
-}
+OTHER_PATH = (
+    ("0.02", "0.5"),
+    ("deg2rad(42.0)", "deg2rad(38.0)"),
+    ("_L = np.log(1e17)", "_L = np.log(1e19)"),
+)
+"""A rough saddle point, an angle of 38 degrees, more nodes."""
 
 
 def changed(*changes: tuple[str, str]) -> ModuleType:
@@ -89,9 +90,8 @@ def test_halving_heals_and_is_needed_for_it(name, monkeypatch, record_property):
     assert worst() <= 1e-12
 
 
-@pytest.mark.parametrize("name", OTHER_PATHS)
-def test_the_value_does_not_depend_on_the_path(name, monkeypatch):
-    module = changed(OTHER_PATHS[name])
+def test_the_value_does_not_depend_on_the_path(monkeypatch):
+    module = changed(*OTHER_PATH)
     monkeypatch.setattr(weighted_chi2, "_bodies", lambda: module)
     assert worst() <= 1e-12
 
@@ -100,7 +100,7 @@ def test_a_step_three_times_shorter_changes_nothing():
     # Where one weight or a few stand far above very many, the sums settle most slowly.
     fine = changed(("sigma * sigma)\n", "sigma * sigma) * 0.3\n"))
     generator = np.random.default_rng(17)
-    for index in range(300):
+    for index in range(100):
         many = generator.integers(2, 600)
         few = np.ones(generator.integers(1, 4))
         weights = np.append(few, generator.uniform(0.5, 1, many) * 10 ** -generator.uniform(0, 6))

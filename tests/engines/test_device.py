@@ -14,7 +14,7 @@ from tests.support.problems import (
     RUN_ESTIMATORS,
     smooth,
 )
-from tests.support.run_laws import LAYOUTS, path
+from tests.support.run_laws import LAYOUTS, TOLERANCE, path
 from ustat_pg import rng
 from ustat_pg.engines import (
     Ball,
@@ -64,15 +64,15 @@ def followed(asked, count, seed=4):
 @pytest.mark.parametrize("bent", [False, True], ids=["linear", "bent"])
 @pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_body_of_a_path_has_the_cpu_engines_bits(bent, estimator, layout):
+def test_the_body_of_a_path_is_the_cpu_engines_to_rounding(bent, estimator, layout):
     d = LAYOUTS[layout][2]
     for theta_set in (None, Ball(np.zeros(d), 2.0), Box(np.full(d, -0.4), np.full(d, 0.6))):
         asked = path(layout, estimator, 60, bent=bent, projection=theta_set)
         lanes = asked.run("cpu", seed=4, first=FAR, replications=20)
-        assert np.array_equal(followed(asked, 20), lanes, equal_nan=True)
+        assert np.abs(followed(asked, 20) - lanes).max() < TOLERANCE
 
 
-def test_the_exponential_has_the_same_bits():
+def test_the_exponential_is_that_of_the_lanes_to_three_units_in_the_last_place():
     from ustat_pg.engines.runs.lanes import exponential
 
     @njit
@@ -84,7 +84,8 @@ def test_the_exponential_has_the_same_bits():
     x = np.concatenate([drawn, drawn / 100, [0.0, -708.0, -708.1, -np.inf, np.nan]])
     ours, theirs = np.empty_like(x), np.empty_like(x)
     both(x, ours, theirs)
-    assert np.array_equal(ours, theirs)
+    assert (np.abs(ours - theirs) <= 3 * np.spacing(theirs)).all()
+    assert np.array_equal(ours == 0, theirs == 0)
 
 
 def test_a_word_on_an_edge_belongs_to_what_lies_above(monkeypatch):

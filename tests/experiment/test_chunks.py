@@ -8,7 +8,7 @@ import re
 from concurrent.futures import Executor, Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from ustat_pg.experiment import store as store_module
 from ustat_pg.experiment.blocks import Block, halved, record_of, run_task
 from ustat_pg.experiment.measurements import Measurements
 from ustat_pg.experiment.options import BUDGETS
-from ustat_pg.experiment.store import computed_by
+from ustat_pg.experiment.store import program
 from ustat_pg.experiment.work import Work, environment
 from ustat_pg.memory import ChunkWarning
 from ustat_pg.policies import PrefixSoftmax
@@ -408,23 +408,42 @@ def test_the_budget_counts_outputs():
     assert long.budget(options.budget) == long.block
 
 
-def test_the_store_knows_the_version_of_torch(monkeypatch):
-    own = store_module.code_version.__wrapped__() if find_spec("torch") else ""
-    if own:
-        assert computed_by().endswith(f", torch {version('torch')}")
+def test_the_version_of_torch_is_in_the_keys_of_what_torch_computes_alone(monkeypatch, tmp_path):
+    store = Store(tmp_path)
+    cell = GradientCell(random_problem(0), 2)
+    bandit = {
+        engine: Block(cell, (SquaredError(GRPO),), engine, replications=2)
+        for engine in ("exact", "cpu", "reference", "cuda", "autograd")
+    }
+    runs = Block(training(), (), "autograd", replications=2)
+
+    def keys(found):
+        monkeypatch.setattr(store_module, "version", found)
+        store_module.code_version.cache_clear()
+        try:
+            ours = {engine: store.key(block.description) for engine, block in bandit.items()}
+            return ours, store.key(runs.description), program()
+        finally:
+            store_module.code_version.cache_clear()
 
     def missing(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(store_module, "version", missing)
-    assert "torch" not in computed_by()
-    assert store_module.code_version.__wrapped__() != own
+    with_one, other, without = keys(lambda _: "2.1"), keys(lambda _: "2.2"), keys(missing)
+    for engine in bandit:
+        said = {each[0][engine] for each in (with_one, other, without)}
+        assert len(said) == (3 if engine == "autograd" else 1), engine
+    assert len({each[1] for each in (with_one, other, without)}) == 3
+    # Workers are told apart by it: a block of torch may come to any of them.
+    assert "torch 2.1" in with_one[2]
+    assert "torch" not in without[2]
 
 
 NOT_IN_RESULTS = {
     "memory.py",  # whether an error says that memory ran out
     "_version.py",
-    "predictions/group_size.py",  # not called by probes
+    "predictions/budget.py",  # not called by probes
+    "predictions/group_size.py",
     "predictions/lengths.py",
     "predictions/limit_law.py",
     "predictions/normalised.py",

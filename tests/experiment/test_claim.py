@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.refusals import refuses
 from ustat_pg.checks import Verdict, decide, equal
-from ustat_pg.checks.intervals import half_width
 from ustat_pg.engines import Distance, Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Ratio, mean_of
 from ustat_pg.predictions import gradient_mse, oracle_ratio
@@ -50,7 +49,7 @@ def found_at(means, *sizes):
 
 def test_a_mean_is_the_blocks_mean_with_its_standard_error():
     sums = simulated(3)
-    evidence, block = grpo_at(3).evidence(sums, 1e-3), sums[CELLS[3].name][1]
+    evidence, block = grpo_at(3).evidence(sums, 1e-3, sums), sums[CELLS[3].name][1]
     assert evidence.estimate == block.mean[0]
     assert evidence.standard_error == pytest.approx(np.sqrt(block.covariance[0, 0] / block.n))
     assert evidence.interval.contains(TRUE[3])
@@ -59,19 +58,19 @@ def test_a_mean_is_the_blocks_mean_with_its_standard_error():
 def test_a_difference_uses_the_paired_draws():
     sums = simulated(3)
     block = sums[CELLS[3].name][1]
-    evidence = Linear(CELLS[3], ((PANEL[0], 1.0), (PANEL[1], -1.0))).evidence(sums, 1e-3)
+    evidence = Linear(CELLS[3], ((PANEL[0], 1.0), (PANEL[1], -1.0))).evidence(sums, 1e-3, sums)
     paired = block.covariance[0, 0] + block.covariance[1, 1] - 2 * block.covariance[0, 1]
     assert evidence.standard_error == pytest.approx(np.sqrt(paired / block.n))
 
 
 def test_a_ratios_interval_ends_where_its_excess_is_rejected():
     sums, ratio = simulated(4), ratio_at(4)
-    evidence, block = ratio.evidence(sums, 1e-4), sums[CELLS[4].name][1]
+    evidence = ratio.evidence(sums, 1e-4, sums)
     for end in (evidence.interval.low, evidence.interval.high):
-        weights = np.array([1.0, -end, 0.0])
-        width = ratio.numerator.width + end * ratio.denominator.width
-        limit = half_width(block.n, float(weights @ block.covariance @ weights), width, 1e-4)
-        assert abs(weights @ block.mean) == pytest.approx(limit, rel=1e-6)
+        excess = Linear(CELLS[4], ((PANEL[0], 1.0), (PANEL[1], -end)))
+        found = excess.evidence(sums, 1e-4, sums)
+        nearest = min(abs(found.interval.low), abs(found.interval.high))
+        assert nearest == pytest.approx(0.0, abs=1e-6 * found.interval.half_width)
     assert evidence.interval.contains(oracle_ratio(PROBLEM.moments(), 4))
 
 
@@ -84,7 +83,8 @@ def test_a_ratios_interval_ends_where_its_excess_is_rejected():
     ids=["a ratio over nothing", "a slope through a negative value"],
 )
 def test_what_has_no_number_confirms_nothing(functional, prediction, means):
-    evidence = functional.evidence(found_at(means, 2, 4, 8), 0.1)
+    sums = found_at(means, 2, 4, 8)
+    evidence = functional.evidence(sums, 0.1, sums)
     assert decide(equal(prediction), evidence).verdict == Verdict.INCONCLUSIVE
 
 
@@ -101,7 +101,8 @@ def test_the_slope_of_a_power_law_is_its_exponent():
 
 def test_a_slopes_interval_holds_the_truth_and_narrows():
     slope = LogSlope((log(2), log(8)), (grpo_at(2), grpo_at(8)), (TRUE[2], TRUE[8]))
-    found = [slope.evidence(simulated(2, 8, n=n), 1e-4).interval for n in (20_000, 400_000)]
+    pilots = simulated(2, 8, n=8192, seed=1)
+    found = [slope.evidence(simulated(2, 8, n=n), 1e-4, pilots).interval for n in (20_000, 400_000)]
     assert all(interval.contains(log(TRUE[8] / TRUE[2]) / log(4)) for interval in found)
     assert found[1].half_width < found[0].half_width / 3
 
@@ -116,8 +117,9 @@ def test_a_slopes_interval_holds_the_truth_and_narrows():
     ids=["mean", "ratio", "slope"],
 )
 def test_planned_replications_reach_the_margin(functional, prediction, margin):
-    n = functional.needed(simulated(2, 4, n=8192, seed=1), margin, 1e-5, prediction)
-    half = functional.evidence(simulated(2, 4, n=n, seed=2), 1e-5).interval.half_width
+    pilots = simulated(2, 4, n=8192, seed=1)
+    n = functional.needed(pilots, margin, 1e-5, prediction)
+    half = functional.evidence(simulated(2, 4, n=n, seed=2), 1e-5, pilots).interval.half_width
     assert margin / 2 < half <= margin
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from math import nan
 from multiprocessing import get_context
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from simulations.problems import mse_of
 from tests.support.claims import claim_of_runs, claims_of, small_claim
-from ustat_pg.checks import RivalVerdict, Verdict, equal
+from ustat_pg.checks import RivalVerdict, Verdict, equal, positive
 from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import (
     Check,
@@ -153,10 +154,30 @@ def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path
     assert f"would need {needed:,} replications" in "\n".join(remarks(run.claims, run.set_aside))
 
 
-def test_a_rival_that_coincides_is_not_distinguishable(tmp_path):
-    run = run_claims([small_claim(rival=1.0)], Options("smoke"), Store(tmp_path))
+@pytest.mark.parametrize(("origin", "verdict"), [("made-up", 3), ("generated", 3), ("user", 0)])
+def test_a_rival_that_coincides_hinders_but_not_on_a_problem_of_ones_own(origin, verdict, tmp_path):
+    asked = small_claim(rival=1.0)
+    checks = tuple(replace(check, origin=origin) for check in asked.checks)
+    run = run_claims([replace(asked, checks=checks)], Options("smoke"), Store(tmp_path))
     assert run.claims[0].rivals[0].verdict == RivalVerdict.NOT_DISTINGUISHABLE
-    assert run.claims[0].verdict == Verdict.CONFIRMED
+    assert exit_code(run.claims) == verdict
+    said = "\n".join(remarks(run.claims))
+    assert "no wrong formula can be told from the prediction here" in said
+    assert ("“other” coincides with the prediction on every problem" in said) == (verdict == 3)
+
+
+@pytest.mark.parametrize("prediction", [nan, -1.0])
+def test_a_formula_without_a_number_or_of_the_wrong_sign_is_refuted(prediction, tmp_path):
+    asked = small_claim()
+    statements = equal(prediction), positive(prediction, ["other"], scale=1.0)
+    checks = tuple(
+        replace(check, statement=statement)
+        for check, statement in zip(asked.checks, statements, strict=True)
+    )
+    run = run_claims([replace(asked, checks=checks)], Options("smoke"), Store(tmp_path))
+    assert all(f.verdict == "REFUTED" for c in run.claims[0].checks for f in c.found.values())
+    assert exit_code(run.claims) == 1
+    assert "REFUTED by its own formula" in "\n".join(remarks(run.claims))
 
 
 def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):
@@ -231,6 +252,12 @@ def test_more_replications_begin_with_the_same_blocks(tmp_path):
 def test_the_plan_is_what_the_run_does(tmp_path):
     (plan,) = plan_claims([small_claim()], Options("smoke"), Store(tmp_path / "a"))
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "b"))
+    took = run.durations["mse"]
+    assert plan.seconds > 0
+    assert min(took["exact"], took["pilots"], took["simulation"]) > 0
+    # What is stored took no time.
+    again = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "b"))
+    assert set(again.durations["mse"].values()) == {0.0}
     drawn = {c.name: c.found["simulation"] for c in run.claims[0].checks}
     for name, needed in plan.needed.items():
         assert drawn[name].replications_needed == needed

@@ -69,10 +69,11 @@ def test_damaged_twice_keeps_both(store):
 def test_a_full_disk_is_one_clear_error_and_finished_blocks_stay(store, monkeypatch):
     store.put(WHAT, FOUND)
 
-    def full(_descriptor):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    # Said when the file is closed, or when the disk is waited for.
+    monkeypatch.setattr(module.Path, "replace", full)
     with pytest.raises(StoreError, match=r"No space left.*finished blocks are kept"):
         store.put({**WHAT, "first": 1}, FOUND)
     assert store.get(WHAT) == FOUND

@@ -146,7 +146,7 @@ def test_final_accuracies_stand_beside_the_papers_with_the_best_ringed(final):
     titles = [axis.get_title(loc="left") for axis in axes]
     assert [word in title for word, title in zip(("grpo", "norm", "paper"), titles, strict=True)]
     paper = final[final["panel"] == "paper"]
-    assert len(paper) == 18
+    assert len(paper) == 6
     for budget, own in paper.groupby("budget"):
         assert has(axes[-1], own["group_size"], own["estimate"], linestyle="None"), budget
         best = own.loc[own["estimate"].idxmax()]
@@ -196,8 +196,9 @@ def test_the_tables_of_a_sweep_are_what_is_read(sweep_folder):
     """The columns are those that the sweep's own functions give."""
     sweep = pytest.importorskip("ustat_pg.llm.sweep")
     rows = [
-        {"trainer": "rloo", "K": 32, "G": size, "seed": seed, "step": step, "final": step == 40,
-         "status": "finished", "settings": "all", "least": 0.0, "most": 1.0,
+        {"trainer": "rloo", "K": 1024, "G": size, "seed": seed, "step": step, "final": step == 40,
+         "status": "finished", "settings": "all", "least": 0.0, "model": "Qwen2.5-Math-7B",
+         "task": "math", "evaluation": "math", "most": 1.0,
          "accuracy": 0.4 + step / 400 + seed / 50 + size / 100}
         for size in (4, 8) for seed in (0, 1) for step in (0, 20, 40)
     ]  # fmt: skip
@@ -207,6 +208,6 @@ def test_the_tables_of_a_sweep_are_what_is_read(sweep_folder):
         assert list(made.columns) == list(stored.columns)
         made.to_csv(sweep_folder / "sweep" / f"{name}.csv", index=False)
     found = data.sweep(sweep_folder)
-    assert found.groupby("panel").size().to_dict() == {"final": 2, "paper": 18, "trained": 4}
+    assert found.groupby("panel").size().to_dict() == {"final": 2, "paper": 2, "trained": 4}
     own = found[found["panel"] == "final"].sort_values("group_size")
     assert own["estimate"].to_list() == pytest.approx([0.55, 0.59])

@@ -54,9 +54,9 @@ def scored_prompts(monkeypatch):
 
     calls, original = [], Scores.of
 
-    def counted(self, prompt_ids, completion_ids, weights=None):
+    def counted(self, prompt_ids, *arguments, **options):
         calls.append(tuple(prompt_ids))
-        return original(self, prompt_ids, completion_ids, weights)
+        return original(self, prompt_ids, *arguments, **options)
 
     monkeypatch.setattr(Scores, "of", counted)
     return calls

@@ -326,7 +326,9 @@ def test_the_same_places_and_words_make_the_same_name(member, cell, tmp_path):
 
 def test_the_code_of_every_module_that_draws_or_scores_is_in_the_name():
     listed = set(cells._MAKERS)
-    for name in ("cells", "generation", "brute_force", "scores", "scored", "estimates", "tasks"):
+    names = ("cells", "generation", "brute_force", "scored", "scoring", "estimates", "tasks")
+    scores = ("scores/layers", "scores/passes", "scores/sums", "scores/tokens")
+    for name in (*names, *scores, "moments", "constants"):
         assert f"{name}.py" in listed
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import math
 import re
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +18,12 @@ pytest.importorskip("transformers")
 
 from tests.support import commands
 from tests.support.commands import strict
+from tests.support.refusals import refuses
 from ustat_pg.cli import main
-from ustat_pg.llm import estimates
+from ustat_pg.llm import arguments, estimates
+from ustat_pg.llm.models import machine_device
 from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.llm.tasks import drawn
 from ustat_pg.predictions import group_size_advice
 from ustat_pg.problems import example_problem
 
@@ -153,19 +159,152 @@ def test_the_answer_has_the_form_that_bandits_get(capsys, kept, tmp_path):
     known = estimates.constants(pool)
 
     def share(size):
-        return float(estimates.zero_signal(pool, [size])["share"].iloc[0])
+        found = estimates.zero_signal(pool, [size])["share"].iloc[0]
+        return None if np.isnan(found) else found
 
     advice = group_size_advice(known.predictions(), 24, zero_signal=share)
     assert found["g_best"] == advice.g_best
     assert [row["mse"] for row in found["table"]] == [row.mse for row in advice.table]
+    # Of 8 rollouts nothing is known of groups of 12 and 24.
+    shares = [row["zero_signal_share"] for row in found["table"]]
+    assert shares == [row.zero_signal_share for row in advice.table]
+    assert shares[-2:] == [None, None]
+    assert shares[:-2] == sorted(shares[:-2], reverse=True)
     assert 24 % found["g_best"] == 0
-    assert found["critic_cost"]["group_size"] == found["g_best"]
+    assert found["critic_cost"]["group_size"] == found["g_robust"]
+    for name in ("c1", "c2", "c3"):
+        assert found[name] == pytest.approx(getattr(known, name))
+    mean = estimates.summary(pool).set_index("name").loc["gradient_sq", "value"]
+    assert found["gradient_sq"] == pytest.approx(mean - known.c1)
+    assert found["on_policy_z"] == pytest.approx(pool.on_policy_z)
+    assert found["pool"]["dtype"] == "float32"
+
+
+def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
+    """Whatever c1 and c3 are within their intervals; the critical budget from the estimates."""
+    rng = np.random.default_rng(3)
+    rewards = rng.integers(0, 2, (30, 8)).astype(float)
+    scores = rng.normal(size=(30, 8, 3)) * 0.5 + 2 * (2 * rewards[..., None] - 1)
+    file = ScoredPool.from_scores(rewards, scores).save(tmp_path / "scored.npz")
+    known = estimates.constants(ScoredPool.load(file))
+    words = ("advise", "--scored", file, "--budget")
+    found = strict(out_of(capsys, *words, "96", "--json"))
+    sizes = np.array([row["group_size"] for row in found["table"]])
+    worst = np.zeros(len(sizes))
+    for c1 in np.linspace(*known.interval("c1"), 9).clip(0):
+        for c3 in np.linspace(*known.interval("c3"), 9).clip(0):
+            noise = c1 * sizes + max(known.c2, 0) + c3 / (sizes - 1)
+            worst = np.maximum(worst, noise / noise.min())
+    assert found["g_robust"] == sizes[worst.argmin()]
+    assert found["worst_ratio"] == pytest.approx(worst.min())
+    least = found["c1"] + found["c2"] + 2 * math.sqrt(found["c1"] * found["c3"])
+    assert found["k_crit"] == pytest.approx(least / found["gradient_sq"])
+    text = out_of(capsys, *words, "96")
+    assert f"Use G = {found['g_robust']}: whatever c1 and c3 are" in text
+    assert f"num_generations = {found['g_robust']}," in text
+    assert "Critical budget" in text
+    # 97 is prime: its only group is one of all outputs.
+    budget, size = strict(out_of(capsys, *words, "97", "--json"))["better_budget"]
+    assert budget != 97
+    assert budget % size == 0
+    assert f"take a budget of {budget} with G = {size}, or" in out_of(capsys, *words, "97")
+
+
+def test_prompts_are_drawn_by_the_seed(capsys, model, tmp_path):
+    def prompts(*words):
+        folder = tmp_path / "-".join(words)
+        out_of(capsys, "llm", "mse", *model, "--limit", *words, "--out", folder)
+        return set(ScoredPool.load(folder / "scored.npz").prompts)
+
+    everything = [str(number) for number in range(4)]
+    assert prompts("2") == set(drawn(everything, 2, 0))
+    assert prompts("2", "--seed", "1") == set(drawn(everything, 2, 1))
+
+
+def test_a_log_has_lines_of_progress(capsys, model, monkeypatch):
+    monkeypatch.setattr("ustat_pg.llm.commands._EVERY", 0.0)
+    assert main(["llm", "mse", *model, "--limit", "2"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert any(re.fullmatch(r"sampled: 1 of 2 prompts, \d+ s", line) for line in lines)
+    assert any(line.startswith("scored: 2 of 2 prompts") for line in lines)
+
+
+def test_the_device_is_the_machines(monkeypatch):
+    accelerator = "torch.accelerator.current_accelerator"
+    for found, device in ((None, "cpu"), ("cuda", "cuda"), ("mps", "cpu")):
+        named = None if found is None else SimpleNamespace(type=found)
+        monkeypatch.setattr(accelerator, lambda check_available, named=named: named)
+        assert machine_device() == device
+
+
+def test_the_precision_is_told(capsys, model, kept, tmp_path):
+    words = ("llm", "mse", *model, "--limit", "2")
+    assert "weights float32\n" in out_of(capsys, *words)
+    assert "autocast bfloat16; norms may be off" in out_of(capsys, *words, "--autocast")
+    assert "weights bfloat16; norms may be off" in out_of(capsys, *words, "--dtype", "bfloat16")
+    assert "not on record" in out_of(capsys, "llm", "mse", "--scored", pool_of(tmp_path, TWO))
+
+
+@pytest.mark.parametrize(
+    ("z", "said"), [(0.5, ""), (-5.0, "warning: .* less surprising"), (9.0, "more surprising")]
+)
+def test_rollouts_of_another_policy_are_doubted_and_refused(capsys, tmp_path, z, said):
+    pool = ScoredPool.load(pool_of(tmp_path, TWO))
+    each = np.full(pool.rewards.shape, z / math.sqrt(pool.rewards.size))
+    given = replace(pool, surprise=each, surprise_variance=np.ones_like(each))
+    words = ("llm", "mse", "--scored", given.save(tmp_path / "given.npz"))
+    if abs(z) > 8:
+        text = refused(capsys, *words)
+        assert "z = +9.0, where 8 is the most" in text
+        assert "--off-policy" in text
+        words += ("--off-policy",)
+    assert main([str(word) for word in words]) == 0
+    caught = capsys.readouterr()
+    assert re.search(said, caught.err)
+    assert bool(caught.err) == (abs(z) > 4)
+    assert f"on-policy test: z = {z:+.1f}" in caught.out
+    assert main([str(word) for word in (*words, "--json")]) == 0
+    assert json.loads(capsys.readouterr().out)["on_policy_z"] == pytest.approx(z)
+
+
+TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
+GIVEN = {
+    "limit": "2", "samples": "8", "max-new-tokens": "4", "seed": "1", "device": "cpu",
+    "dtype": "float64", "lora": "2", "pad-token": "x", "parameters": "*", "method": "loop",
+    "autocast": None, "memory": "1GB", "batch": "2", "backend": "vllm", "verifier": "a:b",
+    "group-by": "step", "reward": "score", "off-policy": None,
+    "prompts": "arithmetic", "model": "m", "out": "o", "rollouts": "r.jsonl", "scored": "s.npz",
+    "prompt-cost": "1", "output-cost": "1", "population": "9", "replications": "4",
+    "check-prompts": "2",
+}  # fmt: skip
+"""A value of every option."""
+
+
+def test_every_option_that_is_not_read_is_refused_by_its_name():
+    """Of each source every option of the table, alone and together."""
+    parser = argparse.ArgumentParser()
+    arguments.add_arguments(parser, *GIVEN)
+    assert set(GIVEN) == {name for name, _, _ in arguments.OPTIONS}
+    for asked_of in ("model", "rollouts", "rewards", "scored", "problem"):
+        for name, read_by, _ in arguments.OPTIONS:
+            words = [f"--{name}", *([] if GIVEN[name] is None else [GIVEN[name]])]
+            options = parser.parse_args(words)
+            if asked_of in read_by:
+                arguments.refuse_ignored(options, asked_of)
+                continue
+            refuses(f"leave out --{name}, which", arguments.refuse_ignored, options, asked_of)
+            arguments.refuse_ignored(options, asked_of, name)
+    both = parser.parse_args(["--limit", "2", "--seed", "1"])
+    arguments.refuse_ignored(both, "rollouts")
+    refuses("leave out --limit, --seed", arguments.refuse_ignored, both, "scored")
 
 
 def test_the_advice_in_words(capsys, kept):
     text = out_of(capsys, "group-size", "--scored", kept / "scored.npz", "--budget", "24")
     for words in ("Use G = ", "num_generations = ", "ot knowing the value costs", "95%"):
         assert words in text
+    assert "more than the pool's 8 rollouts" in text
+    assert re.search(r"^ *24 .* - ", text, re.MULTILINE)
     assert "inf%" not in text
     assert "nan" not in text
 
@@ -175,7 +314,7 @@ def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, m
     sampled = strict(out_of(capsys, "group-size", *model, *words))
     scored = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words))
     rows.clear()
-    own = (*model, "--rollouts", kept / "rollouts.jsonl")
+    own = (*model[:6], "--rollouts", kept / "rollouts.jsonl")
     rolled = strict(out_of(capsys, "group-size", *own, *words))
     assert sampled["table"] == scored["table"] == rolled["table"]
     assert rows == []
@@ -210,6 +349,7 @@ def spelled(model, kept, place, tiny_folder, tmp_path):
         "WORDS": (f"{place / 'verifier.py'}:words",),
         "OUT": (tmp_path / "runs",),
         "ALL": model,
+        "MODEL_ALONE": model[:6],
     }
     return lambda words: [each for word in words for each in names.get(word, (word,))]
 
@@ -238,7 +378,11 @@ def spelled(model, kept, place, tiny_folder, tmp_path):
         (("ALL", "--pad-token", "<none>"), "pad_token is '<none>'"),
         (("ALL", "--parameters", "*nothing*"), "no parameter"),
         (("ALL", "--backend", "vllm"), "vllm"),
-        (("ALL", "--rollouts", "no.jsonl"), "no.jsonl"),
+        (("MODEL_ALONE", "--rollouts", "no.jsonl"), "no.jsonl"),
+        (
+            ("--model", "MODEL", "--rollouts", "no.jsonl", "--verifier", "a:b"),
+            "leave out --verifier",
+        ),
         (("ALL", "--verifier", "WORDS"), "good"),
     ],
 )
@@ -261,12 +405,21 @@ SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-si
         ((*MSE, "--scored", "POOL", "--group-sizes", "1,9"), "group size is 1"),
         ((*MSE, "--scored", "POOL", "--check", "2"), "--check samples anew"),
         ((*ADVICE, "--budget", "16"), "whose group size"),
+        ((*MSE, "--scored", "POOL", "--limit", "2", "--lora", "2"), "leave out --limit, --lora"),
+        ((*ADVICE, "--scored", "POOL", "--budget", "8", "--samples", "8"), "leave out --samples"),
+        ((*ADVICE, "--rollouts", "a.jsonl", "--budget", "8", "--dtype", "float32"), "--dtype"),
+        ((*MSE, "ALL", "--rollouts", "a.jsonl"), "leave out --samples, --max-new-tokens"),
+        ((*MSE, "ALL", "--replications", "8"), "without --check: leave out --replications"),
         ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "name one of the two"),
         ((*ADVICE, "p.json", "--scored", "a.npz", "--budget", "16"), "name one of the two"),
         ((*ADVICE, "ALL", "--budget", "16.5"), "budget is"),
         ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
         # The runs of a sweep are tests/llm/test_sweep.py's.
         (SWEEP, "--out names the folder"),
+        (
+            (*SWEEP, "--out", "OUT", "--results", "--steps", "3", "--prompts", "x", "--trl", "a=1"),
+            "--results makes no run: leave out --prompts, --steps, --trl",
+        ),
         ((*SWEEP, "--out", "OUT"), "a sweep needs --model, --group-sizes, --budgets, --steps"),
         ((*SWEEP, "--out", "OUT", "--model", "MODEL", *SMALL, "2"), "which prompts: --prompts"),
         (
@@ -309,10 +462,21 @@ def test_usage_errors(words, capsys):
     assert "usage" in capsys.readouterr().err
 
 
+def test_a_sweeps_dry_run_passes_on_what_trl_is_told(capsys):
+    words = ("llm", "sweep", "--model", "embedded:short", "--held-out", "10", *SMALL, "2,4")
+    told = out_of(capsys, *words, "--dry-run", "--trl", "report_to=none", "--trl", "beta=0.05")
+    assert len(told.splitlines()) == 3
+    # A penalty is another direction.
+    assert told.count("another direction") == 2
+    assert main([*words, "--dry-run", "--trl", "no_such=1"]) == 3
+    assert "problem: TRL refuses" in capsys.readouterr().out
+
+
 def test_a_group_larger_than_the_pool_has_no_weighted_baseline(capsys, kept):
     text = out_of(capsys, "llm", "mse", "--scored", kept / "scored.npz", "--group-sizes", "4,64")
     (row,) = (line.split() for line in text.splitlines() if line.strip().startswith("64 "))
-    assert row.count("-") == 3
+    # Nor is its share of groups with equal rewards known.
+    assert row.count("-") == 4
     assert row.count("±") == 4
 
 

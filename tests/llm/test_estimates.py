@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.llm import estimates
+from ustat_pg.llm.moments import means, means_and_spread, quantile
 from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import (
@@ -45,12 +47,12 @@ def ordered_pools(problem, context, rollouts=4):
     return arms, probs[arms].prod(axis=1)
 
 
-def pool_of(problem, contexts, arms, folds=None):
+def pool_of(problem, contexts, arms):
     """The scored pool of given arms (P, N) of contexts (P,)."""
     contexts = np.asarray(contexts)
     scores = np.stack([problem.policy.scores(x)[a] for x, a in zip(contexts, arms, strict=True)])
     rewards = problem.mean_rewards[contexts[:, None], arms]
-    known = {"lengths": LENGTHS[arms % 3], "token_proxy": PROXIES[arms % 3], "folds": folds}
+    known = {"lengths": LENGTHS[arms % 3], "token_proxy": PROXIES[arms % 3]}
     return ScoredPool.from_scores(rewards, scores, **known)
 
 
@@ -223,14 +225,15 @@ def test_constants_are_unbiased_over_all_sets_of_prompts():
     problem = two_arms()
     total, wrong = np.zeros(5), np.zeros(2)
     for contexts, arms, probability in sets_of_prompts(problem, 3):
-        pool = pool_of(problem, contexts, arms, folds=[0, 0, 1])
+        pool = pool_of(problem, contexts, arms)
         found = estimates.constants(pool)
         moments = estimates.prompt_moments(pool)
         iid = estimates.curves(pool, [3], ["grpo"], design="iid", batch_size=2).mse[0]
         total += probability * np.array([found.c1, found.c2, found.c3, found.vanilla, iid])
         spread = moments.gradient_sq.mean()
-        # ‖g‖² with pairs of a prompt and itself, and with folds' own products counted as pairs.
-        kept = pool.fold_gram.sum() / np.array([pool.size**2, pool.size * (pool.size - 1)])
+        # ‖g‖² with pairs of a prompt and itself, and with these counted as others.
+        kept = (pool.sketches.sum(axis=0) ** 2).sum()
+        kept = kept / np.array([pool.size**2, pool.size * (pool.size - 1)])
         wrong += probability * (spread - kept)
     right = mse_constants(problem.moments())
     mse = gradient_mse(problem.moments(), "grpo", 3, 2).mse
@@ -261,7 +264,7 @@ def test_the_jackknifed_best_constant_is_what_deleting_rollouts_gives():
     assert estimates._at_best_constant(pool, "jackknife") == pytest.approx(slow, rel=1e-12)
 
 
-def sampled(problem, prompts, rollouts, folds, seed):
+def sampled(problem, prompts, rollouts, seed):
     """A pool of prompts and rollouts drawn at random."""
     rng = np.random.default_rng([seed, 99])
     contexts = rng.choice(problem.contexts, prompts, p=problem.context_probs)
@@ -270,8 +273,7 @@ def sampled(problem, prompts, rollouts, folds, seed):
         own = contexts == x
         law = problem.policy.probs[x]
         arms[own] = rng.choice(len(law), (own.sum(), rollouts), p=law / law.sum())
-    labels = np.arange(prompts) * folds // prompts
-    return pool_of(problem, contexts, arms, folds=labels)
+    return pool_of(problem, contexts, arms)
 
 
 def token_problem():
@@ -293,7 +295,7 @@ def test_intervals_cover():
     truths["share"] = float(problem.context_probs @ problem.zero_signal_share(3))
     hits, pools = dict.fromkeys(truths, 0), 250
     for seed in range(pools):
-        pool = sampled(problem, 150, 6, 15, seed=1000 + seed)
+        pool = sampled(problem, 150, 6, seed=1000 + seed)
         found = estimates.constants(pool)
         frames = {
             "curve": estimates.curves(pool, [4], ["grpo"]),
@@ -311,25 +313,9 @@ def test_intervals_cover():
     assert max(hits.values()) <= 0.992 * pools, hits
 
 
-def test_unequal_folds_give_the_error_of_single_prompts_for_a_mean():
-    """The variance of a mean is found, on average, whatever the folds."""
-    problem = token_problem()
-    variances = {1: [], 2: []}
-    for seed in range(150):
-        pool = sampled(problem, 60, 5, 60, seed=5000 + seed)
-        uneven = np.repeat(np.arange(12), [1, 9, 3, 7, 5, 5, 2, 8, 4, 6, 5, 5])
-        for place, folds in enumerate((pool.folds, uneven), start=1):
-            own = estimates._folded(folds, estimates.prompt_moments(pool).value[:, None])
-            variances[place].append(own.covariance[0, 0])
-    one, two = (np.array(variances[place]) for place in (1, 2))
-    error = (two - one).std(ddof=1) / math.sqrt(len(one))
-    assert abs((two - one).mean()) < 4 * error
-    assert error < 0.1 * one.mean()
-
-
 @pytest.mark.parametrize("baseline", ["vanilla", "oracle", "norm-weighted"])
 def test_where_each_design_scales(baseline):
-    pool = sampled(token_problem(), 40, 6, 8, seed=3)
+    pool = sampled(token_problem(), 40, 6, seed=3)
     asked = pool, [4], [baseline]
     prompt, fixed = estimates.curves(*asked), estimates.curves(*asked, design="fixed")
     one, ten = (estimates.curves(*asked, design="iid", batch_size=b) for b in (1, 10))
@@ -356,7 +342,7 @@ def even_arms():
 
 
 def test_the_paper_s_reading_fails_where_theory_says_so():
-    pool = sampled(large_norms_without_reward(), 400, 16, 40, seed=2)
+    pool = sampled(large_norms_without_reward(), 400, 16, seed=2)
     frame = estimates.ordering(pool, 16, ["vanilla", "grpo", "oracle", "norm-weighted"])
     read = frame.set_index(["first", "second"])
     assert read.loc[("vanilla", "oracle"), "larger"] == "oracle"
@@ -372,7 +358,7 @@ def test_the_paper_s_reading_fails_where_theory_says_so():
 
 
 def test_the_paper_s_reading_holds_where_theory_says_so():
-    pool = sampled(even_arms(), 400, 16, 40, seed=2)
+    pool = sampled(even_arms(), 400, 16, seed=2)
     frame = estimates.ordering(pool, 16)
     assert frame.reading.tolist() == ["holds"] * 3
     table = estimates.summary(pool).set_index("name")
@@ -384,7 +370,7 @@ def test_the_paper_s_reading_holds_where_theory_says_so():
 
 def test_ratio_of_grpo_to_oracle():
     problem = token_problem()
-    pool = sampled(problem, 2000, 8, 50, seed=6)
+    pool = sampled(problem, 2000, 8, seed=6)
     frame = estimates.oracle_ratio(pool, [2, 4, 64], permutations=4)
     moments, right = problem.moments(), mse_constants(problem.moments())
     for row in frame.itertuples():
@@ -398,9 +384,9 @@ def test_ratio_of_grpo_to_oracle():
     assert iid.low[0] <= exact <= iid.high[0]
 
 
-def constants_of(c1, c3, se1, se3, folds=50, c2=1.0):
+def constants_of(c1, c3, se1, se3, prompts=50, c2=1.0):
     covariance = np.diag([se1**2, 0.01, se3**2, 0.01])
-    return estimates.ConstantsEstimate(c1, c2, c3, 2.0, covariance, folds, 500)
+    return estimates.ConstantsEstimate(c1, c2, c3, 2.0, covariance, prompts)
 
 
 def test_group_size_star_and_its_interval():
@@ -415,7 +401,7 @@ def test_group_size_star_and_its_interval():
     for end in (low, high):
         ratio = (end - 1) ** 2
         error = math.sqrt(0.05**2 + ratio**2 * 0.001**2)
-        assert abs(1.0 - ratio * 0.01) / error == pytest.approx(estimates._quantile(50), rel=1e-9)
+        assert abs(1.0 - ratio * 0.01) / error == pytest.approx(quantile(50), rel=1e-9)
 
 
 def test_where_c1_may_be_nothing_the_group_size_has_no_upper_limit():
@@ -451,29 +437,21 @@ def test_the_flat_interval_ends_where_the_error_is_five_per_cent_above_the_least
     assert low == 1 or c3 > 0
 
 
-def test_one_fold_gives_estimates_without_errors():
-    pool = sampled(token_problem(), 5, 6, 1, seed=1)
-    found = estimates.constants(pool)
-    assert math.isnan(found.se("c1"))
-    assert found.interval("c1") == (-math.inf, math.inf)
-    assert found.unbounded
-    assert found.g_star_interval() == (1.0, math.inf)
-    curve = estimates.curves(pool, [4], ["grpo"])
-    assert np.isfinite(curve.mse[0])
+def test_one_prompt_has_no_spread_between_prompts_and_two_no_error_of_it():
+    pool = sampled(token_problem(), 1, 6, seed=1)
+    curve = estimates.curves(pool, [2, 64])
+    assert np.isfinite(curve.mse).all()
     assert (curve.low[0], curve.high[0]) == (-math.inf, math.inf)
     assert math.isnan(curve.se[0])
     assert estimates.ordering(pool, 4).larger.tolist() == ["open"] * 3
-    assert len(found.frame()) == 6
-
-
-def test_one_prompt_has_no_spread_between_prompts_and_two_no_error_of_it():
-    pool = sampled(token_problem(), 1, 6, 1, seed=1)
-    assert np.isfinite(estimates.curves(pool, [2, 64]).mse).all()
     refuses("there is 1 prompt", estimates.constants, pool)
     refuses("there is 1 prompt", estimates.curves, pool, [4], ["grpo"], design="iid")
-    found = estimates.constants(sampled(token_problem(), 2, 6, 2, seed=1))
+    found = estimates.constants(sampled(token_problem(), 2, 6, seed=1))
     assert math.isfinite(found.c1)
     assert math.isnan(found.se("c1"))
+    assert found.interval("c1") == (-math.inf, math.inf)
+    assert found.g_star_interval() == (1.0, math.inf)
+    assert len(found.frame()) == 6
     assert math.isfinite(found.se("c2"))
 
 
@@ -493,7 +471,7 @@ def test_equal_rewards_teach_nothing(level):
     weighted = estimates.curves(pool, [2, 8], ["norm-weighted"])
     assert np.abs(weighted.mse).max() <= 1e-12 * max(level, 1.0) ** 2
     assert (estimates.curves(pool, [2], ["vanilla"]).mse > 0).all() == (level > 0)
-    assert estimates.zero_signal(pool, [2, 50]).share.tolist() == [1.0, 1.0]
+    assert estimates.zero_signal(pool, [2, pool.rollouts]).share.tolist() == [1.0, 1.0]
     assert np.isnan(estimates.oracle_ratio(pool, [4]).predicted).all()
     assert estimates.ordering(pool, 4, ["grpo", "oracle"]).larger.tolist() == ["tie"]
     # Equal rewards say nothing of which baseline is better.
@@ -511,7 +489,7 @@ def test_which_baseline_wins_is_not_read_from_equal_rewards():
     bandit = one_context(np.log([0.97, 0.03]), [1.0, 0.0])
     moments = bandit.moments()
     for rollouts in (8, 64):
-        table = estimates.summary(sampled(bandit, 500, rollouts, 50, seed=3)).set_index("name")
+        table = estimates.summary(sampled(bandit, 500, rollouts, seed=3)).set_index("name")
         known = table.loc["mixed"]
         assert known["low"] < 1 - 0.97**rollouts - 0.03**rollouts < known["high"]
         assert table.loc["oracle_beats_vanilla", "value"] < 0.2
@@ -535,16 +513,14 @@ def test_scores_that_are_all_zero():
 def test_shares_of_groups_without_signal():
     rewards = [[1.0, 1.0, 0.0, 0.0, 0.0], [1.0] * 5]
     frame = estimates.zero_signal(rewards, [1, 2, 3, 5, 6])
-    of_the_first = [1, 1 / 10 + 3 / 10, 1 / 10, 0, 0.4**6 + 0.6**6]
-    assert frame.share.tolist() == pytest.approx([(share + 1) / 2 for share in of_the_first])
+    of_the_first = [1, 1 / 10 + 3 / 10, 1 / 10, 0, np.nan]
+    expected = [(share + 1) / 2 for share in of_the_first]
+    assert frame.share.tolist() == pytest.approx(expected, nan_ok=True)
     assert frame.biased.tolist() == [False] * 4 + [True]
+    # A larger group is silent at most as often.
+    assert (frame.low[4], frame.high[4]) == (0, frame.high[3])
     pool = ScoredPool.from_scores(rewards, np.ones((2, 5, 1)))
     assert estimates.zero_signal(pool, [2]).equals(estimates.zero_signal(rewards, [2]))
-    for bad, message in (
-        ({"rewards": pool, "folds": [0, 1]}, "folds of its own"),
-        ({"rewards": rewards, "folds": [0]}, "one whole number a prompt"),
-    ):
-        refuses(message, estimates.zero_signal, group_sizes=[2], **bad)
 
 
 def test_large_pools_of_many_rewards_have_finite_shares():
@@ -573,41 +549,36 @@ def test_large_pools_of_many_rewards_have_finite_shares():
     ],
 )
 def test_bad_questions_are_refused(arguments, message):
-    pool = sampled(token_problem(), 4, 6, 4, seed=0)
+    pool = sampled(token_problem(), 4, 6, seed=0)
     refuses(message, estimates.curves, pool, **arguments)
 
 
 def test_other_bad_questions_are_refused():
-    pool = sampled(token_problem(), 4, 6, 4, seed=0)
+    pool = sampled(token_problem(), 4, 6, seed=0)
     refuses("at least two different", estimates.ordering, pool, 4, ["grpo", "rloo"])
     refuses("leave-one-out needs at least 2", estimates.oracle_ratio, pool, [1])
     refuses("'oracle' is not one of", estimates.group_errors, pool, ["oracle"], [2])
     refuses("at least one baseline", estimates.group_errors, pool, [], [2])
     part = pool.select_rollouts(range(5))
-    refuses("holds no inner products between prompts", estimates.constants, part)
+    refuses("holds no sketches of prompts", estimates.constants, part)
     refuses("constant 'c4' is unknown", estimates.constants(pool).se, "c4")
 
 
-@pytest.mark.parametrize("folds", [[0, 0, 1, 1, 2, 2, 3, 3], [0, 1, 1, 1, 2, 2, 3, 3]])
-def test_what_the_jackknife_deletes_is_what_a_pool_without_that_fold_says(folds):
+def test_what_the_jackknife_deletes_is_what_a_pool_without_that_prompt_says():
     rng = np.random.default_rng(4)
-    problem = bandit()
-    pool = pool_of(problem, rng.integers(0, 2, 8), rng.integers(0, 3, (8, 6)), folds=folds)
+    pool = pool_of(bandit(), rng.integers(0, 2, 8), rng.integers(0, 3, (8, 6)))
     columns = pool.rewards.mean(axis=1)[:, None]
-    found = estimates._with_mean_gradient(pool, estimates.prompt_moments(pool), columns)
+    found = means_and_spread(pool, estimates.prompt_moments(pool), columns)
     assert found.full[1] == estimates.constants(pool).c1
-    for fold in range(4):
-        rest = pool.select_prompts(np.flatnonzero(pool.folds != fold).tolist())
+    for x in range(8):
+        rest = pool.select_prompts(np.delete(np.arange(8), x).tolist())
         expected = [rest.rewards.mean(), estimates.constants(rest).c1]
-        assert found.without[fold] == pytest.approx(expected, rel=1e-11)
-    if found.sizes.min() == found.sizes.max():
-        centred = found.without - found.without.mean(axis=0)
-        assert np.allclose(found.covariance, centred.T @ centred * 3 / 4, rtol=1e-12)
+        assert found.without[x] == pytest.approx(expected, rel=1e-11)
 
 
 def test_deleting_single_prompts_gives_the_textbook_error_of_a_mean():
     values = np.random.default_rng(0).normal(size=(20, 1))
-    found = estimates._folded(np.arange(20), values)
+    found = means(values)
     assert found.se[0] == pytest.approx(values.std(ddof=1) / math.sqrt(20), rel=1e-12)
     assert found.quantile == pytest.approx(2.093, abs=1e-3)
     low, high = found.interval()
@@ -617,13 +588,13 @@ def test_deleting_single_prompts_gives_the_textbook_error_of_a_mean():
 # Leave-one-out tables by counts, from all groups of a pool.
 
 
-def small_pool(folds=None):
+def small_pool():
     """Six prompts, the first never and the second always solved, and scores without a mean of 0."""
     numbers = np.random.default_rng(0)
     rewards = (numbers.random((6, 7)) < 0.45) * 1.0
     rewards[0], rewards[1] = 0.0, 1.0
     scores = numbers.normal(size=(6, 7, 3))
-    return ScoredPool.from_scores(rewards, scores, folds=folds), scores
+    return ScoredPool.from_scores(rewards, scores), scores
 
 
 @pytest.mark.parametrize(
@@ -662,20 +633,24 @@ def test_errors_of_tables_are_unbiased_over_all_ordered_pools(size):
         assert mean == pytest.approx(true, rel=1e-11)
 
 
-def test_the_best_table_is_learned_on_other_folds_than_it_is_judged_on():
-    pool, _ = small_pool(folds=np.array([0, 1, 2, 0, 1, 2]))
+def test_the_best_table_is_learned_on_other_prompts_than_it_is_judged_on():
+    pool, _ = small_pool()
     found = estimates._errors(
         pool, estimates.prompt_moments(pool), ["best"], [3], None, "split", 1, 0
     )[0, 0]
-    for fold in range(3):
-        own, others = np.flatnonzero(pool.folds == fold), np.flatnonzero(pool.folds != fold)
+    # Fewer prompts than parts: each is judged by what all others teach.
+    for x in range(6):
+        others = np.delete(np.arange(6), x)
         known = estimates.prompt_moments(pool.select_prompts(others))
-        table = best_table(estimates._as_moments(known, np.ones(4, bool)), 3)
-        judged = estimates.table_errors(pool.select_prompts(own), table)
-        np.testing.assert_allclose(found[own], judged, rtol=0, atol=1e-13)
+        table = best_table(estimates._as_moments(known, np.ones(5, bool)), 3)
+        judged = estimates.table_errors(pool.select_prompts([x]), table)
+        np.testing.assert_allclose(found[x], judged[0], rtol=0, atol=1e-13)
     row = estimates.ordering(pool, 3, ["grpo", "best"]).iloc[0]
     errors = estimates.curves(pool, [3], ["grpo", "best"])["mse"]
     assert row["difference"] == pytest.approx(errors[0] - errors[1])
+    turned = pool.select_prompts([5, 3, 1, 0, 2, 4])
+    again = estimates._learned_errors(turned, estimates.prompt_moments(turned), 3)
+    np.testing.assert_allclose(again, found[[5, 3, 1, 0, 2, 4]], rtol=1e-12)
 
 
 def test_a_large_pool_learns_nearly_the_best_table():
@@ -705,8 +680,8 @@ def test_tables_that_a_pool_cannot_judge_are_refused():
     )
     refuses("the table is biased", estimates.curves, pool, [3], ["std"])
     refuses("'norm' is unknown: .* such as bayes:1,1, best", estimates.curves, pool, [3], ["norm"])
-    alone, _ = small_pool(folds=np.zeros(6, int))
-    refuses("learned on other folds: this pool has one", estimates.curves, alone, [3], ["best"])
+    alone = pool.select_prompts([3])
+    refuses("learned on other prompts: this pool has one", estimates.curves, alone, [3], ["best"])
     graded = ScoredPool.from_scores(pool.rewards / 2, np.ones((6, 7, 2)))
     refuses(
         "rewards that are 0 or 1: this pool has others",
@@ -715,3 +690,15 @@ def test_tables_that_a_pool_cannot_judge_are_refused():
         [3],
         ["bayes:1,1"],
     )
+
+
+def test_without_gram_matrices_only_errors_of_random_groups_are_missing():
+    pool = sampled(token_problem(), 6, 7, seed=0)
+    without = replace(pool, gram=None)
+    asked = [2, 5], ["vanilla", "grpo", "oracle", "minimum-variance"]
+    assert estimates.curves(without, *asked).equals(estimates.curves(pool, *asked))
+    assert estimates.constants(without).frame().equals(estimates.constants(pool).frame())
+    refuses("has no Gram matrices", estimates.curves, without, [2], ["norm-weighted"])
+    found = estimates.oracle_ratio(without, [2]).iloc[0]
+    assert np.isnan(found["measured"])
+    assert np.isfinite(found["predicted"])

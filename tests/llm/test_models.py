@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.models import CHARACTERS, TEMPLATE, character_tokenizer
 from tests.support.refusals import refuses
-from ustat_pg.llm.tasks import Prompt
+from ustat_pg.llm.prompts import Prompt
 from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")

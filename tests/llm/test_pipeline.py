@@ -13,9 +13,9 @@ pytest.importorskip("transformers")
 from tests.support.pools import same
 from tests.support.refusals import refuses
 from ustat_pg.llm.pipeline import collect, score
+from ustat_pg.llm.prompts import Prompt, Task
 from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.llm.scores import Scores
-from ustat_pg.llm.tasks import Prompt, Task
 
 PROMPTS = 5
 
@@ -35,14 +35,17 @@ def pools(tiny, task):
     return collect(tiny, task, 4)
 
 
-def test_the_sums_of_folds_are_deleted_once_the_pool_is_saved(tiny, pools, tmp_path):
-    other = tmp_path / "folds" / "fold-of-another-pool.npz"
+def test_files_of_prompts_are_deleted_once_the_pool_is_saved(tiny, pools, tmp_path):
+    other = tmp_path / "scored" / "prompt-of-another-pool.npz"
     other.parent.mkdir()
     other.write_bytes(b"mine")
-    pool = score(tiny, pools, out=tmp_path, folds=3, config={"seed": 1})
-    assert list((tmp_path / "folds").iterdir()) == [other]
+    pool = score(tiny, pools, out=tmp_path, config={"seed": 1})
+    assert list((tmp_path / "scored").iterdir()) == [other]
     same(pool, ScoredPool.load(tmp_path / "scored.npz"))
-    same(pool, score(tiny, pools, folds=3, config={"seed": 1}))
+    same(pool, score(tiny, pools, config={"seed": 1}))
+    other.unlink()
+    same(pool, score(tiny, pools, out=tmp_path, config={"seed": 1}))
+    assert not (tmp_path / "scored").exists()
 
 
 def test_a_rerun_reads_the_pool(tiny, pools, tmp_path, scored_prompts):
@@ -57,20 +60,9 @@ def test_a_rerun_reads_the_pool(tiny, pools, tmp_path, scored_prompts):
     assert scored_prompts == []
 
 
-def test_a_run_that_ended_before_the_sums_were_deleted(tiny, pools, tmp_path, monkeypatch):
-    from ustat_pg.llm.scoring import _Store
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_Store, "delete", lambda *arguments: None)
-        score(tiny, pools, out=tmp_path)
-    assert len(list((tmp_path / "folds").iterdir())) == PROMPTS
-    score(tiny, pools, out=tmp_path)
-    assert list((tmp_path / "folds").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("change", "options"),
-    [("rewards", {}), ("order", {}), ("damage", {}), ("", {"folds": 2}), ("", {"parameters": ["*mlp*"]})],
+    [("rewards", {}), ("order", {}), ("damage", {}), ("", {"sketch": 512}), ("", {"parameters": ["*mlp*"]})],
 )  # fmt: skip
 def test_what_has_changed_is_scored_anew(tiny, pools, tmp_path, scored_prompts, change, options):
     score(tiny, pools, out=tmp_path)
@@ -90,9 +82,9 @@ def test_what_has_changed_is_scored_anew(tiny, pools, tmp_path, scored_prompts, 
 
 def test_too_little_memory_is_told_before_anything_is_sampled(tiny, task, tmp_path, rows):
     each = 4 * Scores(tiny.model).d
-    for name, value in (("memory", 2 * each), ("disk", each)):
-        options = {name: value, "autocast_bf16": False}
-        refuses(f"{name} is {value} bytes", collect, tiny, task, 4, out=tmp_path, scoring=options)
+    options = {"memory": 2 * each, "autocast_bf16": False}
+    said = f"memory is {2 * each} bytes: completions of 4 tokens"
+    refuses(said, collect, tiny, task, 4, out=tmp_path, scoring=options)
     assert rows == []
     assert len(collect(tiny, task, 4, out=tmp_path, scoring={"memory": 10**8})) == PROMPTS
     assert len(rows) == 4 * PROMPTS

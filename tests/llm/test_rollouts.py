@@ -15,21 +15,18 @@ import scipy.stats
 
 from tests.support.models import fresh, random_model, save_tiny
 from tests.support.refusals import refuses
-from ustat_pg.llm.tasks import Prompt, Task, load_verifier
+from ustat_pg.llm.prompts import Prompt, Task
+from ustat_pg.llm.verifiers import load_verifier
 from ustat_pg.memory import ChunkWarning
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from ustat_pg.llm import generation  # noqa: E402
-from ustat_pg.llm import rollouts as rollouts_module  # noqa: E402
+from ustat_pg.llm.files import load_rewards, load_rollouts  # noqa: E402
 from ustat_pg.llm.models import LanguageModel, load_model  # noqa: E402
-from ustat_pg.llm.rollouts import (  # noqa: E402
-    VerifierWarning,
-    load_rewards,
-    load_rollouts,
-    sample,
-)
+from ustat_pg.llm.rollouts import VerifierWarning, sample  # noqa: E402
+from ustat_pg.llm.verifiers import function_name, source_digest  # noqa: E402
 
 
 def even(prompts, completions, **columns):
@@ -313,8 +310,6 @@ def test_a_store_of_another_configuration_is_refused(small, tmp_path, store):
 
 
 def test_two_runs_cannot_write_one_store(small, store):
-    pytest.importorskip("fcntl")
-
     def second(done, total):
         if done == 1:
             refuses("being written by another run", sample, small, task_of(), 4, store=store)
@@ -413,14 +408,14 @@ def test_a_verifiers_name_and_source_are_found_through_wrappers():
         def __call__(self, **columns):
             return []
 
-    source = rollouts_module._source_digest(even)
+    source = source_digest(even)
     wrapped = functools.wraps(even)(lambda **columns: even(**columns))
-    assert rollouts_module._source_digest(wrapped) == source
-    assert rollouts_module._source_digest(Judge()) == source
-    assert rollouts_module._function_name(Judge()).endswith("Judge")
+    assert source_digest(wrapped) == source
+    assert source_digest(Judge()) == source
+    assert function_name(Judge()).endswith("Judge")
     half, third = (functools.partial(even, share=share) for share in (2, 3))
-    assert rollouts_module._function_name(half).endswith(":even")
-    digests = {rollouts_module._source_digest(f) for f in (even, half, third, len)}
+    assert function_name(half).endswith(":even")
+    digests = {source_digest(f) for f in (even, half, third, len)}
     assert len(digests) == 4
 
 

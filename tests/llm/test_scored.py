@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.pools import ARRAYS, same
 from tests.support.refusals import refuses
-from ustat_pg.llm.scored import ScoredPool, leave_one_out, prompt_gradient_weights
+from ustat_pg.llm.scored import ScoredPool, leave_one_out, moment_weights
 from ustat_pg.validation import InputError
 
 
-def pool(prompts=6, rollouts=5, folds=(0, 0, 1, 1, 1, 2), seed=0):
+def pool(prompts=6, rollouts=5, seed=0):
     rng = np.random.default_rng(seed)
     return ScoredPool.from_scores(
         rng.integers(0, 2, (prompts, rollouts)).astype(float),
@@ -19,7 +19,6 @@ def pool(prompts=6, rollouts=5, folds=(0, 0, 1, 1, 1, 2), seed=0):
         prompts=[f"p{i}" for i in range(prompts)],
         lengths=rng.integers(1, 9, (prompts, rollouts)),
         token_proxy=rng.random((prompts, rollouts)),
-        folds=np.array(folds),
         config={"model": "tiny", "seed": 3},
     )
 
@@ -29,29 +28,34 @@ def parts(pool, **changed):
     return own | changed
 
 
-def test_from_scores_holds_inner_products_within_prompts_and_between_folds():
+def test_from_scores_holds_norms_sums_and_gradients():
     rng = np.random.default_rng(1)
     z, s = rng.normal(size=(3, 4)), rng.normal(size=(3, 4, 2))
-    found = ScoredPool.from_scores(z, s, folds=[0, 1, 0])
+    found = ScoredPool.from_scores(z, s)
     advantages = [[row[i] - np.delete(row, i).mean() for i in range(4)] for row in z]
     gradients = np.einsum("xi,xik->xk", advantages, s) / 4
-    sums = np.array([gradients[0] + gradients[2], gradients[1]])
-    np.testing.assert_allclose(found.fold_gram, sums @ sums.T, rtol=1e-12)
+    np.testing.assert_allclose(found.sketches, gradients, rtol=1e-12)
     np.testing.assert_allclose(found.gram, np.einsum("xik,xjk->xij", s, s), rtol=1e-9)
-    assert found.fold_sizes.tolist() == [2, 1]
+    np.testing.assert_allclose(found.squared_norms, (s**2).sum(axis=2), rtol=1e-12)
+    for x in range(3):
+        a = z[x] - z[x].mean()
+        three = np.stack([np.ones(4), a, a**2]) @ s[x]
+        np.testing.assert_allclose(found.sums[x], three @ three.T, rtol=1e-9)
 
 
 def test_leave_one_out_leaves_nothing_of_equal_rewards_however_large():
     assert not leave_one_out(np.full((2, 7), 1e9 + 0.1)).any()
-    weights = prompt_gradient_weights(np.array([1.0, 0.0, 0.0, 0.0]))
-    assert weights.sum() == pytest.approx(0, abs=1e-15)
+    weights = moment_weights(np.array([1.0, 0.0, 0.0, 0.0]))
+    assert weights.tolist() == [[1] * 4, [0.75] + [-0.25] * 3, [0.5625] + [0.0625] * 3]
 
 
-@pytest.mark.parametrize("between", [True, False])
-def test_a_file_keeps_everything(tmp_path, between):
+@pytest.mark.parametrize("known", [("sketches", "gram"), ("surprise", "surprise_variance"), ()])
+def test_a_file_keeps_everything(tmp_path, known):
     one = pool()
-    if not between:
-        one = ScoredPool(**parts(one, fold_gram=None))
+    given = parts(one, surprise=np.ones((6, 5)), surprise_variance=np.ones((6, 5)))
+    for name in {"sketches", "gram", "surprise", "surprise_variance"} - set(known):
+        given[name] = None
+    one = ScoredPool(**given)
     path = one.save(tmp_path / "below" / "pool.npz")
     same(one, ScoredPool.load(path))
     assert [file.name for file in path.parent.iterdir()] == ["pool.npz"]
@@ -79,8 +83,8 @@ def test_files_that_are_no_pools_are_refused(tmp_path):
     junk.write_bytes(b"PK\x03\x04 not a zip file")
     refuses("is not a scored pool", ScoredPool.load, junk)
     np.savez(junk, rewards=np.ones(3))
-    refuses("of format 1", ScoredPool.load, junk)
-    np.savez(junk, format=np.int64(1), rewards=np.ones(3))
+    refuses("of format 2", ScoredPool.load, junk)
+    np.savez(junk, format=np.int64(2), rewards=np.ones(3))
     refuses("missing", ScoredPool.load, junk)
     # An object array needs a pickle, which is never read.
     np.savez(junk, format=np.array([{}], dtype=object), allow_pickle=True)
@@ -107,12 +111,19 @@ GRAM = pool().gram
         ({"token_proxy": np.full((6, 5), np.nan)}, "must be finite"),
         ({"rewards": np.full((6, 5), np.inf)}, "must be finite"),
         ({"gram": np.ones((6, 5, 4))}, "gram has shape"),
-        ({"gram": with_entry(GRAM, (2, 0, 1), GRAM[2, 0, 1] + 1)}, "'p2' is not symmetric"),
-        ({"gram": with_entry(GRAM, (1, 3, 3), -1.0)}, r"'p1' has -1\.0 on its diagonal"),
-        ({"folds": np.array([0, 0, 1, 1, 3, 3])}, "with no gap"),
-        ({"folds": np.zeros(6)}, "must be whole numbers"),
-        ({"fold_gram": np.ones((2, 2))}, "fold_gram has shape"),
-        ({"fold_gram": np.diag([1.0, 1.0, -1.0])}, "cannot be negative"),
+        (
+            {"gram": with_entry(GRAM, (2, 0, 1), GRAM[2, 0, 1] + 1)},
+            "gram of prompt 'p2' is not symmetric",
+        ),
+        (
+            {"gram": with_entry(GRAM, (1, 3, 3), -1.0)},
+            r"gram of prompt 'p1' has -1\.0 on its diagonal",
+        ),
+        ({"sums": np.ones((6, 3, 2))}, "sums has shape"),
+        ({"sums": -np.ones((6, 3, 3))}, r"sums of prompt 'p0' has -1\.0"),
+        ({"squared_norms": -np.ones((6, 5))}, "squared_norms of prompt 'p0' holds -1.0"),
+        ({"sketches": np.ones((2, 7))}, "6 prompts and sketches of 2"),
+        ({"surprise": np.ones((6, 5))}, "are given together, or neither"),
         ({"config": {"x": {1, 2}}}, "cannot be written as JSON"),
         ({"config": {"x": float("nan")}}, "cannot be written as JSON"),
     ],
@@ -124,25 +135,40 @@ def test_bad_pools_are_refused(change, message):
 def test_fewer_than_four_rollouts_are_refused_with_their_number():
     with pytest.raises(InputError, match="there are 3 rollouts per prompt: at least 4"):
         ScoredPool.from_scores(np.ones((2, 3)), np.ones((2, 3, 1)))
-    three = {name: getattr(pool(), name)[:, :3] for name in ("rewards", "lengths", "token_proxy")}
+    three = {
+        name: getattr(pool(), name)[:, :3]
+        for name in ("rewards", "squared_norms", "lengths", "token_proxy")
+    }
     with pytest.raises(InputError, match="there are 3 rollouts per prompt: at least 4"):
         ScoredPool(**parts(pool(), gram=pool().gram[:, :3, :3], **three))
 
 
-def test_a_selection_keeps_what_is_between_whole_folds_and_whole_pools():
-    one = pool()
+def test_a_selection_keeps_what_is_of_its_prompts_and_rollouts():
+    rng = np.random.default_rng(0)
+    z, s = rng.integers(0, 2, (6, 5)).astype(float), rng.normal(size=(6, 5, 3))
+    one = ScoredPool.from_scores(z, s)
     part = one.select_prompts([5, 2, 3, 4])
-    assert part.prompts == ("p5", "p2", "p3", "p4")
-    assert part.folds.tolist() == [1, 0, 0, 0]
-    assert np.array_equal(part.fold_gram, one.fold_gram[1:, 1:])
-    assert np.array_equal(part.gram[0], one.gram[5])
-    assert one.select_prompts([0, 5]).fold_gram is None
-    part = one.select_rollouts([4, 0, 1, 2])
-    assert part.rollouts == 4
-    assert np.array_equal(part.rewards, one.rewards[:, [4, 0, 1, 2]])
-    assert part.gram[3, 0, 2] == one.gram[3, 4, 1]
-    assert part.fold_gram is None
-    assert one.select_rollouts([4, 3, 2, 1, 0]).fold_gram is not None
+    assert part.prompts == ("5", "2", "3", "4")
+    for name in ARRAYS:
+        own, all_ = getattr(part, name), getattr(one, name)
+        assert own is all_ is None or np.array_equal(own, all_[[5, 2, 3, 4]])
+    chosen = [4, 0, 1, 2]
+    part, anew = one.select_rollouts(chosen), ScoredPool.from_scores(z[:, chosen], s[:, chosen])
+    assert part.sketches is None
+    for name in set(ARRAYS) - {"sketches", "surprise", "surprise_variance"}:
+        np.testing.assert_allclose(getattr(part, name), getattr(anew, name), atol=1e-12)
+    assert one.select_rollouts([4, 3, 2, 1, 0]).sketches is not None
+    without = ScoredPool(**parts(one, gram=None))
+    refuses("this pool has no Gram matrices", without.select_rollouts, chosen)
+
+
+def test_surprise_is_told_in_its_standard_errors():
+    one = pool()
+    assert one.on_policy_z is None
+    for surprise, variance, z in ((0.5, 4.0, 0.25 * 30**0.5), (0.5, 0.0, np.inf), (0.0, 0.0, 0.0)):
+        given = parts(one, surprise=np.full((6, 5), surprise))
+        given["surprise_variance"] = np.full((6, 5), variance)
+        assert ScoredPool(**given).on_policy_z == pytest.approx(z)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +180,6 @@ def test_impossible_selections_are_refused(chosen, message):
 
 
 def test_arrays_of_a_pool_cannot_be_written():
-    for name in ARRAYS:
+    for name in set(ARRAYS) - {"surprise", "surprise_variance"}:
         with pytest.raises(ValueError, match="read-only"):
             getattr(pool(), name)[0] = 0

@@ -14,34 +14,36 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
+from filelock import FileLock
 
-from tests.support.models import character_tokenizer, save_tiny
+from tests.support.models import save_tiny
 from tests.support.refusals import refuses
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
-
-from ustat_pg.llm import paper_runs, sweep  # noqa: E402
+from ustat_pg.cli import main  # noqa: E402
+from ustat_pg.llm import paper_runs, runs, sweep  # noqa: E402
 from ustat_pg.llm.models import load_model  # noqa: E402
 from ustat_pg.llm.sweep import (  # noqa: E402
     Run,
     Sweep,
     accuracy,
+    differences,
     dry_run,
-    expected_memory,
     figure5,
     results,
     table2,
 )
-from ustat_pg.llm.tasks import INSTRUCTION  # noqa: E402
+from ustat_pg.llm.tasks import load_task  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
 VERIFIER = '''
 import os
+import re
 
 def digit_first(completions, **columns):
     """1 where the answer begins with a digit; ends the process at the call that is named."""
@@ -157,6 +159,7 @@ def test_a_run_is_read_back(grid, tmp_path):
         ({"held_out": 3}, "one of the two"),
         ({"evaluation": None}, "one of the two"),
         ({"samples": 0}, "samples is 0"),
+        ({"greedy": True}, "samples is 5: of greedy answers there is one"),
         ({"checkpoints": (-1,)}, "step is -1"),
     ],
 )
@@ -189,13 +192,12 @@ def test_held_out_texts_are_not_trained_on(grid, place, tmp_path):
     texts = {prompt.text for prompt in held.prompts}
     assert len(held.prompts) == 200
     assert not texts & {prompt.text for prompt in train.prompts}
-    whole = sweep.load_task("embedded:base").prompts
+    whole = load_task("embedded:base").prompts
     dropped = sum(prompt.text in texts for prompt in whole[:300])
     assert dropped > 0
     assert len(train.prompts) == 300 - dropped
-    found = dry_run(run)
-    assert found.prompts == (300 - dropped, 200, dropped)
-    assert f"{dropped} of their texts left out" in str(found)
+    told, _ = dry_run([run])
+    assert told[0] == f"{300 - dropped} prompts, 200 held out, {dropped} of their texts left out"
     (tmp_path / "same.jsonl").write_text(2 * '{"prompt": "1+1="}\n')
     same = replace(run, task=str(tmp_path / "same.jsonl"), held_out=1, verifier=grid.verifier)
     refuses("all other prompts", same.tasks)
@@ -204,8 +206,8 @@ def test_held_out_texts_are_not_trained_on(grid, place, tmp_path):
 def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monkeypatch):
     """With checkpoints: the same records as without the interruption; without: from the start."""
     monkeypatch.setattr(sweep, "_BEAT", 0.0)
-    beats, write = [], sweep._write_status
-    monkeypatch.setattr(sweep, "_write_status", lambda *all: beats.append(all[1]) or write(*all))
+    beats, write = [], sweep.write_status
+    monkeypatch.setattr(sweep, "write_status", lambda *all: beats.append(all[1]) or write(*all))
     run = replace(grid, save_every=2).plan()[0]
     whole = made(run, tmp_path / "whole")
     # At the beginning, after each of four steps, where training ends, and as finished.
@@ -270,8 +272,7 @@ def test_a_small_sweep_from_end_to_end(grid, tmp_path):
     assert drawn[["step", "G"]].values.tolist() == [[2, 2], [2, 4], [4, 2], [4, 4]]
     assert drawn.groupby("step")["best"].any().all()
     final = table2(frame)
-    assert final["paper"].notna().sum() == 18
-    assert final[final["trainer"] == "rloo"]["runs"].tolist() == [1, 1]
+    assert final[["trainer", "runs"]].values.tolist() == [["rloo", 1], ["rloo", 1]]
 
 
 def test_a_failed_run_is_told_and_the_others_go_on(grid, tmp_path, monkeypatch):
@@ -359,9 +360,7 @@ def checkpointed(folder):
 @contextlib.contextmanager
 def held(folder):
     """Another process is making the run meanwhile."""
-    fcntl = pytest.importorskip("fcntl")
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with FileLock(folder / "lock"):
         yield
 
 
@@ -415,9 +414,9 @@ def test_digests_of_what_ships_and_what_has_no_file(grid):
 
     assert weights("embedded:base") != weights("embedded:strong") == weights("embedded:in-context")
     assert weights("nobody/no-such-model") == "not here"
-    assert sweep._source(len) == "builtins.len"
+    assert runs._source(len) == "builtins.len"
     for verifier in (task.verifier, partial(task.verifier, extra=1)):
-        assert sweep._source(verifier) == VERIFIER
+        assert runs._source(verifier) == VERIFIER
 
 
 @pytest.fixture
@@ -533,6 +532,33 @@ def test_results_of_several_seeds(grid, tmp_path):
     refuses("holds no runs", results, tmp_path / "nothing")
 
 
+def test_differences_are_of_pairs(grid, tmp_path, capsys):
+    """What seeds share goes out: accuracies differ by far more between them than between groups."""
+    level, gains = (0.2, 0.5, 0.9), (0.05, 0.06, 0.04)
+    for run in replace(grid, seeds=(0, 1, 2)).plan():
+        gain = gains[run.seed] if run.group_size == 4 else 0.0
+        recorded(run, tmp_path, {4: level[run.seed] + gain})
+    frame = results(tmp_path)
+    (row,) = differences(frame).to_dict("records")
+    assert (row["G"], row["best_G"], row["runs"]) == (2, 4, 3)
+    # t(0.975, 2) = 4.3027, and the standard error of the three is 0.01/√3.
+    half = 4.3027 * 0.01 / math.sqrt(3)
+    assert [row["low"], row["high"]] == pytest.approx([-0.05 - half, -0.05 + half], abs=1e-5)
+    assert table2(frame)["high"].max() - table2(frame)["low"].min() > 0.9
+    (alone,) = differences(frame[frame["seed"] == 0]).to_dict("records")
+    assert alone["difference"] == pytest.approx(-0.05)
+    assert math.isnan(alone["low"])
+    assert main(["llm", "sweep", "--results", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"rloo +8 +2 +3 +53\.3% +-5\.0% \[-7\.5%, -2\.5%\]", said)
+    assert re.search(r"rloo +8 +4 +3 +58\.3% +the best", said)
+    assert "the paper's" not in said
+    for name in ("results.csv", "table2.csv", "figure5.csv", "differences.csv", "figure5.svg"):
+        assert name in said
+        assert (tmp_path / name).stat().st_size > 0
+    assert "step 4" in (tmp_path / "figure5.svg").read_text()
+
+
 def test_other_settings_are_not_other_seeds(grid, tmp_path):
     """Two learning rates, two lengths of training and two digests in one folder are refused."""
     for run in replace(grid, seeds=(0, 1)).plan():
@@ -567,8 +593,8 @@ def test_intervals_stay_where_rewards_are(grid, tmp_path):
     assert (signed["low"], signed["high"]) == (-1, 1)
 
 
-def test_shares_solved_follow_the_rewards(grid, tmp_path, monkeypatch):
-    """Of rewards -1 and 0 a group of zeros is solved, and a mixed one is not unsolved."""
+def test_the_range_follows_the_rewards(grid, tmp_path):
+    """Of rewards -1 and 0, and the share of groups whose rewards are equal."""
     (tmp_path / "signed.py").write_text(
         "def digit(completions, **columns):\n"
         "    return [float(text[:1].isdigit()) - 1 for text in completions]\n"
@@ -577,14 +603,27 @@ def test_shares_solved_follow_the_rewards(grid, tmp_path, monkeypatch):
     folder = made(run, tmp_path)
     _, records = without_times(folder)
     assert records[-1]["rewards_seen"] == [-1, 0]
-    known = [record for record in records if record["rewards_seen"] == [-1, 0]]
-    for record in known:
-        solved = record["signal/solved_never"], record["signal/solved_always"]
-        assert sum(solved) == pytest.approx(record["signal/zero_share"])
-    assert any(record["signal/solved_always"] for record in known)
-    assert any(record["signal/solved_never"] < 1 for record in known)
+    assert all(0 <= record["frac_reward_zero_std"] <= 1 for record in records)
     frame = results(tmp_path)
     assert (frame["least"].unique(), frame["most"].unique()) == ([-1], [0])
+
+
+MATH = {"model": "copies/Qwen2.5-Math-7B", "task": "math:source=x", "evaluation": "math"}
+SMALL = {"model": "embedded:base", "task": "embedded:base", "evaluation": None}
+
+
+@pytest.mark.parametrize("own", [MATH, MATH | {"evaluation": "gsm8k"}, SMALL])
+def test_the_papers_numbers_stand_beside_its_model_and_task_alone(own):
+    common = {"K": 1024, "step": 800, "seed": 0, "final": True, "status": "finished"}
+    common |= {"settings": "all", "least": 0.0, "most": 1.0, "accuracy": 0.5, "trainer": "rloo"}
+    runs = pd.DataFrame([common | own | {"G": size} for size in (2, 4)])
+    found = table2(runs)
+    assert len(found) == 2
+    assert found["paper"].dropna().tolist() == ([0.7677] if own is MATH else [])
+    assert not figure5(runs)["paper"].any()
+    qwen = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "task": "gsm8k", "evaluation": "gsm8k"}
+    assert figure5(runs.assign(**qwen))["paper"].tolist() == [False, True]
+    assert table2(runs.assign(**qwen))["paper"].isna().all()
 
 
 def test_the_papers_table():
@@ -597,13 +636,9 @@ def test_the_papers_table():
     np.testing.assert_allclose(apart, apart.round(), atol=1e-6)
 
 
-SMALLER, LARGER = "Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-Math-7B"
-PARAMETERS = {SMALLER: 1_543_714_304, LARGER: 7_615_616_512}
-
-
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory):
-    """Local copies of the paper's data sets and models, in the hub's form; models without weights."""
+    """Local copies of the paper's data sets, in the hub's form."""
     folder = tmp_path_factory.mktemp("copies")
     rows = {
         "gsm8k": lambda i: {"question": f"What is {i} + {i}?", "answer": f"Add.\n#### {2 * i}"},
@@ -614,124 +649,39 @@ def copies(tmp_path_factory):
         for split, numbers in (("train", range(1030)), ("test", range(1030, 1040))):
             lines = "".join(json.dumps(row(number)) + "\n" for number in numbers)
             (folder / name / f"{split}.jsonl").write_text(lines)
-    for name in PARAMETERS:
-        Qwen2Config(**paper_runs.SHAPES[name]).save_pretrained(folder / name)
-        character_tokenizer().save_pretrained(folder / name)
     return folder
 
 
 @pytest.mark.parametrize(
-    ("which", "preset", "runs", "prompts", "question", "shards", "used"),
+    ("which", "preset", "count", "step"),
     [
-        ("gsm8k", paper_runs.gsm8k_sweep, 30, 256, "What is 1029 + 1029?", 1, 0.7),
-        ("math", paper_runs.math_sweep, 18, 1024, "Find $1029x$.", 8, 0.8),
+        ("gsm8k", paper_runs.gsm8k_sweep, 30, "1000 steps of 256 prompts x 4, 4 process(es)"),
+        ("math", paper_runs.math_sweep, 18, "1000 steps of 1024 prompts x 4, 8 process(es)"),
     ],
 )
-def test_dry_run_of_the_papers_runs(
-    which, preset, runs, prompts, question, shards, used, copies, monkeypatch, tmp_path
-):
-    """Configuration, tokenizer and data as the loaders read them; parameter counts as published."""
+def test_dry_run_of_the_papers_runs(which, preset, count, step, copies, monkeypatch, tmp_path):
+    """Every run with its step; TRL has nothing against any, nor have prompts in the hub's form."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    paper = preset().model
     train, test = (f"{which}:source={copies / which},split={name}" for name in ("train", "test"))
-    plan = preset(model=str(copies / paper), task=train, evaluation=test).plan()
-    widest = max(plan, key=lambda run: run.budget // run.group_size)
-    assert (len(plan), widest.budget // widest.group_size) == (runs, prompts)
-    found = dry_run(widest)
-    assert found.notes == ()
-    # What this machine lacks, and nothing else.
-    assert all("GPU(s)" in problem or "vLLM" in problem for problem in found.problems)
-    assert found.prompts == (1030, 10, 0)
-    assert found.parameters == PARAMETERS[paper]
-    # A character is a token; the longest question is one of the test's.
-    assert found.prompt_tokens == len(f"u>{question}\n{INSTRUCTION}\na>")
-    text = str(found)
-    for wanted in (f"{found.parameters:,}", "1,030 prompts, 10 held out", "GB", "vLLM's share"):
-        assert wanted in text
-    last = found.memory
-    fixed = (last.parameters, last.gradients, last.optimizer, last.casts)
-    each = (4, 4 / shards, 8 / shards, 2)
-    assert fixed == pytest.approx([size * found.parameters for size in each], abs=16)
-    assert last.device == pytest.approx(last.peak / used, abs=1)
+    told, problems = dry_run(preset(task=train, evaluation=test).plan())
+    assert problems == []
+    assert told[0] == "1,030 prompts, 10 held out"
+    assert len(told) == 1 + count
+    assert any(step in line for line in told)
+    assert all(line.endswith("another direction than the theory's step") for line in told[1:])
 
 
-def test_dry_run_without_the_hub(grid, monkeypatch):
-    """What cannot be had is a problem of the report; the paper's shapes are known."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    own = {"task": grid.task, "evaluation": grid.evaluation, "verifier": grid.verifier}
-    found = dry_run(paper_runs.gsm8k_sweep(**own).plan()[0])
-    assert found.parameters == PARAMETERS[SMALLER]
-    for wanted in ("known shape is taken", "tokenizer of .* cannot be had", "choose one of"):
-        # Six prompts cannot make up a step of 256.
-        assert any(re.search(wanted, problem) for problem in found.problems)
-
-
-def test_dry_run_of_a_local_model(grid, place, monkeypatch):
-    run = grid.plan()[0]
-    found = dry_run(run)
-    assert found.problems == ()
-    assert found.prompts == (6, 3, 0)
-    assert found.prompt_tokens == 4
-    model = load_model(str(place / "model")).model
-    assert found.parameters == sum(p.numel() for p in model.parameters())
-    assert f"{found.parameters:,}" in str(found)
-    assert "assumed" not in str(found)
-    long = dry_run(replace(run, max_new_tokens=300))
-    assert any("context of 256" in problem for problem in long.problems)
-    factor = str(dry_run(replace(run, trainer="dr-grpo")))
-    assert f"{1 / (2 * 3):.6g}" in factor
-    refuses("no_such", dry_run, replace(run, options={"no_such": 1}))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    refuses("cannot be had", dry_run, replace(run, model="nobody/no-such-model"))
-
-
-def measured_activations(model, run, length):
-    """Bytes that autograd keeps of one micro-batch's forward pass, parameters not counted."""
-    kept = {}
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
-        return tensor
-
-    ids = torch.randint(2, 100, (run.micro_batch, length))
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = model.model(input_ids=ids, use_cache=False).last_hidden_state.sum()
-    assert loss.requires_grad
-    return sum(size for size, _ in kept.values())
-
-
-@pytest.mark.parametrize("heads", [(4, 4), (8, 2)])
-def test_expected_activations_are_those_that_autograd_keeps(heads, grid):
-    """Within a tenth, on a model whose layers outweigh the rest."""
-    shape = {"num_attention_heads": heads[0], "num_key_value_heads": heads[1], "hidden_size": 64}
-    config = Qwen2Config(**shape, vocab_size=128, intermediate_size=192, num_hidden_layers=4)
-    model = Qwen2ForCausalLM(config)
-    run = grid.plan()[0]
-    count = sum(p.numel() for p in model.parameters())
-    expected = expected_memory(run, config, count, prompt_tokens=32, max_new_tokens=32)
-    assert 0.9 < measured_activations(model, run, 64) / expected.activations < 1.1
-
-
-def test_memory_by_its_parts(grid):
-    config, count = Qwen2Config(**paper_runs.SHAPES[SMALLER]), PARAMETERS[SMALLER]
-    run = replace(grid.plan()[0], budget=1024, group_size=8)
-
-    def memory(**changes):
-        tokens = {"prompt_tokens": 512, "max_new_tokens": 512}
-        return expected_memory(replace(run, **changes), config, count, **tokens)
-
-    plain = memory()
-    assert (plain.parameters, plain.gradients, plain.optimizer) == (4 * count, 4 * count, 0)
-    assert memory(dtype="bfloat16").parameters == 2 * count
-    assert memory(checkpointing=True).activations < plain.activations / 10
-    # 28 layers x keys and values of 2 x 128 x 4 bytes, for 1024 tokens of 1024 completions.
-    cache = 1024 * (28 * 2 * 2 * 128 * 4 * 1024 + 3 * 4 * 151936)
-    assert plain.generation == cache
-    assert memory(processes=4).generation == cache / 4
-    assert memory(vllm={"mode": "colocate"}).generation == 0
-    assert plain.peak == 8 * count + max(cache, plain.activations + plain.logits)
+def test_dry_run_says_what_is_in_the_way(grid):
+    """Prompts that are too few, and TRL's own words, each once."""
+    told, problems = dry_run(replace(grid, seeds=(0, 1)).plan())
+    assert problems == []
+    assert len(told) == 5
+    assert told[1].endswith("; 1 of the theory's step")
+    wide = replace(grid, group_sizes=(2,), budgets=(16,), seeds=(0, 1), options={"no_such": 1})
+    told, problems = dry_run(wide.plan())
+    assert len(problems) == 2
+    assert "needs 8 prompts" in problems[0]
+    assert "no_such" in problems[1]
+    factor, _ = dry_run(replace(grid, trainers=("dr-grpo",)).plan()[:1])
+    assert f"{1 / (2 * 3):.6g} of the theory's step" in factor[1]

@@ -12,16 +12,9 @@ import numpy as np
 import pytest
 
 from tests.support.refusals import refuses
-from ustat_pg.llm.tasks import (
-    Prompt,
-    Task,
-    VerifierError,
-    gsm8k,
-    jsonl_task,
-    load_task,
-    load_verifier,
-    mathematics,
-)
+from ustat_pg.llm.prompts import Prompt, Task, VerifierError
+from ustat_pg.llm.tasks import drawn, gsm8k, jsonl_task, load_task, mathematics
+from ustat_pg.llm.verifiers import load_verifier
 
 MESSAGES = [{"role": "user", "content": "1 + 1 ="}]
 
@@ -308,7 +301,7 @@ def test_tasks_rewards_alone_and_help_need_no_torch(tmp_path):
         sys.meta_path.insert(0, Absent())
         from ustat_pg.cli import main
         from ustat_pg.llm.models import load_model
-        from ustat_pg.llm.rollouts import load_rewards
+        from ustat_pg.llm.files import load_rewards
         from ustat_pg.llm.tasks import load_task
         from ustat_pg.validation import InputError
 
@@ -331,3 +324,15 @@ def test_a_right_answer_that_cannot_be_read_is_the_verifiers_error(dataset_files
     task = mathematics(dataset_files(rows, "jsonl"))
     with pytest.raises(VerifierError, match=r"'math/test/0'.*cannot read"):
         task.rewards(task.prompts[0], ["1"])
+
+
+def test_drawn_prompts_are_a_sample_of_all():
+    """Every set of two of four is as likely; a larger limit holds a smaller one."""
+    sets = [frozenset(drawn("abcd", 2, seed)) for seed in range(600)]
+    counts = np.array([sets.count(each) for each in set(sets)])
+    assert len(counts) == 6
+    # 4 standard deviations of a count of 600 draws with chance 1/6.
+    assert np.abs(counts - 100).max() < 4 * np.sqrt(600 * 5 / 36)
+    assert set(drawn("abcd", 2, 7)) < set(drawn("abcd", 3, 7))
+    assert drawn("abcd", 9) == list("abcd")
+    refuses("limit is 0", drawn, "abcd", 0)

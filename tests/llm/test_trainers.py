@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from tests.support.models import fresh
 from tests.support.refusals import refuses
 from ustat_pg import estimators
-from ustat_pg.llm.tasks import Prompt, Task
+from ustat_pg.llm.prompts import Prompt, Task
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
@@ -295,7 +296,7 @@ import torch
 
 from tests.support import trainers as shared
 from ustat_pg.llm.models import load_model
-from ustat_pg.llm.tasks import Prompt, Task
+from ustat_pg.llm.prompts import Prompt, Task
 
 torch.set_num_threads(1)
 folder, out = map(Path, sys.argv[1:])
@@ -353,3 +354,18 @@ def test_prompts_come_in_an_order_of_the_seed(task):
     assert rows != training_set(task, Training(4, 12, 5, 0.1, seed=4, micro_batch=4))["prompt_id"]
     wider = training_set(task, Training(2, 12, 1, 0.1, seed=3, micro_batch=4))["prompt_id"]
     assert wider == rows[:6]
+
+
+@pytest.mark.parametrize(
+    ("found", "well"), [("1.16.3", True), ("1.17.0", False), ("1.1.16", False)]
+)
+def test_another_trl_is_refused_at_import(found, well, monkeypatch):
+    """Its trainers' private members are changed here, and those of another version are others."""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: found)
+    source = importlib.util.find_spec("ustat_pg.llm.trainers")
+    module = importlib.util.module_from_spec(source)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    if well:
+        source.loader.exec_module(module)
+    else:
+        refuses(f"TRL is {found}, .*'trl~=1.16.0'", source.loader.exec_module, module)

@@ -22,15 +22,22 @@ PROBLEMS = {
 }
 
 
+def pilots_of(cell):
+    """The sums of other draws."""
+    pilot = cell.measure("cpu", (QUANTITY,), seed=10**9, replications=8192)
+    return {cell.name: ((QUANTITY,), pilot)}
+
+
 def verdicts(problem, alpha, replications, truth=1.0, seeds=SEEDS):
     """The decider's verdicts on grpo's MSE times ``truth``, seed by seed."""
     cell, moments = GradientCell(problem, 2), problem.moments()
     value = gradient_mse(moments, "grpo", 2).mse
     statement = equal(truth * value, {"G^2": rivals(moments, 2)["G^2 for G(G-1)"]}, scale=value)
-    functional = mean_of(cell, QUANTITY)
+    functional, pilots = mean_of(cell, QUANTITY), pilots_of(cell)
     for seed in range(seeds):
         block = cell.measure("cpu", (QUANTITY,), seed=seed, replications=replications)
-        yield decide(statement, functional.evidence({cell.name: ((QUANTITY,), block)}, alpha))
+        found = functional.evidence({cell.name: ((QUANTITY,), block)}, alpha, pilots)
+        yield decide(statement, found)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -53,9 +60,8 @@ def test_at_the_planned_number_the_rival_is_missed_at_most_once_in_a_thousand():
     value = gradient_mse(moments, "grpo", 2).mse
     statement = equal(value, {"G^2": rivals(moments, 2)["G^2 for G(G-1)"]}, scale=value)
     functional = mean_of(cell, QUANTITY)
-    pilot = cell.measure("cpu", (QUANTITY,), seed=10**9, replications=8192)
     margin = statement.margin_for(["G^2"])
-    planned = functional.needed({cell.name: ((QUANTITY,), pilot)}, margin, alpha, value)
+    planned = functional.needed(pilots_of(cell), margin, alpha, value)
     found = list(verdicts(problem, alpha, planned))
     missed = sum(decision.rivals["G^2"] != RivalVerdict.REFUTED for decision in found)
     assert binomtest(missed, SEEDS, 1e-3, "greater").pvalue > 1e-3
@@ -71,7 +77,7 @@ def law_verdicts(functional, alpha, replications, seeds):
             "cpu", functional.quantities, seed=seed, replications=replications
         )
         sums = {functional.cell.name: (functional.quantities, block)}
-        yield decide(statement, functional.evidence(sums, alpha))
+        yield decide(statement, functional.evidence(sums, alpha, {}))
 
 
 @pytest.mark.parametrize("landscape", [bowl(), plane()], ids=["one direction", "two directions"])

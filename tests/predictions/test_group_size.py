@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from ustat_pg.predictions import (
     group_size_advice,
     mse_constants,
     optimal_group_size,
+    paired_constants,
     paper_group_size,
 )
 from ustat_pg.problems import (
@@ -249,6 +251,29 @@ def test_the_curve_is_that_of_the_gradients_error(kind):
         assert c.c3 >= 2 * c.c1 * (1 - 1e-12)
 
 
+@every_kind
+@pytest.mark.parametrize("size", [2, 3])
+def test_constants_from_pairs_by_enumeration(kind, size):
+    """α and β of every group that a prompt can have, with leave-one-out advantages."""
+    problem = random_problem(1, kind)
+    moments, possible = problem.moments(), problem.outcomes
+    terms = np.zeros((problem.contexts, 2))
+    for x in range(problem.contexts):
+        scores = problem.policy.scores(x)[possible.arms[x]]
+        for group in product(range(possible.counts[x]), repeat=size):
+            z, s = possible.rewards[x, group], scores[list(group)]
+            own = (z - (z.sum() - z) / (size - 1))[:, None] * s
+            terms[x] += possible.probs[x, group].prod() * np.array(
+                [own[0] @ own[0], own[0] @ own[1]]
+            )
+    alpha, beta = problem.context_probs @ terms
+    phi = problem.context_probs @ (moments.reward_variance * moments.fisher_trace)
+    tau = problem.context_probs @ moments.norm_squared_advantage
+    found = paired_constants(alpha, beta, moments.mean_gradient_sq, size, phi / tau if tau else 1.0)
+    c = mse_constants(moments)
+    assert found == pytest.approx((c.c1, c.c2, c.c3), rel=1e-9, abs=1e-12 * alpha + 1e-20)
+
+
 def test_curves_are_arrays_where_asked():
     c = MseConstants(0.1, 1.0, 2.0, 3.0)
     found = c.mse(np.array([[2.0], [2.5]]), np.array([1.0, 2.0, 4.0]))
@@ -430,6 +455,7 @@ GOOD = {
     "constants": (MseConstants, {"c1": 0.1, "c2": 1.0, "c3": 2.0}),
     "curve": (C.mse, {"group_size": 2}),
     "least": (C.least_mse, {"budget": 64}),
+    "pairs": (paired_constants, {"alpha": 1.0, "beta": 1.0, "gamma": 0.5, "group_size": 2}),
     "optimum": (optimal_group_size, {"constants": C}),
     "gap": (
         gap_group_size,
@@ -474,6 +500,7 @@ GOOD = {
         ("gap", {"curvatures": [0.2]}, r"first has shape \(2, 2\): it must be \(1, 1\)"),
         ("gap", {"third": [1.0, 8.0]}, "third has shape"),
         ("gap", {"first": [[-1.0, 0.0], [0.0, 1.0]]}, "first has -1.0 on its diagonal"),
+        ("pairs", {"group_size": 1}, "group size is 1"),
         ("parts", {"moments": moments_of(0.1, 1.0, 1.0)}, "traces only"),
         ("parts", {"basis": np.eye(2)}, r"basis has 2 rows: .* \(6\)"),
     ],

@@ -14,10 +14,14 @@ import pytest
 
 from tests.support.moments import record
 from ustat_pg.predictions import (
+    critic_error_at_par,
+    critic_excess,
+    critic_rollouts_at_par,
     explicit_bound,
     gradient_covariance,
     gradient_mse,
     grpo_beats_vanilla,
+    learned_values,
     minimum_variance_gain,
     oracle_beats_vanilla,
     oracle_ratio,
@@ -277,6 +281,43 @@ def test_a_critic_covers_the_other_prompt_only_baselines(kind):
     )
 
 
+def test_what_is_learned_by_hand():
+    """A fair coin's rewards: V = 1/2, σ² = 1/4."""
+    coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]]).moments()
+    for arguments, mean, variance in (
+        ({"rollouts": 5}, 1 / 2, 1 / 20),
+        # One reward as the value; two, the later one counted once, the earlier one and the start half.
+        ({"rollouts": 1, "step_size": 1.0, "start": 7.0}, 1 / 2, 1 / 4),
+        ({"rollouts": 2, "step_size": 0.5, "start": 2.0}, 1 / 2 + 3 / 8, (1 / 4 + 1 / 16) / 4),
+        # For ever: 2/α - 1 = 9 rewards.
+        ({"rollouts": 1000, "step_size": 0.2, "start": 9.0}, 1 / 2, 1 / 36),
+    ):
+        found = learned_values(coin, **arguments)
+        assert [float(each[0]) for each in found] == pytest.approx([mean, variance], rel=1e-12)
+
+
+@every_kind
+def test_at_par_a_learned_critic_has_the_error_of_grpo(kind):
+    moments = random_problem(2, kind).moments()
+    for size in (2, 5):
+        found = critic_rollouts_at_par(moments, size)
+        if not moments.reward_variance @ moments.fisher_trace > 0:
+            assert math.isnan(found)
+            continue
+        assert (size - 1) / 2 * (1 - 1e-12) <= found <= size - 1
+        error = critic_error_at_par(moments, size)
+        trace = moments.context_probs @ moments.fisher_trace
+        noise = moments.context_probs @ (moments.fisher_trace * moments.reward_variance)
+        assert noise / found == pytest.approx(error**2 * trace, rel=1e-10)
+        # A variance costs what the square of a mean error of either sign does.
+        mean, variance = learned_values(moments, 3)
+        excess = critic_excess(moments, mean, size, 2, variance)
+        signs = (
+            critic_excess(moments, mean + sign * np.sqrt(variance), size, 2) for sign in (1, -1)
+        )
+        assert excess == pytest.approx(sum(signs) / 2, rel=1e-9)
+
+
 def test_aliases():
     for alias, name in (("rloo", "grpo"), ("reinforce", "vanilla")):
         found, expected = (gradient_mse(two_prompts(), each, 4) for each in (alias, name))
@@ -315,6 +356,23 @@ def test_refused(function, arguments, message):
     moments = random_problem(0, "uniform-contexts").moments()
     with pytest.raises(InputError, match=message):
         function(moments, **({"group_size": 4} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda m: learned_values(m, 0), "rollouts is 0"),
+        (lambda m: learned_values(m, 3, 0.0), "step size is 0: it must be above 0 and at most 1"),
+        (lambda m: learned_values(m, 3, 1.5), "step size is 1.5"),
+        (lambda m: learned_values(m, 3, 0.5, math.inf), "start holds inf"),
+        (lambda m: critic_excess(m, m.value, 2, variance=[-1.0, 0.0]), "must be at least 0"),
+        (lambda m: critic_excess(m, m.value, 2, variance=[1.0]), r"one per context \(2\)"),
+        (lambda m: critic_rollouts_at_par(m, 1), "group size is 1"),
+    ],
+)
+def test_learning_that_is_refused(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask(two_prompts())
 
 
 @pytest.mark.parametrize("design", ["fixed", "without-replacement"])

@@ -63,10 +63,10 @@ def without_plan(check):
         ("ustatistic", "features[1] G=3: oracle = g + first"),
         ("ustatistic", "balanced G=2: parts uncorrelated"),
         ("mse", "skewed G=2: grpo"),
-        ("mse", "several[1] G=2: covariance along a direction"),
-        ("mse", "coin G=2: explicit bound, half of it"),
+        ("mse", "several[1] G=3: grpo covariance along direction 0"),
+        ("mse", "coin G=2: explicit bound"),
         ("oracle", "digits[472] G=2 B=1: ratio - 1"),
-        ("oracle", "balanced G=4..16 B=1: order of ratio - 1"),
+        ("oracle", "balanced G=2..8 B=1: order of ratio - 1"),
     ],
 )
 def test_a_line_alone_is_the_runs_to_the_last_bit(smoke, stem, name, capsys):
@@ -88,12 +88,12 @@ def test_cells_of_unequal_replications_and_the_reference_engine(tmp_path, capsys
     monkeypatch.setitem(BUDGETS, "smoke", 1024)
     run = stored_run(tmp_path, ["oracle"], Suite("smoke"), Options("smoke", "reference"))
     slopes = [check for check in run.claims[0].checks if "order of" in check.name]
-    # Both cells of a slope are drawn as often as it needs, but a ratio may need one oftener.
-    run.draws["oracle"][slopes[0].name] = (512, 768)
+    # All cells of a slope are drawn as often as it needs, but a ratio may need one oftener.
+    run.draws["oracle"][slopes[0].name] = (512, 768, 256)
     words = check_command(run, "oracle", slopes[0])
-    assert words[words.index("--replications") + 1] == "512,768"
+    assert words[words.index("--replications") + 1] == "512,768,256"
     _, alone = again(run, "oracle", slopes[0], capsys)
-    assert alone["simulation"]["replications"] == 512 + 768
+    assert alone["simulation"]["replications"] == 512 + 768 + 256
     stored = slopes[1]
     code, alone = again(run, "oracle", stored, capsys)
     assert without_plan(alone) == without_plan(as_data(stored))
@@ -125,10 +125,10 @@ def test_exactly_n_replications_and_merging_changes_nothing_but_rounding():
 def test_a_rival_asked_for_decides_the_verdict():
     design = claim("oracle", Suite("smoke"))
     name, rival = "skewed G=2 B=1: ratio - 1", "ratio 1 + 1/G"
-    result = check_alone(design, name, Options("smoke"))
+    result = check_alone(design, name, Options("smoke"), [16_384])
     assert result.simulation.rivals[rival] == "SURVIVED"
     assert result.simulation.verdict == "CONFIRMED"
-    asked = check_alone(design, name, Options("smoke"), refute=[rival])
+    asked = check_alone(design, name, Options("smoke"), [16_384], [rival])
     assert asked.simulation.verdict == "INCONCLUSIVE"
 
 

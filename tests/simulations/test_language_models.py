@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 MEMBER = "embedded:base"
-REPLICATIONS = 64
+REPLICATIONS = 32
 
 
 # Verdicts on a few prompts of one model.
@@ -67,7 +67,9 @@ def verdicts(cell, checks, required):
     sums = measured(cell, checks)
     return {
         check.name: decide(
-            check.statement, check.functional.evidence(sums, 0.01), required.get(check.name, ())
+            check.statement,
+            check.functional.evidence(sums, 0.01, sums),
+            required.get(check.name, ()),
         )
         for check in checks
     }
@@ -281,6 +283,7 @@ def test_a_check_alone(capsys, suite, out, monkeypatch):
     # Where a command that is told no folder looks.
     out.mkdir(parents=True, exist_ok=True)
     monkeypatch.chdir(out.parents[1])
+    monkeypatch.setattr("ustat_pg.llm.cells._BLOCK", 2)
     name = "base G=2: vanilla, sampled over predicted"
     words = ("--on", "language-model", "--size", "smoke", "--replications", "8", "--workers", "1")
     code = main(["check", "gradient_mse_lm", name, *words, "--json"])

@@ -6,22 +6,23 @@ import numpy as np
 import pytest
 
 from simulations import Suite, claim, curves
-from simulations.normalised import LARGE, distance, error, to_come
+from simulations.normalised import LARGE, distance, error
+from simulations.problems.limits import later_terms
 from ustat_pg.predictions import normalised_distance, normalised_limit
 from ustat_pg.problems import SoftmaxBandit
 
 
 @pytest.mark.parametrize("seed", [0, 1, 31337])
-def test_what_is_allowed_for_covers_what_is_left_and_little_more(seed):
+def test_what_is_left_beyond_a_limit_is_known_to_a_small_error(seed):
     for entry in Suite("full", seed).lopsided:
         moments = entry.problem.moments()
         for scaled, limit in (
             (lambda size, entry=entry: size * distance(entry, size)[1], normalised_distance),
             (lambda size, entry=entry: error(entry, size)[1], normalised_limit),
         ):
-            allowed = to_come(scaled)
-            assert abs(scaled(LARGE) - limit(moments)[0]) < allowed, entry.name
-            assert allowed < 0.3 * normalised_limit(moments)[0], entry.name
+            left, own = later_terms(scaled, LARGE, 4)
+            assert abs(scaled(LARGE) - left - limit(moments)[0]) < own, entry.name
+            assert own < 1e-2 * normalised_limit(moments)[0], entry.name
 
 
 def prompts(rates, rewards=(1.0, 0.0, 0.0)):

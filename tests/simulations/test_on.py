@@ -306,8 +306,10 @@ import ustat_pg.experiment.options as options
 options.LARGEST_BLOCK, options.BUDGETS["smoke"] = 256, 30
 import simulations.networks.suboptimality as module
 module.curves = lambda suite: ()
+import ustat_pg.experiment.planted as planted
+planted.run_controls = lambda *words: ()
 """
-"""Small blocks, without the figure's: some dozens in all."""
+"""Small blocks, without the figure's and the controls': some dozens in all."""
 
 
 @needs_torch

@@ -28,6 +28,12 @@ def test_each_problem_has_the_form_that_it_is_there_for(seed):
     landscapes = Suite("quick", seed).landscapes
     for entry in (*landscapes["ordered"], *landscapes["ordered, d = 2"]):
         assert np.abs(form(entry)).max() < 1e-12
+    for entry in landscapes["ordered prompts"]:
+        moments = moments_of(entry.problem)
+        assert np.abs(matrix_correlation(moments, entry.problem.identifiable)).max() < 1e-12
+        assert np.ptp(moments.value) > 0.2
+        one, other = (record.fisher for record in moments.matrices())
+        assert np.abs(one @ other - other @ one).max() > 0.1
     for entry in (*landscapes["uneven"], *landscapes["norm only"]):
         found = form(entry)
         assert abs(np.trace(found)) < 1e-12

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -12,31 +11,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from simulations.mutants.errors import planted
 from ustat_pg import compiled
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def planted(source: str, old: str, new: str) -> str:
-    """The source with each occurrence of a snippet changed.
-
-    The snippet is found by its words and signs: spaces, line breaks and a comma before a closing
-    bracket do not count, so that formatting cannot hide it. A line break at its end does.
-    """
-    signs = re.findall(r"\w+|\S", old)
-    between = [r"\s*(?:,\s*)?" if sign in ")]}" else r"\s*" for sign in signs[1:]]
-    pattern = "".join(part for pair in zip(map(re.escape, signs), [*between, ""], strict=True)
-                      for part in pair)  # fmt: skip
-    if re.match(r"\w", signs[0]):
-        pattern = rf"(?<!\w){pattern}"
-    if re.match(r"\w", signs[-1]):
-        pattern += r"(?!\w)"
-    if old.endswith("\n"):
-        pattern += r"(?=[ \t]*\n)"
-    changed, count = re.subn(pattern, lambda _: new.strip(), source)
-    assert count, f"{old!r} is no longer there"
-    assert changed != source, f"{old!r} is not changed"
-    return changed
 
 
 def mutated(file: str, *changes: tuple[str, str]) -> ModuleType:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-ARRAYS = ("rewards", "gram", "lengths", "token_proxy", "folds", "fold_gram")
+ARRAYS = (
+    "rewards",
+    "squared_norms",
+    "sums",
+    "lengths",
+    "token_proxy",
+    "sketches",
+    "surprise",
+    "surprise_variance",
+    "gram",
+)
 
 
 def same(one, other):

@@ -6,6 +6,7 @@ from ustat_pg.results import Provenance, Results
 
 NO_CLAIMS = Results(
     (),
+    (),
     {},
     Provenance("", "", None, 0.0, "", "smoke", "cpu", "cpu", 0, 1, 1e-3, {}, {}, ()),
 )

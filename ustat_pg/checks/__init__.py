@@ -1,6 +1,6 @@
 """Statistical verdicts: intervals that hold at every sample size, one decider, planning."""
 
-from .intervals import Interval, empirical_bernstein
+from .intervals import Forecast, Interval, NearlyNormal
 from .planning import FAMILY_ALPHA, MISS_RATE, allotted_alpha, replications_needed
 from .verdict import (
     Decision,
@@ -21,7 +21,9 @@ __all__ = [
     "MISS_RATE",
     "Decision",
     "Evidence",
+    "Forecast",
     "Interval",
+    "NearlyNormal",
     "RivalVerdict",
     "Statement",
     "Verdict",
@@ -29,7 +31,6 @@ __all__ = [
     "at_most",
     "attained",
     "decide",
-    "empirical_bernstein",
     "equal",
     "positive",
     "replications_needed",

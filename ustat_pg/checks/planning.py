@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from math import ceil, log, sqrt
-
 from ..paper import RESULTS
 from ..validation import InputError
-from .intervals import half_width
+from .intervals import Forecast
 
-__all__ = ["FAMILY_ALPHA", "MISS_RATE", "allotted_alpha", "replications_needed"]
+__all__ = ["FAMILY_ALPHA", "MISS_RATE", "MOST", "allotted_alpha", "replications_needed"]
 
 FAMILY_ALPHA = 1e-3
 """Chance that a suite of true claims shows a single false alarm."""
@@ -16,8 +14,8 @@ FAMILY_ALPHA = 1e-3
 MISS_RATE = 1e-3
 """Chance, at the planned replications, that a check does not exclude the rival it was planned for."""
 
-_RESERVE = 1.25
-"""A pilot's variance is itself an estimate: plan as if the true one were this much larger."""
+MOST = 2**62
+"""Replications needed where none would do."""
 
 
 def allotted_alpha(stem: str, checks: int, family: float = FAMILY_ALPHA) -> float:
@@ -36,33 +34,37 @@ def allotted_alpha(stem: str, checks: int, family: float = FAMILY_ALPHA) -> floa
     return family / len(RESULTS) / checks
 
 
-def replications_needed(margin: float, variance: float, width: float, alpha: float) -> int:
-    """The least n whose empirical Bernstein half-width is at most ``margin``.
+def replications_needed(margin: float, forecast: Forecast, alpha: float) -> int:
+    """The number of replications, to a thousandth, from which on the interval's half-width is at most
+    ``margin``.
 
-    The interval then excludes a value at distance 2 margin unless the estimate errs by more than
-    margin, which at these n has a smaller probability than the miss rate: the half-width is at
-    least √(2 ln(4/α)) standard errors, 4.6 at α = 1e-4.
+    The interval then excludes a value at distance 2 margin unless the estimate errs by more than it
+    reaches to the other side, which has a smaller probability than the miss rate: either side is at
+    least √(2 ln(2/α)) standard errors, 4.5 at α = 1e-4.
 
     Arguments:
         margin: half-width, positive.
-        variance: variance of one replication, as a pilot estimates it; taken 25% larger.
-        width: length of the range of one replication.
+        forecast: range of one replication, and its mean and variance as a pilot estimates them.
         alpha: the check's false-alarm rate.
 
-    >>> n = replications_needed(0.01, 0.25, 1.0, 1e-5)
-    >>> half_width(n, 0.25 * 1.25, 1.0, 1e-5) <= 0.01 < half_width(n - 5, 0.25 * 1.25, 1.0, 1e-5)
+    >>> forecast = Forecast(0.5, 0.25, 0.0, 1.0)
+    >>> n = replications_needed(0.01, forecast, 1e-5)
+    >>> forecast.half_width(n, 1e-5) <= 0.01 < forecast.half_width(int(n * 0.998), 1e-5)
     True
     """
     if not margin > 0:
         raise InputError(f"margin is {margin}: it must be positive")
-    strength = log(4 / alpha)
-    root = sqrt(2 * variance * _RESERVE * strength)
-    tail = 7 * width * strength / 3
-    # margin = root/√n + tail/n, a quadratic in 1/√n.
-    if root == 0 and tail == 0:
+    if forecast.half_width(2, alpha) <= margin:
         return 2
-    scaled = (root + sqrt(root**2 + 4 * margin * tail)) / (2 * margin)
-    n = max(2, ceil(scaled**2))
-    while half_width(n, variance * _RESERVE, width, alpha) > margin:
-        n += max(1, n // 10_000_000)
-    return n
+    low, high = 2, 4
+    while forecast.half_width(high, alpha) > margin:
+        low, high = high, 4 * high
+        if high > MOST:
+            return MOST
+    while high - low > max(1, low // 1000):
+        middle = (low + high) // 2
+        if forecast.half_width(middle, alpha) > margin:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -8,9 +8,9 @@ interval; enumerated evidence has an interval as wide as its rounding.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import inf, isfinite
+from math import inf, isfinite, nan
 
 from scipy.stats import norm
 
@@ -34,6 +34,9 @@ __all__ = [
 
 ROUNDING = 1e-9
 """Relative to a statement's scale: closer values are the same number."""
+
+PLAN_ERROR = 1.2
+"""By what factor a half-width may exceed the one that was planned: a pilot's variance is an estimate."""
 
 
 class Verdict(StrEnum):
@@ -71,7 +74,7 @@ class Statement:
     """Where a quantity lies, and where each rival says that it lies.
 
     Arguments:
-        prediction: the value expected.
+        prediction: the value expected; NaN where the formula gives no number.
         region: the values that the statement allows.
         rivals: values that each rival allows, by its name.
         scale: what rounding and margins are relative to; positive or 0.
@@ -86,8 +89,21 @@ class Statement:
     margin: float = inf
     floor: float = 0.0
 
-    def __post_init__(self) -> None:
-        _finite(self.prediction)
+    @property
+    def coherent(self) -> bool:
+        """Whether the prediction is a number in its own region, up to rounding.
+
+        A prediction of the wrong sign, or a bound that is below its own prediction, is refuted
+        whatever the evidence says.
+        """
+        return isfinite(self.prediction) and self.region.widened(self.tolerance).contains(
+            self.prediction
+        )
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether the region ends on both sides."""
+        return isfinite(self.region.low) and isfinite(self.region.high)
 
     @property
     def tolerance(self) -> float:
@@ -99,13 +115,22 @@ class Statement:
         return self.rivals[rival].distance(self.prediction)
 
     def distinguishable(self, rival: str) -> bool:
-        """Whether the rival says anything else than the statement here: not if it lies within the
-        prediction's own error.
+        """Whether the rival says anything else than the statement here: not if it lies nearer than three
+        times what the prediction may be off by.
+
+        A rival's own error is the prediction's, so that the two regions are then as far apart as either
+        is wide.
         """
-        between = isfinite(self.region.low) and isfinite(self.region.high)
-        if between and self.rivals[rival].meets(self.region):
+        apart = 2 * self.region.half_width if self.two_sided else 0.0
+        if apart and self.rivals[rival].meets(self.region):
             return False
-        return self.gap(rival) > self.tolerance
+        return self.gap(rival) > max(self.tolerance, apart * (1 - ROUNDING))
+
+    def coarser(self, times: float) -> Statement:
+        """The statement with a half-width asked for that is so many times as large; a one-sided one as
+        it is: an interval must lie inside its region.
+        """
+        return replace(self, margin=times * self.margin) if self.two_sided else self
 
     def margin_for(self, rivals: Collection[str]) -> float:
         """The half-width that an interval needs: half the gap to the nearest of these rivals."""
@@ -113,9 +138,10 @@ class Statement:
         return min([self.margin, *gaps])
 
 
-def _finite(prediction: float) -> None:
-    if not isfinite(prediction):
-        raise InputError(f"a prediction is {prediction}: it must be finite")
+def _no_number(rivals: Collection[str]) -> Statement:
+    """The statement of a formula that gives no number: not coherent, and no rival differs from it."""
+    anything = Interval(-inf, inf)
+    return Statement(nan, anything, dict.fromkeys(rivals, anything), 0.0)
 
 
 def equal(
@@ -129,17 +155,18 @@ def equal(
     """The quantity is the prediction; each rival names another number.
 
     Arguments:
-        prediction: the value.
+        prediction: the value; refuted if it is not finite.
         rivals: values by name; those that are not finite are left out.
         scale: natural size of the quantity where the prediction may be 0.
         relative_margin: the half-width asked for, in units of scale, where no rival asks for less.
         digits: the prediction's own error, and its rivals': half a unit of the last digit where it
             is a printed figure.
     """
-    _finite(prediction)
-    size = abs(prediction) if scale is None else scale
     # A rival made by the same approximation has the same error.
     points = {n: Interval(v - digits, v + digits) for n, v in (rivals or {}).items() if isfinite(v)}
+    size = abs(prediction) if scale is None else scale
+    if not isfinite(prediction) or not isfinite(size):
+        return _no_number(points)
     slack = max(digits, ROUNDING * size)
     return Statement(
         prediction,
@@ -153,15 +180,15 @@ def equal(
 def positive(prediction: float, rivals: Collection[str], *, scale: float) -> Statement:
     """The quantity is positive, of the size predicted; each rival says that it is not.
 
-    Raises:
-        InputError: the prediction is not positive by more than rounding.
+    A prediction that is not positive by more than rounding is refuted.
     """
-    if not prediction > ROUNDING * scale:
-        raise InputError(f"an order needs a positive prediction, not {prediction}")
+    if not isfinite(prediction) or not isfinite(scale):
+        return _no_number(rivals)
     below = Interval(-inf, 0.0)
-    return Statement(
-        prediction, Interval(0.0, inf), dict.fromkeys(rivals, below), scale, prediction / 2
-    )
+    # What rounding makes of 0 is not positive.
+    region = Interval(2 * ROUNDING * scale, inf)
+    margin = max(prediction / 2, 0.0)
+    return Statement(prediction, region, dict.fromkeys(rivals, below), scale, margin)
 
 
 def at_most(
@@ -171,9 +198,12 @@ def at_most(
 
     Arguments:
         bound: the upper bound.
-        prediction: the quantity's own value, at most the bound; their difference is the slack.
+        prediction: the quantity's own value; refuted if it is above the bound. The difference is the
+            slack.
         rivals: tighter bounds by name.
     """
+    if not isfinite(bound) or not isfinite(prediction):
+        return _no_number(rivals or ())
     tighter = {name: Interval(-inf, value) for name, value in (rivals or {}).items()}
     slack = bound - prediction
     region = Interval(-inf, bound + ROUNDING * abs(bound))
@@ -186,29 +216,35 @@ def attained(
     rivals: Mapping[str, float] | None = None,
     *,
     ratio: float = 1.05,
+    relative_margin: float = 0.0,
 ) -> Statement:
     """The quantity lies below the bound, and the bound is at most ``ratio`` times the quantity; each
     rival is another bound of which it says the same.
 
     Arguments:
-        bound: the upper bound, positive.
-        prediction: the quantity's own value.
-        rivals: other bounds by name.
+        bound: the upper bound.
+        prediction: the quantity's own value; refuted if the bound is not attained by it.
+        rivals: other bounds by name; those that are not finite are left out.
         ratio: number above 1.
+        relative_margin: the half-width asked for, in units of the bound, where half the width of what it
+            allows is less and no rival asks for less.
 
     Raises:
-        InputError: a bound that is not positive and finite, or a ratio of at most 1.
+        InputError: a ratio of at most 1.
     """
-    if not 0 < bound < inf or not ratio > 1:
-        raise InputError(
-            f"bound is {bound} and ratio {ratio}: the bound must be positive, the ratio above 1"
-        )
+    if not ratio > 1:
+        raise InputError(f"ratio is {ratio}: it must be above 1")
 
     def between(value: float) -> Interval:
-        return Interval(value / ratio, value + ROUNDING * abs(value))
+        # A bound below 0 allows nothing above it.
+        return Interval(min(value / ratio, value), value + ROUNDING * abs(value))
 
-    others = {name: between(value) for name, value in (rivals or {}).items()}
-    return Statement(prediction, between(bound), others, bound, bound * (1 - 1 / ratio) / 2)
+    others = {name: between(value) for name, value in (rivals or {}).items() if isfinite(value)}
+    if not isfinite(bound) or not isfinite(prediction):
+        return _no_number(others)
+    size = abs(bound)
+    margin = size * max((1 - 1 / ratio) / 2, relative_margin)
+    return Statement(prediction, between(bound), others, size, margin)
 
 
 @dataclass(frozen=True)
@@ -257,9 +293,9 @@ class Decision:
 def decide(
     statement: Statement, evidence: Evidence, required: Collection[str] | None = None
 ) -> Decision:
-    """REFUTED if the interval misses the statement's region; CONFIRMED if it meets it, is narrow
-    enough to exclude every required rival and, for a one-sided statement, lies inside the region;
-    else INCONCLUSIVE.
+    """REFUTED if the interval misses the statement's region, or the prediction itself does; CONFIRMED
+    if it meets it, excludes every required rival and is about as narrow as was asked, or, for a one-sided
+    statement, lies inside the region; else INCONCLUSIVE.
 
     Arguments:
         statement: what is claimed.
@@ -281,17 +317,18 @@ def decide(
             verdicts[name] = RivalVerdict.SURVIVED
         else:
             verdicts[name] = RivalVerdict.REFUTED
+    if not statement.coherent:
+        return Decision(Verdict.REFUTED, verdicts)
     allowed = statement.region.widened(statement.floor)
     if not isfinite(evidence.estimate) or not evidence.interval.meets(allowed):
         # An estimate that is not a number speaks for nothing.
         sound = isfinite(evidence.estimate)
         return Decision(Verdict.REFUTED if sound else Verdict.INCONCLUSIVE, verdicts)
-    one_sided = not isfinite(statement.region.low) or not isfinite(statement.region.high)
     enough = (
-        evidence.interval.inside(statement.region.widened(2 * statement.tolerance))
-        if one_sided
-        else evidence.interval.half_width
-        <= max(statement.margin_for(required), 2 * statement.tolerance) * (1 + 1e-9)
+        evidence.interval.half_width
+        <= max(PLAN_ERROR * statement.margin_for(required), 2 * statement.tolerance)
+        if statement.two_sided
+        else evidence.interval.inside(statement.region.widened(2 * statement.tolerance))
     )
     excluded = all(verdicts[name] != RivalVerdict.SURVIVED for name in required)
     verdict = Verdict.CONFIRMED if enough and excluded else Verdict.INCONCLUSIVE

@@ -22,18 +22,31 @@ from .networks.cell import NetworkTraining
 from .networks.learned import LearnedTable
 from .networks.optimizers import Adam, Muon, Sgd
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
-from .runs.cell import ConditionalPit, Coordinate, Gap, GapTransform, OneRun, Pit, Training
+from .runs.cell import (
+    Away,
+    ConditionalPit,
+    Coordinate,
+    Cosine,
+    Gap,
+    GapTransform,
+    OneRun,
+    Pit,
+    Product,
+    Training,
+)
 from .runs.regions import Ball, Box
 from .runs.schedules import Constant, Decay
 
 __all__ = [
     "Adam",
+    "Away",
     "Ball",
     "Box",
     "Cell",
     "ConditionalPit",
     "Constant",
     "Coordinate",
+    "Cosine",
     "Decay",
     "Distance",
     "Draws",
@@ -51,6 +64,7 @@ __all__ = [
     "Pit",
     "PracticalCell",
     "PracticalError",
+    "Product",
     "Projection",
     "Quantity",
     "RatioBias",

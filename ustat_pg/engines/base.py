@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .. import baselines
 from ..baselines import BASELINES, Baseline
+from ..digests import digest
 from ..estimators import advantages
 from ..problems import SoftmaxBandit
 from ..validation import InputError, finite_array, integer, one_of
@@ -43,7 +44,7 @@ NEEDS = ("constant", "value", "optimal_baseline", "squared_norms")
 """What engines can give an advantage function beside the rewards."""
 
 RUNNABLE = tuple(name for name, record in BASELINES.items() if set(record.needs) <= set(NEEDS))
-"""The baselines that engines can run."""
+"""The baselines that engines can run by their name and at most a constant."""
 
 OUTPUTS_OF_A_GRADIENT = 256
 """Outputs of a training run that count as one replication of a gradient in a budget."""
@@ -79,30 +80,47 @@ class Estimator:
         constant: the number subtracted, for the baseline constant.
         function: (rewards S + (B, G), :class:`Draws`) to advantages S + (B, G); engines that are
             compiled refuse it.
+        values: V_φ(x), the number subtracted at each prompt, for the baseline critic; gradients at
+            fixed parameters alone take it.
+
+    >>> Estimator("critic", values=(0.5, 0.25)).baseline
+    'critic'
     """
 
     baseline: str
     constant: float | None = None
     function: Callable[[Array, Draws], Array] | None = None
+    values: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.function is None:
             record = baselines.baseline(self.baseline)
             _, colon, numbers = self.baseline.partition(":")
             object.__setattr__(self, "baseline", record.name + colon + numbers)
-            if record.name not in RUNNABLE:
+            if record.name not in RUNNABLE and not self.learned:
                 raise InputError(
                     f"engines have no {self.baseline}: use constant or a function, or one of "
                     f"{', '.join(RUNNABLE)}"
                 )
+            if self.learned and record.name != "critic":
+                raise InputError("values are given with, and only with, the baseline critic")
             if (self.constant is not None) != (self.baseline == "constant"):
                 raise InputError("a constant is given with, and only with, the baseline constant")
             if self.constant is not None:
                 finite_array("constant", self.constant, 0)
+            if self.values is not None:
+                finite_array("values of the critic", self.values, 1)
+
+    @property
+    def learned(self) -> bool:
+        """Whether it is a critic with values of its own."""
+        return self.values is not None
 
     @property
     def label(self) -> str:
         """How results call it."""
+        if self.values is not None:
+            return f"critic={digest(self.values)}"
         return self.baseline if self.constant is None else f"constant={self.constant!r}"
 
     @property
@@ -118,8 +136,8 @@ class Estimator:
             baselines.require_group(self.baseline, group_size)
 
     def require_name(self, name_of_runs: str) -> None:
-        """Refuse a function, which runs of parameters that change cannot take."""
-        if self.function is not None:
+        """Refuse a function or a critic, which runs of parameters that change cannot take."""
+        if self.function is not None or self.learned:
             raise InputError(
                 f"{name_of_runs} cannot take {self.label}: choose one of {', '.join(RUNNABLE)}"
             )
@@ -132,7 +150,11 @@ class Estimator:
             find: functions that get what baselines need beside rewards; only what this one needs is got.
         """
         find["constant"] = lambda: self.constant
-        known = {need: find[need]() for need in self.record.needs}
+        known = {}
+        for need in self.record.needs:
+            if need not in find:
+                raise InputError(f"{self.label} cannot be run here: its {need} is not known")
+            known[need] = find[need]()
         return advantages(self.baseline, rewards, **known)
 
     def begin(self, runs: int, group_size: int) -> Any:
@@ -166,6 +188,10 @@ class Estimator:
         # From the outcomes, not from the moments that predictions read: evidence shares no code.
         outcomes = problem.outcomes
         rows = np.arange(problem.contexts)[:, None]
+        if self.values is not None and len(self.values) != problem.contexts:
+            raise InputError(
+                f"the critic has {len(self.values)} values: one per prompt ({problem.contexts}) is needed"
+            )
 
         def best() -> Array:
             norms = problem.policy.squared_norms[rows, outcomes.arms]
@@ -177,6 +203,7 @@ class Estimator:
                 value=lambda: expected_reward(outcomes.probs, outcomes.rewards)[contexts],
                 optimal_baseline=best,
                 squared_norms=lambda: squared_norms,
+                predicted_value=lambda: np.asarray(self.values)[contexts],
             )
         )
 
@@ -318,6 +345,9 @@ class Cell(ABC):
     settles: bool = True
     """Whether every mean that can be enumerated is found; else it is NaN where it is uncertain."""
 
+    bounded: bool = True
+    """Whether ranges bound what is measured; else means are taken to be nearly normal."""
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -346,7 +376,7 @@ class Cell(ABC):
         """The replications that cost as much as so many of a gradient: one for 256 outputs."""
         return max(self.block, replications * OUTPUTS_OF_A_GRADIENT // self.outputs)
 
-    def shown(self, blocks: int) -> int:
+    def shown(self, blocks: float) -> float:
         """The blocks of a figure's point for which so many are wanted."""
         return blocks
 
@@ -365,6 +395,16 @@ class Cell(ABC):
     @abstractmethod
     def range(self, quantity: Quantity) -> tuple[float, float]:
         """The least and the greatest value of a quantity, or numbers beyond them."""
+
+    @cached_property
+    def _ends(self) -> dict[Quantity, tuple[float, float]]:
+        return {}
+
+    def ends(self, quantity: Quantity) -> tuple[float, float]:
+        """The range of a quantity, found once."""
+        if quantity not in self._ends:
+            self._ends[quantity] = self.range(quantity)
+        return self._ends[quantity]
 
     @abstractmethod
     def rounding(self, quantity: Quantity) -> float:

@@ -64,19 +64,26 @@ class Rule:
 
     Arguments:
         ratio: one of :data:`~ustat_pg.estimators.RATIOS`.
-        clip: ε of PPO's clipping; none unless given.
+        clip: ε of PPO's clipping, on either side or below and above; none unless given.
         kl_ratio: the ratio on the penalty.
     """
 
     ratio: str = "token"
-    clip: float | None = None
+    clip: float | tuple[float, float] | None = None
     kl_ratio: str = "none"
 
     def __post_init__(self) -> None:
         one_of("ratio", self.ratio, RATIOS)
         one_of("ratio of the penalty", self.kl_ratio, RATIOS)
-        if self.clip is not None:
-            number("clip", self.clip, minimum=0.0)
+        for side in self.sides or ():
+            number("clip", side, minimum=0.0)
+
+    @property
+    def sides(self) -> tuple[float, float] | None:
+        """ε below and above, where weights are clipped."""
+        if self.clip is None or isinstance(self.clip, tuple):
+            return self.clip
+        return self.clip, self.clip
 
     @property
     def label(self) -> str:
@@ -356,9 +363,11 @@ class PracticalCell(Cell):
             if rule not in known:
                 weights = importance_weights(logs, inside, ratio=rule.ratio)
                 both = [weights, weights]
-                if rule.clip is not None:
-                    ones = np.ones(weights.shape[:-1])
-                    both = [clipped_weights(weights, sign, low=rule.clip) for sign in (ones, -ones)]
+                if rule.sides is not None:
+                    (low, high), ones = rule.sides, np.ones(weights.shape[:-1])
+                    both = [
+                        clipped_weights(weights, sign, low=low, high=high) for sign in (ones, -ones)
+                    ]
                 added = pull * importance_weights(logs, inside, ratio=rule.kl_ratio)
                 known[rule] = vectors(both[0]), vectors(both[1]), vectors(added)
             return known[rule]

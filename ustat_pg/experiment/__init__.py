@@ -1,11 +1,14 @@
 """Experiments: claims as lists of checks, their planning, running and storing."""
 
 from ..results import load_curves, load_results, load_run
+from .chi_squares import Below, ChiSquares, TransformOf
 from .claim import Check, Claim
 from .curves import Point, run_points
 from .executors import LostWorkers, dask_cluster, mpi_cluster
 from .functionals import (
+    Eigenvalue,
     EverySample,
+    Extrapolation,
     LawDistance,
     LawExcess,
     LawShare,
@@ -21,9 +24,13 @@ from .store import Store, StoreError
 from .work import Interrupted
 
 __all__ = [
+    "Below",
     "Check",
+    "ChiSquares",
     "Claim",
+    "Eigenvalue",
     "EverySample",
+    "Extrapolation",
     "Interrupted",
     "LawDistance",
     "LawExcess",
@@ -38,6 +45,7 @@ __all__ = [
     "Run",
     "Store",
     "StoreError",
+    "TransformOf",
     "dask_cluster",
     "load_curves",
     "load_results",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from scipy.stats import t as student
@@ -26,16 +26,17 @@ from .work import Work, environment
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Point", "run_points"]
+__all__ = ["Point", "run_points", "tidy"]
 
 ALPHA = 0.05
 """Intervals of figures are 95% ones, each for itself: they decide nothing."""
 
-FEW_RUNS = 2_000
-"""Runs below which an interval that holds at every sample size would say nothing in a figure."""
-
-POINT_BLOCKS = {"smoke": 1, "quick": 2, "full": 64}
+POINT_BLOCKS = {"smoke": 0.125, "quick": 2.0, "full": 64.0}
 """Blocks of every measured point, by size."""
+
+
+MEASURES = ("prediction", "exact", "estimate", "standard_error", "low", "high", "replications")
+"""Columns of a curve that are no coordinates."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,10 @@ class Point:
 
 
 def _interval(evidence: Evidence) -> Interval:
-    """A point's 95% interval: Student's where there are few runs, or no range is known."""
-    n, found = evidence.replications, evidence.interval
-    many = n >= FEW_RUNS and isfinite(found.half_width)
-    if n < 2 or many or not isfinite(evidence.estimate):
-        return found
+    """A point's 95% interval, Student's."""
+    n = evidence.replications
+    if n < 2 or not isfinite(evidence.estimate):
+        return Interval(-inf, inf)
     half = float(student.ppf(1 - ALPHA / 2, n - 1)) * evidence.standard_error
     return Interval(evidence.estimate - half, evidence.estimate + half)
 
@@ -102,7 +102,7 @@ def run_points(
     wanted = [p.functional for p in points if p.functional is not None and p.enumerate]
     measured = Measurements(functionals, options, enumerated=wanted)
     replications = {
-        name: cell.shown(POINT_BLOCKS[options.size]) * block_of(cell)
+        name: int(cell.shown(POINT_BLOCKS[options.size]) * block_of(cell))
         for name, cell in measured.cells.items()
     }
     with environment(options, executor) as pool:
@@ -117,13 +117,21 @@ def run_points(
             if point.enumerate and measured.why_not_exact(point.functional) is None:
                 row["exact"] = point.functional.exact(known)
             if drawn:
-                evidence = point.functional.evidence(drawn, ALPHA)
+                # Its interval is for verdicts: figures show one of their own.
+                evidence = point.functional.evidence(drawn, ALPHA, drawn)
                 interval = _interval(evidence)
                 row |= {"low": interval.low, "high": interval.high}
                 kept = ("estimate", "standard_error", "replications")
                 row |= {name: getattr(evidence, name) for name in kept}
         rows.append(row)
-    measures = ["prediction", "exact", "estimate", "standard_error", "low", "high", "replications"]
-    frame = pd.DataFrame(rows)
-    places = [name for name in frame.columns if name not in measures]
-    return frame.reindex(columns=[*places, *measures])
+    return tidy([pd.DataFrame(rows)])
+
+
+def tidy(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of points together, the columns of their coordinates before those of what was measured."""
+    import pandas as pd
+
+    held = [frame for frame in frames if len(frame)]
+    frame = pd.concat(held, ignore_index=True) if held else pd.DataFrame()
+    places = [name for name in frame.columns if name not in MEASURES]
+    return frame.reindex(columns=[*places, *MEASURES])

@@ -95,7 +95,7 @@ class Cluster(Executor):
 def loss(error: BaseException) -> str | None:
     """What an executor's error says about its workers, or None if it is no error of theirs."""
     if isinstance(error, BrokenExecutor):
-        return f"a worker process died ({_line(error)}); start a new executor: {_KEEPS}"
+        return f"a worker process died ({_line(error)}); {_KEEPS}"
     if isinstance(error, CancelledError):
         return f"the connection to the scheduler was lost; {_KEEPS}"
     if type(error).__name__ == "KilledWorker":

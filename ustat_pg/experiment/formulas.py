@@ -30,7 +30,7 @@ Law = tuple[Array, Array, Array]
 ENUMERATED_GROUPS = 300
 """The most groups of a cell on which formulas are compared one by one."""
 
-DRAWN_GROUPS = 100
+DRAWN_GROUPS = 40
 """Groups in a block, and the fewest of a problem so large that their parts take long."""
 FEWEST_DRAWN_GROUPS = 5
 
@@ -57,13 +57,48 @@ def _first_part(scores: Array, rewards: Array, law: Law) -> Array:
     return np.asarray(parts.mean + parts.first)
 
 
+def _against_law(scores: Array, rewards: Array, law: Law) -> Array:
+    """E[h | sᵢ, zᵢ] of every output, the kernel's mean over the other one, (n, G, d)."""
+    known_scores, known_rewards, probs = law
+    rows, columns = np.divmod(np.arange(rewards.size * len(probs)), len(probs))
+    flat = scores.reshape(-1, scores.shape[-1]), rewards.ravel()
+    values = covariance_kernel(
+        (flat[0][rows], flat[1][rows]), (known_scores[columns], known_rewards[columns])
+    )
+    return np.asarray(probs @ values.reshape(*rewards.shape, len(probs), -1))
+
+
+def _projections(scores: Array, rewards: Array, law: Law) -> Array:
+    """The mean of 2 h₁ - g over a group: that of s a, if h₁ = ½ (s a + g)."""
+    mean = law[2] @ _against_law(law[0][None], law[1][None], law)[0]
+    return 2 * _against_law(scores, rewards, law).mean(axis=1) - mean
+
+
+def _given_one(scores: Array, rewards: Array, law: Law) -> Array:
+    """The U-statistic, and what E[h₂ | first output] adds to it: nothing."""
+    added = [
+        sum(
+            probability * _parts(np.stack([s, other]), np.array([z, reward]), law).second
+            for other, reward, probability in zip(*law, strict=True)
+        )
+        for s, z in zip(scores[:, 0], rewards[:, 0], strict=True)
+    ]
+    return covariance_ustatistic(scores, rewards) + np.stack(added)
+
+
 FORMULAS: dict[str, Callable[[Array, Array, Law], Array]] = {
     "U-statistic": _each(lambda s, z, _: ustatistic(covariance_kernel, (s, z))),
     "U-statistic in O(G d)": lambda s, z, _: covariance_ustatistic(s, z),
+    "(G-1)/G U-statistic": lambda s, z, _: (1 - 1 / z.shape[1]) * covariance_ustatistic(s, z),
     "g + first + second": _each(lambda s, z, law: _parts(s, z, law).total),
     "g + first": _each(_first_part),
+    "mean of 2 h1 - g": _projections,
+    "U-statistic + E[h2 | one output]": _given_one,
 }
 """The formulas by name."""
+
+LEAST_GROUP = {"mean of 2 h1 - g": 1}
+"""The least group of those that need no pair."""
 
 
 @dataclass(frozen=True)
@@ -158,20 +193,21 @@ class Groups(GradientCell):
         """Refuse what is no distance from a formula, and leave-one-out in a group of one."""
         if not isinstance(quantity, FormulaDistance):
             raise InputError(f"{quantity!r} is no distance from a formula")
-        if self.group_size < 2:
+        if self.group_size < LEAST_GROUP.get(quantity.formula, 2):
             raise InputError(f"group size is {self.group_size}: formulas need pairs of outputs")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        """Raise :class:`InfeasibleError` where there are too many groups, every order apart."""
+        """Raise :class:`InfeasibleError` where there are too many groups, whatever their order."""
         self.require_quantities(quantities)
-        number = exact.size(self, tuples=True)
-        if number > ENUMERATED_GROUPS:
+        number = exact.size(self)
+        values = int(self.problem.outcomes.counts.max()) ** 2 * self.problem.d
+        if number > ENUMERATED_GROUPS or number * values > KERNEL_VALUES // 20:
             raise InfeasibleError(f"10^{log10(number):.1f} groups, compared one by one")
 
     def _measure(self, engine: str, quantities: Sequence[Any], block: Replications) -> MomentSums:
         distances: Sequence[FormulaDistance] = quantities
         if engine == "exact":
-            every = exact.minibatches(self, tuples=True)
+            every = exact.minibatches(self)
             means = [chance @ self._squares(distances, draws) for draws, chance in every]
             return MomentSums.exact(np.sum(means, axis=0))
         draws = reference.draw(self, seed=block.seed, first=block.first, replications=block.count)

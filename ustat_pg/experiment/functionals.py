@@ -15,20 +15,23 @@ from typing import ClassVar
 import numpy as np
 from scipy.optimize import brentq
 
-from ..checks import Evidence, Interval, empirical_bernstein, replications_needed
-from ..checks.intervals import half_width
+from ..checks import Evidence, Forecast, Interval, NearlyNormal, replications_needed
+from ..checks.planning import MOST
 from ..engines import Cell, ConditionalPit, MomentSums, Pit, Quantity, Training
 from ..engines.runs.cell import BINS
 from ..validation import InputError
 
 __all__ = [
+    "Eigenvalue",
     "EverySample",
+    "Extrapolation",
     "Functional",
     "LawDistance",
     "LawExcess",
     "LawShare",
     "Linear",
     "LogSlope",
+    "OfPoints",
     "Ratio",
     "Sums",
     "mean_of",
@@ -37,8 +40,8 @@ __all__ = [
 RELATIVE_ROUNDING = 1e-14
 """Relative rounding error of a ratio or a logarithm."""
 
-NO_NUMBER = 2**62
-"""Replications needed where none would do."""
+_RESERVE = 1.25
+"""A pilot's variance is itself an estimate: forecast one that is this much larger."""
 
 Sums = Mapping[str, tuple[Sequence[Quantity], MomentSums]]
 
@@ -74,12 +77,45 @@ class Functional(ABC):
         """The value, from enumerated means."""
 
     @abstractmethod
-    def evidence(self, sums: Sums, alpha: float) -> Evidence:
-        """Estimate and interval, from the sums of draws."""
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        """Estimate and interval, from the sums of draws.
+
+        Arguments:
+            sums: those of the draws, by cell.
+            alpha: the rate at which the interval may miss.
+            pilots: sums of other draws, which intervals are made for.
+        """
 
     @abstractmethod
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         """The replications for an interval of that half-width, by a pilot's sums."""
+
+
+class OfPoints(Functional):
+    """A number made of several functionals, which may be measured on several cells."""
+
+    @property
+    @abstractmethod
+    def measured(self) -> Sequence[Functional]:
+        """The functionals."""
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return tuple(dict.fromkeys(cell for point in self.measured for cell in point.cells))
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return tuple(quantity for point in self.measured for quantity in point.quantities)
+
+    @property
+    def parts(self) -> tuple[Functional, ...]:
+        # Another point's cell may take fewer steps than a quantity asks for.
+        return tuple(part for point in self.measured for part in point.parts)
+
+    def together(self, sums: Sums, alpha: float, pilots: Sums) -> list[Evidence]:
+        """The functionals' evidence, whose intervals all hold but at the rate alpha."""
+        rate = alpha / len(self.measured)
+        return [point.evidence(sums, rate, pilots) for point in self.measured]
 
 
 @dataclass(frozen=True)
@@ -99,13 +135,22 @@ class Linear(Functional):
         return tuple(quantity for quantity, _ in self.weights)
 
     @property
-    def width(self) -> float:
-        """Length of the range of one replication."""
-        total = 0.0
-        for quantity, weight in self.weights:
-            low, high = self.cell.range(quantity)
-            total += abs(weight) * (high - low)
-        return total
+    def range(self) -> tuple[float, float]:
+        """Ends of the range of one replication."""
+        ends = [
+            sorted(weight * end for end in self.cell.ends(quantity)) if weight else [0.0, 0.0]
+            for quantity, weight in self.weights
+        ]
+        return self.constant + sum(low for low, _ in ends), self.constant + sum(
+            high for _, high in ends
+        )
+
+    def forecast(self, pilots: Sums) -> Forecast:
+        """What a pilot lets expect of one replication."""
+        _, mean, variance = self.moments(pilots)
+        low, high = self.range
+        kind = Forecast if self.cell.bounded else NearlyNormal
+        return kind(min(max(mean, low), high), _RESERVE * variance, low, high)
 
     @property
     def rounding(self) -> float:
@@ -124,13 +169,13 @@ class Linear(Functional):
     def exact(self, sums: Sums) -> float:
         return self.moments(sums)[1]
 
-    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         n, mean, variance = self.moments(sums)
-        interval = empirical_bernstein(n, mean, variance, self.width, alpha)
+        interval = self.forecast(pilots).interval(n, mean, variance, alpha)
         return Evidence(mean, interval, sqrt(variance / n), n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        return replications_needed(margin, self.moments(sums)[2], self.width, alpha)
+        return replications_needed(margin, self.forecast(sums), alpha)
 
 
 def mean_of(cell: Cell, quantity: Quantity) -> Linear:
@@ -157,7 +202,7 @@ class EverySample(Linear):
     def rounding(self) -> float:
         return self.limit
 
-    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         n, mean, _ = self.moments(sums)
         return Evidence(mean, Interval(mean, mean), replications=n, rounding=self.limit)
 
@@ -208,20 +253,19 @@ class Ratio(Functional):
         bottom = self.denominator.exact(sums)
         return self.numerator.exact(sums) / bottom if bottom else float("nan")
 
-    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         """The ratios that a test of their excess does not reject (Fieller 1954)."""
-        n, bottom, spread = self.denominator.moments(sums)
-        if bottom <= half_width(n, spread, self.denominator.width, alpha):
+        bottom = self.denominator.evidence(sums, alpha, pilots)
+        n = bottom.replications
+        if bottom.interval.low <= 0:
             # A denominator that may be 0 bounds no ratio.
             return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
         ratio = self.exact(sums)
-        top_width, bottom_width = self.numerator.width, self.denominator.width
 
         def beyond(value: float) -> float:
-            """|excess| less the half-width: positive where the value is rejected."""
-            _, mean, variance = self._excess(value).moments(sums)
-            width = top_width + abs(value) * bottom_width
-            return abs(mean) - half_width(n, variance, width, alpha)
+            """How far 0 lies outside the interval of the excess: positive where the value is rejected."""
+            interval = self._excess(value).evidence(sums, alpha, pilots).interval
+            return max(interval.low, -interval.high)
 
         def end(sign: float) -> float:
             step = max(abs(ratio), 1e-12) * 1e-3
@@ -232,22 +276,19 @@ class Ratio(Functional):
             return float(brentq(beyond, ratio, ratio + sign * step, xtol=1e-14))
 
         low, high = (ratio, ratio) if beyond(ratio) >= 0 else (end(-1.0), end(1.0))
-        variance = self._excess(ratio).moments(sums)[2]
-        return Evidence(ratio, Interval(low, high), sqrt(variance / n) / bottom, n, alpha)
+        error = self._excess(ratio).evidence(sums, alpha, pilots).standard_error
+        return Evidence(ratio, Interval(low, high), error / bottom.estimate, n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        excess = self._excess(prediction)
         bottom = self.denominator.exact(sums)
         if not margin * bottom > 0:
-            return NO_NUMBER  # a pilot whose denominator is rounding noise
+            return MOST  # a pilot whose denominator is rounding noise
         # Both ends of the interval are wanted within the margin; the reserve pays for its tilt.
-        return replications_needed(
-            0.9 * margin * bottom, excess.moments(sums)[2], excess.width * 1.05, alpha
-        )
+        return self._excess(prediction).needed(sums, 0.9 * margin * bottom, alpha, 0.0)
 
 
 @dataclass(frozen=True)
-class LogSlope(Functional):
+class LogSlope(OfPoints):
     """The least-squares slope of log(functional) on given abscissae, one cell each.
 
     Arguments:
@@ -269,16 +310,7 @@ class LogSlope(Functional):
         )
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
-        return tuple(cell for point in self.points for cell in point.cells)
-
-    @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        return tuple(quantity for point in self.points for quantity in point.quantities)
-
-    @property
-    def parts(self) -> tuple[Functional, ...]:
-        # Another point's cell may take fewer steps than a quantity asks for.
+    def measured(self) -> Sequence[Functional]:
         return self.points
 
     @property
@@ -292,9 +324,9 @@ class LogSlope(Functional):
             return float("nan")
         return float(self._weights @ np.log(values))
 
-    def evidence(self, sums: Sums, alpha: float) -> Evidence:
-        """Interval arithmetic on the points' intervals, which hold together at the rate alpha."""
-        parts = [point.evidence(sums, alpha / len(self.points)) for point in self.points]
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        """Interval arithmetic on the points' intervals."""
+        parts = self.together(sums, alpha, pilots)
         n = sum(part.replications for part in parts)
         if not all(part.estimate > 0 for part in parts):
             return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
@@ -318,6 +350,112 @@ class LogSlope(Functional):
             point.needed(sums, relative * value, alpha / len(self.points), value)
             for point, value in zip(self.points, self.predicted, strict=True)
         )
+
+
+@dataclass(frozen=True)
+class Extrapolation(OfPoints):
+    """Σ weight · point over several cells, Richardson's 2 f(2n) - f(n) for example.
+
+    Arguments:
+        points: functionals, on one cell each.
+        shares: their weights.
+    """
+
+    points: tuple[Linear, ...]
+    shares: tuple[float, ...]
+
+    @property
+    def rounding(self) -> float:
+        return sum(abs(s) * p.rounding for s, p in zip(self.shares, self.points, strict=True))
+
+    @property
+    def measured(self) -> Sequence[Functional]:
+        return self.points
+
+    def exact(self, sums: Sums) -> float:
+        return sum(s * p.exact(sums) for s, p in zip(self.shares, self.points, strict=True))
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        """Interval arithmetic on the points' intervals."""
+        found = self.together(sums, alpha, pilots)
+        estimate = low = high = variance = 0.0
+        for share, part in zip(self.shares, found, strict=True):
+            ends = share * part.interval.low, share * part.interval.high
+            estimate += share * part.estimate
+            low, high = low + min(ends), high + max(ends)
+            variance += (share * part.standard_error) ** 2
+        n = sum(part.replications for part in found)
+        return Evidence(estimate, Interval(low, high), sqrt(variance), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        each, rate = margin / sum(map(abs, self.shares)), alpha / len(self.points)
+        return max(point.needed(sums, each, rate, prediction) for point in self.points)
+
+
+@dataclass(frozen=True)
+class Eigenvalue(OfPoints):
+    """Σ sign · (an eigenvalue of a symmetric matrix), the same one of each matrix.
+
+    Arguments:
+        matrices: lower triangles of matrices, row by row.
+        signs: a number for each matrix.
+        place: place of the eigenvalue, ascending.
+    """
+
+    matrices: tuple[tuple[Linear | Extrapolation, ...], ...]
+    signs: tuple[float, ...]
+    place: int
+
+    @property
+    def measured(self) -> tuple[Linear | Extrapolation, ...]:
+        return tuple(entry for matrix in self.matrices for entry in matrix)
+
+    def _size(self, errors: Sequence[float]) -> float:
+        """How far the value can be off where every entry is off by so much.
+
+        No eigenvalue of a symmetric matrix moves by more than the Frobenius norm of the change (Weyl).
+        """
+        rows, _ = np.tril_indices(self._rank)
+        twice = np.where(rows == np.tril_indices(self._rank)[1], 1.0, 2.0)
+        each = np.asarray(errors).reshape(len(self.matrices), -1)
+        return float(np.abs(self.signs) @ np.sqrt((twice * each**2).sum(axis=1)))
+
+    @property
+    def _rank(self) -> int:
+        return int((sqrt(8 * len(self.matrices[0]) + 1) - 1) / 2)
+
+    def _value(self, entries: Sequence[float]) -> float:
+        total = 0.0
+        for sign, lower in zip(
+            self.signs, np.asarray(entries).reshape(len(self.matrices), -1), strict=True
+        ):
+            matrix = np.zeros((self._rank, self._rank))
+            matrix[np.tril_indices(self._rank)] = lower
+            total += sign * float(np.linalg.eigvalsh(matrix, UPLO="L")[self.place])
+        return total
+
+    @property
+    def rounding(self) -> float:
+        return self._size([entry.rounding for entry in self.measured])
+
+    def exact(self, sums: Sums) -> float:
+        values = [entry.exact(sums) for entry in self.measured]
+        return self._value(values) if np.isfinite(values).all() else float("nan")
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        found = self.together(sums, alpha, pilots)
+        # The matrix in the middle of the intervals is off by no more than half their lengths.
+        half = self._size([part.interval.half_width for part in found])
+        centre = self._value([(part.interval.low + part.interval.high) / 2 for part in found])
+        estimate = self._value([part.estimate for part in found])
+        error = self._size([part.standard_error for part in found])
+        interval = Interval(min(centre - half, estimate), max(centre + half, estimate))
+        return Evidence(estimate, interval, error, found[0].replications, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        each = margin / self._size([1.0] * len(self.measured))
+        rate = alpha / len(self.measured)
+        return max(entry.needed(sums, each, rate, prediction) for entry in self.measured)
 
 
 @dataclass(frozen=True)
@@ -359,7 +497,7 @@ class LawDistance(_Law):
     def quantities(self) -> tuple[Quantity, ...]:
         return (self.pit,)
 
-    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         n, counts = self._counts(sums, self.pit)
         off = float(np.abs(np.cumsum(counts) / n - np.arange(1, BINS + 1) / BINS).max())
         band = _band(n, alpha)
@@ -394,7 +532,7 @@ class LawExcess(_Law):
     def quantities(self) -> tuple[Quantity, ...]:
         return (self.first, self.second)
 
-    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         """Each law in a band of its own, √(ln(4/α)/(2n)), at half the rate."""
         (n, one), (_, other) = (self._counts(sums, pit) for pit in (self.first, self.second))
         first, second = np.cumsum(one) / n, np.cumsum(other) / n
@@ -426,15 +564,19 @@ class LawShare(_Law):
     def quantities(self) -> tuple[Quantity, ...]:
         return (self.pit,)
 
-    def evidence(self, sums: Sums, alpha: float) -> Evidence:
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         n, counts = self._counts(sums, self.pit)
         share = float(counts[: round(self.level * BINS)].sum() / n)
         variance = share * (1 - share) * n / max(n - 1, 1)
-        interval = empirical_bernstein(n, share, variance, 1.0, alpha)
+        interval = self._forecast(self.level).interval(n, share, variance, alpha)
         return Evidence(share, interval, sqrt(variance / n), n, alpha)
 
+    @staticmethod
+    def _forecast(share: float) -> Forecast:
+        return Forecast(share, share * (1 - share), 0.0, 1.0)
+
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        return replications_needed(margin, prediction * (1 - prediction), 1.0, alpha)
+        return replications_needed(margin, self._forecast(prediction), alpha)
 
 
 def _band(n: int, alpha: float) -> float:
@@ -444,8 +586,8 @@ def _band(n: int, alpha: float) -> float:
 
 def _band_replications(margin: float, alpha: float) -> int:
     """The least n whose band is at most that wide on one side."""
-    return int(np.ceil(log(2 / alpha) / (2 * margin**2))) if margin > 0 else NO_NUMBER
+    return int(np.ceil(log(2 / alpha) / (2 * margin**2))) if margin > 0 else MOST
 
 
-Point = Linear | Ratio | LawDistance
+Point = Linear | Ratio | LawDistance | Extrapolation | Eigenvalue
 """What a slope can go through."""

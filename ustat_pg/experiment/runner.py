@@ -8,14 +8,17 @@ not of workers, order or interruptions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import isnan
 
-from ..checks import Evidence, decide
-from ..results import CheckResult, ClaimResult, Findings
+from attrs import evolve
+
+from ..checks import Evidence, Verdict, decide, worst
+from ..paper import RESULTS
+from ..results import CheckResult, ClaimResult, Control, Findings
 from ..validation import InputError, integer
 from .claim import Check, Claim
 from .functionals import Sums
@@ -30,12 +33,35 @@ __all__ = ["Run", "check_alone", "plan_claims", "run_claims"]
 
 @dataclass(frozen=True)
 class Run:
-    """Verdicts on claims, and what was set aside on the way."""
+    """Verdicts on claims, what was set aside on the way, and what came of planted effects."""
 
     claims: tuple[ClaimResult, ...]
     plans: tuple[Plan, ...]
     seconds: float
     set_aside: tuple[str, ...]
+    controls: tuple[Control, ...] = ()
+    durations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Processor seconds of this process's blocks by stem, and there by what they were for."""
+
+    def controlled(self, controls: Sequence[Control]) -> Run:
+        """The run with its controls: where one failed, nothing that it says is CONFIRMED."""
+        claims = self.claims
+        if not all(control.held for control in controls):
+            claims = tuple(
+                evolve(claim, verdict=worst([claim.verdict, Verdict.INCONCLUSIVE]))
+                for claim in claims
+            )
+        return replace(self, claims=claims, controls=tuple(controls))
+
+    def with_failed(self, failed: Mapping[str, str]) -> Run:
+        """The run, and the claims that have no design because a formula failed.
+
+        Arguments:
+            failed: what failed, by stem.
+        """
+        claims = {claim.stem: claim for claim in self.claims}
+        claims |= {stem: ClaimResult.failed(stem, said) for stem, said in failed.items()}
+        return replace(self, claims=tuple(claims[stem] for stem in RESULTS if stem in claims))
 
 
 def _planned(claims: Sequence[Claim], work: Work, what: str) -> list[tuple[Measurements, Plan]]:
@@ -44,7 +70,7 @@ def _planned(claims: Sequence[Claim], work: Work, what: str) -> list[tuple[Measu
     measured = [
         Measurements((check.functional for check in claim.checks), options) for claim in claims
     ]
-    work.run((task for each in measured for task in each.first_wave()), what)
+    work.run([task for each in measured for task in each.first_wave()], what)
     return [
         (each, make_plan(claim, each.pilots(work), options))
         for claim, each in zip(claims, measured, strict=True)
@@ -53,7 +79,8 @@ def _planned(claims: Sequence[Claim], work: Work, what: str) -> list[tuple[Measu
 
 def _decide(measured: Measurements, plan: Plan, work: Work) -> ClaimResult:
     exact, drawn = measured.exact(work), measured.drawn(work, plan.replications)
-    results = [_settle(check, measured, plan, exact, drawn) for check in plan.claim.checks]
+    pilots = measured.pilots(work)
+    results = [_settle(check, measured, plan, exact, drawn, pilots) for check in plan.claim.checks]
     claim, simulates = plan.claim, measured.options.simulates
     return ClaimResult.of(
         claim.stem, claim.rivals, results, claim.by_simulation, simulates=simulates
@@ -61,7 +88,7 @@ def _decide(measured: Measurements, plan: Plan, work: Work) -> ClaimResult:
 
 
 def _settle(
-    check: Check, measured: Measurements, plan: Plan, exact: Sums, drawn: Sums
+    check: Check, measured: Measurements, plan: Plan, exact: Sums, drawn: Sums, pilots: Sums
 ) -> CheckResult:
     """A check's evidence of either kind, and what follows from it."""
     functional, found = check.functional, dict[str, Findings]()
@@ -75,7 +102,7 @@ def _settle(
             found["exact"] = Findings.of(evidence, decide(check.statement, evidence, ()))
     required = plan.required.get(check.name, ())
     if measured.options.simulates:
-        evidence = functional.evidence(drawn, plan.alpha)
+        evidence = functional.evidence(drawn, plan.alpha, pilots)
         decision = decide(check.statement, evidence, required)
         found["simulation"] = Findings.of(evidence, decision, plan.needed.get(check.name, 0))
     return CheckResult.of(check.name, check.origin, check.statement, found, reason, required)
@@ -86,8 +113,16 @@ def plan_claims(
 ) -> list[Plan]:
     """Run the first wave and say what the second would run."""
     with environment(options, executor) as pool:
-        work = Work(store, options, pool)
-        return [plan for _, plan in _planned(claims, work, "pilots")]
+        planned = _planned(claims, Work(store, options, pool), "pilots")
+        # Pilots once more, all of them compiled by now, for the time that they take.
+        for measured, plan in planned:
+            timed = Work(Memory(), options, pool)
+            timed.run(measured.pilot_tasks.values(), "time")
+            plan.seconds = sum(
+                timed.taken([task]) / task.replications * plan.replications[name]
+                for name, task in measured.pilot_tasks.items()
+            )
+        return [plan for _, plan in planned]
 
 
 def run_claims(
@@ -117,11 +152,19 @@ def run_claims(
     with environment(options, executor) as pool:
         work = Work(store, options, pool, on_done)
         planned = _planned(claims, work, "enumerate")
-        second = (measured.tasks(plan.replications) for measured, plan in planned)
-        work.run((task for tasks in second for task in tasks), "simulate")
+        drawn = [task for measured, plan in planned for task in measured.tasks(plan.replications)]
+        work.run(drawn, "simulate")
         results = tuple(_decide(measured, plan, work) for measured, plan in planned)
+        durations = {
+            plan.claim.stem: {
+                "exact": work.taken(measured.exact_tasks.values()),
+                "pilots": work.taken(measured.pilot_tasks.values()),
+                "simulation": work.taken(measured.tasks(plan.replications)),
+            }
+            for measured, plan in planned
+        }
     plans, seconds = tuple(plan for _, plan in planned), time.perf_counter() - start
-    return Run(results, plans, seconds, tuple(store.set_aside))
+    return Run(results, plans, seconds, tuple(store.set_aside), durations=durations)
 
 
 def check_alone(
@@ -167,10 +210,11 @@ def check_alone(
         work = Work(Memory(), options, pool)
         enumerable = measured.why_not_exact(check.functional) is None
         enumerations = measured.exact_tasks.values() if enumerable else ()
-        work.run([*enumerations, *measured.tasks(plan.replications)], "check")
+        pilots = measured.pilot_tasks.values()
+        work.run([*enumerations, *pilots, *measured.tasks(plan.replications)], "check")
         exact = measured.exact(work) if enumerable else {}
         drawn = measured.drawn(work, plan.replications)
-    return _settle(check, measured, plan, exact, drawn)
+        return _settle(check, measured, plan, exact, drawn, measured.pilots(work))
 
 
 def _find(claim: Claim, name: str) -> Check:

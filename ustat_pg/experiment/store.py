@@ -49,23 +49,31 @@ _MAKER_FILES = (
 )
 
 
+def makes_blocks(file: str) -> bool:
+    """Whether a file, named from the repository's root, is one of those whose change makes blocks anew."""
+    inside = file.removeprefix("ustat_pg/")
+    return inside in _MAKER_FILES or inside.startswith(_MAKERS)
+
+
 class StoreError(InputError):
     """Results cannot be kept: the folder is read-only, the disk full."""
 
 
-def computed_by() -> str:
-    """The libraries whose versions may change a result's last digits."""
+def torch_version() -> str | None:
+    """The version of torch, or None without it."""
     try:
-        torch = f", torch {version('torch')}"
+        return version("torch")
     except PackageNotFoundError:
-        torch = ""
-    return f"NumPy {np.__version__}, numba {numba.__version__}{torch}"
+        return None
 
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """A hash of the source files that make results, and of the versions of what computes them."""
-    return source_digest((*_MAKER_FILES, *_MAKERS), salt=computed_by())
+    """A hash of the source files that make results, and of the versions of what computes all of them: that
+    of torch is in the keys of its own blocks alone.
+    """
+    salt = f"NumPy {np.__version__}, numba {numba.__version__}"
+    return source_digest((*_MAKER_FILES, *_MAKERS), salt=salt)
 
 
 def program() -> str:
@@ -73,7 +81,11 @@ def program() -> str:
 
     The words say nothing of the processor: kinds of processors may differ in a last digit.
     """
-    return f"ustat_pg {__version__} (code {code_version()}, {computed_by()})"
+    torch = "" if (found := torch_version()) is None else f", torch {found}"
+    return (
+        f"ustat_pg {__version__} (code {code_version()}, NumPy {np.__version__}, "
+        f"numba {numba.__version__}{torch})"
+    )
 
 
 class Store:
@@ -100,7 +112,9 @@ class Store:
 
     def key(self, description: dict[str, Any]) -> str:
         """The name of what a description asks for."""
-        text = json.dumps([code_version(), description], sort_keys=True)
+        made_by = [code_version()]
+        made_by += [torch_version() or ""] if description.get("engine") == "autograd" else []
+        text = json.dumps([*made_by, description], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def get(self, description: dict[str, Any]) -> dict[str, Any] | None:
@@ -148,10 +162,16 @@ class Store:
         """
         record = {"description": description, "checksum": _checksum(result), "result": result}
         path = self.folder / f"{self.key(description)}.json"
-        self.write(path, json.dumps(record))
+        # One that a power failure cuts off does not have its checksum: it is found out, and made again.
+        self.write(path, json.dumps(record), lasting=False)
 
-    def write(self, path: Path, text: str) -> None:
+    def write(self, path: Path, text: str, lasting: bool = True) -> None:
         """Write a file whole or not at all.
+
+        Arguments:
+            path: the file.
+            text: what it holds from now on.
+            lasting: whether it is waited for until a power failure, too, leaves it whole.
 
         Raises:
             StoreError: the file cannot be written; what was there before stays.
@@ -161,7 +181,8 @@ class Store:
             with temporary.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
-                os.fsync(file.fileno())
+                if lasting:
+                    os.fsync(file.fileno())
             temporary.replace(path)
         except OSError as error:
             temporary.unlink(missing_ok=True)

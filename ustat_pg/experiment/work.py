@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from .executors import Cluster, LostWorkers, loss, run_there
 from .options import Options
 from .store import Store, program
 
-__all__ = ["Interrupted", "Work", "environment"]
+__all__ = ["Interrupted", "Work", "bar", "environment"]
 
 CLUSTER_POLL_SECONDS = 5.0
 """Seconds after which a cluster is asked for its workers though no block has come."""
@@ -29,6 +30,21 @@ CLUSTER_POLL_SECONDS = 5.0
 
 class Interrupted(KeyboardInterrupt):
     """The run was stopped; finished blocks are kept, and the same call continues."""
+
+
+def bar(what: str, total: float, shown: bool) -> tqdm[Any]:
+    """A bar of progress, on a terminal's stderr alone."""
+    return tqdm(
+        total=total,
+        desc=f"{what:9}",
+        bar_format="{desc} {percentage:3.0f}%|{bar:30}| {elapsed}, {remaining} left",
+        # None: nothing is shown where stderr is no terminal.
+        disable=None if shown else True,
+        # A terminal that does not know its size is taken for a small one.
+        ncols=min(get_terminal_size().columns, 80),
+        nrows=20,
+        leave=False,
+    )
 
 
 class Work:
@@ -44,6 +60,8 @@ class Work:
         self.store, self.options, self.executor = store, options, executor
         self.on_done = on_done
         self.results: dict[str, MomentSums] = {}
+        self.seconds: dict[str, float] = {}
+        """Processor seconds of the tasks that threads of this process ran, by key."""
         self._cells: dict[int, tuple[Any, Any]] = {}
 
     def run(self, tasks: Iterable[Block], what: str) -> None:
@@ -59,18 +77,8 @@ class Work:
             else:
                 self.results[key] = stored
         total = sum(task.weight for task in missing.values())
-        # disable=None: tqdm shows nothing where stderr is no terminal.
-        with tqdm(
-            total=total,
-            desc=f"{what:9}",
-            bar_format="{desc} {percentage:3.0f}%|{bar:30}| {elapsed}, {remaining} left",
-            disable=None if self.options.progress else True,
-            # A terminal that does not know its size is taken for a small one.
-            ncols=min(get_terminal_size().columns, 80),
-            nrows=20,
-            leave=False,
-        ) as bar:
-            self._drain(missing, bar)
+        with bar(what, total, self.options.progress) as shown:
+            self._drain(missing, shown)
 
     def _stored(self, task: Block) -> MomentSums | None:
         """A task's result, or that of the smaller chunk which a run went on with."""
@@ -84,7 +92,7 @@ class Work:
     def _submit(self, task: Block) -> Future[Any]:
         if isinstance(self.executor, ThreadPoolExecutor):
             # The threads of this process read tasks where they are.
-            return self.executor.submit(run_task, task)
+            return self.executor.submit(self._timed, task)
         fields = dict(vars(task))
         cell = fields.pop("cell")
         # A cell may be megabytes that hundreds of blocks share: it is pickled once.
@@ -95,12 +103,23 @@ class Work:
         rest = pickle.dumps(fields)
         return self.executor.submit(run_there, program(), self._cells[id(cell)][1], rest)
 
+    def _timed(self, task: Block) -> MomentSums:
+        start = time.thread_time()
+        result = run_task(task)
+        self.seconds[self.store.key(task.description)] = time.thread_time() - start
+        return result
+
+    def taken(self, tasks: Iterable[Block]) -> float:
+        """The processor seconds that tasks took here, each counted for the first that asks."""
+        keys = (self.store.key(task.description) for task in tasks)
+        return sum(self.seconds.pop(key, 0.0) for key in keys)
+
     def _threads(self) -> int:
         if isinstance(self.executor, Cluster):
             return max(self.executor.threads(), 1)
         return self.options.workers
 
-    def _drain(self, missing: dict[str, Block], bar: Any) -> None:
+    def _drain(self, missing: dict[str, Block], shown: Any) -> None:
         queue = list(missing.items())[::-1]
         running: dict[Any, tuple[str, Block]] = {}
         too_large: set[str] = set()
@@ -135,7 +154,7 @@ class Work:
                         continue
                     self.results[key] = result
                     self.store.put(task.description, record_of(result))
-                    bar.update(task.weight)
+                    shown.update(task.weight)
                     if self.on_done is not None:
                         self.on_done()
         except KeyboardInterrupt:

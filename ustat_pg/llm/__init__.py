@@ -13,16 +13,44 @@ models          Hugging Face models, from the hub, a folder, or shipped with the
 embedded        the models that ship with the library
 generation      draws of completions, by address
 rollouts        sampled completions, stored as they come; a user's own file
-scores          Gram matrices of scores through hooks, one backward pass for a prompt
-scoring         scores of a whole pool, fold by fold
-scored          the pool once scored: rewards and Gram matrices
-estimates       unbiased moments of a scored pool, curves, constants, with jackknife errors
+scores          norms, weighted sums and sketches of scores through hooks, in one pass
+scoring         scores of a whole pool, prompt by prompt
+scored          the pool once scored: rewards, norms and a few sums
+moments         unbiased moments of each prompt, and their means with jackknife errors
+constants       c1, c2, c3, the best group size, and how well they are known
+summary         what a pool says of its prompts
+estimates       error curves of a scored pool, orders and ratios of baselines
 brute_force     the same errors by sampling gradients anew: the cross-check
 cells           both ways as cells of claims
 pipeline        from a model and a task to a scored pool
-trainers, sweep TRL runs whose step is the gradient of the theory, in grids over the group size
+trainers        TRL trainers whose step is the gradient of the theory
+runs, grid      one training run as data; grids of them over the group size, planned and supervised
+sweep           the process that makes one run, and what users import
+records         the files of a run's folder
+evaluation      how right answers to held-out prompts are
+results         what the runs of a folder have found
 paper_runs      the paper's own training runs and numbers
-callback        signal and moments along a training run
-commands        ``ustat-pg llm mse``, ``llm sweep``, ``group-size --model``
+noise           the constants and the critical budget from a training run's own gradients
+pairs           what its micro-batches say, by pairs
+gradients       what hooks see of one backward pass
+commands        ``ustat-pg llm mse``; ``check_command`` its --check; ``advise`` and ``sweep_command``
 =============== ====================================================================
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .noise import NoiseMonitor
+
+__all__ = ["NoiseMonitor"]
+
+
+def __getattr__(name: str) -> Any:
+    """Late, so that what needs no torch does not import it."""
+    if name == "NoiseMonitor":
+        from .noise import NoiseMonitor
+
+        return NoiseMonitor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

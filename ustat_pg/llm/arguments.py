@@ -3,62 +3,273 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_arguments", "mse_arguments", "sweep_arguments"]
+from ..validation import InputError
+
+__all__ = [
+    "OPTIONS",
+    "add_arguments",
+    "advise_arguments",
+    "mse_arguments",
+    "refuse_grid",
+    "refuse_ignored",
+    "source",
+    "sweep_arguments",
+]
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-def add_arguments(command: Any) -> None:
-    """What says which model, prompts and rollouts: ``mse`` and ``group-size`` take the same."""
+_SAMPLED, _OWN, _ALONE, _SCORED, _PROBLEM = "model", "rollouts", "rewards", "scored", "problem"
+_ANY_MODEL = (_SAMPLED, _OWN)
+
+OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        "model",
+        _ANY_MODEL,
+        {"metavar": "M", "help": "a hub id, a local folder, or embedded:NAME (base, strong, ...)"},
+    ),
+    (
+        "prompts",
+        _ANY_MODEL,
+        {
+            "metavar": "P",
+            "help": "arithmetic, gsm8k, math, embedded:NAME, each with options (math:source=FOLDER), "
+            "or a .jsonl file; an embedded model has its own",
+        },
+    ),
+    (
+        "verifier",
+        _ANY_MODEL,
+        {"metavar": "MODULE:FUNCTION", "help": "of a .jsonl file, with TRL's signature"},
+    ),
+    (
+        "rollouts",
+        (_OWN, _ALONE),
+        {
+            "type": Path,
+            "metavar": "FILE",
+            "help": "your own rollouts, .jsonl, or a trainer's log (.parquet, .csv, .jsonl, a folder)",
+        },
+    ),
+    (
+        "group-by",
+        (_OWN, _ALONE),
+        {
+            "nargs": "+",
+            "metavar": "COLUMN",
+            "help": "of a log: what a group's completions share (default: prompt and step)",
+        },
+    ),
+    (
+        "reward",
+        (_OWN, _ALONE),
+        {"metavar": "COLUMN", "help": "of a log: the rewards, where it has several"},
+    ),
+    ("scored", (_SCORED,), {"type": Path, "metavar": "FILE", "help": "a scored pool, .npz, alone"}),
+    (
+        "limit",
+        _ANY_MODEL,
+        {"type": int, "metavar": "N", "help": "take N prompts, drawn by --seed (default: all)"},
+    ),
+    (
+        "samples",
+        (_SAMPLED,),
+        {"type": int, "metavar": "N", "help": "rollouts a prompt (default: 64)"},
+    ),
+    (
+        "max-new-tokens",
+        (_SAMPLED, "check"),
+        {"type": int, "metavar": "T", "help": "longest completion"},
+    ),
+    (
+        "seed",
+        (_SAMPLED, "limit", "check"),
+        {"type": int, "metavar": "S", "help": "of prompts and rollouts (default: 0)"},
+    ),
+    ("device", _ANY_MODEL, {"help": "cpu, cuda, cuda:N (default: the machine's accelerator)"}),
+    ("dtype", _ANY_MODEL, {"help": "of the weights: float32, bfloat16 (default: as stored)"}),
+    ("lora", _ANY_MODEL, {"metavar": "FOLDER_OR_RANK", "help": "an adapter, or a fresh one"}),
+    ("pad-token", _ANY_MODEL, {"metavar": "TOKEN", "help": "where the tokenizer has none"}),
+    (
+        "parameters",
+        _ANY_MODEL,
+        {"action": "append", "metavar": "PATTERN", "help": "score these alone; may be repeated"},
+    ),
+    (
+        "method",
+        _ANY_MODEL,
+        {"choices": ("hooks", "loop"), "help": "loop knows every architecture (default: hooks)"},
+    ),
+    ("autocast", _ANY_MODEL, {"action": "store_true", "help": "forward pass in bfloat16"}),
+    (
+        "memory",
+        _ANY_MODEL,
+        {
+            "type": lambda text: _bytes(text),
+            "metavar": "SIZE",
+            "help": "to hold besides the model, 1GiB for example (default: most of what is free)",
+        },
+    ),
+    (
+        "off-policy",
+        (*_ANY_MODEL, _SCORED),
+        {
+            "action": "store_true",
+            "help": "go on with rollouts that another policy seems to have drawn",
+        },
+    ),
+    ("batch", (_SAMPLED,), {"type": int, "metavar": "N", "help": "completions sampled at a time"}),
+    (
+        "backend",
+        (_SAMPLED,),
+        {"choices": ("transformers", "vllm"), "help": "what samples (default: transformers)"},
+    ),
+    (
+        "out",
+        _ANY_MODEL,
+        {
+            "type": Path,
+            "metavar": "DIR",
+            "help": "keeps everything here, and goes on from what is there",
+        },
+    ),
+    (
+        "prompt-cost",
+        (*_ANY_MODEL, _SCORED, _PROBLEM),
+        {"type": float, "metavar": "Q", "help": "of each prompt (default: 0)"},
+    ),
+    (
+        "output-cost",
+        (*_ANY_MODEL, _SCORED, _PROBLEM),
+        {
+            "type": float,
+            "metavar": "R",
+            "help": "of each output (1 where only the prompt's is given)",
+        },
+    ),
+    (
+        "population",
+        (*_ANY_MODEL, _SCORED, _PROBLEM),
+        {
+            "type": int,
+            "metavar": "N",
+            "help": "prompts are drawn without replacement from N (default: independently)",
+        },
+    ),
+    ("replications", ("check",), {"type": int, "metavar": "R", "help": "of each group (16)"}),
+    ("check-prompts", ("check",), {"type": int, "metavar": "N", "help": "prompts it takes (20)"}),
+)
+"""Every option that not everything reads: its name, what reads it, and argparse's words for it."""
+_COSTS = ("prompt-cost", "output-cost", "population")
+_CHECK = ("replications", "check-prompts")
+
+_SOURCES = {
+    _SAMPLED: "a model that samples has no use for all of this",
+    _OWN: "rollouts of your own are not sampled again",
+    _ALONE: "rewards without the model that wrote them (--model) say little",
+    _SCORED: "a scored pool serves alone",
+    _PROBLEM: "a problem in a file is no language model: name one of the two",
+}
+"""What may be asked of, and why it does not read the other options."""
+
+
+def source(options: argparse.Namespace, *, rewards_alone: bool = False) -> str:
+    """What a command is asked of: a key of the table's second column.
+
+    Arguments:
+        options: of the command.
+        rewards_alone: whether the command takes rollouts without a model.
+    """
+    if getattr(options, "problem", None) is not None:
+        return _PROBLEM
+    if options.scored is not None:
+        return _SCORED
+    if options.rollouts is not None:
+        return _ALONE if rewards_alone and options.model is None else _OWN
+    return _SAMPLED
+
+
+def refuse_ignored(options: argparse.Namespace, asked_of: str, *more: str) -> None:
+    """Refuse options that would change nothing.
+
+    Arguments:
+        options: of the command.
+        asked_of: from :func:`source`.
+        more: options that the command reads whatever it is asked of.
+
+    Raises:
+        InputError: options that are given and not read; they are named.
+    """
+
+    def given(name: str) -> bool:
+        return getattr(options, name.replace("-", "_"), None) not in (None, False)
+
+    facts = {asked_of}
+    if asked_of in _ANY_MODEL:
+        facts |= {name for name in ("limit", "check") if given(name)}
+    ignored = [
+        f"--{name}"
+        for name, read_by, _ in OPTIONS
+        if given(name) and name not in more and not facts & set(read_by)
+    ]
+    if ignored:
+        because = "without --check" if set(ignored) <= {f"--{name}" for name in _CHECK} else None
+        raise InputError(
+            f"{because or _SOURCES[asked_of]}: leave out {', '.join(ignored)}, which would be ignored"
+        )
+
+
+def add_arguments(command: Any, *names: str, shown: Collection[str] | None = None) -> None:
+    """What says which model, prompts and rollouts: ``mse`` and ``advise`` take the same.
+
+    Arguments:
+        command: a parser or a group of one.
+        names: those of :data:`OPTIONS` to add; all but the costs and those of --check where none is.
+        shown: those that the help shows; None for all.
+    """
+    for name, _, settings in OPTIONS:
+        if name in names or (not names and name not in (*_COSTS, *_CHECK)):
+            hidden = shown is not None and name not in shown
+            command.add_argument(
+                f"--{name}", **settings | ({"help": argparse.SUPPRESS} if hidden else {})
+            )
+
+
+def advise_arguments(command: argparse.ArgumentParser, everything: bool) -> None:
+    """Those of ``advise``, of which the first help shows six.
+
+    Arguments:
+        command: the parser.
+        everything: whether the help shows all.
+    """
+    shown = None if everything else ("model", "prompts", "rollouts", "scored")
+    command.add_argument("--help-all", action="help", help="all options, and exit")
+    command.add_argument("problem", metavar="PROBLEM", nargs="?", help="a .json or .npz file")
     command.add_argument(
-        "--model",
-        metavar="M",
-        help="a hub id, a local folder, or embedded:NAME (base, strong, ...)",
+        "--budget",
+        type=quantity,
+        required=True,
+        metavar="K",
+        help="outputs per step, B prompts times G; with costs, what a step may cost",
     )
-    command.add_argument(
-        "--prompts",
-        metavar="P",
-        help="arithmetic, gsm8k, math, embedded:NAME, each with options (math:source=FOLDER), or a "
-        ".jsonl file; an embedded model has its own",
-    )
-    command.add_argument(
-        "--verifier", metavar="MODULE:FUNCTION", help="of a .jsonl file, with TRL's signature"
-    )
-    command.add_argument("--limit", type=int, metavar="N", help="take the first N prompts")
-    command.add_argument("--samples", type=int, metavar="N", help="rollouts a prompt (default: 64)")
-    command.add_argument("--rollouts", type=Path, metavar="FILE", help="your own, .jsonl")
-    command.add_argument("--scored", type=Path, metavar="FILE", help="a scored pool, .npz, alone")
-    command.add_argument("--max-new-tokens", type=int, metavar="T", help="longest completion")
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N (default: cpu)")
-    command.add_argument("--dtype", help="of the weights: float32, bfloat16 (default: as stored)")
-    command.add_argument("--lora", metavar="FOLDER_OR_RANK", help="an adapter, or a fresh one")
-    command.add_argument("--pad-token", metavar="TOKEN", help="where the tokenizer has none")
-    command.add_argument(
-        "--parameters",
-        action="append",
-        metavar="PATTERN",
-        help="score these alone; may be repeated",
-    )
-    command.add_argument(
-        "--method", choices=("hooks", "loop"), default="hooks", help="loop knows every architecture"
-    )
-    command.add_argument("--autocast", action="store_true", help="forward pass in bfloat16")
-    command.add_argument(
-        "--memory", type=_bytes, metavar="SIZE", help="to hold besides the model, 1GiB for example"
-    )
-    command.add_argument("--batch", type=int, metavar="N", help="completions sampled at a time")
-    command.add_argument("--backend", choices=("transformers", "vllm"), default="transformers")
-    command.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="keeps everything here, and goes on from what is there",
-    )
+    add_arguments(command, *_COSTS, shown=shown)
+    add_arguments(command.add_argument_group("for a language model"), shown=shown)
+    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def quantity(text: str) -> int | float:
+    """A number, whole where it can be: 1024, 1e6 and 0.5 are all budgets that people write."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    return int(number) if number.is_integer() else number
 
 
 def mse_arguments(command: argparse.ArgumentParser) -> None:
@@ -72,12 +283,7 @@ def mse_arguments(command: argparse.ArgumentParser) -> None:
         metavar="G[,G...]",
         help="sample gradients anew at these group sizes, and say what both ways cost",
     )
-    command.add_argument(
-        "--replications", type=int, default=16, metavar="R", help="of each group in --check"
-    )
-    command.add_argument(
-        "--check-prompts", type=int, default=20, metavar="N", help="prompts that --check takes"
-    )
+    add_arguments(command, *_CHECK)
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
@@ -143,11 +349,19 @@ def sweep_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--save-every", type=int, metavar="STEPS", help="a checkpoint to resume from"
     )
-    command.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time")
+    command.add_argument(
+        "--trl",
+        dest="options",
+        type=_setting,
+        action="append",
+        metavar="NAME=VALUE",
+        help="a further argument of TRL's configuration, report_to=wandb for example; may be repeated",
+    )
+    command.add_argument("--workers", type=int, metavar="N", help="runs at a time (default: 1)")
     command.add_argument(
         "--dry-run",
         action="store_true",
-        help="load everything but the weights, and say what a run needs",
+        help="run nothing: print the runs, and what TRL and the prompts have against them",
     )
     command.add_argument(
         "--out", type=Path, metavar="DIR", help="of the runs; results are joined there"
@@ -156,3 +370,31 @@ def sweep_arguments(command: argparse.ArgumentParser) -> None:
         "--results", action="store_true", help="run nothing: join what is in --out"
     )
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def refuse_grid(options: argparse.Namespace) -> None:
+    """Refuse what says which runs to make, where --results makes none.
+
+    Raises:
+        InputError: such options are given; they are named.
+    """
+    read = ("out", "json", "results")
+    words = {"task": "prompts", "options": "trl"}
+    ignored = [
+        f"--{words.get(name, name).replace('_', '-')}"
+        for name, value in vars(options).items()
+        if name not in (*read, "command", "part") and value not in (None, False)
+    ]
+    if ignored:
+        raise InputError(f"--results makes no run: leave out {', '.join(ignored)}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A name and a value, in JSON's words where it is one."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: it must be NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

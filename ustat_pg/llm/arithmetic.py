@@ -26,7 +26,7 @@ from typing import Any
 
 from ..rng import cell_key, words
 from ..validation import InputError, integer
-from .tasks import Prompt, Task, Text
+from .prompts import Prompt, Task, Text
 
 __all__ = ["CATEGORIES", "Problem", "arithmetic_task", "draw_problems", "last_integer", "problem"]
 

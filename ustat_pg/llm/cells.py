@@ -19,11 +19,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
 from inspect import getsource
 from itertools import combinations
+from math import inf
 from pathlib import Path
 from threading import Lock, local
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from ..validation import InputError, integer
 
 if TYPE_CHECKING:
     from .models import LanguageModel
-    from .tasks import Prompt, Task
+    from .prompts import Prompt, Task
 
 __all__ = ["BASELINES", "CONSTANTS", "LmCell", "LmQuantity", "Member", "drawn", "pooled"]
 
@@ -62,13 +63,21 @@ _MAKERS = (
     "brute_force.py",
     "cells.py",
     "embedded.py",
+    "constants.py",
     "estimates.py",
+    "moments.py",
     "generation.py",
     "models.py",
+    "prompts.py",
     "rollouts.py",
     "scored.py",
-    "scores.py",
+    "scoring.py",
+    "scores/layers.py",
+    "scores/passes.py",
+    "scores/sums.py",
+    "scores/tokens.py",
     "tasks.py",
+    "verifiers.py",
 )
 
 
@@ -281,8 +290,8 @@ class LmCell(Cell):
         return "autograd"
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """No bound is known: an interval without one is that of a nearly normal mean."""
-        return 0.0, 0.0
+        """No bound is known."""
+        return -inf, inf
 
     def rounding(self, quantity: Quantity) -> float:
         """Of float32 sums, next to nothing beside the sampling error."""
@@ -306,6 +315,7 @@ class LmCell(Cell):
         raise InfeasibleError("the completions of a language model cannot be listed")
 
     engines = ("autograd",)
+    bounded = False
 
     def _measure(
         self, engine: str, quantities: Sequence[LmQuantity], block: Replications
@@ -388,21 +398,11 @@ class _Side:
     ) -> None:
         texts = model.tokenizer.batch_decode(completions, skip_special_tokens=True)
         rewards = task.rewards(prompt, texts, completions)
-        self.model, self.ids = model.model, ids
+        self.model, self.prompt, self.ids = model.model, prompt, ids
         pool, rest = slice(rollouts), slice(rollouts, 3 * rollouts)
         self.pool = completions[pool], rewards[pool]
         self.values = [float(half.mean()) for half in np.split(rewards[rest], 2)]
         self.fresh = completions[3 * rollouts :], rewards[3 * rollouts :]
-
-    def scored(self) -> tuple[Any, Any]:
-        """The Gram matrix of the pool, and the gradient of all its rollouts."""
-        from .scored import leave_one_out
-        from .scores import Scores
-
-        completions, rewards = self.pool
-        # The gradient of weights is their mean over the rollouts, not their sum.
-        found = Scores(self.model).of(self.ids, completions, leave_one_out(rewards))
-        return found.gram, found.gradient
 
     def gradients(self, group_size: int) -> Any:
         """Of the groups of fresh rollouts, (groups, vanilla, grpo and the constant 1, d)."""
@@ -427,20 +427,20 @@ Values = dict[tuple[str, int], float]
 def _pool_values(sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
     """Estimates from the pools."""
     from .estimates import constants, curves
-    from .scored import ScoredPool
+    from .scores import Scores
+    from .scoring import pool_of_scores
+    from .store import Rollouts
 
-    grams, gradients = zip(*(side.scored() for side in sides), strict=True)
-    between = np.array([[float(a.double() @ b.double()) for b in gradients] for a in gradients])
-    shape = (len(sides), len(grams[0]))
-    pool = ScoredPool(
-        prompts=tuple(str(number) for number in range(len(sides))),
-        rewards=np.stack([side.pool[1] for side in sides]),
-        gram=np.stack(grams),
-        lengths=np.ones(shape),
-        token_proxy=np.ones(shape),
-        folds=np.arange(len(sides)),
-        fold_gram=between,
-    )
+    drawn = []
+    for number, side in enumerate(sides):
+        completions, rewards = side.pool
+        # The same prompt may have been taken twice.
+        prompt = replace(side.prompt, id=str(number))
+        own = tuple(map(tuple, completions))
+        drawn.append(Rollouts(prompt, tuple(side.ids), own, ("",) * len(own), rewards))
+    model = sides[0].model
+    exact = sum(parameter.numel() for parameter in model.parameters())
+    pool = pool_of_scores(Scores(model, sketch=exact), drawn)
     known = constants(pool)
     found = {(what, 0): float(getattr(known, what)) for what in CONSTANTS}
     for row in curves(pool, group_sizes, BASELINES).to_dict("records"):

@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from ..validation import InputError, integer
-from .tasks import Prompt, Task
+from .prompts import Prompt, Task
 
 __all__ = [
     "CATEGORIES",

@@ -17,13 +17,15 @@ from typing import Any
 
 from ..memory import out_of_memory
 from ..validation import InputError, integer
-from .tasks import Prompt
+from .prompts import Prompt
 
 __all__ = [
     "LanguageModel",
     "check_lengths",
     "end_tokens",
     "load_model",
+    "machine_device",
+    "precision",
     "tokenise",
     "weights_digest",
 ]
@@ -100,6 +102,18 @@ def load_model(
             '(dtype="bfloat16"), a smaller model or another device'
         ) from error
     return LanguageModel(model, tokenizer, name, str(place), _context(model, tokenizer), source)
+
+
+def machine_device() -> str:
+    """The accelerator that torch finds here, else cpu; mps is left out: it has no float64."""
+    found = _torch().accelerator.current_accelerator(check_available=True)
+    return "cpu" if found is None or found.type == "mps" else str(found.type)
+
+
+def precision(language_model: LanguageModel) -> str:
+    """The types of a model's weights, such as ``float32``; of several all, with commas."""
+    found = {str(each.dtype).removeprefix("torch.") for each in language_model.model.parameters()}
+    return ", ".join(sorted(found))
 
 
 def _torch() -> Any:

@@ -4,35 +4,35 @@ The paper (arXiv 2603.01162, section 5.2) states models, data, budgets, group si
 runs and the checkpoints. It does not state the optimizer, the learning rate, the number of steps,
 the greatest completion length or how the tested answers are drawn: :data:`NOT_STATED` lists what is
 chosen here instead, and a result of these sweeps is to be read with that. No run of this size has
-been made with this code: the configurations are tested by a dry run, which loads all but the weights,
-on small local files in the form of the data sets.
+been made with this code: the configurations are tested by a dry run, which loads prompts alone and asks
+TRL, on small local files in the form of the data sets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from .runs import CHECKPOINTS
+
 if TYPE_CHECKING:
-    from .sweep import Sweep
+    from .grid import Sweep
 
 __all__ = [
-    "CHECKPOINTS",
     "FIGURE_5",
     "GROUP_SIZES",
     "NOT_STATED",
-    "SHAPES",
     "TABLE_2",
+    "TABLE_2_OF",
     "gsm8k_sweep",
+    "is_papers",
     "math_sweep",
     "table_2",
 ]
-
-CHECKPOINTS = (200, 300, 400, 600, 800)
-"""Training steps at which Figure 5 shows the accuracy, before the final one."""
 
 GROUP_SIZES = (4, 8, 16, 32, 64, 128)
 """Figure 5's and Table 2's group sizes."""
@@ -54,10 +54,13 @@ TABLE_2: Mapping[tuple[int, int], float] = MappingProxyType(
 )
 """Final test accuracy on MATH of Qwen2.5-Math-7B by (budget, group size), one run each."""
 
+TABLE_2_OF: Mapping[str, str] = MappingProxyType({"model": "Qwen/Qwen2.5-Math-7B", "task": "math"})
+"""Whose accuracies Table 2 has."""
+
 FIGURE_5: Mapping[str, Any] = MappingProxyType(
     {
         "model": "Qwen/Qwen2.5-1.5B-Instruct",
-        "data": "GSM8K",
+        "task": "gsm8k",
         "budget": 1024,
         "group_sizes": GROUP_SIZES,
         "checkpoints": CHECKPOINTS,
@@ -88,42 +91,6 @@ NOT_STATED: Mapping[str, str] = MappingProxyType(
 )
 """What the paper leaves open, and what the sweeps of this module take."""
 
-SHAPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "Qwen/Qwen2.5-0.5B": {
-            "hidden_size": 896,
-            "intermediate_size": 4864,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 14,
-            "num_key_value_heads": 2,
-            "vocab_size": 151936,
-            "max_position_embeddings": 32768,
-            "tie_word_embeddings": True,
-        },
-        "Qwen/Qwen2.5-1.5B-Instruct": {
-            "hidden_size": 1536,
-            "intermediate_size": 8960,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 2,
-            "vocab_size": 151936,
-            "max_position_embeddings": 32768,
-            "tie_word_embeddings": True,
-        },
-        "Qwen/Qwen2.5-Math-7B": {
-            "hidden_size": 3584,
-            "intermediate_size": 18944,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 28,
-            "num_key_value_heads": 4,
-            "vocab_size": 152064,
-            "max_position_embeddings": 4096,
-            "tie_word_embeddings": False,
-        },
-    }
-)
-"""Shapes of the paper's models, values of ``transformers.Qwen2Config``: for a dry run without the hub."""
-
 
 def table_2() -> pd.DataFrame:
     """Table 2 as a tidy frame: budget, group_size, accuracy.
@@ -139,11 +106,28 @@ def table_2() -> pd.DataFrame:
     )
 
 
+def is_papers(of: Mapping[str, Any], model: str, task: str, evaluation: str | None) -> bool:
+    """Whether a run has the model and the task, trained and tested on, that the paper's numbers are of.
+
+    Arguments:
+        of: :data:`TABLE_2_OF` or :data:`FIGURE_5`.
+        model: of the run; a copy in a local folder counts by the folder's name.
+        task, evaluation: of the run, as :func:`ustat_pg.llm.tasks.load_task` reads them.
+
+    >>> is_papers(FIGURE_5, "copies/Qwen2.5-1.5B-Instruct", "gsm8k", "gsm8k:split=test")
+    True
+    >>> is_papers(TABLE_2_OF, "embedded:base", "math", "math")
+    False
+    """
+    names = [str(each).partition(":")[0] for each in (task, evaluation)]
+    return PurePath(model).name == PurePath(of["model"]).name and names == [of["task"]] * 2
+
+
 def gsm8k_sweep(**changes: Any) -> Sweep:
     """Figure 5's runs: six group sizes, five seeds, a budget of 1024.
 
     Arguments:
-        changes: fields of :class:`ustat_pg.llm.sweep.Sweep` to set otherwise.
+        changes: fields of :class:`ustat_pg.llm.grid.Sweep` to set otherwise.
 
     >>> len(gsm8k_sweep().plan())
     30
@@ -166,7 +150,7 @@ def math_sweep(**changes: Any) -> Sweep:
     """Table 2's runs: six group sizes at three budgets, one run each.
 
     Arguments:
-        changes: fields of :class:`ustat_pg.llm.sweep.Sweep` to set otherwise, such as ``task`` for
+        changes: fields of :class:`ustat_pg.llm.grid.Sweep` to set otherwise, such as ``task`` for
             another source of the problems.
 
     >>> sorted({run.budget for run in math_sweep().plan()})
@@ -174,7 +158,7 @@ def math_sweep(**changes: Any) -> Sweep:
     """
     return _sweep(
         {
-            "model": "Qwen/Qwen2.5-Math-7B",
+            "model": TABLE_2_OF["model"],
             "task": f"math:source={_MATH},split=train",
             "evaluation": f"math:source={_MATH},split=test",
             "budgets": tuple(_TABLE_2),
@@ -190,7 +174,7 @@ def math_sweep(**changes: Any) -> Sweep:
 
 
 def _sweep(settings: dict[str, Any]) -> Sweep:
-    from .sweep import Sweep
+    from .grid import Sweep
 
     common: dict[str, Any] = {
         "group_sizes": GROUP_SIZES,

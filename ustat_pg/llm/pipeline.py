@@ -11,13 +11,10 @@ from .scored import ScoredPool
 
 if TYPE_CHECKING:
     from .models import LanguageModel
-    from .rollouts import Rollouts
-    from .tasks import Task
+    from .prompts import Task
+    from .store import Rollouts
 
 __all__ = ["Progress", "collect", "score"]
-
-_ROOM = ("parameters", "memory", "method", "folds", "disk")
-"""Options of a scoring that its need of memory depends on."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the prompts done and all prompts."""
@@ -31,6 +28,7 @@ def collect(
     seed: int = 0,
     out: Path | None = None,
     file: Path | None = None,
+    log: Mapping[str, Any] | None = None,
     scoring: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -43,26 +41,27 @@ def collect(
         rollouts: N, of each prompt.
         seed: of the draws.
         out: a folder, in which ``rollouts.jsonl`` grows; an interrupted call goes on there.
-        scoring: the options of the :func:`score` that follows, so that too little memory or disk
-            for it is refused before hours of sampling; None where none follows.
-        file: a user's own rollouts, see :func:`~ustat_pg.llm.rollouts.load_rollouts`.
+        scoring: the options of the :func:`score` that follows, so that what it would refuse is refused
+            before hours of sampling; None where none follows.
+        file: a user's own rollouts, see :func:`~ustat_pg.llm.files.load_rollouts`.
+        log: what of a log is a group, and its rewards: ``group_by`` and ``reward`` of the same function.
         progress: called after each prompt.
         options: batch, backend, vllm_options of :func:`~ustat_pg.llm.rollouts.sample`.
 
     Raises:
         InputError: as these functions say, or a verifier that raised at every prompt.
     """
-    from .rollouts import load_rollouts, sample
+    from .files import load_rollouts
+    from .rollouts import sample
 
     if file is not None:
-        return list(load_rollouts(file, language_model, task))
+        return list(load_rollouts(file, language_model, task, **(log or {})))
     if task is None:
         raise InputError("there is neither a task to sample nor a file of rollouts")
     if scoring is not None:
         from .scoring import check_memory
 
-        known = {name: scoring[name] for name in _ROOM if name in scoring}
-        check_memory(language_model, len(task.prompts), out=out, **known)
+        check_memory(language_model, task, **scoring)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     found = sample(
@@ -91,7 +90,7 @@ def score(
 ) -> ScoredPool:
     """Score a pool; in a folder it leaves ``scored.npz``.
 
-    Finished parts, from which an interrupted call goes on, are in ``folds`` until then and deleted
+    Finished prompts, from which an interrupted call goes on, are in ``scored`` until then and deleted
     after. A call with the same rollouts, weights and options reads ``scored.npz`` again; where any of
     these or the code differ, all is scored anew.
 
@@ -100,7 +99,7 @@ def score(
         pools: rollouts of each prompt.
         out: the folder.
         progress: called after each prompt.
-        options: parameters, memory, method, autocast_bf16, folds, disk, config of
+        options: parameters, memory, method, autocast_bf16, sketch, gram, config of
             :func:`~ustat_pg.llm.scoring.score_pool`.
 
     Raises:
@@ -108,11 +107,10 @@ def score(
     """
     from .scoring import score_pool
 
-    parts = None if out is None else out / "folds"
     return score_pool(
         language_model,
         pools,
-        out=parts,
+        out=None if out is None else out / "scored",
         saved=None if out is None else out / "scored.npz",
         progress=None if progress is None else lambda done, of: progress("scored", done, of),
         **options,

@@ -1,18 +1,20 @@
-"""A pool of rollouts once it is scored: rewards and Gram matrices, nothing of the model's size.
+"""A pool of rollouts once it is scored: rewards, norms and a few sums, nothing of the model's size.
 
 A score is s = ∇ log π(y | x), summed over the tokens of a completion. Of N completions of a prompt
-only K_ij = ⟨s_i, s_j⟩ is kept, N² numbers however large the model is, and of the gradients of
-different prompts only the inner products of sums over folds of prompts. Every moment of
-:mod:`ustat_pg.llm.estimates` is made of these.
+the squared norms are kept, and the inner products of three sums, Σ s, Σ z̃ s and Σ z̃² s with z̃ the
+reward less its mean: every moment of :mod:`ustat_pg.llm.estimates` is made of these. Prompts are
+compared by sketches of their gradients. Weighted leave-one-out baselines need the Gram matrix
+K_ij = ⟨s_i, s_j⟩ too, N² numbers a prompt, which is kept where it was made.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,53 +24,66 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, finite_array, frozen, integer
 
-__all__ = ["LEAST_ROLLOUTS", "ScoredPool", "leave_one_out", "prompt_gradient_weights"]
+__all__ = [
+    "LEAST_ROLLOUTS",
+    "ScoredPool",
+    "leave_one_out",
+    "moment_weights",
+    "read_arrays",
+    "write_arrays",
+]
 
 Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 LEAST_ROLLOUTS = 4
 """Rollouts a prompt must have: an error takes a jackknife of statistics of order three."""
 
 _ASYMMETRY = 1e-6
-"""How far a Gram matrix may be from symmetric, against its largest diagonal entry."""
-_FORMAT = 1
+"""How far inner products may be from symmetric, against its largest diagonal entry."""
+_FORMAT = 2
+_SURE = 1e-6
+"""Surprise of a token, in nats, that is rounding where the policy is sure of each."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredPool:
-    """N rollouts for each of P prompts, with rewards and inner products of scores.
+    """N rollouts for each of P prompts, with rewards, norms and inner products of sums of scores.
 
     Arguments:
         prompts: the prompts' names, P different ones.
         rewards: z, (P, N) with N >= 4.
-        gram: K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N).
+        squared_norms: ‖s_i‖², (P, N).
+        sums: inner products of Σ s, Σ z̃ s and Σ z̃² s, z̃ = z less its mean, (P, 3, 3).
         lengths: sampled tokens of each completion, (P, N).
         token_proxy: Σ_t (1 - 2π_t + Σ_v π_v²) over the tokens of each completion, (P, N): verl's
             stand-in for ‖s‖².
-        folds: the fold of each prompt, (P,), whole numbers from 0 with none left out.
-        fold_gram: inner products of the folds' sums of prompt gradients, (F, F), the gradient of a
-            prompt being (1/N) Σ_i (z_i - mean of the others) s_i; None where it is not known, and
-            then nothing that compares prompts can be estimated.
+        sketches: of each prompt's gradient (1/N) Σ_i (z_i - mean of the others) s_i, (P, k): inner
+            products of different prompts' are unbiased for the gradients'. None where they are not
+            known, and then nothing that compares prompts can be estimated.
+        surprise: Σ_t (-log π_t - H_t) of each completion, H the entropy, (P, N), or None.
+        surprise_variance: Σ_t Var log π_v of each completion, (P, N), or None.
+        gram: K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N), or None: weighted baselines need it.
         config: what made the pool: model, task, seed, versions; of JSON's types.
 
     Raises:
         InputError: shapes that do not match, entries that are not finite, fewer than 4 rollouts, a
-            Gram matrix that is not symmetric or has a negative diagonal, names that repeat, folds
-            that leave one out.
+            matrix that is not symmetric or has a negative diagonal, names that repeat.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 1.0]], np.ones((1, 4, 2)))
-    >>> pool.size, pool.rollouts, pool.gram[0, 0].tolist()
-    (1, 4, [2.0, 2.0, 2.0, 2.0])
+    >>> pool.size, pool.rollouts, pool.squared_norms.tolist(), pool.sums[0, 0].tolist()
+    (1, 4, [[2.0, 2.0, 2.0, 2.0]], [32.0, 0.0, 8.0])
     """
 
     prompts: tuple[str, ...]
     rewards: Array
-    gram: Array
+    squared_norms: Array
+    sums: Array
     lengths: Array
     token_proxy: Array
-    folds: Integers
-    fold_gram: Array | None = None
+    sketches: Array | None = None
+    surprise: Array | None = None
+    surprise_variance: Array | None = None
+    gram: Array | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,42 +101,33 @@ class ScoredPool:
             )
         if len(names) != count:
             raise InputError(f"there are {len(names)} prompts and rewards of {count}")
-        lengths = _of_shape("lengths", self.lengths, rewards.shape, "prompts, rollouts")
-        proxy = _of_shape("token_proxy", self.token_proxy, rewards.shape, "prompts, rollouts")
-        for name, array in (("lengths", lengths), ("token_proxy", proxy)):
-            _refuse_negative(name, array, names)
-        gram = _of_shape(
-            "gram", self.gram, (count, rollouts, rollouts), "prompts, rollouts, rollouts"
-        )
         object.__setattr__(self, "prompts", names)
         object.__setattr__(self, "rewards", rewards)
-        object.__setattr__(self, "gram", frozen(_symmetric(gram, names)))
-        object.__setattr__(self, "lengths", lengths)
-        object.__setattr__(self, "token_proxy", frozen(np.maximum(proxy, 0.0)))
-        self._set_folds(count)
+        if (self.surprise is None) != (self.surprise_variance is None):
+            raise InputError("surprise and surprise_variance are given together, or neither")
+        shapes = {"sums": (count, 3, 3), "gram": (count, rollouts, rollouts)}
+        for name in _ARRAYS[1:]:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            shape = shapes.get(name, rewards.shape)
+            if name == "sketches":
+                array = finite_array(name, value, 2)
+                if len(array) != count:
+                    raise InputError(f"there are {count} prompts and sketches of {len(array)}")
+            else:
+                array = _of_shape(name, value, shape)
+            if name in ("sums", "gram"):
+                array = _symmetric(name, array, names)
+            elif name not in ("sketches", "surprise"):
+                _refuse_negative(name, array, names)
+                array = np.maximum(array, 0.0)
+            object.__setattr__(self, name, frozen(array))
         try:
             config = json.loads(json.dumps(dict(self.config), allow_nan=False))
         except (TypeError, ValueError) as error:
             raise InputError(f"config cannot be written as JSON: {error}") from None
         object.__setattr__(self, "config", config)
-
-    def _set_folds(self, count: int) -> None:
-        folds = np.asarray(self.folds)
-        if folds.shape != (count,) or folds.dtype.kind not in "iu":
-            raise InputError(
-                f"folds have shape {folds.shape} and type {folds.dtype}: they must be whole "
-                f"numbers, one for each of {count} prompts"
-            )
-        used = np.unique(folds)
-        if used[0] != 0 or used[-1] != len(used) - 1:
-            raise InputError(f"folds are {used.tolist()}: they must be 0, 1, 2, ... with no gap")
-        object.__setattr__(self, "folds", folds.astype(np.int64))
-        self.folds.setflags(write=False)
-        if self.fold_gram is None:
-            return
-        between = _of_shape("fold_gram", self.fold_gram, (len(used), len(used)), "folds, folds")
-        labels = ["all folds"]
-        object.__setattr__(self, "fold_gram", frozen(_symmetric(between[None], labels)[0]))
 
     @classmethod
     def from_scores(
@@ -132,17 +138,15 @@ class ScoredPool:
         prompts: Sequence[str] | None = None,
         lengths: ArrayLike | None = None,
         token_proxy: ArrayLike | None = None,
-        folds: ArrayLike | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> ScoredPool:
-        """The pool of scores that fit in memory.
+        """The pool of scores that fit in memory; its sketches are the gradients.
 
         Arguments:
             rewards: (P, N).
             scores: s, (P, N, d).
             prompts: names; None for 0, 1, 2, ...
             lengths, token_proxy: (P, N); None for ones, and for squared norms.
-            folds: (P,); None for a fold for each prompt.
 
         Raises:
             InputError: as for the class.
@@ -154,26 +158,18 @@ class ScoredPool:
             raise InputError(
                 f"there are {z.shape[1]} rollouts per prompt: at least {LEAST_ROLLOUTS} are needed"
             )
-        count = len(z)
-        labels = np.arange(count) if folds is None else np.asarray(folds)
-        if labels.shape != (count,) or labels.dtype.kind not in "iu" or labels.min() < 0:
-            raise InputError(
-                f"folds have shape {labels.shape}: one whole number a prompt is needed"
-            )
-        gradients = np.einsum("pn,pnd->pd", prompt_gradient_weights(z), s)
-        sums = np.zeros((int(labels.max()) + 1, s.shape[2]))
-        np.add.at(sums, labels, gradients)
+        sums = moment_weights(z) @ s
         gram = s @ s.swapaxes(1, 2)
+        norms = np.einsum("pii->pi", gram)
         return cls(
-            prompts=tuple(map(str, range(count))) if prompts is None else tuple(prompts),
+            prompts=tuple(map(str, range(len(z)))) if prompts is None else tuple(prompts),
             rewards=z,
-            gram=gram,
+            squared_norms=norms,
+            sums=sums @ sums.swapaxes(1, 2),
             lengths=np.ones_like(z) if lengths is None else np.asarray(lengths),
-            token_proxy=np.einsum("pii->pi", gram)
-            if token_proxy is None
-            else np.asarray(token_proxy),
-            folds=labels,
-            fold_gram=sums @ sums.T,
+            token_proxy=norms if token_proxy is None else np.asarray(token_proxy),
+            sketches=sums[:, 1] / (z.shape[1] - 1),
+            gram=gram,
             config=config or {},
         )
 
@@ -188,42 +184,32 @@ class ScoredPool:
         return int(self.rewards.shape[1])
 
     @property
-    def squared_norms(self) -> Array:
-        """‖s‖² of each rollout, (P, N)."""
-        return np.einsum("pii->pi", self.gram)
+    def on_policy_z(self) -> float | None:
+        """Σ (-log π - H) over all tokens in its standard errors; None where it was not recorded.
 
-    @property
-    def fold_sizes(self) -> Integers:
-        """Prompts in each fold, (F,)."""
-        return np.bincount(self.folds)
+        A martingale of mean 0 for tokens that the scored policy drew at temperature 1. A policy that
+        cannot surprise, and does not, has 0.
+        """
+        if self.surprise is None or self.surprise_variance is None:
+            return None
+        total, variance = float(self.surprise.sum()), float(self.surprise_variance.sum())
+        if variance > 0:
+            return total / math.sqrt(variance)
+        return math.copysign(math.inf, total) if abs(total) > _SURE * self.lengths.sum() else 0.0
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one .npz file without pickles; it is there whole or not at all."""
         target = Path(path)
         if target.suffix != ".npz":
             raise InputError(f"the file {target.name!r} must end in .npz")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        arrays: dict[str, Any] = {
-            "format": np.int64(_FORMAT),
-            "prompts": np.array(json.dumps(self.prompts)),
-            "config": np.array(json.dumps(self.config)),
-            "rewards": self.rewards,
-            "gram": self.gram,
-            "lengths": self.lengths,
-            "token_proxy": self.token_proxy,
-            "folds": self.folds,
-        }
-        if self.fold_gram is not None:
-            arrays["fold_gram"] = self.fold_gram
-        temporary = target.with_name(f".{target.name}.{uuid4().hex}")
-        try:
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        known = {name: getattr(self, name) for name in _ARRAYS}
+        write_arrays(
+            target,
+            format=np.int64(_FORMAT),
+            prompts=np.array(json.dumps(self.prompts)),
+            config=np.array(json.dumps(self.config)),
+            **{name: array for name, array in known.items() if array is not None},
+        )
         return target
 
     @classmethod
@@ -231,17 +217,11 @@ class ScoredPool:
         """Read what :meth:`save` wrote.
 
         Raises:
-            InputError: no such file, not a scored pool, or one of a later format.
+            InputError: no such file, not a scored pool, or one of another format.
         """
         source = Path(path)
         try:
-            # Opened here, since NumPy leaves files open that it cannot read.
-            with source.open("rb") as file:
-                found = np.load(file, allow_pickle=False)
-                if not isinstance(found, np.lib.npyio.NpzFile):
-                    raise ValueError("one array only")
-                with found:
-                    arrays = {name: found[name] for name in found.files}
+            arrays = read_arrays(source)
         except FileNotFoundError:
             raise InputError(f"there is no scored pool at {source}") from None
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
@@ -249,10 +229,11 @@ class ScoredPool:
         number = arrays.pop("format", None)
         if number is None or number.shape != () or int(number) != _FORMAT:
             raise InputError(
-                f"{source} is not a scored pool of format {_FORMAT}: it says {number!r:.40}"
+                f"{source} is not a scored pool of format {_FORMAT}: it says {number!r:.40}; "
+                "score the rollouts anew"
             )
-        required = {"prompts", "config", "rewards", "gram", "lengths", "token_proxy", "folds"}
-        missing, unknown = required - set(arrays), set(arrays) - required - {"fold_gram"}
+        missing = {"prompts", "config", *_ARRAYS[:5]} - set(arrays)
+        unknown = set(arrays) - {"prompts", "config", *_ARRAYS}
         if missing or unknown:
             raise InputError(
                 f"{source} is not a scored pool: missing {sorted(missing)}, "
@@ -268,47 +249,78 @@ class ScoredPool:
     def select_prompts(self, chosen: Sequence[int]) -> ScoredPool:
         """The pool of some prompts only, by number and in that order.
 
-        Inner products of folds survive where whole folds are chosen; else ``fold_gram`` is None.
-
         Raises:
             InputError: no prompts, one that is not there, or one twice.
         """
         index = _selection("prompt", chosen, self.size)
-        kept, folds = np.unique(self.folds[index], return_inverse=True)
-        whole = np.array_equal(np.bincount(folds), self.fold_sizes[kept])
-        between = (
-            None if self.fold_gram is None or not whole else self.fold_gram[np.ix_(kept, kept)]
-        )
-        return ScoredPool(
-            prompts=tuple(self.prompts[i] for i in index),
-            rewards=self.rewards[index],
-            gram=self.gram[index],
-            lengths=self.lengths[index],
-            token_proxy=self.token_proxy[index],
-            folds=folds.astype(np.int64),
-            fold_gram=between,
-            config=self.config,
-        )
+        known: dict[str, Any] = {name: getattr(self, name) for name in _ARRAYS}
+        kept: dict[str, Any] = {
+            name: None if array is None else array[index] for name, array in known.items()
+        }
+        names = tuple(self.prompts[i] for i in index)
+        return ScoredPool(prompts=names, config=self.config, **kept)
 
     def select_rollouts(self, chosen: Sequence[int]) -> ScoredPool:
         """The pool of some rollouts of every prompt only, by number and in that order.
 
-        Gradients of prompts were made of all rollouts, so ``fold_gram`` is None unless all are kept.
+        Sums are made anew of the Gram matrix. Gradients of prompts were made of all rollouts, so
+        ``sketches`` is None unless all are kept.
 
         Raises:
-            InputError: fewer than 4, one that is not there, or one twice.
+            InputError: fewer than 4, one that is not there or one twice, or a pool without ``gram``.
         """
         index = _selection("rollout", chosen, self.rollouts)
+        if self.gram is None:
+            raise InputError(
+                "this pool has no Gram matrices: rollouts cannot be left out of its sums"
+            )
+        rewards, gram = self.rewards[:, index], self.gram[:, index[:, None], index]
+        weights = moment_weights(rewards)
+
+        def of(array: Array | None) -> Array | None:
+            return None if array is None else array[:, index]
+
         return ScoredPool(
             prompts=self.prompts,
-            rewards=self.rewards[:, index],
-            gram=self.gram[:, index[:, None], index],
+            rewards=rewards,
+            squared_norms=self.squared_norms[:, index],
+            sums=weights @ gram @ weights.swapaxes(1, 2),
             lengths=self.lengths[:, index],
             token_proxy=self.token_proxy[:, index],
-            folds=self.folds,
-            fold_gram=self.fold_gram if len(index) == self.rollouts else None,
+            sketches=self.sketches if len(index) == self.rollouts else None,
+            surprise=of(self.surprise),
+            surprise_variance=of(self.surprise_variance),
+            gram=gram,
             config=self.config,
         )
+
+
+_ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", "config"))
+
+
+def write_arrays(path: Path, **arrays: Any) -> None:
+    """Write one .npz file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """The arrays of an .npz file; ValueError where it is another."""
+    # Opened here, since NumPy leaves files open that it cannot read.
+    with path.open("rb") as file:
+        found = np.load(file, allow_pickle=False)
+        if not isinstance(found, np.lib.npyio.NpzFile):
+            raise ValueError("one array only")
+        with found:
+            return {name: found[name] for name in found.files}
 
 
 def leave_one_out(rewards: Array) -> Array:
@@ -320,19 +332,21 @@ def leave_one_out(rewards: Array) -> Array:
     return np.where(flat, 0.0, centred * (count / (count - 1)))
 
 
-def prompt_gradient_weights(rewards: Array) -> Array:
-    """What each score is multiplied by in the gradient of its prompt: (z_i - mean of the others)/N.
+def moment_weights(rewards: Array) -> Array:
+    """1, z̃ and z̃² of each rollout, z̃ = z less the mean of its row: the weights of ``sums``, (..., 3, N).
 
-    >>> prompt_gradient_weights(np.array([1.0, 0.0, 0.0, 0.0])).round(4).tolist()
-    [0.25, -0.0833, -0.0833, -0.0833]
+    >>> moment_weights(np.array([1.0, 0.0, 0.0, 0.0]))[1].tolist()
+    [0.75, -0.25, -0.25, -0.25]
     """
-    return leave_one_out(rewards) / rewards.shape[-1]
+    count = rewards.shape[-1]
+    centred = leave_one_out(rewards) * ((count - 1) / count)
+    return np.stack([np.ones_like(centred), centred, centred**2], axis=-2)
 
 
-def _of_shape(name: str, value: ArrayLike, shape: tuple[int, ...], axes: str) -> Array:
+def _of_shape(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:
     array = finite_array(name, value, len(shape))
     if array.shape != shape:
-        raise InputError(f"{name} has shape {array.shape}: it must be {shape} ({axes})")
+        raise InputError(f"{name} has shape {array.shape}: it must be {shape}")
     return array
 
 
@@ -344,25 +358,25 @@ def _refuse_negative(name: str, array: Array, prompts: Sequence[str]) -> None:
         raise InputError(f"{name} of prompt {prompts[x]!r} holds {low[x]}: none may be negative")
 
 
-def _symmetric(gram: Array, prompts: Sequence[str]) -> Array:
-    """The symmetric part, after refusing what is not an inner product."""
-    diagonal = np.einsum("pii->pi", gram)
+def _symmetric(name: str, matrices: Array, prompts: Sequence[str]) -> Array:
+    """The symmetric part, after refusing what holds no inner products."""
+    diagonal = np.einsum("pii->pi", matrices)
     if diagonal.min() < 0:
         x = int(diagonal.min(axis=1).argmin())
         raise InputError(
-            f"the Gram matrix of prompt {prompts[x]!r} has {diagonal[x].min()} on its diagonal: "
+            f"{name} of prompt {prompts[x]!r} has {diagonal[x].min()} on its diagonal: "
             "squared norms cannot be negative"
         )
-    turned = gram.swapaxes(1, 2)
-    off = np.abs(gram - turned).max(axis=(1, 2))
+    turned = matrices.swapaxes(1, 2)
+    off = np.abs(matrices - turned).max(axis=(1, 2))
     bad = off > _ASYMMETRY * diagonal.max(axis=1)
     if bad.any():
         x = int(bad.argmax())
         raise InputError(
-            f"the Gram matrix of prompt {prompts[x]!r} is not symmetric: entries differ from their "
+            f"{name} of prompt {prompts[x]!r} is not symmetric: entries differ from their "
             f"mirror image by up to {off[x]:.3g}"
         )
-    return (gram + turned) / 2
+    return (matrices + turned) / 2
 
 
 def _selection(name: str, chosen: Sequence[int], count: int) -> NDArray[np.intp]:

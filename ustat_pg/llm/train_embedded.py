@@ -32,7 +32,7 @@ from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2T
 
 from ..validation import InputError, integer
 from . import embedded
-from .tasks import Task
+from .prompts import Task
 
 __all__ = [
     "RECIPES",

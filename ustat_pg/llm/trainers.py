@@ -39,8 +39,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -53,10 +55,26 @@ from ..baselines import BASELINES
 from ..estimators import RunningTable, advantages, norm_weighted
 from ..validation import InputError, integer
 from .models import LanguageModel
-from .tasks import Task, VerifierError
+from .prompts import Task, VerifierError
+
+TRL = "1.16"
+"""The version whose trainers are derived from here, private members included."""
+
+
+def _refuse_other_trl(found: str) -> None:
+    if found.split(".")[:2] != TRL.split("."):
+        raise InputError(
+            f"TRL is {found}, and these trainers change what is inside that of {TRL}: "
+            f"pip install 'trl~={TRL}.0'"
+        )
+
+
+with suppress(PackageNotFoundError):  # told where it is imported
+    _refuse_other_trl(version("trl"))
 
 __all__ = [
     "TRAINERS",
+    "Execution",
     "TrainerKind",
     "Training",
     "allowed_group_sizes",
@@ -228,8 +246,36 @@ def refuse_group_size(group_size: int, budget: int, prompts: int | None = None) 
     raise InputError(f"{what}: choose one of {choices}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How a run is carried out.
+
+    Arguments:
+        micro_batch: completions of one forward and backward pass on one device.
+        processes: how many processes share a step.
+        optimizer: ``sgd``, for which the table above holds, ``adamw``, or TRL's name of another.
+        device: ``cpu``, or ``cuda`` for what torch finds.
+        bf16: matrix products in bfloat16, parameters as they were loaded.
+        checkpointing: recompute activations in the backward pass.
+        vllm: None, or TRL's arguments about vLLM without their prefix, such as {"mode": "colocate"}.
+        save_every: steps between checkpoints from which a run continues; 0 for none.
+        options: further arguments of TRL's configuration, such as ``report_to``; they go before what
+            is set here.
+    """
+
+    micro_batch: int = 8
+    processes: int = 1
+    optimizer: str = "sgd"
+    device: str = "cpu"
+    bf16: bool = False
+    checkpointing: bool = False
+    vllm: Mapping[str, Any] | None = None
+    save_every: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
-class Training:
+class Training(Execution):
     """One training run as data; :meth:`arguments` are TRL's.
 
     Arguments:
@@ -240,16 +286,7 @@ class Training:
         trainer: one of :data:`TRAINERS`, ``running-table``, or a table by counts such as
             ``bayes:1,1``.
         max_new_tokens: the greatest completion length, Lmax.
-        micro_batch: completions of one forward and backward pass on one device.
-        processes: how many processes share a step.
-        optimizer: ``sgd``, for which the table above holds, ``adamw``, or TRL's name of another.
         seed: of prompts' order and completions.
-        device: ``cpu``, or ``cuda`` for what torch finds.
-        bf16: matrix products in bfloat16, parameters as they were loaded.
-        checkpointing: recompute activations in the backward pass.
-        vllm: None, or TRL's arguments about vLLM without their prefix, such as {"mode": "colocate"}.
-        save_every: steps between checkpoints from which a run continues; 0 for none.
-        options: further arguments of TRL's configuration; they go before what is set here.
 
     Raises:
         InputError: a field is out of range; the budget cannot hold the group size (those it can are
@@ -262,16 +299,7 @@ class Training:
     learning_rate: float
     trainer: str = "rloo"
     max_new_tokens: int = 256
-    micro_batch: int = 8
-    processes: int = 1
-    optimizer: str = "sgd"
     seed: int = 0
-    device: str = "cpu"
-    bf16: bool = False
-    checkpointing: bool = False
-    vllm: Mapping[str, Any] | None = None
-    save_every: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what TRL would refuse late, or not at all."""

@@ -1,5 +1,6 @@
 """Predictions: closed forms that read moments and nothing else."""
 
+from .budget import critical_budget, near_budget, robust_group_size
 from .count_tables import (
     CountTable,
     best_shrinkage,
@@ -17,6 +18,7 @@ from .group_size import (
     group_size_advice,
     mse_constants,
     optimal_group_size,
+    paired_constants,
     paper_group_size,
 )
 from .lengths import aggregated_mean, length_curl, token_mean_bias
@@ -39,10 +41,14 @@ from .limit_law import (
 from .mse import (
     DESIGNS,
     MsePrediction,
+    critic_error_at_par,
+    critic_excess,
+    critic_rollouts_at_par,
     explicit_bound,
     gradient_covariance,
     gradient_mse,
     grpo_beats_vanilla,
+    learned_values,
     minimum_variance_gain,
     oracle_beats_vanilla,
     oracle_ratio,
@@ -81,6 +87,10 @@ __all__ = [
     "constant_floor",
     "count_table",
     "covariance_parts",
+    "critic_error_at_par",
+    "critic_excess",
+    "critic_rollouts_at_par",
+    "critical_budget",
     "decay_constant",
     "epoch_gap",
     "explicit_bound",
@@ -96,6 +106,7 @@ __all__ = [
     "kl_gradient",
     "kl_penalty",
     "leading_ratio_bias",
+    "learned_values",
     "length_curl",
     "limit_law",
     "limit_weights",
@@ -105,6 +116,7 @@ __all__ = [
     "mean_gradient",
     "minimum_variance_gain",
     "mse_constants",
+    "near_budget",
     "normalised_distance",
     "normalised_error_of",
     "normalised_limit",
@@ -113,9 +125,11 @@ __all__ = [
     "optimal_group_size",
     "oracle_beats_vanilla",
     "oracle_ratio",
+    "paired_constants",
     "paper_group_size",
     "practical_mse",
     "ratio_bias_matrix",
+    "robust_group_size",
     "silent_share",
     "stationary_covariance",
     "sup_distance",

@@ -41,6 +41,7 @@ __all__ = [
     "group_size_advice",
     "mse_constants",
     "optimal_group_size",
+    "paired_constants",
     "paper_group_size",
 ]
 
@@ -156,7 +157,7 @@ class GroupSizeRow:
         mse: MSE of grpo's gradient at both.
         ratio_to_best: that MSE over the least feasible one, at least 1.
         zero_signal_share: the share of groups whose rewards are all equal, so that they teach
-            nothing; None where nobody said how to find it.
+            nothing; None where it is not known.
     """
 
     group_size: int
@@ -227,6 +228,41 @@ def paper_group_size(constants: MseConstants) -> float:
     10.0
     """
     return math.sqrt(constants.c3 / constants.c1) if constants.c1 else math.inf
+
+
+def paired_constants(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    gamma: ArrayLike,
+    group_size: int,
+    phi_over_tau: ArrayLike = 1.0,
+) -> tuple[Any, Any, Any]:
+    """c1, c2 and c3 from inner products of a step's own terms Aᵢ sᵢ [exact].
+
+    With leave-one-out advantages, a prompt's terms have
+
+        α = E‖Aᵢ sᵢ‖² = τ + φ/(G-1),   β = E⟨Aᵢ sᵢ, Aⱼ sⱼ⟩ = E‖g(X)‖² (1 + 1/(G-1)²),
+
+    i ≠ j, and terms of different prompts γ = ‖g‖². So c1 = β/(1 + 1/(G-1)²) - γ, and φ/τ divides α
+    into c2 = τ - E‖g(X)‖² and c3 = φ + E‖g(X)‖². Nothing is clipped: estimates stay unbiased, and
+    may be negative.
+
+    Arguments:
+        alpha, beta, gamma: α, β, γ, numbers or arrays.
+        group_size: G, at least 2.
+        phi_over_tau: φ/τ, 1 for rewards of 0 and 1 under Assumption 2.
+
+    Raises:
+        InputError: G < 2.
+
+    >>> [round(float(value), 12) for value in paired_constants(6.0, 1.25, 0.25, 3)]
+    [0.75, 3.0, 5.0]
+    """
+    others = integer("group size", group_size, 2) - 1
+    spread = np.asarray(beta) / (1 + 1 / others**2)
+    ratio = np.asarray(phi_over_tau)
+    single = np.asarray(alpha) / (1 + ratio / others)
+    return spread - np.asarray(gamma), single - spread, ratio * single + spread
 
 
 def optimal_group_size(
@@ -321,7 +357,7 @@ def group_size_advice(
     prompt_cost: float = 0.0,
     output_cost: float | None = None,
     population: int | None = None,
-    zero_signal: Callable[[int], ArrayLike] | None = None,
+    zero_signal: Callable[[int], ArrayLike | None] | None = None,
 ) -> GroupSizeAdvice:
     """Which group size gives grpo's gradient the least MSE at a budget (Theorem 7, group_size).
 
@@ -344,7 +380,7 @@ def group_size_advice(
             all N, of which ρ(x) is the share that looks like x.
         zero_signal: given G, the share of groups with equal rewards, in each context (X,) or in
             all, such as :meth:`ustat_pg.problems.SoftmaxBandit.zero_signal_share`; in all where
-            constants are given.
+            constants are given; None of a G of which it is not known.
 
     Raises:
         InputError: any of these is not as said, or the budget does not pay for one group of two.
@@ -496,11 +532,14 @@ def _last(holds: Callable[[int], bool], start: int, end: int) -> int:
 
 
 def _share(
-    moments: Moments | MseConstants, zero_signal: Callable[[int], ArrayLike] | None, size: int
+    moments: Moments | MseConstants,
+    zero_signal: Callable[[int], ArrayLike | None] | None,
+    size: int,
 ) -> float | None:
-    if zero_signal is None:
+    found = None if zero_signal is None else zero_signal(size)
+    if found is None:
         return None
-    share = finite_array("zero_signal", zero_signal(size))
+    share = finite_array("zero_signal", found)
     if not share.ndim:
         return float(share)
     probs = np.empty(0) if isinstance(moments, MseConstants) else moments.context_probs

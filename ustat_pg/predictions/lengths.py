@@ -16,6 +16,7 @@ the integral of a polynomial. As BG grows it tends to g/E|y|, at the rate 1/(BG)
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,11 @@ Array = NDArray[np.float64]
 
 _NODES = 512
 """The most nodes of a quadrature: it is exact to degree 1023, and resolves what is beyond to rounding."""
+
+_NODE_STEP = 32
+
+_legendre = lru_cache(64)(np.polynomial.legendre.leggauss)
+"""Places and weights of the quadrature, whose computation is most of the work."""
 
 _PER_OUTPUT: dict[str, Callable[[Array], Array]] = {
     "sequence-sum": np.ones_like,
@@ -80,8 +86,11 @@ def aggregated_mean(
         return np.asarray(factor * moments.context_probs @ own)
     if how == "prompt-mean":
         batch = 1
-    nodes = min(_NODES, int(batch * group * moments.lengths[-1]) // 2 + 1)
-    ends, shares = np.polynomial.legendre.leggauss(nodes)
+    # In steps, so that few quadratures are made: with more nodes than it takes they are exact too.
+    nodes = min(
+        _NODES, _NODE_STEP * (int(batch * group * moments.lengths[-1]) // 2 // _NODE_STEP + 1)
+    )
+    ends, shares = _legendre(nodes)
     # (n, L), of which the rest is made: (n, X) and (n, X, d).
     powers = ((1 + ends[:, None]) / 2) ** moments.lengths
     chance, reward = powers @ moments.probs.T, powers @ moments.rewards.T

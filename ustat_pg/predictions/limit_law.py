@@ -54,7 +54,7 @@ _ROUNDING = 1e-10
 """How far, as a share of its largest eigenvalue, a matrix may be from symmetric and positive."""
 _ENTRIES = 1 << 20
 """Entries of (steps, r, r) arrays that are held at once."""
-_LEVELS = 1024
+_LEVELS = 64
 _ROUNDS = 200
 
 

@@ -85,7 +85,7 @@ def practical_mse(
     batch_size: int = 1,
     *,
     ratio: str = "token",
-    clip: float | None = None,
+    clip: float | tuple[float, float] | None = None,
     beta: float = 0.0,
     kl_ratio: str = "none",
 ) -> WeightedPrediction:
@@ -100,7 +100,7 @@ def practical_mse(
         group_size: G.
         batch_size: B, prompts drawn independently.
         ratio: none, token, prefix, sequence or gspo.
-        clip: ε of PPO's clipping on either side; none unless given.
+        clip: ε of PPO's clipping, on either side or below and above; none unless given.
         beta: β of the KL penalty, k3 in the loss.
         kl_ratio: the ratio on the penalty; Algorithm 2 has none.
 
@@ -128,11 +128,12 @@ def practical_mse(
     weights = np.broadcast_to(_RATIOS[ratio](each, outcomes.inside), each.shape)
     rising = falling = weights
     if clip is not None:
-        clip = number("clip", clip, minimum=0.0)
+        sides = clip if isinstance(clip, tuple) else (clip, clip)
+        low, high = (number("clip", each, minimum=0.0) for each in sides)
         if (table.successes[1:] < 0).any() or (table.failures[:-1] > 0).any():
             raise InputError("clipping goes by the reward here: advantages must have its sign")
-        rising = np.where(weights <= 1 + clip, weights, 0.0)
-        falling = np.where(weights >= 1 - clip, weights, 0.0)
+        rising = np.where(weights <= 1 + high, weights, 0.0)
+        falling = np.where(weights >= 1 - low, weights, 0.0)
     penalty = beta * _penalty(outcomes)
     won, scores = outcomes.new_probs * outcomes.rewards, _vectors(outcomes, np.ones(()))
     gradients = np.einsum("xk,xkd->xd", won, scores)

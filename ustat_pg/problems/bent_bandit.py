@@ -171,7 +171,10 @@ class BentBandit(InteriorProblem):
         exponents -= np.einsum("xkd,nd->nxk", bends, steps**2) / 2
         along = steps @ np.einsum("xk,xkd->xd", weights, tilt).T
         bent = steps**2 @ np.einsum("xk,xkd->xd", weights, bends).T / 2
-        far = self._responses(self.maximiser + steps)[1] - value - along
+
+        def far(rows: NDArray[np.intp]) -> Array:
+            return self._responses(self.maximiser + steps[rows])[1] - value - along[rows]
+
         return excess_return(exponents, probs, weights, along, bent, far)
 
 

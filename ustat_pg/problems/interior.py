@@ -27,6 +27,9 @@ __all__ = ["Certificate", "InteriorProblem"]
 
 Array = NDArray[np.float64]
 
+_COMMON_STEPS = 20
+"""Steps that all starts take together, before one search from each place that they come to."""
+
 _SEARCH_STARTS = 24
 _PROBED_POINTS = 4096
 _SINGULAR_SHARE = 1e-8
@@ -65,12 +68,19 @@ def second_order(y: Array) -> Array:
     """e^y - 1 - y to full relative precision where |y| <= 1."""
     total = np.ones_like(y)
     for n in range(_SERIES_TERMS, 2, -1):
-        total = 1 + total * y / n
+        total *= y
+        total /= n
+        total += 1
     return total * y * y / 2
 
 
 def excess_return(
-    exponents: Array, probs: Array, weights: Array, along: Array, bent: Array | float, far: Array
+    exponents: Array,
+    probs: Array,
+    weights: Array,
+    along: Array,
+    bent: Array | float,
+    far: Callable[[NDArray[np.intp]], Array],
 ) -> Array:
     """V(θ) - V(θ*) less its first order, by context, to nearly full *relative* precision near θ*.
 
@@ -81,14 +91,19 @@ def excess_return(
         probs, weights: π and π a at θ*, (X, K).
         along: the first order of V(θ) - V(θ*), (n, X).
         bent: Σ w (y - its first order), (n, X).
-        far: the answer where some |y| > 1, as a plain difference, (n, X).
+        far: the answer at rows of θ where some |y| > 1, as a plain difference, (rows, X).
     """
-    near = np.abs(exponents).max(axis=-1) <= 1.0
+    # Arms first: sums along a short last axis are slow.
+    y = np.ascontiguousarray(np.moveaxis(exponents, -1, 0))
+    near = np.abs(y).max(axis=0) <= 1.0
     # 0 keeps the series from overflowing at far steps.
-    excess = second_order(np.where(near[..., None], exponents, 0.0))
-    mass = (probs * excess).sum(axis=-1)
-    close = ((weights * excess).sum(axis=-1) - bent - along * mass) / (1 + mass)
-    return np.where(near, close, far)
+    excess = second_order(np.where(near, y, 0.0))
+    mass = np.einsum("xk,knx->nx", probs, excess)
+    answer = (np.einsum("xk,knx->nx", weights, excess) - bent - along * mass) / (1 + mass)
+    rows = np.flatnonzero(~near.all(axis=1))
+    if len(rows):
+        answer[rows] = np.where(near[rows], answer[rows], far(rows))
+    return np.asarray(answer)
 
 
 def row_space(rows: Array, size: int) -> tuple[Array, Array]:
@@ -270,10 +285,29 @@ class InteriorProblem(ABC):
             scattered = probes[:others]
         return np.concatenate([np.zeros((1, rank)), best, scattered]), units
 
+    def _climbed(self, starts: Array) -> Array:
+        """Where some Newton steps uphill, taken from all starts at once, come together."""
+        basis, points = self._row_space[0], starts
+        reach = np.full((len(starts), 1), self.radius / 4)
+        for _ in range(_COMMON_STEPS):
+            theta = points @ basis.T
+            curvature, axes = np.linalg.eigh(basis.T @ self.hessian(theta) @ basis)
+            size = np.maximum(np.abs(curvature), 1e-12 * np.abs(curvature).max())
+            along = np.einsum("nji,nj->ni", axes, self.gradient(theta) @ basis) / size
+            step = np.einsum("nij,nj->ni", axes, along)
+            step *= np.minimum(
+                1.0, reach / np.maximum(np.linalg.norm(step, axis=1, keepdims=True), 1e-300)
+            )
+            higher = self.objective((points + step) @ basis.T) >= self.objective(theta)
+            points = np.where(higher[:, None], points + step, points)
+            reach = np.where(higher[:, None], 2 * reach, reach / 4)
+        first = np.unique(np.round(points / (1e-3 * self.radius)), axis=0, return_index=True)[1]
+        return np.asarray(points[np.sort(first)])
+
     def _maxima(self, starts: Array) -> list[tuple[float, Array]]:
         """The local maxima inside that the search finds, with their returns, best first."""
         found: list[tuple[float, Array]] = []
-        for start in starts:
+        for start in self._climbed(starts):
             point = optimize.minimize(
                 self._value,
                 start,

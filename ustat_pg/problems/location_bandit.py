@@ -306,7 +306,10 @@ class LocationBandit(InteriorProblem):
         probs = self._chances(places)
         tilt = (self.arms - (probs @ self.arms)[:, None]) / self.tau**2
         weights = probs * (self.mean_rewards - value[:, None])
-        far = self.curve(places + steps)[0] - value - steps * slope
+
+        def far(rows: NDArray[np.intp]) -> Array:
+            return self.curve(places + steps[rows])[0] - value - steps[rows] * slope
+
         return excess_return(steps[..., None] * tilt, probs, weights, steps * slope, 0.0, far)
 
 

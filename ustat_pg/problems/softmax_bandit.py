@@ -307,21 +307,21 @@ class SoftmaxBandit:
     def outcomes(self) -> Outcomes:
         """The possible (arm, reward) pairs of each context."""
         joint = self.policy.probs[:, :, None] * self.reward_probs
-        rows = []
-        for x in range(self.contexts):
-            law: dict[tuple[int, float], float] = {}
-            for k, r in np.argwhere(joint[x] > 0):
-                pair = (int(k), float(self.reward_values[x, k, r]))
-                law[pair] = law.get(pair, 0.0) + float(joint[x, k, r])
-            rows.append(law)
-        counts = np.array([len(law) for law in rows])
-        shape = (self.contexts, int(counts.max()))
-        arms, rewards, probs = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape)
-        for x, law in enumerate(rows):
-            arms[x, : counts[x]] = [arm for arm, _ in law]
-            rewards[x, : counts[x]] = [reward for _, reward in law]
-            probs[x, : counts[x]] = np.array(list(law.values())) / sum(law.values())
-        return Outcomes(counts, arms, rewards, probs)
+        # Rewards of an arm that are equal are one: the first that is possible stands for them.
+        alike = self.reward_values[..., None] == self.reward_values[..., None, :]
+        first = (alike & (joint > 0)[..., None, :]).argmax(axis=-1)
+        merged = np.zeros_like(joint)
+        x, k = np.ix_(range(joint.shape[0]), range(joint.shape[1]))
+        np.add.at(merged, (x[..., None], k[..., None], first), joint)
+        possible = (merged > 0).reshape(self.contexts, -1)
+        counts, place = possible.sum(axis=1), possible.cumsum(axis=1) - 1
+        x, outcome = possible.nonzero()
+        arms, rewards, probs = (np.zeros((self.contexts, counts.max())) for _ in range(3))
+        at = x, place[x, outcome]
+        arms[at] = outcome // joint.shape[2]
+        rewards[at] = self.reward_values.reshape(self.contexts, -1)[x, outcome]
+        probs[at] = merged.reshape(self.contexts, -1)[x, outcome]
+        return Outcomes(counts, arms.astype(np.int64), rewards, probs / probs.sum(1, keepdims=True))
 
     @cached_property
     def _reward_laws(self) -> Array:

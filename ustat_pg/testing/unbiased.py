@@ -267,7 +267,7 @@ def assert_unbiased(
         group_size: G >= 2, one or several.
         problems: what to enumerate, one, several or by name; :func:`default_problems` if not given.
         layout: one of :data:`LAYOUTS`.
-        inputs: what the function takes, in order, of :data:`INPUTS`.
+        inputs: what the function takes, in order, of :data:`ustat_pg.testing.INPUTS`.
         array: turns a NumPy array into the function's kind, e.g. ``torch.tensor``.
         batch_size: B, one or several, for layout ``"minibatch"`` only; 1 and 2 if not given.
         up_to_scale: allow E ĝ = c g with one c > 0 for all problems, which may depend on G and B.

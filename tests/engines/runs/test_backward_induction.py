@@ -325,7 +325,7 @@ def test_probabilities_that_would_underflow_are_refused(monkeypatch):
 def test_too_much_work_is_refused(monkeypatch):
     monkeypatch.setattr(module, "WORK_LIMIT", 100.0)
     with pytest.raises(InfeasibleError, match=r"points needs .* multiplications \(limit 1e\+02\)"):
-        expectations(LINE, ask(LINE, 2), FUNCTIONS, [1])
+        expectations(LINE, ask(LINE, 2), FUNCTIONS, [2])
 
 
 @pytest.mark.parametrize(

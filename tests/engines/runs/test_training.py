@@ -14,6 +14,7 @@ from simulations.problems.landscapes import plane, triple, uneven
 from simulations.problems.optima import ball, covariance_of
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import (
+    Away,
     Ball,
     Box,
     ConditionalPit,
@@ -413,7 +414,10 @@ def test_leave_one_out_in_a_group_of_one():
         training.measure("cpu", (Gap(GRPO, 3),), replications=10)
 
 
-@pytest.mark.parametrize("quantity", [Pit(GRPO, 3, (1.0,)), ConditionalPit(GRPO, 3, 0, 1.0, 2.0)])
+@pytest.mark.parametrize(
+    "quantity",
+    [Pit(GRPO, 3, (1.0,)), ConditionalPit(GRPO, 3, 0, 1.0, 2.0), Away(GRPO, 3, 0.1)],
+)
 def test_a_distribution_is_not_enumerated(quantity):
     for call in (
         lambda: cell().require_exact((quantity,)),
@@ -421,6 +425,25 @@ def test_a_distribution_is_not_enumerated(quantity):
     ):
         with pytest.raises(InfeasibleError, match="compared by simulation"):
             call()
+
+
+def test_runs_that_are_far_from_the_optimum_are_counted():
+    radius = 0.3
+    training = cell(projection=ball(ONE, radius), schedule=Constant(0.3))
+    theta = training.trajectory(GRPO, (4,)).run("cpu", seed=0, replications=1000)[:, 0]
+    off = np.abs((theta - ONE.maximiser) @ ONE.identifiable[:, 0])
+    inside, edge = Away(GRPO, 4, radius / 2), Away(GRPO, 4, radius)
+
+    found = training.measure("cpu", (inside, edge), replications=1000)
+
+    assert (training.range(inside), edge.label) == ((0.0, 1.0), "away[grpo,4,0.3]")
+    # The projection leaves runs on the edge, some of them a rounding error within it.
+    stopped = np.isclose(off, radius, rtol=1e-9)
+    assert 0.01 < stopped.mean() < 0.99
+    expected = [(off >= radius / 2).mean(), stopped.mean()]
+    assert found.mean == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(InputError, match="distance"):
+        Away(GRPO, 4, 0.0)
 
 
 def test_a_parameter_is_enumerated_and_simulated_within_bounds():

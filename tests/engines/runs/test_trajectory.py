@@ -485,11 +485,12 @@ def test_the_exponential_is_numpys_to_two_units_in_the_last_place():
 
 def test_the_bodies_words_are_those_of_the_library():
     key = rng.cell_key(3, "words")
-    out = np.empty((4, bodies.LANES), np.int64)
+    out = np.empty(4 * bodies.LANES, np.int64)
     for first, slot, block in ((0, 0, 0), (FAR, 7, 3), (2**32 - 5, rng.CONTEXT_SLOT, 2**28)):
         bodies.block_words(first, slot, block, key, out)
         reps = first + np.arange(bodies.LANES)
-        assert np.array_equal(out.T, rng.words(key, reps, slot, 4, 4 * block))
+        found = out.reshape(4, bodies.LANES).T
+        assert np.array_equal(found, rng.words(key, reps, slot, 4, 4 * block))
 
 
 def test_the_sampled_path_of_the_cell_engine_and_the_first_step_agree_in_law():

@@ -281,6 +281,7 @@ class Prepared:
                 rewards,
                 value=of_prompt,
                 optimal_baseline=of_prompt,
+                predicted_value=of_prompt,
                 squared_norms=lambda: self.squared_norms(contexts[..., None], arms),
             )
         )

@@ -5,7 +5,7 @@ Estimators and steps belong to the quantities, so that baselines run on the same
 differences between them are paired.
 
 ``reference``, ``cpu`` and ``cuda`` draw the runs. ``exact`` takes the expectation over every outcome of every
-step, by backward induction; it knows smooth functions of the gap and no distribution.
+step, by backward induction; it knows smooth functions of the gap and of the deviation, and no distribution.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -32,12 +32,15 @@ from .trajectory import TRAJECTORY_ENGINES, Trajectory
 
 __all__ = [
     "BINS",
+    "Away",
     "ConditionalPit",
     "Coordinate",
+    "Cosine",
     "Gap",
     "GapTransform",
     "OneRun",
     "Pit",
+    "Product",
     "Training",
     "TrainingQuantity",
 ]
@@ -45,11 +48,17 @@ __all__ = [
 BINS = 2048
 """Bins of the histogram of a probability integral transform, equal in width."""
 
-_BLOCK_WORK = 2**26
-"""Outputs drawn in one block, about: a second's work."""
+_BLOCK_WORK = 2**23
+"""Outputs drawn in one block, about: an eighth of a second's work."""
 
 _RELATIVE = 1e-5
 """Error of an expectation by backward induction that is asked for, of its value."""
+
+_OF_DEVIATIONS = {"product": 3e-4, "cosine": 1e-3}
+"""The same of functions of the deviation, which need more points of a grid than those of the gap."""
+
+_OF_PRODUCTS = 1e-6
+"""The error that products may have, as a share of the greatest that there can be."""
 
 _ABSOLUTE = 1e-6
 """The error asked for where the value is small, as a share of the greatest value that there can be."""
@@ -170,7 +179,103 @@ class Coordinate(_OfRuns):
         return theta[:, self.coordinate]
 
 
-TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit | Coordinate
+@dataclass(frozen=True)
+class Product(_OfRuns):
+    """scale · δⱼ δₖ, δ = Uᵀ(θₜ - θ*): an entry of the second moments in the identifiable directions.
+
+    Arguments:
+        estimator, step: estimator of the runs, and the step.
+        first, second: j and k.
+        scale: number above 0.
+    """
+
+    kind = "product"
+    first: int
+    second: int
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        integer("first", self.first, 0)
+        integer("second", self.second, 0)
+        positive("scale", self.scale)
+
+    @property
+    def directions(self) -> int:
+        """How many identifiable directions there must be."""
+        return 1 + max(self.first, self.second)
+
+    def of(self, deviation: Array) -> Array:
+        """The quantity of deviations (R, r)."""
+        return np.asarray(self.scale * deviation[:, self.first] * deviation[:, self.second])
+
+    def range(self, radius: float) -> tuple[float, float]:
+        """The ends of the range within so far of θ*."""
+        most = self.scale * radius**2
+        return (0.0, most) if self.first == self.second else (-most / 2, most / 2)
+
+
+@dataclass(frozen=True)
+class Cosine(_OfRuns):
+    """cos⟨k, δ⟩, δ = Uᵀ(θₜ - θ*), whose mean is the real part of δ's characteristic function.
+
+    It is exp(-½ kᵀΓk) where δ is normal with covariance Γ: several k tell the whole of Γ.
+
+    Arguments:
+        estimator, step: estimator of the runs, and the step.
+        frequency: k, (r,).
+    """
+
+    kind = "cosine"
+    frequency: tuple[float, ...]
+
+    @property
+    def directions(self) -> int:
+        """How many identifiable directions there must be."""
+        return len(self.frequency)
+
+    def of(self, deviation: Array) -> Array:
+        """The quantity of deviations (R, r)."""
+        # A sum in a fixed order: a matrix product's order depends on its size.
+        return np.cos(sum(k * deviation[:, j] for j, k in enumerate(self.frequency)))
+
+    def range(self, radius: float) -> tuple[float, float]:
+        """The ends of the range."""
+        return -1.0, 1.0
+
+
+@dataclass(frozen=True)
+class Away(_OfRuns):
+    """Whether a run is so far from the optimum, ‖Uᵀ(θₜ - θ*)‖ >= distance: 1 or 0, whose mean is a share.
+
+    At the radius of a ball that is Θ it says which runs were stopped at the edge in that step.
+
+    Arguments:
+        estimator, step: estimator of the runs, and the step.
+        distance: number above 0.
+    """
+
+    kind = "away"
+    directions: ClassVar[int] = 1
+    distance: float
+
+    def __post_init__(self) -> None:
+        positive("distance", self.distance)
+
+    def of(self, deviation: Array) -> Array:
+        """The quantity of deviations (R, r)."""
+        # A projection puts runs on the edge but for rounding.
+        return np.asarray(
+            np.sqrt((deviation**2).sum(axis=-1)) >= self.distance * (1 - 1e-9), dtype=np.float64
+        )
+
+    def range(self, radius: float) -> tuple[float, float]:
+        """The ends of the range."""
+        return 0.0, 1.0
+
+
+OfDeviation = Product | Cosine | Away
+
+TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit | Coordinate | Product | Cosine | Away
 """What can be asked of a bandit's runs."""
 
 
@@ -258,43 +363,40 @@ class Training(Cell):
 
     @property
     def block(self) -> int:
-        """The runs in a block: a power of 2, about a second's work."""
+        """The runs in a block: a power of 2, about an eighth of a second's work."""
         return int(2 ** np.clip(np.floor(np.log2(_BLOCK_WORK / self.outputs)), 8, 16))
 
-    @cached_property
+    @property
     def largest_gap(self) -> float:
         """The greatest gap that a run can have, or a number beyond it.
 
-        On a ball around the maximiser in the identifiable directions it is found on a grid, and
-        taken 1% larger for what lies between; elsewhere it is J* less the least mean reward.
+        At most it is J* less the least mean reward.
         """
-        everywhere = self.landscape.maximum - float(
-            self.problem.context_probs @ self.problem.mean_rewards.min(axis=1)
-        )
-        theta_set, basis = self.projection, self.landscape.identifiable
-        rank = basis.shape[1]
-        if not isinstance(theta_set, Ball) or rank > 2:
-            return everywhere
-        own = np.eye(self.landscape.d) if theta_set.basis is None else theta_set.basis
-        if not np.allclose(own @ (own.T @ basis), basis, rtol=0, atol=1e-9):
-            return everywhere
-        radii = np.linspace(0, theta_set.radius, 65)
-        if rank == 1:
-            points = np.concatenate([-radii, radii])[:, None]
-        else:
-            angle = np.linspace(0, 2 * np.pi, 65)
-            circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
-            points = (radii[:, None, None] * circle).reshape(-1, 2)
-        found = float(self.landscape.gap(theta_set.centre + points @ basis.T).max())
-        return min(1.01 * found, everywhere)
+        least = self.problem.context_probs @ self.problem.mean_rewards.min(axis=1)
+        everywhere = self.landscape.maximum - float(least)
+        return min(_largest_gap(self.landscape, self.projection), everywhere)
 
     engines = ("exact", *TRAJECTORY_ENGINES)
     settles = False
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
+        if isinstance(quantity, OfDeviation):
+            return quantity.range(self._reach)
         if isinstance(quantity, Coordinate):
             return self._coordinate_range(quantity.coordinate)
         return (0.0, quantity.scale * self.largest_gap) if isinstance(quantity, Gap) else (0.0, 1.0)
+
+    @cached_property
+    def _reach(self) -> float:
+        """How far Uᵀθ can be from Uᵀθ* in Θ; infinite unless Θ is a ball in these directions."""
+        theta_set, basis = self.projection, self.landscape.identifiable
+        if not isinstance(theta_set, Ball):
+            return float("inf")
+        own = np.eye(self.landscape.d) if theta_set.basis is None else theta_set.basis
+        if not np.allclose(own @ (own.T @ basis), basis, rtol=0, atol=1e-9):
+            return float("inf")
+        off = (theta_set.centre - self.landscape.maximiser) @ basis
+        return theta_set.radius + float(np.linalg.norm(off))
 
     def _coordinate_range(self, j: int) -> tuple[float, float]:
         """The ends of Θ in the direction of a parameter; infinite where it is free."""
@@ -309,7 +411,8 @@ class Training(Cell):
         return centre - theta_set.radius, centre + theta_set.radius
 
     def rounding(self, quantity: Quantity) -> float:
-        share = _ABSOLUTE if isinstance(quantity, Gap) else _RELATIVE
+        shares = {Gap: _ABSOLUTE, Product: _OF_PRODUCTS, Cosine: _OF_DEVIATIONS["cosine"]}
+        share = shares.get(type(quantity), _RELATIVE)
         return float(share * np.abs(self.range(quantity)).max())
 
     def require_quantity(self, quantity: Quantity) -> None:
@@ -318,7 +421,12 @@ class Training(Cell):
             raise InputError(f"{quantity!r} is no quantity of a training run")
         if integer("step", quantity.step, 0) > self.steps:
             raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
-        d = self.landscape.d
+        d, rank = self.landscape.d, self.landscape.identifiable.shape[1]
+        if isinstance(quantity, OfDeviation) and quantity.directions > rank:
+            raise InputError(
+                f"{quantity.label} asks for {quantity.directions} identifiable directions: there "
+                f"are {rank}"
+            )
         if isinstance(quantity, (ConditionalPit, Coordinate)) and quantity.coordinate >= d:
             raise InputError(f"coordinate is {quantity.coordinate}: there are {d} parameters")
 
@@ -328,10 +436,11 @@ class Training(Cell):
 
         self.require_quantities(quantities)
         for quantity in quantities:
-            if not isinstance(quantity, (Gap, GapTransform, Coordinate)):
+            assert isinstance(quantity, TrainingQuantity)
+            if isinstance(quantity, (Pit, ConditionalPit, Away)):
                 raise InfeasibleError(
-                    "distributions are compared by simulation; the means of a gap, of its Laplace "
-                    "transform and of a parameter are enumerated"
+                    "distributions and shares of runs are compared by simulation; the means of a gap, of "
+                    "its Laplace transform, of a parameter and of products of deviations are enumerated"
                 )
             if not np.isfinite(self.range(quantity)).all():
                 raise InfeasibleError("a parameter's mean is enumerated within a bounded set only")
@@ -355,15 +464,16 @@ class Training(Cell):
             theta = self.trajectory(estimator, snapshots).run(
                 engine, seed=block.seed, first=block.first, replications=block.count
             )
-            gaps = self.landscape.gap(theta)
+            gaps, deviations = self.landscape.gap(theta), self._deviations(theta)
             for place, step in enumerate(snapshots):
                 for column in by_step[step]:
                     quantity, gap = quantities[column], gaps[:, place]
-                    values[:, column] = (
-                        quantity.of(gap)
-                        if isinstance(quantity, (Gap, GapTransform))
-                        else quantity.of(gap, theta[:, place])
-                    )
+                    if isinstance(quantity, (Gap, GapTransform)):
+                        values[:, column] = quantity.of(gap)
+                    elif isinstance(quantity, OfDeviation):
+                        values[:, column] = quantity.of(deviations[:, place])
+                    else:
+                        values[:, column] = quantity.of(gap, theta[:, place])
         counts = {
             quantity.label: np.histogram(values[:, column], bins=BINS, range=(0, 1))[0]
             for column, quantity in enumerate(quantities)
@@ -371,6 +481,11 @@ class Training(Cell):
         }
         sums = MomentSums.of(values)
         return MomentSums(sums.n, sums.mean, sums.products, counts)
+
+    def _deviations(self, theta: Array) -> Array:
+        """Uᵀ(θ - θ*) of parameters (..., d), summed in a fixed order, (..., r)."""
+        off, basis = theta - self.landscape.maximiser, self.landscape.identifiable
+        return np.asarray((off[..., :, None] * basis).cumsum(axis=-2)[..., -1, :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,7 +508,7 @@ class OneRun(Training):
         """One run."""
         return 1
 
-    def shown(self, blocks: int) -> int:
+    def shown(self, blocks: float) -> float:
         """One block, however many are wanted."""
         return 1
 
@@ -418,7 +533,8 @@ def _expected(
         asked = {column: quantities[column] for step in moments for column in by_step[step]}
         of_gaps = {c: q.of for c, q in asked.items() if isinstance(q, (Gap, GapTransform))}
         places = {c: q.coordinate for c, q in asked.items() if isinstance(q, Coordinate)}
-        columns = [*of_gaps, *places]
+        of_deviations = {c: q.of for c, q in asked.items() if isinstance(q, OfDeviation)}
+        columns = [*of_gaps, *places, *of_deviations]
         # One backward pass serves all steps and functions.
         runs = training.trajectory(estimator, (moments[-1],))
         mean = expectations(
@@ -427,7 +543,8 @@ def _expected(
             list(of_gaps.values()),
             moments,
             coordinates=list(places.values()),
-            relative=_RELATIVE,
+            of_deviations=list(of_deviations.values()),
+            relative=min(_OF_DEVIATIONS.get(each.kind, _RELATIVE) for each in asked.values()),
         )
         for row, column in enumerate(columns):
             at = row, moments.index(quantities[column].step)
@@ -435,3 +552,27 @@ def _expected(
             sure = mean.error[at] <= training.rounding(quantities[column])
             means[column] = mean.values[at] if sure else np.nan
     return means
+
+
+@lru_cache(maxsize=64)
+def _largest_gap(landscape: InteriorProblem, theta_set: Theta | None) -> float:
+    """The greatest gap in Θ, or a number beyond it: infinity where none is known.
+
+    On a ball around the maximiser in the identifiable directions it is found on a grid, and
+    taken 1% larger for what lies between.
+    """
+    basis = landscape.identifiable
+    rank = basis.shape[1]
+    if not isinstance(theta_set, Ball) or rank > 2:
+        return np.inf
+    own = np.eye(landscape.d) if theta_set.basis is None else theta_set.basis
+    if not np.allclose(own @ (own.T @ basis), basis, rtol=0, atol=1e-9):
+        return np.inf
+    radii = np.linspace(0, theta_set.radius, 65)
+    if rank == 1:
+        points = np.concatenate([-radii, radii])[:, None]
+    else:
+        angle = np.linspace(0, 2 * np.pi, 65)
+        circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+        points = (radii[:, None, None] * circle).reshape(-1, 2)
+    return 1.01 * float(landscape.gap(theta_set.centre + points @ basis.T).max())

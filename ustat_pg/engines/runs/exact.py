@@ -76,7 +76,7 @@ class Expectations:
     """E f(gap_t), and by how much the grid may have moved it.
 
     Arguments:
-        values: (F, S), or (F + C, S) with coordinates.
+        values: (F + C + H, S), with C coordinates and H functions of deviations.
         error: amount that the values change by when the grid's spacing grows by half, and when its
             reach shrinks by a third, added up, of that shape. Both are errors of the poorer grids: those
             of the values are smaller. Where the projection makes kinks, the last two changes count,
@@ -117,12 +117,13 @@ def expectations(
     steps: Sequence[int],
     *,
     coordinates: Sequence[int] = (),
+    of_deviations: Sequence[Callable[[Array], Array]] = (),
     relative: float = 1e-5,
     absolute: float = 1e-10,
 ) -> Expectations:
     """E f(gap_t) of training runs, for functions f of the gap and steps t: exact but for a grid.
 
-    And E θₜⱼ, where coordinates j are asked for.
+    And E θₜⱼ, where coordinates j are asked for, and E h(Uᵀ(θₜ - θ*)) for functions h of that.
 
     The grid is refined, and widened where no projection bounds it, until the error is at most
     ``absolute + relative |value|``, or until a larger grid would be infeasible.
@@ -134,6 +135,7 @@ def expectations(
         functions: each takes gaps (n,) to values (n,).
         steps: t, 0 to ``trajectory.steps``, in any order.
         coordinates: numbers j of parameters, whose rows follow those of the functions.
+        of_deviations: each takes Uᵀ(θ - θ*) (n, r) to values (n,); their rows are the last.
         relative, absolute: the error allowed.
 
     Raises:
@@ -152,7 +154,7 @@ def expectations(
     (array([[0.18573, 0.09889, 0.00452]]), True)
     """
     chain = _Chain(landscape, trajectory)
-    if not functions and not coordinates:
+    if not functions and not coordinates and not of_deviations:
         raise InputError("functions is empty: there must be at least one, or a coordinate")
     asked = [integer("step", step, 0) for step in steps]
     if not asked or max(asked) > trajectory.steps:
@@ -164,15 +166,22 @@ def expectations(
     def excess(error: Array, values: Array) -> Array:
         return np.asarray(error / (absolute + relative * np.abs(values)))
 
+    def applied(y: Array) -> Array:
+        return chain.applied(y, functions, coordinates, of_deviations)
+
     @cache
     def backward(grid: _Grid) -> Array:
         # A projection cuts grids of any reach to one.
-        return chain.backward(grid, functions, asked, coordinates)
+        return chain.backward(grid, applied, asked)
 
     def run(reach: float, spacing: float) -> tuple[_Grid, Array]:
         grid = chain.grid(reach, scale, spacing)
         return grid, backward(grid)
 
+    if max(asked) <= 1:
+        # The outcomes of one minibatch are listed: no grid is needed.
+        values = np.stack([chain.after(step, applied) for step in asked], axis=1)
+        return Expectations(values, np.zeros_like(values), 1, chain.outcomes, True)
     scale = chain.scale(functions)
     reach, spacing, widenings = _REACH, _SPACING, 0
     earlier: Array | None = None
@@ -513,24 +522,41 @@ class _Chain:
         given, theta = self.trajectory.projection, self.theta(grid.y)
         return given is not None and bool(np.abs(given.project(theta) - theta).max() > _ALONG)
 
-    def backward(
+    def applied(
         self,
-        grid: _Grid,
+        y: Array,
         functions: Sequence[Callable[[Array], Array]],
-        steps: Sequence[int],
         coordinates: Sequence[int],
+        of_deviations: Sequence[Callable[[Array], Array]],
     ) -> Array:
-        """E f(gap_t) and E θₜⱼ, (F + C, S)."""
+        """What is asked at points y (m, r): (F + C + H, m)."""
+        theta = self.theta(y)
+        gaps = self._gap(theta)
+        applied = [_apply(f, number, gaps) for number, f in enumerate(functions)]
+        others = [_apply(h, number, y) for number, h in enumerate(of_deviations)]
+        return np.stack([*applied, *theta.T[list(coordinates)], *others])
+
+    def after(self, step: int, applied: Callable[[Array], Array]) -> Array:
+        """What is expected of :meth:`applied` after no step or one, (F + C + H,)."""
+        if not step:
+            return applied(self.start[None])[:, 0]
+        (move,), (chance,) = self._tables(self.start[None])
+        y, given = self.start + self.trajectory.schedule.rates(1) * move, self.trajectory.projection
+        if given is not None:
+            y = (given.project(self.theta(y)) - self.origin) @ self.basis
+        return np.asarray(applied(y) @ chance)
+
+    def backward(
+        self, grid: _Grid, applied: Callable[[Array], Array], steps: Sequence[int]
+    ) -> Array:
+        """E f(gap_t), E θₜⱼ and E h(Uᵀ(θₜ - θ*)) of :meth:`applied`, (F + C + H, S)."""
         reason = self.too_large(grid)
         if reason is not None:
             raise InfeasibleError(f"{reason}: take a smaller group, batch or number of steps")
         # The start is one point more, whose values no spline reads.
         y = np.concatenate([grid.y, self.start[None]])
         move, chance = self._tables(y)
-        theta = self.theta(y)
-        gaps = self._gap(theta)
-        applied = [_apply(f, number, gaps) for number, f in enumerate(functions)]
-        final = np.stack([*applied, *theta.T[list(coordinates)]])
+        final = applied(y)
         later = sorted(set(steps), reverse=True)
         count = len(final)
         u = np.empty((count * len(later), len(y)))
@@ -555,12 +581,12 @@ class _Chain:
         return found[[later.index(t) for t in steps]].T
 
 
-def _apply(function: Callable[[Array], Array], number: int, gaps: Array) -> Array:
-    values = finite_array(f"function {number}", function(gaps))
-    if values.shape != gaps.shape:
+def _apply(function: Callable[[Array], Array], number: int, points: Array) -> Array:
+    values = finite_array(f"function {number}", function(points))
+    if values.shape != points.shape[:1]:
         raise InputError(
-            f"function {number} returned shape {values.shape} for gaps {gaps.shape}: "
-            "they must be equal"
+            f"function {number} returned shape {values.shape} for points {points.shape}: "
+            "it must give one value for each"
         )
     return values
 

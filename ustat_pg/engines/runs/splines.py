@@ -11,13 +11,15 @@ from functools import lru_cache
 from math import copysign, log, sqrt
 
 import numpy as np
-from scipy.linalg import solve_banded
+from scipy.linalg.lapack import dgbtrf, dgbtrs
 
 from ...compiled import body
 from ..base import Array
 
 __all__ = ["back_on_line", "back_on_plane", "coefficients"]
 
+_WIDTH = 6
+"""Bands of the spline's equations on either side of the diagonal."""
 _12TH, _24TH, _120TH = 1 / 12, 1 / 24, 1 / 120
 
 
@@ -33,14 +35,15 @@ def coefficients(values: Array) -> Array:
         count = len(front)
         right = np.zeros((count + 4, front[0].size))
         right[2:-2] = front.reshape(count, -1)
-        solved = solve_banded((6, 6), _bands(count), right, check_finite=False, overwrite_b=True)
+        factors, pivots = _factors(count)
+        solved, _ = dgbtrs(factors, _WIDTH, _WIDTH, right, pivots)
         out = np.moveaxis(solved.reshape(count + 4, *front.shape[1:]), 0, axis)
     return np.ascontiguousarray(out)
 
 
 @lru_cache(maxsize=16)
-def _bands(count: int) -> Array:
-    """The spline's equations for so many values, as :func:`scipy.linalg.solve_banded` has them."""
+def _factors(count: int) -> tuple[Array, Array]:
+    """The spline's equations for so many values, as LAPACK factors them, and its pivots."""
 
     def equations() -> Iterator[tuple[int, int, tuple[int, ...] | Array]]:
         smooth = (1, -6, 15, -20, 15, -6, 1)
@@ -50,11 +53,13 @@ def _bands(count: int) -> Array:
         for node in range(count):
             yield node + 2, node, np.array([1, 26, 66, 26, 1]) / 120
 
-    bands = np.zeros((13, count + 4))
+    # The first rows are room for what the factors fill in.
+    bands = np.zeros((3 * _WIDTH + 1, count + 4))
     for row, first, entries in equations():
         for column, entry in enumerate(entries, start=first):
-            bands[6 + row - column, column] = entry
-    return bands
+            bands[2 * _WIDTH + row - column, column] = entry
+    factors, pivots, _ = dgbtrf(bands, _WIDTH, _WIDTH)
+    return factors, pivots
 
 
 @body(inline=True)

@@ -1,0 +1,146 @@
+"""The errors that are planted: the records, and where their lines stand."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+__all__ = ["LAYERS", "ROOT", "PlantedError", "errors", "occurrences", "planted"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LAYERS = {
+    "ustat_pg/predictions": "predictions",
+    "ustat_pg/estimators": "estimators",
+    "ustat_pg/ustatistics": "U-statistics",
+    "ustat_pg/moments": "moments",
+    "ustat_pg/policies": "policies",
+    "ustat_pg/problems": "problems",
+    "ustat_pg/rng": "draws",
+    "ustat_pg/engines/draws": "draws",
+    "ustat_pg/engines/runs/schedules": "schedules",
+    "ustat_pg/engines": "engines",
+    "ustat_pg/distributions": "distributions",
+    "ustat_pg/checks": "decider",
+    "ustat_pg/results": "decider",
+    "ustat_pg/experiment": "runner",
+    "simulations": "claims",
+}
+"""Layers of the program by the beginnings of paths; the first that fits holds."""
+
+
+VERDICTS = ("CONFIRMED", "INCONCLUSIVE", "ERROR", "TIMEOUT", "REFUTED")
+"""From what an error must never have to what it must."""
+
+ENGINES = ("exact", "cpu")
+"""Enumeration alone, then enumeration and simulation."""
+
+SIMULATED = (
+    "ustat_pg/rng",
+    "ustat_pg/engines/draws",
+    "ustat_pg/engines/gradients/lanes",
+    "ustat_pg/engines/gradients/scalar",
+    "ustat_pg/engines/runs/lanes",
+)
+"""What only simulation calls: there an enumeration would be in vain."""
+
+
+@dataclass(frozen=True)
+class PlantedError:
+    """One changed line.
+
+    Arguments:
+        name: what is wrong, in a few words; unique.
+        file: file below the repository's root.
+        old: text that stands there once, by its words and signs.
+        new: text that takes its place.
+        stems: claims that the error may reach, the likeliest to see it first.
+        equivalent: why the error changes no number that a claim reads; empty where it does.
+        silent: why it leaves nothing that could refute the claim, which must then not be CONFIRMED;
+            empty where it leaves something.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    stems: tuple[str, ...]
+    equivalent: str = ""
+    silent: str = ""
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The verdicts of which it must have one."""
+        if self.equivalent:
+            return tuple(verdict for verdict in VERDICTS if verdict != "REFUTED")
+        return ("INCONCLUSIVE", "REFUTED") if self.silent else ("REFUTED",)
+
+    @property
+    def layer(self) -> str:
+        """The layer of the program that it stands in."""
+        return next(layer for start, layer in LAYERS.items() if self.file.startswith(start))
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The ways in which claims are run, in turn, until one refutes."""
+        return ENGINES[1:] if self.file.startswith(SIMULATED) else ENGINES
+
+    @property
+    def module(self) -> str:
+        """The module that it stands in."""
+        return self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    def source(self, root: Path = ROOT) -> str:
+        """The changed text of its file."""
+        return planted((root / self.file).read_text(encoding="utf-8"), self.old, self.new)
+
+
+@cache
+def errors() -> dict[str, PlantedError]:
+    """The errors by name, in the order of their file."""
+    data: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+        Path(__file__).with_name("errors.toml").read_text(encoding="utf-8")
+    )
+    found: dict[str, PlantedError] = {}
+    for file, rows in data.items():
+        for name, (stems, old, new, *why) in rows.items():
+            assert name not in found, f"two errors are called {name!r}"
+            found[name] = PlantedError(name, file, old, new, tuple(stems.split()), *why)
+    return found
+
+
+def _pattern(old: str) -> re.Pattern[str]:
+    """What finds a snippet by its words and signs.
+
+    Spaces, line breaks and a comma before a closing bracket do not count, so that formatting cannot
+    hide it. A line break at its end does.
+    """
+    signs = re.findall(r"\w+|\S", old)
+    between = [r"\s*(?:,\s*)?" if sign in ")]}" else r"\s*" for sign in signs[1:]]
+    pattern = "".join(part for pair in zip(map(re.escape, signs), [*between, ""], strict=True)
+                      for part in pair)  # fmt: skip
+    if re.match(r"\w", signs[0]):
+        pattern = rf"(?<!\w){pattern}"
+    if re.match(r"\w", signs[-1]):
+        pattern += r"(?!\w)"
+    if old.endswith("\n"):
+        pattern += r"(?=[ \t]*\n)"
+    return re.compile(pattern)
+
+
+def occurrences(source: str, old: str) -> int:
+    """How often a snippet stands in a source."""
+    return len(_pattern(old).findall(source))
+
+
+def planted(source: str, old: str, new: str) -> str:
+    """The source with each occurrence of a snippet changed."""
+    changed, count = _pattern(old).subn(lambda _: new.strip(), source)
+    assert count, f"{old!r} is no longer there"
+    assert changed != source, f"{old!r} is not changed"
+    return changed

@@ -1,0 +1,207 @@
+"""Functionals that say where a curve is least: over group sizes that are measured, or between them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from itertools import product
+from math import inf, sqrt
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from ustat_pg.checks import Evidence, Interval
+from ustat_pg.checks.planning import MOST
+from ustat_pg.experiment import Linear
+from ustat_pg.experiment.functionals import OfPoints, Sums
+
+
+@dataclass(frozen=True)
+class _OverSizes(OfPoints):
+    """Something about a curve over group sizes.
+
+    Arguments:
+        sizes: group sizes in increasing order.
+        points: what is measured at each.
+        predicted: their values: what replications are planned from.
+    """
+
+    sizes: tuple[int, ...]
+    points: tuple[Linear, ...]
+    predicted: tuple[float, ...]
+
+    @property
+    def measured(self) -> tuple[Linear, ...]:
+        return self.points
+
+    @property
+    def rounding(self) -> float:
+        return 1e-9
+
+    @abstractmethod
+    def of(self, values: np.ndarray) -> float:
+        """The number that the values (n,) at the group sizes give."""
+
+    @abstractmethod
+    def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
+        """What it can be where each value lies between these."""
+
+    def exact(self, sums: Sums) -> float:
+        return self.of(np.array([point.exact(sums) for point in self.points]))
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        parts = self.together(sums, alpha, pilots)
+        low, high = (
+            np.array([getattr(part.interval, end) for part in parts]) for end in ("low", "high")
+        )
+        found, between = (
+            self.of(np.array([part.estimate for part in parts])),
+            self.between(low, high),
+        )
+        width = between.high - between.low
+        n = sum(part.replications for part in parts)
+        return Evidence(found, between, width / 8 if width < inf else inf, n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        """From the widest relative intervals of the points that leave the number within the margin."""
+        values, share = np.array(self.predicted), 0.5
+        while share > 1e-5:
+            found = self.between(values * (1 - share), values * (1 + share))
+            if found.high - found.low <= 1.8 * margin:
+                return max(
+                    point.needed(sums, 0.7 * share * value, alpha / len(self.points), value)
+                    for point, value in zip(self.points, self.predicted, strict=True)
+                )
+            share *= 0.8
+        return MOST
+
+
+@dataclass(frozen=True)
+class Best(_OverSizes):
+    """The group size of the least value; the largest of equals."""
+
+    def of(self, values: np.ndarray) -> float:
+        if not np.isfinite(values).all():
+            return float("nan")
+        least = values <= values.min() * (1 + 1e-9)
+        return float(max(size for size, one in zip(self.sizes, least, strict=True) if one))
+
+    def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
+        able = [size for size, value in zip(self.sizes, low, strict=True) if value <= high.min()]
+        return Interval(float(min(able)), float(max(able)))
+
+
+@dataclass(frozen=True)
+class Excess(_OverSizes):
+    """The value at a group size over the least of all.
+
+    Arguments:
+        size: the group size.
+    """
+
+    size: int = 0
+
+    def of(self, values: np.ndarray) -> float:
+        return float(values[self.sizes.index(self.size)] / values.min())
+
+    def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
+        place = self.sizes.index(self.size)
+        others = np.delete(low, place), np.delete(high, place)
+        bottom, top = (float(least.min()) for least in others)
+        if not bottom > 0:
+            return Interval(1.0, inf)
+        return Interval(max(float(low[place]) / top, 1.0), max(float(high[place]) / bottom, 1.0))
+
+
+@dataclass(frozen=True)
+class Flat(_OverSizes):
+    """The furthest group size, up or down, whose value is at most ``times`` the least of those that are
+    feasible.
+
+    Arguments:
+        feasible: group sizes among which the least is taken.
+        times: number above 1.
+        up: whether the largest such group size is meant, or the smallest.
+    """
+
+    feasible: tuple[int, ...] = ()
+    times: float = 1.05
+    up: bool = True
+
+    def _end(self, close: np.ndarray) -> float:
+        sizes = [size for size, one in zip(self.sizes, close, strict=True) if one]
+        return float((max if self.up else min)(sizes)) if sizes else float("nan")
+
+    def _least(self, values: np.ndarray) -> float:
+        inside = [v for size, v in zip(self.sizes, values, strict=True) if size in self.feasible]
+        return float(min(inside))
+
+    def of(self, values: np.ndarray) -> float:
+        return self._end(values <= self.times * self._least(values))
+
+    def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
+        able = self._end(low <= self.times * self._least(high))
+        sure = self._end(high <= self.times * self._least(low))
+        if np.isnan(sure):
+            return Interval(float(min(self.sizes)), float(max(self.sizes)))
+        return Interval(min(able, sure), max(able, sure))
+
+
+@dataclass(frozen=True)
+class Lowest(_OverSizes):
+    """Where the curve a G + b + c/(G-1) through three points is least, or its value there.
+
+    Arguments:
+        cost: q of a prompt besides its outputs, in outputs: what is least is (1 + q/G) times the
+            curve.
+        least_size: the least G that there can be.
+        value: whether the value is meant.
+    """
+
+    cost: float = 0.0
+    least_size: float = 1.0
+    value: bool = False
+
+    @property
+    def _inverse(self) -> np.ndarray:
+        sizes = np.array(self.sizes, dtype=float)
+        return np.linalg.inv(np.stack([sizes, np.ones(3), 1 / (sizes - 1)], axis=1))
+
+    def of(self, values: np.ndarray) -> float:
+        return self._lowest(*(self._inverse @ values).tolist())
+
+    def _lowest(self, rise: float, level: float, fall: float) -> float:
+        if not (rise > 0 and fall > 0):
+            return inf if fall > 0 else self.least_size
+        where = 1 + sqrt(fall / rise)
+
+        def curve(size: float) -> float:
+            return (1 + self.cost / size) * (rise * size + level + fall / (size - 1))
+
+        if self.cost:
+            found = minimize_scalar(
+                lambda s: curve(1 + np.exp(s)), bounds=(np.log(where - 1), np.log(100 * where)),
+                method="bounded", options={"xatol": 1e-9},
+            )  # fmt: skip
+            where = 1 + float(np.exp(found.x))
+        where = max(where, self.least_size)
+        return curve(where) if self.value else where
+
+    def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
+        """Interval arithmetic on the curve's three coefficients."""
+        inverse = self._inverse
+        up, down = np.maximum(inverse, 0), np.minimum(inverse, 0)
+        ends = np.stack([up @ low + down @ high, up @ high + down @ low], axis=1)
+        if ends[0, 0] <= 0:
+            return Interval(-inf if self.value else 1.0, inf)
+        corners = [
+            self._lowest(rise, max(level, 0.0), max(fall, 1e-12 * rise))
+            for rise, level, fall in product(*ends.tolist())
+        ]
+        return Interval(min(corners), max(corners))
+
+
+def scaled(point: Linear, times: float) -> Linear:
+    """A functional, times a number."""
+    weights = tuple((quantity, times * weight) for quantity, weight in point.weights)
+    return Linear(point.cell, weights, times * point.constant)

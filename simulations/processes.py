@@ -1,0 +1,211 @@
+"""Claims settled side by side, each by a process of its own, with what its figures show.
+
+Designs, enumerations and decisions hold the interpreter: threads of one process would wait for each
+other. The processes share the store alone, so that what one has finished stays.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import active_children, connection, get_context, parent_process
+from pathlib import Path
+from threading import Thread
+from traceback import extract_tb
+from typing import TYPE_CHECKING
+
+from numba.core.event import install_timer
+
+import ustat_pg
+from ustat_pg.experiment import (
+    Claim,
+    LostWorkers,
+    Options,
+    Point,
+    Run,
+    Store,
+    run_claims,
+    run_points,
+)
+from ustat_pg.experiment.curves import tidy
+from ustat_pg.experiment.executors import loss
+from ustat_pg.experiment.work import bar
+
+from . import claim, curves
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ustat_pg.experiment.executors import Cluster
+
+    from .problems import Suite
+
+__all__ = ["Settled", "settle", "settle_apart"]
+
+HERE = Path(__file__).parent
+LIBRARY = Path(ustat_pg.__file__).parent
+FORMULAS = {
+    *("predictions", "estimators", "ustatistics", "distributions", "moments", "problems"),
+    "experiment",
+}
+"""Rooms of the library whose errors in the design of a claim refute it, on the suite's own problems."""
+
+PATIENCE_SECONDS = 20.0
+"""Seconds in which a process whose parent has died finishes its block."""
+RUNNER = "runner, beside the blocks above"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Claims with their verdicts, and what their figures show.
+
+    Arguments:
+        run: the run.
+        points: the measured points of the figures, a row each.
+        seconds: processor seconds, by what they were for.
+    """
+
+    run: Run
+    points: pd.DataFrame
+    seconds: dict[str, float]
+
+
+def settle(
+    stems: Sequence[str],
+    suite: Suite,
+    options: Options,
+    folder: Path,
+    cluster: Cluster | None = None,
+) -> Settled:
+    """Settle claims in this process, and measure the points of their figures.
+
+    Arguments:
+        stems: claims to settle.
+        suite: the problems.
+        options: how to run.
+        folder: the store's.
+        cluster: where blocks are run, if not here.
+    """
+    seconds: dict[str, float] = defaultdict(float)
+    compiling: list[float] = []
+
+    @contextmanager
+    def spent(what: str) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        seconds[what] += time.process_time() - start
+
+    store = Store(folder)
+    with install_timer("numba:compile", compiling.append):
+        with spent("designs and their predictions"):
+            designs, shown, failed = _designs(stems, suite)
+        with spent(RUNNER):
+            run = run_claims(designs, options, store, cluster).with_failed(failed)
+        with spent("curves"):
+            # Each alone, as it would be asked alone: what a block holds is the same to the last bit.
+            points = tidy([run_points(each, options, store, cluster) for each in shown])
+    seconds[RUNNER] -= sum(map(sum, (each.values() for each in run.durations.values())))
+    seconds["of all these, compilation"] = sum(compiling)
+    return Settled(run, points, seconds)
+
+
+def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: Path) -> Settled:
+    """Settle each claim in one of as many processes as there are workers.
+
+    Arguments:
+        stems, suite, options, folder: those of :func:`settle`.
+
+    Raises:
+        LostWorkers: a process died; finished blocks are kept, and the same call continues.
+    """
+    count = min(options.workers, len(stems))
+    each = replace(options, workers=options.workers // count, progress=False)
+    start, others = time.perf_counter(), set(active_children())
+    pool = ProcessPoolExecutor(count, get_context("spawn"), _obey)
+    try:
+        futures = [pool.submit(settle, [stem], suite, each, folder) for stem in stems]
+        with bar("claims", len(stems), options.progress) as shown:
+            for future in as_completed(futures):
+                future.result()
+                shown.update()
+        parts = [future.result() for future in futures]
+    except BaseException as error:
+        for child in set(active_children()) - others:
+            child.terminate()
+        if (said := loss(error)) is not None:
+            raise LostWorkers(said) from error
+        raise
+    finally:
+        # What is under way when a run stops is finished and kept.
+        pool.shutdown(cancel_futures=True)
+    runs = [part.run for part in parts]
+    run = Run(
+        tuple(claim for run in runs for claim in run.claims),
+        tuple(plan for run in runs for plan in run.plans),
+        time.perf_counter() - start,
+        tuple(dict.fromkeys(file for run in runs for file in run.set_aside)),
+        durations={stem: seconds for run in runs for stem, seconds in run.durations.items()},
+    )
+    names = dict.fromkeys(name for part in parts for name in part.seconds)
+    seconds = {name: sum(part.seconds.get(name, 0.0) for part in parts) for name in names}
+    return Settled(run, tidy([part.points for part in parts]), seconds)
+
+
+def _obey() -> None:
+    """Leave interruptions to the process that asked for this one, and end when it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None, "only a child process has one to wait for"
+    connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
+    # Whoever waits for work by then would wait for ever.
+    time.sleep(PATIENCE_SECONDS)
+    os._exit(1)
+
+
+def _designs(
+    stems: Sequence[str], suite: Suite
+) -> tuple[list[Claim], list[Sequence[Point]], dict[str, str]]:
+    """Claims, the points of each one's figures, and by stem what failed where there is no design."""
+    designs: list[Claim] = []
+    points: list[Sequence[Point]] = []
+    failed: dict[str, str] = {}
+    for stem in stems:
+        try:
+            designed, shown = claim(stem, suite), curves(stem, suite)
+        except Exception as error:
+            said = None if suite.user is not None else _formula_error(error)
+            if said is None:
+                raise
+            failed[stem] = said
+        else:
+            designs.append(designed)
+            points.append(shown)
+    return designs, points, failed
+
+
+def _formula_error(error: Exception) -> str | None:
+    """What failed, in words, where a formula of the library raised the error; else None."""
+    frames = [(Path(frame.filename), frame) for frame in extract_tb(error.__traceback__)]
+    asked = [i for i, (path, _) in enumerate(frames) if HERE in path.parents]
+    called = [(path, frame) for path, frame in frames[asked[-1] + 1 :] if LIBRARY in path.parents]
+    rooms = {path.relative_to(LIBRARY).with_suffix("").parts[0] for path, _ in called}
+    if not rooms & FORMULAS:
+        return None
+    path, place = frames[asked[-1]]
+    return (
+        f"{called[0][1].name} raised {type(error).__name__}: {error} "
+        f"(asked in simulations/{path.relative_to(HERE)}, line {place.lineno}, {place.name})"
+    )

@@ -1,0 +1,148 @@
+"""Logs of trainers: a row for each completion, as TRL, verl and plain scripts write them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ustat_pg.llm.files import load_rewards, load_rollouts
+from ustat_pg.llm.logs import LogWarning, groups_of_log, is_log
+from ustat_pg.validation import InputError
+
+PASSED = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 0]], float)
+
+
+def rows(prompt="prompt", completion="completion", reward="reward", **more):
+    """Three prompts with four completions each, dealt out by turns as a shuffled log has them."""
+    return [
+        {prompt: f"q{x}", completion: f"a{x}{i}", reward: PASSED[x, i], **more}
+        for i in range(4)
+        for x in range(3)
+    ]
+
+
+def jsonl(path, found):
+    path.write_text("\n".join(json.dumps(row) for row in found) + "\n", encoding="utf-8")
+    return path
+
+
+def writers():
+    yield "plain.jsonl", rows(), jsonl
+    yield "verl.jsonl", rows("input", "output", "score", step=3, gts="4"), jsonl
+    yield "plain.csv", rows(), lambda path, found: pd.DataFrame(found).to_csv(path, index=False)
+    yield "trl.parquet", rows(reward="even", step=3, advantage=0.5), parquet
+
+
+def parquet(path, found):
+    pytest.importorskip("pyarrow", reason="pandas reads Parquet by pyarrow")
+    pd.DataFrame(found).to_parquet(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "write"), list(writers()), ids=lambda value: str(value)[:10]
+)
+def test_every_kind_of_log_gives_its_groups_and_their_rewards(tmp_path, name, found, write):
+    write(tmp_path / name, found)
+    ids, rewards = load_rewards(tmp_path / name)
+    assert ids == ("0", "1", "2")
+    np.testing.assert_array_equal(rewards, PASSED)
+    (_, first), *_ = groups_of_log(tmp_path / name)
+    assert first["prompt"] == "q0"
+    assert first["completions"] == ["a00", "a01", "a02", "a03"]
+
+
+def test_a_folder_of_steps_is_one_log_and_a_prompt_of_two_steps_two_groups(tmp_path):
+    for step in (1, 2):
+        jsonl(tmp_path / f"{step}.jsonl", rows(step=step))
+    assert load_rewards(tmp_path)[1].shape == (6, 4)
+    ids, rewards = load_rewards(tmp_path, group_by=["prompt"])
+    assert ids == ("q0", "q1", "q2")
+    np.testing.assert_array_equal(rewards, np.hstack([PASSED, PASSED]))
+
+
+def test_messages_group_by_what_they_say_and_completions_are_their_last_text(tmp_path):
+    pytest.importorskip("pyarrow", reason="pandas reads Parquet by pyarrow")
+    found = rows()
+    for row in found:
+        row["prompt"] = [{"role": "user", "content": row["prompt"]}]
+        row["completion"] = [{"role": "assistant", "content": row["completion"]}]
+    parquet(tmp_path / "chat.parquet", found)
+    (_, first), *others = groups_of_log(tmp_path / "chat.parquet")
+    assert len(others) == 2
+    assert first["prompt"] == [{"role": "user", "content": "q0"}]
+    assert first["completions"][:2] == ["a00", "a01"]
+
+
+def test_groups_of_another_size_are_left_out_and_counted(tmp_path):
+    path = jsonl(tmp_path / "torn.jsonl", rows()[:-1])
+    with pytest.warns(LogWarning, match="1 of 3 groups do not have 4 completions"):
+        ids, rewards = load_rewards(path)
+    assert ids == ("0", "1")
+    np.testing.assert_array_equal(rewards, PASSED[:2])
+
+
+def test_true_and_false_are_rewards(tmp_path):
+    path = jsonl(
+        tmp_path / "passed.jsonl", [{**row, "reward": bool(row["reward"])} for row in rows()]
+    )
+    np.testing.assert_array_equal(load_rewards(path)[1], PASSED)
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "said"),
+    [
+        (rows(reward="even") , {"reward": "odd"}, "no column 'odd': name one .*even"),
+        ([{**row, "even": 1.0, "short": 0.0} for row in rows(reward="step")], {}, "2 columns"),
+        ([{"completion": "a", "step": 1}], {}, "has no prompt: name the columns .*completion, step"),
+        ([{"prompt": "q", "completion": "a"}], {}, "0 columns of rewards: none holds numbers"),
+        (rows(), {"group_by": ["uid"]}, "no column 'uid': it has prompt, completion, reward"),
+        (rows()[:9], {}, "prompt '0' .* has 3 rollouts: it must have at least 4"),
+    ],
+)  # fmt: skip
+def test_what_is_no_log_is_refused_by_name(tmp_path, found, options, said):
+    path = jsonl(tmp_path / "log.jsonl", found)
+    with pytest.raises(InputError, match=said):
+        load_rewards(path, **options)
+
+
+def test_an_empty_folder_a_damaged_table_and_options_beside_the_point_are_refused(tmp_path):
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match="has no rows: a log is one of"):
+        load_rewards(tmp_path / "none")
+    (tmp_path / "none.parquet").write_bytes(b"no table")
+    with pytest.raises(InputError, match=r"cannot be read as a log|need pip install pyarrow"):
+        load_rewards(tmp_path / "none.parquet")
+    own = jsonl(tmp_path / "own.jsonl", [{"prompt": "q", "rewards": [1, 0, 0, 1]}])
+    assert not is_log(own)
+    with pytest.raises(InputError, match="one prompt a line: --group-by and --reward are for logs"):
+        load_rewards(own, group_by=["prompt"])
+
+
+def test_the_log_of_a_trainer_is_scored_as_its_store_is(tmp_path, small):
+    """The completions of a store, written as a log, are the same tokens again."""
+    from ustat_pg.llm.prompts import Prompt, Task
+    from ustat_pg.llm.rollouts import sample
+
+    def even(prompts, completions, **columns):
+        return [float(len(completion) % 2 == 0) for completion in completions]
+
+    task = Task("sums", tuple(Prompt(f"{i}", f"{i}+1=") for i in range(3)), even, 4)
+    drawn = sample(small, task, 4)
+    end = small.tokenizer.eos_token_id
+    log = [
+        {"prompt": pool.prompt.text, "completion": text, "reward": reward}
+        for pool in drawn
+        for text, reward in zip(pool.texts, pool.rewards, strict=True)
+    ]
+    for pool, again in zip(
+        drawn, load_rollouts(jsonl(tmp_path / "log.jsonl", log), small), strict=True
+    ):
+        assert again.prompt_ids == pool.prompt_ids
+        np.testing.assert_array_equal(again.rewards, pool.rewards)
+        for ids, own in zip(again.completion_ids, pool.completion_ids, strict=True):
+            # A text does not say whether its end was drawn.
+            assert ids[:-1] == own[: len(ids) - 1]
+            assert ids[-1] == end

@@ -1,0 +1,241 @@
+"""``ustat-pg advise`` of a language model: which group size, and how sure that is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..validation import InputError, integer
+from .commands import (
+    _log,
+    _make_folder,
+    _progress,
+    _say_facts,
+    _scored,
+    on_policy_z,
+)
+from .printing import finite, percent, records
+
+if TYPE_CHECKING:
+    from ..predictions import GroupSizeAdvice
+
+__all__ = ["group_size_of_pool"]
+
+_LARGEST = 1024
+"""The largest group of which rewards alone are asked."""
+
+
+def group_size_of_pool(options: argparse.Namespace, say: Callable[..., None]) -> None:
+    """Which group size for this model and these prompts, in the form that bandits get it.
+
+    Arguments:
+        options: of the command.
+        say: prints an advice, as :func:`ustat_pg.cli.say_advice` does.
+    """
+    from ..predictions import critical_budget, group_size_advice, near_budget, robust_group_size
+    from .estimates import constants, oracle_ratio, prompt_moments, summary, zero_signal
+
+    if options.rollouts is not None and options.model is None and options.scored is None:
+        _rewards_alone(options)
+        return
+    costly = options.output_cost is not None or bool(options.prompt_cost)
+    if not costly:
+        # Before anything is sampled.
+        integer("budget", options.budget, 2)
+    _make_folder(options.out)
+    with _progress() as progress:
+        pool, _ = _scored(options, progress)
+    known = constants(pool)
+    if not np.ptp(pool.rewards, axis=1).any():
+        raise InputError(
+            "all rewards of each prompt are equal: no group of this pool has a signal, and nothing "
+            "can be said of the group size; take other prompts or more rollouts"
+        )
+    found = known.predictions()
+    advice = group_size_advice(
+        found,
+        options.budget,
+        prompt_cost=options.prompt_cost or 0.0,
+        output_cost=options.output_cost,
+        population=options.population,
+        zero_signal=lambda size: finite(zero_signal(pool, [size])["share"].iloc[0]),
+    )
+    ends = known.interval("c1"), known.interval("c3")
+    size, worst = advice.g_best, None
+    if np.isfinite(ends).all():
+        size, ratios = robust_group_size(
+            found,
+            *ends,
+            [row.group_size for row in advice.table],
+            [row.batch_size for row in advice.table],
+            population=options.population,
+        )
+        worst = float(ratios.min())
+    ratio = oracle_ratio(pool, [size]).iloc[0]
+    # ‖E g(X)‖² and c1 add up to E‖g(X)‖², each without bias.
+    gradient_sq = float(prompt_moments(pool).gradient_sq.mean()) - known.c1
+    near = None
+    if not costly and options.population is None:
+        near = near_budget(found, options.budget)
+    more = {
+        **{name: float(getattr(known, name)) for name in ("c1", "c2", "c3")},
+        "gradient_sq": gradient_sq,
+        "k_crit": critical_budget(found, gradient_sq) if gradient_sq > 0 else None,
+        "g_star_interval": [finite(end) for end in known.g_star_interval()],
+        "g_robust": size,
+        "worst_ratio": worst,
+        "better_budget": None if near is None or near[0] == options.budget else list(near),
+        "on_policy_z": on_policy_z(pool),
+        "critic_cost": {
+            "group_size": size,
+            "mse_over_oracle": finite(ratio["predicted"]),
+            "low": finite(ratio["low"]),
+            "high": finite(ratio["high"]),
+        },
+        "constants": records(known.frame()),
+        "pool": {
+            "prompts": pool.size,
+            "rollouts": pool.rollouts,
+            "dtype": pool.config.get("dtype"),
+            "autocast": pool.config.get("autocast_bf16"),
+            "summary": records(summary(pool)),
+        },
+        "taken_as_zero": list(known.clipped),
+    }
+    if options.json:
+        say(advice, as_json=True, more=more)
+        return
+    _say_facts(pool, summary(pool))
+    low, high = known.g_star_interval()
+    if "c1" in known.clipped:
+        print(
+            "The estimate of c1, the spread of prompts' gradients, is below 0 and taken as 0: what "
+            f"follows is for that case. All that this pool tells is that G* is at least {low:.3g}.\n"
+        )
+    say(advice, advised=_advised(advice, size, worst, near, options.budget))
+    if more["k_crit"] is not None:
+        print(
+            f"Critical budget, where the least error is ‖g‖²: {more['k_crit']:.3g} outputs a step."
+        )
+    if any(row.zero_signal_share is None for row in advice.table):
+        print(
+            f"Of groups of more than the pool's {pool.rollouts} rollouts the share with equal rewards "
+            "is not known; it does not rise with G."
+        )
+    if not costly and options.population is None:
+        end = f"to {high:.3g}" if np.isfinite(high) else "without an upper end"
+        print(f"The best real G is known from {low:.3g} {end} (95%, {pool.size} prompts).")
+    if known.unbounded:
+        print(
+            "The spread of prompts' gradients, c1, is not told from 0 by this pool: a larger group "
+            "may be as good; score more prompts to know."
+        )
+    (batch,) = (row.batch_size for row in advice.table if row.group_size == size)
+    print(
+        f"In TRL: num_generations = {size}, {batch * size} completions a step "
+        "(per-device batch x processes x steps per generation)."
+    )
+    print(_critic_cost(size, ratio))
+
+
+def _advised(
+    advice: GroupSizeAdvice,
+    size: int,
+    worst: float | None,
+    near: tuple[int, int] | None,
+    budget: float,
+) -> str | None:
+    """What to do where constants are known from an interval to another; None where they are not."""
+    if worst is None:
+        return None
+    told = f"Use G = {size}"
+    if near is not None and near[0] != budget:
+        told = (
+            "No group size that fits this budget is within 5% of the least error: take a budget of "
+            f"{near[0]} with G = {near[1]}, or here G = {size}"
+        )
+    told += (
+        f": whatever c1 and c3 are within their 95% intervals, its error is at most {worst:.3g} times "
+        "the least of the group sizes above."
+    )
+    if size != advice.g_best:
+        told += f" G = {advice.g_best} is the best at their estimates, and may cost more elsewhere."
+    return told
+
+
+def _critic_cost(size: int, ratio: Any) -> str:
+    """What grpo's error exceeds the oracle's by, in a sentence."""
+    cost, low, high = (float(ratio[name]) for name in ("predicted", "low", "high"))
+    if not np.isfinite(cost):
+        return f"What not knowing the value costs with G = {size} cannot be told from this pool."
+    known = np.isfinite(high) and low > 0
+    ends = f"95%: {low - 1:.1%} to {high - 1:.1%}" if known else "its error is not known"
+    return f"Not knowing the value costs {cost - 1:.1%} of error at one prompt with G = {size} ({ends})."
+
+
+def _rewards_alone(options: argparse.Namespace) -> None:
+    """Zero-signal shares and pass rates: all that rewards without a model say."""
+    from .estimates import zero_signal
+    from .files import load_rewards
+
+    names, rewards = load_rewards(options.rollouts, **_log(options))
+    budget = integer("budget", options.budget, 2)
+    sizes = [size for size in range(2, min(budget, _LARGEST) + 1) if budget % size == 0]
+    if not sizes:
+        raise InputError(
+            f"budget is {budget}: no group size from 2 to {_LARGEST} divides it; take another budget"
+        )
+    signal = zero_signal(rewards, sizes)
+    rates = rewards.mean(axis=1)
+    highest, lowest = rewards.max(), rewards.min()
+    never, always = ((rewards == end).all(axis=1).mean() for end in (lowest, highest))
+    missing = (
+        "no advice on G: that needs the scores of the rollouts, so name the model that wrote them "
+        "(--model) or a scored pool (--scored)"
+    )
+    if options.json:
+        print(
+            json.dumps(
+                {
+                    "prompts": len(names),
+                    "rollouts": rewards.shape[1],
+                    "pass_rate": float(rates.mean()),
+                    "all_lowest": float(never),
+                    "all_highest": float(always),
+                    "pass_rates": dict(zip(names, rates.tolist(), strict=True)),
+                    "zero_signal": records(signal),
+                    "missing": missing,
+                },
+                allow_nan=False,
+            )
+        )
+        return
+    from tabulate import tabulate
+
+    print(
+        f"{len(names)} prompts, {rewards.shape[1]} rollouts of each; mean reward {rates.mean():.3f}; "
+        + (
+            f"all rewards are {highest:g}\n"
+            if highest == lowest
+            else f"all rewards {lowest:g} on {never:.1%} of prompts, all {highest:g} on {always:.1%}\n"
+        )
+    )
+    rows = [
+        [
+            int(row["group_size"]),
+            budget // int(row["group_size"]),
+            percent(row["share"]),
+            f"{row['low']:.1%} to {row['high']:.1%}",
+            f"at most the share at {rewards.shape[1]}, the rollouts there are"
+            if row["biased"]
+            else "",
+        ]
+        for row in signal.to_dict("records")
+    ]
+    header = ["G", "prompts", "groups with equal rewards", "95%", "note"]
+    print(tabulate(rows, header, disable_numparse=True, colalign=("right",) * 4 + ("left",)))
+    print(f"\nMissing: {missing}.")

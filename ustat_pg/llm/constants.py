@@ -1,0 +1,192 @@
+"""The constants c1, c2, c3 of a pool, the best group size, and how well they are known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..predictions import MseConstants
+from ..validation import InputError
+from .moments import means_and_spread, prompt_moments, quantile
+from .scored import ScoredPool
+
+__all__ = ["ConstantsEstimate", "constants", "ratio_interval"]
+
+Array = NDArray[np.float64]
+
+_FLAT = 1.05
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantsEstimate:
+    """c1, c2, c3 and vanilla's constant of Proposition 3 (minibatch), estimated from a pool.
+
+    Arguments:
+        c1: tr Cov_X g(X); as an unbiased estimate it may be negative.
+        c2: E[τ - ‖g‖²].
+        c3: E[φ + ‖g‖²].
+        vanilla: E[E[‖s‖² z²] - ‖g‖²].
+        covariance: of the four estimates in this order, (4, 4); NaN where there is one prompt.
+        prompts: P.
+    """
+
+    c1: float
+    c2: float
+    c3: float
+    vanilla: float
+    covariance: Array
+    prompts: int
+
+    NAMES = ("c1", "c2", "c3", "vanilla")
+
+    def se(self, name: str) -> float:
+        """The standard error of a constant."""
+        return float(np.sqrt(self.covariance[self._place(name), self._place(name)]))
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """The 95% interval of a constant, by Student's law with P - 1 degrees of freedom."""
+        value, error = float(getattr(self, self.NAMES[self._place(name)])), self.se(name)
+        half = quantile(self.prompts) * error if math.isfinite(error) else math.inf
+        return value - half, value + half
+
+    def _place(self, name: str) -> int:
+        if name not in self.NAMES:
+            raise InputError(f"constant {name!r} is unknown: choose one of {', '.join(self.NAMES)}")
+        return self.NAMES.index(name)
+
+    @property
+    def clipped(self) -> tuple[str, ...]:
+        """The constants whose estimates are negative and count as 0 in :meth:`predictions`."""
+        return tuple(name for name in self.NAMES if getattr(self, name) < 0)
+
+    def predictions(self) -> MseConstants:
+        """The constants that predictions and advice take; negative estimates become 0."""
+        return MseConstants(**{name: max(float(getattr(self, name)), 0.0) for name in self.NAMES})
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether the data allow c1 = 0, so that G* has no upper limit."""
+        return self.interval("c1")[0] <= 0
+
+    @property
+    def g_star_exact(self) -> float | None:
+        """1 + √(c3/c1); None where the estimate of c1 is not positive."""
+        paper = self.g_star_paper
+        return None if paper is None else 1 + paper
+
+    @property
+    def g_star_paper(self) -> float | None:
+        """√(c3/c1) [reconstructed]; None where the estimate of c1 is not positive."""
+        return math.sqrt(max(self.c3, 0.0) / self.c1) if self.c1 > 0 else None
+
+    def g_star_interval(self, kind: str = "exact") -> tuple[float, float]:
+        """The 95% interval of G*, from Fieller's for c3/c1.
+
+        The ratios r for which c3 - r c1 = 0 is not rejected. Where the interval of c1 reaches 0 no
+        ratio is too large, and the upper end is infinite.
+
+        Arguments:
+            kind: exact or paper.
+        """
+        if kind not in ("exact", "paper"):
+            raise InputError(f"kind is {kind!r}: choose exact or paper")
+        places = self.NAMES.index("c3"), self.NAMES.index("c1")
+        low, high = ratio_interval(
+            self.c3, self.c1, self.covariance[np.ix_(places, places)], quantile(self.prompts)
+        )
+        shift = 1.0 if kind == "exact" else 0.0
+        return shift + math.sqrt(low), shift + math.sqrt(high)
+
+    def flat_interval(self) -> tuple[float, float]:
+        """The real G whose grpo MSE at a given budget is at most 5% above the least, at the estimates.
+
+        c1 H + c3/H <= 1.05 (c1 + c2 + 2 √(c1 c3)) - c1 - c2 with H = G - 1; infinite above where
+        c1 is not positive. It does not hold the error of the estimates, see
+        :meth:`g_star_interval`.
+        """
+        known = self.predictions()
+        base, pair = known.c1 + known.c2, known.c3
+        half = (_FLAT * (base + 2 * math.sqrt(known.c1 * pair)) - base) / 2
+        if known.c1 == 0:
+            return (1 + pair / (2 * half) if half > 0 else math.inf if pair else 1.0), math.inf
+        root = math.sqrt(max(half**2 - known.c1 * pair, 0.0))
+        high = (half + root) / known.c1
+        return 1 + (pair / (half + root) if half + root > 0 else 0.0), 1 + high
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each constant and for G*: name, value, low, high, se; NaN where there is none."""
+        rows = [(n, getattr(self, n), *self.interval(n), self.se(n)) for n in self.NAMES]
+        for kind in ("exact", "paper"):
+            value = getattr(self, f"g_star_{kind}")
+            ends = self.g_star_interval(kind)
+            rows.append((f"g_star_{kind}", math.nan if value is None else value, *ends, math.nan))
+        return pd.DataFrame(rows, columns=["name", "value", "low", "high", "se"])
+
+
+def constants(pool: ScoredPool) -> ConstantsEstimate:
+    """The constants behind MSE(G, B) = (1/B)(c1 + c2/G + c3/(G(G-1))) and G* (Theorem 7, group_size).
+
+    Raises:
+        InputError: one prompt only, or a pool without sketches.
+
+    >>> pool = ScoredPool.from_scores(
+    ...     [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0]],
+    ...     [[[1.0], [-1.0], [1.0], [-1.0]], [[-1.0], [1.0], [1.0], [-1.0]]],
+    ... )
+    >>> found = constants(pool)
+    >>> round(found.c2, 12), round(found.c3, 4), found.prompts, found.unbounded
+    (0.0625, 0.5208, 2, True)
+    """
+    moments = prompt_moments(pool)
+    found = means_and_spread(
+        pool,
+        moments,
+        np.column_stack(
+            [
+                moments.norm_squared_advantage - moments.gradient_sq,
+                moments.variance_trace + moments.gradient_sq,
+                moments.norm_squared_reward - moments.gradient_sq,
+            ]
+        ),
+    ).apply(lambda each: each[..., [3, 0, 1, 2]])
+    c1, c2, c3, vanilla = (float(value) for value in found.full)
+    return ConstantsEstimate(c1, c2, c3, vanilla, found.covariance, pool.size)
+
+
+def ratio_interval(
+    numerator: float, denominator: float, covariance: Array, width: float
+) -> tuple[float, float]:
+    """Fieller's interval of a ratio of positive quantities, from 0 to at most infinity.
+
+    The ratios r for which numerator - r denominator = 0 is not rejected. Where the denominator is not
+    told from 0 no ratio is too large, and the upper end is infinite.
+
+    Arguments:
+        numerator, denominator: their estimates.
+        covariance: of the two in this order, (2, 2).
+        width: of the interval of a mean, in standard errors.
+
+    >>> low, high = ratio_interval(6.0, 2.0, np.diag([0.01, 0.01]), 2.0)
+    >>> round(low, 3), round(high, 3)
+    (2.711, 3.35)
+    """
+    if not math.isfinite(width) or not np.isfinite(covariance).all():
+        return 0.0, math.inf
+    top, both, bottom = (width**2 * covariance[i, j] for i, j in ((0, 0), (0, 1), (1, 1)))
+    # a r² - 2 b r + c <= 0.
+    a, b, c = (
+        float(part)
+        for part in (denominator**2 - bottom, denominator * numerator - both, numerator**2 - top)
+    )
+    inside = b * b - a * c
+    if a > 0 and denominator > 0:
+        root = math.sqrt(max(inside, 0.0))
+        return max((b - root) / a, 0.0), max((b + root) / a, 0.0)
+    if a >= 0 or inside <= 0 or c <= 0:
+        # A denominator below 0 by more than its error, or a numerator not told from 0.
+        return 0.0, math.inf
+    return max((b - math.sqrt(inside)) / a, 0.0), math.inf

@@ -1,0 +1,142 @@
+"""How right a model's answers to held-out prompts are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..validation import integer
+from .models import LanguageModel
+from .prompts import Task, VerifierError
+
+__all__ = ["Evaluation", "accuracy", "answers", "evaluation_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Answers to held-out prompts.
+
+    Attributes:
+        accuracy: the mean reward, which for a verifier of 0 and 1 is the share of right answers.
+        se: its standard error over prompts.
+        prompts: how many were counted.
+        failures: prompts at which the verifier raised; they are not counted.
+    """
+
+    accuracy: float
+    se: float
+    prompts: int
+    failures: tuple[str, ...] = ()
+
+
+def accuracy(
+    language_model: LanguageModel,
+    task: Task,
+    *,
+    samples: int = 1,
+    greedy: bool = False,
+    seed: int = 0,
+    batch: int = 64,
+) -> Evaluation:
+    """The mean reward of a model's answers to a task's prompts.
+
+    Arguments:
+        language_model: its mode, training or not, is kept.
+        task: the prompts.
+        samples: answers to each, at temperature 1 from the whole distribution.
+        greedy: the most probable token each time, one answer to each prompt, in place of samples.
+        seed: of the samples; a draw is a function of it, the prompt, the sample and the position.
+        batch: answers drawn at a time.
+
+    Raises:
+        InputError: a prompt that with its answer is longer than the context.
+    """
+    rewards, failures = answers(
+        language_model, task, range(len(task.prompts)), samples, greedy, seed, batch
+    )
+    return evaluation_of(rewards, failures)
+
+
+def evaluation_of(rewards: Mapping[int, float], failures: Sequence[str]) -> Evaluation:
+    values = np.array([rewards[index] for index in sorted(rewards)])
+    if not values.size:
+        return Evaluation(math.nan, math.nan, 0, tuple(failures))
+    se = float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.nan
+    return Evaluation(float(values.mean()), se, values.size, tuple(failures))
+
+
+def answers(
+    language_model: LanguageModel,
+    task: Task,
+    which: Sequence[int],
+    samples: int,
+    greedy: bool,
+    seed: int,
+    batch: int,
+) -> tuple[dict[int, float], list[str]]:
+    """Mean rewards of the prompts whose places are given, and the verifier's failures."""
+    import torch
+
+    from .generation import transformers_draw
+    from .models import check_lengths, tokenise
+
+    # A trainer may have taken the model to another device than it was loaded on.
+    device = next(language_model.model.parameters()).device
+    language_model = replace(language_model, device=str(device))
+    longest = task.max_new_tokens
+    prompts = []
+    for index in which:
+        prompt = task.prompts[index]
+        ids = tokenise(language_model, prompt)
+        check_lengths(language_model, prompt.id, len(ids), longest)
+        prompts.append((prompt.id, ids))
+    rewards, failures = {}, []
+    with torch.no_grad():
+        if greedy:
+            drawn = _greedy(language_model, [ids for _, ids in prompts], longest, batch)
+        else:
+            count = integer("samples", samples)
+            drawn = transformers_draw(
+                language_model, prompts, count, longest, seed, integer("batch", batch), {}
+            )
+        for index, completions in zip(which, drawn, strict=True):
+            texts = language_model.tokenizer.batch_decode(completions, skip_special_tokens=True)
+            try:
+                found = task.rewards(task.prompts[index], texts, completions)
+            except VerifierError as error:
+                failures.append(str(error))
+            else:
+                rewards[index] = float(found.mean())
+    return rewards, failures
+
+
+def _greedy(
+    language_model: LanguageModel, prompts: Sequence[Sequence[int]], longest: int, batch: int
+) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """The most probable token each time: one completion of each prompt."""
+    import torch
+    from transformers import GenerationConfig
+
+    from .generation import _plain_generation, stripped
+    from .models import end_tokens
+
+    ends, pad = end_tokens(language_model), language_model.tokenizer.pad_token_id
+    settings = GenerationConfig(
+        max_new_tokens=longest, do_sample=False, pad_token_id=pad, eos_token_id=list(ends) or None
+    )
+    for start in range(0, len(prompts), batch):
+        part = prompts[start : start + batch]
+        width = max(len(ids) for ids in part)
+        padded = [[pad] * (width - len(ids)) + list(ids) for ids in part]
+        mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in part]
+        with _plain_generation(language_model.model):
+            found = language_model.model.generate(
+                input_ids=torch.tensor(padded, device=language_model.device),
+                attention_mask=torch.tensor(mask, device=language_model.device),
+                generation_config=settings,
+            )
+        for row in found[:, width:].tolist():
+            yield (stripped(row, ends),)

@@ -1,0 +1,331 @@
+"""Training sweeps over the group size: a grid of TRL runs at a constant budget K = B G.
+
+A sweep is data; a run is one point of its grid, one process, and one folder named by a hash of the
+run's configuration::
+
+    OUT/<key>/run.json            the configuration
+    OUT/<key>/status.json         running, finished or failed; seconds, versions, what went wrong,
+                                  digests of weights, prompts and verifier
+    OUT/<key>/evaluations.jsonl   accuracy on the held-out prompts at the checkpoints
+    OUT/<key>/training.jsonl      what each step's rewards were
+    OUT/<key>/log.txt             what the process said
+    OUT/<key>/checkpoints/        where ``save_every`` is set
+
+:meth:`Sweep.run` leaves out finished runs. An interrupted or failed run is taken up again: from its
+last checkpoint where ``save_every`` is set, else from the start. A run that fails is reported with
+the last lines of its log, and the others go on.
+
+A name stays while what it names changes: a model's folder, a file of prompts, a verifier. So digests
+of them stand in ``status.json``. A finished run of other weights, prompts or verifier is neither
+skipped nor written over: the sweep is refused, and what differs is named. An unfinished one begins
+anew. One folder holds one sweep's settings: runs that differ in more than trainer, budget, group
+size and seed are never averaged.
+
+``python -m ustat_pg.llm.sweep OUT/<key>/run.json`` is one run by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from ..validation import InputError, integer
+from .records import Busy, lines, locked, read_status, write, write_status
+from .runs import Run, Settings, different, inputs, short_hash
+from .trainers import refuse_group_size
+
+__all__ = ["BUSY", "Outcome", "Sweep", "dry_run", "settle"]
+
+_TAIL = 20
+"""Lines of a failed run's log that are reported."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: ``finished``, ``skipped`` (it was finished before), ``failed`` or
+    ``interrupted``.
+    """
+
+    run: Run
+    status: str
+    seconds: float
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep(Settings):
+    """A grid of runs: every trainer at every budget, group size and seed.
+
+    Arguments:
+        model: hub id, local folder or ``embedded:NAME``.
+        task: what is trained on, as :func:`ustat_pg.llm.tasks.load_task` reads it.
+        group_sizes: G.
+        budgets: K = B G, completions of a step.
+        steps: optimizer steps.
+        learning_rate: constant.
+        trainers: of :data:`ustat_pg.llm.trainers.TRAINERS`, ``running-table``, or tables by counts
+            such as ``bayes:1,1``.
+        seeds: of training; runs of one seed see the prompts in the same order.
+
+    The others are those of :class:`Settings`.
+
+    >>> sweep = Sweep("embedded:base", "embedded:base", (4, 8), (32,), 10, 1e-3, held_out=50,
+    ...     seeds=(0, 1))
+    >>> [(run.group_size, run.seed) for run in sweep.plan()]
+    [(4, 0), (4, 1), (8, 0), (8, 1)]
+    """
+
+    model: str
+    task: str
+    group_sizes: tuple[int, ...]
+    budgets: tuple[int, ...]
+    steps: int
+    learning_rate: float
+    trainers: tuple[str, ...] = ("rloo",)
+    seeds: tuple[int, ...] = (0,)
+
+    def plan(self) -> tuple[Run, ...]:
+        """The runs, in order: trainers, budgets, group sizes, seeds.
+
+        Raises:
+            InputError: a group size that its budget cannot hold, with those that it can; anything
+                else that a run refuses; an empty or repeated grid.
+        """
+        grid = {"trainers": "trainer", "budgets": "budget", "group_sizes": "group_size"}
+        grid["seeds"] = "seed"
+        for name in grid:
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise InputError(f"{name} are {values!r}: give at least one, and none twice")
+        common = {
+            entry.name: getattr(self, entry.name)
+            for entry in fields(self)
+            if entry.name not in grid
+        }
+        points = product(*(getattr(self, name) for name in grid))
+        return tuple(
+            Run(**common, **dict(zip(grid.values(), point, strict=True))) for point in points
+        )
+
+    def run(
+        self,
+        out: str | Path,
+        workers: int = 1,
+        *,
+        say: Callable[[str], None] | None = None,
+    ) -> tuple[Outcome, ...]:
+        """Make the runs that are not finished.
+
+        Arguments:
+            out: a folder; that of a former sweep is continued, of the same grid or another, where
+                all else is the same.
+            workers: how many runs go on at a time.
+            say: is told of each run that ends, such as ``print``.
+
+        Returns:
+            how each run of the plan ended, in the plan's order.
+
+        Raises:
+            InputError: before anything runs: as for :meth:`plan`; a task that cannot be had; fewer
+                prompts than a step needs; the folder holds results of other settings, weights,
+                prompts or another verifier, and the message names what differs.
+        """
+        workers = integer("workers", workers)
+        plan = self.plan()
+        task, held = plan[0].tasks()
+        total = len(task.prompts)
+        for run in plan:
+            # Only group size and budget matter to what a task is checked for.
+            refuse_group_size(run.group_size, run.budget, total)
+        folder = Path(out)
+        read = inputs(plan[0], task, held)
+        _refuse_others(folder, plan, read)
+        folder.mkdir(parents=True, exist_ok=True)
+        tell = say or (lambda line: None)
+        processes: set[subprocess.Popen[bytes]] = set()
+        stop = threading.Event()
+
+        def one(number: int, run: Run) -> Outcome:
+            outcome = _supervised(run, folder / run.key, read, tell, processes, stop)
+            tell(
+                f"[{number}/{len(plan)}] {name_of(run)}: {outcome.status}, {outcome.seconds:.0f} s"
+            )
+            if outcome.message:
+                tell(outcome.message)
+            return outcome
+
+        with ThreadPoolExecutor(workers) as pool:
+            waiting = [pool.submit(one, number, run) for number, run in enumerate(plan, 1)]
+            try:
+                return tuple(each.result() for each in waiting)
+            except BaseException:
+                stop.set()
+                for each in waiting:
+                    each.cancel()
+                for process in list(processes):
+                    process.terminate()
+                raise
+
+
+def _refuse_others(folder: Path, plan: Sequence[Run], now: Mapping[str, str]) -> None:
+    """Refuse a folder whose results could not stand in one table with those of a plan."""
+    found: dict[str, list[str]] = {}
+    mine, keys = plan[0].constants(), {run.key for run in plan}
+    for path in sorted(folder.glob("*/run.json")):
+        other, status = Run.read(path), read_status(path.parent)
+        trained = any(record["step"] > 0 for record in lines(path.parent / "evaluations.jsonl"))
+        theirs = other.constants()
+        changed = [
+            f"{name} {theirs[name]!r}, not {mine[name]!r}"
+            for name in mine
+            # As JSON: a tuple is a list once it is written.
+            if short_hash(theirs[name]) != short_hash(mine[name])
+        ]
+        finished = status.get("status") == "finished"
+        # An unfinished run of the plan begins anew where it must.
+        if finished or (trained and path.parent.name not in keys):
+            changed += [f"other {name}, or none on record" for name in different(status, now)]
+            if changed:
+                found.setdefault("; ".join(changed), []).append(path.parent.name)
+    if found:
+        told = "\n".join(
+            f"  {len(names)} with {what} ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
+            for what, names in found.items()
+        )
+        raise InputError(
+            f"{folder} holds runs that are not of this sweep:\n{told}\n"
+            "Name another folder, or remove these: one table is of one sweep"
+        )
+
+
+def settle(folder: Path, now: Mapping[str, str]) -> list[str]:
+    """Clear what an earlier attempt left, where its weights, prompts or verifier were others.
+
+    A run that was finished begins anew too: the time of the former is not of this one.
+    """
+    status = read_status(folder)
+    changed = different(status, now) if status else []
+    if changed or status.get("status") == "finished":
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        (folder / "status.json").unlink()
+    return changed
+
+
+def name_of(run: Run) -> str:
+    return f"{run.trainer} K={run.budget} G={run.group_size} seed={run.seed} ({run.key})"
+
+
+def _supervised(
+    run: Run,
+    folder: Path,
+    read: Mapping[str, str],
+    tell: Callable[[str], None],
+    processes: set[subprocess.Popen[bytes]],
+    stop: threading.Event,
+) -> Outcome:
+    """One run in a process of its own; a failure is an outcome, not an error."""
+    folder.mkdir(parents=True, exist_ok=True)
+    status = read_status(folder)
+    if status.get("status") == "finished":
+        return Outcome(run, "skipped", float(status.get("seconds", math.nan)))
+    changed: list[str] = []
+    # A process that makes this run now keeps its checkpoints; the new one will find it busy.
+    with suppress(Busy), locked(folder):
+        changed = settle(folder, read)
+    if changed:
+        tell(
+            f"{name_of(run)}: begun anew, other {', '.join(changed)} than before or none on record"
+        )
+    write(folder / "run.json", run.text())
+    started = time.monotonic()
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(run.threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    with (folder / "log.txt").open("ab") as log:
+        if stop.is_set():
+            return Outcome(run, "interrupted", 0.0)
+        process = subprocess.Popen(
+            run.command(folder / "run.json"), stdout=log, stderr=subprocess.STDOUT, env=environment
+        )
+        processes.add(process)
+        code = process.wait()
+        processes.discard(process)
+    seconds = time.monotonic() - started
+    status = read_status(folder)
+    if stop.is_set():
+        return Outcome(run, "interrupted", seconds)
+    if code == 0 and status.get("status") == "finished":
+        return Outcome(run, "finished", seconds)
+    lines = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+    message = "\n".join([f"exit code {code}; the end of {folder / 'log.txt'}:", *lines[-_TAIL:]])
+    if code != BUSY:
+        write_status(folder, status | {"status": "failed", "code": code, "message": message})
+    return Outcome(run, "failed", seconds, message)
+
+
+BUSY = 75
+"""Exit code of a run that another process is making just now."""
+
+
+def dry_run(plan: Sequence[Run]) -> tuple[list[str], list[str]]:
+    """The processes of a plan, and what stands in their way: nothing is loaded but prompts.
+
+    Arguments:
+        plan: the runs, such as ``gsm8k_sweep().plan()``.
+
+    Returns:
+        a line for each run; and problems, each once: prompts that cannot be had, are too few or
+        shared, and what TRL says of the configurations.
+    """
+    told, problems = [], []
+    shapes = {(run.trainer, run.budget, run.group_size): run for run in reversed(plan)}
+    longest = None
+    try:
+        task, held, dropped = plan[0].split()
+        longest = task.max_new_tokens
+        told.append(
+            f"{len(task.prompts):,} prompts, {len(held.prompts):,} held out"
+            + (f", {dropped:,} of their texts left out" if dropped else "")
+        )
+        for run in shapes.values():
+            refuse_group_size(run.group_size, run.budget, len(task.prompts))
+    except InputError as error:
+        problems.append(str(error))
+    for run in shapes.values():
+        training = run.training(longest or run.max_new_tokens or 1)
+        # TRL checks one process on the CPU: it takes all micro-batches there.
+        one: dict[str, Any] = {"device": "cpu", "bf16": False, "processes": 1}
+        try:
+            replace(training, micro_batch=run.micro_batch * run.processes, **one).configuration(
+                "unused"
+            )
+        except InputError as error:
+            problems.append(str(error))
+    for run in plan:
+        training = run.training(longest or run.max_new_tokens or 1)
+        factor = training.step_factor()
+        told.append(
+            f"{name_of(run)}: {run.steps} steps of {training.prompts} prompts x {run.group_size}, "
+            f"{run.processes} process(es) x {training.accumulation} micro-batches x "
+            f"{run.micro_batch}; "
+            + (
+                "another direction than the theory's step"
+                if factor is None
+                else f"{factor:.6g} of the theory's step"
+            )
+        )
+    return told, list(dict.fromkeys(problems))

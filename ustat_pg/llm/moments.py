@@ -1,0 +1,202 @@
+"""Unbiased moments of each prompt of a scored pool, and their means with jackknife errors.
+
+Each moment is a mean over tuples of *different* rollouts, a U-statistic of K_ij = ⟨s_i, s_j⟩ and z, so
+each is unbiased however few rollouts there are. Of K it takes the diagonal and two sums, which a pool
+has. Prompts are compared by sketches of their gradients. Errors are those of a jackknife that deletes a
+prompt; they hold the noise of rollouts too, which are drawn anew for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from ..validation import InputError
+from .scored import ScoredPool, leave_one_out
+
+__all__ = ["Means", "PromptMoments", "means", "means_and_spread", "prompt_moments", "quantile"]
+
+Array = NDArray[np.float64]
+
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class PromptMoments:
+    """Unbiased estimates of the moments of each prompt, arrays of shape (P,).
+
+    Each has the true moment as its mean, so one of them may be negative where the true one is
+    small. Names are those of :class:`ustat_pg.moments.Moments`.
+
+    Arguments:
+        value: V = E z.
+        value_sq: V².
+        reward_variance: σ².
+        fisher_trace: tr F = E‖s‖².
+        norm_reward: E[‖s‖² z].
+        norm_squared_reward: E[‖s‖² z²].
+        norm_advantage: E[‖s‖² a], a = z - V.
+        norm_squared_advantage: τ = E[‖s‖² a²].
+        variance_trace: φ = σ² tr F.
+        value_sq_trace: V² tr F.
+        gradient_sq: ‖g‖².
+        pool_gradient_sq: ‖ĝ_x‖² of the estimate from all rollouts; this one is no moment of the
+            prompt: its mean is ‖g‖² and the error at G = N.
+    """
+
+    value: Array
+    value_sq: Array
+    reward_variance: Array
+    fisher_trace: Array
+    norm_reward: Array
+    norm_squared_reward: Array
+    norm_advantage: Array
+    norm_squared_advantage: Array
+    variance_trace: Array
+    value_sq_trace: Array
+    gradient_sq: Array
+    pool_gradient_sq: Array
+
+    def centred(self, baseline: float) -> Array:
+        """E[‖s‖² (z - b)²] for a constant b, (P,)."""
+        return (
+            self.norm_squared_reward
+            - 2 * baseline * self.norm_reward
+            + baseline**2 * self.fisher_trace
+        )
+
+
+def prompt_moments(pool: ScoredPool) -> PromptMoments:
+    """U-statistics of the pool, prompt by prompt (theory/language_models.md).
+
+    With z̃ = z - z̄ and S = Σ z̃²,
+
+        τ̂ = 1/N Σ_k K_kk (N(N-1) z̃_k² - S) / ((N-1)(N-2))        triples K_kk (z_k-z_i)(z_k-z_j)
+        φ̂ = 1/N Σ_k K_kk · (variance of the other rewards)        triples K_kk (z_i-z_j)²/2
+        ‖g‖²^ = mean over i ≠ j of K_ij (z_i - c_ij)(z_j - c_ij),  c_ij the mean of the others.
+
+    >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
+    >>> found = prompt_moments(pool)
+    >>> found.value.tolist(), found.reward_variance.tolist(), found.variance_trace.tolist()
+    ([0.25], [0.25], [0.25])
+    """
+    z, norms, sums, count = pool.rewards, pool.squared_norms, pool.sums, pool.rollouts
+    apart = leave_one_out(z)
+    centred = apart * ((count - 1) / count)
+    spread = (centred**2).sum(axis=1)
+    mean = z.mean(axis=1)
+    pairs, triples = count * (count - 1), (count - 1) * (count - 2)
+    others = (spread[:, None] - centred**2 * (count / (count - 1))) / (count - 2)
+    rest, rest_sq = z.sum(axis=1, keepdims=True) - z, (z**2).sum(axis=1, keepdims=True) - z**2
+    # Sums over i ≠ j of K_ij z̃_i z̃_j and of K_ij (z̃_i² + z̃_j²).
+    own = (norms * centred**2).sum(axis=1)
+    products = sums[:, 1, 1] - own
+    squares = 2 * (sums[:, 0, 2] - own)
+    gradient_sq = (((count - 1) ** 2 + 1) * products + (count - 1) * squares) / (
+        (count - 2) ** 2 * pairs
+    )
+    variance = spread / (count - 1)
+    return PromptMoments(
+        value=mean,
+        value_sq=mean**2 - variance / count,
+        reward_variance=variance,
+        fisher_trace=norms.mean(axis=1),
+        norm_reward=(norms * z).mean(axis=1),
+        norm_squared_reward=(norms * z**2).mean(axis=1),
+        norm_advantage=(norms * apart).mean(axis=1),
+        norm_squared_advantage=(norms * (pairs * centred**2 - spread[:, None])).mean(axis=1)
+        / triples,
+        variance_trace=(norms * others).mean(axis=1),
+        value_sq_trace=(norms * (rest**2 - rest_sq)).mean(axis=1) / triples,
+        gradient_sq=gradient_sq,
+        pool_gradient_sq=(products + own) / (count - 1) ** 2,
+    )
+
+
+@dataclass(frozen=True)
+class Means:
+    """Means over prompts, and the same without each prompt: what a jackknife needs.
+
+    Arguments:
+        full: (Q,).
+        without: (P, Q).
+    """
+
+    full: Array
+    without: Array
+
+    def apply(self, function: Callable[[Array], Array]) -> Means:
+        """The same of a function of the means; it maps (..., Q) to (..., Q')."""
+        return Means(function(self.full), function(self.without))
+
+    @cached_property
+    def covariance(self) -> Array:
+        """Of the estimates, (Q, Q), by the delete-one jackknife; NaN where there is one prompt."""
+        count = len(self.without)
+        if count < 2:
+            return np.full((len(self.full), len(self.full)), np.nan)
+        apart = self.without - self.without.mean(axis=0)
+        return apart.T @ apart * ((count - 1) / count)
+
+    @property
+    def se(self) -> Array:
+        """Standard errors, (Q,)."""
+        return np.sqrt(np.diagonal(self.covariance))
+
+    @property
+    def quantile(self) -> float:
+        """Of Student's law with one degree of freedom fewer than prompts; infinite for one prompt."""
+        return quantile(len(self.without))
+
+    def interval(self) -> tuple[Array, Array]:
+        """95% intervals, from -∞ to ∞ where the error is not known."""
+        known = np.isfinite(self.se)
+        half = np.full(known.shape, np.inf)
+        half[known] = self.quantile * self.se[known]
+        return self.full - half, self.full + half
+
+
+def quantile(parts: int) -> float:
+    """That of a two-sided 95% interval from so many parts."""
+    return float(student.ppf((1 + _LEVEL) / 2, parts - 1)) if parts > 1 else math.inf
+
+
+def means(columns: Array) -> Means:
+    """Means of per-prompt columns (P, Q)."""
+    # From the mean, so that columns that are all alike have no error at all.
+    mean, left = columns.mean(axis=0), len(columns) - 1
+    return Means(mean, mean - (columns - mean) / left if left else np.full_like(columns, np.nan))
+
+
+def means_and_spread(pool: ScoredPool, moments: PromptMoments, columns: Array) -> Means:
+    """Means of columns, and c1 = E‖g(X)‖² - ‖g‖² as the last one.
+
+    ‖g‖² is the mean of ⟨ĝ_x, ĝ_y⟩ over pairs of different prompts, of their sketches.
+
+    Raises:
+        InputError: one prompt only, or a pool without sketches.
+    """
+    if pool.sketches is None:
+        raise InputError(
+            "this pool holds no sketches of prompts' gradients: c1 and the i.i.d. design need a "
+            "pool as it was scored, not a selection of its rollouts"
+        )
+    count = pool.size
+    if count < 2:
+        raise InputError("there is 1 prompt: the spread between prompts needs at least 2")
+    found = means(np.column_stack([columns, moments.gradient_sq]))
+    total, own = pool.sketches.sum(axis=0), (pool.sketches**2).sum(axis=1)
+    pairs = float(total @ total) - own.sum()
+    found.full[-1] -= pairs / (count * (count - 1))
+    if count == 2:
+        found.without[:, -1] = np.nan
+    else:
+        rest = pairs - 2 * (pool.sketches @ total - own)
+        found.without[:, -1] -= rest / ((count - 1) * (count - 2))
+    return found

@@ -1,0 +1,225 @@
+"""Prompts and tasks: what is asked of a model, and what rewards its answers.
+
+A verifier has the signature of TRL's reward functions: it is called with keyword arguments
+``prompts``, ``completions``, ``completion_ids`` where they are known, and every column of the prompt
+as a list with one entry for each completion, and returns one number for each. So one function serves
+here and in a TRL trainer. Tasks are loaded by :func:`ustat_pg.llm.tasks.load_task`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..memory import out_of_memory
+from ..validation import InputError, frozen, integer
+
+__all__ = ["Prompt", "Task", "Text", "Verifier", "VerifierError", "check_rewards"]
+
+Text = str | list[dict[str, str]]
+"""Plain text, or chat messages that the tokenizer's chat template renders."""
+
+Verifier = Callable[..., Sequence[float]]
+
+RESERVED = ("prompt", "prompts", "completion", "completions", "completion_ids")
+"""Names that a verifier is called with, so that no column may have them."""
+
+
+class VerifierError(InputError):
+    """A verifier raised an error; the message names the prompt. Other prompts are not concerned."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A question: an id that is unique in its task, the text, and columns for the verifier.
+
+    Raises:
+        InputError: the id is not text, the text is neither a string nor a list of messages with
+            ``role`` and ``content``, or a column has a name that a verifier is called with.
+    """
+
+    id: str
+    text: Text
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id:
+            raise InputError(f"the id of a prompt is {self.id!r}: it must be a non-empty string")
+        if isinstance(self.text, str):
+            if not self.text:
+                raise InputError(f"prompt {self.id!r} is empty: it must hold text or messages")
+        elif (
+            not isinstance(self.text, list)
+            or not self.text
+            or not all(
+                isinstance(message, Mapping)
+                and isinstance(message.get("role"), str)
+                and isinstance(message.get("content"), str)
+                for message in self.text
+            )
+        ):
+            raise InputError(
+                f"prompt {self.id!r} is {_short(self.text)}: it must be a string, or a non-empty "
+                "list of messages like {'role': 'user', 'content': '...'}"
+            )
+        taken = [name for name in self.columns if name in RESERVED]
+        if taken:
+            raise InputError(
+                f"prompt {self.id!r} has a column named {taken[0]!r}: the names {RESERVED} are "
+                "those that a verifier is called with"
+            )
+
+
+@dataclass(frozen=True)
+class Task:
+    """Prompts, their verifier, and how many tokens an answer may have.
+
+    Raises:
+        InputError: no prompts, two prompts with one id, or an answer of no tokens.
+
+    >>> def last_word(prompts, completions, answer, **columns):
+    ...     return [float(c.split()[-1] == a) for c, a in zip(completions, answer)]
+    >>> task = Task("sums", (Prompt("0", "1 + 1 =", {"answer": "2"}),), last_word, 8)
+    >>> task.rewards(task.prompts[0], ["that is 2", "it is 3"]).tolist()
+    [1.0, 0.0]
+    """
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    verifier: Verifier
+    max_new_tokens: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompts", tuple(self.prompts))
+        integer("max_new_tokens", self.max_new_tokens)
+        if not self.prompts:
+            raise InputError(f"task {self.name!r} has no prompts: it must have at least one")
+        if not callable(self.verifier):
+            raise InputError(
+                f"the verifier of task {self.name!r} is {self.verifier!r}: it must be a function"
+            )
+        seen: set[str] = set()
+        for prompt in self.prompts:
+            if prompt.id in seen:
+                raise InputError(
+                    f"two prompts of task {self.name!r} have the id {prompt.id!r}: "
+                    "ids must be unique"
+                )
+            seen.add(prompt.id)
+
+    def rewards(
+        self,
+        prompt: Prompt,
+        texts: Sequence[str],
+        completion_ids: Sequence[Sequence[int]] | None = None,
+    ) -> NDArray[np.float64]:
+        """The verifier's rewards of completions of one prompt.
+
+        A prompt of messages gets its completions as messages too, as in TRL. A verifier without
+        ``**columns`` is given what it asks for and no more.
+
+        Arguments:
+            prompt: one of the task's prompts.
+            texts: N completions.
+            completion_ids: their tokens, where known.
+
+        Returns:
+            finite numbers, (N,).
+
+        Raises:
+            VerifierError: the verifier raised an error.
+            InputError: it returned something else than N finite numbers.
+        """
+        count = len(texts)
+        arguments: dict[str, list[Any]] = {
+            "prompts": [prompt.text] * count,
+            "completions": (
+                list(texts)
+                if isinstance(prompt.text, str)
+                else [[{"role": "assistant", "content": text}] for text in texts]
+            ),
+            **{name: [value] * count for name, value in prompt.columns.items()},
+        }
+        if completion_ids is not None:
+            arguments["completion_ids"] = [list(ids) for ids in completion_ids]
+        try:
+            result = self.verifier(**_accepted(self.verifier, arguments))
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            raise VerifierError(
+                f"the verifier of task {self.name!r} raised {type(error).__name__} at prompt "
+                f"{prompt.id!r}: {error}"
+            ) from error
+        return check_rewards(f"the verifier of task {self.name!r}", prompt.id, result, count)
+
+
+def _accepted(function: Verifier, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that a function takes: all of them if it has ``**columns``."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return arguments
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return arguments
+    names = {parameter.name for parameter in parameters}
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> NDArray[np.float64]:
+    """Rewards as finite numbers, (N,).
+
+    Arguments:
+        source: who gave them, for the message.
+        prompt: the id of the prompt.
+        rewards: a list, tuple, array or tensor of numbers; ``True`` is 1.
+        count: how many there must be; ``None`` for any number.
+
+    Raises:
+        InputError: not a list, another number of rewards, or one that is no finite number: text
+            that looks like a number is not a number.
+
+    >>> check_rewards("the file", "p7", [1, 0.5, True], 3).tolist()
+    [1.0, 0.5, 1.0]
+    >>> check_rewards("the file", "p7", [1, "0.5"], 2)
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: the file gave '0.5' as reward 1 of prompt 'p7': ...
+    """
+    if isinstance(rewards, (str, bytes, Mapping)) or not hasattr(rewards, "__len__"):
+        raise InputError(
+            f"{source} gave {_short(rewards)} for prompt {prompt!r}: it must give a list of numbers"
+        )
+    if count is not None and len(rewards) != count:
+        raise InputError(
+            f"{source} gave {len(rewards)} rewards for {count} completions of prompt {prompt!r}: "
+            "it must give one for each"
+        )
+    values = np.empty(len(rewards))
+    for i, reward in enumerate(rewards):
+        number = reward
+        if not isinstance(number, numbers.Real) and hasattr(number, "item"):
+            number = number.item() if getattr(number, "size", None) != 0 else None
+        if not isinstance(number, numbers.Real) or not math.isfinite(number):
+            raise InputError(
+                f"{source} gave {_short(reward)} as reward {i} of prompt {prompt!r}: "
+                "a reward must be a finite number"
+            )
+        values[i] = number
+    return frozen(values)
+
+
+def _short(value: Any, most: int = 60) -> str:
+    """The value as Python writes it, cut."""
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,0 +1,92 @@
+"""Files of a run's folder: whole or not there, and locked while a process makes the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Busy", "append", "keep", "lines", "locked", "read_status", "write", "write_status"]
+
+
+class Busy(Exception):
+    """Another process is making the run."""
+
+
+def write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    other = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
+    other.write_text(text, encoding="utf-8")
+    other.replace(path)
+
+
+def write_status(folder: Path, status: Mapping[str, Any]) -> None:
+    write(folder / "status.json", json.dumps(status, indent=1) + "\n")
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of lines; a torn last one is left out."""
+    found = []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return []
+    for line in text.splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def keep(path: Path, kept: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    """Leave out the records that a run which goes back will write again."""
+    found = [record for record in lines(path) if kept(record)]
+    write(path, "".join(json.dumps(record) + "\n" for record in found))
+    return found
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def locked(folder: Path, main: bool = True) -> Iterator[None]:
+    """Keep a second process from the same run; the lock goes with the process.
+
+    Arguments:
+        folder: of the run.
+        main: whether this is the one of several processes that holds it.
+
+    Raises:
+        Busy: another process holds it.
+    """
+    if not main:
+        yield
+        return
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / "lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise Busy(f"another process is making the run in {folder}") from None
+    try:
+        yield
+    finally:
+        lock.release()

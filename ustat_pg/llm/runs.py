@@ -1,0 +1,319 @@
+"""One training run as data: its settings, its prompts, its process, and digests of what it reads."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..validation import InputError, integer
+from .prompts import Task
+from .tasks import load_task
+from .trainers import Execution, Training, refuse_group_size
+
+__all__ = [
+    "CHECKPOINTS",
+    "GRID",
+    "INPUTS",
+    "NOT_HERE",
+    "Run",
+    "Settings",
+    "different",
+    "inputs",
+    "short_hash",
+    "weights",
+]
+
+CHECKPOINTS = (200, 300, 400, 600, 800)
+"""Training steps at which the paper's Figure 5 shows the accuracy, before the final one."""
+
+GRID = ("trainer", "budget", "group_size", "seed")
+"""Fields of a run that a sweep's grid runs over."""
+
+INPUTS = ("weights", "prompts", "verifier")
+"""What a run reads besides its configuration."""
+
+NOT_HERE = "not here"
+"""In place of a digest, of a model that the hub has and this machine has not."""
+
+
+def short_hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Execution):
+    """What all runs of a sweep share, besides model, task, steps and learning rate.
+
+    Arguments:
+        evaluation: the task of the held-out prompts; or
+        held_out: how many of the task's own prompts, the last ones, are held out; others of the
+            same text are not trained on.
+        checkpoints: steps that are evaluated, besides 0 and the last.
+        samples: sampled answers to each held-out prompt, at temperature 1.
+        greedy: greedy answers, in place of sampled ones.
+        evaluation_batch: answers drawn at a time.
+        verifier: ``module:function``, for a ``.jsonl`` task.
+        max_new_tokens: the greatest completion length, where it is not the task's own.
+        pad_token: for a tokenizer without one.
+        dtype: of the weights.
+        threads: of torch, in each process.
+        launch: further arguments of ``accelerate launch``, such as ("--config_file", "zero3.yaml");
+            on CPUs of ``torch.distributed.run``.
+    """
+
+    evaluation: str | None = None
+    held_out: int = 0
+    checkpoints: tuple[int, ...] = CHECKPOINTS
+    samples: int = 1
+    greedy: bool = False
+    evaluation_batch: int = 64
+    verifier: str | None = None
+    max_new_tokens: int | None = None
+    pad_token: str | None = None
+    dtype: str = "float32"
+    threads: int = 1
+    launch: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run(Settings):
+    """One training run with its evaluations, as data; the fields are those of a sweep's grid."""
+
+    model: str
+    task: str
+    group_size: int
+    budget: int
+    steps: int
+    learning_rate: float
+    trainer: str = "rloo"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot run."""
+        for name, least in (
+            ("samples", 1),
+            ("evaluation_batch", 1),
+            ("threads", 1),
+            ("held_out", 0),
+        ):
+            integer(name, getattr(self, name), least)
+        for step in self.checkpoints:
+            integer("a checkpoint's step", step, 0)
+        if (self.evaluation is None) == (self.held_out == 0):
+            raise InputError(
+                f"evaluation is {self.evaluation!r} and held_out {self.held_out}: name a task of "
+                "held-out prompts, or how many of the task's own are held out, one of the two"
+            )
+        if self.greedy and self.samples != 1:
+            raise InputError(
+                f"samples is {self.samples}: of greedy answers there is one to a prompt"
+            )
+        if self.max_new_tokens is not None:
+            integer("max_new_tokens", self.max_new_tokens, 1)
+        # Lmax is the task's where it is not given; everything else is checked here.
+        self.training(self.max_new_tokens or 1)
+
+    @property
+    def key(self) -> str:
+        """The name of the run's folder: a hash of its configuration."""
+        return hashlib.sha256(self.text().encode()).hexdigest()[:16]
+
+    def text(self) -> str:
+        """The configuration as JSON."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
+
+    @classmethod
+    def read(cls, path: str | Path) -> Run:
+        """The run that a ``run.json`` describes.
+
+        Raises:
+            InputError: the file cannot be read or is none of these.
+        """
+        try:
+            found = json.loads(Path(path).read_text(encoding="utf-8"))
+            for name in ("checkpoints", "launch"):
+                found[name] = tuple(found[name])
+            return cls(**found)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path} is not the configuration of a run: {error}") from error
+
+    def training(self, max_new_tokens: int) -> Training:
+        """The part that TRL gets."""
+        names = {entry.name for entry in fields(Training)} - {"max_new_tokens"}
+        return Training(
+            **{name: getattr(self, name) for name in names}, max_new_tokens=max_new_tokens
+        )
+
+    def evaluated_at(self) -> tuple[int, ...]:
+        """The steps that are evaluated: before training, the checkpoints it reaches, the last.
+
+        >>> Run("m", "t", 2, 4, 500, 0.1, held_out=1, micro_batch=4).evaluated_at()
+        (0, 200, 300, 400, 500)
+        """
+        return tuple(
+            sorted({0, self.steps, *(step for step in self.checkpoints if step < self.steps)})
+        )
+
+    def tasks(self) -> tuple[Task, Task]:
+        """The prompts to train on, and those held out.
+
+        A prompt to train on whose text is also that of a held-out one is left out.
+
+        Raises:
+            InputError: a task cannot be had; too few prompts for a step of this group size; no
+                prompt is left to train on; prompts of ``evaluation`` are among those of ``task``.
+        """
+        task, held, _ = self.split()
+        return task, held
+
+    def split(self) -> tuple[Task, Task, int]:
+        """The two tasks, and how many prompts were left out of the first."""
+        dropped = 0
+        task = load_task(self.task, verifier=self.verifier, max_new_tokens=self.max_new_tokens)
+        if self.evaluation is None:
+            if not 0 < self.held_out < len(task.prompts):
+                raise InputError(
+                    f"held_out is {self.held_out} and the task {self.task} has "
+                    f"{len(task.prompts)} prompts: some must be left to train on"
+                )
+            # The same prompts for every seed: the last ones of the task.
+            cut = len(task.prompts) - self.held_out
+            tested = task.prompts[cut:]
+            texts = {repr(prompt.text) for prompt in tested}
+            kept = tuple(prompt for prompt in task.prompts[:cut] if repr(prompt.text) not in texts)
+            dropped = cut - len(kept)
+            if not kept:
+                raise InputError(
+                    f"held_out is {self.held_out} and all other prompts of {self.task} have the text "
+                    "of one of these: some must be left to train on"
+                )
+            task, held = (
+                Task(task.name, part, task.verifier, task.max_new_tokens) for part in (kept, tested)
+            )
+        else:
+            verifier = self.verifier if self.evaluation.endswith(".jsonl") else None
+            held = load_task(self.evaluation, verifier=verifier, max_new_tokens=self.max_new_tokens)
+            shared = {repr(prompt.text) for prompt in task.prompts} & {
+                repr(prompt.text) for prompt in held.prompts
+            }
+            if shared:
+                raise InputError(
+                    f"{len(shared)} prompts of {self.evaluation} are among those of {self.task}: "
+                    "held-out prompts must not be trained on"
+                )
+        refuse_group_size(self.group_size, self.budget, len(task.prompts))
+        return task, held, dropped
+
+    @property
+    def settings(self) -> str:
+        """A hash of the configuration without what a sweep's grid runs over.
+
+        >>> from dataclasses import replace
+        >>> run = Run("m", "t", 2, 4, 500, 0.1, held_out=1, micro_batch=4)
+        >>> run.settings == replace(run, group_size=4, seed=1, trainer="vanilla").settings
+        True
+        >>> run.settings == replace(run, learning_rate=0.2).settings
+        False
+        """
+        return short_hash(self.constants())
+
+    def constants(self) -> dict[str, Any]:
+        return {name: value for name, value in sorted(asdict(self).items()) if name not in GRID}
+
+    def command(self, path: Path) -> list[str]:
+        """The process of this run."""
+        module = ["-m", "ustat_pg.llm.sweep", str(path)]
+        if self.processes == 1 and not self.launch:
+            return [sys.executable, *module]
+        if self.device == "cpu":
+            # accelerate launch starts several processes on CPUs through MPI alone.
+            launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+            return [*launcher, "--nproc-per-node", str(self.processes), *self.launch, *module]
+        launcher = [sys.executable, "-m", "accelerate.commands.launch"]
+        launcher += ["--num_processes", str(self.processes)]
+        if "--config_file" not in self.launch:
+            launcher += ["--num_machines", "1", "--dynamo_backend", "no"]
+            launcher += ["--mixed_precision", "bf16" if self.bf16 else "no"]
+            sharing = {"--use_deepspeed", "--use_fsdp"} & set(self.launch)
+            launcher += ["--multi_gpu"] if self.processes > 1 and not sharing else []
+        return [*launcher, *self.launch, *module]
+
+
+def inputs(run: Run, task: Task, held: Task) -> dict[str, str]:
+    """Digests of what a run reads besides its configuration.
+
+    Of the weights: all files of the model's folder; of a model of the hub its commit in the local
+    cache, as far as it is there. Of the prompts: ids, texts, columns and the greatest completion
+    length, of both tasks. Of the verifiers: the files of their functions; of one without a file its
+    name.
+
+    Arguments:
+        run: whose model it is.
+        task: what is trained on.
+        held: the held-out prompts.
+    """
+    prompts = [
+        [part.max_new_tokens, [[each.id, each.text, each.columns] for each in part.prompts]]
+        for part in (task, held)
+    ]
+    return {
+        "weights": weights(run.model),
+        "prompts": short_hash(prompts),
+        "verifier": short_hash([_source(part.verifier) for part in (task, held)]),
+    }
+
+
+def weights(model: str) -> str:
+    """A digest of a model's files; of one of the hub, the commit."""
+    if model.startswith("embedded:"):
+        from . import embedded
+
+        folder = embedded.folder(model.removeprefix("embedded:"))
+    else:
+        folder = Path(model).expanduser()
+    if not folder.is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        try:
+            found = try_to_load_from_cache(model, "config.json")
+        except ValueError:
+            found = None
+        return f"commit {Path(found).parent.name}" if isinstance(found, str) else NOT_HERE
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        with path.open("rb") as file:
+            own = hashlib.file_digest(file, "blake2b").hexdigest()
+        digest.update(f"{path.name} {own}\n".encode())
+    return digest.hexdigest()
+
+
+def _source(verifier: Any) -> str:
+    """The file of a function as it is now, which need not be what was imported; else its name."""
+    function = inspect.unwrap(verifier)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    code = getattr(function, "__code__", None)
+    try:
+        # A module that was loaded by its file's path is not among Python's modules.
+        file = code.co_filename if code else inspect.getfile(type(function))
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, TypeError, UnicodeDecodeError):
+        return (
+            f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
+        )
+
+
+def different(status: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """Which of weights, prompts and verifier are others than a status tells of, or are not told."""
+    told = status.get("inputs")
+    told = told if isinstance(told, dict) else {}
+    return [name for name in INPUTS if told.get(name) != now[name]]

@@ -1,0 +1,487 @@
+"""Passes of a prompt's completions through a model, in blocks that fit the memory."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from ...memory import ChunkWarning, free_memory, out_of_memory, slices
+from ...validation import InputError, finite_array, integer
+from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, selected
+from .loop import differentiate
+from .sums import Sketch, Statistics, Sums, dot, firsts, pieces, squares
+from .tokens import Batch, of_tokens
+
+__all__ = ["SKETCH", "PromptScores", "Scores", "blocks"]
+
+Array = NDArray[np.float64]
+
+SKETCH = 2**14
+"""Numbers of a sketch, unless told otherwise."""
+
+_LEAST = 2**22
+"""Numbers of a sum that is not held whole, at least: its norm is off by 0.07%, one standard deviation."""
+
+_CACHED = 2**25
+"""Bytes of one layer's scores at a time on a CPU: more would leave its cache without a gain."""
+
+_SUMS = 3
+"""Weighted sums that a pool takes of a prompt, at most."""
+
+_NOT_FINITE = "scores are not finite: the model's logits or weights are not"
+
+
+@dataclass(frozen=True, eq=False)
+class PromptScores:
+    """What is known of the scores of N completions of one prompt.
+
+    Attributes:
+        squared_norms: ‖s_i‖², (N,).
+        products: inner products of the sums Σ_i w_ri s_i, (r, r); None where no weights were given.
+        sketches: CountSketches of these sums, (r, k); None where no weights were given.
+        gram: ⟨s_i, s_j⟩, (N, N); None where it was not asked for, or not all fitted into one block.
+        token_proxy: Σ_t (1 - 2 π_t + Σ_v π_v²) over the completion's tokens, (N,).
+        surprise: Σ_t (-log π_t - H_t), H the entropy, (N,).
+        surprise_variance: Σ_t Var log π_v, v drawn from the policy, (N,).
+        lengths: sampled tokens, (N,).
+        passes: blocks that were differentiated; 1 where all completions fit in memory at once.
+        whole: whether sums were held whole, so that ``products`` are exact.
+    """
+
+    squared_norms: Array
+    products: Array | None
+    sketches: Array | None
+    gram: Array | None
+    token_proxy: Array
+    surprise: Array
+    surprise_variance: Array
+    lengths: NDArray[np.int64]
+    passes: int
+    whole: bool
+
+
+def blocks(room: int, each: int, entry: int, d: int, numbers: int) -> tuple[int, int | None, int]:
+    """How many completions fit into memory at once beside their sums.
+
+    Arguments:
+        room: bytes.
+        each: of a completion's pass.
+        entry: of one entry of all sums together.
+        d: entries of a sum.
+        numbers: of a sketch.
+
+    Returns:
+        completions, 0 where none fits; rows of tables of ``numbers`` for each sum, None where sums
+        are held whole; bytes of the sums and one completion.
+
+    >>> blocks(100, 10, 4, 15, 8)
+    (4, None, 70)
+    """
+    taken, table = entry * d, None
+    if taken + each > room and d > _LEAST:
+        # An eighth of what is left is enough for sums, and blocks are the larger.
+        table = max((room - each) // 8, entry * _LEAST) // (entry * numbers)
+        taken = entry * numbers * table
+    return max(room - taken, 0) // each, table, taken + each
+
+
+class Scores:
+    """Scores of a causal language model.
+
+    Arguments:
+        model: a ``transformers`` causal language model in eval mode. Inputs are padded on the
+            right and positions counted from the prompt's first token, so that padding is nothing
+            that a completion's tokens attend to.
+        parameters: "all", or patterns (``*``, ``?``) of parameter names. Parameters without
+            ``requires_grad`` are never included; what it is now counts.
+        memory: bytes to hold besides the model; None for four fifths of what the model's device
+            has free now, and on a CPU for half of it. Completions that do not fit at once are
+            processed in blocks, with the same result to rounding.
+        method: "hooks", or "loop" for one backward pass for each completion.
+        autocast_bf16: run the forward pass under autocast to bfloat16; inner products are summed
+            in float32 and float64 even so.
+        sketch: k, numbers of a sketch; fewer where there are fewer parameters, and it is exact then.
+
+    Raises:
+        InputError: no such parameters, a model in training mode, a layer that the hooks do not
+            know, too little memory for one completion.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        parameters: str | Sequence[str] = "all",
+        memory: int | None = None,
+        method: str = "hooks",
+        autocast_bf16: bool = False,
+        sketch: int = SKETCH,
+    ) -> None:
+        if method not in ("hooks", "loop"):
+            raise InputError(f"method is {method!r}: it must be 'hooks' or 'loop'")
+        self.model = model
+        self.method = method
+        self.autocast_bf16 = bool(autocast_bf16)
+        self._refuse_training()
+        self.names, self._parameters = selected(model, parameters)
+        self.sizes = tuple(p.numel() for p in self._parameters)
+        self._first = firsts(self.sizes)
+        self.device = self._parameters[0].device
+        if len({p.device for p in self._parameters}) > 1:
+            raise InputError("the model's parameters lie on several devices: put it on one")
+        self.memory = free_memory(self.device) if memory is None else integer("memory", memory)
+        wide = any(p.dtype == torch.float64 for p in self._parameters)
+        self.dtype = torch.float64 if wide else torch.float32
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        self._sketch = Sketch(self.d, integer("sketch", sketch), like)
+        self._number = {id(p): k for k, p in enumerate(self._parameters)}
+        self._layers = layers(model, self._number, self.names) if method == "hooks" else []
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._accepted = set(inspect.signature(base.forward).parameters)
+        self._largest: dict[tuple[int, int], int] = {}
+        self._most: int | None = None
+        self._checked = False
+
+    @property
+    def d(self) -> int:
+        """How many parameters a score has."""
+        return sum(self.sizes)
+
+    def _refuse_training(self) -> None:
+        if getattr(self.model, "training", False):
+            raise InputError(
+                "the model is in training mode, where dropout makes scores random: "
+                "call model.eval() first"
+            )
+
+    # What is asked.
+
+    def of(
+        self,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[Sequence[int]],
+        weights: ArrayLike | None = None,
+        *,
+        gram: bool = False,
+    ) -> PromptScores:
+        """Norms, and inner products and sketches of weighted sums, of a prompt's completions.
+
+        Arguments:
+            prompt_ids: the prompt's tokens, at least one.
+            completion_ids: the sampled tokens of each of N completions, at least one each. Equal
+                completions are computed once.
+            weights: w, (r, N), of the sums Σ_i w_ri s_i.
+            gram: make the Gram matrix too, if one block holds all completions; that is n/3T of a
+                pass for n completions of T tokens.
+
+        Raises:
+            InputError: no tokens, tokens that the model does not have, weights of another shape,
+                a layer whose scores the hooks get wrong, no room for one completion.
+        """
+        batch = self._batch(prompt_ids, completion_ids)
+        rows = None
+        if weights is not None:
+            given = finite_array("weights", weights, 2)
+            if given.shape[1] != len(batch.back):
+                raise InputError(
+                    f"weights have shape {given.shape}: a row has one for each of "
+                    f"{len(batch.back)} completions"
+                )
+            merged = np.stack([np.bincount(batch.back, row, batch.count) for row in given])
+            rows = torch.tensor(merged, device=self.device).to(self.dtype)
+        found, tokens, passes, table = self._within_memory(lambda: self._run(batch, rows, gram))
+        norms = found.norms.cpu().numpy()
+        if not np.isfinite(norms).all():
+            raise InputError(_NOT_FINITE)
+        back = batch.back
+        proxy, surprise, variance = tokens[:, back]
+        matrix = None if found.gram is None else found.gram.cpu().numpy()[np.ix_(back, back)]
+        sums = found.sums
+        return PromptScores(
+            squared_norms=norms[back],
+            products=None if sums is None else sums.products().cpu().numpy(),
+            sketches=None if sums is None else sums.sketched(self._working).double().cpu().numpy(),
+            gram=matrix,
+            token_proxy=proxy,
+            surprise=surprise,
+            surprise_variance=variance,
+            lengths=np.array([len(c) for c in completion_ids], dtype=np.int64),
+            passes=passes,
+            whole=table is None,
+        )
+
+    def norms(self, prompt_ids: Sequence[int], completion_ids: Sequence[Sequence[int]]) -> Array:
+        """‖s_i‖² of each completion, (N,).
+
+        Raises:
+            InputError: as for :meth:`of`.
+        """
+        return self.of(prompt_ids, completion_ids).squared_norms
+
+    def require(self, prompt: int, completion: int) -> None:
+        """Refuse now what a prompt and a completion of so many tokens would be refused for later.
+
+        Raises:
+            InputError: as for :meth:`of`.
+        """
+        self._refuse_training()
+        few = [1 % self._embeddings, 2 % self._embeddings]
+        short = Batch.of(few, [few[::-1]])
+        if self.method == "hooks":
+            self._within_memory(lambda: self._check(short))
+        long = Batch.of(few[:1] * prompt, [few[:1] * completion])
+        self._within_memory(lambda: self._plan(long, _SUMS))
+
+    @property
+    def _embeddings(self) -> int:
+        return int(getattr(self.model.get_input_embeddings(), "num_embeddings", 3))
+
+    def _batch(self, prompt: Sequence[int], completions: Sequence[Sequence[int]]) -> Batch:
+        self._refuse_training()
+        batch = Batch.of(prompt, completions)
+        batch.known_to(getattr(self.model.get_input_embeddings(), "num_embeddings", None))
+        return batch
+
+    def _within_memory(self, run: Callable[[], Any]) -> Any:
+        """``run``, again in smaller blocks where memory runs out."""
+        while True:
+            self._block = 1
+            try:
+                return run()
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error):
+                    raise
+                tried = self._block
+                if tried == 1:
+                    raise InputError(
+                        f"out of memory with one completion of a model with {self.d} parameters "
+                        "scored: take shorter completions, fewer parameters (parameters=, LoRA), "
+                        "or a larger machine"
+                    ) from None
+            # Out here the error no longer keeps the arrays alive that it was raised among.
+            self._most = max(tried // 2, 1)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            warnings.warn(
+                f"out of memory with {tried} completions at once: going on with {self._most}",
+                ChunkWarning,
+                stacklevel=3,
+            )
+
+    def _run(self, batch: Batch, weights: Tensor | None, gram: bool) -> Any:
+        hooks, count = self.method == "hooks", batch.count
+        if hooks:
+            self._check(batch)
+        block, table = self._plan(batch, 0 if weights is None else len(weights))
+        sums = None if weights is None else Sums(self._sketch, weights, self.d, table)
+        found = Statistics(self._doubles(count), sums)
+        if gram and hooks and block == count:
+            found.gram = self._doubles(count, count)
+        # The loop sees one score at a time, and its Gram matrix needs all.
+        rows = None
+        if gram and not hooks and count * self.d * self._bytes_each <= self.memory:
+            rows = torch.zeros(count, self.d, dtype=self.dtype, device=self.device)
+        tokens = np.zeros((3, count))
+        for part in slices(count, block):
+
+            def give(k: int, values: Tensor, entry: int = 0, part: slice = part) -> None:
+                start = self._first[k] + entry
+                found.add(part, start, values)
+                if rows is not None:
+                    rows[part, start : start + values.shape[1]] = values
+
+            def take(k: int, uses: Uses) -> None:
+                for entry, values in pieces(uses, self._working):
+                    give(k, values, entry)
+
+            if hooks:
+                tokens[:, part] = self._pass(batch, part, take)
+            else:
+                tokens[:, part] = self._streamed(batch, part.start, give)
+        if rows is not None:
+            found.gram = dot(rows, rows)
+        return found, tokens, -(-count // block), table
+
+    # Memory.
+
+    @property
+    def _bytes_each(self) -> int:
+        return torch.finfo(self.dtype).bits // 8
+
+    @property
+    def _working(self) -> int:
+        """Bytes for one layer's scores at a time."""
+        share = max(self.memory // 8, 2**16)
+        return share if self.device.type == "cuda" else min(share, _CACHED)
+
+    def _plan(self, batch: Batch, sums: int) -> tuple[int, int | None]:
+        """How many completions at once, and rows of the tables for sums that cannot be held whole."""
+        room = self.memory - self._working
+        each, vector = self._each(batch, room), sums * self._bytes_each
+        fit, table, least = blocks(room, each, vector, self.d, self._sketch.numbers)
+        if not fit:
+            raise InputError(
+                f"memory is {self.memory} bytes: completions of {batch.longest} tokens after a prompt "
+                f"of {len(batch.prompt)} take {least + self._working} at least; raise memory=, score "
+                "fewer parameters, or take shorter completions"
+            )
+        most = 1 if self.method == "loop" else min(batch.count, self._most or batch.count)
+        self._block = min(fit, most)
+        return self._block, table
+
+    def _each(self, batch: Batch, room: int) -> int:
+        """Bytes that a completion takes, of a length that fits or of just this one."""
+        if self.method == "loop":
+            # Its graph is autograd's own affair.
+            return max(self.sizes) * self._bytes_each
+        length, longest = len(batch.prompt), batch.longest
+        for (p, t), bound in self._largest.items():
+            if p >= length and t >= longest and batch.count * bound <= room:
+                return bound
+        if (length, longest) not in self._largest:
+            self._largest[length, longest] = self._measured(batch)
+        return self._largest[length, longest]
+
+    def _measured(self, batch: Batch) -> int:
+        """Bytes that one completion of the longest length holds until its backward pass is done."""
+        number = batch.count - 1
+        shared = {t.untyped_storage().data_ptr() for t in self.model.parameters()}
+        shared |= {t.untyped_storage().data_ptr() for t in self.model.buffers()}
+        seen: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in shared:
+                seen[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        hooks = Hooks(self._layers, self._number, 1, lambda k, uses: None)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            logits = self._logits(batch, slice(number, number + 1), hooks)
+        written = 0
+        for layer_input, output_bytes in hooks.held():
+            pack(layer_input)
+            written += output_bytes
+        return sum(seen.values()) + written + 3 * logits.numel() * logits.element_size()
+
+    # One completion, by the loop.
+
+    def _streamed(self, batch: Batch, number: int, take: Callable[[int, Tensor], None]) -> Array:
+        """Hand over one completion's score, parameter by parameter; what its tokens say, (3, 1)."""
+        completion = batch.completions[number]
+        said: list[Array] = []
+
+        def log_prob() -> Tensor:
+            ids = torch.tensor([[*batch.prompt, *completion]], device=self.device)
+            with torch.enable_grad(), self._autocast():
+                logits = self._forward(ids[:, :-1], None, 0)
+                kept = logits[:, len(batch.prompt) - 1 :]
+            log = torch.log_softmax(kept.to(self.dtype), dim=-1)
+            targets = ids[:, len(batch.prompt) :]
+            valid = torch.ones_like(targets, dtype=torch.bool)
+            said.append(of_tokens(log.detach().clone(), targets, valid)[0].cpu().numpy())
+            return log.gather(2, targets[..., None]).sum()
+
+        differentiate(log_prob, self._parameters, lambda k, row: take(k, row.to(self.dtype)))
+        return said[0]
+
+    # A block of completions, by hooks.
+
+    def _check(self, batch: Batch) -> None:
+        """Compare hooks and loop on one completion, parameter by parameter, the first time."""
+        if self._checked:
+            return
+        found, right = (np.zeros(len(self._parameters)) for _ in range(2))
+
+        def take(k: int, uses: Uses) -> None:
+            found[k] += sum(float(squares(values)) for _, values in pieces(uses, self._working))
+
+        def streamed(k: int, row: Tensor) -> None:
+            right[k] += float(squares(row))
+
+        # The longest: what takes several tokens to go wrong shows there.
+        last = batch.count - 1
+        self._pass(batch, slice(last, last + 1), take)
+        self._streamed(batch, last, streamed)
+        narrow = self.autocast_bf16 or any(p.dtype not in TOLERANCE for p in self._parameters)
+        tolerance = COARSE if narrow else TOLERANCE[self.dtype]
+        total = right.sum()
+        if not np.isfinite(total):
+            raise InputError(_NOT_FINITE)
+        for name, ours, theirs in zip(self.names, found, right, strict=True):
+            # Some gradients are zero but for rounding: of a key's bias, say.
+            slack = tolerance * (max(ours, theirs) + tolerance * 1e-2 * total)
+            if not abs(ours - theirs) <= slack:
+                raise InputError(
+                    f"the squared norm of a score in {name} is {ours:.6g} through hooks and "
+                    f"{theirs:.6g} by differentiation: this model uses the parameter in a way that "
+                    "the hooks do not see; take method='loop'"
+                )
+        self._checked = True
+
+    def _pass(self, batch: Batch, part: slice, sink: Sink) -> Array:
+        """Give ``sink`` every parameter's uses by some completions; what their tokens say, (3, n)."""
+        hooks = Hooks(self._layers, self._number, part.stop - part.start, sink)
+        logits = self._logits(batch, part, hooks)
+        uncalled = hooks.uncalled(self.names)
+        if uncalled:
+            raise InputError(
+                f"the layer of {uncalled} was not called by the model's forward pass, so hooks "
+                "see nothing of it; take method='loop'"
+            )
+        slope, tokens = self._slopes(batch, part, logits)
+        torch.autograd.backward(logits, slope)
+        hooks.finish()
+        return tokens
+
+    def _logits(self, batch: Batch, part: slice, hooks: Hooks) -> Tensor:
+        """Logits at the positions that precede sampled tokens, (n, T, v), with hooks in place."""
+        ids, mask = (each.to(self.device) for each in batch.inputs(part))
+        longest = max(map(len, batch.completions[part]))
+        with frozen(self.model), hooks, torch.enable_grad(), self._autocast():
+            return self._forward(ids, mask, longest)
+
+    def _slopes(self, batch: Batch, part: slice, logits: Tensor) -> tuple[Tensor, Array]:
+        """∂ log π / ∂ logits, and what tokens say, a few completions at a time."""
+        count, longest, vocabulary = logits.shape
+        targets, valid = (each.to(self.device) for each in batch.targets(part))
+        slope, tokens = torch.empty_like(logits), np.zeros((3, count))
+        with torch.no_grad():
+            room = self._working // (4 * longest * vocabulary * self._bytes_each)
+            for rows in slices(count, room):
+                log = torch.log_softmax(logits[rows].to(self.dtype), dim=-1)
+                said, slope[rows] = of_tokens(log, targets[rows], valid[rows])
+                tokens[:, rows] = said.cpu().numpy()
+        return slope, tokens
+
+    def _forward(self, ids: Tensor, mask: Tensor | None, keep: int) -> Tensor:
+        """Logits at the last ``keep`` positions, or at all where it is 0."""
+        options: dict[str, Any] = {"use_cache": False}
+        if mask is not None:
+            options["attention_mask"] = mask
+        if "position_ids" in self._accepted:
+            # One row for each completion: an embedding of positions shared by all would sum them.
+            options["position_ids"] = torch.arange(ids.shape[1], device=self.device).repeat(
+                len(ids), 1
+            )
+        if keep and "logits_to_keep" in self._accepted:
+            options["logits_to_keep"] = keep
+        logits: Tensor = self.model(input_ids=ids, **options).logits
+        return logits[:, -keep:] if keep else logits
+
+    def _autocast(self) -> Any:
+        if not self.autocast_bf16:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _doubles(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float64, device=self.device)

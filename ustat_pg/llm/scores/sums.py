@@ -1,0 +1,212 @@
+"""What is kept of the scores of a prompt's completions: norms, sums, a sketch, and their Gram matrix.
+
+Scores arrive parameter by parameter and a few completions at a time, and are gone when the next
+arrive. Norms and inner products are added up in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .layers import Use, Uses
+
+__all__ = ["Sketch", "Statistics", "Sums", "dot", "pieces", "squares"]
+
+_CONTRACTION = 2**14
+"""Entries summed in the model's precision before the sum goes on in float64."""
+
+_FEW = 32
+"""Rows below which a product is made in float64 altogether."""
+
+_SEED = 20_260_101
+"""Of every sketch: those of different processes can be compared."""
+_TURNED = 2**22
+"""Entries that are turned at once."""
+
+
+def dot(first: Tensor, second: Tensor) -> Tensor:
+    """first secondᵀ in float64, in the arrays' precision over short stretches only.
+
+    Products with few rows are summed one after the other, and lose digits even in short stretches.
+    """
+    total = torch.zeros(len(first), len(second), dtype=torch.float64, device=first.device)
+    exact = min(len(first), len(second)) < _FEW
+    for k in range(0, first.shape[1], _CONTRACTION):
+        one, other = first[:, k : k + _CONTRACTION], second[:, k : k + _CONTRACTION]
+        if exact:
+            total += one.double() @ other.double().T
+        else:
+            total += (one @ other.T).double()
+    return total
+
+
+def squares(rows: Tensor) -> Tensor:
+    """Squared norms of rows, in float64."""
+    total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    for k in range(0, rows.shape[1], _CONTRACTION):
+        total += rows[:, k : k + _CONTRACTION].square().sum(dim=1, dtype=torch.float64)
+    return total
+
+
+def pieces(uses: Uses, budget: int) -> Iterator[tuple[int, Tensor]]:
+    """The scores of n completions in one parameter, in pieces of so many bytes.
+
+    Yields:
+        the first entry of the parameter that a piece holds, and the piece, (n, entries).
+    """
+    if all(use.left is None for use in uses):
+        yield 0, torch.stack([use.right for use in uses]).sum(dim=0)
+        return
+    wide = any(use.right.dtype == torch.float64 for use in uses)
+    # Left sides, which may be as wide as the vocabulary, are turned piecewise.
+    dtype = torch.float64 if wide else torch.float32
+    turned = [Use(use.left, use.right.to(dtype), use.rows) for use in uses]
+    count, columns = uses[0].count, uses[0].right.shape[-1]
+    each = count * columns * turned[0].right.element_size() * min(len(uses), 2)
+    step = max(1, budget // each)
+    for start in range(0, uses[0].rows, step):
+        rows = slice(start, min(start + step, uses[0].rows))
+        yield start * columns, _rows(turned, rows).flatten(1)
+
+
+def _rows(uses: Uses, rows: slice) -> Tensor:
+    """Scores of n completions in some rows of a parameter, (n, rows, columns)."""
+    total: Tensor | None = None
+    for use in uses:
+        left, right = use.left, use.right
+        assert left is not None
+        if use.sparse:
+            count, height = len(left), rows.stop - rows.start
+            inside = (left >= rows.start) & (left < rows.stop)
+            place = torch.arange(count, device=left.device)[:, None] * height + left - rows.start
+            part = right.new_zeros(count * height, right.shape[-1])
+            part.index_add_(0, place[inside], right[inside])
+            part = part.view(count, height, -1)
+        else:
+            part = torch.bmm(left[..., rows].to(right.dtype).transpose(1, 2), right)
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total
+
+
+class Sketch:
+    """CountSketch of vectors of d numbers: k numbers whose inner products are unbiased for theirs.
+
+    The c-th stretch of k entries is turned by a random number of places and added, entry p with the sign
+    ε_c η_{c+p}: one product and one sum over rows, where a table of hashes would take a random number for
+    each entry. Two entries of different stretches share a number with probability 1/k, wherever they
+    stand, and no two of one stretch do, so the variance of ⟨Su, Sv⟩ is that of Charikar, Chen and
+    Farach-Colton (2002), at most 2 ‖u‖² ‖v‖² / k. Without the turn a column of a weight matrix whose
+    width divides k would fall on one number.
+    Vectors that have no more than k numbers are kept whole.
+
+    Arguments:
+        d: entries of a vector.
+        numbers: k.
+        like: a tensor of the precision and on the device of the vectors.
+    """
+
+    def __init__(self, d: int, numbers: int, like: Tensor) -> None:
+        self.numbers = min(numbers, d)
+        stretches = -(-d // self.numbers)
+        # NumPy's bits are the same everywhere; torch's depend on the device.
+        rng = np.random.default_rng(_SEED)
+        bits = rng.integers(0, 2, 2 * stretches + self.numbers) * 2 - 1
+        places = rng.integers(0, [[self.numbers], [2**31]], (2, stretches))
+        self._turns, self._rows = torch.as_tensor(places, device=like.device)
+        self._signs = torch.as_tensor(bits, dtype=like.dtype, device=like.device)
+        self._stretches = stretches
+
+    def add(self, table: Tensor, start: int, values: Tensor) -> None:
+        """Add vectors that are ``values`` (r, m) from entry ``start`` on, and else 0.
+
+        ``table`` is (r, M, k): each stretch is added to a random row. The sum over rows is the sketch;
+        with M > 1 the table itself is one of M k numbers.
+        """
+        k = self.numbers
+        first, last = start // k, -(-(start + values.shape[1]) // k)
+        around = (start - first * k, last * k - start - values.shape[1])
+        padded = torch.nn.functional.pad(values, around).view(len(values), last - first, k)
+        line = self._signs[self._stretches + first :][: last - first - 1 + k].unfold(0, k, 1)
+        padded = padded * (line * self._signs[first:last, None])
+        places, together = torch.arange(k, device=table.device), max(1, _TURNED // k)
+        for c in range(first, last, together):
+            some = slice(c, min(c + together, last))
+            source = (places - self._turns[some, None]) % k
+            turned = padded[:, some.start - first : some.stop - first].gather(
+                2, source.expand(len(values), -1, -1)
+            )
+            table.index_add_(1, self._rows[some] % table.shape[1], turned)
+
+
+class Sums:
+    """Weighted sums of scores, added up over the blocks of one prompt.
+
+    They are held whole where they fit, so that their inner products are exact; where they do not,
+    as a sketch of as many numbers as do fit.
+
+    Arguments:
+        sketch: what is left of them in the end.
+        weights: of completions, (r, N).
+        d: parameters.
+        table: rows of k numbers that hold each sum; None for the whole.
+    """
+
+    def __init__(self, sketch: Sketch, weights: Tensor, d: int, table: int | None) -> None:
+        self._sketch, self._weights = sketch, weights
+        shape = (d,) if table is None else (table, sketch.numbers)
+        self._held = weights.new_zeros(len(weights), *shape)
+
+    def add(self, part: slice, start: int, values: Tensor) -> None:
+        """Add some completions' scores, (n, m), from a parameter on."""
+        here = self._weights[:, part] @ values
+        if self._held.ndim == 2:
+            self._held[:, start : start + values.shape[1]] += here
+        else:
+            self._sketch.add(self._held, start, here)
+
+    def products(self) -> Tensor:
+        """Inner products of the sums, (r, r)."""
+        flat = self._held.flatten(1)
+        return dot(flat, flat)
+
+    def sketched(self, budget: int) -> Tensor:
+        """Their sketches, (r, k), made in so many bytes at a time."""
+        if self._held.ndim == 3:
+            return self._held.sum(dim=1)
+        k = self._sketch.numbers
+        table = self._held.new_zeros(len(self._held), 1, k)
+        step = k * max(1, budget // (4 * self._held[:, :k].nbytes))
+        for start in range(0, self._held.shape[1], step):
+            self._sketch.add(table, start, self._held[:, start : start + step])
+        return table[:, 0]
+
+
+class Statistics:
+    """Norms of N scores, and where asked for their sums and Gram matrix.
+
+    Arguments:
+        norms: ‖s_i‖², (N,), zeros at first.
+        sums: what adds up weighted sums.
+        gram: (N, N), zeros at first; all completions then come in one part.
+    """
+
+    def __init__(self, norms: Tensor, sums: Sums | None = None, gram: Tensor | None = None) -> None:
+        self.norms, self.sums, self.gram = norms, sums, gram
+
+    def add(self, part: slice, start: int, values: Tensor) -> None:
+        """Take the scores of some completions, (n, m), from entry ``start`` of all parameters on."""
+        self.norms[part] += squares(values)
+        if self.gram is not None:
+            self.gram += dot(values, values)
+        if self.sums is not None:
+            self.sums.add(part, start, values)
+
+
+def firsts(sizes: Sequence[int]) -> list[int]:
+    """Where each parameter begins among all entries."""
+    return [0, *np.cumsum(sizes)[:-1].tolist()]

@@ -1,0 +1,134 @@
+"""How large a budget must be, and the group size that no error of the constants makes a bad one.
+
+At a budget K = BG of outputs K · MSE = c1 G + c2 + c3/(G-1) (Theorem 7, group_size). Whatever is said of
+it here needs c1, c2 and c3 alone; estimates of these come with intervals, and a decision that holds for
+all of them is worth more than the best at their middle.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..validation import InputError, finite_array, integer, positive
+from .group_size import MseConstants
+
+__all__ = ["critical_budget", "near_budget", "robust_group_size"]
+
+Array = NDArray[np.float64]
+
+_FLAT = 1.05
+"""How far above the least a noise may be to count as good as the best."""
+_TRIED = 10_000
+"""Group sizes that are looked at: of so many one nearly divides any budget."""
+
+
+def critical_budget(constants: MseConstants, gradient_sq: float) -> float:
+    """K_crit = (c1 + c2 + 2 √(c1 c3))/‖g‖², where grpo's least MSE is the squared gradient [exact].
+
+    Far below it a step is noise, and twice the outputs save nearly half of the steps; far above it
+    more outputs gain little: the noise scale of McCandlish et al. (2018), arXiv 1812.06162, at the best
+    group size.
+
+    Arguments:
+        constants: constants of the problem.
+        gradient_sq: ‖g‖² > 0, of the mean over prompts.
+
+    Raises:
+        InputError: ‖g‖² is not positive.
+
+    >>> critical_budget(MseConstants(c1=0.01, c2=0.5, c3=1.0), gradient_sq=0.1)
+    7.1
+    """
+    return constants.least_mse(1.0) / positive("gradient_sq", gradient_sq)
+
+
+def near_budget(constants: MseConstants, budget: int) -> tuple[int, int]:
+    """The budget nearest to K that a G within 5% of the least noise divides, and that G [exact].
+
+    K itself where it is one. Such are all G with c1 G + c2 + c3/(G-1) <= 1.05 (c1 + c2 + 2 √(c1 c3)); of
+    several at one distance the one of least noise is taken.
+
+    Arguments:
+        constants: constants of the problem.
+        budget: K >= 2, outputs of a step.
+
+    Raises:
+        InputError: the budget is no whole number of at least 2.
+
+    >>> near_budget(MseConstants(c1=0.1, c2=0.5, c3=1.0), 1031)
+    (1032, 4)
+    """
+    outputs = integer("budget", budget, 2)
+
+    def noise(size: Any) -> Any:
+        return constants.c1 * size + constants.c3 / (size - 1)
+
+    best = 1 + math.sqrt(constants.c3 / constants.c1) if constants.c1 else math.inf
+    least = noise(min(max(best, 2.0), float(outputs)))
+    # K · MSE = noise + c2.
+    bound = _FLAT * (least + constants.c2) - constants.c2
+    # Never empty: between two whole G >= 2 the least is at most 1.045 times below the better of them.
+    # Between the roots of c1 (G-1)² - (bound - c1) (G-1) + c3.
+    half = (bound - constants.c1) / 2
+    root = math.sqrt(max(half**2 - constants.c1 * constants.c3, 0.0))
+    low = 1 + (constants.c3 / (half + root) if constants.c3 else 0.0)
+    sizes = np.append(max(math.ceil(low), 2) + np.arange(_TRIED), outputs)
+    sizes = sizes[(sizes <= outputs) & (noise(sizes) <= bound)]
+    nearest = np.maximum(np.rint(outputs / sizes), 1).astype(np.int64) * sizes
+    chosen = np.lexsort((noise(sizes), np.abs(nearest - outputs)))[0]
+    return int(nearest[chosen]), int(sizes[chosen])
+
+
+def robust_group_size(
+    constants: MseConstants,
+    c1: ArrayLike,
+    c3: ArrayLike,
+    group_sizes: ArrayLike,
+    batch_sizes: ArrayLike,
+    *,
+    population: int | None = None,
+) -> tuple[int, Array]:
+    """The G whose MSE over the least is smallest in the worst case of c1 and c3 within intervals [exact].
+
+        min_G  max_{c1, c3}  MSE(G; c1, c3) / min_G' MSE(G'; c1, c3)
+
+    For given G and G' it is a ratio of two linear functions of (c1, c3), greatest at a corner of the
+    intervals, so that their four corners are all that need be asked.
+
+    Arguments:
+        constants: whose c2 is taken as known.
+        c1, c3: the least and the greatest, (2,); what is negative counts as 0.
+        group_sizes, batch_sizes: the designs to choose from, G >= 2 and B, (D,).
+        population: N, where prompts are drawn without replacement.
+
+    Returns:
+        the group size, the largest of equals; and the worst ratio of each design, (D,), at least 1.
+
+    Raises:
+        InputError: any of these is not as said.
+
+    >>> found = MseConstants(c1=0.1, c2=0.5, c3=1.0)
+    >>> size, worst = robust_group_size(found, (0.0, 0.2), (0.9, 1.1), [2, 4, 8, 16], [8, 4, 2, 1])
+    >>> size, worst.round(2).tolist()
+    (8, [2.79, 1.51, 1.39, 2.35])
+    """
+    ends = []
+    for name, interval in (("c1", c1), ("c3", c3)):
+        both = finite_array(name, interval, 1)
+        if len(both) != 2 or both[0] > both[1]:
+            raise InputError(f"{name} is {interval!r}: it must be its least and its greatest value")
+        ends.append(np.maximum(both, 0.0))
+    sizes = finite_array("group_sizes", group_sizes, 1)
+    worst = np.ones(len(sizes))
+    for first, third in product(*ends):
+        corner = MseConstants(c1=float(first), c2=constants.c2, c3=float(third))
+        errors = corner.mse(sizes, batch_sizes, population=population)
+        least = errors.min()
+        if least > 0:
+            worst = np.maximum(worst, errors / least)
+    return int(sizes[len(sizes) - 1 - int(worst[::-1].argmin())]), worst
