@@ -117,6 +117,8 @@ class Sketch:
         rng = np.random.default_rng(_SEED)
         bits = rng.integers(0, 2, 2 * stretches + self.numbers) * 2 - 1
         places = rng.integers(0, [[self.numbers], [2**31]], (2, stretches))
+        # How stretches lie to one another is what counts; the first stays, and all of a short vector.
+        places[0, 0] = 0
         self._turns, self._rows = torch.as_tensor(places, device=like.device)
         self._signs = torch.as_tensor(bits, dtype=like.dtype, device=like.device)
         self._stretches = stretches
