@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom, kstwo, norm
+from scipy.stats import binom, chi2, kstwo, norm
 
 from ..checks import (
     Evidence,
@@ -31,6 +31,7 @@ from ..checks import (
     decide,
     equal,
     positive,
+    replications_needed,
 )
 from ..engines import (
     Cell,
@@ -99,6 +100,9 @@ AROUND = (-100, -97, 0, 1, 600)
 
 MOST_ALIKE = 32_768
 """The most replications of a block whose halves are compared."""
+
+BLOCKS, LANES = 64, 256
+"""Blocks whose means are compared, and the replications of each."""
 
 OUTPUTS_OF_RUNS = 1_000_000
 """Outputs of whole runs that may be drawn to compare addresses."""
@@ -323,8 +327,10 @@ def _intervals() -> Iterator[str]:
 
 
 def _forecasts() -> Iterator[str]:
-    """An interval made for a rare head, or for a rare tail, holds at its rate for any other coin too."""
-    n, chances = 30, np.array([0.03, 0.1, 0.5, 0.9, 0.97])
+    """An interval made for a rare head, or for a rare tail, holds at its rate for any other coin too;
+    and what is planned for a half-width gives it, as a hundredth less would not.
+    """
+    n, chances, margin = 30, np.array([0.03, 0.1, 0.5, 0.9, 0.97]), 0.01
     shares = np.arange(n + 1) / n
     for mean in (0.01, 0.99):
         forecast = Forecast(mean, mean * (1 - mean), 0.0, 1.0)
@@ -339,6 +345,10 @@ def _forecasts() -> Iterator[str]:
                 f"the interval of a mean expected at {mean:g} misses one of "
                 f"{chances[rates.argmax()]:g} with probability {rates.max():.2g}, not {ALPHA:g}"
             )
+        planned = replications_needed(margin, forecast, ALPHA)
+        one, less = (forecast.half_width(n, ALPHA) for n in (planned, planned - planned // 100))
+        if not one <= margin < less:
+            yield f"half-widths of {one:.3g} are planned for {margin:g}"
 
 
 def _refuted(functional: Functional, statement: Statement, heads: int, sign: int, by: int) -> bool:
@@ -522,6 +532,25 @@ def _addresses(
         if np.allclose(half, mean, rtol=1e-13, atol=0):
             yield f"{kind}: replications from {n} to {2 * n} of a block are those from 0 to {n} again"
             break
+    yield from _spread(cell, quantities, work)
+
+
+def _spread(cell: Cell, quantities: Any, work: Work) -> Iterator[str]:
+    """Means of blocks are as far apart as the variance in them says: replications that share a part of
+    their draws are not alike, but their mean varies more.
+    """
+    blocks = [_block(cell, quantities, work, k * LANES, LANES) for k in range(BLOCKS)]
+    work.run(blocks, "controls")
+    sums = [work.sums([block]) for block in blocks]
+    variance = np.mean([each.covariance[0, 0] for each in sums])
+    between = LANES * np.var([each.mean[0] for each in sums], ddof=1)
+    law = chi2(BLOCKS - 1)
+    low, high = law.ppf(UNLIKELY / 2), law.isf(UNLIKELY / 2)
+    if not low <= (BLOCKS - 1) * between / variance <= high:
+        yield (
+            f"{type(cell).__name__}: means of {LANES} replications vary {between / variance:.2g} times "
+            "as much as independent ones would"
+        )
 
 
 def _runs(claims: Sequence[Claim], work: Work) -> Iterator[str]:
