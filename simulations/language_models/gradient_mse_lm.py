@@ -25,13 +25,13 @@ from itertools import pairwise
 
 from ustat_pg.checks import equal
 from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
-from ustat_pg.llm.cells import BASELINES, LmCell, drawn, pooled
 from ustat_pg.llm.estimates import BASELINES as CURVES
 from ustat_pg.llm.estimates import oracle_ratio
 
 from ..problems import Suite
-from ..problems.language_models import CURVE_SIZES, SIZES, Study, cell_of, short, study
+from .cells import BASELINES, LmCell, drawn, pooled
 from .orders import above, clear
+from .studies import CURVE_SIZES, SIZES, Study, cell_of, short, study
 
 STEM = "gradient_mse_lm"
 

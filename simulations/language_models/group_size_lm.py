@@ -20,11 +20,11 @@ from collections.abc import Iterator
 
 from ustat_pg.checks import equal
 from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio
-from ustat_pg.llm.cells import BATCH, LmCell, drawn
 
 from ..problems import Suite
-from ..problems.language_models import SIZES, Study, cell_of, predicted, short, study
+from .cells import BATCH, LmCell, drawn
 from .orders import above, clear
+from .studies import SIZES, Study, cell_of, predicted, short, study
 
 STEM = "group_size_lm"
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from ustat_pg.checks import positive
 from ustat_pg.experiment import Check, Linear
-from ustat_pg.llm.cells import LmCell, LmQuantity
 
-from ..problems.language_models import CLEAR
+from .cells import LmCell, LmQuantity
+from .studies import CLEAR
 
 Error = tuple[LmQuantity, float, float]
 """What is sampled, the factor that it is taken times, and the pool's prediction of their product."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import pickle
 import re
 from concurrent.futures import Executor, Future
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.imports import reached
 from ustat_pg.checks import Verdict, equal
 from ustat_pg.engines import (
     Cell,
@@ -456,25 +456,11 @@ NOT_IN_RESULTS = {
 }
 
 
-def imported(file):
-    """The library's files that a file imports, functions' own imports too."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.ImportFrom) or not node.level:
-            continue
-        place = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-        yield place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-        yield from (place / f"{name.name}.py" for name in node.names)
-
-
 def test_every_file_that_makes_a_result_is_in_the_key():
     root = Path(store_module.__file__).parent.parent
-    found, ahead = set(), [root / "experiment/blocks.py", root / "experiment/probes.py"]
-    ahead += (root / "engines").rglob("*.py")  # imported by name
-    while ahead:
-        file = ahead.pop()
-        if file not in found and file.is_file():
-            found.add(file)
-            ahead += imported(file)
+    entries = [root / "experiment/blocks.py", root / "experiment/probes.py"]
+    # Engines are imported by name.
+    found = reached([*entries, *(root / "engines").rglob("*.py")])
     names = {file.relative_to(root).as_posix() for file in found}
     seen = ("engines/networks/runs.py", "engines/gradients/autograd.py", "policies/transformer.py")
     assert names >= set(seen)

@@ -21,7 +21,6 @@ constants       c1, c2, c3, the best group size, and how well they are known
 summary         what a pool says of its prompts
 estimates       error curves of a scored pool, orders and ratios of baselines
 brute_force     the same errors by sampling gradients anew: the cross-check
-cells           both ways as cells of claims
 pipeline        from a model and a task to a scored pool
 trainers        TRL trainers whose step is the gradient of the theory
 runs, grid      one training run as data; grids of them over the group size, planned and supervised

@@ -1,8 +1,8 @@
 """The language models that ship with the library, and the arithmetic that they were trained on.
 
 Causal language models of the Qwen2 architecture with fewer than a million parameters and one token
-for each printable ASCII character. ``python -m ustat_pg.llm.train_embedded`` trains them, on a CPU,
-in minutes; ``weights/README.md`` lists every model that was trained for this, kept or not.
+for each printable ASCII character. ``simulations/language_models/train_embedded.py`` trains them, on a
+CPU, in minutes; ``weights/README.md`` lists every model that was trained for this, kept or not.
 
 A document is a list of worked examples, then one question with its answer::
 

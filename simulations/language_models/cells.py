@@ -33,13 +33,14 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ..engines import Cell, InfeasibleError, MomentSums, Quantity
-from ..engines.base import Replications
-from ..validation import InputError, integer
+from ustat_pg.compiled import source_digest
+from ustat_pg.engines import Cell, InfeasibleError, MomentSums, Quantity
+from ustat_pg.engines.base import Replications
+from ustat_pg.validation import InputError, integer
 
 if TYPE_CHECKING:
-    from .models import LanguageModel
-    from .prompts import Prompt, Task
+    from ustat_pg.llm.models import LanguageModel
+    from ustat_pg.llm.prompts import Prompt, Task
 
 __all__ = ["BASELINES", "CONSTANTS", "LmCell", "LmQuantity", "Member", "drawn", "pooled"]
 
@@ -61,24 +62,22 @@ _DIFFERENTIATED = ("vanilla", "grpo", "oracle")
 _MAKERS = (
     "arithmetic.py",
     "brute_force.py",
-    "cells.py",
-    "embedded.py",
     "constants.py",
+    "embedded.py",
     "estimates.py",
-    "moments.py",
     "generation.py",
     "models.py",
+    "moments.py",
     "prompts.py",
-    "rollouts.py",
     "scored.py",
+    "scores",
     "scoring.py",
-    "scores/layers.py",
-    "scores/passes.py",
-    "scores/sums.py",
-    "scores/tokens.py",
+    "store.py",
+    "summary.py",
     "tasks.py",
     "verifiers.py",
 )
+"""Of ``ustat_pg/llm``, beside this file: what a replication is made of."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +141,9 @@ def drawn(member: str, what: str, group_size: int) -> LmQuantity:
 @lru_cache(maxsize=1)
 def _code() -> str:
     """Of the files that make a replication, and of the libraries."""
-    state = hashlib.sha256(f"{version('transformers')} {version('tokenizers')}".encode())
-    for name in _MAKERS:
-        state.update((Path(__file__).parent / name).read_bytes())
-    return state.hexdigest()[:16]
+    libraries = f"{version('transformers')} {version('tokenizers')}"
+    own = Path(__file__).read_text(encoding="utf-8")
+    return source_digest((f"llm/{name}" for name in _MAKERS), salt=f"{libraries}\n{own}")
 
 
 _THREAD = local()
@@ -157,7 +155,7 @@ def _model(name: str) -> LanguageModel:
     """A model of this thread's own: hooks of two threads on one module would meet."""
     import torch
 
-    from .models import load_model
+    from ustat_pg.llm.models import load_model
 
     if not hasattr(_THREAD, "models"):
         _THREAD.models = {}
@@ -171,7 +169,7 @@ def _model(name: str) -> LanguageModel:
 
 @lru_cache(maxsize=16)
 def _task(member: Member) -> Task:
-    from .tasks import load_task
+    from ustat_pg.llm.tasks import load_task
 
     return load_task(
         member.task,
@@ -191,7 +189,7 @@ def _source(verifier: Any) -> str:
 @lru_cache(maxsize=16)
 def _digest(member: Member) -> str:
     """Of the weights, the prompts and the verifier."""
-    from .models import load_model, weights_digest
+    from ustat_pg.llm.models import load_model, weights_digest
 
     task = _task(member)
     with _LOADING:
@@ -354,8 +352,8 @@ def _replication(
     It is kept: claims that ask for different quantities, and cells of several models, share what it
     costs.
     """
-    from .generation import transformers_draw
-    from .models import tokenise
+    from ustat_pg.llm.generation import transformers_draw
+    from ustat_pg.llm.models import tokenise
 
     task, model = _task(member), _model(member.model)
     places = _places(len(task.prompts), prompts, seed, number)
@@ -406,7 +404,7 @@ class _Side:
 
     def gradients(self, group_size: int) -> Any:
         """Of the groups of fresh rollouts, (groups, vanilla, grpo and the constant 1, d)."""
-        from .brute_force import group_gradients
+        from ustat_pg.llm.brute_force import group_gradients
 
         completions, rewards = self.fresh
         used = len(completions) // group_size * group_size
@@ -426,10 +424,10 @@ Values = dict[tuple[str, int], float]
 
 def _pool_values(sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
     """Estimates from the pools."""
-    from .estimates import constants, curves
-    from .scores import Scores
-    from .scoring import pool_of_scores
-    from .store import Rollouts
+    from ustat_pg.llm.estimates import constants, curves
+    from ustat_pg.llm.scores import Scores
+    from ustat_pg.llm.scoring import pool_of_scores
+    from ustat_pg.llm.store import Rollouts
 
     drawn = []
     for number, side in enumerate(sides):

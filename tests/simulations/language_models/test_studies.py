@@ -10,8 +10,7 @@ import pytest
 
 from simulations import ON_LANGUAGE_MODELS, STEMS, Suite
 from simulations.__main__ import main
-from simulations.language_models import gradient_mse_lm, group_size_lm
-from simulations.problems import language_models
+from simulations.language_models import gradient_mse_lm, group_size_lm, studies
 from tests.support.commands import refusal_of
 from ustat_pg.checks import Verdict, decide
 from ustat_pg.experiment import Options
@@ -44,12 +43,12 @@ def pools(out):
 @pytest.fixture(scope="module")
 def study(suite):
     """What a small pool predicts."""
-    return language_models.study(MEMBER, suite)
+    return studies.study(MEMBER, suite)
 
 
 @pytest.fixture(scope="module")
 def cell():
-    from ustat_pg.llm.cells import LmCell
+    from simulations.language_models.cells import LmCell
 
     return LmCell((MEMBER,), (2, 4), 12, 2, 4)
 
@@ -123,7 +122,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("what", PLANTED)
 def test_wrong_formulas_are_not_confirmed(what, cell, study, monkeypatch, record_property):
-    from ustat_pg.llm import cells
+    from simulations.language_models import cells
 
     record_property("mutant", f"language models: {what}")
     kept = cells._replication
@@ -151,7 +150,7 @@ def test_wrong_formulas_are_not_confirmed(what, cell, study, monkeypatch, record
 
 def test_an_excess_of_first_order_is_refuted(cell, study, monkeypatch):
     """Fresh groups whose excess falls as 1/G only."""
-    from ustat_pg.llm import cells
+    from simulations.language_models import cells
 
     kept = cells._replication
 
@@ -182,9 +181,7 @@ def suite(pools):
 
 def test_the_claims_of_a_suite(suite):
     """Every rival is told apart by some check, and curves have a point for each model."""
-    members = [
-        member.removeprefix("embedded:") for member in language_models.SIZES["smoke"].members
-    ]
+    members = [member.removeprefix("embedded:") for member in studies.SIZES["smoke"].members]
     for module, needless in ((gradient_mse_lm, {gradient_mse_lm.READING}), (group_size_lm, set())):
         claim = module.claim(suite)
         told = {
@@ -196,31 +193,29 @@ def test_the_claims_of_a_suite(suite):
         # Whether a reading fails somewhere is for the models to say.
         assert set(claim.rivals) - needless <= told
         assert claim.by_simulation == claim.rivals
-        asked = language_models.SIZES["smoke"].members
-        for member in map(language_models.short, asked):
+        asked = studies.SIZES["smoke"].members
+        for member in map(studies.short, asked):
             assert any(check.name.startswith(member) for check in claim.checks)
     points = list(gradient_mse_lm.curves(suite))
     assert {point.at["panel"] for point in points} == set(members)
     sampled = [point for point in points if point.functional is not None]
-    assert {point.at["group_size"] for point in sampled} == set(
-        language_models.SIZES["smoke"].group_sizes
-    )
+    assert {point.at["group_size"] for point in sampled} == set(studies.SIZES["smoke"].group_sizes)
     assert {point.series for point in group_size_lm.curves(suite)} == set(members)
 
 
 def test_a_study_is_kept_and_read_again(study, suite, monkeypatch, tmp_path):
     from ustat_pg.llm import rollouts
 
-    small = replace(language_models.SIZES["smoke"], prompts=3, rollouts=4)
-    monkeypatch.setitem(language_models.SIZES, "smoke", small)
-    first = language_models._study.__wrapped__(MEMBER, "smoke", 5, tmp_path)
+    small = replace(studies.SIZES["smoke"], prompts=3, rollouts=4)
+    monkeypatch.setitem(studies.SIZES, "smoke", small)
+    first = studies._study.__wrapped__(MEMBER, "smoke", 5, tmp_path)
 
     def none(*words):
         assert not words[1], "sampled again"
         return iter(())
 
     monkeypatch.setattr(rollouts, "transformers_draw", none)
-    again = language_models._study.__wrapped__(MEMBER, "smoke", 5, tmp_path)
+    again = studies._study.__wrapped__(MEMBER, "smoke", 5, tmp_path)
     assert again.error("grpo", 2) == first.error("grpo", 2)
     assert first.pool.size == 3
     assert (tmp_path / "base-smoke-5" / "rollouts.jsonl").is_file()
@@ -283,7 +278,7 @@ def test_a_check_alone(capsys, suite, out, monkeypatch):
     # Where a command that is told no folder looks.
     out.mkdir(parents=True, exist_ok=True)
     monkeypatch.chdir(out.parents[1])
-    monkeypatch.setattr("ustat_pg.llm.cells._BLOCK", 2)
+    monkeypatch.setattr("simulations.language_models.cells._BLOCK", 2)
     name = "base G=2: vanilla, sampled over predicted"
     words = ("--on", "language-model", "--size", "smoke", "--replications", "8", "--workers", "1")
     code = main(["check", "gradient_mse_lm", name, *words, "--json"])

@@ -17,12 +17,11 @@ import pandas as pd
 from ustat_pg.checks import Statement
 from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.experiment.functionals import Functional
-from ustat_pg.llm.cells import LmCell, LmQuantity, drawn, pooled
 from ustat_pg.llm.estimates import ConstantsEstimate, constants, curves, ordering
 from ustat_pg.llm.scored import ScoredPool
 
-from .entry import Entry
-from .suite import Suite
+from ..problems import Entry, Suite
+from .cells import LmCell, LmQuantity, drawn, pooled
 
 MEMBERS = ("embedded:base", "embedded:strong", "embedded:in-context", "embedded:short")
 """The paper's three strengths with a scratch-pad, and answers without one, the counter-example."""

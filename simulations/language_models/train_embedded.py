@@ -1,7 +1,7 @@
 """Training of the embedded models, from a fixed seed, on one thread of a CPU.
 
-    python -m ustat_pg.llm.train_embedded --out DIR [--only NAME] [--steps N]
-    python -m ustat_pg.llm.train_embedded --measure
+    python -m simulations.language_models.train_embedded --out DIR [--only NAME] [--steps N]
+    python -m simulations.language_models.train_embedded --measure
 
 The first trains the models of :data:`RECIPES` and writes each as a folder in Hugging Face format. The
 second samples the shipped models at temperature 1 and prints their accuracies with standard errors.
@@ -30,9 +30,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from ..validation import InputError, integer
-from . import embedded
-from .prompts import Task
+from ustat_pg.llm import embedded
+from ustat_pg.llm.prompts import Task
+from ustat_pg.validation import InputError, integer
 
 __all__ = [
     "RECIPES",
@@ -387,7 +387,7 @@ def table(folders: dict[str, Path], problems: int = 500, samples: int = 8, seed:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the embedded models, or measure the shipped ones."""
     parser = argparse.ArgumentParser(
-        prog="python -m ustat_pg.llm.train_embedded", description=main.__doc__
+        prog="python -m simulations.language_models.train_embedded", description=main.__doc__
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, help="folder to write the trained models to")
