@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -22,9 +24,12 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 
 SLOW = Path(__file__).with_name("slow.txt")
-"""The test functions that take more than SECONDS, all their cases together."""
+"""The test functions that take more than SECONDS with all their cases and their part of shared fixtures."""
 
-SECONDS = 2.0
+SECONDS = 1.0
+
+SHARED = {}
+"""Seconds that a fixture took which several tests share, by name."""
 
 
 def pytest_addoption(parser):
@@ -39,13 +44,48 @@ def pytest_collection_modifyitems(items):
             item.add_marker("slow")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef):
+    start = time.perf_counter()
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope != "function":
+            SHARED[fixturedef.argname] = time.perf_counter() - start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    """Whichever test comes first pays for a fixture; what each needs is told here."""
+    before = dict(SHARED)
+    try:
+        return (yield)
+    finally:
+        paid = [took for name, took in SHARED.items() if before.get(name) != took]
+        item.user_properties.append(("paid", sum(paid)))
+        needed = {name: SHARED[name] for name in item.fixturenames if name in SHARED}
+        item.user_properties.append(("needed", needed))
+
+
+def measured(reports):
+    """Seconds of each test function, with its part of the fixtures that it shares with others."""
+    alone, needed = Counter(), {}
+    for report in reports:
+        name, told = report.nodeid.partition("[")[0], dict(report.user_properties)
+        alone[name] += report.duration - (told["paid"] if report.when == "setup" else 0.0)
+        needed.setdefault(name, {}).update(told["needed"])
+    users = Counter(fixture for each in needed.values() for fixture in each)
+    return {
+        name: took + sum(cost / users[fixture] for fixture, cost in needed[name].items())
+        for name, took in alone.items()
+    }
+
+
 def pytest_terminal_summary(terminalreporter, config):
     """Say how many of the planted mutants the decider refuted; keep which tests are slow."""
     if config.getoption("measure"):
-        seconds = Counter()
-        for report in (each for found in terminalreporter.stats.values() for each in found):
-            if hasattr(report, "duration"):
-                seconds[report.nodeid.partition("[")[0]] += report.duration
+        reports = (each for found in terminalreporter.stats.values() for each in found)
+        seconds = measured(each for each in reports if hasattr(each, "when"))
         unseen = set(SLOW.read_text(encoding="utf-8").split()) - set(seconds)
         slow = {name for name, took in seconds.items() if took > SECONDS}
         SLOW.write_text("".join(f"{name}\n" for name in sorted(unseen | slow)), encoding="utf-8")
