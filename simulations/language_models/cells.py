@@ -415,7 +415,7 @@ class _Side:
             rewards[:used],
             group_size,
             _DIFFERENTIATED,
-            {"oracle": 1.0},
+            1.0,
         )
 
 
