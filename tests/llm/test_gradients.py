@@ -1,4 +1,4 @@
-"""Norms in a layer and inner products of sketches are those of gradients by plain autograd."""
+"""Norms in a layer and sketches are those of gradients by plain autograd."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.support.models import random_model  # noqa: E402
-from ustat_pg.llm.gradients import LayerNorms, Sketch  # noqa: E402
+from ustat_pg.llm.gradients import LayerNorms, SketchedGradients  # noqa: E402
+from ustat_pg.llm.scores.sums import Sketch  # noqa: E402
 
 IDS = torch.tensor([[2, 5, 3, 4, 1], [4, 4, 2, 3, 5], [0, 1, 2, 5, 5]])
 
@@ -45,28 +46,19 @@ def test_norms_of_each_output_in_every_layer(kind):
     assert len(found.layers) == (14 if kind == "Qwen2" else 8)
 
 
-def test_inner_products_of_sketches_are_unbiased():
+def test_a_sketch_is_that_of_the_whole_gradient_of_the_passes_it_is_told_of():
     model = random_model("Qwen2", vocab_size=6, num_key_value_heads=2, tie_word_embeddings=True)
     parameters = list(model.parameters())
     rows = losses(model)
-    exact = [
-        torch.cat([p.flatten() for p in torch.autograd.grad(row, parameters, retain_graph=True)])
-        for row in rows[:2]
-    ]
-    found = []
-    for seed in range(60):
-        sketch = Sketch(parameters, 16, seed)
-        squares = []
-        for row in rows[:2]:
-            squares.append(sketch.begin(3, torch.device("cpu")))
-            row.backward(retain_graph=True)
-        sketch.end()
+    found = SketchedGradients(parameters, 16, seed=5)
+    for row, step in ((rows[0], 3), (rows[1], 3), (rows[0], 4)):
+        gradients = torch.autograd.grad(row, parameters, retain_graph=True)
+        whole = torch.cat([each.flatten() for each in gradients])[None]
+        wanted = torch.zeros(1, 1, 16)
+        Sketch(whole.shape[1], 16, whole, [5, step]).add(wanted, 0, whole)
+        seen = found.begin(step, torch.device("cpu"))
+        row.backward(retain_graph=True)
+        found.end()
         rows[2].backward(retain_graph=True)
-        sketch.remove()
-        found.append(
-            [float((a * b).sum()) for a, b in ((squares[0], squares[1]), [squares[0]] * 2)]
-        )
-    wanted = [float(exact[0] @ exact[1]), float(exact[0] @ exact[0])]
-    errors = np.std(found, axis=0, ddof=1) / 60**0.5
-    assert (np.abs(np.mean(found, axis=0) - wanted) < 4 * errors).all()
-    assert errors[1] < wanted[1] / 20
+        assert torch.allclose(seen, wanted[0, 0], rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+    found.remove()

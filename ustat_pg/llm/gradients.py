@@ -13,55 +13,42 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["LayerNorms", "Sketch"]
+from .scores.sums import Sketch, firsts
+
+__all__ = ["LayerNorms", "SketchedGradients"]
 
 
-def _source(seed: int, step: int) -> torch.Generator:
-    """The same on every process."""
-    state = np.random.SeedSequence([seed, step]).generate_state(1)
-    return torch.Generator().manual_seed(int(state[0]))
-
-
-class Sketch:
-    """Sums of gradients with random signs, whose inner products have those of gradients as their mean.
-
-    Rows of each parameter's matrix go to random rows of a square with random signs, then columns to
-    columns (a CountSketch of each side): one pass over the gradient, whatever the width.
+class SketchedGradients:
+    """A sketch of each backward pass's gradient of all parameters, without ever holding the gradient.
 
     Arguments:
-        parameters: that are trained; vectors are rows, what has more axes keeps the first.
-        width: of the square.
-        seed: of the draws.
+        parameters: that are trained.
+        numbers: of a sketch.
+        seed: of the draws, the same on every process.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], width: int, seed: int) -> None:
-        self.width, self.seed = width, seed
-        self._shapes = [_matrix(parameter).shape for parameter in parameters]
+    def __init__(self, parameters: Sequence[torch.Tensor], numbers: int, seed: int) -> None:
+        self.numbers, self.seed = numbers, seed
+        self._sizes = [parameter.numel() for parameter in parameters]
         self._hooks = [
-            parameter.register_hook(partial(self._add, place))
-            for place, parameter in enumerate(parameters)
+            parameter.register_hook(partial(self._add, first))
+            for first, parameter in zip(firsts(self._sizes), parameters, strict=True)
         ]
         self._step: int | None = None
-        self._buckets: list[list[torch.Tensor]] = []
-        self._square: torch.Tensor | None = None
+        self._table: torch.Tensor | None = None
 
     def begin(self, step: int, device: torch.device) -> torch.Tensor:
-        """The square that this backward pass is added to, (width, width)."""
+        """The sketch that this backward pass is added to, (numbers,) or fewer."""
         if step != self._step:
-            source, self._step = _source(self.seed, step), step
-            self._buckets = [
-                [
-                    torch.randint(2 * self.width, (length,), generator=source).to(device)
-                    for length in shape
-                ]
-                for shape in self._shapes
-            ]
-        self._square = torch.zeros(self.width, self.width, device=device)
-        return self._square
+            like = torch.zeros((), device=device)
+            self._sketch = Sketch(sum(self._sizes), self.numbers, like, [self.seed, step])
+            self._step = step
+        self._table = torch.zeros(1, 1, self._sketch.numbers, device=device)
+        return self._table[0, 0]
 
     def end(self) -> None:
         """Nothing is added until the next begin."""
-        self._square = None
+        self._table = None
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -69,11 +56,9 @@ class Sketch:
             hook.remove()
 
     @torch.no_grad()
-    def _add(self, place: int, gradient: torch.Tensor) -> None:
-        if self._square is not None:
-            rows, columns = self._buckets[place]
-            once = _signed_sums(_matrix(gradient).float(), rows, self.width)
-            self._square += _signed_sums(once.T, columns, self.width).T
+    def _add(self, first: int, gradient: torch.Tensor) -> None:
+        if self._table is not None:
+            self._sketch.add(self._table, first, gradient.float().reshape(1, -1))
 
 
 class LayerNorms:
@@ -107,8 +92,8 @@ class LayerNorms:
         self._see = see
         if step != self._step:
             self.remove()
-            chosen = torch.randint(len(self.layers), (1,), generator=_source(self.seed, step))
-            self._hook = self.layers[int(chosen)].register_forward_hook(self._forward)
+            chosen = np.random.default_rng([self.seed, step]).integers(len(self.layers))
+            self._hook = self.layers[chosen].register_forward_hook(self._forward)
             self._step = step
 
     def end(self) -> None:
@@ -132,13 +117,3 @@ class LayerNorms:
             see(((a @ a.mT) * (d @ d.mT)).sum(dim=(1, 2)))
 
         output.register_hook(norms)
-
-
-def _matrix(values: torch.Tensor) -> torch.Tensor:
-    return values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(1, -1)
-
-
-def _signed_sums(values: torch.Tensor, buckets: torch.Tensor, width: int) -> torch.Tensor:
-    """Rows added up by bucket, those of the second half with a minus: (n, q) to (width, q)."""
-    found = values.new_zeros(2 * width, values.shape[1]).index_add_(0, buckets, values)
-    return found[:width] - found[width:]

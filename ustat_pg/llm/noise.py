@@ -9,7 +9,7 @@
 
 No completion is drawn and no gradient is computed for it. Hooks on the parameters see the gradient of
 each backward pass before it is accumulated, h = Σ Aᵢ sᵢ over the completions of a micro-batch once the
-loss's scale is taken off, and keep a sketch of it (:class:`ustat_pg.llm.gradients.Sketch`), from which
+loss's scale is taken off, and keep a sketch of it (:class:`ustat_pg.llm.scores.sums.Sketch`), from which
 :mod:`ustat_pg.llm.pairs` estimates. φ/τ, which parts one completion's share into c₂ and c₃, comes from
 the squared norms ‖Aᵢ sᵢ‖² in one linear layer, another at each step.
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from ..estimators import grpo
 from ..validation import InputError, integer, positive
-from .gradients import LayerNorms, Sketch
+from .gradients import LayerNorms, SketchedGradients
 from .pairs import NoiseEstimate, estimate_noise, step_sums
 from .trainers import sharded
 
@@ -61,7 +61,7 @@ class NoiseMonitor(TrainerCallback):
             c₃. None to measure it, in the linear layers and in groups of at least 3; of groups of 2 it is
             taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
         blocks: of consecutive steps that the jackknife leaves out.
-        width: of the sketch, width² numbers for each micro-batch.
+        sketch: numbers that are kept of each micro-batch's gradient.
         seed: of the sketch.
 
     Raises:
@@ -74,17 +74,17 @@ class NoiseMonitor(TrainerCallback):
         *,
         phi_over_tau: float | None = None,
         blocks: int = 10,
-        width: int = 64,
+        sketch: int = 4096,
         seed: int = 0,
     ) -> None:
         self.blocks = integer("blocks", blocks, 2)
         self.window = integer("window", window, self.blocks)
         self.phi_over_tau = None if phi_over_tau is None else positive("phi_over_tau", phi_over_tau)
-        self.width = integer("width", width)
+        self.sketch = integer("sketch", sketch)
         self.seed = integer("seed", seed, 0)
         self._steps: deque[NDArray[np.float64]] = deque(maxlen=self.window)
         self._trainer: Any = None
-        self._sketch: Sketch | None = None
+        self._sketch: SketchedGradients | None = None
         self._norms: LayerNorms | None = None
         self._generations = 0
         self._clear()
@@ -143,7 +143,7 @@ class NoiseMonitor(TrainerCallback):
             )
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         parameters = [p for p in model.parameters() if p.requires_grad]
-        self._sketch = Sketch(parameters, self.width, self.seed)
+        self._sketch = SketchedGradients(parameters, self.sketch, self.seed)
         if self.phi_over_tau is None and self._trainer.num_generations > 2:
             self._norms = LayerNorms(model, self.seed)
             if not self._norms.layers:
@@ -172,8 +172,8 @@ class NoiseMonitor(TrainerCallback):
         if accelerator.num_processes > 1:
             kept = [accelerator.gather(each) for each in kept]
         sketches, groups, shares = (each.cpu().numpy() for each in kept)
-        flat = sketches.reshape(len(sketches), -1).astype(float)
-        self._steps.append(step_sums(flat @ flat.T, groups, shares.sum(axis=0)))
+        own = sketches.astype(float)
+        self._steps.append(step_sums(own @ own.T, groups, shares.sum(axis=0)))
         if len(self._steps) < self.blocks:
             return
         metrics = self._trainer._metrics["train"]

@@ -23,9 +23,9 @@ _FEW = 32
 """Rows below which a product is made in float64 altogether."""
 
 _SEED = 20_260_101
-"""Of every sketch: those of different processes can be compared."""
-_TURNED = 2**22
-"""Entries that are turned at once."""
+"""Of the sketches of scores: those of different processes can be compared."""
+_TURNED = 2**20
+"""Entries of each vector that are turned at once, few enough for a cache."""
 
 
 def dot(first: Tensor, second: Tensor) -> Tensor:
@@ -108,13 +108,16 @@ class Sketch:
         d: entries of a vector.
         numbers: k.
         like: a tensor of the precision and on the device of the vectors.
+        seed: of the draws; that of all scores unless given.
     """
 
-    def __init__(self, d: int, numbers: int, like: Tensor) -> None:
+    def __init__(
+        self, d: int, numbers: int, like: Tensor, seed: int | Sequence[int] = _SEED
+    ) -> None:
         self.numbers = min(numbers, d)
         stretches = -(-d // self.numbers)
         # NumPy's bits are the same everywhere; torch's depend on the device.
-        rng = np.random.default_rng(_SEED)
+        rng = np.random.default_rng(seed)
         bits = rng.integers(0, 2, 2 * stretches + self.numbers) * 2 - 1
         places = rng.integers(0, [[self.numbers], [2**31]], (2, stretches))
         # How stretches lie to one another is what counts; the first stays, and all of a short vector.
@@ -129,20 +132,20 @@ class Sketch:
         ``table`` is (r, M, k): each stretch is added to a random row. The sum over rows is the sketch;
         with M > 1 the table itself is one of M k numbers.
         """
-        k = self.numbers
-        first, last = start // k, -(-(start + values.shape[1]) // k)
-        around = (start - first * k, last * k - start - values.shape[1])
-        padded = torch.nn.functional.pad(values, around).view(len(values), last - first, k)
-        line = self._signs[self._stretches + first :][: last - first - 1 + k].unfold(0, k, 1)
-        padded = padded * (line * self._signs[first:last, None])
-        places, together = torch.arange(k, device=table.device), max(1, _TURNED // k)
-        for c in range(first, last, together):
-            some = slice(c, min(c + together, last))
-            source = (places - self._turns[some, None]) % k
-            turned = padded[:, some.start - first : some.stop - first].gather(
-                2, source.expand(len(values), -1, -1)
-            )
-            table.index_add_(1, self._rows[some] % table.shape[1], turned)
+        k, stop = self.numbers, start + values.shape[1]
+        step = max(1, _TURNED // k) * k
+        for place in range(start // k * k, stop, step):
+            low, high = max(place, start), min(place + step, stop)
+            first, last = low // k, -(-high // k)
+            own = values[:, low - start : high - start]
+            own = torch.nn.functional.pad(own, (low - first * k, last * k - high))
+            line = self._signs[self._stretches + first :][: last - first - 1 + k].unfold(0, k, 1)
+            signed = own.view(len(own), last - first, k) * line * self._signs[first:last, None]
+            # All turns of a stretch are windows of two copies of it.
+            windows = signed.repeat(1, 1, 2).unfold(2, k, 1)
+            stretches = torch.arange(last - first, device=table.device)
+            turned = windows[:, stretches, k - self._turns[first:last]]
+            table.index_add_(1, self._rows[first:last] % table.shape[1], turned)
 
 
 class Sums:
