@@ -2,64 +2,38 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.support.listed_pools import (
+    LENGTHS,
+    PROXIES,
+    bandit,
+    exact_mse,
+    expectation,
+    ordered_pools,
+    pool_of,
+    sampled,
+    sets_of_prompts,
+    token_problem,
+    two_arms,
+)
 from tests.support.refusals import refuses
-from ustat_pg.engines import Estimator, GradientCell, SquaredError
-from ustat_pg.llm import estimates
+from ustat_pg.engines import Estimator
+from ustat_pg.llm import estimates, groups
+from ustat_pg.llm.errors import Asked, group_moments
+from ustat_pg.llm.groups import at_best_constant
 from ustat_pg.llm.moments import means, means_and_spread, quantile
-from ustat_pg.llm.scored import ScoredPool
-from ustat_pg.policies import OutputSpace, PrefixSoftmax
+from ustat_pg.llm.scored import ScoredPool, leave_one_out
 from ustat_pg.predictions import (
-    best_table,
-    count_table,
     gradient_mse,
     mse_constants,
     optimal_group_size,
 )
-from ustat_pg.problems import SoftmaxBandit, modular_sum
-
-LENGTHS, PROXIES = np.array([1.0, 3.0, 2.0]), np.array([0.5, 0.4, 0.9])
-"""Of a completion, by its arm."""
-
-
-def linear(features, rewards):
-    """Two contexts whose arms have these features and sure rewards."""
-    values = np.array(rewards)[..., None]
-    return SoftmaxBandit.linear([0.4, 0.6], features, [0.7, -0.4], values, np.ones(values.shape))
-
-
-def bandit():
-    """Three arms, rewards not binary."""
-    features = [[[1.0, 0.2], [-0.5, 1.0], [0.3, -2.0]], [[0.1, 1.0], [2.0, -0.3], [-1.0, 0.4]]]
-    return linear(features, [[1.0, 0.3, -0.5], [0.2, 1.5, 0.9]])
-
-
-def ordered_pools(problem, context, rollouts=4):
-    """Every ordered pool of one context: arms (n, N) and probabilities (n,)."""
-    probs = problem.policy.probs[context]
-    arms = np.array(list(itertools.product(range(len(probs)), repeat=rollouts)))
-    return arms, probs[arms].prod(axis=1)
-
-
-def pool_of(problem, contexts, arms):
-    """The scored pool of given arms (P, N) of contexts (P,)."""
-    contexts = np.asarray(contexts)
-    scores = np.stack([problem.policy.scores(x)[a] for x, a in zip(contexts, arms, strict=True)])
-    rewards = problem.mean_rewards[contexts[:, None], arms]
-    known = {"lengths": LENGTHS[arms % 3], "token_proxy": PROXIES[arms % 3]}
-    return ScoredPool.from_scores(rewards, scores, **known)
-
-
-def expectation(problem, context, statistic, rollouts=4):
-    """The exact mean of a statistic (pool to (P,)) over all ordered pools of a context."""
-    arms, probs = ordered_pools(problem, context, rollouts)
-    return float(probs @ statistic(pool_of(problem, np.full(len(arms), context), arms)))
+from ustat_pg.problems import SoftmaxBandit
 
 
 def truth(problem, name, context):
@@ -112,7 +86,7 @@ BIASED = {
     # By the mean of the others: sigma²/(N - 1) too large.
     "tau, leave one out": (
         "norm_squared_advantage",
-        lambda p: weighted_square(p, estimates.leave_one_out(p.rewards)),
+        lambda p: weighted_square(p, leave_one_out(p.rewards)),
     ),
     "phi, plug-in": (
         "variance_trace",
@@ -130,11 +104,6 @@ def test_the_same_test_refuses_biased_versions(name, wrong):
         assert abs(expectation(problem, context, wrong) - right) > 1e-3 * abs(right)
 
 
-def exact_mse(problem, context, estimator, group_size):
-    one = problem.restrict([context])
-    return float(GradientCell(one, group_size).measure("exact", [SquaredError(estimator)]).mean[0])
-
-
 @pytest.mark.parametrize("group_size", [2, 3, 5])
 @pytest.mark.parametrize("name", ["vanilla", "grpo", "oracle", "constant"])
 def test_curves_are_unbiased_at_group_sizes_below_and_above_the_pool(name, group_size):
@@ -143,8 +112,9 @@ def test_curves_are_unbiased_at_group_sizes_below_and_above_the_pool(name, group
 
         def errors(pool):
             moments = estimates.prompt_moments(pool)
-            found = estimates._errors(pool, moments, [name], [group_size], number, "split", 1, 0)
-            return found[0, 0]
+            asked = Asked(constant=number)
+            ((found,),) = group_moments(pool, moments, [name], [group_size], asked)
+            return found.second - found.cross
 
         exact = exact_mse(problem, context, Estimator(name, constant=number), group_size)
         assert expectation(problem, context, errors) == pytest.approx(exact, rel=1e-12)
@@ -197,28 +167,8 @@ def test_random_groups_depend_on_seed_and_name_only(monkeypatch):
     assert np.allclose(part[0, 0], whole[1, 1][[2, 0]], rtol=1e-12)
     assert not np.allclose(estimates.group_errors(pool, *asked, seed=6), whole)
     # Nor on how many prompts are taken at a time.
-    monkeypatch.setattr(estimates, "_ENTRIES", 170)
+    monkeypatch.setattr(groups, "_ENTRIES", 170)
     assert np.allclose(estimates.group_errors(pool, *asked, seed=5), whole, rtol=1e-12)
-
-
-def two_arms():
-    """Two arms, so few that pools of three prompts can be listed."""
-    features = [[[1.0, 0.2], [-0.5, 1.0]], [[0.1, 1.0], [2.0, -0.3]]]
-    return linear(features, [[1.0, 0.3], [0.2, 1.5]])
-
-
-def sets_of_prompts(problem, prompts, rollouts=4):
-    """Every choice of prompts and multisets of outcomes, with its probability."""
-    atoms = []
-    for x, chance in enumerate(problem.context_probs):
-        p = problem.policy.probs[x]
-        for first in range(rollouts + 1):
-            arms = np.array([0] * first + [1] * (rollouts - first))
-            law = math.comb(rollouts, first) * p[0] ** first * p[1] ** (rollouts - first)
-            atoms.append((x, arms, chance * law))
-    for chosen in itertools.product(atoms, repeat=prompts):
-        contexts, arms, chances = zip(*chosen, strict=True)
-        yield list(contexts), np.stack(arms), math.prod(chances)
 
 
 def test_constants_are_unbiased_over_all_sets_of_prompts():
@@ -247,7 +197,7 @@ def test_the_best_constant_is_bracketed_and_the_jackknife_takes_bias_off():
     for context in (0, 1):
         right = float(moments.centred(moments.optimal_baseline)[context])
         plug_in, jackknife, split = (
-            expectation(problem, context, lambda p, m=m: estimates._at_best_constant(p, m), 5)
+            expectation(problem, context, lambda p, m=m: at_best_constant(p, m), 5)
             for m in ("plug-in", "jackknife", "split")
         )
         assert plug_in < right < split
@@ -257,29 +207,11 @@ def test_the_best_constant_is_bracketed_and_the_jackknife_takes_bias_off():
 def test_the_jackknifed_best_constant_is_what_deleting_rollouts_gives():
     rng = np.random.default_rng(2)
     pool = pool_of(bandit(), [0, 1], rng.integers(0, 3, (2, 7)))
-    whole = estimates._at_best_constant(pool, "plug-in")
+    whole = at_best_constant(pool, "plug-in")
     rests = [pool.select_rollouts(np.delete(range(7), k)) for k in range(7)]
-    without = [estimates._at_best_constant(rest, "plug-in") for rest in rests]
+    without = [at_best_constant(rest, "plug-in") for rest in rests]
     slow = 7 * whole - 6 * np.mean(without, axis=0)
-    assert estimates._at_best_constant(pool, "jackknife") == pytest.approx(slow, rel=1e-12)
-
-
-def sampled(problem, prompts, rollouts, seed):
-    """A pool of prompts and rollouts drawn at random."""
-    rng = np.random.default_rng([seed, 99])
-    contexts = rng.choice(problem.contexts, prompts, p=problem.context_probs)
-    arms = np.empty((prompts, rollouts), dtype=int)
-    for x in range(problem.contexts):
-        own = contexts == x
-        law = problem.policy.probs[x]
-        arms[own] = rng.choice(len(law), (own.sum(), rollouts), p=law / law.sum())
-    return pool_of(problem, contexts, arms)
-
-
-def token_problem():
-    problem = modular_sum(3, 2, probs=[0.2, 0.3, 0.5])
-    space = OutputSpace(3, 2)
-    return problem.at(PrefixSoftmax.random(space, contexts=3, seed=4, scale=0.8, shared=True))
+    assert at_best_constant(pool, "jackknife") == pytest.approx(slow, rel=1e-12)
 
 
 def test_intervals_cover():
@@ -545,7 +477,7 @@ def test_large_pools_of_many_rewards_have_finite_shares():
         ({"group_sizes": [2], "constant": 0.5}, "with, and only with"),
         ({"group_sizes": [2], "design": "batch"}, "design 'batch' is unknown"),
         ({"group_sizes": [2], "batch_size": 2}, "takes none"),
-        ({"group_sizes": [2], "minimum_variance": "exact"}, "minimum_variance is 'exact'"),
+        ({"group_sizes": [2], "minimum_variance": "exact"}, "minimum_variance 'exact' is unknown"),
     ],
 )
 def test_bad_questions_are_refused(arguments, message):
@@ -583,113 +515,6 @@ def test_deleting_single_prompts_gives_the_textbook_error_of_a_mean():
     assert found.quantile == pytest.approx(2.093, abs=1e-3)
     low, high = found.interval()
     assert high - low == pytest.approx(2 * found.quantile * found.se)
-
-
-# Leave-one-out tables by counts, from all groups of a pool.
-
-
-def small_pool():
-    """Six prompts, the first never and the second always solved, and scores without a mean of 0."""
-    numbers = np.random.default_rng(0)
-    rewards = (numbers.random((6, 7)) < 0.45) * 1.0
-    rewards[0], rewards[1] = 0.0, 1.0
-    scores = numbers.normal(size=(6, 7, 3))
-    return ScoredPool.from_scores(rewards, scores), scores
-
-
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("vanilla", 1), ("bayes:1,0.5", 1), ("grpo", 2), ("bayes:1,0.5", 3), ("bayes:1,0.5", 6),
-        ("loo-table:.3,.1,.8,.6", 4), ("grpo", 7),
-    ],
-)  # fmt: skip
-def test_errors_of_tables_are_means_over_every_group_of_the_pool(name, size):
-    pool, scores = small_pool()
-    table, squares = count_table(name, size), []
-    for group in map(list, itertools.combinations(range(7), size)):
-        z = pool.rewards[:, group]
-        won = z.sum(axis=1, keepdims=True).astype(int)
-        advantages = np.where(z == 1, table.successes[won], table.failures[won])
-        estimate = np.einsum("pi,pid->pd", advantages, scores[:, group]) / size
-        squares.append((estimate**2).sum(axis=1))
-    expected = np.mean(squares, axis=0) - estimates.prompt_moments(pool).gradient_sq
-    np.testing.assert_allclose(estimates.table_errors(pool, table), expected, rtol=0, atol=1e-13)
-    if name not in estimates.BASELINES:
-        (mean,) = estimates.curves(pool, [size], [name])["mse"]
-        assert mean == pytest.approx(expected.mean(), rel=1e-12)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_errors_of_tables_are_unbiased_over_all_ordered_pools(size):
-    features = [[[1.0, 0.2], [-0.5, 1.0], [0.3, -2.0]], [[0.1, 1.0], [2.0, -0.3], [-1.0, 0.4]]]
-    problem, table = (
-        linear(features, [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]),
-        count_table("bayes:1,2", size),
-    )
-    for context in (0, 1):
-        mean = expectation(problem, context, lambda pool: estimates.table_errors(pool, table))
-        true = exact_mse(problem, context, Estimator("bayes:1,2"), size)
-        assert mean == pytest.approx(true, rel=1e-11)
-
-
-def test_the_best_table_is_learned_on_other_prompts_than_it_is_judged_on():
-    pool, _ = small_pool()
-    found = estimates._errors(
-        pool, estimates.prompt_moments(pool), ["best"], [3], None, "split", 1, 0
-    )[0, 0]
-    # Fewer prompts than parts: each is judged by what all others teach.
-    for x in range(6):
-        others = np.delete(np.arange(6), x)
-        known = estimates.prompt_moments(pool.select_prompts(others))
-        table = best_table(estimates._as_moments(known, np.ones(5, bool)), 3)
-        judged = estimates.table_errors(pool.select_prompts([x]), table)
-        np.testing.assert_allclose(found[x], judged[0], rtol=0, atol=1e-13)
-    row = estimates.ordering(pool, 3, ["grpo", "best"]).iloc[0]
-    errors = estimates.curves(pool, [3], ["grpo", "best"])["mse"]
-    assert row["difference"] == pytest.approx(errors[0] - errors[1])
-    turned = pool.select_prompts([5, 3, 1, 0, 2, 4])
-    again = estimates._learned_errors(turned, estimates.prompt_moments(turned), 3)
-    np.testing.assert_allclose(again, found[[5, 3, 1, 0, 2, 4]], rtol=1e-12)
-
-
-def test_a_large_pool_learns_nearly_the_best_table():
-    problem = SoftmaxBandit.tabular(
-        [0.5, 0.5], np.log([[0.1, 0.6, 0.3], [0.8, 0.1, 0.1]]),
-        [[[1.0], [0.0], [0.0]]] * 2, np.ones((2, 3, 1)),
-    )  # fmt: skip
-    numbers, contexts = np.random.default_rng(1), np.arange(400) % 2
-    arms = np.stack([numbers.choice(3, size=32, p=problem.policy.probs[x]) for x in contexts])
-    pool = pool_of(problem, contexts, arms)
-    known = estimates._as_moments(estimates.prompt_moments(pool), np.ones(400, bool))
-    learned, best = (best_table(m, 3).spec for m in (known, problem.moments()))
-    least, found, grpo = (
-        gradient_mse(problem.moments(), name, 3).mse for name in (best, learned, "grpo")
-    )
-    assert found - least < 0.02 * (grpo - least)
-
-
-def test_tables_that_a_pool_cannot_judge_are_refused():
-    pool, _ = small_pool()
-    refuses(
-        "group size is 8: groups are drawn from the pool, which has 7",
-        estimates.curves,
-        pool,
-        [8],
-        ["bayes:1,1"],
-    )
-    refuses("the table is biased", estimates.curves, pool, [3], ["std"])
-    refuses("'norm' is unknown: .* such as bayes:1,1, best", estimates.curves, pool, [3], ["norm"])
-    alone = pool.select_prompts([3])
-    refuses("learned on other prompts: this pool has one", estimates.curves, alone, [3], ["best"])
-    graded = ScoredPool.from_scores(pool.rewards / 2, np.ones((6, 7, 2)))
-    refuses(
-        "rewards that are 0 or 1: this pool has others",
-        estimates.curves,
-        graded,
-        [3],
-        ["bayes:1,1"],
-    )
 
 
 def test_without_gram_matrices_only_errors_of_random_groups_are_missing():

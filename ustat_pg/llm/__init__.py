@@ -19,7 +19,12 @@ scored          the pool once scored: rewards, norms and a few sums
 moments         unbiased moments of each prompt, and their means with jackknife errors
 constants       c1, c2, c3, the best group size, and how well they are known
 summary         what a pool says of its prompts
-estimates       error curves of a scored pool, orders and ratios of baselines
+tables          estimators that go by the number of successes: std, MaxRL, the best table
+groups          baselines that weight rollouts, by random groups; the best constant
+errors          the moments of every baseline's gradient at each prompt
+batches         from one group's gradient to the error, noise and signal of a minibatch
+ratios          noise over signal; grpo's error over the oracle's
+estimates       error curves of a scored pool, orders of baselines
 brute_force     the same errors by sampling gradients anew: the cross-check
 pipeline        from a model and a task to a scored pool
 trainers        TRL trainers whose step is the gradient of the theory

@@ -20,7 +20,18 @@ from scipy.stats import t as student
 from ..validation import InputError
 from .scored import ScoredPool, leave_one_out
 
-__all__ = ["Means", "PromptMoments", "means", "means_and_spread", "prompt_moments", "quantile"]
+__all__ = [
+    "GroupMoments",
+    "Means",
+    "PromptMoments",
+    "beside",
+    "gradients",
+    "means",
+    "means_and_spread",
+    "pairs",
+    "prompt_moments",
+    "quantile",
+]
 
 Array = NDArray[np.float64]
 
@@ -70,6 +81,35 @@ class PromptMoments:
             - 2 * baseline * self.norm_reward
             + baseline**2 * self.fisher_trace
         )
+
+
+@dataclass(frozen=True, eq=False)
+class GroupMoments:
+    """Unbiased estimates of what one group's gradient ĝ is at each prompt, arrays of shape (P,).
+
+    Arguments:
+        second: E‖ĝ‖².
+        cross: ⟨E ĝ, g⟩.
+        mean_sq: ‖E ĝ‖²; NaN where the pool is too small for it, see
+            :func:`ustat_pg.llm.tables.table_moments`.
+        factor: f, which makes f ĝ_x unbiased for E ĝ, ĝ_x the prompt's gradient in ``sketches``; 1
+            where ĝ is unbiased for g.
+    """
+
+    second: Array
+    cross: Array
+    mean_sq: Array
+    factor: Array
+
+    @classmethod
+    def unbiased(cls, error: Array, gradient_sq: Array) -> GroupMoments:
+        """Those of an estimator whose mean is g, from its error and ‖g‖², (P,) each."""
+        return cls(error + gradient_sq, gradient_sq, gradient_sq, np.ones_like(error))
+
+    @property
+    def biased(self) -> bool:
+        """Whether the mean is another than g."""
+        return bool((self.factor != 1).any())
 
 
 def prompt_moments(pool: ScoredPool) -> PromptMoments:
@@ -174,10 +214,16 @@ def means(columns: Array) -> Means:
     return Means(mean, mean - (columns - mean) / left if left else np.full_like(columns, np.nan))
 
 
-def means_and_spread(pool: ScoredPool, moments: PromptMoments, columns: Array) -> Means:
-    """Means of columns, and c1 = E‖g(X)‖² - ‖g‖² as the last one.
+def beside(*parts: Means) -> Means:
+    """Means of the same prompts, one after the other."""
+    return Means(
+        np.concatenate([part.full for part in parts]),
+        np.concatenate([part.without for part in parts], axis=1),
+    )
 
-    ‖g‖² is the mean of ⟨ĝ_x, ĝ_y⟩ over pairs of different prompts, of their sketches.
+
+def gradients(pool: ScoredPool) -> Array:
+    """Sketches of an unbiased gradient of each prompt of at least two, (P, k).
 
     Raises:
         InputError: one prompt only, or a pool without sketches.
@@ -187,16 +233,39 @@ def means_and_spread(pool: ScoredPool, moments: PromptMoments, columns: Array) -
             "this pool holds no sketches of prompts' gradients: c1 and the i.i.d. design need a "
             "pool as it was scored, not a selection of its rollouts"
         )
-    count = pool.size
-    if count < 2:
+    if pool.size < 2:
         raise InputError("there is 1 prompt: the spread between prompts needs at least 2")
+    return pool.sketches
+
+
+def pairs(first: Array, second: Array) -> Means:
+    """The mean of ⟨u_x, v_y⟩ over pairs of different prompts, which is ⟨E u, E v⟩ without bias.
+
+    Arguments:
+        first, second: u and v, (P, k) each, P >= 2; different prompts' are independent.
+    """
+    count = len(first)
+    one, other = first.sum(axis=0), second.sum(axis=0)
+    own = np.einsum("pk,pk->p", first, second)
+    total = float(one @ other) - own.sum()
+    without = np.full((count, 1), np.nan)
+    if count > 2:
+        rest = total - (first @ other + second @ one - 2 * own)
+        without[:, 0] = rest / ((count - 1) * (count - 2))
+    return Means(np.array([total / (count * (count - 1))]), without)
+
+
+def means_and_spread(pool: ScoredPool, moments: PromptMoments, columns: Array) -> Means:
+    """Means of columns, and c1 = E‖g(X)‖² - ‖g‖² as the last one.
+
+    ‖g‖² is the mean of ⟨ĝ_x, ĝ_y⟩ over pairs of different prompts, of their sketches.
+
+    Raises:
+        InputError: one prompt only, or a pool without sketches.
+    """
+    sketches = gradients(pool)
     found = means(np.column_stack([columns, moments.gradient_sq]))
-    total, own = pool.sketches.sum(axis=0), (pool.sketches**2).sum(axis=1)
-    pairs = float(total @ total) - own.sum()
-    found.full[-1] -= pairs / (count * (count - 1))
-    if count == 2:
-        found.without[:, -1] = np.nan
-    else:
-        rest = pairs - 2 * (pool.sketches @ total - own)
-        found.without[:, -1] -= rest / ((count - 1) * (count - 2))
-    return found
+    between = pairs(sketches, sketches)
+    return beside(found, between).apply(
+        lambda each: np.concatenate([each[..., :-2], each[..., -2:-1] - each[..., -1:]], axis=-1)
+    )

@@ -9,6 +9,7 @@ K_ij = ⟨s_i, s_j⟩ too, N² numbers a prompt, which is kept where it was made
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -27,6 +28,7 @@ from ..validation import InputError, finite_array, frozen, integer
 __all__ = [
     "LEAST_ROLLOUTS",
     "ScoredPool",
+    "address",
     "leave_one_out",
     "moment_weights",
     "read_arrays",
@@ -296,6 +298,11 @@ class ScoredPool:
 
 
 _ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", "config"))
+
+
+def address(name: str) -> int:
+    """A number of a prompt's name that does not depend on its place in a file."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln
 
+from ..validation import InputError, finite_array, integer
 from .moments import means, prompt_moments
 from .scored import ScoredPool, leave_one_out
 
-__all__ = ["prompt_table", "summary"]
+__all__ = ["prompt_table", "sizes_of", "summary", "zero_signal"]
 
 Array = NDArray[np.float64]
 
@@ -123,3 +126,64 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
             "biased": list(names.values()),
         }
     )
+
+
+def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> pd.DataFrame:
+    """The share of groups whose rewards are all equal, so that they teach nothing.
+
+    Σ_v C(n_v, G)/C(N, G) for prompts with n_v rewards equal to v: unbiased, and it never rises with G.
+    Of groups larger than N nothing is unbiased, and no share is given: it is at most that at G = N,
+    whose upper end is ``high`` there.
+
+    Arguments:
+        rewards: a scored pool, or rewards alone (P, N).
+        group_sizes: G >= 1.
+
+    Returns:
+        a row for each group size: group_size, share, low, high, se, biased (whether G > N: share
+        and se are NaN).
+
+    >>> zero_signal([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], [2, 4, 8]).share.tolist()
+    [0.75, 0.5, nan]
+    """
+    sizes = sizes_of(group_sizes)
+    table = (
+        rewards.rewards if isinstance(rewards, ScoredPool) else finite_array("rewards", rewards, 2)
+    )
+    count = table.shape[1]
+    # n of the value of each rollout; summing over rollouts counts a value n times.
+    same = (table[:, :, None] == table[:, None, :]).sum(axis=2).astype(np.float64)
+    shares = np.empty((len(table), len(sizes)))
+    for place, size in enumerate(np.minimum(sizes, count)):
+        enough = same >= size
+        many = np.where(enough, same, size)
+        log = gammaln(many + 1) - gammaln(many - size + 1)
+        log -= gammaln(count + 1) - gammaln(count - size + 1)
+        shares[:, place] = np.where(enough, np.exp(log) / same, 0.0).sum(axis=1)
+    found = means(shares)
+    low, high = found.interval()
+    beyond = np.array(sizes) > count
+    return pd.DataFrame(
+        {
+            "group_size": sizes,
+            "share": np.where(beyond, np.nan, found.full),
+            "low": np.where(beyond, 0.0, np.clip(low, 0.0, 1.0)),
+            "high": np.clip(high, 0.0, 1.0),
+            "se": np.where(beyond, np.nan, found.se),
+            "biased": beyond,
+        }
+    )
+
+
+def sizes_of(group_sizes: Sequence[int]) -> list[int]:
+    """Group sizes as whole numbers.
+
+    Raises:
+        InputError: none, or one that is not a positive whole number.
+    """
+    sizes = [
+        integer("group size", size) for size in np.atleast_1d(np.asarray(group_sizes)).tolist()
+    ]
+    if not sizes:
+        raise InputError("no group sizes are given: at least one is needed")
+    return sizes

@@ -1,0 +1,332 @@
+"""Tables by counts from a pool: every mean against enumeration, every tuple of rollouts, every design."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.listed_pools import (
+    exact_mse,
+    expectation,
+    linear,
+    pool_of,
+    sampled,
+    sets_of_prompts,
+    token_problem,
+)
+from tests.support.refusals import refuses
+from ustat_pg.engines import Estimator
+from ustat_pg.llm import estimates
+from ustat_pg.llm.errors import Asked, group_moments
+from ustat_pg.llm.moments import prompt_moments
+from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.llm.tables import as_moments, learned_moments, table_errors, table_moments
+from ustat_pg.predictions import best_table, count_table, gradient_mse
+from ustat_pg.problems import SoftmaxBandit
+
+FEATURES = [[[1.0, 0.2], [-0.5, 1.0], [0.3, -2.0]], [[0.1, 1.0], [2.0, -0.3], [-1.0, 0.4]]]
+BIASED = ("std", "group-mean", "maxrl", "pass-at-k:2", "others-std", "count-table:.3,2,-1,.5")
+
+
+def solved():
+    """Three arms with rewards 0 and 1."""
+    return linear(FEATURES, [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
+
+
+def two_solved(context_probs=(0.4, 0.6)):
+    """Two arms with rewards 0 and 1, so few that pools of three prompts can be listed."""
+    features = [arms[:2] for arms in FEATURES]
+    return linear(features, [[1.0, 0.0], [0.0, 1.0]], context_probs)
+
+
+def small_pool():
+    """Six prompts, the first never and the second always solved, and scores of no gradient."""
+    numbers = np.random.default_rng(0)
+    rewards = (numbers.random((6, 7)) < 0.45) * 1.0
+    rewards[0], rewards[1] = 0.0, 1.0
+    scores = numbers.normal(size=(6, 7, 3))
+    return ScoredPool.from_scores(rewards, scores), scores
+
+
+def truths(problem, context, table):
+    """E‖ĝ‖², ⟨E ĝ, g⟩, ‖E ĝ‖² at one prompt, by the predictions."""
+    moments = problem.restrict([context]).moments()
+    weight, square = float(table.weight(moments.value)[0]), float(moments.gradient_sq[0])
+    return {
+        "second": float(table.second_moments(moments)[0]),
+        "cross": weight * square,
+        "mean_sq": weight**2 * square,
+    }
+
+
+CASES = [(name, 2, 5) for name in BIASED] + [
+    ("std", 1, 4), ("std", 3, 4), ("std", 3, 6), ("std", 4, 5), ("maxrl", 3, 6), ("pass-at-k:2", 3, 5),
+    ("vanilla", 1, 4), ("vanilla", 4, 4), ("grpo", 4, 4), ("bayes:1,2", 3, 4), ("loo-table:.3,.1,.8", 3, 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "size", "rollouts"), CASES)
+def test_every_moment_of_a_table_is_unbiased_over_all_ordered_pools(name, size, rollouts):
+    problem, table = solved(), count_table(name, size)
+    for context in (0, 1):
+        for field, true in truths(problem, context, table).items():
+            known = field != "mean_sq" or table.unbiased or 2 * size <= rollouts
+            mean = expectation(
+                problem, context, lambda p, f=field: getattr(table_moments(p, table), f), rollouts
+            )
+            if known:
+                assert mean == pytest.approx(true, rel=1e-10, abs=1e-12), field
+            else:
+                assert np.isnan(mean)
+
+
+ODD = "count-table:.3,2,-1,.5"
+"""A table of groups of two whose weight goes by the pass rate: std and maxrl are grpo there, std at three a
+multiple."""
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [(ODD, 2), ("maxrl", 3), ("pass-at-k:2", 3), ("grpo", 3)]
+)
+def test_the_factor_makes_a_pool_s_gradient_unbiased_for_the_mean(name, size):
+    problem, table = solved(), count_table(name, size)
+    for context in (0, 1):
+        moments = problem.restrict([context]).moments()
+        right = moments.weighted_gradient(table.weight(moments.value))
+
+        def coordinate(pool, axis):
+            return table_moments(pool, table).factor * pool.sketches[:, axis]
+
+        found = [expectation(problem, context, lambda p, a=a: coordinate(p, a)) for a in (0, 1)]
+        assert found == pytest.approx(right, rel=1e-11)
+
+        def plugged_in(pool):
+            return table.weight(pool.rewards.mean(axis=1)) * pool.sketches[:, 0]
+
+        if not table.unbiased:
+            wrong = expectation(problem, context, plugged_in)
+            assert abs(wrong - right[0]) > 1e-3 * abs(right[0])
+
+
+@pytest.mark.parametrize("name", ["std", "maxrl", "vanilla", "bayes:1,2"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_errors_are_unbiased_over_all_ordered_pools(name, size):
+    problem, table = solved(), count_table(name, size)
+    for context in (0, 1):
+        mean = expectation(problem, context, lambda pool: table_errors(pool, table))
+        true = exact_mse(problem, context, Estimator(name), size)
+        assert mean == pytest.approx(true, rel=1e-10)
+
+
+def by_tuples(z, gram, table):
+    """E‖ĝ‖², ⟨E ĝ, g⟩ and ‖E ĝ‖² of one prompt, tuple of different rollouts by tuple."""
+    count, size = len(z), table.group_size
+    won, lost, delta = table.successes, table.failures, table.delta
+
+    def mean(values):
+        return float(np.mean(list(values)))
+
+    def others(*without):
+        return [i for i in range(count) if i not in without]
+
+    def beside(i):
+        for group in itertools.combinations(others(i), size - 1):
+            m = int(z[list(group)].sum())
+            yield (won[m + 1] if z[i] else lost[m]) ** 2
+
+    def paired(drawn, value):
+        for i, j in itertools.permutations(range(count), 2):
+            rest = others(i, j)
+            centre = z[rest].mean()
+            for group in itertools.permutations(rest, drawn):
+                yield gram[i, j] * (z[i] - centre) * (z[j] - centre) * value(z[list(group)])
+
+    def both(k):
+        k = int(k.sum())
+        return won[k + 2] ** 2 - 2 * won[k + 1] * lost[k + 1] + lost[k] ** 2
+
+    def twice(k):
+        return delta[int(k[: size - 1].sum())] * delta[int(k[size - 1 :].sum())]
+
+    second = mean(gram[i, i] * square for i in range(count) for square in beside(i)) / size
+    second += (size - 1) / size * mean(paired(size - 2, both))
+    return (
+        second,
+        mean(paired(size - 1, lambda k: delta[int(k.sum())])),
+        mean(paired(2 * (size - 1), twice)),
+    )
+
+
+@pytest.mark.parametrize("name", ["std", "maxrl", "group-mean", "bayes:1,0.5", "vanilla"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_hypergeometric_means_are_means_over_tuples_of_different_rollouts(name, size):
+    pool, _ = small_pool()
+    table = count_table(name, size)
+    found = table_moments(pool, table)
+    for x in range(pool.size):
+        expected = by_tuples(pool.rewards[x], pool.gram[x], table)
+        mine = found.second[x], found.cross[x], found.mean_sq[x]
+        assert mine == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+def test_tables_and_moments_are_one_estimate():
+    """vanilla, grpo and the group mean, a multiple, go through the table or through moments of any reward."""
+    pool = sampled(token_problem(), 200, 8, seed=3)
+    for name in ("vanilla", "grpo"):
+        for size in (2, 3, 8):
+            (mse,) = estimates.curves(pool, [size], [name])["mse"]
+            assert table_errors(pool, count_table(name, size)).mean() == pytest.approx(mse)
+    found = estimates.noise_to_signal(pool, [2, 5], ["grpo", "dr-grpo", "std", "std-ddof1"])
+    relative = found.pivot(index="baseline", columns="group_size", values="relative")
+    assert relative.loc[["grpo", "group-mean"]].to_numpy() == pytest.approx(np.ones((2, 2)))
+    assert relative.loc["std-ddof1"].tolist() == pytest.approx(relative.loc["std"].tolist())
+    # A multiple has the other's intervals too, and is told from it without any error.
+    rows = found.set_index(["baseline", "group_size"])
+    ends = ["low", "high", "relative_low", "relative_high"]
+    assert rows.loc["group-mean", ends].to_numpy() == pytest.approx(rows.loc["grpo", ends])
+    assert rows.loc[("grpo", 2), "relative_low"] == 1
+
+
+@pytest.mark.parametrize(("name", "size"), [(ODD, 2), ("std", 3), ("maxrl", 3), ("grpo", 4)])
+def test_errors_noise_and_signal_of_minibatches_are_unbiased_over_all_sets_of_prompts(name, size):
+    problem = two_solved()
+    right = gradient_mse(problem.moments(), name, size, 2)
+    signal = problem.moments().mean_gradient(right.mean_factor)[0]
+    total = np.zeros(3)
+    for contexts, arms, probability in sets_of_prompts(problem, 3):
+        pool = pool_of(problem, contexts, arms)
+        row = estimates.noise_to_signal(pool, [size], [name], batch_size=2).iloc[0]
+        (mse,) = estimates.curves(pool, [size], [name], design="iid", batch_size=2)["mse"]
+        total += probability * np.array([mse, row["noise"], row["signal"]])
+    expected = [right.mse, right.noise_to_signal * signal, signal]
+    assert total == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(("name", "size"), [(ODD, 2), ("pass-at-k:2", 2), ("grpo", 3)])
+def test_a_fixed_set_and_single_prompts_are_unbiased_over_their_pools(name, size):
+    """Every pool of each of two prompts; their minibatch takes both."""
+    problem = two_solved([0.5, 0.5])
+    moments = problem.moments()
+    right = gradient_mse(moments, name, size, 2, design="fixed")
+    signal = moments.mean_gradient(right.mean_factor)[0]
+    alone = [truths(problem, x, count_table(name, size)) for x in (0, 1)]
+    noise = np.mean([each["second"] - each["mean_sq"] for each in alone])
+    own = np.mean([each["mean_sq"] for each in alone])
+    total = np.zeros(5)
+    for contexts, arms, probability in sets_of_prompts(problem, 2):
+        if contexts != [0, 1]:
+            continue
+        pool = pool_of(problem, contexts, arms)
+        fixed = estimates.noise_to_signal(pool, [size], [name], design="fixed").iloc[0]
+        prompt = estimates.noise_to_signal(pool, [size], [name], design="prompt").iloc[0]
+        (mse,) = estimates.curves(pool, [size], [name], design="fixed")["mse"]
+        found = [mse, fixed["noise"], fixed["signal"], prompt["noise"], prompt["signal"]]
+        # Given which prompts.
+        total += probability * 4 * np.array(found)
+    expected = [right.mse, right.noise_to_signal * signal, signal, noise, own]
+    assert total == pytest.approx(expected, rel=1e-10)
+
+
+def test_intervals_of_noise_to_signal_cover():
+    """95% intervals of 200 pools: fewer than 89% or more than 99.5% has a chance below 1e-3."""
+    problem = token_problem()
+    right = {
+        name: gradient_mse(problem.moments(), name, 4, 3).noise_to_signal
+        for name in ("grpo", "std", "maxrl", "bayes:1,1")
+    }
+    hits, pools = dict.fromkeys([*right, "relative"], 0), 200
+    for seed in range(pools):
+        pool = sampled(problem, 150, 8, seed=5000 + seed)
+        found = estimates.noise_to_signal(pool, [4], list(right), batch_size=3)
+        rows = found.set_index("baseline")
+        for name, true in right.items():
+            hits[name] += rows.loc[name, "low"] <= true <= rows.loc[name, "high"]
+        std = rows.loc["std"]
+        ratio = right["std"] / right["grpo"]
+        hits["relative"] += std["relative_low"] <= ratio <= std["relative_high"]
+    assert min(hits.values()) >= 0.89 * pools, hits
+    assert max(hits.values()) <= 0.995 * pools, hits
+
+
+def test_comparisons_are_sharper_than_what_they_compare():
+    pool = sampled(token_problem(), 200, 12, seed=2)
+    row = estimates.noise_to_signal(pool, [4], ["grpo", "std"]).iloc[1]
+    own = np.log(row["high"] / row["low"])
+    assert np.log(row["relative_high"] / row["relative_low"]) < own / 5
+
+
+def test_without_a_signal_there_is_no_ratio():
+    rng = np.random.default_rng(0)
+    pool = ScoredPool.from_scores(np.ones((6, 8)), rng.normal(size=(6, 8, 3)))
+    found = estimates.noise_to_signal(pool, [2, 7], ["grpo", "std", "maxrl"])
+    assert not found[["noise", "signal"]].to_numpy().any()
+    assert np.isnan(found[["ratio", "relative", "relative_low"]].to_numpy()).all()
+    assert (found["high"] == np.inf).all()
+
+
+# The best table.
+
+
+def test_the_best_table_is_learned_on_other_prompts_than_it_is_judged_on():
+    pool, _ = small_pool()
+    moments = prompt_moments(pool)
+
+    def learn(known):
+        return best_table(known, 3)
+
+    ((found,),) = group_moments(pool, moments, ["best"], [3], Asked())
+    errors = found.second - found.cross
+    # Fewer prompts than parts: each is judged by what all others teach.
+    for x in range(6):
+        others = np.delete(np.arange(6), x)
+        known = prompt_moments(pool.select_prompts(others))
+        table = learn(as_moments(known, np.ones(5, bool)))
+        judged = table_errors(pool.select_prompts([x]), table)
+        np.testing.assert_allclose(errors[x], judged[0], rtol=0, atol=1e-13)
+    row = estimates.ordering(pool, 3, ["grpo", "best"]).iloc[0]
+    mse = estimates.curves(pool, [3], ["grpo", "best"])["mse"]
+    assert row["difference"] == pytest.approx(mse[0] - mse[1])
+    order = [5, 3, 1, 0, 2, 4]
+    turned = pool.select_prompts(order)
+    again = learned_moments(turned, prompt_moments(turned), learn)
+    np.testing.assert_allclose(again.second, found.second[order], rtol=1e-12)
+
+
+def test_a_large_pool_learns_nearly_the_best_table():
+    problem = SoftmaxBandit.tabular(
+        [0.5, 0.5], np.log([[0.1, 0.6, 0.3], [0.8, 0.1, 0.1]]),
+        [[[1.0], [0.0], [0.0]]] * 2, np.ones((2, 3, 1)),
+    )  # fmt: skip
+    numbers, contexts = np.random.default_rng(1), np.arange(400) % 2
+    arms = np.stack([numbers.choice(3, size=32, p=problem.policy.probs[x]) for x in contexts])
+    pool = pool_of(problem, contexts, arms)
+    known = as_moments(prompt_moments(pool), np.ones(400, bool))
+    learned, best = (best_table(m, 3).spec for m in (known, problem.moments()))
+    least, found, grpo = (
+        gradient_mse(problem.moments(), name, 3).mse for name in (best, learned, "grpo")
+    )
+    assert found - least < 0.02 * (grpo - least)
+
+
+# Refusals.
+
+
+def test_tables_that_a_pool_cannot_judge_are_refused():
+    pool, _ = small_pool()
+    curves, noise = estimates.curves, estimates.noise_to_signal
+    has = "groups are drawn from the pool, which has 7"
+    refuses(f"group size is 8: {has}", curves, pool, [8], ["bayes:1,1"])
+    refuses(f"group size is 7: {has} .* one rollout more", curves, pool, [7], ["std"])
+    refuses("'norm' is unknown: .* such as bayes:1,1, .*std", curves, pool, [3], ["norm"])
+    refuses("has 7 rollouts a prompt: take groups of at most 3, or the design iid",
+            lambda: noise(pool, [4], ["std"], design="fixed"))  # fmt: skip
+    assert np.isfinite(noise(pool, [4, 6], ["std"])["noise"]).all()
+    alone = pool.select_prompts([3])
+    refuses("learned on other prompts: this pool has one", curves, alone, [3], ["best"])
+    refuses("there is 1 prompt", noise, alone, [3], ["std"])
+    refuses("holds no sketches", noise, replace(pool, sketches=None), [3], ["std"])
+    graded = ScoredPool.from_scores(pool.rewards / 2, np.ones((6, 7, 2)))
+    refuses("rewards that are 0 or 1: this pool has others", curves, graded, [3], ["bayes:1,1"])

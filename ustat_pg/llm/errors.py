@@ -1,0 +1,123 @@
+"""The moments of every baseline's gradient at each prompt of a pool: what curves and ratios are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..baselines import ALIASES, parse
+from ..baselines import BASELINES as RECORDS
+from ..predictions import best_table, count_table
+from ..validation import InputError, finite_array
+from .groups import WEIGHTED, at_best_constant, group_errors
+from .moments import GroupMoments, PromptMoments
+from .scored import ScoredPool
+from .tables import learned_moments, table_moments
+
+__all__ = ["BASELINES", "TABLES", "Asked", "group_moments", "names_of"]
+
+Array = NDArray[np.float64]
+
+BASELINES = ("vanilla", "grpo", "oracle", "minimum-variance", *WEIGHTED)
+"""What is drawn of any rewards, and ``constant`` with its number."""
+TABLES = (
+    "bayes:1,1",
+    *(
+        record.name
+        for record in RECORDS.values()
+        if record.by_count and not record.parameters and record.name not in BASELINES
+    ),
+)
+"""Tables by counts, of rewards 0 and 1; any other by its name too. The best is learned on other prompts than
+it is judged on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How baselines are estimated: ``constant``, ``minimum_variance``, ``permutations`` and ``seed`` of
+    :func:`ustat_pg.llm.estimates.curves`.
+    """
+
+    constant: float | None = None
+    minimum_variance: str = "jackknife"
+    permutations: int = 16
+    seed: int = 0
+
+
+def names_of(baselines: Sequence[str], constant: float | None = None) -> list[str]:
+    """Baselines by the names that they have in results.
+
+    Raises:
+        InputError: none, an unknown one, or a constant without its number.
+    """
+    if isinstance(baselines, str):
+        raise InputError(f"baselines are {baselines!r}: give a list of names")
+    names = [ALIASES.get(name, name) for name in baselines]
+    for name in names:
+        if name in (*BASELINES, "constant"):
+            continue
+        family = RECORDS.get(name.partition(":")[0])
+        if family is None or not family.by_count:
+            raise InputError(
+                f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, 'constant'])}, "
+                f"or a table by counts such as {', '.join(TABLES)}"
+            )
+    if not names:
+        raise InputError("no baselines are given: at least one is needed")
+    if (constant is not None) != ("constant" in names):
+        raise InputError("a constant is given with, and only with, the baseline constant")
+    return names
+
+
+def group_moments(
+    pool: ScoredPool,
+    moments: PromptMoments,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    asked: Asked,
+) -> list[list[GroupMoments]]:
+    """The moments of each baseline's gradient, for each baseline those of every group size.
+
+    Raises:
+        InputError: a group size that a baseline or the pool cannot take.
+    """
+    if "grpo" in names and min(sizes) < 2:
+        raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
+    weighted = [name for name in dict.fromkeys(names) if name in WEIGHTED]
+    drawn = {}
+    if weighted:
+        found = group_errors(
+            pool, weighted, sizes, permutations=asked.permutations, seed=asked.seed
+        )
+        drawn = dict(zip(weighted, found, strict=True))
+    squares = {
+        "vanilla": lambda: moments.norm_squared_reward,
+        "grpo": lambda: moments.norm_squared_advantage,
+        "oracle": lambda: moments.norm_squared_advantage,
+        "constant": lambda: moments.centred(float(finite_array("constant", asked.constant, 0))),  # type: ignore[arg-type]
+        "minimum-variance": lambda: at_best_constant(pool, asked.minimum_variance),
+    }
+
+    def at(name: str) -> list[GroupMoments]:
+        if name not in squares and name not in drawn:
+            return [_of_table(pool, moments, name, size) for size in sizes]
+        if name in drawn:
+            errors = list(drawn[name])
+        else:
+            single = squares[name]() - moments.gradient_sq
+            errors = [single / size for size in sizes]
+        if name == "grpo":
+            pair = moments.variance_trace + moments.gradient_sq
+            errors = [e + pair / (g * (g - 1)) for e, g in zip(errors, sizes, strict=True)]
+        return [GroupMoments.unbiased(error, moments.gradient_sq) for error in errors]
+
+    return [at(name) for name in names]
+
+
+def _of_table(pool: ScoredPool, moments: PromptMoments, name: str, group_size: int) -> GroupMoments:
+    if parse(name)[0].needs:
+        return learned_moments(pool, moments, lambda known: best_table(known, group_size))
+    return table_moments(pool, count_table(name, group_size))

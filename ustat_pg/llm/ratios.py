@@ -1,0 +1,184 @@
+"""Ratios of what a pool estimates: grpo's error over the oracle's, and noise over signal.
+
+Numerators and denominators are unbiased. Their ratios are biased by a term of order 1/P, P the number of
+prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..validation import InputError
+from .batches import Batches
+from .constants import ratio_interval
+from .errors import Asked, group_moments, names_of
+from .groups import group_errors
+from .moments import GroupMoments, Means, beside, prompt_moments
+from .scored import ScoredPool
+from .summary import sizes_of
+
+__all__ = ["noise_to_signal", "oracle_ratio"]
+
+Array = NDArray[np.float64]
+
+
+def oracle_ratio(
+    pool: ScoredPool,
+    group_sizes: Sequence[int],
+    *,
+    design: str = "prompt",
+    permutations: int = 16,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """MSE of grpo over MSE of the oracle (Corollary 4, oracle), predicted and from groups.
+
+    Predicted from moments, 1 + (φ + ‖g‖²) / ((G-1)(τ - ‖g‖²)), in the design iid
+    1 + c3 / ((G-1)(G c1 + c2)); and measured, with grpo's error taken from random groups of the pool,
+    which does not use Theorem 2. Both are ratios of unbiased estimates, so biased by a term of
+    order 1/P. Intervals are of the logarithm.
+
+    Arguments:
+        group_sizes: G >= 2; the measured ratio is NaN above N, and of a pool without ``gram``.
+        design: prompt (fixed is the same) or iid.
+        permutations, seed: see :func:`group_errors`.
+
+    Returns:
+        a row for each group size: group_size, predicted, low, high, measured, measured_low,
+        measured_high, sample_price (G/(G-1), what it is where one sample is the price).
+    """
+    sizes = sizes_of(group_sizes)
+    if min(sizes) < 2:
+        raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
+    moments = prompt_moments(pool)
+    batches = Batches(pool, moments, design)
+    both = group_moments(pool, moments, ["grpo", "oracle"], sizes, Asked())
+    inside = [size for size in sizes if size <= pool.rollouts and pool.gram is not None]
+    drawn = np.full((len(sizes), pool.size), np.nan)
+    if inside:
+        places = [size in inside for size in sizes]
+        drawn[places] = group_errors(pool, ["grpo"], inside, permutations=permutations, seed=seed)[
+            0
+        ]
+    top, below = ([batches.error(found) for found in row] for row in both)
+    measured = [batches.error(GroupMoments.unbiased(error, moments.gradient_sq)) for error in drawn]
+    ratio = log_ratio(beside(*top, *measured), beside(*below, *below))
+    middle, *ends = _exponential(ratio)
+    count = len(sizes)
+    return pd.DataFrame(
+        {
+            "group_size": sizes,
+            "predicted": middle[:count],
+            "low": ends[0][:count],
+            "high": ends[1][:count],
+            "measured": middle[count:],
+            "measured_low": ends[0][count:],
+            "measured_high": ends[1][count:],
+            "sample_price": [size / (size - 1) for size in sizes],
+        }
+    )
+
+
+def noise_to_signal(
+    pool: ScoredPool,
+    group_sizes: Sequence[int],
+    baselines: Sequence[str] = ("grpo", "std", "maxrl", "bayes:1,1", "oracle"),
+    *,
+    design: str = "iid",
+    batch_size: int = 1,
+    constant: float | None = None,
+    minimum_variance: str = "jackknife",
+    permutations: int = 16,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """tr Cov ĝ / ‖E ĝ‖² of every baseline at every group size, which no rescaled learning rate changes.
+
+    The error about the estimator's own mean, in units of that mean: where advantages are divided by the
+    standard deviation, or by the mean as in MaxRL, ĝ has another length and direction than g, and its MSE
+    for g says little. tr Cov ĝ and ‖E ĝ‖² are unbiased, from different prompts and groups
+    (:func:`ustat_pg.llm.tables.table_moments`); the ratio is biased by a term of order 1/P.
+
+    Arguments:
+        pool: of N rollouts a prompt; of at least two prompts, with sketches, unless the design is prompt.
+        group_sizes: as for :func:`ustat_pg.llm.estimates.curves`.
+        baselines: as there; the first is what others are compared with.
+        design: iid, B prompts drawn anew, as in training: the noise is (E‖ĝ₁‖² - ‖E ĝ‖²)/B of one group's
+            ĝ₁. fixed, the P prompts once each. prompt, E tr Cov(ĝ | X) over E‖E[ĝ | X]‖². The last two
+            take biased tables up to G = N/2 only.
+        batch_size: B, for iid only.
+        constant, minimum_variance, permutations, seed: as there.
+
+    Returns:
+        a row for each baseline and group size: baseline, group_size; noise, signal, noise_se, signal_se;
+        ratio, low, high, with Fieller's 95% interval; relative, relative_low, relative_high, the ratio over
+        the first baseline's at that group size by paired differences of logarithms. NaN where signal, or
+        for relative noise, is not positive.
+
+    Raises:
+        InputError: any of these is not as said.
+
+    >>> pool = ScoredPool.from_scores(
+    ...     [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
+    ...     [[[1.0], [-1.0], [2.0], [0.0]], [[2.0], [-1.0], [1.0], [-1.0]]],
+    ... )
+    >>> found = noise_to_signal(pool, [3], ["grpo", "dr-grpo", "std"])
+    >>> found[["baseline", "noise", "signal", "ratio"]].round(4).values.tolist()
+    [['grpo', 0.0972, 0.3889, 0.25], ['group-mean', 0.0432, 0.1728, 0.25], ['std', 0.1944, 0.7778, 0.25]]
+    """
+    names, sizes = names_of(baselines, constant), sizes_of(group_sizes)
+    moments = prompt_moments(pool)
+    batches = Batches(pool, moments, design, batch_size)
+    asked = Asked(
+        constant=constant, minimum_variance=minimum_variance, permutations=permutations, seed=seed
+    )
+    rows, first = [], list[Means]()
+    for name, found in zip(names, group_moments(pool, moments, names, sizes, asked), strict=True):
+        for place, (size, each) in enumerate(zip(sizes, found, strict=True)):
+            both = batches.noise(each)
+            ratio = _divided(both)
+            low, high = ratio_interval(both.full[0], both.full[1], both.covariance, both.quantile)
+            if len(first) == place:
+                first.append(ratio)
+            relative = _exponential(log_ratio(ratio, first[place]))
+            ends = *both.full, *both.se, ratio.full[0], low, high, *(end[0] for end in relative)
+            rows.append((name, size, *map(float, ends)))
+    columns = ["baseline", "group_size", "noise", "signal", "noise_se", "signal_se", "ratio"]
+    columns += ["low", "high", "relative", "relative_low", "relative_high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _divided(both: Means) -> Means:
+    """The first of two columns over the second; NaN where that is not positive."""
+
+    def divide(given: Array) -> Array:
+        top, below = given[..., :1], given[..., 1:]
+        return np.where(below > 0, top / np.where(below > 0, below, 1.0), np.nan)
+
+    return both.apply(divide)
+
+
+def log_ratio(top: Means, below: Means) -> Means:
+    """The logarithms of ratios, column by column; NaN where one of the two is not positive."""
+
+    def logs(given: Array) -> Array:
+        over, under = np.split(given, 2, axis=-1)
+        good = (over > 0) & (under > 0)
+        return np.where(
+            good, np.log(np.where(good, over, 1.0)) - np.log(np.where(good, under, 1.0)), np.nan
+        )
+
+    return beside(top, below).apply(logs)
+
+
+def _exponential(logs: Means) -> tuple[Array, Array, Array]:
+    """The ratios of their logarithms, and the ends of their intervals; NaN where there is none."""
+    known = np.isfinite(logs.full)
+    low, high = logs.interval()
+    value, low, high = (
+        np.where(known, np.exp(np.where(known, each, 0.0)), np.nan)
+        for each in (logs.full, low, high)
+    )
+    return value, low, high

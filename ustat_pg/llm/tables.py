@@ -1,0 +1,204 @@
+"""Estimators that are tables by counts: their moments from all groups of a pool at once.
+
+With rewards 0 and 1 the advantages of a group are a table a₁(n), a₀(n) by its successes
+(:mod:`ustat_pg.predictions.count_tables`), whose mean at a prompt is w(p) g, w(p) = E δ(m) with
+δ(m) = a₁(m+1) - a₀(m). A pool of N rollouts with n successes has all groups of G <= N in it. Their means
+take no drawing: how many successes stand beside one rollout, or beside two, is hypergeometric in n, and it
+multiplies sums of blocks of K_ij = ⟨s_i, s_j⟩ (successes x successes, and so on). So one pool has the error,
+the mean and the noise of every such estimator, biased ones too, at every G.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import hypergeom
+
+from ..moments import Moments
+from ..predictions import CountTable
+from ..validation import InputError
+from .moments import GroupMoments, PromptMoments, prompt_moments
+from .scored import ScoredPool, address
+
+__all__ = ["as_moments", "learned_moments", "table_errors", "table_moments"]
+
+Array = NDArray[np.float64]
+
+_PARTS = 10
+"""Parts of the prompts, by their names, of which each is judged by what the others teach."""
+
+
+class _Counts:
+    """A pool's blocks of K, and what stands beside some of its rollouts."""
+
+    def __init__(self, pool: ScoredPool) -> None:
+        z, norms, sums = pool.rewards, pool.squared_norms, pool.sums
+        if not ((z == 0) | (z == 1)).all():
+            raise InputError(
+                "a table by counts takes rewards that are 0 or 1: this pool has others"
+            )
+        self.count, self.won, mean = pool.rollouts, z.sum(axis=1), z.mean(axis=1)
+        self.own = (norms * z).sum(axis=1), (norms * (1 - z)).sum(axis=1)
+        # z = z̃ + z̄ and 1 - z = (1 - z̄) - z̃: their sums are combinations of those of 1 and z̃.
+        of_won, of_lost = (
+            np.stack(each) for each in ([mean, 1 + 0 * mean], [1 - mean, -1 + 0 * mean])
+        )
+
+        def product(first: Array, second: Array) -> Array:
+            return np.einsum("ip,pij,jp->p", first, sums[:, :2, :2], second)
+
+        # Sums of K_ij over i ≠ j: both won, both lost, one of each.
+        self.blocks = (
+            product(of_won, of_won) - self.own[0],
+            product(of_lost, of_lost) - self.own[1],
+            2 * product(of_won, of_lost),
+        )
+
+    def beside(self, excluded: int, own: int, values: Array) -> Array:
+        """E of values(0), ..., values(r) of the successes among r rollouts drawn from those that are not
+        ``excluded``, of which ``own`` are successes, (P,).
+        """
+        drawn, others = len(values) - 1, self.count - excluded
+        left = np.clip(self.won - own, 0, others)
+        chances = hypergeom.pmf(np.arange(drawn + 1), others, left[:, None], drawn)
+        return np.asarray(chances @ values)
+
+    def centred(self, values: Array) -> Array:
+        """E h(m) ‖g‖², the mean over i ≠ j of K_ij (z_i - c)(z_j - c) E h(m), (P,).
+
+        c is the mean reward of the N-2 others, m the successes among some of them, h(0), ... the values.
+        """
+        others = self.count - 2
+        both, none, one = self.blocks
+        total = both * ((self.count - self.won) / others) ** 2 * self.beside(2, 2, values)
+        total += none * (self.won / others) ** 2 * self.beside(2, 0, values)
+        rest = (self.won - 1) * (self.count - 1 - self.won) / others**2
+        total -= one * rest * self.beside(2, 1, values)
+        return total / (self.count * (self.count - 1))
+
+
+def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
+    """The moments of a table's gradient at each prompt, from all groups of the pool.
+
+    By the closed forms of :mod:`ustat_pg.predictions.count_tables`, of which each part is a mean over
+    *different* rollouts. With m of the G-1 others of a rollout, l of the G-2 others of two, drawn from the
+    pool without replacement, and c the mean reward of all N-2 others,
+
+        E‖ĝ‖²   = 1/G mean over i of K_ii E A_i(m)²
+                  + (G-1)/G mean over i ≠ j of K_ij (z_i-c)(z_j-c) E[a₁(l+2)² - 2 a₁(l+1) a₀(l+1) + a₀(l)²]
+        ⟨E ĝ, g⟩ = mean over i ≠ j of K_ij (z_i-c)(z_j-c) E δ(m)
+        ‖E ĝ‖²  = mean over i ≠ j of K_ij (z_i-c)(z_j-c) E δ(m) δ(m'),  m and m' of *different* G-1 others
+        E ĝ     = mean over i ≠ j of ½ (s_i-s_j)(z_i-z_j) E δ(m) = ĝ_x E δ(m),
+
+    ĝ_x the pool's leave-one-out gradient. All are unbiased U-statistics. They take groups of G, G+1, 2G and
+    G+1 rollouts: with fewer than 2G no estimate of ‖E ĝ‖² at one prompt is unbiased, as it is of degree 2G
+    in the pass rate, and it is NaN there unless δ = 1. ‖E_X E ĝ‖² comes from pairs of different prompts
+    (:class:`ustat_pg.llm.batches.Batches`), up to G = N-1.
+
+    The mean of ‖ĝ‖² over the groups of the pool, rewards of i and j not centred, is another estimate of
+    E‖ĝ‖². Its spread is about the same, and larger where the table is far from centred: of vanilla's
+    error three times at G = 16, N = 32.
+
+    Arguments:
+        pool: of N rollouts, rewards 0 and 1.
+        table: of groups of at most N-1; of at most N where it is unbiased, a leave-one-out baseline.
+
+    Raises:
+        InputError: other rewards, or a group that the pool cannot fill.
+
+    >>> from ustat_pg.predictions import count_table
+    >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
+    >>> found = table_moments(pool, count_table("std", 2))
+    >>> [each.round(12).tolist() for each in (found.second, found.cross, found.factor)]
+    [[0.208333333333], [-0.041666666667], [1.0]]
+    """
+    counts, size, room = _Counts(pool), table.group_size, pool.rollouts
+    if size > room - (not table.unbiased):
+        kept = (
+            "" if table.unbiased else " and takes the mean of a biased table from one rollout more"
+        )
+        raise InputError(
+            f"group size is {size}: groups are drawn from the pool, which has {room} rollouts a "
+            f"prompt{kept}; sample more, or take smaller groups"
+        )
+    won, lost, delta = table.successes, table.failures, table.delta
+    second = counts.own[0] * counts.beside(1, 1, won[1:] ** 2)
+    second += counts.own[1] * counts.beside(1, 0, lost[:-1] ** 2)
+    second /= room * size
+    if size > 1:
+        both = won[2:] ** 2 - 2 * won[1:-1] * lost[1:-1] + lost[:-2] ** 2
+        second += counts.centred(both) * (size - 1) / size
+    gradient_sq = prompt_moments(pool).gradient_sq
+    if table.unbiased:
+        return GroupMoments.unbiased(second - gradient_sq, gradient_sq)
+    return GroupMoments(
+        second=second,
+        cross=counts.centred(delta),
+        mean_sq=counts.centred(_squared(delta)) if 2 * size <= room else np.full(pool.size, np.nan),
+        factor=counts.beside(2, 1, delta),
+    )
+
+
+def _squared(delta: Array) -> Array:
+    """E δ(m) δ(k-m), m of the k successes of 2(G-1) in the first half, k = 0, ..., 2(G-1)."""
+    half = len(delta) - 1
+    whole = np.arange(2 * half + 1)[:, None]
+    chances = hypergeom.pmf(np.arange(half + 1), max(2 * half, 1), whole, half)
+    other = np.clip(whole - np.arange(half + 1), 0, half)
+    return np.asarray((chances * delta * delta[other]).sum(axis=1))
+
+
+def table_errors(pool: ScoredPool, table: CountTable) -> Array:
+    """E‖ĝ - g‖² of a table at each prompt, from all groups of the pool, (P,): unbiased.
+
+    Arguments and errors: as for :func:`table_moments`.
+
+    >>> from ustat_pg.predictions import count_table
+    >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
+    >>> table_errors(pool, count_table("grpo", 2)).round(12).tolist()
+    [0.25]
+    """
+    found = table_moments(pool, table)
+    return found.second - 2 * found.cross + prompt_moments(pool).gradient_sq
+
+
+def learned_moments(
+    pool: ScoredPool, moments: PromptMoments, learn: Callable[[Moments], CountTable]
+) -> GroupMoments:
+    """Those of an unbiased table that each part of the prompts takes from the other parts'.
+
+    Arguments:
+        pool, moments: of at least two prompts.
+        learn: the table of a problem, such as the best one.
+
+    Raises:
+        InputError: one prompt only, and as for :func:`table_moments`.
+    """
+    if pool.size < 2:
+        raise InputError("the best table is learned on other prompts: this pool has one")
+    order = sorted(range(pool.size), key=lambda x: address(pool.prompts[x]))
+    second = np.empty(pool.size)
+    for judged in np.array_split(np.array(order), min(_PARTS, pool.size)):
+        others = np.ones(pool.size, dtype=bool)
+        others[judged] = False
+        table = learn(as_moments(moments, others))
+        second[judged] = table_moments(pool.select_prompts(judged.tolist()), table).second
+    return GroupMoments.unbiased(second - moments.gradient_sq, moments.gradient_sq)
+
+
+def as_moments(found: PromptMoments, chosen: NDArray[np.bool_]) -> Moments:
+    """Some prompts' estimates as moments of a problem: shares of successes as pass rates."""
+    value, trace = found.value[chosen], found.fisher_trace[chosen]
+    return Moments(
+        context_probs=np.full(len(value), 1 / len(value)),
+        value=value,
+        reward_variance=value * (1 - value),
+        fisher_trace=trace,
+        norm_advantage=found.norm_reward[chosen] - value * trace,
+        norm_squared_advantage=np.maximum(found.norm_squared_advantage[chosen], 0.0),
+        gradient_sq=np.maximum(found.gradient_sq[chosen], 0.0),
+        mean_gradient_sq=0.0,
+        reward_range=(0.0, 1.0),
+    )
