@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.commands import two_processes
 from tests.support.models import fresh, output_by_hand
 from tests.support.refusals import refuses
 from ustat_pg.llm.prompts import Prompt, Task
@@ -199,16 +196,7 @@ def test_two_processes(small, tmp_path):
     """Micro-batches of both make the pairs, and both processes have the estimate."""
     script, out = tmp_path / "two.py", tmp_path / "found.json"
     script.write_text(TWO_PROCESSES)
-    root = str(Path(__file__).resolve().parents[2])
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--standalone",
-            "--nproc-per-node", "2", str(script), small.name, str(out),
-        ],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": root},
-        capture_output=True, text=True, check=False, timeout=1200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    two_processes(script, small.name, out)
     first, second = (json.loads(out.with_suffix(f".{i}").read_text()) for i in range(2))
     assert first["found"] == second["found"]
     assert max(map(abs, first["off"].values())) < 4, first

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.commands import two_processes
 from tests.support.models import fresh
 from tests.support.refusals import refuses
 from ustat_pg import estimators
@@ -320,16 +318,7 @@ def test_a_step_of_two_processes(small, tmp_path):
     """A group that lies on two processes is one group still, and the step the same gradient."""
     script, out = tmp_path / "two.py", tmp_path / "worst.json"
     script.write_text(TWO_PROCESSES)
-    root = str(Path(__file__).resolve().parents[2])
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--standalone",
-            "--nproc-per-node", "2", str(script), small.name, str(out),
-        ],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": root},
-        capture_output=True, text=True, check=False, timeout=1200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    two_processes(script, small.name, out)
     worst = json.loads(out.read_text())
     assert len(worst) == 10
     for name, value in worst.items():

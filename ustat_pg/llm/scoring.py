@@ -30,7 +30,7 @@ from ..validation import InputError
 from .models import LanguageModel, tokenise, weights_digest
 from .prompts import Task
 from .scored import LEAST_ROLLOUTS, ScoredPool, moment_weights, read_arrays, write_arrays
-from .scores import SKETCH, Scores
+from .scores import Scores
 from .store import Rollouts
 
 __all__ = ["check_memory", "pool_of_scores", "score_pool"]
@@ -41,12 +41,7 @@ Array = NDArray[np.float64]
 def check_memory(
     language_model: LanguageModel,
     task: Task,
-    *,
-    parameters: str | Sequence[str] = "all",
-    memory: int | None = None,
-    method: str = "hooks",
-    autocast_bf16: bool = False,
-    sketch: int = SKETCH,
+    **options: Any,
 ) -> None:
     """Refuse, before anything is sampled, what :func:`score_pool` would refuse after it.
 
@@ -56,19 +51,12 @@ def check_memory(
     Arguments:
         language_model: the model.
         task: prompts, and the longest completion.
-        parameters, memory, method, autocast_bf16, sketch: as for :func:`score_pool`.
+        options: of :class:`~ustat_pg.llm.scores.Scores`.
 
     Raises:
         InputError: as :class:`~ustat_pg.llm.scores.Scores` says.
     """
-    scores = Scores(
-        language_model.model,
-        parameters=parameters,
-        memory=memory,
-        method=method,
-        autocast_bf16=autocast_bf16,
-        sketch=sketch,
-    )
+    scores = Scores(language_model.model, **options)
     longest = max(len(tokenise(language_model, prompt)) for prompt in task.prompts)
     room = language_model.context - longest
     # A prompt that leaves none is refused by what samples.
@@ -79,24 +67,18 @@ def score_pool(
     language_model: LanguageModel,
     pools: Iterable[Rollouts],
     *,
-    parameters: str | Sequence[str] = "all",
-    memory: int | None = None,
-    method: str = "hooks",
-    autocast_bf16: bool = False,
-    sketch: int = SKETCH,
     gram: bool = True,
     out: str | os.PathLike[str] | None = None,
     saved: str | os.PathLike[str] | None = None,
     config: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], Any] | None = None,
+    **options: Any,
 ) -> ScoredPool:
     """Score all rollouts of all prompts by the model that wrote them.
 
     Arguments:
         language_model: the model, in eval mode.
         pools: the rollouts of each prompt, N >= 4 of every one.
-        parameters, memory, method, autocast_bf16, sketch: as for
-            :class:`~ustat_pg.llm.scores.Scores`.
         gram: keep the Gram matrices too, which weighted baselines need, if the completions of every
             prompt fit in memory at once; else the pool is without.
         out: a folder for finished prompts, which a later call with the same arguments finds again.
@@ -106,6 +88,8 @@ def score_pool(
             pool of others is scored anew and takes its place.
         config: what else is to be known of the pool: task, seed.
         progress: called with the number of prompts that are done, and of all.
+        options: parameters, memory, method, autocast_bf16, sketch of
+            :class:`~ustat_pg.llm.scores.Scores`.
 
     Raises:
         InputError: no prompts, fewer than 4 rollouts, unequal numbers of them, two prompts of one
@@ -113,32 +97,26 @@ def score_pool(
             and whatever :class:`~ustat_pg.llm.scores.Scores` refuses; the prompt is named.
     """
     prompts = _checked(list(pools), language_model)
-    scores = Scores(
-        language_model.model,
-        parameters=parameters,
-        memory=memory,
-        method=method,
-        autocast_bf16=autocast_bf16,
-        sketch=sketch,
-    )
+    scores = Scores(language_model.model, **options)
     made_of = {
         "model": language_model.name,
         "weights": weights_digest(language_model.model),
         "parameters": _hash("\n".join(scores.names)),
-        "method": method,
-        "autocast_bf16": bool(autocast_bf16),
-        "sketch": sketch,
+        "method": scores.method,
+        "autocast_bf16": scores.autocast_bf16,
+        "sketch": scores.sketch,
         "gram": bool(gram),
         "precision": str(scores.dtype),
         "device": scores.device.type,
         "versions": _versions(),
         "code": _code(),
     }
+    chosen = options.get("parameters", "all")
     names = [_made_from(made_of, rollouts) for rollouts in prompts]
     asked = {
         **(config or {}),
         **made_of,
-        "parameters": [parameters] if isinstance(parameters, str) else list(parameters),
+        "parameters": [chosen] if isinstance(chosen, str) else list(chosen),
         "scored_parameters": scores.d,
         "made_of": _hash(json.dumps(names)),
     }

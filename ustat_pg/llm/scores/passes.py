@@ -142,7 +142,8 @@ class Scores:
         wide = any(p.dtype == torch.float64 for p in self._parameters)
         self.dtype = torch.float64 if wide else torch.float32
         like = torch.empty(0, dtype=self.dtype, device=self.device)
-        self._sketch = Sketch(self.d, integer("sketch", sketch), like)
+        self.sketch = integer("sketch", sketch)
+        self._sketch = Sketch(self.d, self.sketch, like)
         self._number = {id(p): k for k, p in enumerate(self._parameters)}
         self._layers = layers(model, self._number, self.names) if method == "hooks" else []
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
