@@ -30,7 +30,8 @@ from transformers import (
 from ustat_pg.llm import NoiseMonitor
 from ustat_pg.llm.models import LanguageModel
 from ustat_pg.llm.prompts import Prompt, Task
-from ustat_pg.llm.trainers import Training, build_trainer
+from ustat_pg.llm.trainers import build_trainer
+from ustat_pg.llm.training import Training
 
 PROMPT, GROUP, MICRO_BATCH, MICRO_BATCHES = 32, 8, 8, 2
 

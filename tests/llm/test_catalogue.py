@@ -15,7 +15,8 @@ from tests.support.models import save_tiny  # noqa: E402
 from tests.support.trainers import fresh  # noqa: E402
 from ustat_pg.llm.models import load_model  # noqa: E402
 from ustat_pg.llm.prompts import Prompt, Task  # noqa: E402
-from ustat_pg.llm.trainers import Training, build_trainer  # noqa: E402
+from ustat_pg.llm.trainers import build_trainer  # noqa: E402
+from ustat_pg.llm.training import Training  # noqa: E402
 
 SIZE = 4
 

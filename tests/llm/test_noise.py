@@ -19,7 +19,8 @@ pytest.importorskip("trl")
 from tests.support.noise import by_hand, distance, watched  # noqa: E402
 from tests.support.trainers import LONGEST, flat, letters  # noqa: E402
 from ustat_pg.llm import NoiseMonitor  # noqa: E402
-from ustat_pg.llm.trainers import Training, build_trainer  # noqa: E402
+from ustat_pg.llm.trainers import build_trainer  # noqa: E402
+from ustat_pg.llm.training import Training  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 

@@ -1,4 +1,4 @@
-"""A step of TRL's trainers is the gradient that the table in `trainers` says, at the same completions."""
+"""A step of TRL's trainers is the gradient that the table in `training` says, at the same completions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ from tests.support.trainers import (  # noqa: E402
     letters,
     one_step,
 )
-from ustat_pg.llm.trainers import (  # noqa: E402
+from ustat_pg.llm.trainers import build_trainer, reward_function, training_set  # noqa: E402
+from ustat_pg.llm.training import (  # noqa: E402
     TRAINERS,
     Training,
     allowed_group_sizes,
-    build_trainer,
     refuse_group_size,
-    reward_function,
-    training_set,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -351,7 +349,7 @@ def test_prompts_come_in_an_order_of_the_seed(task):
 def test_another_trl_is_refused_at_import(found, well, monkeypatch):
     """Its trainers' private members are changed here, and those of another version are others."""
     monkeypatch.setattr("importlib.metadata.version", lambda name: found)
-    source = importlib.util.find_spec("ustat_pg.llm.trainers")
+    source = importlib.util.find_spec("ustat_pg.llm.training")
     module = importlib.util.module_from_spec(source)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     if well:

@@ -12,7 +12,8 @@ from tests.support.models import fresh, output_by_hand
 from tests.support.trainers import LONGEST
 from ustat_pg.llm import NoiseMonitor
 from ustat_pg.llm.pairs import estimate_noise, step_sums
-from ustat_pg.llm.trainers import Training, build_trainer, reward_function, training_set
+from ustat_pg.llm.trainers import build_trainer, reward_function, training_set
+from ustat_pg.llm.training import Training
 
 BLOCKS = 2
 

@@ -10,7 +10,8 @@ from accelerate.utils import gather_object
 
 from tests.support.models import fresh, output_by_hand
 from ustat_pg import estimators
-from ustat_pg.llm.trainers import Training, build_trainer
+from ustat_pg.llm.trainers import build_trainer
+from ustat_pg.llm.training import Training
 
 LONGEST = 6
 

@@ -43,7 +43,7 @@ from typing import Any
 from ..validation import InputError, integer
 from .records import Busy, lines, locked, read_status, write, write_status
 from .runs import Run, Settings, different, inputs, short_hash
-from .trainers import refuse_group_size
+from .training import refuse_group_size
 
 __all__ = ["BUSY", "Outcome", "Sweep", "dry_run", "settle"]
 
@@ -74,7 +74,7 @@ class Sweep(Settings):
         budgets: K = B G, completions of a step.
         steps: optimizer steps.
         learning_rate: constant.
-        trainers: of :data:`ustat_pg.llm.trainers.TRAINERS`, ``running-table``, or tables by counts
+        trainers: of :data:`ustat_pg.llm.training.TRAINERS`, ``running-table``, or tables by counts
             such as ``bayes:1,1``.
         seeds: of training; runs of one seed see the prompts in the same order.
 

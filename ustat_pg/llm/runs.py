@@ -15,7 +15,7 @@ from typing import Any
 from ..validation import InputError, integer
 from .prompts import Task
 from .tasks import load_task
-from .trainers import Execution, Training, refuse_group_size
+from .training import Execution, Training, refuse_group_size
 
 __all__ = [
     "CHECKPOINTS",
