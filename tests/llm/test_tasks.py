@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.refusals import refuses
 from ustat_pg.llm.prompts import Prompt, Task, VerifierError
-from ustat_pg.llm.tasks import drawn, gsm8k, jsonl_task, load_task, mathematics
+from ustat_pg.llm.tasks import drawn, jsonl_task, load_task, mathematics
 from ustat_pg.llm.verifiers import load_verifier
 
 MESSAGES = [{"role": "user", "content": "1 + 1 ="}]
@@ -225,7 +225,7 @@ def dataset_files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved", "repository"])
 def test_gsm8k_from_local_files(dataset_files, kind):
-    task = gsm8k(dataset_files(GSM8K, kind))
+    task = mathematics("gsm8k", dataset_files(GSM8K, kind))
     assert [p.columns["gold"] for p in task.prompts] == ["5", "1001"]
     assert task.prompts[0].text[0]["content"].startswith("Two and three?\n")
     given = ["so 5", r"\boxed{5}", "#### 5", "6", "", "The answer is 5.0"]
@@ -236,17 +236,17 @@ def test_gsm8k_from_local_files(dataset_files, kind):
 
 def test_splits_limits_and_plain_text(dataset_files):
     path = dataset_files(GSM8K, "splits")
-    assert [p.columns["gold"] for p in gsm8k(path).prompts] == ["1001", "5"]
+    assert [p.columns["gold"] for p in mathematics("gsm8k", path).prompts] == ["1001", "5"]
     task = load_task(f"gsm8k:source={path},split=train,chat=no", max_new_tokens=7)
     assert (len(task.prompts), task.max_new_tokens, task.name) == (1, 7, "gsm8k/train")
     assert task.prompts[0].text.endswith("\nAnswer:")
     assert len(load_task(f"gsm8k:source={path}", limit=1).prompts) == 1
-    refuses(r"no split 'dev': it has \['test', 'train'\]", gsm8k, path, "dev")
+    refuses(r"no split 'dev': it has \['test', 'train'\]", mathematics, "gsm8k", path, "dev")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "saved"])
 def test_math_from_local_files(dataset_files, kind):
-    task = mathematics(dataset_files(MATH, kind))
+    task = mathematics("math", dataset_files(MATH, kind))
     assert [p.columns["gold"] for p in task.prompts] == [r"\frac{1}{2}", "[0, 1)"]
     given = [r"\boxed{0.5}", r"$\frac{2}{4}$", r"\boxed{\frac12}", r"\boxed{2}", "no idea"]
     assert task.rewards(task.prompts[0], given).tolist() == [1, 1, 1, 0, 0]
@@ -256,7 +256,7 @@ def test_math_from_local_files(dataset_files, kind):
 
 def test_an_answer_column_comes_before_the_solution(dataset_files):
     rows = [{"problem": "?", "answer": "7", "solution": r"\boxed{8}"}]
-    assert mathematics(dataset_files(rows, "jsonl")).prompts[0].columns["gold"] == "7"
+    assert mathematics("math", dataset_files(rows, "jsonl")).prompts[0].columns["gold"] == "7"
 
 
 def test_the_right_answer_comes_first_for_the_checker(dataset_files):
@@ -265,13 +265,13 @@ def test_the_right_answer_comes_first_for_the_checker(dataset_files):
         ("jsonl", "1<x<2", [r"\boxed{(1,2)}", r"\boxed{(1,3)}"], [1, 0]),
         ("parquet", "(1,2)", [r"\boxed{1<x<2}", r"\boxed{(1,2)}"], [0, 1]),
     ):
-        task = mathematics(dataset_files([{"problem": "?", "answer": answer}], kind))
+        task = mathematics("math", dataset_files([{"problem": "?", "answer": answer}], kind))
         assert task.rewards(task.prompts[0], given).tolist() == rewards
 
 
 def test_the_checker_works_in_a_thread_too(dataset_files):
     """math-verify's time limit is a signal, which only the main thread can have."""
-    task = gsm8k(dataset_files(GSM8K, "jsonl"))
+    task = mathematics("gsm8k", dataset_files(GSM8K, "jsonl"))
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(task.rewards, task.prompts[0], ["5", "4"]).result()
     assert found.tolist() == [1, 0]
@@ -279,12 +279,12 @@ def test_the_checker_works_in_a_thread_too(dataset_files):
 
 def test_data_sets_that_are_none_are_refused(dataset_files, tmp_path):
     unmarked = dataset_files([{"question": "?", "answer": "no mark"}], "jsonl")
-    refuses("no answer that can be read", gsm8k, unmarked)
-    refuses(r"no text in the column 'problem'", mathematics, dataset_files(GSM8K, "jsonl"))
+    refuses("no answer that can be read", mathematics, "gsm8k", unmarked)
+    refuses(r"no text in the column 'problem'", mathematics, "math", dataset_files(GSM8K, "jsonl"))
     (tmp_path / "data.txt").write_text("x")
-    refuses(r"must end in .jsonl", gsm8k, tmp_path / "data.txt")
+    refuses(r"must end in .jsonl", mathematics, "gsm8k", tmp_path / "data.txt")
     (tmp_path / "bad.parquet").write_text("x")
-    refuses("cannot be read", gsm8k, tmp_path / "bad.parquet")
+    refuses("cannot be read", mathematics, "gsm8k", tmp_path / "bad.parquet")
 
 
 def test_tasks_rewards_alone_and_help_need_no_torch(tmp_path):
@@ -321,7 +321,7 @@ def test_tasks_rewards_alone_and_help_need_no_torch(tmp_path):
 
 def test_a_right_answer_that_cannot_be_read_is_the_verifiers_error(dataset_files):
     rows = [{"problem": "?", "answer": "}{"}]
-    task = mathematics(dataset_files(rows, "jsonl"))
+    task = mathematics("math", dataset_files(rows, "jsonl"))
     with pytest.raises(VerifierError, match=r"'math/test/0'.*cannot read"):
         task.rewards(task.prompts[0], ["1"])
 

@@ -13,6 +13,7 @@ from tests.support.commands import two_processes
 from tests.support.models import fresh
 from tests.support.refusals import refuses
 from ustat_pg import estimators
+from ustat_pg.llm.budgets import allowed_group_sizes, refuse_group_size
 from ustat_pg.llm.prompts import Prompt, Task
 
 torch = pytest.importorskip("torch")
@@ -27,12 +28,7 @@ from tests.support.trainers import (  # noqa: E402
     one_step,
 )
 from ustat_pg.llm.trainers import build_trainer, reward_function, training_set  # noqa: E402
-from ustat_pg.llm.training import (  # noqa: E402
-    TRAINERS,
-    Training,
-    allowed_group_sizes,
-    refuse_group_size,
-)
+from ustat_pg.llm.training import TRAINERS, Training  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
@@ -292,6 +288,7 @@ import torch
 
 from tests.support import trainers as shared
 from ustat_pg.llm.models import load_model
+from ustat_pg.llm.budgets import allowed_group_sizes, refuse_group_size
 from ustat_pg.llm.prompts import Prompt, Task
 
 torch.set_num_threads(1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..validation import InputError, integer
+from .budgets import allowed_group_sizes
 from .commands import (
     _log,
     _make_folder,
@@ -183,8 +184,8 @@ def _rewards_alone(options: argparse.Namespace) -> None:
     from .files import load_rewards
 
     names, rewards = load_rewards(options.rollouts, **_log(options))
-    budget = integer("budget", options.budget, 2)
-    sizes = [size for size in range(2, min(budget, _LARGEST) + 1) if budget % size == 0]
+    budget = options.budget
+    sizes = [size for size in allowed_group_sizes(budget) if size <= _LARGEST]
     if not sizes:
         raise InputError(
             f"budget is {budget}: no group size from 2 to {_LARGEST} divides it; take another budget"

@@ -68,18 +68,27 @@ def problem(draws: Sequence[int], largest: int = 99, category: str | None = None
     if category is None:
         category = CATEGORIES[choice(draws[0], 0, len(CATEGORIES) - 1)]
     if category in ("multiply", "divide"):
-        large, small = choice(draws[1], 2, largest), choice(draws[2], 2, 9)
-        if category == "multiply":
-            expression, answer = f"{large} * {small}", large * small
-        else:
-            expression, answer = f"{large * small} / {small}", large
-        return Problem(category, expression, answer, (f"{expression} = {answer}",))
+        return worked(category, [choice(draws[1], 2, largest), choice(draws[2], 2, 9)])
     numbers = [choice(word, 1, largest) for word in draws[1:5]]
-    signs = [1 - 2 * choice(word, 0, 1) for word in draws[5:8]]
+    return worked(category, numbers, [1 - 2 * choice(word, 0, 1) for word in draws[5:8]])
+
+
+def worked(category: str, numbers: Sequence[int], signs: Sequence[int] = ()) -> Problem:
+    """The problem of a category with these numbers and signs, +1 or -1; what it has no place for is left.
+
+    >>> worked("parentheses", [5, 1, 3], [-1, -1])
+    Problem(category='parentheses', expression='5 - (1 - 3)', answer=7, steps=('1 - 3 = -2', '5 - (-2) = 7'))
+    """
+    first, second = numbers[:2]
+    if category in ("multiply", "divide"):
+        product = first * second
+        expression, answer = f"{first} * {second}", product
+        if category == "divide":
+            expression, answer = f"{product} / {second}", first
+        return Problem(category, expression, answer, (f"{expression} = {answer}",))
     if category == "parentheses":
-        first, second, third = numbers[:3]
-        inner = f"{second} {_sign(signs[1])} {third}"
-        within = second + signs[1] * third
+        inner = f"{second} {_sign(signs[1])} {numbers[2]}"
+        within = second + signs[1] * numbers[2]
         answer = first + signs[0] * within
         shown = f"({within})" if within < 0 else str(within)
         last = f"{first} {_sign(signs[0])} {shown} = {answer}"
@@ -90,7 +99,7 @@ def problem(draws: Sequence[int], largest: int = 99, category: str | None = None
             (f"{inner} = {within}", last),
         )
     terms = 3 if category == "two-step" else 4
-    expression, value, steps = str(numbers[0]), numbers[0], []
+    expression, value, steps = str(first), first, []
     for number, sign in zip(numbers[1:terms], signs, strict=False):
         steps.append(f"{value} {_sign(sign)} {number} = {value + sign * number}")
         expression += f" {_sign(sign)} {number}"

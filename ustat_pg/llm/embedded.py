@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 
 from ..validation import InputError, integer
+from .arithmetic import worked
 from .prompts import Prompt, Task
 
 __all__ = [
@@ -95,60 +96,16 @@ class Question:
     category: str
 
 
-def _two_step() -> list[Question]:
-    return [
-        Question(f"{a}{p}{b}{q}{c}", a + _signed(p, b) + _signed(q, c), "two-step")
-        for a, b, c in product(range(1, 10), repeat=3)
-        for p, q in product("+-", repeat=2)
-    ]
-
-
-def _three_step() -> list[Question]:
-    return [
-        Question(
-            f"{a}{p}{b}{q}{c}{r}{d}",
-            a + _signed(p, b) + _signed(q, c) + _signed(r, d),
-            "three-step",
-        )
-        for a, b, c, d in product(range(1, 10), repeat=4)
-        for p, q, r in product("+-", repeat=3)
-    ]
-
-
-def _multiplication() -> list[Question]:
-    return [
-        Question(f"{a}*{b}", a * b, "multiplication") for a, b in product(range(1, 10), repeat=2)
-    ]
-
-
-def _division() -> list[Question]:
-    return [Question(f"{a * b}/{b}", a, "division") for a, b in product(range(1, 10), repeat=2)]
-
-
-def _parentheses() -> list[Question]:
-    found = []
-    for a, b, c in product(range(1, 10), repeat=3):
-        for p, q in product("+-", repeat=2):
-            inner = b + _signed(q, c)
-            found.append(Question(f"{a}{p}({b}{q}{c})", a + _signed(p, inner), "parentheses"))
-            inner = a + _signed(p, b)
-            found.append(Question(f"({a}{p}{b}){q}{c}", inner + _signed(q, c), "parentheses"))
-    return found
-
-
-def _signed(sign: str, number: int) -> int:
-    return number if sign == "+" else -number
-
-
-_BUILDERS = {
-    "two-step": _two_step,
-    "three-step": _three_step,
-    "multiplication": _multiplication,
-    "division": _division,
-    "parentheses": _parentheses,
+_SHAPES = {
+    "two-step": ("two-step", 3, 2),
+    "three-step": ("three-step", 4, 3),
+    "multiplication": ("multiply", 2, 0),
+    "division": ("divide", 2, 0),
+    "parentheses": ("parentheses", 3, 2),
 }
+"""The category of :mod:`~ustat_pg.llm.arithmetic`, and how many numbers and signs a problem has."""
 
-CATEGORIES = tuple(_BUILDERS)
+CATEGORIES = tuple(_SHAPES)
 """The five categories of the paper's synthetic arithmetic."""
 
 
@@ -164,9 +121,20 @@ def questions(category: str) -> tuple[Question, ...]:
     >>> questions("parentheses")[3]
     Question(text='(1+1)-1', answer=1, category='parentheses')
     """
-    if category not in _BUILDERS:
+    if category not in _SHAPES:
         raise InputError(f"category is {category!r}: it must be one of {', '.join(CATEGORIES)}")
-    return tuple(_BUILDERS[category]())
+    kind, numbers, signs = _SHAPES[category]
+    found = []
+    for operands in product(range(1, 10), repeat=numbers):
+        for chosen in product((1, -1), repeat=signs):
+            one = worked(kind, operands, chosen)
+            found.append(Question(one.expression.replace(" ", ""), one.answer, category))
+            if category == "parentheses":
+                # The others stand around what a sum of three begins with.
+                one = worked("two-step", operands, chosen)
+                text = one.expression.replace(" ", "")
+                found.append(Question(f"({text[:3]}){text[3:]}", one.answer, category))
+    return tuple(found)
 
 
 def draw_questions(generator: np.random.Generator, number: int) -> list[Question]:

@@ -41,9 +41,9 @@ from pathlib import Path
 from typing import Any
 
 from ..validation import InputError, integer
+from .budgets import refuse_group_size
 from .records import Busy, lines, locked, read_status, write, write_status
 from .runs import Run, Settings, different, inputs, short_hash
-from .training import refuse_group_size
 
 __all__ = ["BUSY", "Outcome", "Sweep", "dry_run", "settle"]
 

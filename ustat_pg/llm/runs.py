@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ..validation import InputError, integer
+from .budgets import refuse_group_size
 from .prompts import Task
 from .tasks import load_task
-from .training import Execution, Training, refuse_group_size
+from .training import Execution, Training
 
 __all__ = [
     "CHECKPOINTS",

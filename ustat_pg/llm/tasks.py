@@ -19,6 +19,7 @@ import inspect
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from ..validation import InputError, integer
 from .prompts import Prompt, Task, Text, Verifier, _short
 from .verifiers import load_verifier
 
-__all__ = ["drawn", "gsm8k", "jsonl_task", "load_task", "math_answer", "mathematics"]
+__all__ = ["drawn", "jsonl_task", "load_task", "math_answer", "mathematics"]
 
 T = TypeVar("T")
 
@@ -154,87 +155,77 @@ def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, 
     return [dict(row) for row in data]
 
 
-def _questions(
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    question: str,
-    gold: Callable[[Mapping[str, Any]], str | None],
-    chat: bool,
-    limit: int | None,
-) -> tuple[Prompt, ...]:
-    """The prompts of a mathematics data set, with the right answer in the column ``gold``."""
-    prompts = []
-    for i, row in enumerate(rows[: None if limit is None else integer("limit", limit)]):
-        if not isinstance(row.get(question), str):
-            raise InputError(
-                f"row {i} of {name} has no text in the column {question!r}: it has {sorted(row)}"
-            )
-        answer = gold(row)
-        if answer is None:
-            raise InputError(
-                f"row {i} of {name} has no answer that can be read: its columns are {sorted(row)}"
-            )
-        content = f"{row[question].strip()}\n{INSTRUCTION}"
-        text: Text = [{"role": "user", "content": content}] if chat else f"{content}\nAnswer:"
-        prompts.append(Prompt(f"{name}/{i}", text, {"gold": answer}))
-    return tuple(prompts)
+def _gsm8k_answer(row: Mapping[str, Any]) -> str | None:
+    _, mark, answer = str(row.get("answer", "")).rpartition("####")
+    return answer.strip().replace(",", "") or None if mark else None
 
 
-def gsm8k(
-    source: str | Path = "openai/gsm8k",
-    split: str = "test",
-    *,
-    chat: bool = True,
-    limit: int | None = None,
-    max_new_tokens: int = 512,
-) -> Task:
-    """GSM8K (Cobbe et al. 2021): the answer stands after ``####``; checked by math-verify.
+def _math_answer(row: Mapping[str, Any]) -> str | None:
+    answer = row.get("answer")
+    return str(answer) if answer not in (None, "") else _boxed(str(row.get("solution", "")))
 
-    Arguments:
-        source: a hub id; a local .jsonl, .json, .parquet or .csv file with columns ``question`` and
-            ``answer``; a folder written by ``save_to_disk``; or a copy of the hub's repository.
-        split: the split to take, of what has splits.
-        chat: prompts as messages for an instruct model; else plain text.
-        limit: take this many prompts, the first ones.
-        max_new_tokens: the longest completion.
 
-    Raises:
-        InputError: the data cannot be had or read.
-    """
+@dataclass(frozen=True)
+class _DataSet:
+    """Where questions with answers come from, what a row of them means, and how long answers are."""
 
-    def gold(row: Mapping[str, Any]) -> str | None:
-        _, mark, answer = str(row.get("answer", "")).rpartition("####")
-        return answer.strip().replace(",", "") or None if mark else None
+    source: str
+    config: str | None
+    question: str
+    gold: Callable[[Mapping[str, Any]], str | None]
+    longest: int
 
-    rows = _rows(source, "main", split)
-    prompts = _questions(f"gsm8k/{split}", rows, "question", gold, chat, limit)
-    return Task(f"gsm8k/{split}", prompts, math_answer, max_new_tokens)
+
+_DATA = {
+    "gsm8k": _DataSet("openai/gsm8k", "main", "question", _gsm8k_answer, 512),
+    "math": _DataSet("HuggingFaceH4/MATH-500", None, "problem", _math_answer, 1024),
+}
 
 
 def mathematics(
-    source: str | Path = "HuggingFaceH4/MATH-500",
+    name: str,
+    source: str | Path = "",
     split: str = "test",
     *,
     chat: bool = True,
     limit: int | None = None,
-    max_new_tokens: int = 1024,
+    max_new_tokens: int | None = None,
 ) -> Task:
-    r"""MATH (Hendrycks et al. 2021): the answer is the last ``\boxed{}``; checked by math-verify.
+    r"""GSM8K or MATH, checked by math-verify, with the right answer in the column ``gold``.
 
     Arguments:
-        source: as for :func:`gsm8k`, with columns ``problem`` and ``answer`` or ``solution``.
-        split, chat, limit, max_new_tokens: as for :func:`gsm8k`.
+        name: ``gsm8k`` (Cobbe et al. 2021), whose answers stand after ``####``; or ``math`` (Hendrycks
+            et al. 2021), whose answers have a column or are the last ``\boxed{}`` of the solution.
+        source: a hub id; a local .jsonl, .json, .parquet or .csv file with columns ``question`` or
+            ``problem``, and ``answer`` or ``solution``; a folder written by ``save_to_disk``; or a copy
+            of the hub's repository. The data set's own on the hub unless given.
+        split: the split to take, of what has splits.
+        chat: prompts as messages for an instruct model; else plain text.
+        limit: take this many prompts, the first ones.
+        max_new_tokens: the longest completion; 512 or 1024 unless given.
 
     Raises:
         InputError: the data cannot be had or read.
     """
-
-    def gold(row: Mapping[str, Any]) -> str | None:
-        answer = row.get("answer")
-        return str(answer) if answer not in (None, "") else _boxed(str(row.get("solution", "")))
-
-    prompts = _questions(f"math/{split}", _rows(source, None, split), "problem", gold, chat, limit)
-    return Task(f"math/{split}", prompts, math_answer, max_new_tokens)
+    data = _DATA[name]
+    whole = f"{name}/{split}"
+    rows = _rows(source or data.source, data.config, split)
+    prompts = []
+    for i, row in enumerate(rows[: None if limit is None else integer("limit", limit)]):
+        if not isinstance(row.get(data.question), str):
+            raise InputError(
+                f"row {i} of {whole} has no text in the column {data.question!r}: it has {sorted(row)}"
+            )
+        answer = data.gold(row)
+        if answer is None:
+            raise InputError(
+                f"row {i} of {whole} has no answer that can be read: its columns are {sorted(row)}"
+            )
+        content = f"{row[data.question].strip()}\n{INSTRUCTION}"
+        text: Text = [{"role": "user", "content": content}] if chat else f"{content}\nAnswer:"
+        prompts.append(Prompt(f"{whole}/{i}", text, {"gold": answer}))
+    longest = data.longest if max_new_tokens is None else max_new_tokens
+    return Task(whole, tuple(prompts), math_answer, longest)
 
 
 def _boxed(text: str) -> str | None:
@@ -329,19 +320,19 @@ def load_task(
             f"a verifier is given for the task {name!r}, which has its own: it goes with a "
             ".jsonl file of prompts"
         )
-    if name == "embedded":
-        from . import embedded
+    if name in _DATA:
+        options = _options(name, rest, mathematics)
+        return mathematics(name, **{"limit": limit, **more, **options})
+    if name in ("embedded", "arithmetic"):
+        from . import arithmetic, embedded
 
-        model, _, rest = rest.partition(":")
-        return _shortened(embedded.task(model, **_options(name, rest, embedded.task)), limit, more)
-    if name == "arithmetic":
-        from .arithmetic import arithmetic_task
-
-        options = _options(name, rest, arithmetic_task)
-        return _shortened(arithmetic_task(**options), limit, more)
-    if name in ("gsm8k", "math"):
-        function = {"gsm8k": gsm8k, "math": mathematics}[name]
-        return function(**{"limit": limit, **more, **_options(name, rest, function)})
+        make: Callable[..., Task] = arithmetic.arithmetic_task
+        if name == "embedded":
+            model, _, rest = rest.partition(":")
+            make = functools.partial(embedded.task, model)
+        task = make(**_options(name, rest, make))
+        shown = task.prompts[: None if limit is None else integer("limit", limit)]
+        return replace(task, prompts=shown, **more)
     raise InputError(
         f"the task is {spec!r}: it must be arithmetic, gsm8k, math, embedded:NAME or the path of "
         "a .jsonl file"
@@ -369,17 +360,10 @@ def drawn(items: Sequence[T], limit: int | None, seed: int = 0) -> list[T]:
     return [items[i] for i in np.random.default_rng(seed).permutation(len(items))[:limit]]
 
 
-def _shortened(task: Task, limit: int | None, more: Mapping[str, int]) -> Task:
-    """A task's first prompts, with another length of answers where asked."""
-    prompts = task.prompts[: None if limit is None else integer("limit", limit)]
-    length = more.get("max_new_tokens", task.max_new_tokens)
-    return Task(task.name, prompts, task.verifier, length)
-
-
 def _options(task: str, text: str, function: Callable[..., Task]) -> dict[str, Any]:
     """Options ``key=value,...`` as the arguments of a function, by the type of its defaults.
 
-    >>> _options("gsm8k", "split=train,limit=5,chat=no", gsm8k)
+    >>> _options("gsm8k", "split=train,limit=5,chat=no", mathematics)
     {'split': 'train', 'limit': 5, 'chat': False}
     """
     parameters = inspect.signature(function).parameters

@@ -12,9 +12,10 @@ import numpy as np
 
 from ..estimators import norm_weighted
 from ..validation import InputError
+from .budgets import refuse_group_size
 from .models import LanguageModel
 from .prompts import Task, VerifierError
-from .training import TRAINERS, TrainerKind, Training, refuse_group_size, table_advantages
+from .training import TRAINERS, TrainerKind, Training, table_advantages
 
 __all__ = ["build_trainer", "reward_function", "sharded", "training_set"]
 
