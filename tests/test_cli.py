@@ -11,7 +11,7 @@ import pytest
 from tests.support import commands
 from ustat_pg import __version__
 from ustat_pg.cli import main
-from ustat_pg.predictions import gradient_covariance, gradient_mse, group_size_advice
+from ustat_pg.predictions import gradient_covariance, gradient_mse, group_size_advice, mse_constants
 from ustat_pg.problems import example_problem, problem_from_mapping, random_problem, save_problem
 
 PROBLEM = problem_from_mapping(example_problem())
@@ -184,10 +184,15 @@ def test_group_sizes_in_json_have_the_documented_keys_and_the_librarys_numbers(
     capsys, file, words, arguments
 ):
     found = advice_of(capsys, file, *words)
-    assert list(found) == ["g_star_paper", "g_star_exact", "g_best", "g_interval", "table"]
+    own = ["g_star_paper", "g_star_exact", "g_best", "g_interval", "table"]
+    assert list(found) == [*own, "c1", "c2", "c3", "gradient_sq", "k_crit"]
+    moments = PROBLEM.moments()
+    known = mse_constants(moments)
+    assert [found[name] for name in ("c1", "c2", "c3")] == [known.c1, known.c2, known.c3]
+    assert found["k_crit"] * moments.mean_gradient_sq == pytest.approx(known.least_mse(1.0))
     number = float(words[1])
     expected = group_size_advice(
-        PROBLEM.moments(),
+        moments,
         int(number) if number.is_integer() else number,
         zero_signal=PROBLEM.zero_signal_share,
         **arguments,

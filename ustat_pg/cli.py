@@ -96,7 +96,7 @@ def _llm(options: argparse.Namespace) -> int:
 
 def _advise(options: argparse.Namespace) -> None:
     from .llm.arguments import refuse_ignored, source
-    from .predictions import group_size_advice, mse_constants, near_budget
+    from .predictions import critical_budget, group_size_advice, mse_constants, near_budget
     from .problems import load_problem
 
     asked_of = source(options, rewards_alone=True)
@@ -118,6 +118,7 @@ def _advise(options: argparse.Namespace) -> None:
     costly = bool(options.prompt_cost) or options.output_cost is not None
     near = None
     moments = problem.moments()
+    known, signal = mse_constants(moments), moments.mean_gradient_sq
     advice = group_size_advice(
         moments,
         options.budget,
@@ -127,8 +128,13 @@ def _advise(options: argparse.Namespace) -> None:
         zero_signal=problem.zero_signal_share,
     )
     if not costly and options.population is None:
-        near = near_budget(mse_constants(moments), options.budget)
-    say_advice(advice, as_json=options.json, near=near)
+        near = near_budget(known, options.budget)
+    more = {
+        **{name: getattr(known, name) for name in ("c1", "c2", "c3")},
+        "gradient_sq": signal,
+        "k_crit": critical_budget(known, signal) if signal > 0 else None,
+    }
+    say_advice(advice, as_json=options.json, more=more, near=near)
 
 
 def say_advice(

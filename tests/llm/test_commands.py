@@ -36,6 +36,7 @@ def words(prompts, completions, **columns):
     return ["good"] * len(completions)
 """
 ANSWER = {"g_star_paper", "g_star_exact", "g_best", "g_interval", "table"}
+ANSWER |= {"c1", "c2", "c3", "gradient_sq", "k_crit"}
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +200,8 @@ def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
     assert found["worst_ratio"] == pytest.approx(worst.min())
     least = found["c1"] + found["c2"] + 2 * math.sqrt(found["c1"] * found["c3"])
     assert found["k_crit"] == pytest.approx(least / found["gradient_sq"])
+    low, high = found["k_crit_interval"]
+    assert low < found["k_crit"] < (high or math.inf)
     text = out_of(capsys, *words, "96")
     assert f"Use G = {found['g_robust']}: whatever c1 and c3 are" in text
     assert f"num_generations = {found['g_robust']}," in text

@@ -26,7 +26,7 @@ from ustat_pg.engines import Estimator
 from ustat_pg.llm import estimates, groups
 from ustat_pg.llm.errors import Asked, group_moments
 from ustat_pg.llm.groups import at_best_constant
-from ustat_pg.llm.moments import means, means_and_spread, quantile
+from ustat_pg.llm.moments import Means, means, means_and_spread, quantile
 from ustat_pg.llm.scored import ScoredPool, leave_one_out
 from ustat_pg.predictions import (
     gradient_mse,
@@ -317,8 +317,11 @@ def test_ratio_of_grpo_to_oracle():
 
 
 def constants_of(c1, c3, se1, se3, prompts=50, c2=1.0):
-    covariance = np.diag([se1**2, 0.01, se3**2, 0.01])
-    return estimates.ConstantsEstimate(c1, c2, c3, 2.0, covariance, prompts)
+    # Without each prompt: uncorrelated columns whose jackknife has these errors.
+    waves = np.cos(np.outer(2 * np.arange(prompts) + 1, np.arange(1, 6)) * np.pi / (2 * prompts))
+    waves *= np.sqrt(2 / (prompts - 1)) * np.array([se1, 0.1, se3, 0.1, 0.1])
+    full = np.array([c1, c2, c3, 2.0, 1.0])
+    return estimates.ConstantsEstimate(Means(full, full + waves))
 
 
 def test_group_size_star_and_its_interval():
@@ -383,7 +386,7 @@ def test_one_prompt_has_no_spread_between_prompts_and_two_no_error_of_it():
     assert math.isnan(found.se("c1"))
     assert found.interval("c1") == (-math.inf, math.inf)
     assert found.g_star_interval() == (1.0, math.inf)
-    assert len(found.frame()) == 6
+    assert len(found.frame()) == 8
     assert math.isfinite(found.se("c2"))
 
 

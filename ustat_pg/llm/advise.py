@@ -37,8 +37,8 @@ def group_size_of_pool(options: argparse.Namespace, say: Callable[..., None]) ->
         options: of the command.
         say: prints an advice, as :func:`ustat_pg.cli.say_advice` does.
     """
-    from ..predictions import critical_budget, group_size_advice, near_budget, robust_group_size
-    from .estimates import constants, oracle_ratio, prompt_moments, summary, zero_signal
+    from ..predictions import group_size_advice, near_budget, robust_group_size
+    from .estimates import constants, oracle_ratio, summary, zero_signal
 
     if options.rollouts is not None and options.model is None and options.scored is None:
         _rewards_alone(options)
@@ -77,15 +77,12 @@ def group_size_of_pool(options: argparse.Namespace, say: Callable[..., None]) ->
         )
         worst = float(ratios.min())
     ratio = oracle_ratio(pool, [size]).iloc[0]
-    # ‖E g(X)‖² and c1 add up to E‖g(X)‖², each without bias.
-    gradient_sq = float(prompt_moments(pool).gradient_sq.mean()) - known.c1
     near = None
     if not costly and options.population is None:
         near = near_budget(found, options.budget)
     more = {
-        **{name: float(getattr(known, name)) for name in ("c1", "c2", "c3")},
-        "gradient_sq": gradient_sq,
-        "k_crit": critical_budget(found, gradient_sq) if gradient_sq > 0 else None,
+        **{name: getattr(known, name) for name in ("c1", "c2", "c3", "gradient_sq", "k_crit")},
+        "k_crit_interval": [finite(end) for end in known.k_crit_interval()],
         "g_star_interval": [finite(end) for end in known.g_star_interval()],
         "g_robust": size,
         "worst_ratio": worst,
@@ -118,9 +115,11 @@ def group_size_of_pool(options: argparse.Namespace, say: Callable[..., None]) ->
             f"follows is for that case. All that this pool tells is that G* is at least {low:.3g}.\n"
         )
     say(advice, advised=_advised(advice, size, worst, near, options.budget))
-    if more["k_crit"] is not None:
+    if known.k_crit is not None:
+        least, most = known.k_crit_interval()
         print(
-            f"Critical budget, where the least error is ‖g‖²: {more['k_crit']:.3g} outputs a step."
+            f"Critical budget, where the least error is ‖g‖²: {known.k_crit:.3g} outputs a step "
+            f"(95%: {least:.3g} {_upwards(most)})."
         )
     if any(row.zero_signal_share is None for row in advice.table):
         print(
@@ -128,8 +127,9 @@ def group_size_of_pool(options: argparse.Namespace, say: Callable[..., None]) ->
             "is not known; it does not rise with G."
         )
     if not costly and options.population is None:
-        end = f"to {high:.3g}" if np.isfinite(high) else "without an upper end"
-        print(f"The best real G is known from {low:.3g} {end} (95%, {pool.size} prompts).")
+        print(
+            f"The best real G is known from {low:.3g} {_upwards(high)} (95%, {pool.size} prompts)."
+        )
     if known.unbounded:
         print(
             "The spread of prompts' gradients, c1, is not told from 0 by this pool: a larger group "
@@ -141,6 +141,10 @@ def group_size_of_pool(options: argparse.Namespace, say: Callable[..., None]) ->
         "(per-device batch x processes x steps per generation)."
     )
     print(_critic_cost(size, ratio))
+
+
+def _upwards(end: float) -> str:
+    return f"to {end:.3g}" if np.isfinite(end) else "without an upper end"
 
 
 def _advised(

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..predictions import MseConstants
+from ..predictions import MseConstants, critical_budget
 from ..validation import InputError
-from .moments import means_and_spread, prompt_moments, quantile
+from .moments import Means, means_and_spread, prompt_moments
 from .scored import ScoredPool
 
-__all__ = ["ConstantsEstimate", "constants", "ratio_interval"]
+__all__ = ["ConstantsEstimate", "constants", "noise_and_signal", "ratio_interval"]
 
 Array = NDArray[np.float64]
 
@@ -23,35 +23,36 @@ _FLAT = 1.05
 
 @dataclass(frozen=True, eq=False)
 class ConstantsEstimate:
-    """c1, c2, c3 and vanilla's constant of Proposition 3 (minibatch), estimated from a pool.
+    """c1, c2, c3, vanilla's constant of Proposition 3 (minibatch) and ‖g‖², estimated from a pool.
 
     Arguments:
-        c1: tr Cov_X g(X); as an unbiased estimate it may be negative.
-        c2: E[τ - ‖g‖²].
-        c3: E[φ + ‖g‖²].
-        vanilla: E[E[‖s‖² z²] - ‖g‖²].
-        covariance: of the four estimates in this order, (4, 4); NaN where there is one prompt.
-        prompts: P.
+        means: of c1, tr Cov_X g(X); c2, E[τ - ‖g‖²]; c3, E[φ + ‖g‖²]; vanilla, E[E[‖s‖² z²] - ‖g‖²];
+            gradient_sq, ‖E g(X)‖². As unbiased estimates c1 and gradient_sq may be negative.
     """
 
-    c1: float
-    c2: float
-    c3: float
-    vanilla: float
-    covariance: Array
-    prompts: int
+    means: Means
 
-    NAMES = ("c1", "c2", "c3", "vanilla")
+    NAMES = ("c1", "c2", "c3", "vanilla", "gradient_sq")
+
+    def __getattr__(self, name: str) -> float:
+        if name not in self.NAMES:
+            raise AttributeError(name)
+        return float(self.means.full[self.NAMES.index(name)])
+
+    @property
+    def prompts(self) -> int:
+        """P."""
+        return len(self.means.without)
 
     def se(self, name: str) -> float:
         """The standard error of a constant."""
-        return float(np.sqrt(self.covariance[self._place(name), self._place(name)]))
+        return float(self.means.se[self._place(name)])
 
     def interval(self, name: str) -> tuple[float, float]:
         """The 95% interval of a constant, by Student's law with P - 1 degrees of freedom."""
-        value, error = float(getattr(self, self.NAMES[self._place(name)])), self.se(name)
-        half = quantile(self.prompts) * error if math.isfinite(error) else math.inf
-        return value - half, value + half
+        place = self._place(name)
+        low, high = (float(end[place]) for end in self.means.interval())
+        return low, high
 
     def _place(self, name: str) -> int:
         if name not in self.NAMES:
@@ -61,11 +62,11 @@ class ConstantsEstimate:
     @property
     def clipped(self) -> tuple[str, ...]:
         """The constants whose estimates are negative and count as 0 in :meth:`predictions`."""
-        return tuple(name for name in self.NAMES if getattr(self, name) < 0)
+        return tuple(name for name in self.NAMES[:4] if getattr(self, name) < 0)
 
     def predictions(self) -> MseConstants:
         """The constants that predictions and advice take; negative estimates become 0."""
-        return MseConstants(**{name: max(float(getattr(self, name)), 0.0) for name in self.NAMES})
+        return MseConstants(**{name: max(getattr(self, name), 0.0) for name in self.NAMES[:4]})
 
     @property
     def unbounded(self) -> bool:
@@ -94,12 +95,19 @@ class ConstantsEstimate:
         """
         if kind not in ("exact", "paper"):
             raise InputError(f"kind is {kind!r}: choose exact or paper")
-        places = self.NAMES.index("c3"), self.NAMES.index("c1")
-        low, high = ratio_interval(
-            self.c3, self.c1, self.covariance[np.ix_(places, places)], quantile(self.prompts)
-        )
+        low, high = ratio_interval(self.means.apply(lambda each: each[..., [2, 0]]))
         shift = 1.0 if kind == "exact" else 0.0
         return shift + math.sqrt(low), shift + math.sqrt(high)
+
+    @property
+    def k_crit(self) -> float | None:
+        """The outputs of a step at which its least error is ‖g‖²; None where that is not positive."""
+        signal = self.gradient_sq
+        return critical_budget(self.predictions(), signal) if signal > 0 else None
+
+    def k_crit_interval(self) -> tuple[float, float]:
+        """The 95% interval of the critical budget, Fieller's: infinite above where ‖g‖² may be 0."""
+        return ratio_interval(self.means.apply(noise_and_signal))
 
     def flat_interval(self) -> tuple[float, float]:
         """The real G whose grpo MSE at a given budget is at most 5% above the least, at the estimates.
@@ -118,12 +126,12 @@ class ConstantsEstimate:
         return 1 + (pair / (half + root) if half + root > 0 else 0.0), 1 + high
 
     def frame(self) -> pd.DataFrame:
-        """A row for each constant and for G*: name, value, low, high, se; NaN where there is none."""
+        """A row for each constant, G* and K_crit: name, value, low, high, se; NaN where there is none."""
         rows = [(n, getattr(self, n), *self.interval(n), self.se(n)) for n in self.NAMES]
-        for kind in ("exact", "paper"):
-            value = getattr(self, f"g_star_{kind}")
-            ends = self.g_star_interval(kind)
-            rows.append((f"g_star_{kind}", math.nan if value is None else value, *ends, math.nan))
+        stars = {f"g_star_{kind}": self.g_star_interval(kind) for kind in ("exact", "paper")}
+        for name, ends in {**stars, "k_crit": self.k_crit_interval()}.items():
+            value = getattr(self, name)
+            rows.append((name, math.nan if value is None else value, *ends, math.nan))
         return pd.DataFrame(rows, columns=["name", "value", "low", "high", "se"])
 
 
@@ -142,38 +150,48 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
     (0.0625, 0.5208, 2, True)
     """
     moments = prompt_moments(pool)
-    found = means_and_spread(
-        pool,
-        moments,
-        np.column_stack(
-            [
-                moments.norm_squared_advantage - moments.gradient_sq,
-                moments.variance_trace + moments.gradient_sq,
-                moments.norm_squared_reward - moments.gradient_sq,
-            ]
-        ),
-    ).apply(lambda each: each[..., [3, 0, 1, 2]])
-    c1, c2, c3, vanilla = (float(value) for value in found.full)
-    return ConstantsEstimate(c1, c2, c3, vanilla, found.covariance, pool.size)
+    columns = [
+        moments.norm_squared_advantage - moments.gradient_sq,
+        moments.variance_trace + moments.gradient_sq,
+        moments.norm_squared_reward - moments.gradient_sq,
+        moments.gradient_sq,
+    ]
+    found = means_and_spread(pool, moments, np.column_stack(columns))
+
+    def placed(each: Array) -> Array:
+        c2, c3, vanilla, within, c1 = np.moveaxis(each, -1, 0)
+        return np.stack([c1, c2, c3, vanilla, within - c1], axis=-1)
+
+    return ConstantsEstimate(found.apply(placed))
 
 
-def ratio_interval(
-    numerator: float, denominator: float, covariance: Array, width: float
-) -> tuple[float, float]:
-    """Fieller's interval of a ratio of positive quantities, from 0 to at most infinity.
+def noise_and_signal(each: Array) -> Array:
+    """c1 + c2 + 2 √(c1 c3) and ‖g‖², whose ratio is the critical budget, (..., 2).
+
+    Arguments:
+        each: c1, c2, c3 first and ‖g‖² last, (..., Q).
+    """
+    c1, c2, c3, gradient_sq = (each[..., place] for place in (0, 1, 2, -1))
+    root = np.sqrt(np.maximum(c1, 0.0) * np.maximum(c3, 0.0))
+    return np.stack([c1 + c2 + 2 * root, gradient_sq], axis=-1)
+
+
+def ratio_interval(found: Means) -> tuple[float, float]:
+    """Fieller's 95% interval of a ratio of positive quantities, from 0 to at most infinity.
 
     The ratios r for which numerator - r denominator = 0 is not rejected. Where the denominator is not
     told from 0 no ratio is too large, and the upper end is infinite.
 
     Arguments:
-        numerator, denominator: their estimates.
-        covariance: of the two in this order, (2, 2).
-        width: of the interval of a mean, in standard errors.
+        found: numerator and denominator.
 
-    >>> low, high = ratio_interval(6.0, 2.0, np.diag([0.01, 0.01]), 2.0)
+    >>> apart = np.array([[0.1, 0.1], [0.1, -0.1], [-0.1, 0.1], [-0.1, -0.1]])
+    >>> low, high = ratio_interval(Means(np.array([6.0, 2.0]), [6.0, 2.0] + apart))
     >>> round(low, 3), round(high, 3)
-    (2.711, 3.35)
+    (2.307, 4.186)
     """
+    numerator, denominator = found.full
+    width, covariance = found.quantile, found.covariance
     if not math.isfinite(width) or not np.isfinite(covariance).all():
         return 0.0, math.inf
     top, both, bottom = (width**2 * covariance[i, j] for i, j in ((0, 0), (0, 1), (1, 1)))

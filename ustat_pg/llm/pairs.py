@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..predictions import MseConstants, critical_budget, optimal_group_size, paired_constants
-from .constants import ratio_interval
-from .moments import means, quantile
+from .constants import noise_and_signal, ratio_interval
+from .moments import Means, means
 
 __all__ = ["NoiseEstimate", "estimate_noise", "step_sums"]
 
@@ -135,43 +135,34 @@ def estimate_noise(
         return np.stack([*known, gamma, np.broadcast_to(ratio, gamma.shape)], axis=-1)
 
     known = blockwise.apply(found)
-    student = quantile(blocks)
     values: dict[str, Any] = {}
-    for name, value, error in zip(_NAMES, known.full, known.se, strict=True):
-        values |= _told(name, value, error, (value - student * error, value + student * error))
+    for name, *told in zip(_NAMES, known.full, known.se, *known.interval(), strict=True):
+        values |= _told(name, *told)
     c1, c2, c3, gradient_sq, _ = np.maximum(np.nan_to_num(known.full), 0.0)
     clipped = MseConstants(c1, c2, c3)
     best = optimal_group_size(clipped)
     budget = critical_budget(clipped, gradient_sq) if gradient_sq > 0 else math.inf
     if not np.isfinite(known.full).all():
         best = budget = math.nan
-    ratio = known.covariance[np.ix_((2, 0), (2, 0))]
-    low, high = ratio_interval(known.full[2], known.full[0], ratio, student)
+    ratio = known.apply(lambda each: each[..., [2, 0]])
     # d√r = dr / (2√r), and r = (G* - 1)².
-    error = _ratio_se(c3, c1, ratio) / (2 * (best - 1)) if best > 1 else math.nan
-    values |= _told("g_star", best, error, (1 + math.sqrt(low), 1 + math.sqrt(high)))
-    both = known.apply(_noise_and_signal)
-    noise, signal = (float(value) for value in both.full)
-    interval = ratio_interval(noise, signal, both.covariance, student)
-    values |= _told("k_crit", budget, _ratio_se(noise, signal, both.covariance), interval)
+    error = _ratio_se(ratio) / (2 * (best - 1)) if best > 1 else math.nan
+    low, high = ratio_interval(ratio)
+    values |= _told("g_star", best, error, 1 + math.sqrt(low), 1 + math.sqrt(high))
+    noise = known.apply(lambda each: noise_and_signal(each[..., :4]))
+    values |= _told("k_crit", budget, _ratio_se(noise), *ratio_interval(noise))
     return NoiseEstimate(steps=len(steps), **values)
 
 
-def _told(name: str, value: float, error: float, interval: Interval) -> dict[str, Any]:
-    low, high = map(float, interval)
-    return {name: float(value), f"{name}_se": float(error), f"{name}_interval": (low, high)}
+def _told(name: str, value: float, error: float, low: float, high: float) -> dict[str, Any]:
+    ends = float(low), float(high)
+    return {name: float(value), f"{name}_se": float(error), f"{name}_interval": ends}
 
 
-def _noise_and_signal(constants: Array) -> Array:
-    """c₁ + c₂ + 2 √(c₁ c₃) and ‖g‖² of (..., 5)."""
-    c1, c2, c3, gradient_sq, _ = np.moveaxis(constants, -1, 0)
-    root = np.sqrt(np.maximum(c1, 0.0) * np.maximum(c3, 0.0))
-    return np.stack([c1 + c2 + 2 * root, gradient_sq], axis=-1)
-
-
-def _ratio_se(numerator: float, denominator: float, covariance: Array) -> float:
+def _ratio_se(found: Means) -> float:
     """By the delta method; NaN where the ratio has no value."""
+    numerator, denominator = found.full
     if not denominator > 0:
         return math.nan
     slope = np.array([1.0, -numerator / denominator]) / denominator
-    return float(np.sqrt(slope @ covariance @ slope))
+    return float(np.sqrt(slope @ found.covariance @ slope))
