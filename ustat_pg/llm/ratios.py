@@ -139,7 +139,7 @@ def noise_to_signal(
         for place, (size, each) in enumerate(zip(sizes, found, strict=True)):
             both = batches.noise(each)
             ratio = _divided(both)
-            low, high = ratio_interval(both.full[0], both.full[1], both.covariance, both.quantile)
+            low, high = ratio_interval(both)
             if len(first) == place:
                 first.append(ratio)
             relative = _exponential(log_ratio(ratio, first[place]))
