@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
-from inspect import getsource
 from itertools import combinations
 from math import inf
 from pathlib import Path
@@ -183,18 +182,11 @@ def _task(member: Member) -> Task:
     )
 
 
-def _source(verifier: Any) -> str:
-    """A verifier's source, or its name where there is none to read."""
-    try:
-        return getsource(verifier)
-    except (OSError, TypeError):
-        return f"{getattr(verifier, '__module__', '')}:{type(verifier).__qualname__}"
-
-
 @lru_cache(maxsize=16)
 def _digest(member: Member) -> str:
     """Of the weights, the prompts and the verifier."""
     from ustat_pg.llm.models import load_model, weights_digest
+    from ustat_pg.llm.verifiers import source_digest as verifier_digest
 
     task = _task(member)
     with _LOADING:
@@ -203,7 +195,7 @@ def _digest(member: Member) -> str:
         weights,
         [(prompt.id, prompt.text, prompt.columns) for prompt in task.prompts],
         task.max_new_tokens,
-        _source(task.verifier),
+        verifier_digest(task.verifier),
     ]
     return hashlib.sha256(json.dumps(words, default=str).encode()).hexdigest()[:16]
 

@@ -80,7 +80,7 @@ def answers(
     """Mean rewards of the prompts whose places are given, and the verifier's failures."""
     import torch
 
-    from .generation import transformers_draw
+    from .generation import most_probable, transformers_draw
     from .models import check_lengths, tokenise
 
     # A trainer may have taken the model to another device than it was loaded on.
@@ -94,9 +94,15 @@ def answers(
         check_lengths(language_model, prompt.id, len(ids), longest)
         prompts.append((prompt.id, ids))
     rewards, failures = {}, []
+    drawn: Iterator[tuple[tuple[int, ...], ...]]
     with torch.no_grad():
         if greedy:
-            drawn = _greedy(language_model, [ids for _, ids in prompts], longest, batch)
+            parts = (prompts[start : start + batch] for start in range(0, len(prompts), batch))
+            drawn = (
+                (one,)
+                for part in parts
+                for one in most_probable(language_model, [ids for _, ids in part], longest)
+            )
         else:
             count = integer("samples", samples)
             drawn = transformers_draw(
@@ -111,32 +117,3 @@ def answers(
             else:
                 rewards[index] = float(found.mean())
     return rewards, failures
-
-
-def _greedy(
-    language_model: LanguageModel, prompts: Sequence[Sequence[int]], longest: int, batch: int
-) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """The most probable token each time: one completion of each prompt."""
-    import torch
-    from transformers import GenerationConfig
-
-    from .generation import _plain_generation, stripped
-    from .models import end_tokens
-
-    ends, pad = end_tokens(language_model), language_model.tokenizer.pad_token_id
-    settings = GenerationConfig(
-        max_new_tokens=longest, do_sample=False, pad_token_id=pad, eos_token_id=list(ends) or None
-    )
-    for start in range(0, len(prompts), batch):
-        part = prompts[start : start + batch]
-        width = max(len(ids) for ids in part)
-        padded = [[pad] * (width - len(ids)) + list(ids) for ids in part]
-        mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in part]
-        with _plain_generation(language_model.model):
-            found = language_model.model.generate(
-                input_ids=torch.tensor(padded, device=language_model.device),
-                attention_mask=torch.tensor(mask, device=language_model.device),
-                generation_config=settings,
-            )
-        for row in found[:, width:].tolist():
-            yield (stripped(row, ends),)

@@ -15,7 +15,8 @@ from .logs import groups_of_log, is_log
 from .models import LanguageModel, check_lengths, tokenise, weights_digest
 from .prompts import Prompt, Task, check_rewards
 from .rollouts import decoded, verify, warn_of
-from .store import FEWEST_ROLLOUTS, Entry, RolloutsList, lines, read_store
+from .scored import LEAST_ROLLOUTS
+from .store import Entry, RolloutsList, lines, read_store
 
 __all__ = ["load_rewards", "load_rollouts"]
 
@@ -75,10 +76,10 @@ def load_rollouts(
             entries[entry.prompt.id] = entry
     result = RolloutsList()
     for name, entry in entries.items():
-        if len(entry.completion_ids) < FEWEST_ROLLOUTS:
+        if len(entry.completion_ids) < LEAST_ROLLOUTS:
             raise InputError(
                 f"prompt {name!r} of {path} has {len(entry.completion_ids)} rollouts: it must have "
-                f"at least {FEWEST_ROLLOUTS}"
+                f"at least {LEAST_ROLLOUTS}"
             )
         if language_model is not None:
             longest = max(map(len, entry.completion_ids))
@@ -258,10 +259,10 @@ def load_rewards(
             raise InputError(f"{place}: a prompt with the id {name!r} stood before")
         table[name] = check_rewards(place, name, rewards, None)
         first = next(iter(table))
-        if len(table[name]) < FEWEST_ROLLOUTS:
+        if len(table[name]) < LEAST_ROLLOUTS:
             raise InputError(
                 f"prompt {name!r} of {path} has {len(table[name])} rollouts: it must have at least "
-                f"{FEWEST_ROLLOUTS}"
+                f"{LEAST_ROLLOUTS}"
             )
         if len(table[name]) != len(table[first]):
             raise InputError(

@@ -21,7 +21,7 @@ from ..rng import cell_key, words
 from ..validation import InputError
 from .models import LanguageModel, end_tokens
 
-__all__ = ["stripped", "transformers_draw", "uniforms", "vllm_draw"]
+__all__ = ["most_probable", "stripped", "transformers_draw", "uniforms", "vllm_draw"]
 
 
 def stripped(ids: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
@@ -163,30 +163,49 @@ def _generate(
     seed: int,
 ) -> list[tuple[int, ...]]:
     """One completion for each row (prompt's id, its tokens, which completion), by one ``generate``."""
-    import torch
-    from transformers import GenerationConfig
-
-    model, ends = language_model.model, end_tokens(language_model)
-    pad = language_model.tokenizer.pad_token_id
-    width = max(len(ids) for _, ids, _ in rows)
-    input_ids = torch.tensor([[pad] * (width - len(ids)) + list(ids) for _, ids, _ in rows])
-    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for _, ids, _ in rows])
     numbers: dict[str, list[int]] = {}
     for name, _, i in rows:
         numbers.setdefault(name, []).append(i)
     draws = np.concatenate([uniforms(seed, name, i, length) for name, i in numbers.items()])
-    with _plain_generation(model):
-        out = model.generate(
-            input_ids.to(language_model.device),
-            attention_mask=mask.to(language_model.device),
-            generation_config=GenerationConfig(
-                max_new_tokens=length,
-                do_sample=False,
-                eos_token_id=list(ends) or None,
-                pad_token_id=pad,
-                use_cache=True,
-            ),
-            logits_processor=[_inverse_cdf(draws, width, [name for name, _, _ in rows], ends)],
+    width, names = max(len(ids) for _, ids, _ in rows), [name for name, _, _ in rows]
+    choose = _inverse_cdf(draws, width, names, end_tokens(language_model))
+    return most_probable(language_model, [ids for _, ids, _ in rows], length, [choose])
+
+
+def most_probable(
+    language_model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    length: int,
+    processors: Sequence[Any] = (),
+) -> list[tuple[int, ...]]:
+    """One completion of each prompt by one ``generate``, the most probable token each time.
+
+    Arguments:
+        language_model: the model.
+        prompts: tokens.
+        length: the most tokens of a completion.
+        processors: of the logits that the tokens are chosen by.
+    """
+    import torch
+    from transformers import GenerationConfig
+
+    ends, pad = end_tokens(language_model), language_model.tokenizer.pad_token_id
+    width, device = max(map(len, prompts)), language_model.device
+    ids = [[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    settings = GenerationConfig(
+        max_new_tokens=length,
+        do_sample=False,
+        eos_token_id=list(ends) or None,
+        pad_token_id=pad,
+        use_cache=True,
+    )
+    with _plain_generation(language_model.model):
+        out = language_model.model.generate(
+            torch.tensor(ids, device=device),
+            attention_mask=torch.tensor(mask, device=device),
+            generation_config=settings,
+            logits_processor=list(processors),
         )
     return [stripped(row, ends) for row in out[:, width:].tolist()]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..memory import out_of_memory
 from ..validation import InputError, frozen, integer
 
-__all__ = ["Prompt", "Task", "Text", "Verifier", "VerifierError", "check_rewards"]
+__all__ = ["Prompt", "Task", "Text", "Verifier", "VerifierError", "check_rewards", "short"]
 
 Text = str | list[dict[str, str]]
 """Plain text, or chat messages that the tokenizer's chat template renders."""
@@ -67,7 +67,7 @@ class Prompt:
             )
         ):
             raise InputError(
-                f"prompt {self.id!r} is {_short(self.text)}: it must be a string, or a non-empty "
+                f"prompt {self.id!r} is {short(self.text)}: it must be a string, or a non-empty "
                 "list of messages like {'role': 'user', 'content': '...'}"
             )
         taken = [name for name in self.columns if name in RESERVED]
@@ -198,7 +198,7 @@ def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> 
     """
     if isinstance(rewards, (str, bytes, Mapping)) or not hasattr(rewards, "__len__"):
         raise InputError(
-            f"{source} gave {_short(rewards)} for prompt {prompt!r}: it must give a list of numbers"
+            f"{source} gave {short(rewards)} for prompt {prompt!r}: it must give a list of numbers"
         )
     if count is not None and len(rewards) != count:
         raise InputError(
@@ -212,14 +212,14 @@ def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> 
             number = number.item() if getattr(number, "size", None) != 0 else None
         if not isinstance(number, numbers.Real) or not math.isfinite(number):
             raise InputError(
-                f"{source} gave {_short(reward)} as reward {i} of prompt {prompt!r}: "
+                f"{source} gave {short(reward)} as reward {i} of prompt {prompt!r}: "
                 "a reward must be a finite number"
             )
         values[i] = number
     return frozen(values)
 
 
-def _short(value: Any, most: int = 60) -> str:
+def short(value: Any, most: int = 60) -> str:
     """The value as Python writes it, cut."""
     text = repr(value)
     return text if len(text) <= most else text[: most - 3] + "..."

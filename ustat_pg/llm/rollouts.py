@@ -18,7 +18,8 @@ from ..validation import InputError, integer
 from .generation import transformers_draw, vllm_draw
 from .models import LanguageModel, check_lengths, end_tokens, tokenise, weights_digest
 from .prompts import Task, VerifierError
-from .store import FEWEST_ROLLOUTS, Entry, RolloutsList, Store
+from .scored import LEAST_ROLLOUTS
+from .store import Entry, RolloutsList, Store
 from .verifiers import function_name, source_digest, verified_by
 
 __all__ = ["VerifierWarning", "decoded", "sample", "verify", "warn_of"]
@@ -67,7 +68,7 @@ def sample(
         InputError: fewer than 4 rollouts, a prompt too long for the context, rewards that are no
             numbers, a store of another configuration, no vLLM, or memory ran out.
     """
-    integer("rollouts", rollouts, FEWEST_ROLLOUTS)
+    integer("rollouts", rollouts, LEAST_ROLLOUTS)
     integer("batch", batch)
     integer("seed", seed, 0)
     if backend not in ("transformers", "vllm"):

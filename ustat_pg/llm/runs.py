@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from .budgets import refuse_group_size
 from .prompts import Task
 from .tasks import load_task
 from .training import Execution, Training
+from .verifiers import source_digest
 
 __all__ = [
     "CHECKPOINTS",
@@ -269,7 +268,7 @@ def inputs(run: Run, task: Task, held: Task) -> dict[str, str]:
     return {
         "weights": weights(run.model),
         "prompts": short_hash(prompts),
-        "verifier": short_hash([_source(part.verifier) for part in (task, held)]),
+        "verifier": short_hash([source_digest(part.verifier) for part in (task, held)]),
     }
 
 
@@ -295,22 +294,6 @@ def weights(model: str) -> str:
             own = hashlib.file_digest(file, "blake2b").hexdigest()
         digest.update(f"{path.name} {own}\n".encode())
     return digest.hexdigest()
-
-
-def _source(verifier: Any) -> str:
-    """The file of a function as it is now, which need not be what was imported; else its name."""
-    function = inspect.unwrap(verifier)
-    while isinstance(function, partial):
-        function = inspect.unwrap(function.func)
-    code = getattr(function, "__code__", None)
-    try:
-        # A module that was loaded by its file's path is not among Python's modules.
-        file = code.co_filename if code else inspect.getfile(type(function))
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, TypeError, UnicodeDecodeError):
-        return (
-            f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
-        )
 
 
 def different(status: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from .._version import __version__
 from ..validation import InputError
-from .models import LanguageModel, tokenise, weights_digest
+from .models import LanguageModel, check_lengths, tokenise, weights_digest
 from .prompts import Task
 from .scored import LEAST_ROLLOUTS, ScoredPool, moment_weights, read_arrays, write_arrays
 from .scores import Scores
@@ -247,12 +247,8 @@ def _checked(pools: list[Rollouts], language_model: LanguageModel) -> list[Rollo
                 f"prompt {name!r} has rewards {rollouts.rewards!r}: one finite number for each of "
                 f"{number} rollouts is needed"
             )
-        longest = len(rollouts.prompt_ids) + max(map(len, rollouts.completion_ids))
-        if longest > language_model.context:
-            raise InputError(
-                f"prompt {name!r} and its longest completion have {longest} tokens: the model's "
-                f"context is {language_model.context}"
-            )
+        longest = max(map(len, rollouts.completion_ids))
+        check_lengths(language_model, name, len(rollouts.prompt_ids), longest)
     return pools
 
 

@@ -20,12 +20,9 @@ from numpy.typing import NDArray
 
 from .._version import __version__
 from ..validation import InputError
-from .prompts import Prompt, check_rewards
+from .prompts import Prompt, check_rewards, short
 
-__all__ = ["FEWEST_ROLLOUTS", "Entry", "Rollouts", "RolloutsList", "Store", "lines", "read_store"]
-
-FEWEST_ROLLOUTS = 4
-"""The unbiased moments of a pool take four different completions of a prompt."""
+__all__ = ["Entry", "Rollouts", "RolloutsList", "Store", "lines", "read_store"]
 
 FORMAT = "ustat_pg rollouts 1"
 
@@ -228,7 +225,7 @@ def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 return
             raise InputError(f"{place}, is not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise InputError(f"{place}, must be a JSON object")
+            raise InputError(f"{place}, is {short(row)}: every line must be a JSON object")
         yield place, row
 
 

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +26,8 @@ import numpy as np
 
 from ..memory import out_of_memory
 from ..validation import InputError, integer
-from .prompts import Prompt, Task, Text, Verifier, _short
+from .prompts import Prompt, Task, Text, Verifier
+from .store import lines
 from .verifiers import load_verifier
 
 __all__ = ["drawn", "jsonl_task", "load_task", "math_answer", "mathematics"]
@@ -35,26 +35,6 @@ __all__ = ["drawn", "jsonl_task", "load_task", "math_answer", "mathematics"]
 T = TypeVar("T")
 
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
-
-
-def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file with their line numbers, from 1; empty lines are skipped."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number}, is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise InputError(
-                f"{path}, line {number}, is {_short(row)}: every line must be a JSON object"
-            )
-        yield number, row
 
 
 def jsonl_task(
@@ -81,19 +61,19 @@ def jsonl_task(
     path = Path(path)
     function = load_verifier(verifier)
     prompts: list[Prompt] = []
-    for number, row in _json_lines(path):
+    for place, row in lines(path):
         if limit is not None and len(prompts) == integer("limit", limit):
             break
         if "prompt" not in row:
             raise InputError(
-                f"{path}, line {number}, has no prompt: it has {sorted(row)}; every line must be "
+                f"{place}, has no prompt: it has {sorted(row)}; every line must be "
                 'an object like {"prompt": "...", "answer": "..."}'
             )
         columns = {name: value for name, value in row.items() if name not in ("prompt", "id")}
         try:
             prompts.append(Prompt(_id(row.get("id"), len(prompts)), row["prompt"], columns))
         except InputError as error:
-            raise InputError(f"{path}, line {number}: {error}") from None
+            raise InputError(f"{place}: {error}") from None
     return Task(path.stem, tuple(prompts), function, max_new_tokens)
 
 
