@@ -23,7 +23,7 @@ from tabulate import tabulate
 
 from benchmarks.ustatistics import machine
 from ustat_pg.llm.scores import SKETCH, Scores
-from ustat_pg.llm.scores.passes import blocks
+from ustat_pg.llm.scores.room import blocks
 
 PROMPT = 150
 DEVICE = 80 * 10**9
@@ -89,7 +89,7 @@ def bytes_of(width: Width, length: int) -> int:
     # Weights that are zeros have nothing to check.
     scores._checked = True
     scores.require(PROMPT, length)
-    (found,) = scores._largest.values()
+    (found,) = scores.room.found.values()
     return found
 
 

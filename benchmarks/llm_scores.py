@@ -126,7 +126,7 @@ def pass_by_hooks(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
 def blocks_by_hooks(size: Size) -> Callable[[list[int], list[list[int]]], Array]:
     """The same four completions at a time."""
     scores = Scores(size.model(), memory=MEMORY)
-    scores._most = 4
+    scores.room.most = 4
     return lambda prompt, rows: scores.of(prompt, rows, weights_of(len(rows))).squared_norms
 
 

@@ -17,7 +17,7 @@ def test_a_model_of_all_layers_takes_what_is_said_of_it():
     whole = Scores(width.model(), memory=2**40)
     whole._checked = True
     whole.require(llm_plan.PROMPT, 8)
-    (each,) = whole._largest.values()
+    (each,) = whole.room.found.values()
     name, parameters, _, gigabytes, *_ = llm_plan.row("tiny", width, 8, 10**9, 4)
     assert (name, parameters) == ("tiny", f"{whole.d / 1e9:.2f}")
     assert float(gigabytes) == pytest.approx(each / 1e9, abs=0.005)

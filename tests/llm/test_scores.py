@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.support.models import output_by_hand, random_model
 from tests.support.refusals import refuses
-from ustat_pg.llm.scores import Scores, layers, passes
+from ustat_pg.llm.scores import Scores, layers, room
 from ustat_pg.llm.scores.sums import Sketch, dot, squares
 from ustat_pg.memory import ChunkWarning
 
@@ -327,7 +327,7 @@ def needs():
     model = built()
     scores = Scores(model, memory=2**30)
     scores.of(PROMPT, COMPLETIONS, WEIGHTS)
-    return model, scores._largest[len(PROMPT), max(LENGTHS)], 2 * 8 * scores.d
+    return model, scores.room.found[len(PROMPT), max(LENGTHS)], 2 * 8 * scores.d
 
 
 def allowing(room):
@@ -353,10 +353,11 @@ def test_sums_that_do_not_fit_are_held_as_sketches(needs, monkeypatch, method):
     """The sketch is the same; inner products are off by as much as that of so many numbers."""
     model, each, sums = needs
     whole = Scores(model, sketch=128).of(PROMPT, COMPLETIONS, WEIGHTS)
-    monkeypatch.setattr(passes, "_LEAST", 2048)
+    monkeypatch.setattr(room, "_LEAST", 2048)
     scores = Scores(model, memory=allowing(1.1 * each + 0.5 * sums), sketch=128, method=method)
     if method == "loop":
-        monkeypatch.setattr(scores, "_each", lambda batch, room: each)
+        plan = scores.room.plan
+        monkeypatch.setattr(scores.room, "plan", lambda batch, _, *rest: plan(batch, each, *rest))
     found = scores.of(PROMPT, COMPLETIONS, WEIGHTS)
     assert not found.whole
     assert off(found.sketches, whole.sketches) < 1e-12
@@ -388,7 +389,7 @@ def test_unless_told_otherwise_memory_is_what_the_machine_has(monkeypatch, memor
     import psutil
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("M", (), {"available": 10**9}))
-    assert Scores(built(), memory=memory).memory == (memory or 10**9 // 2)
+    assert Scores(built(), memory=memory).room.memory == (memory or 10**9 // 2)
 
 
 def test_what_is_held_stays_within_the_flag(needs):
@@ -422,7 +423,7 @@ def test_the_work_is_that_of_one_pass():
     weights = np.ones((3, 6))
     for most in (6, 2, 1):
         scores = Scores(model)
-        scores._most = most
+        scores.room.most = most
         scores.of(PROMPT, rows, weights)
         scores.of(PROMPT, rows, weights)
         assert operations(lambda s=scores: s.of(PROMPT, rows, weights)) < 1.2 * plain
@@ -614,7 +615,7 @@ def test_a_layer_without_effect_has_zero_scores(nan_where_unset):
     expected = gram(Scores(model, parameters=["*layers*", "*embed*", "lm_head*"]))
     blocks = Scores(model)
     # As after running out of memory.
-    blocks._most = 2
+    blocks.room.most = 2
     for scores in (Scores(model), blocks, Scores(model, method="loop")):
         found = everything(scores)
         assert off(found.squared_norms, np.diag(expected)) < 1e-12

@@ -15,6 +15,7 @@ model, and is what the hooks are checked against: the first time they run, on on
 parameter by parameter.
 """
 
-from .passes import SKETCH, PromptScores, Scores
+from .passes import SKETCH, Scores
+from .sums import PromptScores
 
 __all__ = ["SKETCH", "PromptScores", "Scores"]

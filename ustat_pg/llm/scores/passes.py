@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,84 +12,25 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ...memory import ChunkWarning, free_memory, out_of_memory, slices
+from ...memory import slices
 from ...validation import InputError, finite_array, integer
 from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, selected
 from .loop import differentiate
-from .sums import Sketch, Statistics, Sums, dot, firsts, pieces, squares
+from .room import Room
+from .sums import PromptScores, Sketch, Statistics, Sums, dot, firsts, pieces, squares
 from .tokens import Batch, of_tokens
 
-__all__ = ["SKETCH", "PromptScores", "Scores", "blocks"]
+__all__ = ["SKETCH", "Scores"]
 
 Array = NDArray[np.float64]
 
 SKETCH = 2**14
 """Numbers of a sketch, unless told otherwise."""
 
-_LEAST = 2**22
-"""Numbers of a sum that is not held whole, at least: its norm is off by 0.07%, one standard deviation."""
-
-_CACHED = 2**25
-"""Bytes of one layer's scores at a time on a CPU: more would leave its cache without a gain."""
-
 _SUMS = 3
 """Weighted sums that a pool takes of a prompt, at most."""
 
 _NOT_FINITE = "scores are not finite: the model's logits or weights are not"
-
-
-@dataclass(frozen=True, eq=False)
-class PromptScores:
-    """What is known of the scores of N completions of one prompt.
-
-    Attributes:
-        squared_norms: ‖s_i‖², (N,).
-        products: inner products of the sums Σ_i w_ri s_i, (r, r); None where no weights were given.
-        sketches: CountSketches of these sums, (r, k); None where no weights were given.
-        gram: ⟨s_i, s_j⟩, (N, N); None where it was not asked for, or not all fitted into one block.
-        token_proxy: Σ_t (1 - 2 π_t + Σ_v π_v²) over the completion's tokens, (N,).
-        surprise: Σ_t (-log π_t - H_t), H the entropy, (N,).
-        surprise_variance: Σ_t Var log π_v, v drawn from the policy, (N,).
-        lengths: sampled tokens, (N,).
-        passes: blocks that were differentiated; 1 where all completions fit in memory at once.
-        whole: whether sums were held whole, so that ``products`` are exact.
-    """
-
-    squared_norms: Array
-    products: Array | None
-    sketches: Array | None
-    gram: Array | None
-    token_proxy: Array
-    surprise: Array
-    surprise_variance: Array
-    lengths: NDArray[np.int64]
-    passes: int
-    whole: bool
-
-
-def blocks(room: int, each: int, entry: int, d: int, numbers: int) -> tuple[int, int | None, int]:
-    """How many completions fit into memory at once beside their sums.
-
-    Arguments:
-        room: bytes.
-        each: of a completion's pass.
-        entry: of one entry of all sums together.
-        d: entries of a sum.
-        numbers: of a sketch.
-
-    Returns:
-        completions, 0 where none fits; rows of tables of ``numbers`` for each sum, None where sums
-        are held whole; bytes of the sums and one completion.
-
-    >>> blocks(100, 10, 4, 15, 8)
-    (4, None, 70)
-    """
-    taken, table = entry * d, None
-    if taken + each > room and d > _LEAST:
-        # An eighth of what is left is enough for sums, and blocks are the larger.
-        table = max((room - each) // 8, entry * _LEAST) // (entry * numbers)
-        taken = entry * numbers * table
-    return max(room - taken, 0) // each, table, taken + each
 
 
 class Scores:
@@ -138,7 +77,7 @@ class Scores:
         self.device = self._parameters[0].device
         if len({p.device for p in self._parameters}) > 1:
             raise InputError("the model's parameters lie on several devices: put it on one")
-        self.memory = free_memory(self.device) if memory is None else integer("memory", memory)
+        self.room = Room(self.device, memory)
         wide = any(p.dtype == torch.float64 for p in self._parameters)
         self.dtype = torch.float64 if wide else torch.float32
         like = torch.empty(0, dtype=self.dtype, device=self.device)
@@ -148,8 +87,6 @@ class Scores:
         self._layers = layers(model, self._number, self.names) if method == "hooks" else []
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._accepted = set(inspect.signature(base.forward).parameters)
-        self._largest: dict[tuple[int, int], int] = {}
-        self._most: int | None = None
         self._checked = False
 
     @property
@@ -199,7 +136,9 @@ class Scores:
                 )
             merged = np.stack([np.bincount(batch.back, row, batch.count) for row in given])
             rows = torch.tensor(merged, device=self.device).to(self.dtype)
-        found, tokens, passes, table = self._within_memory(lambda: self._run(batch, rows, gram))
+        found, tokens, passes, table = self.room.within(
+            lambda: self._run(batch, rows, gram), self.d
+        )
         norms = found.norms.cpu().numpy()
         if not np.isfinite(norms).all():
             raise InputError(_NOT_FINITE)
@@ -210,7 +149,9 @@ class Scores:
         return PromptScores(
             squared_norms=norms[back],
             products=None if sums is None else sums.products().cpu().numpy(),
-            sketches=None if sums is None else sums.sketched(self._working).double().cpu().numpy(),
+            sketches=None
+            if sums is None
+            else sums.sketched(self.room.working).double().cpu().numpy(),
             gram=matrix,
             token_proxy=proxy,
             surprise=surprise,
@@ -238,9 +179,9 @@ class Scores:
         few = [1 % self._embeddings, 2 % self._embeddings]
         short = Batch.of(few, [few[::-1]])
         if self.method == "hooks":
-            self._within_memory(lambda: self._check(short))
+            self.room.within(lambda: self._check(short), self.d)
         long = Batch.of(few[:1] * prompt, [few[:1] * completion])
-        self._within_memory(lambda: self._plan(long, _SUMS))
+        self.room.within(lambda: self._plan(long, _SUMS), self.d)
 
     @property
     def _embeddings(self) -> int:
@@ -251,32 +192,6 @@ class Scores:
         batch = Batch.of(prompt, completions)
         batch.known_to(getattr(self.model.get_input_embeddings(), "num_embeddings", None))
         return batch
-
-    def _within_memory(self, run: Callable[[], Any]) -> Any:
-        """``run``, again in smaller blocks where memory runs out."""
-        while True:
-            self._block = 1
-            try:
-                return run()
-            except (MemoryError, RuntimeError) as error:
-                if not out_of_memory(error):
-                    raise
-                tried = self._block
-                if tried == 1:
-                    raise InputError(
-                        f"out of memory with one completion of a model with {self.d} parameters "
-                        "scored: take shorter completions, fewer parameters (parameters=, LoRA), "
-                        "or a larger machine"
-                    ) from None
-            # Out here the error no longer keeps the arrays alive that it was raised among.
-            self._most = max(tried // 2, 1)
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-            warnings.warn(
-                f"out of memory with {tried} completions at once: going on with {self._most}",
-                ChunkWarning,
-                stacklevel=3,
-            )
 
     def _run(self, batch: Batch, weights: Tensor | None, gram: bool) -> Any:
         hooks, count = self.method == "hooks", batch.count
@@ -289,7 +204,7 @@ class Scores:
             found.gram = self._doubles(count, count)
         # The loop sees one score at a time, and its Gram matrix needs all.
         rows = None
-        if gram and not hooks and count * self.d * self._bytes_each <= self.memory:
+        if gram and not hooks and count * self.d * self._bytes_each <= self.room.memory:
             rows = torch.zeros(count, self.d, dtype=self.dtype, device=self.device)
         tokens = np.zeros((3, count))
         for part in slices(count, block):
@@ -301,7 +216,7 @@ class Scores:
                     rows[part, start : start + values.shape[1]] = values
 
             def take(k: int, uses: Uses) -> None:
-                for entry, values in pieces(uses, self._working):
+                for entry, values in pieces(uses, self.room.working):
                     give(k, values, entry)
 
             if hooks:
@@ -318,39 +233,14 @@ class Scores:
     def _bytes_each(self) -> int:
         return torch.finfo(self.dtype).bits // 8
 
-    @property
-    def _working(self) -> int:
-        """Bytes for one layer's scores at a time."""
-        share = max(self.memory // 8, 2**16)
-        return share if self.device.type == "cuda" else min(share, _CACHED)
-
     def _plan(self, batch: Batch, sums: int) -> tuple[int, int | None]:
         """How many completions at once, and rows of the tables for sums that cannot be held whole."""
-        room = self.memory - self._working
-        each, vector = self._each(batch, room), sums * self._bytes_each
-        fit, table, least = blocks(room, each, vector, self.d, self._sketch.numbers)
-        if not fit:
-            raise InputError(
-                f"memory is {self.memory} bytes: completions of {batch.longest} tokens after a prompt "
-                f"of {len(batch.prompt)} take {least + self._working} at least; raise memory=, score "
-                "fewer parameters, or take shorter completions"
-            )
-        most = 1 if self.method == "loop" else min(batch.count, self._most or batch.count)
-        self._block = min(fit, most)
-        return self._block, table
-
-    def _each(self, batch: Batch, room: int) -> int:
-        """Bytes that a completion takes, of a length that fits or of just this one."""
-        if self.method == "loop":
-            # Its graph is autograd's own affair.
-            return max(self.sizes) * self._bytes_each
-        length, longest = len(batch.prompt), batch.longest
-        for (p, t), bound in self._largest.items():
-            if p >= length and t >= longest and batch.count * bound <= room:
-                return bound
-        if (length, longest) not in self._largest:
-            self._largest[length, longest] = self._measured(batch)
-        return self._largest[length, longest]
+        # Of the loop the graph is autograd's own affair.
+        each, most = max(self.sizes) * self._bytes_each, 1
+        if self.method == "hooks":
+            each, most = self.room.taken(batch, lambda: self._measured(batch)), batch.count
+        entry = sums * self._bytes_each
+        return self.room.plan(batch, each, entry, self.d, self._sketch.numbers, most)
 
     def _measured(self, batch: Batch) -> int:
         """Bytes that one completion of the longest length holds until its backward pass is done."""
@@ -404,7 +294,7 @@ class Scores:
         found, right = (np.zeros(len(self._parameters)) for _ in range(2))
 
         def take(k: int, uses: Uses) -> None:
-            found[k] += sum(float(squares(values)) for _, values in pieces(uses, self._working))
+            found[k] += sum(float(squares(values)) for _, values in pieces(uses, self.room.working))
 
         def streamed(k: int, row: Tensor) -> None:
             right[k] += float(squares(row))
@@ -457,7 +347,7 @@ class Scores:
         targets, valid = (each.to(self.device) for each in batch.targets(part))
         slope, tokens = torch.empty_like(logits), np.zeros((3, count))
         with torch.no_grad():
-            room = self._working // (4 * longest * vocabulary * self._bytes_each)
+            room = self.room.working // (4 * longest * vocabulary * self._bytes_each)
             for rows in slices(count, room):
                 log = torch.log_softmax(logits[rows].to(self.dtype), dim=-1)
                 said, slope[rows] = of_tokens(log, targets[rows], valid[rows])

@@ -7,14 +7,18 @@ arrive. Norms and inner products are added up in float64.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .layers import Use, Uses
 
-__all__ = ["Sketch", "Statistics", "Sums", "dot", "pieces", "squares"]
+__all__ = ["PromptScores", "Sketch", "Statistics", "Sums", "dot", "pieces", "squares"]
+
+Array = NDArray[np.float64]
 
 _CONTRACTION = 2**14
 """Entries summed in the model's precision before the sum goes on in float64."""
@@ -189,6 +193,35 @@ class Sums:
         for start in range(0, self._held.shape[1], step):
             self._sketch.add(table, start, self._held[:, start : start + step])
         return table[:, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class PromptScores:
+    """What is known of the scores of N completions of one prompt.
+
+    Attributes:
+        squared_norms: ‖s_i‖², (N,).
+        products: inner products of the sums Σ_i w_ri s_i, (r, r); None where no weights were given.
+        sketches: CountSketches of these sums, (r, k); None where no weights were given.
+        gram: ⟨s_i, s_j⟩, (N, N); None where it was not asked for, or not all fitted into one block.
+        token_proxy: Σ_t (1 - 2 π_t + Σ_v π_v²) over the completion's tokens, (N,).
+        surprise: Σ_t (-log π_t - H_t), H the entropy, (N,).
+        surprise_variance: Σ_t Var log π_v, v drawn from the policy, (N,).
+        lengths: sampled tokens, (N,).
+        passes: blocks that were differentiated; 1 where all completions fit in memory at once.
+        whole: whether sums were held whole, so that ``products`` are exact.
+    """
+
+    squared_norms: Array
+    products: Array | None
+    sketches: Array | None
+    gram: Array | None
+    token_proxy: Array
+    surprise: Array
+    surprise_variance: Array
+    lengths: NDArray[np.int64]
+    passes: int
+    whole: bool
 
 
 class Statistics:
