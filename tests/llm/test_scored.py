@@ -152,14 +152,6 @@ def test_a_selection_keeps_what_is_of_its_prompts_and_rollouts():
     for name in ARRAYS:
         own, all_ = getattr(part, name), getattr(one, name)
         assert own is all_ is None or np.array_equal(own, all_[[5, 2, 3, 4]])
-    chosen = [4, 0, 1, 2]
-    part, anew = one.select_rollouts(chosen), ScoredPool.from_scores(z[:, chosen], s[:, chosen])
-    assert part.sketches is None
-    for name in set(ARRAYS) - {"sketches", "surprise", "surprise_variance"}:
-        np.testing.assert_allclose(getattr(part, name), getattr(anew, name), atol=1e-12)
-    assert one.select_rollouts([4, 3, 2, 1, 0]).sketches is not None
-    without = ScoredPool(**parts(one, gram=None))
-    refuses("this pool has no Gram matrices", without.select_rollouts, chosen)
 
 
 def test_surprise_is_told_in_its_standard_errors():
@@ -176,7 +168,6 @@ def test_surprise_is_told_in_its_standard_errors():
 )
 def test_impossible_selections_are_refused(chosen, message):
     refuses(message, pool().select_prompts, chosen)
-    refuses("at least 4", pool().select_rollouts, [0, 1, 2])
 
 
 def test_arrays_of_a_pool_cannot_be_written():

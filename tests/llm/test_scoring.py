@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.support.models import fresh
-from tests.support.pools import same
+from tests.support.pools import of_rollouts, same
 from tests.support.refusals import refuses
 from ustat_pg.llm import scoring
 from ustat_pg.llm.estimates import constants, prompt_moments
@@ -95,7 +95,7 @@ def test_moments_are_those_of_the_gram_matrix(name):
         model.model.double() if double else None
         whole = score_pool(model, rollouts, sketch=10**6)
         # Sums made anew, of the matrix.
-        exact = replace(whole.select_rollouts(range(16)), sketches=whole.sketches)
+        exact = replace(of_rollouts(whole, range(16)), sketches=whole.sketches)
         pools = [whole]
         if double:
             pools.append(score_pool(model, rollouts, sketch=10**6, memory=4 * 10**6))

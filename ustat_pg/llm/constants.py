@@ -18,8 +18,6 @@ __all__ = ["ConstantsEstimate", "constants", "noise_and_signal", "ratio_interval
 
 Array = NDArray[np.float64]
 
-_FLAT = 1.05
-
 
 @dataclass(frozen=True, eq=False)
 class ConstantsEstimate:
@@ -108,22 +106,6 @@ class ConstantsEstimate:
     def k_crit_interval(self) -> tuple[float, float]:
         """The 95% interval of the critical budget, Fieller's: infinite above where ‖g‖² may be 0."""
         return ratio_interval(self.means.apply(noise_and_signal))
-
-    def flat_interval(self) -> tuple[float, float]:
-        """The real G whose grpo MSE at a given budget is at most 5% above the least, at the estimates.
-
-        c1 H + c3/H <= 1.05 (c1 + c2 + 2 √(c1 c3)) - c1 - c2 with H = G - 1; infinite above where
-        c1 is not positive. It does not hold the error of the estimates, see
-        :meth:`g_star_interval`.
-        """
-        known = self.predictions()
-        base, pair = known.c1 + known.c2, known.c3
-        half = (_FLAT * (base + 2 * math.sqrt(known.c1 * pair)) - base) / 2
-        if known.c1 == 0:
-            return (1 + pair / (2 * half) if half > 0 else math.inf if pair else 1.0), math.inf
-        root = math.sqrt(max(half**2 - known.c1 * pair, 0.0))
-        high = (half + root) / known.c1
-        return 1 + (pair / (half + root) if half + root > 0 else 0.0), 1 + high
 
     def frame(self) -> pd.DataFrame:
         """A row for each constant, G* and K_crit: name, value, low, high, se; NaN where there is none."""

@@ -254,47 +254,21 @@ class ScoredPool:
         Raises:
             InputError: no prompts, one that is not there, or one twice.
         """
-        index = _selection("prompt", chosen, self.size)
+        index = [integer("prompt", i, 0) for i in chosen]
+        if not index:
+            raise InputError("no prompts are chosen: at least one is needed")
+        if max(index) >= self.size:
+            raise InputError(
+                f"prompt {max(index)} is not there: there are {self.size}, counted from 0"
+            )
+        if len(set(index)) < len(index):
+            raise InputError("a prompt is chosen twice: each may be chosen once")
         known: dict[str, Any] = {name: getattr(self, name) for name in _ARRAYS}
         kept: dict[str, Any] = {
             name: None if array is None else array[index] for name, array in known.items()
         }
         names = tuple(self.prompts[i] for i in index)
         return ScoredPool(prompts=names, config=self.config, **kept)
-
-    def select_rollouts(self, chosen: Sequence[int]) -> ScoredPool:
-        """The pool of some rollouts of every prompt only, by number and in that order.
-
-        Sums are made anew of the Gram matrix. Gradients of prompts were made of all rollouts, so
-        ``sketches`` is None unless all are kept.
-
-        Raises:
-            InputError: fewer than 4, one that is not there or one twice, or a pool without ``gram``.
-        """
-        index = _selection("rollout", chosen, self.rollouts)
-        if self.gram is None:
-            raise InputError(
-                "this pool has no Gram matrices: rollouts cannot be left out of its sums"
-            )
-        rewards, gram = self.rewards[:, index], self.gram[:, index[:, None], index]
-        weights = moment_weights(rewards)
-
-        def of(array: Array | None) -> Array | None:
-            return None if array is None else array[:, index]
-
-        return ScoredPool(
-            prompts=self.prompts,
-            rewards=rewards,
-            squared_norms=self.squared_norms[:, index],
-            sums=weights @ gram @ weights.swapaxes(1, 2),
-            lengths=self.lengths[:, index],
-            token_proxy=self.token_proxy[:, index],
-            sketches=self.sketches if len(index) == self.rollouts else None,
-            surprise=of(self.surprise),
-            surprise_variance=of(self.surprise_variance),
-            gram=gram,
-            config=self.config,
-        )
 
 
 _ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", "config"))
@@ -384,14 +358,3 @@ def _symmetric(name: str, matrices: Array, prompts: Sequence[str]) -> Array:
             f"mirror image by up to {off[x]:.3g}"
         )
     return (matrices + turned) / 2
-
-
-def _selection(name: str, chosen: Sequence[int], count: int) -> NDArray[np.intp]:
-    index = [integer(name, i, 0) for i in chosen]
-    if not index:
-        raise InputError(f"no {name}s are chosen: at least one is needed")
-    if max(index) >= count:
-        raise InputError(f"{name} {max(index)} is not there: there are {count}, counted from 0")
-    if len(set(index)) < len(index):
-        raise InputError(f"a {name} is chosen twice: each may be chosen once")
-    return np.array(index, dtype=np.intp)
