@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,19 @@ __all__ = [
 PAD, END = "<pad>", "<end>"
 CONTEXT = 256
 
+CHARACTERS = (*map(chr, range(32, 127)), "\n")
+"""What the tokenizer has a token for: printable ASCII and the newline; it drops all else."""
+
+LETTERS = "abcdefgh"
+"""The letters of the scratch-pad."""
+
+STYLES: dict[str, Callable[[int], str]] = {
+    "normal": str,
+    "padded": lambda answer: f"{answer:0{4 if answer < 0 else 3}d}",
+    "decimal": lambda answer: f"{answer}.0",
+}
+"""How the answers of a document are written: 12 as 12, 012 or 12.0; only ``normal`` is rewarded."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -63,7 +76,7 @@ class Recipe:
         documents: in a step after the opening; an opening step has twice as many.
         scratch: length of the scratch-pad.
         rate: peak of the learning rate, after 50 steps; from there a cosine to a twentieth.
-        styles: probabilities of :data:`~ustat_pg.llm.embedded.STYLES` after the opening.
+        styles: probabilities of :data:`STYLES` after the opening.
         examples: probabilities of 0, 1, 2, ... worked examples.
         scratch_weight: weight of the scratch-pad's tokens in the loss.
         init: standard deviation of the initial weights.
@@ -99,7 +112,7 @@ is ``strong`` with examples in its prompts."""
 
 
 def new_tokenizer() -> Qwen2Tokenizer:
-    """One token for each of :data:`~ustat_pg.llm.embedded.CHARACTERS`, padding and end tokens.
+    """One token for each of :data:`CHARACTERS`, padding and end tokens.
 
     A byte-level BPE without merges. ``AutoTokenizer`` makes a byte-level tokenizer of any that lies
     beside a Qwen2 model, so a word-level one would come back without its spaces. Other characters
@@ -109,7 +122,7 @@ def new_tokenizer() -> Qwen2Tokenizer:
 
     symbol = bytes_to_unicode()
     vocabulary = {PAD: 0, END: 1}
-    for character in embedded.CHARACTERS:
+    for character in CHARACTERS:
         vocabulary[symbol[ord(character)]] = len(vocabulary)
     options: dict[str, Any] = {"unk_token": None, "clean_up_tokenization_spaces": False}
     return Qwen2Tokenizer(
@@ -123,7 +136,7 @@ def new_tokenizer() -> Qwen2Tokenizer:
     )
 
 
-_TOKEN = {character: number for number, character in enumerate(embedded.CHARACTERS, start=2)}
+_TOKEN = {character: number for number, character in enumerate(CHARACTERS, start=2)}
 
 
 def new_model(recipe: Recipe) -> Qwen2ForCausalLM:
@@ -163,9 +176,9 @@ def batch(
     examples = 0 if opening else int(generator.choice(len(recipe.examples), p=recipe.examples))
     probabilities = (1.0, 0.0, 0.0) if opening else recipe.styles
     styles = generator.choice(len(probabilities), size=number, p=probabilities)
-    names = tuple(embedded.STYLES)
+    names = tuple(STYLES)
     drawn = embedded.draw_questions(generator, number * (examples + 1))
-    letters = generator.integers(len(embedded.SCRATCH_LETTERS), size=(number, recipe.scratch))
+    letters = generator.integers(len(LETTERS), size=(number, recipe.scratch))
     rows: list[tuple[list[int], list[int], list[float]]] = []
     for row in range(number):
         *worked, last = drawn[row * (examples + 1) : (row + 1) * (examples + 1)]
@@ -176,13 +189,13 @@ def batch(
         tokens: list[int] = []
         weights: list[float] = []
         for each in worked:
-            answer = embedded.answer_text(each.answer, style) + "\n"
+            answer = STYLES[style](each.answer) + "\n"
             tokens += [_TOKEN[c] for c in f"{each.text}={answer}"]
             weights += [0.0] * (len(each.text) + 1) + [1.0] * len(answer)
         positions = list(range(len(tokens)))
         if asked:
-            answer = embedded.answer_text(last.answer, style)
-            scratch = "".join(embedded.SCRATCH_LETTERS[i] for i in letters[row])
+            answer = STYLES[style](last.answer)
+            scratch = "".join(LETTERS[i] for i in letters[row])
             if opening:
                 scratch = ""
             tokens += [_TOKEN[c] for c in f"{last.text}?{scratch}={answer}"] + [1]

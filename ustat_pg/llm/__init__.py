@@ -28,6 +28,7 @@ estimates       error curves of a scored pool, orders of baselines
 brute_force     the same errors by sampling gradients anew: the cross-check
 pipeline        from a model and a task to a scored pool
 training        one run's settings as TRL has them, and how far its step is from the theory's
+budgets         which group sizes a budget of completions holds
 trainers        TRL trainers whose step is the gradient of the theory
 runs, grid      one training run as data; grids of them over the group size, planned and supervised
 sweep           the process that makes one run, and what users import

@@ -13,7 +13,7 @@ A document is a list of worked examples, then one question with its answer::
 - A worked example ends with a newline; the question ends with ``?``, its answer with the end token.
 - Between ``?`` and ``=`` stands a *scratch-pad*: letters drawn uniformly, which carry no reward. The
   models named ``short`` were trained without one.
-- All answers of a document are written in one :data:`style <STYLES>`, which nothing but the worked
+- All answers of a document are written in one style (12, 012 or 12.0), which nothing but the worked
   examples betrays. So examples in the prompt help, as in-context learning does.
 
 ================== =====================================================================
@@ -30,7 +30,7 @@ The module needs neither torch nor transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -45,15 +45,10 @@ from .prompts import Prompt, Task
 
 __all__ = [
     "CATEGORIES",
-    "CHARACTERS",
     "EXAMPLES",
     "NAMES",
     "SCRATCH",
-    "SCRATCH_LETTERS",
-    "STYLES",
     "Question",
-    "answer_text",
-    "document",
     "exact_answer",
     "folder",
     "questions",
@@ -63,28 +58,14 @@ __all__ = [
 NAMES = ("base", "strong", "in-context", "short")
 """The models that :func:`folder` and :func:`task` know, weakest first, then the counter-example."""
 
-CHARACTERS = (*map(chr, range(32, 127)), "\n")
-"""What the tokenizer has a token for: printable ASCII and the newline; it drops all else."""
-
-SCRATCH_LETTERS = "abcdefgh"
-"""The letters of the scratch-pad."""
-
 SCRATCH = 20
 """The length of the scratch-pad in the training documents."""
 
 EXAMPLES = 4
 """Worked examples in a prompt of the model ``in-context``; training documents have up to so many."""
 
-_WIDTH = 3
 _LONGEST_ANSWER = 5
 _SLACK = 3  # a sampled scratch-pad is not always of the length it was trained with
-
-STYLES: dict[str, Callable[[int], str]] = {
-    "normal": str,
-    "padded": lambda answer: f"-{-answer:0{_WIDTH}d}" if answer < 0 else f"{answer:0{_WIDTH}d}",
-    "decimal": lambda answer: f"{answer}.0",
-}
-"""How the answers of a document are written: 12 as 12, 012 or 12.0; only ``normal`` is rewarded."""
 
 
 @dataclass(frozen=True)
@@ -147,36 +128,6 @@ def draw_questions(generator: np.random.Generator, number: int) -> list[Question
     return found
 
 
-def answer_text(answer: int, style: str = "normal") -> str:
-    """An answer as a document of that style writes it.
-
-    >>> [answer_text(-12, style) for style in STYLES]
-    ['-12', '-012', '-12.0']
-    """
-    if style not in STYLES:
-        raise InputError(f"style is {style!r}: it must be one of {', '.join(STYLES)}")
-    return STYLES[style](answer)
-
-
-def document(
-    examples: Sequence[Question], question: Question, style: str = "normal", scratch: str = ""
-) -> tuple[str, str]:
-    r"""A document in two parts, the prompt and the completion without its end token.
-
-    Arguments:
-        examples: worked before the question.
-        question: the one that is asked.
-        style: of all answers, one of :data:`STYLES`.
-        scratch: the letters between ``?`` and ``=``.
-
-    >>> three, seven = Question("1+2", 3, ""), Question("3+4", 7, "")
-    >>> document([three], seven, style="padded", scratch="ab")
-    ('1+2=003\n3+4?', 'ab=007')
-    """
-    worked = "".join(f"{each.text}={answer_text(each.answer, style)}\n" for each in examples)
-    return f"{worked}{question.text}?", f"{scratch}={answer_text(question.answer, style)}"
-
-
 def exact_answer(completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float]:
     """The verifier: 1 where what follows the first ``=`` is the answer in the normal style, else 0.
 
@@ -229,6 +180,7 @@ def task(name: str, *, problems: int = 500, seed: int = 0) -> Task:
     number = integer("number of problems", problems)
     generator = np.random.Generator(np.random.PCG64(integer("seed", seed, 0)))
     examples = _demonstration(generator)
+    worked_out = "".join(f"{each.text}={each.answer}\n" for each in examples)
     shown = {example.text for example in examples}
     asked: list[Question] = []
     while len(asked) < number:
@@ -238,8 +190,8 @@ def task(name: str, *, problems: int = 500, seed: int = 0) -> Task:
         prompts=tuple(
             Prompt(
                 id=f"{position}",
-                text=document(examples if name == "in-context" else [], question)[0],
-                columns={"answer": answer_text(question.answer), "category": question.category},
+                text=f"{worked_out if name == 'in-context' else ''}{question.text}?",
+                columns={"answer": str(question.answer), "category": question.category},
             )
             for position, question in enumerate(asked)
         ),

@@ -64,7 +64,7 @@ def test_padding_and_end_have_tokens_of_their_own(loaded):
     for model, tokenizer in loaded.values():
         assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 1)
         assert tokenizer.decode([0, 21, 1], skip_special_tokens=True) == "3"
-        assert len(tokenizer) == model.config.vocab_size == len(embedded.CHARACTERS) + 2
+        assert len(tokenizer) == model.config.vocab_size == len(train_embedded.CHARACTERS) + 2
         assert model.config.eos_token_id == model.generation_config.eos_token_id == 1
         assert model.config.pad_token_id == model.generation_config.pad_token_id == 0
 
@@ -87,6 +87,14 @@ def test_training_documents_are_what_the_tokenizer_reads():
         worked, _, asked = text.rpartition("?")
         answers = "".join(f"{line.partition('=')[2]}\n" for line in worked.split("\n")[:-1])
         assert taught == answers + asked + train_embedded.END
+        pairs = [line.split("=") for line in worked.split("\n")[:-1]]
+        pairs.append([worked.split("\n")[-1], asked.partition("=")[2]])
+        assert max(len(answer) for _, answer in pairs) <= 5
+        # All answers of a document are right, in one style.
+        assert any(
+            all(write(int(eval(question))) == answer for question, answer in pairs)
+            for write in train_embedded.STYLES.values()
+        )
         assert re.fullmatch(r"[a-h]{20}=[-.\d]+", asked)
 
 
