@@ -2,8 +2,9 @@
 
 One replication draws a few prompts of a task. For each model it scores a pool of N rollouts of every
 prompt through hooks, and makes of them the unbiased estimates of theory/language_models.md. It also
-differentiates fresh rollouts in groups, and takes the spread of the groups' gradients at one prompt,
-and half the squared distance of a gradient at one prompt from one at the other. The oracle of the fresh
+differentiates fresh rollouts one by one, puts them together in groups, and takes the spread of the
+groups' gradients at one prompt, and half the squared distance of a gradient at one prompt from one at
+another. The oracle of the fresh
 groups knows V from two samples of its own, and its error is the covariance of the two gradients that
 they give: a gradient is linear in its baseline, so that this is the oracle's error on average, exactly.
 Both sides are unbiased for the same errors, and share nothing but the model: their means are equal if
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
-from itertools import combinations
+from itertools import product
 from math import inf
 from pathlib import Path
 from threading import Lock, local
@@ -35,6 +36,7 @@ from threadpoolctl import threadpool_limits
 from ustat_pg.compiled import source_digest
 from ustat_pg.engines import Cell, InfeasibleError, MomentSums, Quantity
 from ustat_pg.engines.base import Replications
+from ustat_pg.estimators import advantages
 from ustat_pg.validation import InputError, integer
 
 if TYPE_CHECKING:
@@ -52,16 +54,15 @@ CONSTANTS = ("c1", "c2", "c3")
 BATCH = "batch"
 """grpo's error at a prompt drawn anew for each gradient: one of a minibatch, times B."""
 
-_WORK = 2**13
+_WORK = 2**12
 """Outputs of a bandit that take the time of one rollout, in the budget of a check."""
-_BLOCK = 16
+_BLOCK = 8
 """Replications in a block, and in a pilot."""
-_DIFFERENTIATED = ("vanilla", "grpo", "oracle")
-"""In the gradients of fresh groups, with 1 for the oracle's V: other constants lie on the line."""
+_ROWS = 256
+"""Completions that are differentiated at a time."""
 _MAKERS = (
     "arithmetic.py",
     "batches.py",
-    "brute_force.py",
     "constants.py",
     "embedded.py",
     "errors.py",
@@ -166,9 +167,12 @@ def _model(name: str) -> LanguageModel:
         torch.set_num_threads(1)
     if name not in _THREAD.models:
         with _LOADING:
-            _THREAD.models[name] = load_model(name)
-    found: LanguageModel = _THREAD.models[name]
-    return found
+            found = load_model(name)
+        # Fused attention has no rule for one completion's gradient at a time.
+        found.model.set_attn_implementation("eager")
+        _THREAD.models[name] = found
+    model: LanguageModel = _THREAD.models[name]
+    return model
 
 
 @lru_cache(maxsize=16)
@@ -220,8 +224,8 @@ class LmCell(Cell):
     members: tuple[str | Member, ...]
     group_sizes: tuple[int, ...] = (2, 8)
     rollouts: int = 16
-    groups: int = 4
-    prompts: int = 4
+    groups: int = 2
+    prompts: int = 8
 
     steps = 1
     batch_size = 1
@@ -241,6 +245,19 @@ class LmCell(Cell):
         """The members."""
         found = [Member(each) if isinstance(each, str) else each for each in self.members]
         return {member.name: member for member in found}
+
+    @property
+    def quantities(self) -> tuple[LmQuantity, ...]:
+        """Everything that can be asked."""
+        return tuple(
+            LmQuantity(method, member, what, size)
+            for member in self.by_name
+            for method in ("pool", "drawn")
+            for what, size in (
+                *product((*BASELINES, *((BATCH,) if method == "drawn" else ())), self.group_sizes),
+                *product(CONSTANTS if method == "pool" else (), (0,)),
+            )
+        )
 
     @property
     def group_size(self) -> int:  # type: ignore[override]
@@ -275,10 +292,13 @@ class LmCell(Cell):
         """Of a few blocks: errors are skewed, and one block would not see it."""
         return 3 * _BLOCK
 
-    @property
-    def reserve(self) -> float:
-        """Variances of skewed errors are mostly underestimated by a pilot."""
-        return 1.6
+    def together(self, quantities: Sequence[Quantity]) -> Sequence[Quantity]:
+        """All that there is: rollouts and scores are what costs."""
+        return self.quantities
+
+    def shown(self, blocks: float) -> float:
+        """What verdicts take at least."""
+        return max(blocks, 3.0)
 
     def engine(self, asked: str) -> str:
         """Networks are differentiated."""
@@ -294,15 +314,11 @@ class LmCell(Cell):
 
     def require_quantity(self, quantity: Quantity) -> None:
         """Refuse what cannot be asked of these models."""
-        if not isinstance(quantity, LmQuantity) or quantity.member not in self.by_name:
-            raise InputError(f"{quantity!r} is no quantity of {', '.join(self.by_name)}")
-        pool = quantity.method == "pool"
-        known = (*BASELINES, *(CONSTANTS if pool else (BATCH,)))
-        if quantity.method not in ("pool", "drawn") or quantity.what not in known:
-            raise InputError(f"{quantity.label} is unknown")
-        sizes = self.group_sizes if quantity.what not in CONSTANTS else (0,)
-        if quantity.group_size not in sizes:
-            raise InputError(f"{quantity.label}: group sizes are {self.group_sizes}")
+        if quantity not in self.quantities:
+            raise InputError(
+                f"{getattr(quantity, 'label', quantity)!r} is no quantity of "
+                f"{', '.join(self.by_name)} in groups of {self.group_sizes}"
+            )
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError`, always."""
@@ -311,6 +327,7 @@ class LmCell(Cell):
 
     engines = ("autograd",)
     bounded = False
+    looks = 4
 
     def _measure(
         self, engine: str, quantities: Sequence[LmQuantity], block: Replications
@@ -359,7 +376,7 @@ def _replication(
         (f"{number}.{side}", tokenise(model, prompt)) for side, prompt in enumerate(drawn_prompts)
     ]
     count = 3 * rollouts + groups * group_sizes[-1]
-    completions = transformers_draw(model, named, count, task.max_new_tokens, seed, 256, {})
+    completions = transformers_draw(model, named, count, task.max_new_tokens, seed, 1024, {})
     sides = [
         _Side(model, task, prompt, ids, own, rollouts)
         for prompt, (_, ids), own in zip(drawn_prompts, named, completions, strict=True)
@@ -399,21 +416,33 @@ class _Side:
         self.values = [float(half.mean()) for half in np.split(rewards[rest], 2)]
         self.fresh = completions[3 * rollouts :], rewards[3 * rollouts :]
 
-    def gradients(self, group_size: int) -> Any:
-        """Of the groups of fresh rollouts, (groups, vanilla, grpo and the constant 1, d)."""
-        from ustat_pg.llm.brute_force import group_gradients
 
-        completions, rewards = self.fresh
-        used = len(completions) // group_size * group_size
-        return group_gradients(
-            self.model,
-            self.ids,
-            completions[:used],
-            rewards[:used],
-            group_size,
-            _DIFFERENTIATED,
-            1.0,
-        )
+def _scores(model: Any, sides: Sequence[_Side]) -> Any:
+    """∇ log π of every fresh rollout, prompt by prompt, (prompts, rollouts, d): by plain autograd.
+
+    Completions are padded at their end, which changes nothing before it: attention is causal.
+    """
+    import torch
+    from torch.func import functional_call, grad, vmap
+
+    rows = [(side.ids, tokens) for side in sides for tokens in side.fresh[0]]
+    width = max(len(ids) + len(tokens) for ids, tokens in rows)
+    text = torch.zeros((len(rows), width), dtype=torch.long)
+    sampled = torch.zeros((len(rows), width))
+    for row, (ids, tokens) in enumerate(rows):
+        end = len(ids) + len(tokens)
+        text[row, :end] = torch.tensor([*ids, *tokens])
+        sampled[row, len(ids) : end] = 1.0
+    weights = {name: each.detach() for name, each in model.named_parameters()}
+
+    def log_prob(weights: Any, text: Any, sampled: Any) -> Any:
+        words = {"input_ids": text[None], "use_cache": False}
+        logits = functional_call(model, weights, (), words).logits[0, :-1]
+        chosen = torch.log_softmax(logits, dim=-1).gather(1, text[1:, None])[:, 0]
+        return (chosen * sampled[1:]).sum()
+
+    found = vmap(grad(log_prob), (None, 0, 0), chunk_size=_ROWS)(weights, text, sampled)
+    return torch.cat([found[name].flatten(1) for name in weights], 1).unflatten(0, (len(sides), -1))
 
 
 Values = dict[tuple[str, int], float]
@@ -445,29 +474,49 @@ def _pool_values(sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
 
 def _drawn_values(sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
     """Errors of the groups' gradients."""
-    found: Values = {}
-    for size in group_sizes:
-        errors = dict.fromkeys(BASELINES, 0.0)
-        here = []
-        for side in sides:
-            vanilla, grpo, one = side.gradients(size).unbind(dim=1)
-            first, second = ((1 - value) * vanilla + value * one for value in side.values)
-            pairs = {"vanilla": (vanilla, vanilla), "grpo": (grpo, grpo), "oracle": (first, second)}
-            for baseline, pair in pairs.items():
-                errors[baseline] += _spread(*pair) / len(sides)
-            here.append(grpo)
-        errors[BATCH] = float(np.mean([_distance(*pair) for pair in combinations(here, 2)]))
-        found |= {(what, size): value for what, value in errors.items()}
+    import torch
+
+    keys = [(what, size) for what in (*BASELINES, BATCH) for size in group_sizes]
+    found: Values = dict.fromkeys(keys, 0.0)
+    count, means = len(sides), []
+    for side, scores in zip(sides, _scores(sides[0].model, sides), strict=True):
+        exact = scores.double()
+        products = (exact @ exact.T).numpy()
+        own = []
+        for size in group_sizes:
+            vanilla, grpo = (_weights(name, side, size) for name in ("vanilla", "grpo"))
+            oracles = [_weights("oracle", side, size, value=value) for value in side.values]
+            pairs = {"vanilla": (vanilla, vanilla), "grpo": (grpo, grpo), "oracle": oracles}
+            for name, (first, second) in pairs.items():
+                found[name, size] += _spread(first, second, products) / count
+            # Half the squared distance of two prompts' gradients is this, less <their means>.
+            found[BATCH, size] += _product(grpo, grpo, products) / len(grpo) / count
+            own.append(grpo.mean(axis=0))
+        means.append(torch.as_tensor(np.array(own)) @ exact)
+    mean = torch.stack(means)
+    between = (mean.sum(dim=0) ** 2 - (mean**2).sum(dim=0)).sum(dim=1) / (count * (count - 1))
+    for size, value in zip(group_sizes, between.tolist(), strict=True):
+        found[BATCH, size] -= value
     return found
 
 
-def _spread(first: Any, second: Any) -> float:
-    """Trace of the sample covariance of two gradients over groups, (groups, d) each."""
-    apart = [each - each.mean(dim=0) for each in (first, second)]
-    return float((apart[0] * apart[1]).sum() / (len(first) - 1))
+def _weights(baseline: str, side: _Side, group_size: int, **known: float) -> Array:
+    """What the gradient of each group of fresh rollouts takes of each score, (groups, rollouts)."""
+    rewards = side.fresh[1]
+    groups = len(rewards) // group_size
+    each = advantages(baseline, rewards[: groups * group_size].reshape(groups, -1), **known)
+    weights = np.zeros((groups, len(rewards)))
+    for group, own in enumerate(each):
+        weights[group, group * group_size : (group + 1) * group_size] = own / group_size
+    return weights
 
 
-def _distance(first: Any, second: Any) -> float:
-    """Half the squared distance of a gradient of one prompt from one of another, over all pairs."""
-    squares = [float((each**2).sum(dim=1).mean()) for each in (first, second)]
-    return sum(squares) / 2 - float(first.mean(dim=0) @ second.mean(dim=0))
+def _spread(first: Array, second: Array, products: Array) -> float:
+    """Trace of the sample covariance of two gradients over groups, given as :func:`_product` takes them."""
+    one, other = (each - each.mean(axis=0) for each in (first, second))
+    return _product(one, other, products) / (len(first) - 1)
+
+
+def _product(first: Array, second: Array, products: Array) -> float:
+    """Σ over rows of <first s, second s>, from the products <sᵢ, sⱼ>."""
+    return float(((first @ products) * second).sum())

@@ -2,8 +2,9 @@
 
 On each model that ships with the library, grpo's error over prompts drawn anew is
 c1 + c2/G + c3/(G(G-1)), times 1/B, with constants that a pool of rollouts gives (Theorem 7,
-group_size). Sampled gradients at pairs of prompts are held against it; and where the constants say so,
-the group size that they call best beats another at the same number of outputs.
+group_size). Sampled gradients at pairs of prompts are held against it, and what they say of c1 and of c3
+alone against these; and where the constants say so, the group size that they call best beats another at
+the same number of outputs.
 
 Training itself is ``ustat-pg llm sweep``; its results are drawn, and no verdict is made of them: the
 theorem is about the noise, and accuracy after training is not a function of it alone.
@@ -18,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ustat_pg.checks import equal
-from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio
+from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
 
 from ..problems import Suite
-from .cells import BATCH, LmCell, drawn
+from .cells import BATCH, LmCell, drawn, pooled
 from .orders import above, clear
 from .studies import SIZES, Study, cell_of, predicted, short, study
 
@@ -39,49 +42,65 @@ def _noise(study: Study, group_size: int) -> float:
     return float(study.constants.predictions().mse(group_size))
 
 
-def _agree(
-    cell: LmCell, study: Study, group_sizes: tuple[int, ...], margin: float
-) -> Iterator[Check]:
-    """Sampled errors over those of the constants, at the smallest group size and others: 1."""
-    known = study.constants.predictions()
-    surely = study.constants.interval("c1")[0]
-    for group_size in group_sizes:
+def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
+    """Sampled errors over those of the constants: 1."""
+    for group_size in cell.group_sizes:
         value = _noise(study, group_size)
-        wrong: dict[str, float] = {}
-        if group_size == cell.group_sizes[0]:
-            wrong = {HALVED: 1 - known.c3 / (2 * group_size * (group_size - 1)) / value}
-        elif surely > 0:
-            # As far from the truth as the pool is sure of.
-            wrong = {NO_SPREAD: 1 - surely / value}
         formula = Linear(cell, predicted(study.member, group_size))
         yield study.check(
             f"G={group_size}: error over prompts, sampled over predicted",
             Ratio(study.sampled(cell, BATCH, group_size), formula, value),
+            equal(1.0, relative_margin=margin),
+        )
+
+
+def _constants(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
+    """What sampled errors say of c1 and c3 alone, over the constants: 1.
+
+    c1 is what the error over prompts exceeds that at one prompt by, at any G. c3 is the combination of
+    the errors at three group sizes in which 1 and 1/G cancel and 1/(G(G-1)) has the factor 1.
+    """
+    sizes, member = np.array(cell.group_sizes), study.member
+    most = cell.group_sizes[-1]
+    between = ((drawn(member, BATCH, most), 1.0), (drawn(member, "grpo", most), -1.0))
+    terms = np.array([np.ones(len(sizes)), 1 / sizes, 1 / (sizes * (sizes - 1))])
+    shares = np.linalg.solve(terms, [0.0, 0.0, 1.0])
+    second = tuple(
+        (drawn(member, BATCH, size), float(share))
+        for size, share in zip(cell.group_sizes, shares, strict=True)
+    )
+    for what, weights, wrong in (
+        ("c1", between, {NO_SPREAD: 0.0}),
+        ("c3", second, {HALVED: 0.5}),
+    ):
+        yield study.check(
+            f": {what}, sampled over predicted",
+            Ratio(Linear(cell, weights), mean_of(cell, pooled(member, what))),
             equal(1.0, wrong, relative_margin=margin),
         )
 
 
 def _split(cell: LmCell, study: Study) -> Iterator[Check]:
-    """At one number of outputs, the smaller or the larger group has the larger error."""
-    spent = {g: g * _noise(study, g) for g in (cell.group_sizes[0], cell.group_sizes[-1])}
-    first, second = sorted(spent, key=spent.__getitem__, reverse=True)
-    if clear(spent[first], spent[second]):
-        yield above(
-            f"{short(study.member)}: at one budget G={first} above G={second}",
-            cell,
-            (drawn(study.member, BATCH, first), first, spent[first]),
-            (drawn(study.member, BATCH, second), second, spent[second]),
-            (ALIKE,),
-        )
+    """At one number of outputs other groups have a larger error than the best."""
+    spent = {g: g * _noise(study, g) for g in cell.group_sizes}
+    best = min(spent, key=spent.__getitem__)
+    for group_size in cell.group_sizes:
+        if clear(spent[group_size], spent[best]):
+            yield above(
+                f"{short(study.member)}: at one budget G={group_size} above G={best}",
+                cell,
+                (drawn(study.member, BATCH, group_size), group_size, spent[group_size]),
+                (drawn(study.member, BATCH, best), best, spent[best]),
+                (ALIKE,),
+            )
 
 
 def _checks(suite: Suite) -> Iterator[Check]:
     how = SIZES[suite.size]
     for member in how.members:
         pool, cell = study(member, suite), cell_of(suite.size, member)
-        least, most = cell.group_sizes[0], cell.group_sizes[-1]
-        group_sizes = (least, most) if member in how.over_prompts else (least,)
-        yield from _agree(cell, pool, group_sizes, how.margin)
+        yield from _agree(cell, pool, how.margin)
+        yield from _constants(cell, pool, how.margin)
         yield from _split(cell, pool)
 
 

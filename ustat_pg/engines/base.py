@@ -348,6 +348,11 @@ class Cell(ABC):
     bounded: bool = True
     """Whether ranges bound what is measured; else means are taken to be nearly normal."""
 
+    looks: int = 1
+    """How often verdicts are asked for at most, of the planned replications first and then, while
+    one is open, of twice as many each time: for draws of which a pilot is a poor guide.
+    """
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -375,6 +380,12 @@ class Cell(ABC):
     def budget(self, replications: int) -> int:
         """The replications that cost as much as so many of a gradient: one for 256 outputs."""
         return max(self.block, replications * OUTPUTS_OF_A_GRADIENT // self.outputs)
+
+    def together(self, quantities: Sequence[Quantity]) -> Sequence[Quantity]:
+        """What a block measures where these quantities are asked for: all that comes with them, so that
+        those who ask for others share it.
+        """
+        return quantities
 
     def shown(self, blocks: float) -> float:
         """The blocks of a figure's point for which so many are wanted."""

@@ -62,7 +62,8 @@ class Measurements:
                 for cell in part.cells:
                     if cell.name in self.cells:
                         quantities = by_label.setdefault(cell.name, {})
-                        quantities.update({each.label: each for each in part.quantities})
+                        asked = cell.together(part.quantities)
+                        quantities.update({each.label: each for each in asked})
         return {name: tuple(by[label] for label in sorted(by)) for name, by in by_label.items()}
 
     def _reason(self, cell: Cell, quantity: Quantity) -> str | None:

@@ -2,12 +2,16 @@
 
 From pilots, on replications of their own far from those that verdicts use, each rival is given to
 the check that refutes it with the least work, and each check gets the replications that its margin
-needs. So the number is fixed before the draws that a verdict reads.
+needs. So the number is fixed before the draws that a verdict reads; or, on a cell of several looks, the
+numbers are, and an interval of every look has its share of the check's false alarms, so that the looks
+may end at any of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +29,11 @@ class Plan:
 
     Arguments:
         claim: the claim that is planned.
-        alpha: false-alarm rate of each check that draws can mislead.
+        alpha: false-alarm rate of each check that draws can mislead, at each look.
         required: the rivals that each check is to refute, by check.
         needed: the replications that each check needs, by check, be they within the budget or not.
-        replications: number for each cell, by its name, a multiple of the block.
+        replications: number for each cell, by its name, a multiple of the block; of the last look.
+        look: number of the last look, from 1.
         seconds: processor seconds of them, by what pilots took; 0 until that is measured.
     """
 
@@ -37,18 +42,50 @@ class Plan:
     required: dict[str, tuple[str, ...]] = field(default_factory=dict)
     needed: dict[str, int] = field(default_factory=dict)
     replications: dict[str, int] = field(default_factory=dict)
+    look: int = 1
     seconds: float = 0.0
+
+    @classmethod
+    def of(cls, claim: Claim, **given: Any) -> Plan:
+        """A plan whose looks share the false alarms of a check equally."""
+        return cls(claim, alpha_of(claim) / looks_of(claim), **given)
+
+    def look_again(self, undecided: Collection[str]) -> bool:
+        """Ask twice as many replications of the cells that these checks read, where looks are left.
+
+        The intervals of all looks together err at the rate of the check, whichever is the last.
+
+        Returns:
+            whether there is another look.
+        """
+        again = {
+            cell.name
+            for check in self.claim.checks
+            if check.name in undecided
+            for cell in check.functional.cells
+            if self.look < cell.looks
+        }
+        self.look += bool(again)
+        for name in again:
+            self.replications[name] *= 2
+        return bool(again)
 
 
 def alpha_of(claim: Claim) -> float:
-    """The false-alarm rate of each check of a claim."""
+    """The false-alarm rate of each check of a claim, at all looks together."""
     erring = sum(check.functional.errs for check in claim.checks)
     return allotted_alpha(claim.stem, max(erring, 1))
 
 
+def looks_of(claim: Claim) -> int:
+    """The most looks at a check of a claim."""
+    cells = (cell for check in claim.checks for cell in check.functional.cells)
+    return max((cell.looks for cell in cells), default=1)
+
+
 def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
     """The plan of a claim, from its pilots' sums."""
-    plan = Plan(claim, alpha_of(claim))
+    plan = Plan.of(claim)
     if not options.simulates:
         return plan
 

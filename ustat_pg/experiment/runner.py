@@ -1,8 +1,9 @@
 """The runner: runs what the store lacks, then decides.
 
 Two waves: first what is enumerated, and the pilots that the plan is made from; then the blocks that
-it asks for. Everything that a verdict depends on is a function of the claims, the seed and the code:
-not of workers, order or interruptions.
+it asks for, and on cells of several looks as many again while a check is open. Everything that a
+verdict depends on is a function of the claims, the seed and the code: not of workers, order or
+interruptions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .claim import Check, Claim
 from .functionals import Sums
 from .measurements import Measurements
 from .options import Options, block_of
-from .plan import Plan, alpha_of, make_plan
+from .plan import Plan, make_plan
 from .store import Memory, Store
 from .work import Work, environment
 
@@ -85,6 +86,15 @@ def _decide(measured: Measurements, plan: Plan, work: Work) -> ClaimResult:
     return ClaimResult.of(
         claim.stem, claim.rivals, results, claim.by_simulation, simulates=simulates
     )
+
+
+def _undecided(result: ClaimResult) -> set[str]:
+    """The checks on which draws have not decided."""
+    return {
+        check.name
+        for check in result.checks
+        if "simulation" in check.found and check.found["simulation"].verdict == Verdict.INCONCLUSIVE
+    }
 
 
 def _settle(
@@ -152,9 +162,15 @@ def run_claims(
     with environment(options, executor) as pool:
         work = Work(store, options, pool, on_done)
         planned = _planned(claims, work, "enumerate")
-        drawn = [task for measured, plan in planned for task in measured.tasks(plan.replications)]
-        work.run(drawn, "simulate")
-        results = tuple(_decide(measured, plan, work) for measured, plan in planned)
+        results: list[ClaimResult] = []
+        again = True
+        while again:
+            drawn = [task for each, plan in planned for task in each.tasks(plan.replications)]
+            work.run(drawn, "simulate")
+            results = [_decide(each, plan, work) for each, plan in planned]
+            again = False
+            for (_, plan), result in zip(planned, results, strict=True):
+                again |= plan.look_again(_undecided(result))
         durations = {
             plan.claim.stem: {
                 "exact": work.taken(measured.exact_tasks.values()),
@@ -164,7 +180,7 @@ def run_claims(
             for measured, plan in planned
         }
     plans, seconds = tuple(plan for _, plan in planned), time.perf_counter() - start
-    return Run(results, plans, seconds, tuple(store.set_aside), durations=durations)
+    return Run(tuple(results), plans, seconds, tuple(store.set_aside), durations=durations)
 
 
 def check_alone(
@@ -204,7 +220,7 @@ def check_alone(
         )
     numbers = list(replications) or [block_of(cell) for cell in cells.values()]
     numbers *= len(cells) // len(numbers)
-    plan = Plan(claim, alpha_of(claim), {name: tuple(refute)})
+    plan = Plan.of(claim, required={name: tuple(refute)})
     plan.replications = dict(zip(cells, numbers, strict=True))
     with environment(options, None) as pool:
         work = Work(Memory(), options, pool)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -395,21 +394,16 @@ def test_nothing_is_enumerated_and_nothing_but_autograd_scores(cell):
     assert cell.halved() is None
 
 
-def test_plans_look_at_more_than_a_block_and_keep_a_reserve(cell, monkeypatch):
-    """Errors are skewed: a pilot of one block sees too little of them."""
-    from ustat_pg.checks import equal
-    from ustat_pg.experiment import Check, Claim, Options, mean_of
+def test_a_block_measures_all_so_that_claims_share_it(cell):
+    """Whatever is asked, a block is the same one, of everything that there is."""
+    from ustat_pg.experiment import Options, mean_of
     from ustat_pg.experiment.measurements import Measurements
-    from ustat_pg.experiment.plan import make_plan
 
-    quantity = pooled("listed", "grpo", cell.group_sizes[0])
-    check = Check("one", "made-up", mean_of(cell, quantity), equal(1.0, relative_margin=0.1))
-    claim = Claim("gradient_mse_lm", (), (check,))
-    (task,) = Measurements([check.functional], Options()).pilot_tasks.values()
-    assert task.replications > cell.block
-    sums = MomentSums(9, np.array([1.0]), np.array([[8.0]]))
-    pilots = {cell.name: ((quantity,), sums)}
-    plan = make_plan(claim, pilots, Options())
-    monkeypatch.setattr(type(cell), "reserve", 1.0)
-    bare = make_plan(claim, pilots, Options())
-    assert plan.needed["one"] == math.ceil(1.6 * bare.needed["one"])
+    tasks = [
+        Measurements([mean_of(cell, quantity)], Options()).pilot_tasks[cell.name]
+        for quantity in (pooled("listed", "grpo", 2), drawn("listed", BATCH, 3))
+    ]
+    assert tasks[0] == tasks[1]
+    assert {quantity.label for quantity in tasks[0].quantities} == {q.label for q in all_of()}
+    assert tasks[0].replications > cell.block
+    assert cell.looks > 1

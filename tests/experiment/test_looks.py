@@ -1,0 +1,135 @@
+"""Looks: verdicts asked of more and more draws, whose intervals together err no more than one may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from ustat_pg.checks import Evidence, Interval, Verdict, equal
+from ustat_pg.engines import Cell, InfeasibleError, MomentSums
+from ustat_pg.experiment import Check, Claim, Linear, Options, plan, run_claims
+from ustat_pg.experiment.measurements import PILOT_FIRST
+from ustat_pg.experiment.plan import alpha_of
+from ustat_pg.experiment.store import Memory
+
+RATE = 0.2
+"""At which a check may err here."""
+RUNS = 150
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw."""
+
+    label: str = "draw"
+
+
+@dataclass(frozen=True)
+class Normals(Cell):
+    """Standard normal draws; a pilot's have another standard deviation, as a small one's may."""
+
+    looks: int = 4
+    pilot_spread: float = 1.0
+
+    block = outputs = 16
+    batch_size = steps = group_size = 1
+    engines, bounded = ("cpu",), False
+
+    @property
+    def name(self):
+        return f"normals, {self.looks} looks"
+
+    def range(self, quantity):
+        return -inf, inf
+
+    def rounding(self, quantity):
+        return 0.0
+
+    def require_quantity(self, quantity):
+        pass
+
+    def require_exact(self, quantities):
+        raise InfeasibleError("normal draws cannot be listed")
+
+    def _measure(self, engine, quantities, block):
+        generator = np.random.default_rng([block.seed, block.first])
+        spread = self.pilot_spread if block.first >= PILOT_FIRST else 1.0
+        return MomentSums.of(spread * generator.standard_normal((block.count, 1)))
+
+
+class Mean(Linear):
+    """A mean of normal draws whose interval is the narrowest that errs at its rate."""
+
+    def evidence(self, sums, alpha, pilots):
+        n, mean, _ = self.moments(sums)
+        half = norm.isf(alpha / 2) / sqrt(n)
+        return Evidence(mean, Interval(mean - half, mean + half), 1 / sqrt(n), n, alpha)
+
+
+def settled(cell, functional, margin, seed=0, **words):
+    """The result of the one check that the mean is 0."""
+    check = Check("mean", "made-up", functional, equal(0.0, scale=1.0, relative_margin=margin))
+    run = run_claims([Claim("mse", (), (check,))], Options("smoke", seed=seed), Memory(), **words)
+    return run.claims[0].checks[0].found["simulation"]
+
+
+def refuted(looks):
+    """In how many runs a true statement is refuted, where no look but the last confirms it."""
+    cell = Normals(looks)
+    mean = Mean(cell, ((Draw(), 1.0),))
+    # Asked for so much that each run begins with four blocks and never ends early.
+    found = [settled(cell, mean, 1e-9, seed) for seed in range(RUNS)]
+    assert {each.verdict for each in found} <= {Verdict.REFUTED, Verdict.INCONCLUSIVE}
+    return sum(each.verdict == Verdict.REFUTED for each in found)
+
+
+def test_looks_together_err_at_the_rate_of_one(monkeypatch):
+    monkeypatch.setattr(plan, "alpha_of", lambda claim: RATE)
+    most = binom.isf(1e-4, RUNS, RATE)
+    assert binom.ppf(1e-4, RUNS, RATE / 4) < refuted(looks=4) <= most
+    assert refuted(looks=1) <= most
+    # Four looks at the whole rate each would err more often.
+    monkeypatch.setattr(plan, "looks_of", lambda claim: 1)
+    assert refuted(looks=4) > most
+
+
+@pytest.mark.parametrize(
+    ("looks", "verdict", "times"),
+    [(1, Verdict.INCONCLUSIVE, 1), (2, Verdict.INCONCLUSIVE, 2), (4, Verdict.CONFIRMED, 4)],
+)
+def test_a_pilot_that_sees_too_little_costs_looks_not_the_verdict(looks, verdict, times):
+    cell = Normals(looks, pilot_spread=0.5)
+    drawn: list[None] = []
+    found = settled(cell, Linear(cell, ((Draw(), 1.0),)), 0.1, on_done=lambda: drawn.append(None))
+    assert found.verdict == verdict
+    planned = -(-found.replications_needed // cell.block) * cell.block
+    assert found.replications == times * planned
+    # A pilot, and every block once: those of earlier looks are kept.
+    assert len(drawn) == 1 + found.replications // cell.block
+
+
+def test_a_look_has_its_share_of_the_false_alarms():
+    cell = Normals(4)
+    functional = Linear(cell, ((Draw(), 1.0),))
+    check = Check("mean", "made-up", functional, equal(0.0, scale=1.0, relative_margin=0.5))
+    claim = Claim("mse", (), (check,))
+    assert plan.Plan.of(claim).alpha == alpha_of(claim) / 4
+    assert settled(cell, functional, 0.5).alpha == alpha_of(claim) / 4
+
+
+def test_cells_of_one_look_are_asked_once():
+    once, often = Normals(1), Normals(2)
+    checks = [
+        Check(name, "made-up", Linear(cell, ((Draw(), 1.0),)), equal(0.0, scale=1.0))
+        for name, cell in (("once", once), ("often", often))
+    ]
+    planned = {once.name: 3, often.name: 5}
+    asked = plan.Plan.of(Claim("mse", (), tuple(checks)), replications=planned)
+    assert not asked.look_again({"once"})
+    assert asked.look_again({"once", "often"})
+    assert not asked.look_again({"often"})
+    assert asked.replications == {once.name: 3, often.name: 10}
