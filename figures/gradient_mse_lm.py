@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PICTURES", "draw"]
+__all__ = ["PICTURES", "draw", "draw_noise"]
 
 PANELS = {
     "base": "base",
@@ -38,6 +38,18 @@ FAINT = {
 }
 """Stand-ins for the squared norm, without bands: they crowd the line of what they stand for."""
 
+NOISE = {
+    "vanilla": ("no baseline", BASELINES["vanilla"]),
+    "grpo": ("grpo, Dr. GRPO", BASELINES["grpo"]),
+    "oracle": ("oracle", BASELINES["oracle"]),
+    "best": ("best table, of other prompts", BASELINES["best"]),
+    "bayes:1,1": ("Bayes table", Line(style.BROWN, "v", (2, 1), size=3.4)),
+    "std": ("divided by std", Line(style.ORANGE, "s", (4, 1.5), size=2.8)),
+    "others-std": ("by the others' std", Line(style.GREY, "<", (5, 1, 1, 1))),
+    "maxrl": ("MaxRL", Line(style.PINK, "^", (1, 1), size=3.4)),
+}
+"""Names and looks of those whose noise over signal is drawn; a multiple of another has its line."""
+
 ASIDE = {"vanilla": 1, "oracle": -1}
 """On which side of its group size a baseline's point stands."""
 
@@ -51,6 +63,22 @@ def draw(frame: pd.DataFrame) -> Figure | None:
     weighted baseline comes from random groups of the pool, whose noise does not fall with G as the
     error does: its line ends where its band would reach below a fifth of it.
     """
+    laid = _laid(frame)
+    if laid is None:
+        return None
+    figure, panels = laid
+    for axis, own in panels:
+        _panel(axis, own)
+    _label_rows(figure, "MSE of one group's gradient")
+    known = set(frame["series"])
+    entries = [(text, BASELINES[key]) for key, text in NAMES.items() if key in known]
+    entries += [(key, look) for key, look in FAINT.items() if key in known]
+    style.legend(figure.axes[0], entries, loc="outside upper center", ncols=4)
+    return figure
+
+
+def _laid(frame: pd.DataFrame) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]] | None:
+    """A panel for each model with its points; None where there are none."""
     names = [name for name in PANELS if (frame["panel"] == name).any()]
     names += [name for name in dict.fromkeys(frame["panel"]) if name not in PANELS]
     if not names:
@@ -58,15 +86,44 @@ def draw(frame: pd.DataFrame) -> Figure | None:
     rows = 2 if len(names) > 3 else 1
     figure, axes = style.panels(len(names), 2.3 * rows + 0.35, rows=rows, width=style.PAGE)
     for letter, axis, name in zip("abcdefgh", axes, names, strict=False):
-        own = frame[frame["panel"] == name]
-        _panel(axis, own)
         axis.set_title(style.mark(letter) + style.plain(PANELS.get(name, str(name))), loc="left")
-    for axis in axes[:: -(-len(names) // rows)]:
-        axis.set_ylabel("MSE of one group's gradient")
+    own = [frame[frame["panel"] == name] for name in names]
+    return figure, list(zip(axes, own, strict=False))
+
+
+def _label_rows(figure: Figure, text: str) -> None:
+    """The ordinate's name at the left of each row."""
+    axes = figure.axes
+    columns = -(-len(axes) // (2 if len(axes) > 3 else 1))
+    for axis in axes[::columns]:
+        axis.set_ylabel(text)
+
+
+def draw_noise(frame: pd.DataFrame) -> Figure | None:
+    """A panel for each model: noise over signal in units of grpo's, with bands by paired differences."""
+    laid = _laid(frame)
+    if laid is None:
+        return None
+    figure, panels = laid
+    for axis, own in panels:
+        sizes = own["group_size"]
+        style.log_axis(axis, "x", [g for g in style.SIZES if sizes.min() <= g <= sizes.max()])
+        style.log_axis(axis, "y", [0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4])
+        values = own[own["series"].isin(NOISE)]["prediction"]
+        floor, top = values.min() / 1.2, values.max() * 1.2
+        for name, (_, look) in NOISE.items():
+            line = own[own["series"] == name].sort_values("group_size")
+            low, high = (line[f"pool_{end}"].clip(floor, top) for end in ("low", "high"))
+            axis.fill_between(
+                line["group_size"], low, high, color=look.colour, alpha=0.13, lw=0, zorder=1
+            )
+            axis.plot(line["group_size"], line["prediction"], **style.stroke(look))
+        axis.set(xlim=(sizes.min() / 1.12, sizes.max() * 1.12), ylim=(floor, top))
+        axis.set(xlabel="group size G", ylabel="")
+    _label_rows(figure, "noise over signal, over grpo's")
     known = set(frame["series"])
-    entries = [(text, BASELINES[key]) for key, text in NAMES.items() if key in known]
-    entries += [(key, look) for key, look in FAINT.items() if key in known]
-    style.legend(axes[0], entries, loc="outside upper center", ncols=4)
+    entries = [entry for name, entry in NOISE.items() if name in known]
+    style.legend(figure.axes[0], entries, loc="outside upper center", ncols=4)
     return figure
 
 
@@ -114,5 +171,14 @@ PICTURES = (
         "comes close to the oracle.",
         "gradient_mse_lm",
         draw,
+    ),
+    Picture(
+        "gradient_mse_lm_noise",
+        "Noise over signal of language models",
+        "The variance of the gradient over its squared mean, in units of grpo's, against the group size on "
+        "logarithmic axes, a panel for each language model: lines with 95% bands from one pool of "
+        "rollouts, one for each estimator; grpo's is level at 1.",
+        "gradient_mse_lm_noise",
+        draw_noise,
     ),
 )

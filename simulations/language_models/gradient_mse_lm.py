@@ -27,7 +27,7 @@ from itertools import pairwise
 from ustat_pg.checks import equal
 from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
 from ustat_pg.llm.estimates import BASELINES as CURVES
-from ustat_pg.llm.estimates import oracle_ratio
+from ustat_pg.llm.estimates import TABLES, oracle_ratio
 
 from ..problems import Suite
 from .cells import BASELINES, LmCell, drawn, pooled
@@ -193,7 +193,11 @@ def claim(suite: Suite) -> Claim:
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """Figure 4: each model's errors by the pool's formulas with their intervals, and sampled ones."""
+    """Figure 4: each model's errors by the pool's formulas with their intervals, and sampled ones.
+
+    Beside it noise over signal, in units of grpo's: for that each model's points say how estimators of
+    another length compare.
+    """
     for member in SIZES[suite.size].members:
         pool, cell = study(member, suite), cell_of(suite.size, member)
         group_sizes = [g for g in CURVE_SIZES if g <= pool.pool.rollouts]
@@ -204,3 +208,10 @@ def curves(suite: Suite) -> Iterator[Point]:
             at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
             functional = pool.sampled(cell, baseline, group_size) if sampled else None
             yield Point(STEM, baseline, at, float(row["mse"]), functional)
+        # The mean of a biased table takes a rollout beside the group.
+        smaller = [g for g in group_sizes if g < pool.pool.rollouts]
+        found = pool.noise(smaller, ["grpo", "vanilla", "oracle", *TABLES])
+        for row in found[found["relative"].notna()].to_dict("records"):
+            at = {"panel": short(member), "group_size": int(row["group_size"])}
+            at |= {"pool_low": float(row["relative_low"]), "pool_high": float(row["relative_high"])}
+            yield Point(f"{STEM}_noise", str(row["baseline"]), at, float(row["relative"]))

@@ -18,7 +18,13 @@ from threadpoolctl import threadpool_limits
 from ustat_pg.checks import Statement
 from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.experiment.functionals import Functional
-from ustat_pg.llm.estimates import ConstantsEstimate, constants, curves, ordering
+from ustat_pg.llm.estimates import (
+    ConstantsEstimate,
+    constants,
+    curves,
+    noise_to_signal,
+    ordering,
+)
 from ustat_pg.llm.scored import ScoredPool
 
 from ..problems import Entry, Suite
@@ -94,6 +100,10 @@ class Study:
     def curves(self, group_sizes: list[int], baselines: list[str]) -> pd.DataFrame:
         """Errors with their intervals."""
         return curves(self.pool, group_sizes, baselines)
+
+    def noise(self, group_sizes: list[int], baselines: list[str]) -> pd.DataFrame:
+        """Noise over signal with prompts drawn anew, beside the first baseline's."""
+        return noise_to_signal(self.pool, group_sizes, baselines)
 
     @cached_property
     def constants(self) -> ConstantsEstimate:

@@ -98,6 +98,23 @@ def language_model_points() -> pd.DataFrame:
                 if rank < 3 and size in (2, 8):
                     row |= _measured(1.1 * value, 0.3 * value)
                 rows.append(row)
+        estimators = (
+            "grpo",
+            "vanilla",
+            "oracle",
+            "bayes:1,1",
+            "best",
+            "std",
+            "others-std",
+            "maxrl",
+        )
+        for rank, name in enumerate((*estimators, "group-mean")):
+            for size in (2, 4, 8):
+                value = 1.0 + 0.1 * rank * (rank < 8) / size + 0.01 * place
+                row = {"figure": "gradient_mse_lm_noise", "series": name, "panel": panel}
+                row |= {"group_size": size, "prediction": value}
+                row |= {"pool_low": 0.9 * value, "pool_high": 1.15 * value}
+                rows.append(row)
         for size in (2, 3, 4, 6, 8, 12, 16, 32, 64, 128):
             value = 1.0 + 0.04 * (abs(size - 3) + place / 10)
             row = {"figure": "group_size_lm", "series": panel, "panel": "noise"}

@@ -119,7 +119,10 @@ def test_another_process_draws_equal_bytes_and_loads_nothing_that_simulates(run,
 def test_other_data_give_another_drawing(run, drawn, tmp_path):
     frame, factor = data.curves(run), 1.1
     document = json.loads((run / "verdicts.json").read_text())
-    frame.assign(estimate=frame["estimate"] * factor).to_csv(tmp_path / "curves.csv", index=False)
+    # Where nothing is measured, the prediction is what a run has found.
+    predicted = frame["prediction"].where(frame["estimate"].notna(), frame["prediction"] * factor)
+    other = frame.assign(estimate=frame["estimate"] * factor, prediction=predicted)
+    other.to_csv(tmp_path / "curves.csv", index=False)
     for check in document["claims"][0]["checks"]:
         check["simulation"]["estimate"] *= factor
     (tmp_path / "verdicts.json").write_text(json.dumps(document))

@@ -10,7 +10,7 @@ pytest.importorskip("seaborn")
 
 from figures import data
 from figures.__main__ import paint
-from figures.gradient_mse_lm import ASIDE, FAINT, NAMES, draw
+from figures.gradient_mse_lm import ASIDE, FAINT, NAMES, NOISE, draw, draw_noise
 from figures.gradient_mse_lm import PANELS as MODELS
 from figures.group_size_lm import draw as draw_group_size
 from figures.group_size_lm import draw_final
@@ -98,6 +98,26 @@ def test_what_reaches_zero_goes_to_the_edge_and_weighted_lines_end_there(errors)
     for name in ("grpo", "norm-weighted"):
         line = own[own["series"] == name]
         assert has(axis, line["group_size"], line["prediction"], color=BASELINES[name].colour)
+
+
+def test_noise_over_signal_has_a_line_and_a_band_for_each_estimator(language_model_points):
+    points = rows(language_model_points, "gradient_mse_lm_noise")
+    axes = draw_noise(points).axes
+    assert len(axes) == len(MODELS)
+    for axis, model in zip(axes, MODELS, strict=True):
+        own = points[points["panel"] == model]
+        low, high = axis.get_ylim()
+        corners = {tuple(corner) for found in bands(axis) for corner in found.round(9)}
+        for name, (_, look) in NOISE.items():
+            line = own[own["series"] == name]
+            assert has(axis, line["group_size"], line["prediction"], color=look.colour), name
+            for row in line.to_dict("records"):
+                for end in ("pool_low", "pool_high"):
+                    place = min(max(row[end], low), high)
+                    near = [y for x, y in corners if x == row["group_size"]]
+                    assert min(abs(y - place) for y in near) < 1e-8, (name, end)
+        assert len(bands(axis)) == len(NOISE)
+    assert draw_noise(points.iloc[:0]) is None
 
 
 def test_a_run_without_samples_or_with_one_model_is_drawn(errors):

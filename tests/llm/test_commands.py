@@ -83,9 +83,22 @@ def test_the_table_fits_and_the_folder_holds_what_it_says(capsys, kept, model):
     # The folders are the test's own, and as long as they come.
     told = text.replace(str(kept), "KEPT").replace(model[1], "MODEL")
     assert max(map(len, told.splitlines())) <= 110
-    for words in ("4 prompts, 8 rollouts of each", "vanilla", "c1", "G*, exact", "no"):
+    for words in (
+        "4 prompts, 8 rollouts of each",
+        "vanilla",
+        "c1",
+        "G*, exact",
+        "no",
+        "Noise over signal",
+    ):
         assert words in text
-    for name in ("rollouts.jsonl", "scored.npz", "curves.csv", "summary.csv"):
+    for name in (
+        "rollouts.jsonl",
+        "scored.npz",
+        "curves.csv",
+        "summary.csv",
+        "noise_to_signal.csv",
+    ):
         assert (kept / name).is_file()
         assert name in text
 
@@ -98,6 +111,11 @@ def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model, rows
     own = estimates.curves(pool, [2, 4, 8], estimates.BASELINES)
     errors = [row["mse"] for row in found["curves"]]
     np.testing.assert_allclose(errors, own["mse"], rtol=1e-9, atol=1e-12)
+    names = ["grpo", "vanilla", "oracle", "minimum-variance", *estimates.TABLES]
+    noise = estimates.noise_to_signal(pool, [2, 4], names)
+    assert [row["baseline"] for row in found["noise_to_signal"]] == noise["baseline"].tolist()
+    told = [row["noise"] for row in found["noise_to_signal"]]
+    np.testing.assert_allclose(told, noise["noise"], rtol=1e-9, atol=1e-12)
     known = estimates.constants(pool)
     by_name = {row["name"]: row["value"] for row in found["constants"]}
     for name in ("c1", "c2", "c3"):

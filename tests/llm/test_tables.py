@@ -22,6 +22,7 @@ from ustat_pg.engines import Estimator
 from ustat_pg.llm import estimates
 from ustat_pg.llm.errors import Asked, group_moments
 from ustat_pg.llm.moments import prompt_moments
+from ustat_pg.llm.printing import noise_table, plain
 from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.llm.tables import as_moments, learned_moments, table_errors, table_moments
 from ustat_pg.predictions import best_table, count_table, gradient_mse
@@ -265,6 +266,24 @@ def test_without_a_signal_there_is_no_ratio():
     assert not found[["noise", "signal"]].to_numpy().any()
     assert np.isnan(found[["ratio", "relative", "relative_low"]].to_numpy()).all()
     assert (found["high"] == np.inf).all()
+
+
+def test_the_printed_table_says_each_ratio_once():
+    pool = sampled(token_problem(), 200, 12, seed=2)
+    found = estimates.noise_to_signal(pool, [4, 6], ["grpo", "dr-grpo", "std"])
+    lines = {line.split()[0]: line for line in noise_table(found).splitlines() if line.strip()}
+    row = found.set_index(["baseline", "group_size"]).loc[("std", 4)]
+    half = (row["relative_high"] - row["relative_low"]) / 2
+    assert f"{plain(row['relative'])} ± {plain(half, 2)}" in lines["std"]
+    # A multiple has the same ratio, and no error of rounding is shown for one.
+    assert lines["group-mean"].split() == ["group-mean", "1.00", "1.00"]
+    first = found.iloc[0]
+    # The signal of this pool is not told from 0.
+    assert first["high"] == np.inf
+    assert f"{plain(first['ratio'])} [{plain(first['low'], 2)}, ∞]" in lines["grpo"]
+    silent = ScoredPool.from_scores(np.ones((6, 8)), np.ones((6, 8, 3)))
+    told = noise_table(estimates.noise_to_signal(silent, [2], ["grpo", "std"]))
+    assert ["std", "-"] in [line.split() for line in told.splitlines()]
 
 
 # The best table.

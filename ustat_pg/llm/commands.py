@@ -18,7 +18,7 @@ import numpy as np
 from ..validation import InputError, integer
 from .arguments import refuse_ignored, source
 from .check_command import refuse_check, sampled_anew
-from .printing import finite, percent, plain, records
+from .printing import finite, noise_table, percent, plain, records
 from .scored import ScoredPool
 
 if TYPE_CHECKING:
@@ -209,13 +209,16 @@ def mse(options: argparse.Namespace) -> None:
 
     from .estimates import (
         BASELINES,
+        TABLES,
         WEIGHTED,
         constants,
         curves,
+        noise_to_signal,
         ordering,
         summary,
         zero_signal,
     )
+    from .tables import binary
 
     refuse_check(options)
     for size in options.group_sizes or ():
@@ -235,8 +238,16 @@ def mse(options: argparse.Namespace) -> None:
     facts, signal = summary(pool), zero_signal(pool, sizes)
     known = constants(pool) if pool.size > 1 else None
     orders = [ordering(pool, size).assign(group_size=size) for size in sizes]
+    below = [size for size in sizes if size < pool.rollouts]
+    noise = None
+    if below and pool.size > 1:
+        tables = TABLES if binary(pool) else ()
+        names = [name for name in ("grpo", *BASELINES, *tables) if name not in WEIGHTED]
+        noise = noise_to_signal(pool, below, list(dict.fromkeys(names)))
     if options.out is not None:
         frame.to_csv(options.out / "curves.csv", index=False)
+        if noise is not None:
+            noise.to_csv(options.out / "noise_to_signal.csv", index=False)
         facts.to_csv(options.out / "summary.csv", index=False)
     brute = None
     if made_of is not None and options.check is not None:
@@ -252,6 +263,7 @@ def mse(options: argparse.Namespace) -> None:
                     "summary": records(facts),
                     "curves": records(frame),
                     "zero_signal": records(signal),
+                    "noise_to_signal": None if noise is None else records(noise),
                     "ordering": [row for order in orders for row in records(order)],
                     "constants": None if known is None else records(known.frame()),
                     "check": None if brute is None else records(brute),
@@ -278,6 +290,8 @@ def mse(options: argparse.Namespace) -> None:
     print(tabulate(rows, header, disable_numparse=True, stralign="right"))
     print("\nMSE of one group's gradient, mean over prompts, ± half a 95% interval over prompts.")
     print(_reading(orders))
+    if noise is not None:
+        print(f"\n{noise_table(noise)}")
     if known is not None:
         print()
         _say_constants(known)
@@ -289,7 +303,8 @@ def mse(options: argparse.Namespace) -> None:
             f"pool; the pool's {pool.size} prompts took {seconds:.0f} s in this run."
         )
     if options.out is not None:
-        print(f"\nKept in {options.out}: rollouts.jsonl, scored.npz, curves.csv, summary.csv")
+        more = "" if noise is None else ", noise_to_signal.csv"
+        print(f"\nKept in {options.out}: rollouts.jsonl, scored.npz, curves.csv, summary.csv{more}")
 
 
 def _make_folder(folder: Path | None) -> None:

@@ -7,19 +7,22 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["finite", "percent", "plain", "records"]
+__all__ = ["finite", "noise_table", "percent", "plain", "records"]
+
+_ROUNDING = 1e-9
+"""Half-widths of intervals of a ratio that are nothing."""
 
 
 def plain(value: float, digits: int = 3) -> str:
     """A number to a few digits, without an exponent where it can be read without one.
 
-    >>> plain(2014.2), plain(0.04531), plain(7.6e-9)
-    ('2010', '0.0453', '7.6e-09')
+    >>> plain(2014.2), plain(0.04531), plain(7.6e-9), plain(0.9999)
+    ('2010', '0.0453', '7.6e-09', '1.00')
     """
-    if not 1e-4 <= abs(value) < 1e6:
+    shown = float(f"{value:.{digits}g}")
+    if not 1e-4 <= abs(shown) < 1e6:
         return f"{value:.{digits}g}"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{round(value, places):.{max(places, 0)}f}"
+    return f"{shown:.{max(digits - 1 - math.floor(math.log10(abs(shown))), 0)}f}"
 
 
 def records(frame: Any) -> list[dict[str, Any]]:
@@ -40,3 +43,36 @@ def finite(value: Any) -> float | None:
 def percent(value: float) -> str:
     """A share to a tenth of a percent; a dash where it is not known."""
     return f"{value:.1%}" if np.isfinite(value) else "-"
+
+
+def noise_table(frame: Any) -> str:
+    """What ``noise_to_signal`` found: the first baseline's, and every other's over it."""
+    from tabulate import tabulate
+
+    first, *others = dict.fromkeys(frame["baseline"])
+    sizes = list(dict.fromkeys(frame["group_size"]))
+    rows = {name: [name] for name in (first, *others)}
+    for row in frame.to_dict("records"):
+        name = row["baseline"]
+        kind, low, high = (
+            ("ratio", "low", "high")
+            if name == first
+            else ("relative", "relative_low", "relative_high")
+        )
+        half = (row[high] - row[low]) / 2
+        if not math.isfinite(row[kind]):
+            cell = "-"
+        elif name == first:
+            end = plain(row[high], 2) if math.isfinite(row[high]) else "∞"
+            cell = f"{plain(row[kind])} [{plain(row[low], 2)}, {end}]"
+        else:
+            # A multiple of the first has its ratio, but for rounding.
+            cell = plain(row[kind]) + (f" ± {plain(half, 2)}" if half > _ROUNDING else "")
+        rows[name].append(cell)
+    header = ["", *(f"G={size}" for size in sizes)]
+    table = tabulate(list(rows.values()), header, disable_numparse=True, stralign="right")
+    return (
+        f"{table}\n\nNoise over signal, tr Cov ĝ/‖E ĝ‖², prompts drawn anew: for {first} that of one group "
+        f"[95%], to be divided by\nthe prompts of a step; for the others in units of {first}'s, ± half a 95% "
+        "interval of the paired difference."
+    )

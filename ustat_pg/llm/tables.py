@@ -22,7 +22,7 @@ from ..validation import InputError
 from .moments import GroupMoments, PromptMoments, prompt_moments
 from .scored import ScoredPool, address
 
-__all__ = ["as_moments", "learned_moments", "table_errors", "table_moments"]
+__all__ = ["as_moments", "binary", "learned_moments", "table_errors", "table_moments"]
 
 Array = NDArray[np.float64]
 
@@ -30,12 +30,17 @@ _PARTS = 10
 """Parts of the prompts, by their names, of which each is judged by what the others teach."""
 
 
+def binary(pool: ScoredPool) -> bool:
+    """Whether all rewards are 0 or 1, as tables by counts take them."""
+    return bool(np.isin(pool.rewards, (0, 1)).all())
+
+
 class _Counts:
     """A pool's blocks of K, and what stands beside some of its rollouts."""
 
     def __init__(self, pool: ScoredPool) -> None:
         z, norms, sums = pool.rewards, pool.squared_norms, pool.sums
-        if not ((z == 0) | (z == 1)).all():
+        if not binary(pool):
             raise InputError(
                 "a table by counts takes rewards that are 0 or 1: this pool has others"
             )
