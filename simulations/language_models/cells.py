@@ -298,7 +298,7 @@ class LmCell(Cell):
 
     def shown(self, blocks: float) -> float:
         """What verdicts take at least."""
-        return max(blocks, 3.0)
+        return max(blocks, 6.0)
 
     def engine(self, asked: str) -> str:
         """Networks are differentiated."""
