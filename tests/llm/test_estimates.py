@@ -121,6 +121,33 @@ def test_curves_are_unbiased_at_group_sizes_below_and_above_the_pool(name, group
         assert expectation(problem, context, errors) == pytest.approx(exact, rel=1e-12)
 
 
+def test_each_prompt_may_have_its_own_constant_as_with_remax():
+    """The reward of one greedy completion: the error is that of a constant at each prompt."""
+    problem, asked = bandit(), {"baselines": ["constant"], "group_sizes": [3]}
+    greedy = problem.mean_rewards[[0, 1], problem.policy.probs.argmax(axis=1)]
+    right = [exact_mse(problem, x, Estimator("constant", constant=greedy[x]), 3) for x in (0, 1)]
+    for context in (0, 1):
+
+        def errors(pool, context=context):
+            constant = np.full(pool.size, greedy[context])
+            moments = estimates.prompt_moments(pool)
+            ((found,),) = group_moments(pool, moments, ["constant"], [3], Asked(constant=constant))
+            return found.second - found.cross
+
+        assert expectation(problem, context, errors) == pytest.approx(right[context], rel=1e-11)
+    pool = pool_of(problem, [0, 1], np.array([[0, 1, 2, 0], [1, 1, 2, 0]]))
+    alike = estimates.curves(pool, constant=[0.7, 0.7], **asked)
+    assert alike.equals(estimates.curves(pool, constant=0.7, **asked))
+    turned = estimates.curves(pool.select_prompts([1, 0]), constant=greedy[::-1], **asked)
+    assert turned["mse"][0] == pytest.approx(
+        estimates.curves(pool, constant=greedy, **asked)["mse"][0]
+    )
+    refuses(
+        r"constant has shape \(3,\): give a number, or one for each of 2 prompts",
+        estimates.curves, pool, [2], ["constant"], constant=[0.1, 0.2, 0.3],
+    )  # fmt: skip
+
+
 def test_the_paper_s_square_of_the_group_size_is_refused():
     def wrong(pool):
         found = estimates.prompt_moments(pool)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..baselines import ALIASES, parse
 from ..baselines import BASELINES as RECORDS
@@ -41,13 +42,13 @@ class Asked:
     :func:`ustat_pg.llm.estimates.curves`.
     """
 
-    constant: float | None = None
+    constant: ArrayLike | None = None
     minimum_variance: str = "jackknife"
     permutations: int = 16
     seed: int = 0
 
 
-def names_of(baselines: Sequence[str], constant: float | None = None) -> list[str]:
+def names_of(baselines: Sequence[str], constant: ArrayLike | None = None) -> list[str]:
     """Baselines by the names that they have in results.
 
     Raises:
@@ -97,7 +98,7 @@ def group_moments(
         "vanilla": lambda: moments.norm_squared_reward,
         "grpo": lambda: moments.norm_squared_advantage,
         "oracle": lambda: moments.norm_squared_advantage,
-        "constant": lambda: moments.centred(float(finite_array("constant", asked.constant, 0))),  # type: ignore[arg-type]
+        "constant": lambda: moments.centred(_each(asked.constant, pool)),
         "minimum-variance": lambda: at_best_constant(pool, asked.minimum_variance),
     }
 
@@ -121,3 +122,13 @@ def _of_table(pool: ScoredPool, moments: PromptMoments, name: str, group_size: i
     if parse(name)[0].needs:
         return learned_moments(pool, moments, lambda known: best_table(known, group_size))
     return table_moments(pool, count_table(name, group_size))
+
+
+def _each(constant: Any, pool: ScoredPool) -> Array:
+    """A constant of every prompt, (P,)."""
+    given = finite_array("constant", constant)
+    if given.shape not in ((), (pool.size,)):
+        raise InputError(
+            f"constant has shape {given.shape}: give a number, or one for each of {pool.size} prompts"
+        )
+    return np.broadcast_to(given, pool.size)

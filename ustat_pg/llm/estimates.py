@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from ..validation import InputError, integer
 from .batches import DESIGNS, Batches
@@ -65,7 +66,7 @@ def curves(
     *,
     design: str = "prompt",
     batch_size: int = 1,
-    constant: float | None = None,
+    constant: ArrayLike | None = None,
     minimum_variance: str = "jackknife",
     permutations: int = 16,
     seed: int = 0,
@@ -82,7 +83,8 @@ def curves(
             error of the mean gradient of these P prompts (Figure 4); iid, B prompts drawn anew, so
             that the spread between prompts counts (Proposition 3, minibatch).
         batch_size: B, for iid only.
-        constant: b, for the baseline constant only.
+        constant: b, for the baseline constant only; or one of each prompt, (P,), in the pool's order. With
+            the reward of one greedy completion of each this is ReMax.
         minimum_variance: how the error at b* is found, a ratio of moments: plug-in is too low by a
             term of order 1/N; jackknife takes that term off; split takes b* from the other rollouts,
             which is the exact error of a b* so learned and above the least.
@@ -127,7 +129,7 @@ def ordering(
     group_size: int,
     baselines: Sequence[str] = _PAPER,
     *,
-    constant: float | None = None,
+    constant: ArrayLike | None = None,
     minimum_variance: str = "jackknife",
     permutations: int = 16,
     seed: int = 0,

@@ -74,8 +74,8 @@ class PromptMoments:
     gradient_sq: Array
     pool_gradient_sq: Array
 
-    def centred(self, baseline: float) -> Array:
-        """E[‖s‖² (z - b)²] for a constant b, (P,)."""
+    def centred(self, baseline: float | Array) -> Array:
+        """E[‖s‖² (z - b)²] for a constant b, or one of each prompt, (P,)."""
         return (
             self.norm_squared_reward
             - 2 * baseline * self.norm_reward

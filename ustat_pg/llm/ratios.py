@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError
 from .batches import Batches
@@ -89,7 +89,7 @@ def noise_to_signal(
     *,
     design: str = "iid",
     batch_size: int = 1,
-    constant: float | None = None,
+    constant: ArrayLike | None = None,
     minimum_variance: str = "jackknife",
     permutations: int = 16,
     seed: int = 0,
