@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -24,12 +23,12 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 
 SLOW = Path(__file__).with_name("slow.txt")
-"""The test functions that take more than SECONDS with all their cases and their part of shared fixtures."""
+"""The test functions that take more than SECONDS, with all their cases and their part of shared fixtures."""
 
 SECONDS = 1.0
 
 SHARED = {}
-"""Seconds that a fixture took which several tests share, by name."""
+"""Processor seconds that a fixture took which several tests share, by name."""
 
 
 def pytest_addoption(parser):
@@ -44,27 +43,41 @@ def pytest_collection_modifyitems(items):
             item.add_marker("slow")
 
 
+def spent():
+    """Processor seconds of this process and of those it waited for: the same on a busy machine."""
+    return sum(os.times()[:4])
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef):
-    start = time.perf_counter()
+    start = spent()
     try:
         return (yield)
     finally:
         if fixturedef.scope != "function":
-            SHARED[fixturedef.argname] = time.perf_counter() - start
+            SHARED[fixturedef.argname] = spent() - start
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item):
     """Whichever test comes first pays for a fixture; what each needs is told here."""
-    before = dict(SHARED)
+    before, start = dict(SHARED), spent()
     try:
         return (yield)
     finally:
         paid = [took for name, took in SHARED.items() if before.get(name) != took]
-        item.user_properties.append(("paid", sum(paid)))
+        item.user_properties.append(("setup", spent() - start - sum(paid)))
         needed = {name: SHARED[name] for name in item.fixturenames if name in SHARED}
         item.user_properties.append(("needed", needed))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    start = spent()
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("call", spent() - start))
 
 
 def measured(reports):
@@ -72,7 +85,7 @@ def measured(reports):
     alone, needed = Counter(), {}
     for report in reports:
         name, told = report.nodeid.partition("[")[0], dict(report.user_properties)
-        alone[name] += report.duration - (told["paid"] if report.when == "setup" else 0.0)
+        alone[name] += told["setup"] + told["call"]
         needed.setdefault(name, {}).update(told["needed"])
     users = Counter(fixture for each in needed.values() for fixture in each)
     return {
@@ -85,7 +98,7 @@ def pytest_terminal_summary(terminalreporter, config):
     """Say how many of the planted mutants the decider refuted; keep which tests are slow."""
     if config.getoption("measure"):
         reports = (each for found in terminalreporter.stats.values() for each in found)
-        seconds = measured(each for each in reports if hasattr(each, "when"))
+        seconds = measured(each for each in reports if getattr(each, "when", "") == "call")
         unseen = set(SLOW.read_text(encoding="utf-8").split()) - set(seconds)
         slow = {name for name, took in seconds.items() if took > SECONDS}
         SLOW.write_text("".join(f"{name}\n" for name in sorted(unseen | slow)), encoding="utf-8")
