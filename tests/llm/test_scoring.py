@@ -70,6 +70,32 @@ def test_the_pool_is_what_differentiation_gives(tiny, tmp_path, on_disk):
     assert not found.sums[1, 1:].any()
 
 
+def test_sums_over_lengths_are_what_differentiation_gives(tiny, tmp_path):
+    pools = pool_of(4)
+    pools[1] = replace(pools[1], rewards=np.ones(N))
+    scores = Scores(tiny.model, method="loop")
+    found = score_pool(tiny, pools, sketch=scores.d, by_length=True, saved=tmp_path / "pool.npz")
+    plain = score_pool(tiny, pools, sketch=scores.d)
+    assert plain.length_sums is None
+    for name in ("sums", "sketches"):
+        expected = getattr(plain, name)
+        atol = 1e-6 * np.abs(expected).max()
+        assert np.allclose(getattr(found, name), expected, rtol=0, atol=atol)
+    for x, rollouts in enumerate(pools):
+        gram = scores.of(rollouts.prompt_ids, rollouts.completion_ids, gram=True).gram
+        z, sizes = rollouts.rewards, np.array([len(c) for c in rollouts.completion_ids])
+        weights = np.stack([np.ones(N), z - z.mean()]) / sizes
+        expected = weights @ gram @ weights.T
+        own = found.length_sketches[x] @ found.length_sketches[x].T
+        for made in (found.length_sums[x], own):
+            assert np.allclose(made, expected, rtol=0, atol=1e-5 * expected.max())
+    # Kept with them, and not taken for a pool without.
+    again = score_pool(tiny, pools, sketch=scores.d, by_length=True, saved=tmp_path / "pool.npz")
+    assert np.array_equal(again.length_sums, found.length_sums)
+    other = score_pool(tiny, pools, sketch=scores.d, saved=tmp_path / "pool.npz")
+    assert other.length_sums is None
+
+
 def test_gradients_of_prompts_meet_in_their_sketches(tiny):
     """All parameters, so exact; and k numbers, whose inner products are right on average over pairs."""
     pools = pool_of(8)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.listed_pools import (
+    LENGTHS,
     exact_mse,
     expectation,
     linear,
@@ -24,7 +25,13 @@ from ustat_pg.llm.errors import Asked, group_moments
 from ustat_pg.llm.moments import prompt_moments
 from ustat_pg.llm.printing import noise_table, plain
 from ustat_pg.llm.scored import ScoredPool
-from ustat_pg.llm.tables import as_moments, learned_moments, table_errors, table_moments
+from ustat_pg.llm.tables import (
+    as_moments,
+    learned_moments,
+    length_moments,
+    table_errors,
+    table_moments,
+)
 from ustat_pg.predictions import best_table, count_table, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
@@ -328,6 +335,73 @@ def test_a_large_pool_learns_nearly_the_best_table():
         gradient_mse(problem.moments(), name, 3).mse for name in (best, learned, "grpo")
     )
     assert found - least < 0.02 * (grpo - least)
+
+
+# Scores over lengths.
+
+
+def groups_over_lengths(problem, context, table):
+    """E‖ĝ‖² and E ĝ of (1/G) Σ A s/|y|, group by group."""
+    size, probs = table.group_size, problem.policy.probs[context]
+    arms = np.array(list(itertools.product(range(len(probs)), repeat=size)))
+    z = problem.mean_rewards[context][arms]
+    won = z.sum(axis=1, keepdims=True).astype(int)
+    advantages = np.where(z == 1, table.successes[won], table.failures[won])
+    scores = problem.policy.scores(context)[arms] / LENGTHS[arms % 3][..., None]
+    found, chances = (advantages[..., None] * scores).mean(axis=1), probs[arms].prod(axis=1)
+    return float(chances @ (found**2).sum(axis=1)), chances @ found
+
+
+@pytest.mark.parametrize(("name", "size"), [(ODD, 2), ("std", 3), ("grpo", 4), ("vanilla", 1)])
+def test_scores_over_lengths_are_unbiased_over_all_ordered_pools(name, size):
+    problem, table = solved(), count_table(name, size)
+
+    def coordinate(pool, axis):
+        found = length_moments(pool, table).factor
+        return np.einsum("pr,pr->p", found, pool.length_sketches[:, :, axis])
+
+    for context in (0, 1):
+        second, mean = groups_over_lengths(problem, context, table)
+        told = expectation(problem, context, lambda pool: length_moments(pool, table).second)
+        assert told == pytest.approx(second, rel=1e-11)
+        found = [expectation(problem, context, lambda p, a=a: coordinate(p, a)) for a in (0, 1)]
+        assert found == pytest.approx(mean, rel=1e-10)
+        if name != "grpo":
+            continue
+        # The mean of scores over lengths is not 0, so that this is no multiple of g.
+        g = problem.restrict([context]).gradient()
+        assert abs(mean[0] * g[1] - mean[1] * g[0]) > 1e-3 * np.linalg.norm(mean) * np.linalg.norm(
+            g
+        )
+
+
+def test_noise_and_signal_over_lengths_are_unbiased_over_all_sets_of_prompts():
+    problem, table = two_solved(), count_table(ODD, 2)
+    known = [groups_over_lengths(problem, x, table) for x in (0, 1)]
+    mean = problem.context_probs @ np.stack([each[1] for each in known])
+    signal = float(mean @ mean)
+    noise = (float(problem.context_probs @ [each[0] for each in known]) - signal) / 2
+    total = np.zeros(2)
+    for contexts, arms, probability in sets_of_prompts(problem, 2):
+        pool = pool_of(problem, contexts, arms)
+        asked = {"batch_size": 2, "aggregation": "sequence-mean"}
+        row = estimates.noise_to_signal(pool, [2], [ODD], **asked).iloc[0]
+        total += probability * np.array([row["noise"], row["signal"]])
+    assert total == pytest.approx([noise, signal], rel=1e-10)
+
+
+def test_what_scores_over_lengths_refuse():
+    pool, _ = small_pool()
+    mean = {"aggregation": "sequence-mean"}
+    noise = estimates.noise_to_signal
+    refuses("oracle is no table by counts of its own", noise, pool, [3], ["oracle"], **mean)
+    refuses("best is no table by counts of its own", noise, pool, [3], ["best"], **mean)
+    refuses("design is 'prompt': .* takes iid", noise, pool, [3], ["std"], design="prompt", **mean)
+    refuses("aggregation 'mean' is unknown", noise, pool, [3], ["std"], aggregation="mean")
+    refuses("group size is 8: .* which has 7 rollouts", noise, pool, [8], ["std"], **mean)
+    without = replace(pool, length_sums=None, length_sketches=None)
+    refuses("no sums of scores over lengths: .* by_length", noise, without, [3], ["std"], **mean)
+    refuses("given together, or neither", replace, pool, length_sums=None)
 
 
 # Refusals.

@@ -18,6 +18,8 @@ ARRAYS = (
     "surprise",
     "surprise_variance",
     "gram",
+    "length_sums",
+    "length_sketches",
 )
 
 
@@ -43,5 +45,7 @@ def of_rollouts(pool, chosen):
         sketches=None,
         surprise=None,
         surprise_variance=None,
+        length_sums=None,
+        length_sketches=None,
         **{name: array[:, chosen] for name, array in known.items()},
     )

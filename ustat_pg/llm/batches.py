@@ -83,7 +83,12 @@ class Batches:
         return _sum((1.0, means(found.second[:, None])), (-1.0, self._products(found.factor)))
 
     def _products(self, factor: Array) -> Means:
-        """‖E f(X) g(X)‖², from pairs of different prompts."""
+        """‖E ĝ‖² of means that f makes of sketches, from pairs of different prompts."""
+        if factor.ndim == 2:
+            gradients(self._pool)
+            assert self._pool.length_sketches is not None
+            each = np.einsum("pr,prk->pk", factor, self._pool.length_sketches)
+            return pairs(each, each)
         if (factor == 0).all():
             return means(np.zeros((self._pool.size, 1)))
         if (factor == 1).all():

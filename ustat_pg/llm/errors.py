@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from ..baselines import ALIASES, parse
 from ..baselines import BASELINES as RECORDS
 from ..predictions import best_table, count_table
-from ..validation import InputError, finite_array
+from ..validation import InputError, finite_array, one_of
 from .groups import WEIGHTED, at_best_constant, group_errors
 from .moments import GroupMoments, PromptMoments
 from .scored import ScoredPool
-from .tables import learned_moments, table_moments
+from .tables import learned_moments, length_moments, table_moments
 
 __all__ = ["BASELINES", "TABLES", "Asked", "group_moments", "names_of"]
 
@@ -36,16 +36,21 @@ TABLES = (
 it is judged on."""
 
 
+AGGREGATIONS = ("sequence-sum", "sequence-mean")
+"""Whether a loss adds up the tokens of a completion, or averages them (length_weights)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """How baselines are estimated: ``constant``, ``minimum_variance``, ``permutations`` and ``seed`` of
-    :func:`ustat_pg.llm.estimates.curves`.
+    :func:`ustat_pg.llm.estimates.curves`, ``aggregation`` of :func:`ustat_pg.llm.estimates.noise_to_signal`.
     """
 
     constant: ArrayLike | None = None
     minimum_variance: str = "jackknife"
     permutations: int = 16
     seed: int = 0
+    aggregation: str = "sequence-sum"
 
 
 def names_of(baselines: Sequence[str], constant: ArrayLike | None = None) -> list[str]:
@@ -85,6 +90,14 @@ def group_moments(
     Raises:
         InputError: a group size that a baseline or the pool cannot take.
     """
+    if one_of("aggregation", asked.aggregation, AGGREGATIONS) == "sequence-mean":
+        for name in names:
+            record = RECORDS.get(name.partition(":")[0])
+            if record is None or not record.by_count or record.needs:
+                raise InputError(
+                    f"{name} is no table by counts of its own: aggregation sequence-mean takes these only"
+                )
+        return [[length_moments(pool, count_table(name, size)) for size in sizes] for name in names]
     if "grpo" in names and min(sizes) < 2:
         raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
     weighted = [name for name in dict.fromkeys(names) if name in WEIGHTED]

@@ -93,7 +93,7 @@ class GroupMoments:
         mean_sq: ‖E ĝ‖²; NaN where the pool is too small for it, see
             :func:`ustat_pg.llm.tables.table_moments`.
         factor: f, which makes f ĝ_x unbiased for E ĝ, ĝ_x the prompt's gradient in ``sketches``; 1
-            where ĝ is unbiased for g.
+            where ĝ is unbiased for g. Of scores over lengths (P, 2), what multiplies ``length_sketches``.
     """
 
     second: Array

@@ -99,7 +99,7 @@ def score(
         pools: rollouts of each prompt.
         out: the folder.
         progress: called after each prompt.
-        options: parameters, memory, method, autocast_bf16, sketch, gram, config of
+        options: parameters, memory, method, autocast_bf16, sketch, gram, by_length, config of
             :func:`~ustat_pg.llm.scoring.score_pool`.
 
     Raises:

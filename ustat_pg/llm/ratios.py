@@ -93,6 +93,7 @@ def noise_to_signal(
     minimum_variance: str = "jackknife",
     permutations: int = 16,
     seed: int = 0,
+    aggregation: str = "sequence-sum",
 ) -> pd.DataFrame:
     """tr Cov ĝ / ‖E ĝ‖² of every baseline at every group size, which no rescaled learning rate changes.
 
@@ -110,6 +111,8 @@ def noise_to_signal(
             take biased tables up to G = N/2 only.
         batch_size: B, for iid only.
         constant, minimum_variance, permutations, seed: as there.
+        aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
+            ``loss_type="grpo"``, of tables by counts, design iid and pools scored ``by_length``.
 
     Returns:
         a row for each baseline and group size: baseline, group_size; noise, signal, noise_se, signal_se;
@@ -132,8 +135,14 @@ def noise_to_signal(
     moments = prompt_moments(pool)
     batches = Batches(pool, moments, design, batch_size)
     asked = Asked(
-        constant=constant, minimum_variance=minimum_variance, permutations=permutations, seed=seed
+        constant=constant,
+        minimum_variance=minimum_variance,
+        permutations=permutations,
+        seed=seed,
+        aggregation=aggregation,
     )
+    if aggregation == "sequence-mean" and design != "iid":
+        raise InputError(f"design is {design!r}: aggregation sequence-mean takes iid")
     rows, first = [], list[Means]()
     for name, found in zip(names, group_moments(pool, moments, names, sizes, asked), strict=True):
         for place, (size, each) in enumerate(zip(sizes, found, strict=True)):

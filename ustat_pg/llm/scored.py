@@ -30,6 +30,7 @@ __all__ = [
     "ScoredPool",
     "address",
     "leave_one_out",
+    "length_weights",
     "moment_weights",
     "read_arrays",
     "write_arrays",
@@ -43,6 +44,8 @@ LEAST_ROLLOUTS = 4
 _ASYMMETRY = 1e-6
 """How far inner products may be from symmetric, against its largest diagonal entry."""
 _FORMAT = 2
+_SKETCHES = {"sketches": 2, "length_sketches": 3}
+"""Arrays of sketches, and their dimensions."""
 _SURE = 1e-6
 """Surprise of a token, in nats, that is rounding where the policy is sure of each."""
 
@@ -65,6 +68,9 @@ class ScoredPool:
         surprise: Σ_t (-log π_t - H_t) of each completion, H the entropy, (P, N), or None.
         surprise_variance: Σ_t Var log π_v of each completion, (P, N), or None.
         gram: K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N), or None: weighted baselines need it.
+        length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2), or None: losses that
+            average the tokens of a completion need them.
+        length_sketches: sketches of the same two sums, (P, 2, k), or None; given together.
         config: what made the pool: model, task, seed, versions; of JSON's types.
 
     Raises:
@@ -86,6 +92,8 @@ class ScoredPool:
     surprise: Array | None = None
     surprise_variance: Array | None = None
     gram: Array | None = None
+    length_sums: Array | None = None
+    length_sketches: Array | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -107,21 +115,29 @@ class ScoredPool:
         object.__setattr__(self, "rewards", rewards)
         if (self.surprise is None) != (self.surprise_variance is None):
             raise InputError("surprise and surprise_variance are given together, or neither")
-        shapes = {"sums": (count, 3, 3), "gram": (count, rollouts, rollouts)}
+        if (self.length_sums is None) != (self.length_sketches is None):
+            raise InputError("length_sums and length_sketches are given together, or neither")
+        shapes = {
+            "sums": (count, 3, 3),
+            "gram": (count, rollouts, rollouts),
+            "length_sums": (count, 2, 2),
+        }
         for name in _ARRAYS[1:]:
             value = getattr(self, name)
             if value is None:
                 continue
             shape = shapes.get(name, rewards.shape)
-            if name == "sketches":
-                array = finite_array(name, value, 2)
+            if name in _SKETCHES:
+                array = finite_array(name, value, _SKETCHES[name])
                 if len(array) != count:
-                    raise InputError(f"there are {count} prompts and sketches of {len(array)}")
+                    raise InputError(f"there are {count} prompts and {name} of {len(array)}")
+                if array.ndim == 3 and array.shape[1] != 2:
+                    raise InputError(f"{name} has shape {array.shape}: it must be ({count}, 2, k)")
             else:
                 array = _of_shape(name, value, shape)
-            if name in ("sums", "gram"):
+            if name in ("sums", "gram", "length_sums"):
                 array = _symmetric(name, array, names)
-            elif name not in ("sketches", "surprise"):
+            elif name not in (*_SKETCHES, "surprise"):
                 _refuse_negative(name, array, names)
                 array = np.maximum(array, 0.0)
             object.__setattr__(self, name, frozen(array))
@@ -160,7 +176,12 @@ class ScoredPool:
             raise InputError(
                 f"there are {z.shape[1]} rollouts per prompt: at least {LEAST_ROLLOUTS} are needed"
             )
-        sums = moment_weights(z) @ s
+        weights = moment_weights(z)
+        sums = weights @ s
+        sizes = np.ones_like(z) if lengths is None else _of_shape("lengths", lengths, z.shape)
+        if sizes.min() <= 0:
+            raise InputError(f"lengths hold {sizes.min():g}: each must be positive")
+        by_length = length_weights(weights, sizes) @ s
         gram = s @ s.swapaxes(1, 2)
         norms = np.einsum("pii->pi", gram)
         return cls(
@@ -168,10 +189,12 @@ class ScoredPool:
             rewards=z,
             squared_norms=norms,
             sums=sums @ sums.swapaxes(1, 2),
-            lengths=np.ones_like(z) if lengths is None else np.asarray(lengths),
+            lengths=sizes,
             token_proxy=norms if token_proxy is None else np.asarray(token_proxy),
             sketches=sums[:, 1] / (z.shape[1] - 1),
             gram=gram,
+            length_sums=by_length @ by_length.swapaxes(1, 2),
+            length_sketches=by_length,
             config=config or {},
         )
 
@@ -322,6 +345,16 @@ def moment_weights(rewards: Array) -> Array:
     count = rewards.shape[-1]
     centred = leave_one_out(rewards) * ((count - 1) / count)
     return np.stack([np.ones_like(centred), centred, centred**2], axis=-2)
+
+
+def length_weights(weights: Array, lengths: Array) -> Array:
+    """1/|y| and z̃/|y| of each rollout, the weights of ``length_sums``, (..., 2, N).
+
+    Arguments:
+        weights: those of :func:`moment_weights`, (..., 3, N).
+        lengths: |y|, (..., N).
+    """
+    return weights[..., :2, :] / lengths[..., None, :]
 
 
 def _of_shape(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:

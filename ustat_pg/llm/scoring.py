@@ -29,7 +29,14 @@ from .._version import __version__
 from ..validation import InputError
 from .models import LanguageModel, check_lengths, tokenise, weights_digest
 from .prompts import Task
-from .scored import LEAST_ROLLOUTS, ScoredPool, moment_weights, read_arrays, write_arrays
+from .scored import (
+    LEAST_ROLLOUTS,
+    ScoredPool,
+    length_weights,
+    moment_weights,
+    read_arrays,
+    write_arrays,
+)
 from .scores import Scores
 from .store import Rollouts
 
@@ -41,6 +48,8 @@ Array = NDArray[np.float64]
 def check_memory(
     language_model: LanguageModel,
     task: Task,
+    *,
+    by_length: bool = False,
     **options: Any,
 ) -> None:
     """Refuse, before anything is sampled, what :func:`score_pool` would refuse after it.
@@ -51,6 +60,7 @@ def check_memory(
     Arguments:
         language_model: the model.
         task: prompts, and the longest completion.
+        by_length: as for :func:`score_pool`.
         options: of :class:`~ustat_pg.llm.scores.Scores`.
 
     Raises:
@@ -60,7 +70,7 @@ def check_memory(
     longest = max(len(tokenise(language_model, prompt)) for prompt in task.prompts)
     room = language_model.context - longest
     # A prompt that leaves none is refused by what samples.
-    scores.require(longest, max(1, min(task.max_new_tokens, room)))
+    scores.require(longest, max(1, min(task.max_new_tokens, room)), more=2 * by_length)
 
 
 def score_pool(
@@ -68,6 +78,7 @@ def score_pool(
     pools: Iterable[Rollouts],
     *,
     gram: bool = True,
+    by_length: bool = False,
     out: str | os.PathLike[str] | None = None,
     saved: str | os.PathLike[str] | None = None,
     config: Mapping[str, Any] | None = None,
@@ -81,6 +92,9 @@ def score_pool(
         pools: the rollouts of each prompt, N >= 4 of every one.
         gram: keep the Gram matrices too, which weighted baselines need, if the completions of every
             prompt fit in memory at once; else the pool is without.
+        by_length: keep the sums of scores over their lengths too, of which
+            :func:`~ustat_pg.llm.estimates.noise_to_signal` makes what a loss that averages the tokens of a
+            completion does; two more sums of the parameters' size on the device.
         out: a folder for finished prompts, which a later call with the same arguments finds again.
             Processes that each score a part of the prompts may share it.
         saved: a file (.npz) for the pool. The prompts' files are deleted once it is written, and a
@@ -106,6 +120,7 @@ def score_pool(
         "autocast_bf16": scores.autocast_bf16,
         "sketch": scores.sketch,
         "gram": bool(gram),
+        "by_length": bool(by_length),
         "precision": str(scores.dtype),
         "device": scores.device.type,
         "versions": _versions(),
@@ -141,7 +156,7 @@ def score_pool(
     for number, (rollouts, name) in enumerate(zip(prompts, names, strict=True), start=1):
         one = None if parts is None else _read(_part(parts, name))
         if one is None:
-            one = _score(scores, rollouts, gram)
+            one = _score(scores, rollouts, gram, by_length)
             if parts is not None:
                 _write(_part(parts, name), one)
         found.append(one)
@@ -161,10 +176,17 @@ def pool_of_scores(scores: Scores, prompts: Sequence[Rollouts]) -> ScoredPool:
     return _pool(prompts, [_score(scores, rollouts, False) for rollouts in prompts], {})
 
 
-def _score(scores: Scores, rollouts: Rollouts, gram: bool) -> dict[str, Any]:
+def _score(
+    scores: Scores, rollouts: Rollouts, gram: bool, by_length: bool = False
+) -> dict[str, Any]:
     """A prompt's entries in the arrays of a pool."""
     rewards = np.asarray(rollouts.rewards, dtype=np.float64)
-    weights, back = _few(moment_weights(rewards), rewards)
+    every = moment_weights(rewards)
+    weights, back = _few(every, rewards)
+    few = len(weights)
+    if by_length:
+        lengths = np.array([len(each) for each in rollouts.completion_ids], dtype=np.float64)
+        weights = np.concatenate([weights, length_weights(every, lengths)])
     try:
         one = scores.of(rollouts.prompt_ids, rollouts.completion_ids, weights, gram=gram)
     except InputError as error:
@@ -174,14 +196,19 @@ def _score(scores: Scores, rollouts: Rollouts, gram: bool) -> dict[str, Any]:
     found = {
         "rewards": rewards,
         "squared_norms": one.squared_norms,
-        "sums": back @ one.products @ back.T,
+        "sums": back @ one.products[:few, :few] @ back.T,
         "lengths": one.lengths.astype(np.float64),
         "token_proxy": one.token_proxy,
-        "sketches": back[1] @ one.sketches / (len(rewards) - 1),
+        "sketches": back[1] @ one.sketches[:few] / (len(rewards) - 1),
         "surprise": one.surprise,
         "surprise_variance": one.surprise_variance,
         "whole": np.array(one.whole),
     }
+    if by_length:
+        found |= {
+            "length_sums": one.products[few:, few:],
+            "length_sketches": one.sketches[few:],
+        }
     return found if one.gram is None else found | {"gram": one.gram}
 
 

@@ -22,7 +22,14 @@ from ..validation import InputError
 from .moments import GroupMoments, PromptMoments, prompt_moments
 from .scored import ScoredPool, address
 
-__all__ = ["as_moments", "binary", "learned_moments", "table_errors", "table_moments"]
+__all__ = [
+    "as_moments",
+    "binary",
+    "learned_moments",
+    "length_moments",
+    "table_errors",
+    "table_moments",
+]
 
 Array = NDArray[np.float64]
 
@@ -38,8 +45,8 @@ def binary(pool: ScoredPool) -> bool:
 class _Counts:
     """A pool's blocks of K, and what stands beside some of its rollouts."""
 
-    def __init__(self, pool: ScoredPool) -> None:
-        z, norms, sums = pool.rewards, pool.squared_norms, pool.sums
+    def __init__(self, pool: ScoredPool, norms: Array, sums: Array) -> None:
+        z = pool.rewards
         if not binary(pool):
             raise InputError(
                 "a table by counts takes rewards that are 0 or 1: this pool has others"
@@ -69,6 +76,12 @@ class _Counts:
         left = np.clip(self.won - own, 0, others)
         chances = hypergeom.pmf(np.arange(drawn + 1), others, left[:, None], drawn)
         return np.asarray(chances @ values)
+
+    def alone(self, table: CountTable) -> Array:
+        """(1/G) E ‖s‖² A², the part of E‖ĝ‖² of single rollouts, (P,)."""
+        found = self.own[0] * self.beside(1, 1, table.successes[1:] ** 2)
+        found += self.own[1] * self.beside(1, 0, table.failures[:-1] ** 2)
+        return found / (self.count * table.group_size)
 
     def centred(self, values: Array) -> Array:
         """E h(m) ‖g‖², the mean over i ≠ j of K_ij (z_i - c)(z_j - c) E h(m), (P,).
@@ -119,7 +132,11 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     >>> [each.round(12).tolist() for each in (found.second, found.cross, found.factor)]
     [[0.208333333333], [-0.041666666667], [1.0]]
     """
-    counts, size, room = _Counts(pool), table.group_size, pool.rollouts
+    counts, size, room = (
+        _Counts(pool, pool.squared_norms, pool.sums),
+        table.group_size,
+        pool.rollouts,
+    )
     if size > room - (not table.unbiased):
         kept = (
             "" if table.unbiased else " and takes the mean of a biased table from one rollout more"
@@ -129,9 +146,7 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
             f"prompt{kept}; sample more, or take smaller groups"
         )
     won, lost, delta = table.successes, table.failures, table.delta
-    second = counts.own[0] * counts.beside(1, 1, won[1:] ** 2)
-    second += counts.own[1] * counts.beside(1, 0, lost[:-1] ** 2)
-    second /= room * size
+    second = counts.alone(table)
     if size > 1:
         both = won[2:] ** 2 - 2 * won[1:-1] * lost[1:-1] + lost[:-2] ** 2
         second += counts.centred(both) * (size - 1) / size
@@ -144,6 +159,46 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
         mean_sq=counts.centred(_squared(delta)) if 2 * size <= room else np.full(pool.size, np.nan),
         factor=counts.beside(2, 1, delta),
     )
+
+
+def length_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
+    """The moments of (1/G) Σ A_i s_i/|y_i| at each prompt: a loss that averages the tokens of a completion.
+
+    Such is TRL's ``loss_type="grpo"`` (length_weights; ours). E s/|y| is not 0, so that no reward may be
+    centred, and the mean is not a multiple of g: over the groups of the pool it is
+    (1/N) [E a₁ Σ_won s/|y| + E a₀ Σ_lost s/|y|], the successes of G-1 others hypergeometric. ``factor``
+    has what multiplies ``length_sketches``, (P, 2); nothing is known of g here.
+
+    Arguments:
+        pool: of N rollouts, rewards 0 and 1, scored with ``by_length``.
+        table: of groups of at most N.
+
+    Raises:
+        InputError: other rewards, a group that the pool cannot fill, or a pool without these sums.
+    """
+    if pool.length_sums is None:
+        raise InputError(
+            "this pool holds no sums of scores over lengths: score the rollouts anew, with by_length"
+        )
+    norms = pool.squared_norms / pool.lengths**2
+    counts, size, room = _Counts(pool, norms, pool.length_sums), table.group_size, pool.rollouts
+    if size > room:
+        raise InputError(
+            f"group size is {size}: groups are drawn from the pool, which has {room} rollouts a prompt"
+        )
+    won, lost = table.successes, table.failures
+    second = counts.alone(table)
+    if size > 1:
+        both, none, one = counts.blocks
+        products = both * counts.beside(2, 2, won[2:] ** 2)
+        products += none * counts.beside(2, 0, lost[:-2] ** 2)
+        products += one * counts.beside(2, 1, won[1:-1] * lost[1:-1])
+        second += products * (size - 1) / (size * room * (room - 1))
+    of_won, of_lost = counts.beside(1, 1, won[1:]) / room, counts.beside(1, 0, lost[:-1]) / room
+    share = counts.won / room
+    factor = np.stack([of_won * share + of_lost * (1 - share), of_won - of_lost], axis=1)
+    unknown = np.full(pool.size, np.nan)
+    return GroupMoments(second, unknown, unknown, factor)
 
 
 def _squared(delta: Array) -> Array:

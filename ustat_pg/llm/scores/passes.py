@@ -28,7 +28,7 @@ SKETCH = 2**14
 """Numbers of a sketch, unless told otherwise."""
 
 _SUMS = 3
-"""Weighted sums that a pool takes of a prompt, at most."""
+"""Weighted sums that every pool takes of a prompt, at most."""
 
 _NOT_FINITE = "scores are not finite: the model's logits or weights are not"
 
@@ -169,8 +169,12 @@ class Scores:
         """
         return self.of(prompt_ids, completion_ids).squared_norms
 
-    def require(self, prompt: int, completion: int) -> None:
+    def require(self, prompt: int, completion: int, more: int = 0) -> None:
         """Refuse now what a prompt and a completion of so many tokens would be refused for later.
+
+        Arguments:
+            prompt, completion: tokens.
+            more: weighted sums beside those that every pool takes.
 
         Raises:
             InputError: as for :meth:`of`.
@@ -181,7 +185,7 @@ class Scores:
         if self.method == "hooks":
             self.room.within(lambda: self._check(short), self.d)
         long = Batch.of(few[:1] * prompt, [few[:1] * completion])
-        self.room.within(lambda: self._plan(long, _SUMS), self.d)
+        self.room.within(lambda: self._plan(long, _SUMS + more), self.d)
 
     @property
     def _embeddings(self) -> int:
