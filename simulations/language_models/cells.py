@@ -4,9 +4,9 @@ One replication draws a few prompts of a task. For each model it scores a pool o
 prompt through hooks, and makes of them the unbiased estimates of theory/language_models.md. It also
 differentiates fresh rollouts one by one, puts them together in groups, and takes the spread of the
 groups' gradients at one prompt, and half the squared distance of a gradient at one prompt from one at
-another. The oracle of the fresh
-groups knows V from two samples of its own, and its error is the covariance of the two gradients that
-they give: a gradient is linear in its baseline, so that this is the oracle's error on average, exactly.
+another. The oracle of the fresh groups knows V from two samples of its own, and its error is the
+covariance of the two gradients that they give: a gradient is linear in its baseline, so that this is the
+oracle's error on average, exactly.
 Both sides are unbiased for the same errors, and share nothing but the model: their means are equal if
 the formulas are right, whatever the model is.
 
@@ -57,7 +57,7 @@ BATCH = "batch"
 _WORK = 2**12
 """Outputs of a bandit that take the time of one rollout, in the budget of a check."""
 _BLOCK = 8
-"""Replications in a block, and in a pilot."""
+"""Replications in a block."""
 _ROWS = 256
 """Completions that are differentiated at a time."""
 _MAKERS = (
