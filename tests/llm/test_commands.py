@@ -21,9 +21,10 @@ from tests.support.commands import strict
 from tests.support.refusals import refuses
 from ustat_pg.cli import main
 from ustat_pg.llm import arguments, estimates
-from ustat_pg.llm.models import machine_device
+from ustat_pg.llm.evaluation import accuracy, greedy_rewards
+from ustat_pg.llm.models import load_model, machine_device
 from ustat_pg.llm.scored import ScoredPool
-from ustat_pg.llm.tasks import drawn
+from ustat_pg.llm.tasks import drawn, load_task
 from ustat_pg.predictions import group_size_advice
 from ustat_pg.problems import example_problem
 
@@ -162,6 +163,25 @@ def test_check_stands_beside_the_pool(capsys, model):
     assert "sampled_se" in out_of(capsys, "llm", "mse", *model, *words)
 
 
+def test_remax_takes_the_reward_of_a_greedy_completion(capsys, kept, model):
+    found = strict(out_of(capsys, "llm", "mse", *model, "--remax", "--json"))
+    own, prompts, verifier = load_model(model[1]), model[3], model[5]
+    task = load_task(prompts, verifier=verifier, max_new_tokens=4)
+    greedy = [
+        accuracy(own, replace(task, prompts=(x,)), greedy=True).accuracy for x in task.prompts
+    ]
+    pool = ScoredPool.load(kept / "scored.npz")
+    assert pool.prompts == tuple(prompt.id for prompt in task.prompts)
+    expected = estimates.curves(pool, [2, 4, 8], ["constant"], constant=greedy)["mse"]
+    rows = [row for row in found["curves"] if row["baseline"] == "remax"]
+    assert [row["mse"] for row in rows][:3] == pytest.approx(expected.tolist())
+    assert "remax" in {row["baseline"] for row in found["noise_to_signal"]}
+    assert "remax" in out_of(capsys, "llm", "mse", *model, "--remax")
+    words = "llm", "mse", "--scored", kept / "scored.npz", "--remax"
+    assert "leave out --remax" in refused(capsys, *words)
+    refuses("no prompt 'else'", greedy_rewards, own, task, ["else"])
+
+
 # group-size.
 
 
@@ -296,7 +316,7 @@ GIVEN = {
     "group-by": "step", "reward": "score", "off-policy": None,
     "prompts": "arithmetic", "model": "m", "out": "o", "rollouts": "r.jsonl", "scored": "s.npz",
     "prompt-cost": "1", "output-cost": "1", "population": "9", "replications": "4",
-    "check-prompts": "2",
+    "check-prompts": "2", "remax": None,
 }  # fmt: skip
 """A value of every option."""
 

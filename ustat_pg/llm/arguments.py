@@ -24,10 +24,8 @@ __all__ = [
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
-
 _SAMPLED, _OWN, _ALONE, _SCORED, _PROBLEM = "model", "rollouts", "rewards", "scored", "problem"
-_ANY_MODEL = (_SAMPLED, _OWN)
-
+_ANY_MODEL = _SAMPLED, _OWN
 OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     (
         "model",
@@ -164,10 +162,12 @@ OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ),
     ("replications", ("check",), {"type": int, "metavar": "R", "help": "of each group (16)"}),
     ("check-prompts", ("check",), {"type": int, "metavar": "N", "help": "prompts it takes (20)"}),
+    ("remax", _ANY_MODEL, {"action": "store_true", "help": "ReMax too: a greedy answer a prompt"}),
 )
 """Every option that not everything reads: its name, what reads it, and argparse's words for it."""
 _COSTS = ("prompt-cost", "output-cost", "population")
 _CHECK = ("replications", "check-prompts")
+_MSE = (*_CHECK, "remax")
 
 _SOURCES = {
     _SAMPLED: "a model that samples has no use for all of this",
@@ -230,11 +230,11 @@ def add_arguments(command: Any, *names: str, shown: Collection[str] | None = Non
 
     Arguments:
         command: a parser or a group of one.
-        names: those of :data:`OPTIONS` to add; all but the costs and those of --check where none is.
+        names: those of :data:`OPTIONS` to add; all but the costs and those of ``mse`` where none is.
         shown: those that the help shows; None for all.
     """
     for name, _, settings in OPTIONS:
-        if name in names or (not names and name not in (*_COSTS, *_CHECK)):
+        if name in names or (not names and name not in (*_COSTS, *_MSE)):
             hidden = shown is not None and name not in shown
             command.add_argument(
                 f"--{name}", **settings | ({"help": argparse.SUPPRESS} if hidden else {})
@@ -283,7 +283,7 @@ def mse_arguments(command: argparse.ArgumentParser) -> None:
         metavar="G[,G...]",
         help="sample gradients anew at these group sizes, and say what both ways cost",
     )
-    add_arguments(command, *_CHECK)
+    add_arguments(command, *_MSE)
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 

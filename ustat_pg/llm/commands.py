@@ -24,6 +24,8 @@ from .scored import ScoredPool
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from .models import LanguageModel
     from .pipeline import Progress
     from .prompts import Task
@@ -230,7 +232,11 @@ def mse(options: argparse.Namespace) -> None:
         pool, made_of = _scored(options, progress)
     seconds = time.perf_counter() - started
     sizes = options.group_sizes or [size for size in GROUP_SIZES if size <= pool.rollouts]
+    greedy = _greedy(pool, made_of) if options.remax else None
     frame = curves(pool, sizes, [name for name in BASELINES if name not in WEIGHTED])
+    if greedy is not None:
+        own = curves(pool, sizes, ["constant"], constant=greedy)
+        frame = pd.concat([frame, own.replace("constant", "remax")], ignore_index=True)
     inside = [size for size in sizes if size <= pool.rollouts]
     if inside and pool.gram is not None:
         # Groups are drawn from the pool for these: none is larger than it.
@@ -243,7 +249,9 @@ def mse(options: argparse.Namespace) -> None:
     if below and pool.size > 1:
         tables = TABLES if binary(pool) else ()
         names = [name for name in ("grpo", *BASELINES, *tables) if name not in WEIGHTED]
-        noise = noise_to_signal(pool, below, list(dict.fromkeys(names)))
+        names += [] if greedy is None else ["constant"]
+        noise = noise_to_signal(pool, below, list(dict.fromkeys(names)), constant=greedy)
+        noise = noise.replace("constant", "remax")
     if options.out is not None:
         frame.to_csv(options.out / "curves.csv", index=False)
         if noise is not None:
@@ -305,6 +313,16 @@ def mse(options: argparse.Namespace) -> None:
     if options.out is not None:
         more = "" if noise is None else ", noise_to_signal.csv"
         print(f"\nKept in {options.out}: rollouts.jsonl, scored.npz, curves.csv, summary.csv{more}")
+
+
+def _greedy(pool: ScoredPool, made_of: Any) -> NDArray[np.float64]:
+    """Rewards of greedy completions of the pool's prompts."""
+    from .evaluation import greedy_rewards
+
+    model, task, _ = made_of
+    if task is None:
+        raise InputError("--remax completes prompts anew: it needs the task, --prompts")
+    return greedy_rewards(model, task, pool.prompts)
 
 
 def _make_folder(folder: Path | None) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..validation import integer
+from ..validation import InputError, integer
 from .models import LanguageModel
 from .prompts import Task, VerifierError
 
-__all__ = ["Evaluation", "accuracy", "answers", "evaluation_of"]
+__all__ = ["Evaluation", "accuracy", "answers", "evaluation_of", "greedy_rewards"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,34 @@ def evaluation_of(rewards: Mapping[int, float], failures: Sequence[str]) -> Eval
         return Evaluation(math.nan, math.nan, 0, tuple(failures))
     se = float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.nan
     return Evaluation(float(values.mean()), se, values.size, tuple(failures))
+
+
+def greedy_rewards(
+    language_model: LanguageModel, task: Task, names: Sequence[str], *, batch: int = 64
+) -> NDArray[np.float64]:
+    """The rewards of one most probable completion of each prompt, (P,): the baseline of ReMax.
+
+    They are constants of their prompts, so :func:`ustat_pg.llm.estimates.curves` has ReMax's error.
+
+    Arguments:
+        language_model: the policy.
+        task: the prompts and the verifier.
+        names: ids of prompts, in a pool's order.
+        batch: completions at a time.
+
+    Raises:
+        InputError: a prompt that the task has not, or at whose completion the verifier raised.
+    """
+    places = {prompt.id: place for place, prompt in enumerate(task.prompts)}
+    if unknown := [name for name in names if name not in places]:
+        raise InputError(
+            f"the task has no prompt {unknown[0]!r}: ReMax takes a greedy completion of each"
+        )
+    which = [places[name] for name in names]
+    rewards, failures = answers(language_model, task, which, 1, True, 0, batch)
+    if failures:
+        raise InputError(f"a greedy completion has no reward, which ReMax takes: {failures[0]}")
+    return np.array([rewards[place] for place in which])
 
 
 def answers(
