@@ -14,7 +14,7 @@ from tests.support.refusals import refuses
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from ustat_pg.llm.brute_force import BASELINES, brute_force, group_gradients  # noqa: E402
+from ustat_pg.llm.brute_force import BASELINES, brute_force  # noqa: E402
 
 PROMPTS = ((2, 3, 2), (3, 0))
 SINGLE = 1e-6
@@ -180,21 +180,3 @@ def test_models_that_train_or_have_nothing_to_train_are_refused(listed):
     refuses("in training mode", brute_force, torch.nn.Linear(2, 2), PROMPTS, listed.draw, **asked)
     frozen = torch.nn.Linear(2, 2).eval().requires_grad_(False)
     refuses("no parameter of the model", brute_force, frozen, PROMPTS, listed.draw, **asked)
-
-
-def test_gradients_of_given_groups(model, listed):
-    arms = listed.choose(1, 12, np.random.default_rng(3))
-    names = ["rloo", *(name for name in BASELINES if name != "grpo")]
-    given = [OUTPUTS[k] for k in arms], listed.rewards[1, arms]
-    found = group_gradients(model, PROMPTS[1], *given, 4, names, listed.values[1], batch=3)
-    assert found.shape[:2] == (3, len(names))
-    for group, gradients in zip(arms.reshape(3, 4), found.numpy(), strict=True):
-        for name, gradient in zip(["grpo", *names[1:]], gradients, strict=True):
-            expected = listed.advantages(name, 1, group) @ listed.scores[1, group] / 4
-            assert np.abs(gradient - expected).max() < SINGLE * np.abs(listed.scores[1]).max()
-    for said, rewards, size, name in (
-        ("12 completions do not make groups of 5", given[1], 5, "grpo"),
-        ("values are given with, and only with", given[1], 4, "oracle"),
-        ("11 rewards are given", given[1][1:], 4, "grpo"),
-    ):
-        refuses(said, group_gradients, model, PROMPTS[1], given[0], rewards, size, [name])

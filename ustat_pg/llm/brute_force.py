@@ -21,7 +21,7 @@ from ..baselines import ALIASES
 from ..estimators import advantages
 from ..validation import InputError, finite_array, integer
 
-__all__ = ["BASELINES", "BruteForce", "Draw", "brute_force", "group_gradients"]
+__all__ = ["BASELINES", "BruteForce", "Draw", "brute_force"]
 
 Array = NDArray[np.float64]
 Completions = Sequence[Sequence[int]]
@@ -131,45 +131,6 @@ def brute_force(
             seconds[place] += time.perf_counter() - started
     rollouts = rounds * len(prompt_ids) * np.array(sizes, dtype=np.int64)
     return BruteForce(names, sizes, mse, se, rollouts, seconds)
-
-
-def group_gradients(
-    model: torch.nn.Module,
-    prompt_ids: Sequence[int],
-    completions: Completions,
-    rewards: ArrayLike,
-    group_size: int,
-    baselines: Sequence[str],
-    value: float | None = None,
-    *,
-    batch: int = 64,
-) -> torch.Tensor:
-    """The gradient estimate of each group of given rollouts of one prompt, by ordinary backward passes.
-
-    Arguments:
-        model: as for :func:`brute_force`.
-        prompt_ids: tokens of the prompt.
-        completions: tokens of m G completions; consecutive ones make a group.
-        rewards: (m G,).
-        group_size: G.
-        baselines: of :data:`BASELINES`.
-        value: V(x), for the oracle only.
-        batch: completions in one forward pass.
-
-    Returns:
-        (m, baselines, d) in double precision, all held at once.
-
-    Raises:
-        InputError: as for :func:`brute_force`, or completions that do not fill groups.
-    """
-    size = integer("group size", group_size)
-    names = _names(baselines, size, value)
-    known = float(finite_array("value", 0.0 if value is None else value, 0))
-    if not len(completions) or len(completions) % size:
-        raise InputError(f"{len(completions)} completions do not make groups of {size}")
-    z = _checked(completions, rewards, len(completions), "given")
-    groups = _Policy(model, batch).groups(prompt_ids, completions, z, size, names, known)
-    return torch.stack(list(groups))
 
 
 def _names(baselines: Sequence[str], least: int, values: ArrayLike | None) -> tuple[str, ...]:
