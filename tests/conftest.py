@@ -85,6 +85,9 @@ def measured(reports):
     alone, needed = Counter(), {}
     for report in reports:
         name, told = report.nodeid.partition("[")[0], dict(report.user_properties)
+        if "call" not in told:
+            # Of a part of a test.
+            continue
         alone[name] += told["setup"] + told["call"]
         needed.setdefault(name, {}).update(told["needed"])
     users = Counter(fixture for each in needed.values() for fixture in each)
