@@ -44,7 +44,7 @@ def oracle_ratio(
     Arguments:
         group_sizes: G >= 2; the measured ratio is NaN above N, and of a pool without ``gram``.
         design: prompt (fixed is the same) or iid.
-        permutations, seed: see :func:`group_errors`.
+        permutations, seed: see :func:`~ustat_pg.llm.groups.group_errors`.
 
     Returns:
         a row for each group size: group_size, predicted, low, high, measured, measured_low,
