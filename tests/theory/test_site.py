@@ -25,6 +25,9 @@ PAGES = ("index", *STEMS, "networks", "language_models")
 LARGEST = 1_500_000
 NAMESPACES = "http://www.w3.org/"
 
+pytestmark = pytest.mark.slow
+"""The site takes minutes to build, whatever a test takes that reads it."""
+
 
 # ---------------------------------------------------------------- the site, and a browser
 
