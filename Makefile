@@ -35,7 +35,7 @@ report: .venv/core  ## one self-contained page of the stored run; 10 s
 test: .venv/dev  ## the whole suite; 20 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal
 
-test-fast: .venv/dev  ## what is not slow, for daily work; 8 min
+test-fast: .venv/dev  ## what is not slow, for daily work; 3 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 theory: .venv/theory  ## the site of executable pages, in build/theory; 6 min
