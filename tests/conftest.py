@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items):
 
 
 def spent():
-    """Processor seconds of this process and of those it waited for: the same on a busy machine."""
+    """Processor seconds of this process and of those it waited for: nearly the same on a busy machine."""
     return sum(os.times()[:4])
 
 
