@@ -66,10 +66,10 @@ def test_the_ways_are_those_of_the_catalogue():
         (MASK, "constant:0", "its length must be a positive number"),
         (MASK, "constant:long", "its length must be a positive number"),
         (MASK / 2, "token-mean", "zeros and ones"),
-        (MASK > 0, "token-mean", "floating-point"),
+        (MASK * 1j, "token-mean", "real numbers"),
         (MASK[0, 0], "token-mean", "last two axes must be outputs and tokens"),
         (MASK[:, :0], "token-mean", "last two axes"),
-        ([[1.0]], "token-mean", "must be an array"),
+        ([["1.0"]], "token-mean", "must be an array"),
     ],
 )
 def test_what_does_not_fit_is_refused(mask, how, message):

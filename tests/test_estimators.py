@@ -253,7 +253,6 @@ WRONG = {
         f"{name!r}": (name, {}, r"unknown: choose one of vanilla, grpo, .*rloo")
         for name in ("GRPO", "", "mean", "group_mean")
     },
-    "a list": ("oracle", {"value": [0.5, 0.25]}, "oracle"),
     "a string": ("oracle", {"value": "0.5"}, "oracle"),
     "two constants": ("constant", {"constant": np.zeros(2)}, "one number"),
     "one too many": ("oracle", {"value": 0.0, "temperature": 1.0}, "temperature"),
@@ -275,7 +274,6 @@ WRONG = {
         {"squared_norms": np.ones((2, 4))},
         "prior weight is -1",
     ),
-    "norms in lists": ("norm-weighted", {"squared_norms": NORMS}, "squared_norms"),
     "norms too few": (
         "norm-weighted",
         {"squared_norms": np.ones((2, 3))},
@@ -314,16 +312,28 @@ def test_a_group_of_one_has_a_defined_answer_elsewhere():
         np.array([[1.0, np.nan, 0.0, 0.0]] * 2),
         np.array([[1.0, np.inf, 0.0, 0.0]] * 2),
         np.array([[1.0, -np.inf, 0.0, 0.0]] * 2),
-        np.array([[1, 0, 0, 1]] * 2),
-        np.array([[True, False, True, True]] * 2),
         np.array([[1j, 0, 0, 1]] * 2),
-        [[1.0, 0.0, 0.0, 1.0]] * 2,
+        np.array([["1", "0", "0", "1"]] * 2),
+        [["1", "0", "0", "1"]] * 2,
+        [[1.0, 0.0, 0.0, 1.0], [1.0]],
         1.0,
         np.float64(1.0),
         None,
         np.ones((2, 0)),
     ],
-    ids=["nan", "inf", "-inf", "int", "bool", "complex", "list", "number", "0-d", "None", "empty"],
+    ids=[
+        "nan",
+        "inf",
+        "-inf",
+        "complex",
+        "strings",
+        "words",
+        "ragged",
+        "number",
+        "0-d",
+        "None",
+        "empty",
+    ],
 )
 def test_rewards_that_are_refused(name, bad):
     with pytest.raises(InputError, match="reward"):
@@ -337,16 +347,37 @@ def test_other_libraries_rewards_are_refused_too(library):
         estimators.grpo(make([1.0, float("nan")]))
     with pytest.raises(InputError, match="group size 1"):
         estimators.grpo(make([1.0]))
-    if library == "torch":
-        import torch
 
-        integers = torch.tensor([1, 0])
-    else:
-        import array_api_strict
 
-        integers = array_api_strict.asarray([1, 0])
-    with pytest.raises(InputError, match="floating-point"):
-        estimators.grpo(integers)
+COUNTED = [[1, 0, 0, 1], [0, 0, 1, 0]]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_whole_numbers_truth_values_and_lists_are_rewards(name):
+    expected = estimators.advantages(name, np.array(COUNTED, float), **known(name, np.asarray))
+    for rewards in (COUNTED, np.array(COUNTED), np.array(COUNTED) > 0, np.array(COUNTED, "u1")):
+        found = estimators.advantages(name, rewards, **known(name, np.asarray))
+        assert found.dtype == np.float64
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "strict"])
+@pytest.mark.parametrize("name", ["grpo", "oracle", "norm-weighted", "std"])
+def test_what_a_library_counts_becomes_its_floating_point(name, library):
+    make = maker(library)
+    rewards, none = make(COUNTED), make([0.0])
+    found = estimators.advantages(name, rewards > 0, **known(name, lambda value: value))
+    assert type(found) is type(none)
+    wide = estimators.advantages(name, np.array(COUNTED, float), **known(name, np.asarray))
+    np.testing.assert_allclose(np.asarray(found), wide, rtol=1e-6)
+
+
+def test_lists_beside_rewards_take_their_type():
+    rewards = np.array(REWARDS, dtype=np.float32)
+    found = estimators.norm_weighted(rewards, squared_norms=NORMS)
+    assert found.dtype == np.float32
+    exact = estimators.norm_weighted(rewards, squared_norms=np.array(NORMS, dtype=np.float32))
+    np.testing.assert_array_equal(found, exact)
 
 
 def test_equal_rewards_teach_nothing():
@@ -415,7 +446,7 @@ def test_gradient_by_hand_in_every_library(library):
             )
         ),
         (np.zeros((0, 2)), np.zeros(0)),
-        ([[1.0, 0.0]], [1.0]),
+        ([["1", "0"]], [1.0]),
     ],
 )  # fmt: skip
 def test_a_gradient_refuses_what_does_not_match(scores, advantages):

@@ -93,10 +93,10 @@ def test_a_small_log_ratio_keeps_its_digits():
         ({"kind": "k4"}, "KL estimator 'k4' is unknown"),
         ({"place": "advantage"}, "place of the penalty 'advantage' is unknown"),
         ({"log_ratio": np.array([np.nan])}, "NaN or infinity"),
-        ({"log_ratio": np.array([1])}, "floating-point"),
+        ({"log_ratio": np.array([1j])}, "real numbers"),
         ({"log_ratio": np.array(1.0)}, "the last axis must hold the tokens"),
         ({"log_ratio": np.zeros((2, 0))}, "at least one"),
-        ({"log_ratio": [0.1]}, "must be an array"),
+        ({"log_ratio": ["0.1"]}, "must be an array"),
     ],
 )
 def test_bad_input_is_refused(options, says):

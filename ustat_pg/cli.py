@@ -15,18 +15,9 @@ from ._version import __version__
 from .validation import InputError
 
 if TYPE_CHECKING:
-    from .predictions import GroupSizeAdvice, GroupSizeRow
+    from .predictions import GroupSizeAdvice
 
 __all__ = ["guarded", "main", "say_advice"]
-
-SHOWN_ROWS = 24
-"""Rows of a table that a person reads."""
-
-NEAR_RATIO = 1.05
-"""An error of at most so many times the least is marked, as the library's interval has it."""
-
-FAR_RATIO = 1.25
-"""An error of more than so many times the real optimum's makes another budget the advice."""
 
 
 def _parser(everything: bool = False) -> argparse.ArgumentParser:
@@ -120,12 +111,11 @@ def _advise(options: argparse.Namespace) -> None:
     moments = problem.moments()
     known, signal = mse_constants(moments), moments.mean_gradient_sq
     advice = group_size_advice(
-        moments,
+        problem,
         options.budget,
         prompt_cost=options.prompt_cost or 0.0,
         output_cost=options.output_cost,
         population=options.population,
-        zero_signal=problem.zero_signal_share,
     )
     if not costly and options.population is None:
         near = near_budget(known, options.budget)
@@ -170,9 +160,9 @@ def say_advice(
             f"{row.mse:.4g}",
             f"{row.ratio_to_best:.3f}" if row.ratio_to_best < 1e4 else f"{row.ratio_to_best:.2g}",
             "-" if row.zero_signal_share is None else f"{row.zero_signal_share:.1%}",
-            _remark(row, advice),
+            advice.remark(row),
         ]
-        for row in _shown(advice)
+        for row in advice.shown
     ]
     header = ["G", "prompts", "MSE", "over the best", "groups with equal rewards", "note"]
     align = ("right",) * 5 + ("left",)
@@ -186,46 +176,7 @@ def say_advice(
     ):
         print(f"{text:36}", "none: more prompts gain nothing" if star is None else f"{star:.4g}")
     print()
-    print(advised or _sentence(advice, near))
-
-
-def _remark(row: GroupSizeRow, advice: GroupSizeAdvice) -> str:
-    if row.group_size == advice.g_best:
-        return "best"
-    return "within 5%" if row.ratio_to_best <= NEAR_RATIO else ""
-
-
-def _shown(advice: GroupSizeAdvice) -> list[GroupSizeRow]:
-    """All rows, or of a long table the first in each octave and the best."""
-    if len(advice.table) <= SHOWN_ROWS:
-        return list(advice.table)
-    octaves: dict[int, GroupSizeRow] = {}
-    for row in advice.table:
-        octaves.setdefault(row.group_size.bit_length(), row)
-    first = {row.group_size for row in octaves.values()} | {advice.g_best}
-    return [row for row in advice.table if row.group_size in first]
-
-
-def _sentence(advice: GroupSizeAdvice, better: tuple[int, int] | None) -> str:
-    """What to do, in one sentence."""
-    best, star, (low, high) = advice.g_best, advice.g_star_exact, advice.g_interval
-    if star is not None and advice.ratio_to_real > FAR_RATIO:
-        other = (
-            "another budget" if better is None else f"a budget of {better[0]} with G = {better[1]}"
-        )
-        return (
-            f"No group size that fits this budget is near the best real one, {star:.4g}: take {other}, "
-            f"or G = {best}, whose error is {advice.ratio_to_real:.3g} times the least."
-        )
-    if low == high:
-        return f"Use G = {best}: no other group size is within 5% of its error."
-    near = (
-        f"every group size from {low} to {high} that spends the budget is within 5% of the least "
-        "error"
-    )
-    if star is None:
-        return f"Use one prompt with G = {best}, or nearly: more prompts gain nothing here, and {near}."
-    return f"Use G = {best}, or nearly: the optimum is wide, and {near}."
+    print(advised or advice.sentence(near))
 
 
 def guarded(name: str, command: Callable[[], int]) -> int:

@@ -7,6 +7,8 @@ can fill this record gets every prediction of the library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @record()
@@ -168,6 +172,47 @@ class Moments:
             mean_gradient_sq=float(self.gradient_sq[context]),
             matrices=None if matrices is None else only,
         )
+
+
+class HasMoments(Protocol):
+    """A problem with moments, at the parameters that it is at."""
+
+    def moments(self) -> Moments:
+        """The record."""
+
+
+def moments_of(known: Moments | HasMoments) -> Moments:
+    """The moments of a problem; moments themselves are left as they are.
+
+    Raises:
+        InputError: neither.
+
+    >>> moments_of(0.5)
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: moments are a float: they must be Moments, or a problem that has them
+    """
+    if isinstance(known, Moments):
+        return known
+    find: Any = getattr(known, "moments", None)
+    found = find() if callable(find) and not isinstance(known, type) else None
+    if not isinstance(found, Moments):
+        raise InputError(
+            f"moments are a {type(known).__name__}: they must be Moments, or a problem that has them"
+        )
+    return found
+
+
+def takes_problems(
+    function: Callable[Concatenate[Moments, P], T],
+) -> Callable[Concatenate[Moments | HasMoments, P], T]:
+    """A function of moments, which takes a problem in their place."""
+
+    @wraps(function)
+    def taking(moments: Moments | HasMoments, *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(moments_of(moments), *args, **kwargs)
+
+    return taking
 
 
 @record()

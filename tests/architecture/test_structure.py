@@ -78,6 +78,7 @@ def test_what_needs_torch_says_so_without_it(code, what):
 
 
 def test_public_names_exist():
+    assert dir(ustat_pg) == sorted(ustat_pg.__all__)
     assert all(getattr(ustat_pg, name) is not None for name in ustat_pg.__all__)
     with pytest.raises(AttributeError, match="nothing"):
         _ = ustat_pg.nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 import array_api_strict
 import numpy as np
@@ -53,9 +54,23 @@ def test_a_torch_trainer():
     report = exact_mse(torch_rloo, problem=random_problem(0), group_size=3, array=torch.tensor)
     assert report.ratio_to_grpo == pytest.approx(1, rel=1e-12)
 
+    # Torch is imported, so that its tensors are tried where NumPy's arrays do not do.
+    assert_unbiased(torch_rloo)
+    assert_finite(torch_rloo)
+    assert "(G-1)/G" in failure(assert_unbiased, torch_dr_grpo)
+    assert exact_mse(torch_rloo, problem=random_problem(0), group_size=3) == report
+
+
+def test_a_function_of_unknown_arrays(monkeypatch):
     with pytest.raises(TypeError, match="unexpected keyword") as found:
+        assert_unbiased(lambda z: z.sum(dimension=1))
+    assert "for torch array=torch.tensor" in found.value.__notes__[0]
+    # Without torch at hand nothing is tried, and torch's errors stay in its own functions.
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with pytest.raises(TypeError, match="unexpected keyword"):
         assert_unbiased(lambda z: z.sum(dim=1, keepdim=True))
-    assert "say array=" in found.value.__notes__[0]
+    with pytest.raises(ZeroDivisionError):
+        assert_unbiased(lambda z: 1 / 0)
 
 
 def test_an_array_of_the_strict_standard():

@@ -11,7 +11,8 @@ own (:mod:`~ustat_pg.estimators.penalties`). How a loss adds up tokens of output
 :func:`token_weights`.
 
 Arrays may be of any library of the array API (NumPy, torch, JAX, CuPy): what comes back is of the
-kind that went in. Leading axes are batches; the last axis of ``rewards`` is the group.
+kind that went in. Whole numbers and truth values become floating-point ones, lists NumPy arrays. Leading
+axes are batches; the last axis of ``rewards`` is the group.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from inspect import signature
 from ..baselines import parse
 from ..validation import InputError
 from .aggregation import AGGREGATIONS, token_weights
-from .arrays import Array, namespace
+from .arrays import Array, floating
 from .linear import (
     bayes,
     constant,
@@ -152,8 +153,9 @@ def gradient(scores: Array, advantages: Array) -> Array:
     >>> gradient(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1.0, -1.0]))
     array([ 0.5, -0.5])
     """
-    xp = namespace("scores", scores)
-    if namespace("advantages", advantages) is not xp:
+    xp, scores = floating("scores", scores)
+    other, advantages = floating("advantages", advantages, scores)
+    if other is not xp:
         raise InputError("scores and advantages must be arrays of one library")
     if tuple(scores.shape[:-1]) != tuple(advantages.shape) or 0 in tuple(advantages.shape[-1:]):
         raise InputError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from ..validation import InputError, one_of, positive
-from .arrays import Array, namespace
+from .arrays import Array, floating
 
 __all__ = ["AGGREGATIONS", "token_weights"]
 
@@ -80,7 +80,7 @@ def token_weights(mask: Array, how: str) -> Array:
             f"aggregation {how!r}: constant has a length behind a colon, constant:512 for example, "
             "and the others have none"
         )
-    xp = namespace("mask", mask)
+    xp, mask = floating("mask", mask)
     if mask.ndim < 2 or 0 in mask.shape:
         raise InputError(
             f"mask has shape {tuple(mask.shape)}: its last two axes must be outputs and tokens"

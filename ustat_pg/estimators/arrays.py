@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from array_api_compat import array_namespace
+import numpy as np
+from array_api_compat import array_namespace, device
 
 from ..baselines import BASELINES
 from ..validation import InputError
@@ -12,50 +13,85 @@ from ..validation import InputError
 Array = Any  # any array of the array API
 
 
-def namespace(name: str, array: Array) -> Any:
-    """The namespace of an array; what is none, or not of finite real numbers, is refused."""
+def floating(name: str, value: Any, like: Array | None = None) -> tuple[Any, Array]:
+    """The namespace of an array, and the array as finite floating-point numbers.
+
+    Whole numbers and truth values become them, in the library's default type; lists and numbers become
+    arrays of NumPy.
+
+    Arguments:
+        name: what errors call it.
+        value: array, or nested lists of numbers.
+        like: floating-point array whose library, type and device lists and numbers take instead, and
+            whose type whole numbers and truth values.
+
+    Raises:
+        InputError: neither, or NaN or infinity among the numbers.
+    """
     try:
-        xp = array_namespace(array)
+        xp = array_namespace(value)
     except TypeError:
-        raise InputError(
-            f"{name} is a {type(array).__name__}: it must be an array (NumPy, torch, ...)"
-        ) from None
-    if not xp.isdtype(array.dtype, "real floating"):
-        raise InputError(f"{name} have type {array.dtype}: they must be floating-point numbers")
-    if not bool(xp.all(xp.isfinite(array))):
+        xp, value = _listed(name, value, like)
+    if not xp.isdtype(value.dtype, "real floating"):
+        if not xp.isdtype(value.dtype, ("bool", "integral")):
+            raise InputError(f"{name} have type {value.dtype}: they must be real numbers")
+        default = xp.__array_namespace_info__().default_dtypes()["real floating"]
+        own = like is not None and array_namespace(like) is xp
+        value = xp.astype(value, like.dtype if own and like is not None else default)
+    if not bool(xp.all(xp.isfinite(value))):
         raise InputError(f"{name} hold NaN or infinity: all must be finite")
-    return xp
+    return xp, value
 
 
-def rewards_of(rewards: Array, name: str) -> Any:
-    """The array's namespace, after refusing what no estimator can use."""
-    xp, least = namespace("rewards", rewards), BASELINES[name].least_group
-    if rewards.ndim < 1 or rewards.shape[-1] < least:
-        size = rewards.shape[-1] if rewards.ndim else 0
+def _listed(name: str, value: Any, like: Array | None) -> tuple[Any, Array]:
+    """An array of what is none: lists, tuples, numbers, columns of a table."""
+    try:
+        found = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError):
+        raise InputError(f"{name} are ragged: rows must have equal lengths") from None
+    if found.dtype.kind not in "iufb":
+        raise InputError(
+            f"{name} is a {type(value).__name__}: it must be an array (NumPy, torch, ...) or a list "
+            "of numbers"
+        )
+    xp = array_namespace(found if like is None else like)
+    if like is None:
+        return xp, found.astype(np.float64)
+    return xp, xp.asarray(found.tolist(), dtype=like.dtype, device=device(like))
+
+
+def rewards_of(rewards: Any, name: str) -> tuple[Any, Array]:
+    """The rewards' namespace and the rewards, after refusing what no estimator can use."""
+    xp, found = floating("rewards", rewards)
+    least = BASELINES[name].least_group
+    if found.ndim < 1 or found.shape[-1] < least:
+        size = found.shape[-1] if found.ndim else 0
         raise InputError(
             f"{name} needs a group of at least {least} rewards on the last axis: "
-            f"the shape is {tuple(rewards.shape)}, group size {size}"
+            f"the shape is {tuple(found.shape)}, group size {size}"
         )
-    return xp
+    return xp, found
 
 
-def require_beside(name: str, array: Array, xp: Any) -> None:
-    """Refuse what is no array of finite real numbers of the rewards' own library."""
-    own = namespace(name, array)
+def beside(name: str, value: Any, rewards: Array, xp: Any) -> Array:
+    """An array of finite real numbers of the rewards' own library."""
+    own, found = floating(name, value, rewards)
     if own is not xp:
         raise InputError(
             f"rewards and {name} must be arrays of one library, not of {xp.__name__} "
             f"and {own.__name__}"
         )
+    return found
 
 
-def require_norms(squared_norms: Array, rewards: Array, xp: Any) -> None:
-    """Refuse squared norms of another shape than the rewards', or negative ones."""
-    require_beside("squared_norms", squared_norms, xp)
-    if tuple(squared_norms.shape) != tuple(rewards.shape):
+def norms_of(squared_norms: Any, rewards: Array, xp: Any) -> Array:
+    """Squared norms; those of another shape than the rewards', or negative ones, are refused."""
+    found = beside("squared_norms", squared_norms, rewards, xp)
+    if tuple(found.shape) != tuple(rewards.shape):
         raise InputError(
-            f"squared_norms has shape {tuple(squared_norms.shape)}: "
+            f"squared_norms has shape {tuple(found.shape)}: "
             f"it must have the rewards' shape {tuple(rewards.shape)}"
         )
-    if not bool(xp.all(squared_norms >= 0)):
+    if not bool(xp.all(found >= 0)):
         raise InputError("squared_norms must not be negative")
+    return found

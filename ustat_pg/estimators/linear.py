@@ -13,7 +13,7 @@ from numbers import Real
 from array_api_compat import device
 
 from ..validation import InputError, number, positive
-from .arrays import Array, require_beside, require_norms, rewards_of
+from .arrays import Array, beside, norms_of, rewards_of
 
 __all__ = [
     "bayes",
@@ -32,12 +32,12 @@ __all__ = [
 
 def _prompt_only(rewards: Array, baseline: Array, name: str) -> Array:
     """Subtract b(x): a number, or an array of the rewards' leading shape, in the rewards' type."""
-    xp = rewards_of(rewards, name)
+    xp, rewards = rewards_of(rewards, name)
     if isinstance(baseline, Real):
         if not isfinite(baseline):
             raise InputError(f"the baseline of {name} is {baseline}: it must be finite")
         return rewards - float(baseline)
-    require_beside(f"the baselines of {name}", baseline, xp)
+    baseline = beside(f"the baselines of {name}", baseline, rewards, xp)
     if baseline.ndim:
         leading = tuple(rewards.shape[:-1])
         if tuple(baseline.shape) != leading:
@@ -59,13 +59,14 @@ def vanilla(rewards: Array) -> Array:
         advantages (..., G).
 
     Raises:
-        InputError: not an array of finite floating-point numbers with G >= 1.
+        InputError: not finite numbers with G >= 1.
 
     >>> import numpy as np
     >>> vanilla(np.array([1.0, 0.0]))
     array([1., 0.])
     """
-    return rewards_of(rewards, "vanilla").asarray(rewards, copy=True)
+    xp, found = rewards_of(rewards, "vanilla")
+    return xp.asarray(found, copy=True)
 
 
 def grpo(rewards: Array) -> Array:
@@ -81,13 +82,13 @@ def grpo(rewards: Array) -> Array:
         advantages (..., G).
 
     Raises:
-        InputError: G < 2, or not an array of finite floating-point numbers.
+        InputError: G < 2, or not finite numbers.
 
     >>> import numpy as np
     >>> grpo(np.array([1.0, 0.0, 0.0]))
     array([ 1. , -0.5, -0.5])
     """
-    xp = rewards_of(rewards, "grpo")
+    xp, rewards = rewards_of(rewards, "grpo")
     size = rewards.shape[-1]
     others = (xp.sum(rewards, axis=-1, keepdims=True) - rewards) / (size - 1)
     return rewards - others
@@ -105,13 +106,13 @@ def group_mean(rewards: Array) -> Array:
         advantages (..., G); all zero at G = 1.
 
     Raises:
-        InputError: not an array of finite floating-point numbers with G >= 1.
+        InputError: not finite numbers with G >= 1.
 
     >>> import numpy as np
     >>> group_mean(np.array([1.0, 0.0]))
     array([ 0.5, -0.5])
     """
-    xp = rewards_of(rewards, "group-mean")
+    xp, rewards = rewards_of(rewards, "group-mean")
     return rewards - xp.mean(rewards, axis=-1, keepdims=True)
 
 
@@ -259,8 +260,8 @@ def _norm_weighted(
     name: str, rewards: Array, squared_norms: Array, prior_weight: float, prior_mean: float
 ) -> Array:
     """Rewards less a leave-one-out mean by norms, in which a reward of its own weight stands too."""
-    xp = rewards_of(rewards, name)
-    require_norms(squared_norms, rewards, xp)
+    xp, rewards = rewards_of(rewards, name)
+    squared_norms = norms_of(squared_norms, rewards, xp)
     # In the wider of the two types: norms may exceed the range of the rewards' own.
     wide = xp.result_type(rewards.dtype, squared_norms.dtype)
     norms = xp.astype(squared_norms, wide)
@@ -302,7 +303,7 @@ def shrinkage(rewards: Array, *, amount: float, mean_value: float) -> Array:
     if share > 1:
         raise InputError(f"amount of shrinkage is {share!r}: it must lie in [0, 1]")
     mean = number("mean value", mean_value)
-    xp = rewards_of(rewards, "shrinkage")
+    xp, rewards = rewards_of(rewards, "shrinkage")
     others = (xp.sum(rewards, axis=-1, keepdims=True) - rewards) / (rewards.shape[-1] - 1)
     return rewards - (1 - share) * others - share * mean
 
@@ -330,6 +331,6 @@ def bayes(rewards: Array, *, successes: float, failures: float) -> Array:
     array([ 0.75, -0.5 , -0.5 ])
     """
     a, b = positive("successes", successes), positive("failures", failures)
-    xp = rewards_of(rewards, "bayes")
+    xp, rewards = rewards_of(rewards, "bayes")
     others = xp.sum(rewards, axis=-1, keepdims=True) - rewards
     return rewards - (others + a) / (rewards.shape[-1] - 1 + a + b)

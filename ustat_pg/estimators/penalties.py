@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..validation import InputError, one_of
-from .arrays import Array, namespace
+from .arrays import Array, floating
 
 __all__ = ["KL_KINDS", "KL_PLACES", "kl_coefficients", "kl_values"]
 
@@ -55,15 +55,15 @@ penalties from that token on, as OpenRLHF and verl's reinforce_plus_plus; the me
 """
 
 
-def _log_ratio(log_ratio: Array, kind: str) -> Any:
+def _log_ratio(log_ratio: Array, kind: str) -> tuple[Any, Array]:
     one_of("KL estimator", kind, KL_KINDS)
-    xp = namespace("log-ratios", log_ratio)
+    xp, log_ratio = floating("log-ratios", log_ratio)
     if log_ratio.ndim < 1 or log_ratio.shape[-1] < 1:
         raise InputError(
             f"log-ratios have shape {tuple(log_ratio.shape)}: the last axis must hold the tokens of "
             "an output, at least one"
         )
-    return xp
+    return xp, log_ratio
 
 
 def kl_values(log_ratio: Array, kind: str = "k3") -> Array:
@@ -79,13 +79,13 @@ def kl_values(log_ratio: Array, kind: str = "k3") -> Array:
         (..., T).
 
     Raises:
-        InputError: an unknown kind, or not an array of finite floating-point numbers with T >= 1.
+        InputError: an unknown kind, or not finite numbers with T >= 1.
 
     >>> import numpy as np
     >>> kl_values(np.log(np.array([0.5, 2.0])), "k3").round(4)
     array([0.1931, 0.3069])
     """
-    xp = _log_ratio(log_ratio, kind)
+    xp, log_ratio = _log_ratio(log_ratio, kind)
     return _FUNCTIONS[kind][0](xp, log_ratio)
 
 
@@ -110,7 +110,7 @@ def kl_coefficients(log_ratio: Array, kind: str = "k3", place: str = "loss") -> 
         (..., T).
 
     Raises:
-        InputError: an unknown kind or place, or not an array of finite floating-point numbers
+        InputError: an unknown kind or place, or not finite numbers
             with T >= 1.
 
     >>> import numpy as np
@@ -121,5 +121,5 @@ def kl_coefficients(log_ratio: Array, kind: str = "k3", place: str = "loss") -> 
     array([-0.    ,  0.6931])
     """
     one_of("place of the penalty", place, KL_PLACES)
-    xp = _log_ratio(log_ratio, kind)
+    xp, log_ratio = _log_ratio(log_ratio, kind)
     return _PLACES[place](xp, kind, log_ratio)

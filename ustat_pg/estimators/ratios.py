@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..validation import InputError, number, one_of
-from .arrays import Array, namespace
+from .arrays import Array, floating
 
 __all__ = ["RATIOS", "clipped_weights", "importance_weights"]
 
@@ -51,7 +51,7 @@ def importance_weights(
         (..., T), 0 past an output's end.
 
     Raises:
-        InputError: an unknown ratio, arrays that are not finite floating-point numbers, or shapes
+        InputError: an unknown ratio, numbers that are not finite, or shapes
             that do not match.
 
     >>> import numpy as np
@@ -62,18 +62,20 @@ def importance_weights(
     array([1., 1., 0.])
     """
     one_of("ratio", ratio, RATIOS)
-    xp = namespace("log-ratios", log_ratio)
+    xp, log_ratio = floating("log-ratios", log_ratio)
     if log_ratio.ndim < 1 or log_ratio.shape[-1] < 1:
         raise InputError(
             f"log-ratios have shape {tuple(log_ratio.shape)}: the last axis must hold tokens"
         )
     if mask is None:
         mask = xp.ones_like(log_ratio)
-    elif namespace("mask", mask) is not xp or tuple(mask.shape) != tuple(log_ratio.shape):
-        raise InputError(
-            f"mask has shape {tuple(mask.shape)}: it must be an array like the log-ratios, "
-            f"{tuple(log_ratio.shape)}"
-        )
+    else:
+        other, mask = floating("mask", mask, log_ratio)
+        if other is not xp or tuple(mask.shape) != tuple(log_ratio.shape):
+            raise InputError(
+                f"mask has shape {tuple(mask.shape)}: it must be an array like the log-ratios, "
+                f"{tuple(log_ratio.shape)}"
+            )
     inside = mask > 0
     logs = xp.where(inside, log_ratio, xp.zeros_like(log_ratio))
     lengths = xp.sum(xp.astype(inside, log_ratio.dtype), axis=-1, keepdims=True)
@@ -109,10 +111,9 @@ def clipped_weights(
     """
     low = number("low", low, minimum=0.0)
     high = low if high is None else number("high", high, minimum=0.0)
-    xp = namespace("weights", weights)
-    if namespace("advantages", advantages) is not xp or tuple(advantages.shape) != tuple(
-        weights.shape[:-1]
-    ):
+    xp, weights = floating("weights", weights)
+    other, advantages = floating("advantages", advantages, weights)
+    if other is not xp or tuple(advantages.shape) != tuple(weights.shape[:-1]):
         raise InputError(
             f"weights have shape {tuple(weights.shape)} and advantages {tuple(advantages.shape)}: "
             "they must be (..., T) and (...)"

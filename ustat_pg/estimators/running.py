@@ -7,7 +7,7 @@ from array_api_compat import device
 from numpy.typing import NDArray
 
 from ..validation import InputError, finite_array, integer, number
-from .arrays import Array, require_norms, rewards_of
+from .arrays import Array, norms_of, rewards_of
 from .shaped import loo_table
 
 __all__ = ["RunningTable"]
@@ -94,7 +94,7 @@ class RunningTable:
 
     def update(self, rewards: Array, squared_norms: Array | None = None) -> None:
         """Learn from groups that need no advantages; takes and refuses what :meth:`advantages` does."""
-        xp = rewards_of(rewards, "loo-table")
+        xp, rewards = rewards_of(rewards, "loo-table")
         if rewards.shape[-1] != self._size:
             raise InputError(
                 f"this group has {rewards.shape[-1]} rewards: the running table is of groups of "
@@ -107,8 +107,7 @@ class RunningTable:
             raise InputError("squared norms are needed at every step or at none")
         weights = xp.ones_like(rewards)
         if by_norms:
-            require_norms(squared_norms, rewards, xp)
-            weights = squared_norms
+            weights = norms_of(squared_norms, rewards, xp)
         # Half precision would lose what one step adds.
         wide = xp.result_type(rewards.dtype, weights.dtype, xp.float32)
         rewards, weights = xp.astype(rewards, wide), xp.astype(weights, wide)

@@ -43,7 +43,7 @@ def standardised(rewards: Array, *, ddof: int = 0, epsilon: float = 0.0) -> Arra
         advantages (..., G).
 
     Raises:
-        InputError: not an array of finite floating-point numbers with G >= 1, or options that are
+        InputError: not finite numbers with G >= 1, or options that are
             not as said.
 
     >>> import numpy as np
@@ -55,7 +55,7 @@ def standardised(rewards: Array, *, ddof: int = 0, epsilon: float = 0.0) -> Arra
     if ddof not in (0, 1):
         raise InputError(f"ddof is {ddof!r}: it must be 0 or 1")
     epsilon = number("epsilon", epsilon, minimum=0.0)
-    xp = rewards_of(rewards, "std")
+    xp, rewards = rewards_of(rewards, "std")
     size = rewards.shape[-1]
     centred = rewards - xp.mean(rewards, axis=-1, keepdims=True)
     squares = xp.sum(centred**2, axis=-1, keepdims=True) / max(size - ddof, 1)
@@ -93,7 +93,7 @@ def others_standardised(rewards: Array) -> Array:
     >>> others_standardised(np.array([1.0, 0.0, 0.0])).round(4)
     array([ 1.    , -0.7071, -0.7071])
     """
-    xp = rewards_of(rewards, "others-std")
+    xp, rewards = rewards_of(rewards, "others-std")
     size = rewards.shape[-1]
     square = xp.broadcast_to(xp.expand_dims(rewards, axis=-2), (*rewards.shape, size))
     # Row i holds the group; its own reward is set to another's, which changes neither extreme.
@@ -121,13 +121,13 @@ def maxrl(rewards: Array) -> Array:
         advantages (..., G).
 
     Raises:
-        InputError: not an array of finite floating-point numbers with G >= 1.
+        InputError: not finite numbers with G >= 1.
 
     >>> import numpy as np
     >>> maxrl(np.array([1.0, 0.0, 0.0, 0.0]))
     array([ 3., -1., -1., -1.])
     """
-    xp = rewards_of(rewards, "maxrl")
+    xp, rewards = rewards_of(rewards, "maxrl")
     mean = xp.mean(rewards, axis=-1, keepdims=True)
     return _divided(xp, rewards - mean, mean, mean <= 0)
 
@@ -147,14 +147,14 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
         advantages (..., G).
 
     Raises:
-        InputError: not an array of finite floating-point numbers with G >= 2 and G >= k.
+        InputError: not finite numbers with G >= 2 and G >= k.
 
     >>> import numpy as np
     >>> pass_at_k(np.array([1.0, 0.0, 0.0, 0.0]), k=2).round(4)
     array([ 2.    , -0.6667, -0.6667, -0.6667])
     """
     attempts = integer("k", k)
-    xp = rewards_of(rewards, "pass-at-k")
+    xp, rewards = rewards_of(rewards, "pass-at-k")
     size = rewards.shape[-1]
     if attempts > size:
         raise InputError(
@@ -198,7 +198,7 @@ def count_table(rewards: Array, *, values: Sequence[float]) -> Array:
     >>> count_table(np.array([1.0, 0.0]), values=[0.7, 0.0, 0.0, -0.2])
     array([ 0.7, -0.2])
     """
-    xp = rewards_of(rewards, "count-table")
+    xp, rewards = rewards_of(rewards, "count-table")
     size = rewards.shape[-1]
     table = finite_array("values", values, 1)
     if len(table) != 2 * size:
@@ -240,7 +240,7 @@ def loo_table(rewards: Array, *, values: Sequence[float]) -> Array:
     >>> loo_table(np.array([1.0, 0.0]), values=[0.25, 0.75])
     array([ 0.75, -0.75])
     """
-    rewards_of(rewards, "loo-table")
+    _, rewards = rewards_of(rewards, "loo-table")
     table = finite_array("values", values, 1)
     if len(table) != rewards.shape[-1]:
         raise InputError(

@@ -25,7 +25,7 @@ from scipy.linalg import solve_banded
 from scipy.stats import binom
 
 from ..baselines import parse, require_group
-from ..moments import ContextMatrices, Moments
+from ..moments import ContextMatrices, Moments, takes_problems
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 
 __all__ = [
@@ -181,6 +181,7 @@ def require_binary(moments: Moments, what: str) -> None:
         )
 
 
+@takes_problems
 def silent_share(moments: Moments, group_size: int) -> float:
     """The share of groups whose rewards are all equal: E[Vᴳ + (1-V)ᴳ], of rewards 0 and 1.
 
@@ -194,6 +195,7 @@ def silent_share(moments: Moments, group_size: int) -> float:
     return min(float(moments.context_probs @ (value**size + (1 - value) ** size)), 1.0)
 
 
+@takes_problems
 def mean_gradient(
     moments: Moments, name: str, group_size: int, *, dynamic_sampling: bool = False
 ) -> Array:
@@ -362,6 +364,7 @@ def count_table(name: str, group_size: int, moments: Moments | None = None) -> C
     return CountTable(*TABLES[known.name](group_size, **numbers))
 
 
+@takes_problems
 def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> CountTable:
     """The table of least error among those with the same mean gradient (best_baseline; ours).
 
@@ -407,6 +410,7 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
     return CountTable(np.append(0.0, gains + lost), np.append(lost, 0.0))
 
 
+@takes_problems
 def best_shrinkage(moments: Moments, group_size: int, mean_value: float | None = None) -> float:
     """The amount of shrinkage λ* of least error, for any rewards (best_baseline; ours).
 

@@ -21,20 +21,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from ..moments import Moments
+from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..validation import InputError, field, finite_array, integer, number, positive, record
+from .advice import GroupSizeAdvice, GroupSizeRow
 from .mse import gradient_mse
 
 __all__ = [
-    "GroupSizeAdvice",
-    "GroupSizeRow",
     "MseConstants",
     "covariance_parts",
     "gap_group_size",
@@ -147,50 +145,7 @@ class MseConstants:
         return (self.c1 + self.c2 + root) / positive("budget", budget)
 
 
-@dataclass(frozen=True)
-class GroupSizeRow:
-    """One way to spend the budget.
-
-    Arguments:
-        group_size: G.
-        batch_size: B.
-        mse: MSE of grpo's gradient at both.
-        ratio_to_best: that MSE over the least feasible one, at least 1.
-        zero_signal_share: the share of groups whose rewards are all equal, so that they teach
-            nothing; None where it is not known.
-    """
-
-    group_size: int
-    batch_size: int
-    mse: float
-    ratio_to_best: float
-    zero_signal_share: float | None
-
-
-@dataclass(frozen=True)
-class GroupSizeAdvice:
-    """Which group size to use, and how little it matters.
-
-    Arguments:
-        g_star_paper: √(c3/c1) [reconstructed]; None where c1 = 0. It knows neither costs nor a
-            finite set of prompts.
-        g_star_exact: the real G of least MSE, whatever the budget allows; None where c1 = 0.
-        g_best: the feasible group size of least MSE; the largest of equals.
-        g_interval: the least and the greatest whole G whose MSE, at the real B that spends the
-            budget, is at most 5% above that of g_best.
-        table: feasible group sizes in increasing order, g_best among them.
-        ratio_to_real: the MSE of g_best over the least at a real G >= 2 and B that spend the
-            budget: what it costs that they must be whole, at least 1.
-    """
-
-    g_star_paper: float | None
-    g_star_exact: float | None
-    g_best: int
-    g_interval: tuple[int, int]
-    table: tuple[GroupSizeRow, ...]
-    ratio_to_real: float
-
-
+@takes_problems
 def mse_constants(moments: Moments) -> MseConstants:
     """c1, c2 and c3 of a problem at its current parameters (Theorem 7, group_size) [exact].
 
@@ -351,7 +306,7 @@ def _stationary(constants: MseConstants, between: float, fixed: float) -> float:
 
 
 def group_size_advice(
-    moments: Moments | MseConstants,
+    moments: Moments | HasMoments | MseConstants,
     budget: float,
     *,
     prompt_cost: float = 0.0,
@@ -371,27 +326,30 @@ def group_size_advice(
     is one prompt with the whole budget, and there is no G*.
 
     Arguments:
-        moments: moments of the problem, at the current parameters; or the constants made of them, where
-            those were estimated.
+        moments: the problem, or its moments, at the current parameters; or the constants made of them,
+            where those were estimated.
         budget: K, a whole number of at least 2; with costs C, a positive number.
         prompt_cost: q, of a prompt besides its outputs.
         output_cost: r, of an output; 1 where only a prompt's cost is given.
         population: N, where prompts are drawn without replacement from N; the moments are those of
             all N, of which ρ(x) is the share that looks like x.
         zero_signal: given G, the share of groups with equal rewards, in each context (X,) or in
-            all, such as :meth:`ustat_pg.problems.SoftmaxBandit.zero_signal_share`; in all where
-            constants are given; None of a G of which it is not known.
+            all; in all where constants are given; None of a G of which it is not known. A problem's
+            own :meth:`~ustat_pg.problems.SoftmaxBandit.zero_signal_share` unless given.
 
     Raises:
         InputError: any of these is not as said, or the budget does not pay for one group of two.
 
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
-    >>> advice = group_size_advice(problem_from_mapping(example_problem()).moments(), 1024)
+    >>> advice = group_size_advice(problem_from_mapping(example_problem()), 1024)
     >>> advice.g_best, advice.g_interval
     (4, (3, 5))
     >>> round(advice.g_star_exact, 4)
     3.6903
     """
+    if not isinstance(moments, MseConstants):
+        zero_signal = zero_signal or getattr(moments, "zero_signal_share", None)
+        moments = moments_of(moments)
     constants = moments if isinstance(moments, MseConstants) else mse_constants(moments)
     costly = output_cost is not None or prompt_cost != 0
     if population is not None:
@@ -551,6 +509,7 @@ def _share(
     return float(probs @ share)
 
 
+@takes_problems
 def covariance_parts(
     moments: Moments, basis: ArrayLike | None = None
 ) -> tuple[Array, Array, Array]:

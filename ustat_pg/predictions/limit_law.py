@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..distributions import WeightedChi2
 from ..memory import slices
-from ..moments import Moments
+from ..moments import Moments, takes_problems
 from ..validation import InputError, finite_array, integer, probabilities
 
 __all__ = [
@@ -393,6 +393,7 @@ def gap_transform(weights: ArrayLike, rate: float) -> float:
     return float(np.prod((1 + 2 * scale * rows) ** -0.5))
 
 
+@takes_problems
 def matrix_correlation(moments: Moments, basis: ArrayLike) -> Array:
     """E[Uᵀ s sᵀ U a | x] for every context, (X, r, r) (Corollary 10, optimal_policy).
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..baselines import Baseline, require_group
 from ..baselines import baseline as record_of
 from ..designs import DESIGNS, require_design
-from ..moments import Moments
+from ..moments import Moments, takes_problems
 from ..validation import InputError, finite_array, integer, number
 from .count_tables import CountTable, count_table, require_binary
 
@@ -140,6 +140,7 @@ def _spread(second_moment: Array, squared_mean: Array) -> Array:
     return np.where(spread > _ROUNDING * second_moment, spread, 0.0)
 
 
+@takes_problems
 def gradient_mse(
     moments: Moments,
     baseline: str,
@@ -228,6 +229,7 @@ def gradient_mse(
     )
 
 
+@takes_problems
 def gradient_covariance(
     moments: Moments,
     baseline: str,
@@ -293,6 +295,7 @@ def _table_covariance(moments: Moments, table: CountTable, factor: float, batch_
     return factor * (between - np.outer(mean, mean)) + within / batch_size
 
 
+@takes_problems
 def explicit_bound(moments: Moments, group_size: int, batch_size: int = 1) -> float:
     """The bound R² E‖s‖² / (B G(G-1)) on grpo's second-order term, R = z_hi - z_lo (Theorem 2).
 
@@ -309,6 +312,7 @@ def explicit_bound(moments: Moments, group_size: int, batch_size: int = 1) -> fl
     return (high - low) ** 2 * total / (group_size * (group_size - 1) * batch_size)
 
 
+@takes_problems
 def oracle_ratio(
     moments: Moments, group_size: int, batch_size: int = 1, design: str = "iid"
 ) -> float:
@@ -329,6 +333,7 @@ def oracle_ratio(
     return prediction.mse / prediction.oracle_mse
 
 
+@takes_problems
 def grpo_beats_vanilla(moments: Moments, group_size: int) -> NDArray[np.bool_]:
     """Prompt by prompt, whether grpo has the smaller MSE than no baseline (Corollary 5, optimality).
 
@@ -346,6 +351,7 @@ def grpo_beats_vanilla(moments: Moments, group_size: int) -> NDArray[np.bool_]:
     return gain > cost * (1 + _TIE)
 
 
+@takes_problems
 def oracle_beats_vanilla(moments: Moments) -> NDArray[np.bool_]:
     """Prompt by prompt, whether the oracle has the smaller MSE than no baseline: V (2 b* - V) > 0.
 
@@ -360,6 +366,7 @@ def oracle_beats_vanilla(moments: Moments) -> NDArray[np.bool_]:
     return value * gap > _TIE * value**2
 
 
+@takes_problems
 def minimum_variance_gain(moments: Moments, group_size: int, batch_size: int = 1) -> float:
     """MSE of the oracle less MSE of the minimum-variance baseline: E[tr F (V - b*)²] / (B G).
 
@@ -370,6 +377,7 @@ def minimum_variance_gain(moments: Moments, group_size: int, batch_size: int = 1
     return float(moments.context_probs @ (moments.fisher_trace * gap)) / (size * prompts)
 
 
+@takes_problems
 def critic_excess(
     moments: Moments,
     critic: ArrayLike,
@@ -413,6 +421,7 @@ def critic_excess(
     return float(moments.context_probs @ excess) / (size * prompts)
 
 
+@takes_problems
 def learned_values(
     moments: Moments, rollouts: int, step_size: float | None = None, start: float = 0.0
 ) -> tuple[Array, Array]:
@@ -455,6 +464,7 @@ def learned_values(
     )
 
 
+@takes_problems
 def critic_error_at_par(moments: Moments, group_size: int) -> float:
     """The root mean square error of a critic, as likely too high as too low, that costs as much as not
     knowing the value: √(E[σ² tr F + ‖g‖²] / ((G-1) E tr F)).
@@ -478,6 +488,7 @@ def critic_error_at_par(moments: Moments, group_size: int) -> float:
     return (square / trace) ** 0.5 if trace > 0 else float("nan")
 
 
+@takes_problems
 def critic_rollouts_at_par(moments: Moments, group_size: int) -> float:
     """The number of earlier rewards of each prompt whose mean is as good a baseline as the group's other
     outputs: (G-1) E[σ² tr F] / E[σ² tr F + ‖g‖²].

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
 
-from ..moments import Moments
+from ..moments import Moments, takes_problems
 from ..validation import InputError, finite_array, integer, probabilities
 from .count_tables import require_binary
 
@@ -44,6 +44,7 @@ def _variance(moments: Moments, what: str) -> Array:
     return moments.reward_variance
 
 
+@takes_problems
 def normalised_distance(moments: Moments) -> Array:
     """lim G E‖ĝ_std - ĝ_grpo/σ‖² of each prompt, ‖g‖² (1-2p)²/(4 σ⁴), (X,), rewards 0 and 1.
 
@@ -62,6 +63,7 @@ def normalised_distance(moments: Moments) -> Array:
     return moments.gradient_sq * (1 - 2 * moments.value) ** 2 / (4 * square**2)
 
 
+@takes_problems
 def normalised_limit(moments: Moments) -> Array:
     """lim G E‖ĝ_std - g/σ‖² of each prompt, tr Σ/σ² - (3/4) ‖g‖² (1-2p)²/σ⁴, (X,), rewards 0 and 1.
 

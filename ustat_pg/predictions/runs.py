@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..moments import Moments
+from ..moments import Moments, takes_problems
 from ..validation import InputError, finite_array, integer
 from .group_size import covariance_parts
 from .limit_law import mean_gap
@@ -25,6 +25,7 @@ __all__ = ["epoch_gap", "linear_gap", "one_step_gap"]
 Array = NDArray[np.float64]
 
 
+@takes_problems
 def linear_gap(
     moments: Moments,
     basis: ArrayLike,
@@ -68,6 +69,7 @@ def linear_gap(
     return mean_gap(curvatures, frame.T @ noise @ frame, rates, displacement, steps)
 
 
+@takes_problems
 def epoch_gap(
     moments: Moments,
     basis: ArrayLike,

@@ -38,7 +38,8 @@ difference of means, :func:`seeds_needed` for one between two training recipes.
 
 ``inputs`` names what the function takes, in order: ``"rewards"``, ``"squared_norms"`` (‖s‖² of each
 output, of the rewards' shape) and ``"contexts"`` (the prompt's number, without the last axis).
-``array`` turns a NumPy array into the kind the function takes. The function must be deterministic
+``array`` turns a NumPy array into the kind the function takes; unless it is given, NumPy arrays are tried
+first and then, where torch is imported, its tensors. The function must be deterministic
 and without memory: to test a baseline that remembers earlier prompts, hand those over in the
 minibatch.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -126,18 +127,19 @@ class UnderTest:
         if self.array is not None:
             arguments = [self.array(a) for a in arguments]
         try:
-            # What a division by 0 leaves is reported below, with the rewards that led to it.
-            with np.errstate(all="ignore"):
-                answer = self.function(*arguments)
+            answer = self._answer(arguments)
         except Exception as error:
-            kinds = ", ".join(
-                f"{type(a).__name__} {p.shape}" for a, p in zip(arguments, parts, strict=True)
-            )
-            error.add_note(
-                f"raised by {self.name}, called with {kinds}; if it takes another kind of array "
-                "say array=, if another shape layout="
-            )
-            raise
+            found = None if self.array else self._by_torch(parts, error)
+            if found is None:
+                kinds = ", ".join(
+                    f"{type(a).__name__} {p.shape}" for a, p in zip(arguments, parts, strict=True)
+                )
+                error.add_note(
+                    f"raised by {self.name}, called with {kinds}; if it takes another kind of array "
+                    "say array=, for torch array=torch.tensor; if another shape layout="
+                )
+                raise
+            answer = found
         try:
             array = _numpy(answer)
         except (TypeError, ValueError):
@@ -162,6 +164,25 @@ class UnderTest:
                 f"are {show(array[row])}"
             )
         return array
+
+    def _answer(self, arguments: list[Any]) -> Any:
+        # What a division by 0 leaves is reported by the caller, with the rewards that led to it.
+        with np.errstate(all="ignore"):
+            return self.function(*arguments)
+
+    def _by_torch(self, parts: list[Any], error: Exception) -> Any:
+        """The answer to torch's arrays, which the function is then called with from here on; None if
+        it does not take these either. Whoever has a function of torch has imported it.
+        """
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(error, TypeError | AttributeError):
+            return None
+        try:
+            answer = self._answer([torch.tensor(p) for p in parts])
+        except Exception:
+            return None
+        self.array = torch.tensor
+        return answer
 
     def _alone(self, parts: list[Any], answers: Array) -> None:
         """Refuse a function that is random, that remembers, or that mixes what it should not."""

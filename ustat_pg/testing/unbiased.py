@@ -268,7 +268,8 @@ def assert_unbiased(
         problems: what to enumerate, one, several or by name; :func:`default_problems` if not given.
         layout: one of :data:`LAYOUTS`.
         inputs: what the function takes, in order, of :data:`ustat_pg.testing.INPUTS`.
-        array: turns a NumPy array into the function's kind, e.g. ``torch.tensor``.
+        array: turns a NumPy array into the function's kind, e.g. ``torch.tensor``; NumPy's, then torch's
+            if that is imported, are tried unless it is given.
         batch_size: B, one or several, for layout ``"minibatch"`` only; 1 and 2 if not given.
         up_to_scale: allow E ĝ = c g with one c > 0 for all problems, which may depend on G and B.
         rtol: allowed ‖E ĝ - g‖ relative to (E‖s‖² E z²)^½, rounding; 1e-5 for single precision.

@@ -1,0 +1,91 @@
+"""The record of an advice: its table, its picture, its sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.commands import python
+from ustat_pg import gradient_covariance, gradient_mse, group_size_advice
+from ustat_pg.predictions import MseConstants, grpo_beats_vanilla, mse_constants, oracle_ratio
+from ustat_pg.problems import LocationBandit, digit_addition, random_problem
+from ustat_pg.validation import InputError
+
+PROBLEM = random_problem(3, "binary")
+
+
+def test_a_problem_stands_for_its_moments():
+    moments = PROBLEM.moments()
+    assert gradient_mse(PROBLEM, "std", 4).mse == gradient_mse(moments, "std", 4).mse
+    for function, words in (
+        (gradient_covariance, ("grpo", 4)),
+        (oracle_ratio, (4,)),
+        (grpo_beats_vanilla, (4,)),
+    ):
+        np.testing.assert_array_equal(function(PROBLEM, *words), function(moments, *words))
+    assert mse_constants(PROBLEM) == mse_constants(moments)
+    assert mse_constants(moments=PROBLEM) == mse_constants(moments)
+
+
+def test_an_advice_on_a_problem_knows_its_silent_groups():
+    of_problem = group_size_advice(PROBLEM, 64)
+    assert of_problem == group_size_advice(
+        PROBLEM.moments(), 64, zero_signal=PROBLEM.zero_signal_share
+    )
+    assert all(row.zero_signal_share is not None for row in of_problem.table)
+    assert group_size_advice(PROBLEM, 64, zero_signal=lambda size: 0.25).table[
+        0
+    ].zero_signal_share == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    "what", [None, 3, "skewed", LocationBandit, digit_addition(4, 1), type(PROBLEM)]
+)
+def test_what_has_no_moments_is_refused(what):
+    for ask in (lambda: gradient_mse(what, "grpo", 4), lambda: group_size_advice(what, 64)):
+        with pytest.raises(InputError, match="they must be Moments, or a problem that has them"):
+            ask()
+
+
+def test_the_frame_has_the_rows_of_the_table():
+    advice = group_size_advice(MseConstants(0.01, 0.5, 1.0), 24)
+    frame = advice.to_frame()
+    assert list(frame.columns) == [
+        "group_size", "batch_size", "mse", "ratio_to_best", "zero_signal_share",
+    ]  # fmt: skip
+    assert frame["group_size"].tolist() == [row.group_size for row in advice.table]
+    assert frame["mse"].tolist() == [row.mse for row in advice.table]
+    assert frame["zero_signal_share"].isna().all()
+    assert frame.dtypes["zero_signal_share"] == np.float64
+
+
+def test_a_notebook_shows_the_sentence_and_the_best():
+    html = group_size_advice(PROBLEM, 64)._repr_html_()
+    assert html.count("<tr>") == 7
+    assert "<td>best</td>" in html
+    assert "Use " in html
+    # Of a long table the first of each octave, and the best.
+    long = group_size_advice(MseConstants(0.01, 0.5, 1.0), 2**7 * 3**3 * 5 * 7)
+    assert len(long.table) > 24
+    assert len(long.shown) < 24
+    assert any(long.remark(row) == "best" for row in long.shown)
+
+
+def test_the_picture_shows_the_table():
+    advice = group_size_advice(PROBLEM, 64)
+    axes = advice.plot()
+    lines = [line.get_xydata() for line in axes.lines]
+    np.testing.assert_allclose(
+        lines[0], [(row.group_size, row.ratio_to_best) for row in advice.table]
+    )
+    assert lines[1].tolist() == [[advice.g_best, 1.0]]
+    assert advice.plot(axes) is axes
+
+
+def test_a_picture_without_matplotlib_says_what_is_missing():
+    done = python(
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from ustat_pg.predictions import MseConstants, group_size_advice\n"
+        "group_size_advice(MseConstants(0.01, 0.5, 1.0), 24).plot()"
+    )
+    assert "a plot needs pip install 'ustat_pg[figures]'" in done.stderr

@@ -1,0 +1,185 @@
+"""The advice on a group size as a record: its sentence, its table, its picture (Theorem 7, group_size)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ..validation import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["GroupSizeAdvice", "GroupSizeRow"]
+
+NEAR = 1.05
+"""An error of at most so many times the least is near it, as the interval has it; where none that fits the
+budget is near that of the best real G, another budget is the advice."""
+
+SHOWN_ROWS = 24
+"""Rows of a table that a person reads."""
+
+
+@dataclass(frozen=True)
+class GroupSizeRow:
+    """One way to spend the budget.
+
+    Arguments:
+        group_size: G.
+        batch_size: B.
+        mse: MSE of grpo's gradient at both.
+        ratio_to_best: that MSE over the least feasible one, at least 1.
+        zero_signal_share: the share of groups whose rewards are all equal, so that they teach
+            nothing; None where it is not known.
+    """
+
+    group_size: int
+    batch_size: int
+    mse: float
+    ratio_to_best: float
+    zero_signal_share: float | None
+
+
+@dataclass(frozen=True)
+class GroupSizeAdvice:
+    """Which group size to use, and how little it matters.
+
+    Arguments:
+        g_star_paper: √(c3/c1) [reconstructed]; None where c1 = 0. It knows neither costs nor a
+            finite set of prompts.
+        g_star_exact: the real G of least MSE, whatever the budget allows; None where c1 = 0.
+        g_best: the feasible group size of least MSE; the largest of equals.
+        g_interval: the least and the greatest whole G whose MSE, at the real B that spends the
+            budget, is at most 5% above that of g_best.
+        table: feasible group sizes in increasing order, g_best among them.
+        ratio_to_real: the MSE of g_best over the least at a real G >= 2 and B that spend the
+            budget: what it costs that they must be whole, at least 1.
+    """
+
+    g_star_paper: float | None
+    g_star_exact: float | None
+    g_best: int
+    g_interval: tuple[int, int]
+    table: tuple[GroupSizeRow, ...]
+    ratio_to_real: float
+
+    @property
+    def shown(self) -> tuple[GroupSizeRow, ...]:
+        """The rows that a person reads: all, or of a long table the first in each octave and the best."""
+        if len(self.table) <= SHOWN_ROWS:
+            return self.table
+        octaves: dict[int, GroupSizeRow] = {}
+        for row in self.table:
+            octaves.setdefault(row.group_size.bit_length(), row)
+        first = {row.group_size for row in octaves.values()} | {self.g_best}
+        return tuple(row for row in self.table if row.group_size in first)
+
+    def remark(self, row: GroupSizeRow) -> str:
+        """What the table says beside a row."""
+        if row.group_size == self.g_best:
+            return "best"
+        return "within 5%" if row.ratio_to_best <= NEAR else ""
+
+    def sentence(self, better: tuple[int, int] | None = None) -> str:
+        """What to do, in one sentence.
+
+        Arguments:
+            better: a budget and its group size, to be named where no group size here is good.
+
+        >>> from ustat_pg.predictions import group_size_advice
+        >>> from ustat_pg.problems import example_problem, problem_from_mapping
+        >>> group_size_advice(problem_from_mapping(example_problem()), 22).sentence((24, 4))
+        'No group size that fits this budget is near the best real one, 3.69: take a budget of 24 with
+        G = 4, or G = 2, whose error is 1.3 times the least.'
+        """
+        best, star, (low, high) = self.g_best, self.g_star_exact, self.g_interval
+        if star is not None and self.ratio_to_real > NEAR:
+            other = (
+                "another budget"
+                if better is None
+                else f"a budget of {better[0]} with G = {better[1]}"
+            )
+            return (
+                f"No group size that fits this budget is near the best real one, {star:.4g}: take "
+                f"{other}, or G = {best}, whose error is {self.ratio_to_real:.3g} times the least."
+            )
+        if low == high:
+            return f"Use G = {best}: no other group size is within 5% of its error."
+        near = (
+            f"every group size from {low} to {high} that spends the budget is within 5% of the least "
+            "error"
+        )
+        if star is None:
+            return f"Use one prompt with G = {best}, or nearly: more prompts gain nothing here, and {near}."
+        return f"Use G = {best}, or nearly: the optimum is wide, and {near}."
+
+    def to_frame(self) -> pd.DataFrame:
+        """The table, with a row for each feasible group size.
+
+        Returns:
+            columns group_size, batch_size, mse, ratio_to_best and zero_signal_share, NaN where that
+            is not known.
+
+        >>> from ustat_pg.predictions import group_size_advice
+        >>> from ustat_pg.problems import example_problem, problem_from_mapping
+        >>> advice = group_size_advice(problem_from_mapping(example_problem()), 8)
+        >>> advice.to_frame().round(4)
+           group_size  batch_size     mse  ratio_to_best  zero_signal_share
+        0           2           4  0.0500         1.2980             0.3826
+        1           4           2  0.0385         1.0000             0.0788
+        2           8           1  0.0492         1.2765             0.0047
+        """
+        import pandas as pd
+
+        return pd.DataFrame(map(asdict, self.table)).astype({"zero_signal_share": float})
+
+    def plot(self, ax: Any = None) -> Any:
+        """A picture of the error over the least one, with the group sizes within 5% shaded.
+
+        Arguments:
+            ax: Matplotlib's axes to draw on; new ones unless given.
+
+        Returns:
+            the axes.
+
+        Raises:
+            InputError: Matplotlib is not installed.
+        """
+        try:
+            from matplotlib import pyplot
+        except ImportError:
+            raise InputError("a plot needs pip install 'ustat_pg[figures]'") from None
+        axes = pyplot.figure(layout="constrained").add_subplot() if ax is None else ax
+        sizes = [row.group_size for row in self.table]
+        axes.axvspan(*self.g_interval, color="0.9", label="within 5% of the least")
+        axes.plot(sizes, [row.ratio_to_best for row in self.table], "o-", markersize=4)
+        axes.plot([self.g_best], [1.0], "o", color="C3", label=f"best: G = {self.g_best}")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set(xlabel="group size G", ylabel="MSE over the least", ylim=(0.95, None))
+        axes.legend(frameon=False)
+        return axes
+
+    def _repr_html_(self) -> str:
+        """The sentence and the table, for notebooks."""
+        head = ("G", "prompts", "MSE", "over the best", "groups with equal rewards", "")
+        rows = [
+            (
+                row.group_size,
+                row.batch_size,
+                f"{row.mse:.4g}",
+                f"{row.ratio_to_best:.3f}",
+                "" if row.zero_signal_share is None else f"{row.zero_signal_share:.1%}",
+                self.remark(row),
+            )
+            for row in self.shown
+        ]
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
+        )
+        names = "".join(f"<th>{name}</th>" for name in head)
+        return (
+            f"<p>{escape(self.sentence())}</p>"
+            f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+        )
