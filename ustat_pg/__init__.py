@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .comparison import compare
     from .moments import Moments
     from .predictions import gradient_covariance, gradient_mse, group_size_advice
     from .problems import SoftmaxBandit, load_problem
@@ -20,6 +21,7 @@ _HOME = {
     "InputError": "validation",
     "Moments": "moments",
     "SoftmaxBandit": "problems",
+    "compare": "comparison",
     "gradient_covariance": "predictions",
     "gradient_mse": "predictions",
     "group_size_advice": "predictions",
@@ -31,6 +33,7 @@ __all__ = [
     "Moments",
     "SoftmaxBandit",
     "__version__",
+    "compare",
     "gradient_covariance",
     "gradient_mse",
     "group_size_advice",

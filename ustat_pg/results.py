@@ -29,6 +29,7 @@ __all__ = [
     "CheckResult",
     "ClaimResult",
     "Control",
+    "Design",
     "Findings",
     "Power",
     "Provenance",
@@ -96,6 +97,35 @@ class Findings:
 
 
 @frozen
+class Design:
+    """What a check is asked of.
+
+    Arguments:
+        problem: name of the problem; empty where there is none.
+        group_sizes, batch_sizes: G and B of its cells, each once, in increasing order.
+        baselines: names of its estimators, in order of appearance.
+    """
+
+    problem: str = ""
+    group_sizes: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    baselines: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Its columns in a frame: sizes are None where there is not one."""
+        group, batch = (
+            sizes[0] if len(sizes) == 1 else None for sizes in (self.group_sizes, self.batch_sizes)
+        )
+        return {
+            "problem": self.problem,
+            "group_size": group,
+            "batch_size": batch,
+            "baseline": ", ".join(self.baselines),
+        }
+
+
+@frozen
 class CheckResult:
     """A check, and what each kind of evidence says of it.
 
@@ -111,6 +141,7 @@ class CheckResult:
         simulation: what was simulated; None where nothing was.
         planned_for: the rivals that the check was planned to refute.
         rivals: the values that each rival allows; None for a rival that is another formula.
+        design: the problem, the sizes and the estimators.
     """
 
     name: str
@@ -124,6 +155,7 @@ class CheckResult:
     simulation: Findings | None
     planned_for: tuple[str, ...]
     rivals: dict[str, Interval | None]
+    design: Design = Design()
 
     @classmethod
     def of(
@@ -134,6 +166,7 @@ class CheckResult:
         found: Mapping[str, Findings],
         not_enumerated: str | None,
         planned_for: Iterable[str] = (),
+        design: Design | None = None,
     ) -> CheckResult:
         """The record of a check's statement and of the findings on it, by kind."""
         rivals = dict.fromkeys(name for findings in found.values() for name in findings.rivals)
@@ -149,6 +182,7 @@ class CheckResult:
             found.get("simulation"),
             tuple(planned_for),
             {rival: statement.rivals.get(rival) for rival in rivals},
+            design or Design(),
         )
 
     @property
@@ -449,6 +483,8 @@ class Results:
                 "claim_verdict": claim.verdict.value,
                 "check": check.name,
                 "origin": check.origin,
+                **check.design.columns,
+                "seed": self.run.seed,
                 "kind": kind,
                 "prediction": check.prediction,
                 **plain(findings),
@@ -460,7 +496,8 @@ class Results:
         for row in rows:
             del row["rivals"]
             row["low"], row["high"] = row.pop("interval")
-        return pd.DataFrame(rows)
+        sizes = dict.fromkeys(("group_size", "batch_size"), "Int64")
+        return pd.DataFrame(rows).astype(sizes if rows else {})
 
 
 def plain(record: Any) -> dict[str, Any]:
@@ -546,8 +583,10 @@ def load_results(folder: str | Path) -> pd.DataFrame:
         folder: the run's ``--out`` folder, or its ``verdicts.json``.
 
     Returns:
-        columns stem, label, claim_verdict, check, origin, kind, prediction, and those of the
-        evidence: verdict, estimate, standard_error, low, high, replications, alpha, ...
+        columns stem, label, claim_verdict, check, origin, problem, group_size and batch_size (NA where a
+        check is of several), baseline (the names of its estimators, with commas), seed, kind,
+        prediction, and those of the evidence: verdict, estimate, standard_error, low, high,
+        replications, alpha, ...
 
     Raises:
         InputError: there is no finished run, its file is damaged, or an older version wrote it.

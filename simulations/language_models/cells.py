@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ustat_pg.compiled import source_digest
-from ustat_pg.engines import Cell, InfeasibleError, MomentSums, Quantity
+from ustat_pg.engines import Cell, Estimator, InfeasibleError, MomentSums, Quantity
 from ustat_pg.engines.base import Replications
 from ustat_pg.estimators import advantages
 from ustat_pg.validation import InputError, integer
@@ -131,6 +131,11 @@ class LmQuantity:
     @property
     def label(self) -> str:
         return f"{self.method}[{self.member},{self.what},{self.group_size}]"
+
+    @property
+    def estimators(self) -> tuple[Estimator, ...]:
+        """The estimator whose error it is, if it is one's."""
+        return (Estimator(self.what),) if self.what in BASELINES else ()
 
 
 def pooled(member: str, what: str, group_size: int = 0) -> LmQuantity:

@@ -8,7 +8,7 @@ from ustat_pg.checks import positive
 from ustat_pg.experiment import Check, Linear
 
 from .cells import LmCell, LmQuantity
-from .studies import CLEAR
+from .studies import CLEAR, short
 
 Error = tuple[LmQuantity, float, float]
 """What is sampled, the factor that it is taken times, and the pool's prediction of their product."""
@@ -25,4 +25,5 @@ def above(
     """The larger error less the smaller one is positive, in units of the larger one's prediction."""
     (first, first_factor, top), (second, second_factor, bottom) = larger, smaller
     difference = Linear(cell, ((first, first_factor / top), (second, -second_factor / top)))
-    return Check(name, "made-up", difference, positive((top - bottom) / top, rivals, scale=1.0))
+    statement = positive((top - bottom) / top, rivals, scale=1.0)
+    return Check(name, "made-up", difference, statement, problem=short(first.member))

@@ -38,7 +38,9 @@ class Entry(Generic[P]):
     def check(self, what: str, functional: Functional, statement: Statement) -> Check:
         """A check on the problem; its name is the problem's and, after a space or a colon, what it is."""
         space = "" if what.startswith(":") else " "
-        return Check(f"{self.name}{space}{what}", self.origin, functional, statement)
+        return Check(
+            f"{self.name}{space}{what}", self.origin, functional, statement, problem=self.name
+        )
 
     def gains(
         self,

@@ -55,6 +55,19 @@ def test_a_mean_is_the_blocks_mean_with_its_standard_error():
     assert evidence.interval.contains(TRUE[3])
 
 
+def test_a_check_says_what_it_is_asked_of():
+    points = tuple(ratio_at(size) for size in (4, 2))
+    asked = Check("a", "made-up", LogSlope((0.0, 1.0), points, (0.1, 0.1)), equal(1.0), "five")
+    design = asked.design
+    assert (design.problem, design.group_sizes, design.batch_sizes) == ("five", (2, 4), (1,))
+    assert design.baselines == ("grpo", "oracle")
+    assert design.columns == {
+        "problem": "five", "group_size": None, "batch_size": 1, "baseline": "grpo, oracle",
+    }  # fmt: skip
+    alone = Check("b", "made-up", grpo_at(3), equal(1.0)).design
+    assert alone.columns == {"problem": "", "group_size": 3, "batch_size": 1, "baseline": "grpo"}
+
+
 def test_a_difference_uses_the_paired_draws():
     sums = simulated(3)
     block = sums[CELLS[3].name][1]

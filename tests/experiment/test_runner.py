@@ -22,6 +22,7 @@ from ustat_pg.experiment import (
     Store,
     StoreError,
     load_results,
+    load_run,
     mean_of,
     options,
     plan_claims,
@@ -270,6 +271,10 @@ def test_results_load_as_a_tidy_frame(tmp_path):
     frame = load_results(tmp_path)
     assert len(frame) == 4
     assert set(frame["kind"]) == {"exact", "simulation"}
+    asked = frame[["problem", "group_size", "batch_size", "baseline", "seed"]]
+    rows = [("skewed", size, 1, "grpo", 0) for size in (2, 2, 3, 3)]
+    assert list(asked.itertuples(index=False, name=None)) == rows
+    assert load_run(tmp_path).claims == run.claims
     drawn = frame[frame["kind"] == "simulation"]
     assert (drawn["low"] < drawn["prediction"]).all()
     assert (drawn["replications"] > 0).all()

@@ -59,7 +59,8 @@ def small_claim(truth: float = 1.0, rival: float = 1.5) -> Claim:
         value = gradient_mse(SKEWED.moments(), "grpo", size).mse
         cell = GradientCell(SKEWED, size)
         statement = equal(truth * value, {"other": rival * value}, scale=truth * value)
-        checks.append(Check(f"G={size}", "made-up", mean_of(cell, mse_of("grpo")), statement))
+        functional = mean_of(cell, mse_of("grpo"))
+        checks.append(Check(f"G={size}", "made-up", functional, statement, problem="skewed"))
     return Claim("mse", ("other",), tuple(checks))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ..checks import Statement
+from ..engines import Cell, Quantity
 from ..paper import RESULTS
+from ..results import Design
 from ..validation import InputError
 from .functionals import Functional
 
@@ -21,16 +24,43 @@ class Check:
         origin: place where the problem comes from: made-up, generated, real or user.
         functional: what is estimated.
         statement: where it lies and where rivals say it lies.
+        problem: name of the problem, in results.
     """
 
     name: str
     origin: str
     functional: Functional
     statement: Statement
+    problem: str = ""
 
     def __post_init__(self) -> None:
         sharp = replace(self.statement, floor=self.functional.rounding)
         object.__setattr__(self, "statement", sharp)
+
+    @property
+    def design(self) -> Design:
+        """What it is asked of, for results."""
+        cells, quantities = self.functional.cells, self.functional.quantities
+        # A quantity that speaks of groups of its own says so.
+        groups = {getattr(quantity, "group_size", 0) for quantity in quantities} - {0}
+        groups = groups or {cell.group_size for cell in cells}
+        return Design(
+            self.problem,
+            tuple(sorted(groups)),
+            tuple(sorted({cell.batch_size for cell in cells})),
+            # Those of the quantities, or else of the cells.
+            _baselines(quantities) or _baselines(cells),
+        )
+
+
+def _baselines(speakers: Iterable[Cell | Quantity]) -> tuple[str, ...]:
+    """The names of the estimators that cells or quantities speak of, in order of appearance."""
+    found: dict[str, None] = {}
+    for each in speakers:
+        one = getattr(each, "estimator", None)
+        several = getattr(each, "estimators", () if one is None else (one,))
+        found |= dict.fromkeys(estimator.label for estimator in several)
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,9 @@ def _settle(
         evidence = functional.evidence(drawn, plan.alpha, pilots)
         decision = decide(check.statement, evidence, required)
         found["simulation"] = Findings.of(evidence, decision, plan.needed.get(check.name, 0))
-    return CheckResult.of(check.name, check.origin, check.statement, found, reason, required)
+    return CheckResult.of(
+        check.name, check.origin, check.statement, found, reason, required, check.design
+    )
 
 
 def plan_claims(

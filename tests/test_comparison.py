@@ -1,0 +1,150 @@
+"""Estimators side by side: enumerated and drawn errors, their standard errors, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ustat_pg
+from tests.support.advantages import rloo
+from ustat_pg import compare, gradient_mse
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.problems import example_problem, problem_from_mapping, random_problem, save_problem
+from ustat_pg.validation import InputError
+
+EXAMPLE = problem_from_mapping(example_problem())
+NAMED = ["grpo", "oracle", "vanilla", "minimum-variance"]
+
+
+def half(rewards):
+    others = rewards.sum(-1, keepdims=True) - rewards
+    return rewards - others / (2 * (rewards.shape[-1] - 1))
+
+
+def first_alone(rewards):
+    """Advantages that depend on the order of a group: the first reward is everyone's baseline."""
+    baseline = np.repeat(rewards[..., :1], rewards.shape[-1], axis=-1)
+    baseline[..., 0] = rewards[..., 1]
+    return rewards - baseline
+
+
+def test_enumerated_errors_are_the_closed_forms():
+    frame = compare(EXAMPLE, NAMED, [2, 3, 4], batch_size=2)
+    assert (frame["kind"] == "exact").all()
+    assert not frame[["standard_error", "ratio_error", "replications"]].to_numpy().any()
+    for row in frame.itertuples():
+        known = gradient_mse(EXAMPLE, row.baseline, row.group_size, 2).mse
+        assert row.mse == pytest.approx(known, rel=1e-12)
+        first = gradient_mse(EXAMPLE, "grpo", row.group_size, 2).mse
+        assert row.ratio == pytest.approx(known / first, rel=1e-12)
+
+
+def test_drawn_errors_have_their_standard_errors():
+    frame = compare(EXAMPLE, NAMED, [64], batch_size=4, replications=20_000).set_index("baseline")
+    assert (frame["kind"] == "simulation").all()
+    assert (frame["replications"] == 20_000).all()
+    first = gradient_mse(EXAMPLE, "grpo", 64, 4).mse
+    for name, row in frame.iterrows():
+        known = gradient_mse(EXAMPLE, name, 64, 4).mse
+        assert abs(row["mse"] - known) < 4 * row["standard_error"]
+        assert abs(row["ratio"] - known / first) <= 4 * row["ratio_error"]
+        assert 0 < row["standard_error"] < 0.05 * known
+    assert frame.loc["grpo", ["ratio", "ratio_error"]].tolist() == [1.0, 0.0]
+    # On shared draws a ratio is known better than either of its errors.
+    relative = frame["standard_error"] / frame["mse"]
+    assert frame.loc["oracle", "ratio_error"] < 0.2 * relative["oracle"]
+
+
+def test_the_error_of_a_ratio_is_that_of_many_runs():
+    many = [
+        compare(EXAMPLE, ["grpo", "vanilla"], 40, batch_size=3, replications=500, seed=seed).iloc[1]
+        for seed in range(200)
+    ]
+    spread = np.std([row["ratio"] for row in many], ddof=1)
+    said = np.mean([row["ratio_error"] for row in many])
+    assert said == pytest.approx(spread, rel=0.2)
+    scatter = np.std([row["mse"] for row in many], ddof=1)
+    assert np.mean([row["standard_error"] for row in many]) == pytest.approx(scatter, rel=0.2)
+
+
+def test_blocks_add_up():
+    cell = GradientCell(EXAMPLE, 64, 2)
+    asked = [SquaredError(Estimator("grpo"))]
+    whole = cell.measure("cpu", asked, seed=3, replications=70_000)
+    (row,) = compare(EXAMPLE, "grpo", 64, batch_size=2, replications=70_000, seed=3).itertuples()
+    assert row.mse == pytest.approx(whole.mean[0], rel=1e-12)
+    assert row.standard_error == pytest.approx((whole.covariance[0, 0] / whole.n) ** 0.5, rel=1e-12)
+
+
+def test_functions_are_enumerated_in_every_order():
+    problem = random_problem(1)
+    frame = compare(problem, ["grpo", rloo, first_alone], [2, 3]).set_index("baseline")
+    assert (frame["kind"] == "exact").all()
+    np.testing.assert_allclose(frame.loc["rloo", "mse"], frame.loc["grpo", "mse"], rtol=1e-12)
+    drawn = compare(problem, {"first": first_alone}, [3], batch_size=5, replications=20_000)
+    exact = frame.loc["first_alone", "mse"].iloc[1]
+    prompt = gradient_mse(problem, "grpo", 3).prompt_term
+    known = prompt / 5 + (exact - prompt) / 5
+    assert drawn["kind"].item() == "simulation"
+    assert abs(drawn["mse"].item() - known) < 4 * drawn["standard_error"].item()
+
+
+def test_names_estimators_and_files(tmp_path):
+    save_problem(EXAMPLE, tmp_path / "mine.json")
+    named = {"mine": half, "half a point": Estimator("constant", 0.5)}
+    frame = compare(str(tmp_path / "mine.json"), named, 2)
+    assert frame["baseline"].tolist() == ["mine", "half a point"]
+    known = gradient_mse(EXAMPLE, "constant", 2, constant=0.5).mse
+    assert frame["mse"][1] == pytest.approx(known, rel=1e-12)
+    assert compare(EXAMPLE, Estimator("constant", 0.5), 2)["baseline"].item() == "constant=0.5"
+
+
+def test_a_function_of_torch():
+    pytest.importorskip("torch")
+
+    def mine(z):
+        return z - (z.sum(dim=-1, keepdim=True) - z) / (z.shape[-1] - 1)
+
+    frame = compare(EXAMPLE, ["grpo", mine], 3)
+    np.testing.assert_allclose(frame["ratio"], 1, rtol=1e-12)
+
+
+def test_without_an_error_there_is_no_ratio():
+    sure = problem_from_mapping(
+        {
+            "context_probs": [1.0],
+            "logits": [[0.0, 0.0]],
+            "reward_values": [[[1.0], [1.0]]],
+            "reward_probs": [[[1.0], [1.0]]],
+        }
+    )
+    frame = compare(sure, ["grpo", "vanilla"], 2)
+    assert frame["mse"][0] == 0
+    assert frame[["ratio", "ratio_error"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"baselines": ["grpo", "gpro"]}, "baseline 'gpro' is unknown"),
+        ({"baselines": []}, r"baselines are \[\]: give at least one"),
+        ({"baselines": ["grpo", "rloo"]}, "two baselines are called 'grpo': name them"),
+        ({"group_sizes": 1}, "grpo needs a group of at least 2"),
+        ({"group_sizes": []}, "group size is empty"),
+        ({"batch_size": 0}, "batch size is 0"),
+        ({"design": "fixed"}, "fixed"),
+        ({"replications": 1}, "replications is 1: it must be a whole number of at least 2"),
+        ({"seed": -1}, "seed is -1"),
+        ({"problem": 3}, "problem is 3: it must be a SoftmaxBandit"),
+        ({"problem": "mine.toml"}, "mine.toml"),
+        ({"baselines": [lambda z: z[..., :1]]}, "returned shape"),
+        ({"baselines": [lambda z: z / 0]}, "is not finite"),
+    ],
+)
+def test_what_is_refused(words, message):
+    with pytest.raises(InputError, match=message):
+        compare(**{"problem": EXAMPLE, "baselines": ["grpo"], "group_sizes": 2, **words})
+
+
+def test_it_is_at_the_front():
+    assert "compare" in dir(ustat_pg)

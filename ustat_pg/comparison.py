@@ -1,0 +1,215 @@
+"""Estimators side by side: their errors on one problem at several group sizes, as a tidy frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan, sqrt
+from typing import TYPE_CHECKING, Any
+
+from .engines import Estimator, GradientCell, InfeasibleError, MomentSums, SquaredError
+from .engines.base import Replications
+from .engines.gradients.exact import ExactEngine
+from .problems import SoftmaxBandit, load_problem
+from .testing.function import UnderTest, Violation, whole_numbers
+from .validation import InputError, integer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["compare"]
+
+Baseline = str | Estimator | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A mean squared error, and the draws it is from; none where it is enumerated."""
+
+    mse: float
+    standard_error: float
+    sums: MomentSums | None = None
+    place: int = 0
+
+    def over(self, first: _Row) -> tuple[float, float]:
+        """The ratio to another's error, with its standard error; of shared draws they are paired."""
+        if first.mse == 0:
+            return nan, nan
+        ratio, variance = self.mse / first.mse, self.standard_error**2
+        if self.sums is not None and self.sums is first.sums:
+            covariance, one, two = self.sums.covariance / self.sums.n, self.place, first.place
+            variance += ratio**2 * covariance[two, two] - 2 * ratio * covariance[one, two]
+        else:
+            variance += (ratio * first.standard_error) ** 2
+        return ratio, sqrt(max(variance, 0.0)) / first.mse
+
+
+def compare(
+    problem: SoftmaxBandit | str,
+    baselines: Sequence[Baseline] | Mapping[str, Baseline],
+    group_sizes: int | Iterable[int],
+    *,
+    batch_size: int = 1,
+    design: str = "iid",
+    replications: int = 2**16,
+    seed: int = 0,
+    layout: str = "batched",
+    inputs: Sequence[str] = ("rewards",),
+    array: Callable[[Any], Any] | None = None,
+) -> pd.DataFrame:
+    """The MSE E‖ĝ - g‖² of estimators on a problem, in a row for each of them and each group size.
+
+    All outcomes are enumerated where there are few enough: the standard error is then 0. Elsewhere
+    estimators are measured on the same draws.
+
+    Arguments:
+        problem: what the policy is trained on, or its name or file, as for
+            :func:`~ustat_pg.problems.load_problem`.
+        baselines: names that engines know (``"grpo"``, ``"bayes:1,1"``), advantage functions of one's own,
+            or :class:`~ustat_pg.engines.Estimator` where a constant or a critic is wanted; a mapping
+            gives them names.
+        group_sizes: G, one or several.
+        batch_size: B, prompts in a minibatch.
+        design: how the prompts of a minibatch are chosen: iid, fixed or without-replacement.
+        replications: minibatches that are drawn where not all can be enumerated, at least 2.
+        seed: of the draws.
+        layout, inputs, array: how functions are called, as for
+            :func:`~ustat_pg.testing.assert_unbiased`.
+
+    Returns:
+        columns baseline, group_size, batch_size, mse, standard_error, ratio (the MSE over that of the
+        first baseline), ratio_error (its standard error), kind (exact or simulation) and replications.
+
+    Raises:
+        InputError: any of these is not as said, two baselines have one name, or a function does not
+            answer with finite advantages, one for each reward.
+
+    >>> from ustat_pg.problems import example_problem, problem_from_mapping
+    >>> def half(rewards):
+    ...     others = rewards.sum(-1, keepdims=True) - rewards
+    ...     return rewards - others / (2 * (rewards.shape[-1] - 1))
+    >>> frame = compare(problem_from_mapping(example_problem()), ["grpo", half], [2, 4])
+    >>> frame[["baseline", "group_size", "mse", "standard_error", "ratio", "kind"]].round(4)
+      baseline  group_size     mse  standard_error   ratio   kind
+    0     grpo           2  0.2000             0.0  1.0000  exact
+    1     half           2  0.1093             0.0  0.5466  exact
+    2     grpo           4  0.0770             0.0  1.0000  exact
+    3     half           4  0.0611             0.0  0.7932  exact
+    """
+    import pandas as pd
+
+    chosen = load_problem(problem) if isinstance(problem, str) else problem
+    named = _estimators(baselines, layout, inputs, array)
+    sizes, drawn = (
+        whole_numbers("group size", group_sizes, 1),
+        integer("replications", replications, 2),
+    )
+    rows = []
+    for size in sizes:
+        cell = GradientCell(chosen, size, batch_size, design)
+        for estimator in named.values():
+            estimator.require_group(size)
+        try:
+            found = _measured(cell, named, drawn, integer("seed", seed, 0))
+        except Violation as violation:
+            raise InputError(str(violation)) from None
+        first = next(iter(found.values()))
+        for name, row in found.items():
+            ratio, error = row.over(first)
+            rows.append(
+                {
+                    "baseline": name,
+                    "group_size": size,
+                    "batch_size": batch_size,
+                    "mse": row.mse,
+                    "standard_error": row.standard_error,
+                    "ratio": ratio,
+                    "ratio_error": error,
+                    "kind": "exact" if row.sums is None else "simulation",
+                    "replications": 0 if row.sums is None else row.sums.n,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _estimators(
+    baselines: Sequence[Baseline] | Mapping[str, Baseline],
+    layout: str,
+    inputs: Sequence[str],
+    array: Callable[[Any], Any] | None,
+) -> dict[str, Estimator]:
+    """The estimators by name, in the order given."""
+    if isinstance(baselines, str | Estimator) or callable(baselines):
+        baselines = [baselines]
+    of_mapping = isinstance(baselines, Mapping)
+    pairs: list[tuple[str | None, Baseline]] = (
+        [*baselines.items()] if isinstance(baselines, Mapping) else [(None, b) for b in baselines]
+    )
+    found: dict[str, Estimator] = {}
+    for name, each in pairs:
+        if isinstance(each, Estimator):
+            estimator = each
+        elif callable(each):
+            under = UnderTest(each, layout, inputs, array)
+            estimator = Estimator(
+                under.name,
+                function=lambda z, draws, under=under: under(  # type: ignore[misc]
+                    z, draws.squared_norms, draws.contexts
+                ),
+            )
+        else:
+            estimator = Estimator(each)
+        label = estimator.label if name is None else str(name)
+        if label in found:
+            raise InputError(
+                f"two baselines are called {label!r}: name them, {{'mine': ..., 'other': ...}}"
+            )
+        found[label] = estimator
+    if not found:
+        raise InputError(f"baselines are {'{}' if of_mapping else '[]'}: give at least one")
+    return found
+
+
+def _measured(
+    cell: GradientCell, named: Mapping[str, Estimator], replications: int, seed: int
+) -> dict[str, _Row]:
+    """The error of each estimator: enumerated where that is feasible, else all from the same draws."""
+    found: dict[str, _Row] = {}
+    for name, estimator in named.items():
+        # A function may look at the order of a group; what has a name does not.
+        engine, asked = (
+            ExactEngine(tuples=estimator.function is not None),
+            [SquaredError(estimator)],
+        )
+        try:
+            engine.require(cell, asked)
+        except InfeasibleError:
+            continue
+        found[name] = _Row(float(engine.measure(cell, asked, Replications()).mean[0]), 0.0)
+    left = [name for name in named if name not in found]
+    if left:
+        sums = _drawn(cell, [SquaredError(named[name]) for name in left], replications, seed)
+        for place, name in enumerate(left):
+            error = sqrt(sums.covariance[place, place] / sums.n)
+            found[name] = _Row(float(sums.mean[place]), error, sums, place)
+    return {name: found[name] for name in named}
+
+
+def _drawn(
+    cell: GradientCell, quantities: Sequence[SquaredError], replications: int, seed: int
+) -> MomentSums:
+    """The sums of so many replications, by the compiled engine where it knows all of them."""
+
+    def measure(engine: str) -> MomentSums:
+        sums: MomentSums | None = None
+        for first in range(0, replications, cell.block):
+            count = min(cell.block, replications - first)
+            block = cell.measure(engine, quantities, seed=seed, first=first, replications=count)
+            sums = block if sums is None else sums.merge(block)
+        assert sums is not None
+        return sums
+
+    try:
+        return measure("cpu")
+    except InputError:
+        return measure("reference")
