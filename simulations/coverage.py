@@ -64,6 +64,7 @@ UNREAD: Mapping[str, str] = {
     "predictions.MixtureLaw.var": "as its sf",
     "predictions.MixtureLaw.rvs": "as its sf",
     "moments.Moments.norm_squared_reward": "for users of pools: closed forms take centred(0)",
+    "estimators.squared_score_norms": "of torch modules: tests/test_squared_score_norms.py",
     "estimators.shrunk_norm_weighted": "has no closed form: tests/test_estimators.py works it out by hand",
     "ustatistics.variance_components": "tests hold it to covariance_variance_components, which is asked",
     "distributions.WeightedChi2.support": "from 0 on, whatever the weights",

@@ -50,6 +50,7 @@ from .shaped import (
     standardised,
     unbiased_std,
 )
+from .squared_norms import squared_score_norms
 
 __all__ = [
     "AGGREGATIONS",
@@ -80,6 +81,7 @@ __all__ = [
     "pass_at_k",
     "shrinkage",
     "shrunk_norm_weighted",
+    "squared_score_norms",
     "standardised",
     "token_weights",
     "unbiased_std",

@@ -30,6 +30,7 @@ pipeline        from a model and a task to a scored pool
 training        one run's settings as TRL has them, and how far its step is from the theory's
 budgets         which group sizes a budget of completions holds
 trainers        TRL trainers whose step is the gradient of the theory
+trl_trainers    their classes, to be dropped into a script of one's own
 runs, grid      one training run as data; grids of them over the group size, planned and supervised
 sweep           the process that makes one run, and what users import
 records         the files of a run's folder
@@ -45,18 +46,24 @@ commands        ``ustat-pg llm mse``; ``check_command`` its --check; ``advise`` 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .noise import NoiseMonitor
+    from .trl_trainers import BaselineTrainer, CorrectedGRPOTrainer
 
-__all__ = ["NoiseMonitor"]
+_HOME = {
+    "BaselineTrainer": "trl_trainers",
+    "CorrectedGRPOTrainer": "trl_trainers",
+    "NoiseMonitor": "noise",
+}
+
+__all__ = ["BaselineTrainer", "CorrectedGRPOTrainer", "NoiseMonitor"]
 
 
 def __getattr__(name: str) -> Any:
     """Late, so that what needs no torch does not import it."""
-    if name == "NoiseMonitor":
-        from .noise import NoiseMonitor
-
-        return NoiseMonitor
+    if name in _HOME:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

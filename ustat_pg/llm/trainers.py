@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..estimators import norm_weighted
 from ..validation import InputError
 from .budgets import refuse_group_size
 from .models import LanguageModel
 from .prompts import Task, VerifierError
-from .training import TRAINERS, TrainerKind, Training, table_advantages
+from .training import TrainerKind, Training
 
 __all__ = ["build_trainer", "reward_function", "sharded", "training_set"]
-
-_LOGITS_BYTES = 2**28
-"""How much of float32 logits the token proxy holds at a time."""
 
 
 def training_set(task: Task, training: Training | None = None) -> Any:
@@ -125,7 +120,7 @@ def build_trainer(
             f"the run is for {training.processes} process(es) and this is one of "
             f"{arguments.world_size}: a step would not be {training.budget} completions"
         )
-    made = _trainer_class(training.kind)(
+    return _trainer_class(training.kind, scores)(
         model=language_model.model,
         reward_funcs=reward_function(task) if rewards is None else rewards,
         args=arguments,
@@ -134,11 +129,6 @@ def build_trainer(
         callbacks=list(callbacks),
         optimizers=optimizers,
     )
-    made.ustat_pg_baseline = training.kind.baseline
-    made.ustat_pg_scores = dict(scores or {})
-    if training.trainer not in TRAINERS:
-        made.ustat_pg_table = table_advantages(training.trainer, training.group_size)
-    return made
 
 
 def sharded(trainer: Any) -> bool:
@@ -147,163 +137,16 @@ def sharded(trainer: Any) -> bool:
     return bool(trainer.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
 
-def _trainer_class(kind: TrainerKind) -> Any:
+def _trainer_class(kind: TrainerKind, scores: Mapping[str, Any] | None) -> Any:
     """TRL's class, or our subclass of it where the advantages are others."""
     from trl import GRPOTrainer, RLOOTrainer
 
+    from .trl_trainers import BaselineTrainer, CorrectedGRPOTrainer
+
     if kind.name == "grpo-corrected":
-        return _corrected()
+        return CorrectedGRPOTrainer
     if kind.algorithm == "grpo":
         return GRPOTrainer
-    return RLOOTrainer if kind.baseline == "grpo" else _with_baseline()
-
-
-def _replace_advantages(trainer: Any, advantages: Any) -> Any:
-    """Of the advantages of all processes the own part; TRL's log gets those that count."""
-    logged = trainer._logs["advantages"]
-    for _ in range(min(len(logged), len(advantages))):
-        logged.pop()
-    logged.extend(advantages.tolist())
-    own = len(advantages) // trainer.accelerator.num_processes
-    start = trainer.accelerator.process_index * own
-    return advantages[start : start + own]
-
-
-def _group_size(trainer: Any) -> int:
-    """G of what is being drawn: TRL's evaluation may have another."""
-    return trainer.num_generations if trainer.model.training else trainer.num_generations_eval
-
-
-@cache
-def _corrected() -> Any:
-    """GRPOTrainer with advantages times G/(G-1): leave-one-out means from full ones."""
-    from trl import GRPOTrainer
-
-    class CorrectedGRPOTrainer(GRPOTrainer):
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            size = _group_size(self)
-            output["advantages"] = output["advantages"] * (size / (size - 1))
-            return output
-
-    return CorrectedGRPOTrainer
-
-
-@cache
-def _with_baseline() -> Any:
-    """RLOOTrainer with the advantages of vanilla, of a weighted leave-one-out mean or of a table."""
-    import torch
-    from trl import RLOOTrainer
-
-    class BaselineTrainer(RLOOTrainer):
-        ustat_pg_baseline: str
-        ustat_pg_scores: dict[str, Any]
-        ustat_pg_table: Callable[[Any], Any] | None = None
-
-        def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-            self._all_rewards = super()._calculate_rewards(*args, **kwargs)
-            return self._all_rewards
-
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            policy: Any = self.model
-            # TRL's evaluation may have groups that a table is not of, and must not be learned from.
-            if self.ustat_pg_table is not None and not policy.training:
-                return output
-            size = _group_size(self)
-            known = ~torch.isnan(self._all_rewards).all(dim=1)
-            each = self._all_rewards * self.reward_weights.to(self._all_rewards.device)
-            rewards = each.nansum(dim=1).double()
-            if self.ustat_pg_table is not None:
-                known = known.view(-1, size).all(dim=1).repeat_interleave(size)
-                advantages = torch.zeros_like(rewards)
-                if known.any():
-                    found = self.ustat_pg_table(rewards[known].view(-1, size))
-                    advantages[known] = found.flatten()
-            elif self.ustat_pg_baseline == "vanilla":
-                advantages = rewards
-            else:
-                weights = _WEIGHTS[self.ustat_pg_baseline](self, output).to(rewards)
-                weights = self.accelerator.gather(weights) * known
-                advantages = norm_weighted(
-                    rewards.view(-1, size), squared_norms=weights.view(-1, size)
-                ).flatten()
-            # TRL's rule for completions without any reward: they do not move the policy.
-            advantages = torch.where(known, advantages, torch.zeros_like(advantages))
-            own = _replace_advantages(self, advantages.to(output["advantages"].dtype))
-            output["advantages"] = own
-            return output
-
-    return BaselineTrainer
-
-
-def _lengths(trainer: Any, output: Any) -> Any:
-    return output["completion_mask"].sum(dim=1).double()
-
-
-def _token_proxies(trainer: Any, output: Any) -> Any:
-    """Σₜ ‖e_{yₜ} - π(.|y_{<t})‖² = Σₜ (1 - 2πₜ + Σᵥ πᵥ²) of each completion."""
-    import torch
-
-    from .scores.tokens import of_tokens
-
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
-    mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
-    longest = output["completion_ids"].shape[1]
-    vocabulary = model.config.get_text_config().vocab_size
-    rows = max(1, _LOGITS_BYTES // (4 * (longest + 1) * vocabulary))
-    found = []
-    with torch.no_grad(), trainer.accelerator.autocast():
-        for start in range(0, len(ids), rows):
-            part = slice(start, start + rows)
-            logits = model(
-                input_ids=ids[part],
-                attention_mask=mask[part],
-                logits_to_keep=longest + 1,
-                use_cache=False,
-            ).logits[:, :-1]
-            log = torch.log_softmax(logits.float(), dim=-1)
-            counted = output["completion_mask"][part].bool()
-            found.append(of_tokens(log, output["completion_ids"][part], counted)[0][0])
-    return torch.cat(found).clamp(min=0)
-
-
-def _squared_norms(trainer: Any, output: Any) -> Any:
-    """‖sᵢ‖² of each completion, by :class:`ustat_pg.llm.scores.Scores`."""
-    import torch
-
-    from .scores import Scores
-
-    if sharded(trainer):
-        raise InputError(
-            "norm-weighted needs the whole model on every process: without FSDP and ZeRO stage 3, "
-            "or take length-weighted"
-        )
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    prompts, completions = (
-        [
-            tuple(row[kept.bool()].tolist())
-            for row, kept in zip(output[f"{what}_ids"], output[f"{what}_mask"], strict=True)
-        ]
-        for what in ("prompt", "completion")
-    )
-    training = model.training
-    model.eval()
-    found: list[float] = []
-    try:
-        with torch.enable_grad():
-            scores = Scores(model, **trainer.ustat_pg_scores)
-            pairs = zip(prompts, completions, strict=True)
-            for prompt, group in groupby(pairs, key=lambda pair: pair[0]):
-                found.extend(scores.norms(prompt, [completion for _, completion in group]))
-    finally:
-        model.train(training)
-    return torch.tensor(found, dtype=torch.float64, device=output["completion_ids"].device)
-
-
-_WEIGHTS: dict[str, Callable[[Any, Any], Any]] = {
-    "norm-weighted": _squared_norms,
-    "length-weighted": _lengths,
-    "token-weighted": _token_proxies,
-}
+    if kind.baseline == "grpo":
+        return RLOOTrainer
+    return partial(BaselineTrainer, baseline=kind.baseline, scores=scores)

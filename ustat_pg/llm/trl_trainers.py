@@ -1,0 +1,216 @@
+"""Trainers of TRL whose advantages are this library's: drop-in classes for a script of one's own.
+
+A script that has ``RLOOTrainer`` takes another baseline by one line::
+
+    from trl import RLOOConfig
+    from ustat_pg.llm import BaselineTrainer
+
+    trainer = BaselineTrainer(
+        baseline="norm-weighted",
+        model=model, reward_funcs=verifier, train_dataset=prompts,
+        args=RLOOConfig("out", beta=0.0, num_generations=8),
+    )
+
+Its step is then (1/BG) Σ sᵢ Aᵢ with the advantages of that baseline, at TRL's other settings. They need
+TRL's own version (:data:`ustat_pg.llm.training.TRL`), whose insides they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from typing import Any
+
+import torch
+from trl import GRPOTrainer, RLOOTrainer
+
+from ..estimators import norm_weighted
+from ..validation import InputError, integer
+from .scores import Scores
+from .scores.tokens import of_tokens
+from .trainers import sharded
+from .training import table_advantages
+
+__all__ = ["BaselineTrainer", "CorrectedGRPOTrainer"]
+
+_LOGITS_BYTES = 2**28
+"""How much of float32 logits the token proxy holds at a time."""
+_PLAIN = {"beta": 0.0, "normalize_advantages": False, "reward_clip_range": None}
+"""Settings of TRL that change the advantages, and what leaves them alone."""
+
+
+def _replace_advantages(trainer: Any, advantages: Any) -> Any:
+    """Of the advantages of all processes the own part; TRL's log gets those that count."""
+    logged = trainer._logs["advantages"]
+    for _ in range(min(len(logged), len(advantages))):
+        logged.pop()
+    logged.extend(advantages.tolist())
+    own = len(advantages) // trainer.accelerator.num_processes
+    start = trainer.accelerator.process_index * own
+    return advantages[start : start + own]
+
+
+def _group_size(trainer: Any) -> int:
+    """G of what is being drawn: TRL's evaluation may have another."""
+    return trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+
+
+class CorrectedGRPOTrainer(GRPOTrainer):
+    """TRL's GRPOTrainer with advantages times G/(G-1): leave-one-out means from full ones.
+
+    With ``scale_rewards="none"``, ``beta=0.0`` and a loss that sums tokens its step is that of
+    :func:`ustat_pg.estimators.grpo`. It costs nothing.
+    """
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        size = _group_size(self)
+        output["advantages"] = output["advantages"] * (size / (size - 1))
+        return output
+
+
+class BaselineTrainer(RLOOTrainer):
+    """TRL's RLOOTrainer with another baseline.
+
+    ===================== ============================================== ======================
+    baseline              advantage                                      what it costs
+    ===================== ============================================== ======================
+    grpo                  TRL's own: reward less the others' mean        nothing
+    vanilla               the reward                                     nothing
+    norm-weighted         reward less the others' mean by ‖sⱼ‖²          one pass of scores
+    length-weighted       the same, with lengths for ‖sⱼ‖²               nothing
+    token-weighted        the same, with verl's token proxy              one forward pass
+    bayes:1,1 and others  the library's tables by successes              nothing
+    running-table         the table of least error, learned on the way   nothing
+    ===================== ============================================== ======================
+
+    Arguments:
+        baseline: one of these; tables take rewards 0 and 1.
+        scores: arguments of :class:`ustat_pg.llm.scores.Scores`, for ``norm-weighted``.
+        arguments, keywords: TRL's own, for ``RLOOTrainer``.
+
+    Raises:
+        InputError: an unknown baseline, or settings that would be left out of the advantages: a KL
+            penalty (``beta``), ``normalize_advantages`` or ``reward_clip_range``.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        baseline: str = "norm-weighted",
+        scores: Mapping[str, Any] | None = None,
+        **keywords: Any,
+    ) -> None:
+        super().__init__(*arguments, **keywords)
+        self.ustat_pg_baseline = baseline
+        self.ustat_pg_scores = dict(scores or {})
+        self.ustat_pg_table: Callable[[Any], Any] | None = None
+        group = integer("num_generations", self.num_generations, 2)
+        if baseline not in ("grpo", "vanilla", *_WEIGHTS):
+            self.ustat_pg_table = table_advantages(baseline, group)
+        for name, plain in _PLAIN.items():
+            if (value := getattr(self, name)) != plain and baseline != "grpo":
+                raise InputError(
+                    f"{name} is {value!r}: the advantages of {baseline} are those of the rewards "
+                    f"alone; take {name}={plain!r}"
+                )
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+        self._all_rewards = super()._calculate_rewards(*args, **kwargs)
+        return self._all_rewards
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        policy: Any = self.model
+        # TRL's evaluation may have groups that a table is not of, and must not be learned from.
+        if self.ustat_pg_baseline == "grpo" or (
+            self.ustat_pg_table is not None and not policy.training
+        ):
+            return output
+        size = _group_size(self)
+        known = ~torch.isnan(self._all_rewards).all(dim=1)
+        each = self._all_rewards * self.reward_weights.to(self._all_rewards.device)
+        rewards = each.nansum(dim=1).double()
+        if self.ustat_pg_table is not None:
+            known = known.view(-1, size).all(dim=1).repeat_interleave(size)
+            advantages = torch.zeros_like(rewards)
+            if known.any():
+                found = self.ustat_pg_table(rewards[known].view(-1, size))
+                advantages[known] = found.flatten()
+        elif self.ustat_pg_baseline == "vanilla":
+            advantages = rewards
+        else:
+            weights = _WEIGHTS[self.ustat_pg_baseline](self, output).to(rewards)
+            weights = self.accelerator.gather(weights) * known
+            advantages = norm_weighted(
+                rewards.view(-1, size), squared_norms=weights.view(-1, size)
+            ).flatten()
+        # TRL's rule for completions without any reward: they do not move the policy.
+        advantages = torch.where(known, advantages, torch.zeros_like(advantages))
+        own = _replace_advantages(self, advantages.to(output["advantages"].dtype))
+        output["advantages"] = own
+        return output
+
+
+def _lengths(trainer: Any, output: Any) -> Any:
+    return output["completion_mask"].sum(dim=1).double()
+
+
+def _token_proxies(trainer: Any, output: Any) -> Any:
+    """Σₜ ‖e_{yₜ} - π(.|y_{<t})‖² = Σₜ (1 - 2πₜ + Σᵥ πᵥ²) of each completion."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+    mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+    longest = output["completion_ids"].shape[1]
+    vocabulary = model.config.get_text_config().vocab_size
+    rows = max(1, _LOGITS_BYTES // (4 * (longest + 1) * vocabulary))
+    found = []
+    with torch.no_grad(), trainer.accelerator.autocast():
+        for start in range(0, len(ids), rows):
+            part = slice(start, start + rows)
+            logits = model(
+                input_ids=ids[part],
+                attention_mask=mask[part],
+                logits_to_keep=longest + 1,
+                use_cache=False,
+            ).logits[:, :-1]
+            log = torch.log_softmax(logits.float(), dim=-1)
+            counted = output["completion_mask"][part].bool()
+            found.append(of_tokens(log, output["completion_ids"][part], counted)[0][0])
+    return torch.cat(found).clamp(min=0)
+
+
+def _squared_norms(trainer: Any, output: Any) -> Any:
+    """‖sᵢ‖² of each completion, by :class:`ustat_pg.llm.scores.Scores`."""
+    if sharded(trainer):
+        raise InputError(
+            "norm-weighted needs the whole model on every process: without FSDP and ZeRO stage 3, "
+            "or take length-weighted"
+        )
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    prompts, completions = (
+        [
+            tuple(row[kept.bool()].tolist())
+            for row, kept in zip(output[f"{what}_ids"], output[f"{what}_mask"], strict=True)
+        ]
+        for what in ("prompt", "completion")
+    )
+    training = model.training
+    model.eval()
+    found: list[float] = []
+    try:
+        with torch.enable_grad():
+            scores = Scores(model, **trainer.ustat_pg_scores)
+            pairs = zip(prompts, completions, strict=True)
+            for prompt, group in groupby(pairs, key=lambda pair: pair[0]):
+                found.extend(scores.norms(prompt, [completion for _, completion in group]))
+    finally:
+        model.train(training)
+    return torch.tensor(found, dtype=torch.float64, device=output["completion_ids"].device)
+
+
+_WEIGHTS: dict[str, Callable[[Any, Any], Any]] = {
+    "norm-weighted": _squared_norms,
+    "length-weighted": _lengths,
+    "token-weighted": _token_proxies,
+}
