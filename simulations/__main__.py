@@ -1,4 +1,4 @@
-"""``python -m simulations list | plan | verify | check | report | mutants``: run the experiments
+"""``python -m simulations list | plan | verify | check | report | mutants | new``: run the experiments
 and say what they settle.
 """
 
@@ -22,7 +22,7 @@ from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS
 from ustat_pg.validation import InputError, integer
 
-from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim
+from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim, skeleton
 from .mutants import command as mutants
 
 if TYPE_CHECKING:
@@ -101,6 +101,14 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("report", help="a finished run as one HTML page: DIR/report.html")
     command.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
     mutants.add_arguments(commands, STEMS)
+    command = commands.add_parser(
+        "new",
+        help="a claim to start from: simulations/STEM.py, which runs as it is",
+        description="Write simulations/STEM.py and its entry in ustat_pg/paper.py: a claim that runs, to "
+        "be made one's own.",
+    )
+    command.add_argument("stem", metavar="STEM", help="its name, of small letters, digits and _")
+    command.add_argument("--label", help="its number in tables (default: the next 'Beyond N')")
     return parser
 
 
@@ -486,6 +494,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _list(options)
         if options.command == "mutants":
             return mutants.run(options, STEMS)
+        if options.command == "new":
+            print(skeleton.write(options.stem, options.label), end="")
+            return 0
         if options.command in ("check", "report"):
             return (_check if options.command == "check" else _report)(options)
         _require_stems(options, options.claims)

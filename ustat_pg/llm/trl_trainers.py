@@ -84,6 +84,9 @@ class BaselineTrainer(RLOOTrainer):
     running-table         the table of least error, learned on the way   nothing
     ===================== ============================================== ======================
 
+    A pass of scores makes a step take about twice as long (1.8 and 1.9 times the processor time on the
+    embedded models base and short, 64 completions a step).
+
     Arguments:
         baseline: one of these; tables take rewards 0 and 1.
         scores: arguments of :class:`ustat_pg.llm.scores.Scores`, for ``norm-weighted``.

@@ -1,0 +1,87 @@
+"""``new``: the claim that it writes is clean, runs, and can be refuted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulations import skeleton
+from tests.support.commands import ROOT
+from tests.support.refusals import refuses
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """A copy of what the command changes, with a new claim."""
+    root = tmp_path_factory.mktemp("clone")
+    for name in ("ustat_pg", "simulations"):
+        ignored = shutil.ignore_patterns("__pycache__", "weights")
+        shutil.copytree(ROOT / name, root / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", root)
+    done = run(root, "new", "my_result")
+    assert done.returncode == 0, done.stderr
+    assert "python -m simulations verify my_result" in done.stdout
+    return root
+
+
+def run(root: Path, *words: str, module: str = "simulations"):
+    return subprocess.run(
+        [sys.executable, "-m", module, *words],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={"PATH": "", "PYTHONPATH": str(root), "HOME": str(root)},
+    )
+
+
+def test_it_is_clean(clone):
+    for words in (("format", "--check"), ("check",)):
+        files = ("simulations/my_result.py", "ustat_pg/paper.py")
+        done = run(clone, *words, *files, module="ruff")
+        assert done.returncode == 0, done.stdout
+
+
+def test_it_is_confirmed_by_enumeration_and_by_simulation(clone):
+    said = run(clone, "list").stdout
+    assert any(line.split()[:3] == ["my_result", "Beyond", "4"] for line in said.splitlines())
+    exact = run(clone, "verify", "my_result", "--size", "smoke", "--engine", "exact", "--json")
+    assert exact.returncode == 0, exact.stderr
+    (result,) = json.loads(exact.stdout)["claims"]
+    assert result["verdict"] == "CONFIRMED"
+    assert {check["origin"] for check in result["checks"]} == {"made-up", "generated", "real"}
+    one = run(clone, "check", "my_result", "skewed G=2: grpo", "--size", "smoke")
+    assert one.returncode == 0, one.stderr
+    assert "no second-order term" in one.stdout
+
+
+def test_it_refutes_another_formula(clone):
+    file = clone / "simulations/my_result.py"
+    source = file.read_text()
+    try:
+        file.write_text(
+            source.replace("equal(prediction.mse, wrong)", "equal(2 * prediction.mse, wrong)")
+        )
+        done = run(
+            clone, "verify", "my_result", "--size", "smoke", "--engine", "exact", "--out", "wrong"
+        )
+        assert done.returncode == 1, done.stderr
+    finally:
+        file.write_text(source)
+
+
+def test_what_is_refused(clone):
+    before = (ROOT / "ustat_pg/paper.py").read_text()
+    for stem in ("My-Result", "2nd", "class", ""):
+        refuses("it must be a module's name", skeleton.write, stem)
+    for stem in ("mse", "skeleton", "points"):
+        refuses("is taken", skeleton.write, stem)
+    refuses("it must be a new one", skeleton.write, "mine", "Theorem 2")
+    refuses("it must be a new one", skeleton.write, "mine", 'a "label"')
+    assert (ROOT / "ustat_pg/paper.py").read_text() == before
+    assert not (ROOT / "simulations/mine.py").exists()
