@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ustat_pg.cli import guarded
-from ustat_pg.paper import RESULTS
+from ustat_pg.paper import RESULTS, stem_of
 from ustat_pg.validation import InputError, integer
 
 from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim, skeleton
@@ -71,7 +71,12 @@ def _parser() -> argparse.ArgumentParser:
             epilog="Exit codes: 0 every claim confirmed, 1 a claim refuted, 2 usage or input, "
             "3 inconclusive, 130 interrupted.",
         )
-        command.add_argument("claims", nargs="*", metavar="CLAIM", help=f"of: {', '.join(ALL)}")
+        command.add_argument(
+            "claims",
+            nargs="*",
+            metavar="CLAIM",
+            help=f"of: {', '.join(ALL)}; or a label, 'Theorem 2'",
+        )
         _add_suite(command)
         where = command.add_mutually_exclusive_group()
         where.add_argument(
@@ -345,9 +350,9 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         print(results.json(indent=None))
         return exit_code(run.claims, run.controls)
     print(verdict_table(run.claims, controls=run.controls))
-    print(f"\n{summary(run.claims)}; {run.seconds:.0f} s.")
+    print(f"\n{summary(run.claims)}; {time.perf_counter() - began:.0f} s.")
     if options.durations:
-        print(f"\n{duration_table(run, went)}\n{time.perf_counter() - began:.0f} s by the clock")
+        print(f"\n{duration_table(run, went)}")
     if options.power:
         print(f"\nChecks that would say REFUTED (the likeliest one):\n{power_table(run.claims)}")
     for line in (*remarks(run.claims, run.set_aside, run.controls), *suite.skipped):
@@ -367,14 +372,23 @@ def _known(options: argparse.Namespace) -> list[str]:
     return [stem for stem in STEMS if options.problem is None or stem not in ON_RUNS]
 
 
+def _stems(words: Sequence[str]) -> list[str]:
+    """The stems of claims that are named by stem or label; a label's words may stand apart."""
+    found, rest = [], list(words)
+    while rest:
+        kind, number = rest[0], rest[1] if len(rest) > 1 else ""
+        apart = number.isdigit() and not any(map(str.isdigit, kind))
+        found.append(stem_of(f"{kind} {number}" if apart else kind))
+        rest = rest[2 if apart else 1 :]
+    return found
+
+
 def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
     """Refuse results that there are none of, or none on the kind of problem."""
     known = _known(options)
     if options.on == "language-model":
         _require_language_models(options)
     for stem in stems:
-        if stem not in ALL:
-            raise InputError(f"claim {stem!r} is unknown: choose of {', '.join(ALL)}")
         if options.problem is not None and stem in ON_RUNS:
             raise InputError(
                 f"{stem} is about whole training runs on problems whose optimum is known: "
@@ -443,6 +457,7 @@ def _check(options: argparse.Namespace) -> int:
     from ustat_pg.report import EXIT_CODES, check_table
     from ustat_pg.results import plain
 
+    options.stem = stem_of(options.stem)
     _require_stems(options, [options.stem])
     _require_device(options, [options.stem])
     try:
@@ -499,6 +514,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.command in ("check", "report"):
             return (_check if options.command == "check" else _report)(options)
+        options.claims = _stems(options.claims)
         _require_stems(options, options.claims)
         stems = [stem for stem in _known(options) if stem in options.claims or not options.claims]
         _require_device(options, stems)

@@ -143,7 +143,7 @@ def test_aliases_lead_to_their_records():
     for alias, name in ALIASES.items():
         assert baseline(alias) is baseline(name) is BASELINES[name]
     for unknown in ("RLOO", "", None, 3):
-        refuses("is unknown: choose one of vanilla, grpo", baseline, unknown)
+        refuses("is unknown.* choose one of vanilla, grpo", baseline, unknown)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_name_carries_numbers(name, numbers):
         ("bayes:1,x", "'x' is no number"),
         ("loo-table", "it is written loo-table:values,..."),
         ("grpo:1", "it is written grpo$"),
-        ("bayse:1,2", "unknown: choose one of vanilla, grpo"),
+        ("bayse:1,2", "unknown.* choose one of vanilla, grpo"),
     ],
 )
 def test_numbers_that_are_refused(name, message):

@@ -75,17 +75,17 @@ def test_text_names_the_parts(capsys, file):
     ("words", "message"),
     [
         (("--group-size", "1"), "needs a group of at least 2: group size is 1"),
-        (("--group-size", "0"), "group size is 0"),
-        (("--group-size", "-2"), "group size is -2"),
-        (("--group-size", "9" * 400), "group size is 999"),
-        (("--group-size", "4", "--batch-size", "-1"), "batch size is -1"),
+        (("--group-size", "0"), "--group-size is 0"),
+        (("--group-size", "-2"), "--group-size is -2"),
+        (("--group-size", "9" * 400), "--group-size is 999"),
+        (("--group-size", "4", "--batch-size", "-1"), "--batch-size is -1"),
         (("--group-size", "4", "--baseline", "bests"), "baseline 'bests' is unknown"),
         (("--group-size", "4", "--baseline", "norm-weighted"), "no closed form"),
-        (("--group-size", "4", "--baseline", "constant"), "a constant is given with"),
-        (("--group-size", "4", "--constant", "1"), "a constant is given with"),
+        (("--group-size", "4", "--baseline", "constant"), "--constant is not given"),
+        (("--group-size", "4", "--constant", "1"), "--constant is given, which the baseline grpo"),
         (("--group-size", "4", "--baseline", "constant", "--constant", "nan"), "finite"),
         (("--group-size", "4", "--design", "fixed"), "uniform"),
-        (("--group-size", "4", "--baseline", "critic"), "predicted values"),
+        (("--group-size", "4", "--baseline", "critic"), "--critic is not given"),
         (("--group-size", "4", "--baseline", "critic", "--critic", "/no/file"), "No such file"),
     ],
 )
@@ -281,8 +281,8 @@ def test_a_long_table_is_shortened_for_people_only(capsys, file):
         (("--budget", "1e13"), "at most 1e+12"),
         (("--budget", "1e300", "--output-cost", "1e-300"), "at most 1e+12"),
         (("--budget", "9" * 400), "budget is inf"),
-        (("--budget", "64", "--prompt-cost", "-1"), "prompt cost is -1.0"),
-        (("--budget", "64", "--output-cost", "0"), "output cost is 0.0: it must be positive"),
+        (("--budget", "64", "--prompt-cost", "-1"), "--prompt-cost is -1.0"),
+        (("--budget", "64", "--output-cost", "0"), "--output-cost is 0.0: it must be positive"),
         (("--budget", "5", "--prompt-cost", "4"), "one prompt with two outputs costs 6"),
         (("--budget", "64", "--population", "0"), "population is 0"),
         (
@@ -293,3 +293,37 @@ def test_a_long_table_is_shortened_for_people_only(capsys, file):
 )
 def test_group_sizes_refuse_in_one_line(capsys, file, words, message):
     assert message in commands.refusal_of(capsys, main, "group-size", file, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--group-size", "0"), "--group-size is 0: it must be"),
+        (("--group-size", "4", "--batch-size", "-1"), "--batch-size is -1"),
+        (("--group-size", "4", "--baseline", "constant"), "--constant is not given"),
+        (("--group-size", "4", "--baseline", "critic"), "--critic is not given"),
+        (
+            ("--group-size", "4", "--baseline", "gpro"),
+            "baseline 'gpro' is unknown, did you mean grpo?",
+        ),
+    ],
+)
+def test_messages_have_the_flags_of_the_shell(capsys, file, words, said):
+    assert said in commands.refusal_of(capsys, main, "predict", file, *words)
+
+
+def test_a_warning_of_ours_is_a_line():
+    code = """
+import warnings
+from ustat_pg.cli import guarded
+class Ours(UserWarning):
+    __module__ = "ustat_pg.llm"
+def command():
+    warnings.warn("one prompt is left out", Ours)
+    warnings.warn("another library's", UserWarning)
+    return 0
+guarded("ustat-pg", command)
+"""
+    said = commands.python(code).stderr.splitlines()
+    assert said[0] == "ustat-pg: one prompt is left out"
+    assert "UserWarning: another library's" in said[1]

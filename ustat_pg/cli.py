@@ -5,19 +5,37 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
+from .commands import clone
 from .validation import InputError
 
 if TYPE_CHECKING:
     from .predictions import GroupSizeAdvice
 
 __all__ = ["guarded", "main", "say_advice"]
+
+OVERVIEW = """\
+ustat-pg: the theory of GRPO, verified, and what it says about a training run
+  advise PROBLEM --budget K        the group size with the least error at a budget, and what others cost
+  explain "trl num_generations=8"  what a trainer's options mean: what they climb, how biased, how noisy
+  predict PROBLEM --group-size G   the exact error of an estimator, and what it is made of
+  llm mse --model M --prompts P    the same for a language model; llm sweep trains it
+  example, problems                a problem file to start from; problems that go by a name
+  verify [CLAIM ...]               every result of the paper, by enumeration and simulation; minutes (*)
+  report DIR, figures DIR          a run's page and its figures (*)
+(*) in a clone of the repository; ustat-pg COMMAND --help says more of each
+Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
+"""
+"""What the command says alone."""
 
 
 def _parser(everything: bool = False) -> argparse.ArgumentParser:
@@ -28,7 +46,7 @@ def _parser(everything: bool = False) -> argparse.ArgumentParser:
         prog="ustat-pg", description="Predictions and advice for GRPO's policy gradient."
     )
     parser.add_argument("--version", action="version", version=f"ustat-pg {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_predict(commands)
     add_explain(commands)
     advice = commands.add_parser(
@@ -43,7 +61,40 @@ def _parser(everything: bool = False) -> argparse.ArgumentParser:
     advise_arguments(advice, everything)
     _add_llm(commands)
     commands.add_parser("example", help="print a problem file to start from")
+    for name, (_, text) in clone.COMMANDS.items():
+        commands.add_parser(name, help=f"{text} (in a clone of the repository)")
     return parser
+
+
+def _flags(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, str]:
+    """The flags of the command that is called, by the names that the library has for them."""
+    found: dict[str, str] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            chosen = action.choices.get(getattr(options, action.dest))
+            found |= {} if chosen is None else _flags(chosen, options)
+        elif action.option_strings:
+            found[action.dest] = action.option_strings[-1]
+    return found
+
+
+def in_flags(message: str, flags: Mapping[str, str]) -> str:
+    """A message of the library with the flags that its names have in the shell.
+
+    >>> in_flags("max_new_tokens is 0: shorten it", {"max_new_tokens": "--max-new-tokens"})
+    '--max-new-tokens is 0: shorten it'
+    >>> in_flags("group size is 0; a group size", {"group_size": "--group-size"})
+    '--group-size is 0; a group size'
+    """
+    for name, flag in flags.items():
+        if flag in message:
+            continue
+        if "_" in name:
+            message = re.sub(rf"(?<![\w-]){name}(?![\w=])", flag, message)
+        # Of words that a sentence may have otherwise, only the one that a value is told of.
+        words = name.replace("_", " ")
+        message = re.sub(rf"^{words}(?= (is|are|holds?|has|must) )", flag, message)
+    return message
 
 
 def _add_llm(commands: Any) -> None:
@@ -179,6 +230,23 @@ def say_advice(
     print(advised or advice.sentence(near))
 
 
+@contextmanager
+def _plain_warnings(name: str) -> Iterator[None]:
+    """Warnings of this library as a line, without the source that they come from."""
+    usual = warnings.formatwarning
+
+    def line(message: Any, category: type[Warning], *place: Any, **more: Any) -> str:
+        if category.__module__.startswith("ustat_pg"):
+            return f"{name}: {message}\n"
+        return usual(message, category, *place, **more)
+
+    warnings.formatwarning = line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
+
+
 def guarded(name: str, command: Callable[[], int]) -> int:
     """Run a command so that whatever goes wrong is one line on stderr and an exit code: 2 for
     input, output and memory, 130 where it was interrupted. An error of the program itself shows its
@@ -190,7 +258,8 @@ def guarded(name: str, command: Callable[[], int]) -> int:
             stream.reconfigure(errors="replace")
     try:
         try:
-            code = command()
+            with _plain_warnings(name):
+                code = command()
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -221,8 +290,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code (2 for usage or input)."""
 
     def command() -> int:
-        words = sys.argv[1:] if arguments is None else arguments
-        options = _parser("--help-all" in words).parse_args(words)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        if words and words[0] in clone.COMMANDS:
+            return clone.run(words[0], words[1:])
+        parser = _parser("--help-all" in words)
+        options = parser.parse_args(words)
+        if options.command is None:
+            print(OVERVIEW, end="")
+            return 0
+        try:
+            return run(options)
+        except InputError as error:
+            raise InputError(in_flags(str(error), _flags(parser, options))) from error
+
+    def run(options: argparse.Namespace) -> int:
         if options.command == "example":
             from .problems import example_problem
 

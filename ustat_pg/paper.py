@@ -6,9 +6,12 @@ Policy Gradient is a U-Statistic*, arXiv 2603.01162.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-__all__ = ["PAPER", "RESULTS", "Result", "delivered"]
+from .validation import InputError, nearest
+
+__all__ = ["PAPER", "RESULTS", "Result", "delivered", "stem_of"]
 
 PAPER = "arXiv 2603.01162"
 
@@ -201,6 +204,31 @@ RESULTS: dict[str, Result] = {
     ),
 }
 """Every result by stem, in the paper's order."""
+
+
+def stem_of(name: str) -> str:
+    """The stem of a result by its stem or its label; capitals and spaces do not count.
+
+    >>> stem_of("mse"), stem_of("Theorem 2"), stem_of("theorem2")
+    ('mse', 'mse', 'mse')
+
+    Raises:
+        InputError: no result goes by the name; the nearest are named.
+    """
+    known = {_plain(stem): stem for stem in RESULTS}
+    known |= {_plain(result.label): stem for stem, result in RESULTS.items()}
+    if (found := known.get(_plain(name))) is not None:
+        return found
+    # One of a stem's own spelling, or of the labels.
+    near = nearest(name, [*RESULTS, *(result.label for result in RESULTS.values())], 2)
+    meant = f", did you mean {' or '.join(near)}?" if near else ":"
+    raise InputError(
+        f"claim {name!r} is unknown{meant} choose of {', '.join(RESULTS)}, or by the paper's labels"
+    )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name).lower()
 
 
 def delivered() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection
+from difflib import get_close_matches
 from math import inf
 from typing import Any, TypeVar, dataclass_transform
 
@@ -20,6 +21,7 @@ __all__ = [
     "finite_array",
     "frozen",
     "integer",
+    "nearest",
     "number",
     "one_of",
     "positive",
@@ -99,8 +101,21 @@ def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
     ustat_pg.validation.InputError: size 'huge' is unknown: choose one of small, large
     """
     if not isinstance(value, str) or value not in allowed:
-        raise InputError(f"{name} {value!r} is unknown: choose one of {', '.join(allowed)}")
+        near = nearest(value, allowed) if isinstance(value, str) else []
+        meant = f", did you mean {near[0]}?" if near else ":"
+        raise InputError(f"{name} {value!r} is unknown{meant} choose one of {', '.join(allowed)}")
     return value
+
+
+def nearest(word: str, allowed: Collection[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The allowed words that may have been meant, the nearest first; capitals do not count.
+
+    >>> nearest("Rlooo", ("grpo", "rloo"))
+    ['rloo']
+    """
+    by_small = {other.lower(): other for other in allowed}
+    found = get_close_matches(word.lower(), by_small, n=count, cutoff=cutoff)
+    return [by_small[small] for small in found]
 
 
 def device_name(value: Any) -> str:

@@ -416,7 +416,7 @@ def spelled(model, kept, place, tiny_folder, tmp_path):
         (("ALL", "--device", "abacus"), "device is 'abacus'"),
         (("ALL", "--dtype", "int8"), "dtype is 'int8'"),
         (("ALL", "--lora", "nowhere"), "lora is 'nowhere'"),
-        (("ALL", "--pad-token", "<none>"), "pad_token is '<none>'"),
+        (("ALL", "--pad-token", "<none>"), "--pad-token is '<none>'"),
         (("ALL", "--parameters", "*nothing*"), "no parameter"),
         (("ALL", "--backend", "vllm"), "vllm"),
         (("MODEL_ALONE", "--rollouts", "no.jsonl"), "no.jsonl"),

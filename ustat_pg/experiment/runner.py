@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from math import isnan
 
 from attrs import evolve
@@ -20,7 +19,7 @@ from attrs import evolve
 from ..checks import Evidence, Verdict, decide, worst
 from ..paper import RESULTS
 from ..results import CheckResult, ClaimResult, Control, Findings
-from ..validation import InputError, integer
+from ..validation import InputError, integer, nearest
 from .claim import Check, Claim
 from .functionals import Sums
 from .measurements import Measurements
@@ -244,6 +243,6 @@ def _find(claim: Claim, name: str) -> Check:
 
 def _unknown(what: str, name: str, known: Collection[str]) -> str:
     """The message that there is no such name, with the names that may have been meant."""
-    near = get_close_matches(name, known, n=3, cutoff=0.3) or list(known)[:3]
+    near = nearest(name, known, count=3, cutoff=0.3) or list(known)[:3]
     said = ", ".join(repr(other) for other in near) or "there are none"
     return f"{what} {name!r} is unknown; the nearest of {len(known)}: {said}"

@@ -94,7 +94,21 @@ def _parts(options: argparse.Namespace) -> tuple[LanguageModel, Task | None]:
     task = load_task(prompts, verifier=options.verifier, max_new_tokens=options.max_new_tokens)
     if options.rollouts is None:
         task = replace(task, prompts=tuple(drawn(task.prompts, options.limit, _seed(options))))
-    return _model(options), task
+    model = _model(options)
+    if options.max_new_tokens is None and options.rollouts is None:
+        task = _fitting(task, model)
+    return model, task
+
+
+def _fitting(task: Task, model: LanguageModel) -> Task:
+    """The task with answers no longer than fit the model's context beside the longest prompt."""
+    from .models import tokenise
+
+    room = model.context - max(len(tokenise(model, prompt)) for prompt in task.prompts)
+    if not 1 <= room < task.max_new_tokens:
+        return task
+    print(f"answers have at most {room} tokens: more do not fit the context", file=sys.stderr)
+    return replace(task, max_new_tokens=room)
 
 
 def _seed(options: argparse.Namespace) -> int:

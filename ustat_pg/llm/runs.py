@@ -108,7 +108,7 @@ class Run(Settings):
             integer("a checkpoint's step", step, 0)
         if (self.evaluation is None) == (self.held_out == 0):
             raise InputError(
-                f"evaluation is {self.evaluation!r} and held_out {self.held_out}: name a task of "
+                f"evaluation is {self.evaluation!r} and held_out is {self.held_out}: name a task of "
                 "held-out prompts, or how many of the task's own are held out, one of the two"
             )
         if self.greedy and self.samples != 1:

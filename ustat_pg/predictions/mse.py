@@ -109,10 +109,12 @@ def _baseline_values(
     moments: Moments, record: Baseline, constant: float | None, critic: ArrayLike | None
 ) -> Array:
     """b(x) of a baseline that depends on the prompt only, else V(x), (X,)."""
-    if (constant is not None) != ("constant" in record.needs):
-        raise InputError("a constant is given with, and only with, the baseline constant")
-    if (critic is not None) != ("predicted_value" in record.needs):
-        raise InputError("predicted values are given with, and only with, the baseline critic")
+    given = {"constant": (constant, "a number"), "critic": (critic, "values, one for each context")}
+    for name, (value, what) in given.items():
+        if value is None and record.name == name:
+            raise InputError(f"{name} is not given: the baseline {name} subtracts {what}")
+        if value is not None and record.name != name:
+            raise InputError(f"{name} is given, which the baseline {record.name} does not take")
     if not record.of_prompt:
         return moments.value
     find: dict[str, Callable[[], Array]] = {

@@ -1,0 +1,56 @@
+"""The commands of the repository: the experiments and figures are not in the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..validation import InputError
+
+__all__ = ["COMMANDS", "run"]
+
+COMMANDS = {
+    "verify": ("simulations", "every result of the paper, by enumeration and by simulation"),
+    "plan": ("simulations", "what verify would draw, and how long that takes"),
+    "check": ("simulations", "one line of a run's report again"),
+    "report": ("simulations", "a run as one HTML page"),
+    "figures": ("figures", "a run's figures"),
+}
+"""The module that runs each command, and what it is for."""
+
+
+def _root() -> Path | None:
+    """The clone of the repository that this folder or the package is in; None where there is none."""
+    places = (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2])
+    wanted = ("simulations/__main__.py", "figures/__main__.py", "ustat_pg/paper.py")
+    return next((p for p in places if all((p / name).is_file() for name in wanted)), None)
+
+
+def run(command: str, words: Sequence[str]) -> int:
+    """Run ``python -m simulations`` or ``python -m figures`` of the clone, in place of this process.
+
+    Arguments:
+        command: one of :data:`COMMANDS`.
+        words: its arguments, which are not looked at here.
+
+    Raises:
+        InputError: there is no clone.
+    """
+    module, root = COMMANDS[command][0], _root()
+    called = [module, *([] if module == command else [command])]
+    if root is None:
+        raise InputError(
+            f"{command} needs the repository, whose experiments are not in the package: clone it, "
+            f"and call ustat-pg {command} or python -m {' '.join(called)} in its folder"
+        )
+    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    line = [sys.executable, "-m", *called, *words]
+    if os.name == "posix":
+        sys.stdout.flush()
+        # Signals and the exit code are then its own.
+        os.execve(sys.executable, line, environment)
+    return subprocess.call(line, env=environment)
