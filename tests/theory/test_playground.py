@@ -1,0 +1,204 @@
+"""The playground: its closed forms against the library's, and the page as a student moves it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+
+import pytest
+
+from tests.support.site import ROOT
+from ustat_pg.moments import Moments
+from ustat_pg.predictions import MseConstants, gradient_mse, optimal_group_size
+
+FORMULAS = ROOT / "theory" / "_static" / "closed_forms.js"
+SETTINGS = [
+    dict(zip(("p", "spread", "correlation", "signal", "agreement"), row, strict=True))
+    for row in (
+        (0.2, 0.5, 0.0, 0.1, 0.3),
+        (0.05, 2.0, -1.0, 0.4, 0.0),
+        (0.9, 1.0, -0.9, 0.01, 0.9),
+        (0.5, 0.0, 0.0, 1.0, 0.3),
+        (0.99, 1.5, 0.7, 0.8, 1.0),
+        (0.01, 0.1, 1.0, 1.0, 0.5),
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def formulas():
+    """The closed forms of the page, run by V8 without a page: called by name with plain data."""
+    racer = pytest.importorskip("py_mini_racer", reason="the site needs the extra theory")
+    context = racer.MiniRacer()
+    context.eval(FORMULAS.read_text("utf-8").replace("const closedForms", "var closedForms"))
+
+    def call(name, *arguments):
+        written = ", ".join(json.dumps(argument) for argument in arguments)
+        return json.loads(context.eval(f"JSON.stringify(closedForms.{name}({written}))"))
+
+    call.names = json.loads(context.eval("JSON.stringify(closedForms.names)"))
+    return call
+
+
+def moments_of(found):
+    """The library's record of the page's prompts."""
+    return Moments(
+        context_probs=[1.0],
+        value=[found["value"]],
+        reward_variance=[found["rewardVariance"]],
+        fisher_trace=[1.0],
+        norm_advantage=[found["normAdvantage"]],
+        norm_squared_advantage=[found["normSquaredAdvantage"]],
+        gradient_sq=[found["gradientSq"]],
+        mean_gradient_sq=found["meanGradientSq"],
+        reward_range=(0.0, 1.0),
+    )
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"p={setting['p']}")
+def test_values_are_the_librarys(formulas, setting):
+    moments = moments_of(formulas("momentsOf", setting))
+    for name in formulas.names:
+        for size in (2, 3, 4, 5, 8, 16, 33, 64):
+            found = formulas("evaluate", name, size, setting)
+            known = gradient_mse(moments, name, size)
+            assert found["mse"] == pytest.approx(known.mse, rel=1e-9, abs=1e-12), (name, size)
+            assert found["weight"] == pytest.approx(known.mean_factor[0], rel=1e-9)
+            noise = size * (known.mse - known.squared_bias) / known.mean_factor[0] ** 2
+            assert found["noise"] == pytest.approx(noise, rel=1e-9, abs=1e-11)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"p={setting['p']}")
+def test_the_best_group_is_the_librarys(formulas, setting):
+    found = formulas("momentsOf", setting)
+    moments, sizes = moments_of(found), list(range(2, 65))
+    for name in formulas.names:
+        best = formulas("bestGroup", name, sizes, setting)
+        known = [gradient_mse(moments, name, size) for size in sizes]
+        noise = [
+            size * (each.mse - each.squared_bias) / each.mean_factor[0] ** 2
+            for size, each in zip(sizes, known, strict=True)
+        ]
+        assert noise[sizes.index(best["best"])] == pytest.approx(min(noise), rel=1e-9, abs=1e-12)
+    c1 = found["gradientSq"] - found["meanGradientSq"]
+    if c1 > 0:
+        c3 = found["rewardVariance"] + found["gradientSq"]
+        real = optimal_group_size(MseConstants(c1=c1, c2=0.0, c3=c3))
+        assert formulas("bestReal", setting) == pytest.approx(real, rel=1e-9)
+
+
+def test_correlation_stops_where_norms_would_be_negative(formulas):
+    far = formulas("momentsOf", {**SETTINGS[0], "spread": 2.0, "correlation": -1.0})
+    assert far["limited"]
+    assert far["normAdvantage"] == -far["value"]
+    assert not formulas("momentsOf", SETTINGS[0])["limited"]
+
+
+# ---------------------------------------------------------------- the page in a browser
+
+
+@pytest.fixture
+def page(site, browser):
+    """The page, opened anew."""
+    browser.get("about:blank")
+    browser.get((site / "playground.html").as_uri())
+    return browser
+
+
+def shown(page):
+    """All digits of the results, by name."""
+    return page.execute_script(
+        "return Object.fromEntries([...document.querySelectorAll('[data-result]')]"
+        ".map(cell => [cell.dataset.result, [cell.title, cell.textContent]]))"
+    )
+
+
+def printed(page):
+    """What the page's own Python prints: MSE and w."""
+    code = page.execute_script(
+        "return document.querySelector('.playground-python code').textContent"
+    )
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code, {})
+    return [float(word) for word in out.getvalue().split()]
+
+
+@pytest.mark.slow
+def test_what_is_shown_is_what_its_python_prints(page):
+    names = page.execute_script(
+        "return [...document.querySelectorAll('#play-estimator option')].map(o => o.value)"
+    )
+    assert names == page.execute_script("return closedForms.names")
+    for name in names:
+        page.execute_script(
+            "const menu = document.getElementById('play-estimator'); menu.value = arguments[0];"
+            "menu.dispatchEvent(new Event('input', {bubbles: true}))",
+            name,
+        )
+        mse, weight = printed(page)
+        assert float(shown(page)["mse"][0]) == pytest.approx(mse, rel=1e-9)
+        assert float(shown(page)["weight"][0]) == pytest.approx(weight, rel=1e-9, abs=1e-9)
+        assert f"estimator={name.split(':')[0]}" in page.current_url
+
+
+@pytest.mark.slow
+def test_every_control_moves_by_keyboard_and_changes_what_is_shown(page):
+    for control in page.find_elements("css selector", "#playground-form input[type=range]"):
+        before = shown(page)
+        lines = page.find_element("css selector", "[data-plot=mse]").get_attribute("innerHTML")
+        control.send_keys("\ue014\ue014\ue014")  # right
+        label = page.find_element("css selector", f"label[for={control.get_attribute('id')}]")
+        assert label.text.endswith(control.get_attribute("value"))
+        assert page.execute_script("return document.activeElement.id") == control.get_attribute(
+            "id"
+        )
+        after = page.find_element("css selector", "[data-plot=mse]").get_attribute("innerHTML")
+        # Uncorrelated or of one length alone, norms cannot show.
+        assert (shown(page), after) != (before, lines) or control.get_attribute("name") == "spread"
+    hard = page.find_element("css selector", "[data-set]")
+    hard.send_keys("\ue007")  # enter
+    assert page.find_element("id", "play-p").get_attribute("value") == "0.05"
+
+
+@pytest.mark.slow
+def test_the_address_keeps_the_setting(site, browser):
+    address = (site / "playground.html").as_uri()
+    browser.get("about:blank")
+    browser.get(f"{address}#p=0.9&G=16&estimator=maxrl&nothing=1&spread=x")
+    assert browser.find_element("id", "play-G").get_attribute("value") == "16"
+    weight = float(shown(browser)["weight"][0])
+    assert math.isclose(weight, (1 - 0.1**15) / 0.9, rel_tol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_phone_and_the_dark_have_it_too(page):
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        assert page.execute_script("return document.documentElement.scrollWidth") <= 360
+        # Nothing of the form sticks out, be it cut off by its page.
+        assert page.execute_script(
+            "return [...document.querySelectorAll('#playground-form *')].every(node =>"
+            "node.closest('details:not([open])') || node.getBoundingClientRect().right <= 360)"
+        )
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    colour = "return getComputedStyle(document.querySelector('path.line-own')).stroke"
+    page.execute_script("document.body.dataset.theme = 'light'")
+    light = page.execute_script(colour)
+    page.execute_script("document.body.dataset.theme = 'dark'")
+    assert page.execute_script(colour) != light
+
+
+@pytest.mark.slow
+def test_without_javascript_it_says_so(site, browser):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.get((site / "playground.html").as_uri())
+        assert browser.find_element("css selector", ".playground-missing").is_displayed()
+        assert not browser.find_element("id", "playground-form").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
