@@ -39,7 +39,7 @@ Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
 
 
 def _parser(everything: bool = False) -> argparse.ArgumentParser:
-    from .commands.arguments import add_explain, add_predict
+    from .commands.arguments import add_explain, add_predict, add_problems
     from .llm.arguments import advise_arguments
 
     parser = argparse.ArgumentParser(
@@ -61,6 +61,7 @@ def _parser(everything: bool = False) -> argparse.ArgumentParser:
     advise_arguments(advice, everything)
     _add_llm(commands)
     commands.add_parser("example", help="print a problem file to start from")
+    add_problems(commands)
     for name, (_, text) in clone.COMMANDS.items():
         commands.add_parser(name, help=f"{text} (in a clone of the repository)")
     return parser
@@ -312,6 +313,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _advise(options)
         elif options.command == "llm":
             return _llm(options)
+        elif options.command == "problems":
+            from .commands.problems import run as problems
+
+            problems(options)
         elif options.command == "explain":
             from .commands.explain import run
 

@@ -71,6 +71,12 @@ def test_it_works_in_a_clean_environment(wheel, tmp_path):
     (tmp_path / "problem.json").write_text(run(command, "example"))
     out = run(command, "predict", "problem.json", "--group-size", "4", "--json")
     assert json.loads(out)["mse"] > 0
+    named = run(command, "predict", "ustat:skewed@1", "--group-size", "2", "--json")
+    assert json.loads(named)["mse"] == pytest.approx(0.1248)
+    words = {"cwd": tmp_path, "env": ENVIRONMENT, "capture_output": True, "text": True}
+    refused = subprocess.run([command, "verify"], **words)
+    assert refused.returncode == 2
+    assert "verify needs the repository" in refused.stderr
     code = (
         "from ustat_pg.engines import *; from ustat_pg.problems import random_problem;"
         "c = GradientCell(random_problem(0), 2);"

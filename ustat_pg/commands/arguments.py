@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["add_explain", "add_predict"]
+__all__ = ["add_explain", "add_predict", "add_problems"]
 
 
 def add_predict(commands: Any) -> None:
@@ -14,7 +14,7 @@ def add_predict(commands: Any) -> None:
         help="the exact MSE of a gradient estimator on a problem",
         description="The exact MSE of a gradient estimator on a problem, and what it is made of.",
     )
-    predict.add_argument("problem", metavar="PROBLEM", help="a .json or .npz file")
+    predict.add_argument("problem", metavar="PROBLEM", help="a .json or .npz file, or ustat:NAME")
     predict.add_argument(
         "--baseline",
         default="grpo",
@@ -72,3 +72,15 @@ def add_explain(commands: Any) -> None:
     explain.add_argument("--problem", metavar="FILE", help="a .json or .npz file, in their place")
     explain.add_argument("--plot", metavar="FILE", help="draw w(p) into a picture")
     explain.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def add_problems(commands: Any) -> None:
+    """The options of problems."""
+    problems = commands.add_parser(
+        "problems",
+        help="problems that go by a name, ustat:NAME, to cite and compare on",
+        description="The problems that ship with the library, which every command takes by name: "
+        "ustat-pg advise ustat:uneven --budget 64.",
+    )
+    problems.add_argument("name", nargs="?", metavar="NAME", help="print this one's file")
+    problems.add_argument("--json", action="store_true", help="one JSON object on stdout")

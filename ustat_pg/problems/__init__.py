@@ -9,6 +9,7 @@ from .generator import KINDS, random_problem
 from .interior import Certificate, InteriorProblem
 from .labelled import digits_problem, labelled_problem
 from .location_bandit import LocationBandit, mixture_problem
+from .named import NamedProblem, named_problem, named_problems
 from .softmax_bandit import Outcomes, SoftmaxBandit
 from .tokens import (
     TokenBandit,
@@ -32,6 +33,7 @@ __all__ = [
     "Escape",
     "InteriorProblem",
     "LocationBandit",
+    "NamedProblem",
     "Neighbourhood",
     "Outcomes",
     "SoftmaxBandit",
@@ -49,6 +51,8 @@ __all__ = [
     "load_problem",
     "mixture_problem",
     "modular_sum",
+    "named_problem",
+    "named_problems",
     "norm_only_problem",
     "ordered_problem",
     "problem_from_mapping",

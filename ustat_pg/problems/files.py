@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..validation import InputError
+from .named import PREFIX, named_problem
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = ["example_problem", "load_problem", "problem_from_mapping", "save_problem"]
@@ -56,12 +57,20 @@ def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
 
 
 def load_problem(path: str | Path) -> SoftmaxBandit:
-    """Read a problem from a ``.json`` or ``.npz`` file.
+    """Read a problem from a ``.json`` or ``.npz`` file, or one that ships with the library.
+
+    Arguments:
+        path: file, or a name of :func:`named_problems` behind ``ustat:``.
 
     Raises:
         InputError: the file cannot be read, is of another kind, or its problem is refused; the
-            message begins with the file's name.
+            message begins with the file's name. Or no problem has the name.
+
+    >>> load_problem("ustat:skewed").moments().value
+    array([0.8])
     """
+    if str(path).startswith(PREFIX):
+        return named_problem(str(path)).problem
     path = Path(path)
     try:
         if path.suffix == ".npz":
@@ -69,7 +78,7 @@ def load_problem(path: str | Path) -> SoftmaxBandit:
         elif path.suffix == ".json":
             data = json.loads(path.read_text(encoding="utf-8"))
         else:
-            raise InputError("its name must end in .json or .npz")
+            raise InputError("its name must end in .json or .npz, or begin with ustat:")
         if not isinstance(data, dict):
             raise InputError("it must hold one object of named arrays")
         return problem_from_mapping(data)

@@ -1,0 +1,60 @@
+"""``ustat-pg problems``: the problems that go by a name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ..predictions import MseConstants, optimal_group_size
+from ..problems import NamedProblem, named_problem, named_problems
+
+__all__ = ["run"]
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the list of problems, or the file of one."""
+    if options.name is not None:
+        print(json.dumps(document(named_problem(options.name)), indent=None))
+        return
+    found = named_problems()
+    if options.json:
+        print(json.dumps({each.cited: _facts(each) for each in found}))
+        return
+    from tabulate import tabulate
+
+    rows = []
+    for each in found:
+        facts = _facts(each)
+        star = "-" if facts["g_star"] is None else f"{facts['g_star']:.3g}"
+        sizes = (facts["prompts"], facts["arms"], facts["parameters"])
+        rows.append([each.cited, *sizes, f"{each.objective:.3g}", star, each.licence, each.title])
+    header = ["problem", "prompts", "arms", "d", "mean reward", "best G", "licence", "what it is"]
+    align = ("left",) + ("right",) * 5 + ("left",) * 2
+    print(tabulate(rows, header, disable_numparse=True, colalign=align))
+
+
+def _facts(each: NamedProblem) -> dict[str, object]:
+    star = optimal_group_size(MseConstants(**each.constants))
+    return {
+        "title": each.title,
+        "origin": each.origin,
+        "source": each.source,
+        "licence": each.licence,
+        "prompts": each.problem.contexts,
+        "arms": each.problem.arms,
+        "parameters": each.problem.d,
+        "mean_reward": each.objective,
+        "g_star": star if star != float("inf") else None,
+        **each.constants,
+    }
+
+
+def document(each: NamedProblem) -> dict[str, object]:
+    """What the file of a problem holds."""
+    plain = {name: getattr(each, name) for name in NamedProblem.__annotations__}
+    plain["problem"] = {name: array.tolist() for name, array in each.problem.arrays().items()}
+    plain["moments"] = {
+        name: value if isinstance(value, float) else value.tolist()
+        for name, value in each.moments.items()
+    }
+    return plain

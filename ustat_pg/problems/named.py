@@ -1,0 +1,122 @@
+"""Problems that ship with the library and go by a name, to be cited and compared on: ``ustat:skewed``.
+
+Each is a JSON file with the arrays of the problem, where it comes from, its licence, and its exact moments
+at these parameters. A file never changes: another problem has another name, a corrected one another
+version, and ``ustat:skewed@1`` is what a paper cites.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..validation import InputError, nearest, record
+from .softmax_bandit import SoftmaxBandit
+
+__all__ = ["PREFIX", "NamedProblem", "named_problem", "named_problems"]
+
+PREFIX = "ustat:"
+"""What the names of these problems begin with, where files have theirs too."""
+
+Array = NDArray[np.float64]
+
+
+@record()
+class NamedProblem:
+    """A problem that ships with the library.
+
+    Arguments:
+        name: name behind ``ustat:``.
+        version: number that a change of the file would raise.
+        title: what it is, in a line.
+        origin: made-up, or real.
+        source: where it comes from, in words.
+        licence: of the file.
+        problem: the problem itself.
+        moments: its exact moments by the names of :class:`~ustat_pg.moments.Moments`: arrays (X,), and
+            mean_gradient_sq.
+        constants: c1, c2, c3 and vanilla of :class:`~ustat_pg.predictions.MseConstants`.
+        objective: J, the expected reward.
+        digest: digest of the problem's arrays.
+    """
+
+    name: str
+    version: int
+    title: str
+    origin: str
+    source: str
+    licence: str
+    problem: SoftmaxBandit
+    moments: dict[str, Array | float]
+    constants: dict[str, float]
+    objective: float
+    digest: str
+
+    @property
+    def cited(self) -> str:
+        """The name with its version."""
+        return f"{PREFIX}{self.name}@{self.version}"
+
+
+def _folder() -> Any:
+    return files(__package__) / "named"
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    found = (file.name for file in _folder().iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in found if name.endswith(".json")))
+
+
+@cache
+def _read(name: str) -> NamedProblem:
+    from .files import problem_from_mapping
+
+    data = json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8"))
+    data["problem"] = problem_from_mapping(data["problem"])
+    data["moments"] = {
+        key: np.array(value) if isinstance(value, list) else float(value)
+        for key, value in data["moments"].items()
+    }
+    return NamedProblem(**data)
+
+
+def named_problems() -> tuple[NamedProblem, ...]:
+    """All problems that ship with the library, by their names' order.
+
+    >>> [each.name for each in named_problems()][:3]
+    ['balanced', 'coin', 'digits-3']
+    """
+    return tuple(map(_read, _names()))
+
+
+def named_problem(name: str) -> NamedProblem:
+    """A problem that ships with the library, with its exact moments, source and licence.
+
+    Arguments:
+        name: ``skewed``, ``ustat:skewed`` or ``ustat:skewed@1``.
+
+    Raises:
+        InputError: no problem has the name, or not in that version.
+
+    >>> named_problem("ustat:skewed").moments["value"]
+    array([0.8])
+    """
+    bare, at, version = name.removeprefix(PREFIX).partition("@")
+    if bare not in _names():
+        near = nearest(bare, _names())
+        meant = f", did you mean {PREFIX}{near[0]}?" if near else ":"
+        raise InputError(
+            f"problem {PREFIX}{bare} is unknown{meant} choose one of {', '.join(_names())}"
+        )
+    found = _read(bare)
+    if at and version != str(found.version):
+        raise InputError(
+            f"problem {PREFIX}{bare} is here in version {found.version}, not in {version or 'none'}"
+        )
+    return found
