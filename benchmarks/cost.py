@@ -20,7 +20,7 @@ from time import perf_counter
 from unittest.mock import patch
 
 import numpy as np
-from scipy.stats import linregress
+from statsmodels.api import OLS, add_constant
 from tabulate import tabulate
 
 from benchmarks.ustatistics import duration, machine
@@ -141,14 +141,14 @@ def slope(series: Series, sizes: Sequence[int], replications: float, rounds: int
             cell.measure("cpu", QUANTITIES, replications=1)
             took = seconds(lambda c=cell, n=count: c.measure("cpu", QUANTITIES, replications=n))
             least[i] = min(least[i], took)
-    fit = linregress(np.log(sizes), np.log(least))
+    fit = OLS(np.log(least), add_constant(np.log(sizes))).fit(cov_type="HC3")
     last = np.log(least[-1] / least[-2]) / np.log(sizes[-1] / sizes[-2])
     each = [f"{1e6 * took / count:.3g}" for took, count in zip(least, counts, strict=True)]
     return [
         series.name,
         f"{sizes[0]:,} to {sizes[-1]:,}",
         f"{each[0]} to {each[-1]}",
-        f"{fit.slope:.2f} ± {fit.stderr:.2f}",
+        f"{fit.params[1]:.2f} ± {fit.bse[1]:.2f}",
         f"{last:.2f}",
         series.expected,
     ]
@@ -342,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{rounds} rounds. Times are the least; shares are of these [median of the rounds' shares].\n"
     )
     rows = [slope(series, series.sizes[:most], part, rounds) for series in SERIES]
-    print("Time as one size doubles (slope of logarithms ± standard error of the fit)\n")
+    print("Time as one size doubles (slope of logarithms ± robust standard error, HC3)\n")
     header = ["size", "from, to", "µs a replication", "slope", "last doubling", "expected"]
     print(table(rows, header))
     print("\nScaling over workers, minibatch: efficiency\n")

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import t as student
+from statsmodels.api import OLS, add_constant
 from tabulate import tabulate
 
 from benchmarks.ustatistics import machine
@@ -314,14 +315,10 @@ def _curve(
 
 
 def exponents(cells: dict[tuple[int, int], float]) -> list[tuple[float, float]]:
-    """Exponents of seconds in prompts and in rollouts, with standard errors of the fit."""
-    sizes = np.log(np.array(list(cells)))
-    design = np.column_stack([np.ones(len(sizes)), sizes])
-    logs = np.log(list(cells.values()))
-    found, *_ = np.linalg.lstsq(design, logs, rcond=None)
-    left = logs - design @ found
-    spread = np.linalg.inv(design.T @ design) * (left @ left) / (len(logs) - design.shape[1])
-    return [(float(found[k]), float(np.sqrt(spread[k, k]))) for k in (1, 2)]
+    """Exponents of seconds in prompts and in rollouts, with robust standard errors (HC3)."""
+    design = add_constant(np.log(np.array(list(cells))))
+    fit = OLS(np.log(list(cells.values())), design).fit(cov_type="HC3")
+    return [(float(fit.params[k]), float(fit.bse[k])) for k in (1, 2)]
 
 
 def growth(subject: Subject, effort: Effort) -> tuple[list[list[object]], list[str]]:

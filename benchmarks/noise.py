@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import t as student
+from statsmodels.stats.weightstats import DescrStatsW
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     PreTrainedTokenizerFast,
@@ -114,12 +114,12 @@ def main() -> None:
             found = steps(model, watched, arguments.steps, arguments.tokens, turn)
             (with_it if watched else without).extend(found)
     ratios = np.array(with_it) / np.array(without)
-    half = student.ppf(0.975, len(ratios) - 1) * ratios.std(ddof=1) / len(ratios) ** 0.5
+    low, high = DescrStatsW(ratios).tconfint_mean()
     print(
         f"seconds a step, medians: {np.median(with_it):.2f} with, {np.median(without):.2f} without"
     )
     print(f"ratio of medians {np.median(with_it) / np.median(without):.4f}, "
-          f"mean of paired ratios {ratios.mean():.4f} ± {half:.4f} ({len(ratios)} pairs)")  # fmt: skip
+          f"mean of {len(ratios)} paired ratios {ratios.mean():.4f} [{low:.4f}, {high:.4f}]")  # fmt: skip
 
 
 if __name__ == "__main__":

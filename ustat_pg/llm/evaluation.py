@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import sem
 
 from ..validation import InputError, integer
 from .models import LanguageModel
@@ -65,7 +66,7 @@ def evaluation_of(rewards: Mapping[int, float], failures: Sequence[str]) -> Eval
     values = np.array([rewards[index] for index in sorted(rewards)])
     if not values.size:
         return Evaluation(math.nan, math.nan, 0, tuple(failures))
-    se = float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.nan
+    se = float(sem(values)) if values.size > 1 else math.nan
     return Evaluation(float(values.mean()), se, values.size, tuple(failures))
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from ..validation import InputError
 from . import paper_runs
@@ -129,14 +128,22 @@ def _joined(part: pd.DataFrame) -> dict[str, float]:
     found = part["accuracy"].to_numpy(dtype=float)
     found = found[np.isfinite(found)]
     mean = float(found.mean()) if found.size else math.nan
-    half = math.nan
-    if found.size > 1:
-        half = float(student.ppf(0.975, found.size - 1) * found.std(ddof=1) / math.sqrt(found.size))
     low = high = math.nan
-    if math.isfinite(half):
-        low = max(mean - half, min(part["least"].min(), *found))
-        high = min(mean + half, max(part["most"].max(), *found))
+    if found.size > 1:
+        low, high = _t_interval(found)
+        low = max(low, min(part["least"].min(), *found))
+        high = min(high, max(part["most"].max(), *found))
     return {"accuracy": mean, "low": low, "high": high, "runs": float(found.size)}
+
+
+def _t_interval(values: Any) -> tuple[float, float]:
+    """The 95% t interval of the mean of two values or more; the mean alone where they are all equal."""
+    from statsmodels.stats.weightstats import DescrStatsW
+
+    if np.ptp(values) == 0:
+        return float(np.mean(values)), float(np.mean(values))
+    low, high = DescrStatsW(values).tconfint_mean()
+    return float(low), float(high)
 
 
 def _by(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
@@ -227,8 +234,6 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         InputError: finished runs of more than one setting; the message names what differs.
     """
-    from statsmodels.stats.weightstats import DescrStatsW
-
     final = frame[frame["final"] & (frame["status"] == "finished")].dropna(subset=["accuracy"])
     _refuse_mixed(final)
     rows = []
@@ -238,9 +243,7 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
         width = float(own["most"].max() - own["least"].min())
         for name in table.columns.drop([best]):
             gaps = (table[name] - table[best]).dropna()
-            ends = (math.nan, math.nan)
-            if len(gaps) > 1:
-                ends = DescrStatsW(gaps).tconfint_mean() if gaps.std() > 0 else (gaps.mean(),) * 2
+            ends = _t_interval(gaps.to_numpy()) if len(gaps) > 1 else (math.nan, math.nan)
             # No two accuracies are further apart than rewards are.
             rows.append(
                 (

@@ -1,14 +1,13 @@
 """The inverse questions: how small a difference is seen, and how many samples or seeds see one.
 
 Differences of two means, by Student's t (statsmodels): of training runs with different seeds, say, one
-number a run. Needs ``pip install 'ustat_pg[testing]'``.
+number a run.
 """
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, sqrt
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from ..validation import InputError, finite_array, integer, number, positive
@@ -90,12 +89,14 @@ def seeds_needed(
     >>> seeds_needed([61.2, 63.1, 60.4], [62.0, 64.2, 61.9])
     30
     """
+    from statsmodels.stats.weightstats import CompareMeans
+
     sides = [finite_array("first", first, 1), finite_array("second", second, 1)]
     for name, side in zip(("first", "second"), sides, strict=True):
         if len(side) < 2:
             raise InputError(f"{name} holds {len(side)} run: at least 2 say how results vary")
-    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
-    pooled = float(np.sqrt(squares / (sum(map(len, sides)) - 2)))
+    both = CompareMeans.from_data(*sides)
+    pooled = float(both.std_meandiff_pooledvar) / sqrt(sum(1 / len(side) for side in sides))
     if not pooled > 0:
         raise InputError("the pilot runs do not vary: their deviation is 0")
     return samples_needed(difference, pooled, power=power)
