@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ustat_pg.cli import guarded
+from ustat_pg.cli import flags_of, guarded, in_flags
 from ustat_pg.paper import RESULTS, stem_of
 from ustat_pg.validation import InputError, integer
 
@@ -58,6 +58,14 @@ def _parser() -> argparse.ArgumentParser:
         "--coverage",
         action="store_true",
         help="the public functions, and the claims that read each",
+    )
+    command.add_argument(
+        "--runs",
+        type=Path,
+        metavar="DIR",
+        nargs="?",
+        const=Path("results"),
+        help="the finished runs below a folder (default: results)",
     )
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
     for name, text in (
@@ -119,7 +127,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_suite(command: Any) -> None:
     """What is asked of which problems, and how it is said."""
-    command.add_argument("--size", choices=("smoke", "quick", "full"), default="quick")
+    command.add_argument(
+        "--size",
+        choices=("smoke", "quick", "full"),
+        default="quick",
+        help="how much is asked: of all claims, smoke takes about 1 minute on two cores, quick (default) "
+        "2 to 4; full more, which plan tells",
+    )
     command.add_argument("--engine", choices=ENGINES, default="cpu")
     command.add_argument(
         "--device", default="cpu", help="of the autograd engine: cpu, cuda or cuda:N"
@@ -210,6 +224,8 @@ def _earlier(folder: Path, configuration: str) -> Results | None:
 def _list(options: argparse.Namespace) -> int:
     if options.coverage:
         return _coverage(options)
+    if options.runs is not None:
+        return _runs(options)
     if options.json:
         said = ("label", "statement", "delivered")
         print(
@@ -219,6 +235,39 @@ def _list(options: argparse.Namespace) -> int:
     for stem, result in RESULTS.items():
         mark = "verified" if result.delivered else "planned"
         print(f"{stem:16} {result.label:15} {mark:9} {result.statement}")
+    return 0
+
+
+def _runs(options: argparse.Namespace) -> int:
+    """The finished runs below a folder: configuration, verdicts, seconds."""
+    from ustat_pg.results import VERDICTS_FILE, load_run
+
+    found: dict[str, dict[str, Any]] = {}
+    for file in sorted(options.runs.glob(f"**/{VERDICTS_FILE}")):
+        try:
+            run = load_run(file)
+        except InputError:
+            # Those of an older version have no reader left.
+            found[str(file.parent)] = {"configuration": "of an older version"}
+            continue
+        verdicts = [claim.verdict.value for claim in run.claims]
+        found[str(file.parent)] = {
+            "configuration": run.run.configuration,
+            "claims": len(verdicts),
+            "confirmed": verdicts.count("CONFIRMED"),
+            "seconds": run.run.seconds,
+        }
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    if not found:
+        raise InputError(f"{options.runs} holds no finished run")
+    width = max(map(len, found))
+    for folder, said in found.items():
+        told = said["configuration"]
+        if "claims" in said:
+            told = f"{said['confirmed']} of {said['claims']} confirmed, {said['seconds']:.0f} s: {told}"
+        print(f"{folder:{width}}  {told}")
     return 0
 
 
@@ -504,7 +553,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
 
     def command() -> int:
-        options = _parser().parse_args(arguments)
+        parser = _parser()
+        options = parser.parse_args(arguments)
+        try:
+            return run(options)
+        except InputError as error:
+            raise InputError(in_flags(str(error), flags_of(parser, options))) from error
+
+    def run(options: argparse.Namespace) -> int:
         if options.command == "list":
             return _list(options)
         if options.command == "mutants":

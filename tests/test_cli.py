@@ -327,3 +327,15 @@ guarded("ustat-pg", command)
     said = commands.python(code).stderr.splitlines()
     assert said[0] == "ustat-pg: one prompt is left out"
     assert "UserWarning: another library's" in said[1]
+
+
+def test_advice_as_csv_is_the_table(capsys, file):
+    from io import StringIO
+
+    import pandas as pd
+
+    said = out_of(capsys, "advise", file, "--budget", "24", "--csv")
+    expected = group_size_advice(PROBLEM, 24).to_frame()
+    pd.testing.assert_frame_equal(pd.read_csv(StringIO(said)), expected)
+    with pytest.raises(SystemExit):
+        main(["advise", file, "--budget", "24", "--csv", "--json"])

@@ -21,7 +21,7 @@ from .validation import InputError
 if TYPE_CHECKING:
     from .predictions import GroupSizeAdvice
 
-__all__ = ["guarded", "main", "say_advice"]
+__all__ = ["flags_of", "guarded", "in_flags", "main", "say_advice"]
 
 OVERVIEW = """\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
@@ -67,13 +67,13 @@ def _parser(everything: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
-def _flags(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, str]:
+def flags_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, str]:
     """The flags of the command that is called, by the names that the library has for them."""
     found: dict[str, str] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             chosen = action.choices.get(getattr(options, action.dest))
-            found |= {} if chosen is None else _flags(chosen, options)
+            found |= {} if chosen is None else flags_of(chosen, options)
         elif action.option_strings:
             found[action.dest] = action.option_strings[-1]
     return found
@@ -169,6 +169,9 @@ def _advise(options: argparse.Namespace) -> None:
         output_cost=options.output_cost,
         population=options.population,
     )
+    if options.csv:
+        print(advice.to_frame().to_csv(index=False), end="")
+        return
     if not costly and options.population is None:
         near = near_budget(known, options.budget)
     more = {
@@ -302,7 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return run(options)
         except InputError as error:
-            raise InputError(in_flags(str(error), _flags(parser, options))) from error
+            raise InputError(in_flags(str(error), flags_of(parser, options))) from error
 
     def run(options: argparse.Namespace) -> int:
         if options.command == "example":

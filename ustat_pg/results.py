@@ -18,7 +18,7 @@ from scipy.stats import norm
 
 from .checks import Decision, Evidence, Interval, RivalVerdict, Statement, Verdict, worst
 from .paper import RESULTS
-from .validation import InputError
+from .validation import InputError, one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -594,14 +594,15 @@ def load_results(folder: str | Path) -> pd.DataFrame:
     return load_run(folder).frame()
 
 
-def load_curves(folder: str | Path) -> pd.DataFrame:
+def load_curves(folder: str | Path, figure: str | None = None) -> pd.DataFrame:
     """The points of a run's figures as a tidy frame, as ``experiment.run_points`` made them.
 
     Arguments:
         folder: the run's ``--out`` folder.
+        figure: name of one figure, whose points alone are wanted, in the columns that these have.
 
     Raises:
-        InputError: there are none, or the file is damaged.
+        InputError: there are none, of that figure, or the file is damaged.
     """
     import pandas as pd
 
@@ -617,4 +618,9 @@ def load_curves(folder: str | Path) -> pd.DataFrame:
         raise InputError(f"{path}: not the curves of a run") from None
     if not set(frame.columns) >= CURVE_COLUMNS:
         raise InputError(f"{path}: not the curves of a run")
-    return frame
+    if figure is None:
+        return frame
+    one_of("figure", figure, list(dict.fromkeys(frame["figure"])))
+    own = frame[frame["figure"] == figure]
+    others = [name for name in own if name not in CURVE_COLUMNS and own[name].isna().all()]
+    return own.drop(columns=others).reset_index(drop=True)

@@ -14,7 +14,7 @@ from ustat_pg.experiment import Options, Point, Store, load_curves, mean_of, run
 from ustat_pg.experiment.curves import POINT_BLOCKS, _interval
 from ustat_pg.experiment.options import LARGEST_BLOCK
 from ustat_pg.predictions import gradient_mse
-from ustat_pg.results import CURVES_FILE
+from ustat_pg.results import CURVE_COLUMNS, CURVES_FILE
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,11 @@ def test_curves_are_read_back_as_they_were(problem, tmp_path):
     frame = run_points(points(problem), Options("smoke"), Store(tmp_path / "blocks"))
     (tmp_path / CURVES_FILE).write_text(frame.to_csv(index=False))
     pd.testing.assert_frame_equal(load_curves(tmp_path), frame, check_dtype=False)
+    for name, own in frame.groupby("figure"):
+        alone = load_curves(tmp_path, name)
+        assert len(alone) == len(own)
+        assert not alone.drop(columns=list(CURVE_COLUMNS)).isna().all().any()
+    refuses("figure 'nothing' is unknown", load_curves, tmp_path, "nothing")
 
 
 def test_bad_input_is_refused(tmp_path):

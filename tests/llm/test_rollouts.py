@@ -633,7 +633,7 @@ def test_a_raising_verifier_of_a_users_file_is_counted(small, tmp_path):
 
     rows = [{"prompt": text, "completions": ["2"] * 4} for text in ("1", "2", "3")]
     path = write(tmp_path / "r.jsonl", *rows)
-    with pytest.warns(VerifierWarning, match="at 1 of 3 prompts.*'1': no two"):
+    with pytest.warns(VerifierWarning, match="at 1 of 3 prompts.*'1' .'2'.: no two"):
         loaded = load_rollouts(path, small, task_of(verifier=picky))
     assert [r.prompt.id for r in loaded] == ["0", "2"]
     assert list(loaded.failed) == ["1"]

@@ -86,7 +86,9 @@ def test_rewards_that_are_no_numbers_are_refused_with_the_prompt(returned, said)
 
 
 def test_a_verifier_that_raises_names_the_prompt():
-    with pytest.raises(VerifierError, match="ZeroDivisionError at prompt 'p1': division by zero"):
+    with pytest.raises(
+        VerifierError, match=r"ZeroDivisionError at prompt 'p1' .*: division by zero"
+    ):
         rewards_of(lambda **k: 1 / 0)
     with pytest.raises(MemoryError):
         rewards_of(lambda **k: (_ for _ in ()).throw(MemoryError()))

@@ -353,3 +353,25 @@ def test_a_suite_knows_both_sides_of_assumption_2():
     outside = suite.skewed.problem.moments()
     assert abs(inside.norm_advantage[0]) < 1e-15
     assert outside.optimal_baseline[0] == pytest.approx(0.128, abs=5e-4)
+
+
+def test_finished_runs_are_listed(tmp_path, capsys):
+    words = ["--size", "smoke", "--engine", "exact", "--out"]
+    assert main(["verify", "mse", *words, str(tmp_path / "one")]) == 0
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/verdicts.json").write_text("{}")
+    capsys.readouterr()
+    assert main(["list", "--runs", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    one = found[str(tmp_path / "one")]
+    assert (one["configuration"], one["claims"], one["confirmed"]) == ("smoke exact", 1, 1)
+    assert found[str(tmp_path / "old")] == {"configuration": "of an older version"}
+    assert main(["list", "--runs", str(tmp_path)]) == 0
+    assert "1 of 1 confirmed" in capsys.readouterr().out
+    assert main(["list", "--runs", str(tmp_path / "none")]) == 2
+    assert "holds no finished run" in capsys.readouterr().err
+
+
+def test_messages_have_flags(capsys):
+    assert main(["verify", "mse", "--seed", "-1"]) == 2
+    assert "--seed is -1" in capsys.readouterr().err

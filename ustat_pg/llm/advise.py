@@ -104,6 +104,9 @@ def group_size_of_pool(options: argparse.Namespace, say: Callable[..., None]) ->
         },
         "taken_as_zero": list(known.clipped),
     }
+    if options.csv:
+        print(advice.to_frame().to_csv(index=False), end="")
+        return
     if options.json:
         say(advice, as_json=True, more=more)
         return
@@ -202,6 +205,9 @@ def _rewards_alone(options: argparse.Namespace) -> None:
         "no advice on G: that needs the scores of the rollouts, so name the model that wrote them "
         "(--model) or a scored pool (--scored)"
     )
+    if options.csv:
+        print(signal.to_csv(index=False), end="")
+        return
     if options.json:
         print(
             json.dumps(

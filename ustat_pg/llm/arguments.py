@@ -250,7 +250,9 @@ def advise_arguments(command: argparse.ArgumentParser, everything: bool) -> None
     """
     shown = None if everything else ("model", "prompts", "rollouts", "scored")
     command.add_argument("--help-all", action="help", help="all options, and exit")
-    command.add_argument("problem", metavar="PROBLEM", nargs="?", help="a .json or .npz file")
+    command.add_argument(
+        "problem", metavar="PROBLEM", nargs="?", help="a .json or .npz file, or ustat:NAME"
+    )
     command.add_argument(
         "--budget",
         type=quantity,
@@ -260,7 +262,10 @@ def advise_arguments(command: argparse.ArgumentParser, everything: bool) -> None
     )
     add_arguments(command, *_COSTS, shown=shown)
     add_arguments(command.add_argument_group("for a language model"), shown=shown)
-    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    csv = "the table of group sizes alone, as CSV" if everything else argparse.SUPPRESS
+    form.add_argument("--csv", action="store_true", help=csv)
 
 
 def quantity(text: str) -> int | float:

@@ -159,7 +159,7 @@ class Task:
                 raise
             raise VerifierError(
                 f"the verifier of task {self.name!r} raised {type(error).__name__} at prompt "
-                f"{prompt.id!r}: {error}"
+                f"{prompt.id!r} ({short(prompt.text)}): {error}"
             ) from error
         return check_rewards(f"the verifier of task {self.name!r}", prompt.id, result, count)
 
