@@ -44,7 +44,11 @@ def draw(frame: pd.DataFrame) -> Figure:
         style.log_axis(axis, "x", [2, 3, 4, 6, 8, 12])
         axis.set_xlim(1.85, 13)
         top = float(own["prediction"].max())
-        axis.set_ylim(min(0.95, 0.93 * float(own["prediction"].min())), 1.0 + 1.25 * (top - 1.0))
+        # Room for the legend above the curves.
+        axis.set_ylim(
+            min(0.95, 0.93 * float(own["prediction"].min())),
+            1.0 + (1.25 + 0.15 * len(lines)) * (top - 1.0),
+        )
         axis.set(xlabel="group size G", ylabel="")
         axis.set_title(style.mark(letter) + PANELS[panel], loc="left")
         names = [(str(NAMES.get(name, name)), look) for name, look in lines.items()]

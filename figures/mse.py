@@ -15,7 +15,7 @@ __all__ = ["PICTURES", "draw"]
 
 LINES = {name: style.BASELINES[name] for name in ("vanilla", "grpo", "minimum-variance", "oracle")}
 NAMES = {
-    "vanilla": "no baseline",
+    "vanilla": "vanilla",
     "grpo": "grpo",
     "minimum-variance": "minimum\nvariance",
     "oracle": "oracle",

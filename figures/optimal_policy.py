@@ -45,10 +45,7 @@ def draw(frame: pd.DataFrame) -> Figure:
         axis.set_ylabel("")
         size = int(own["group_size"].iloc[0])
         axis.set_title(f"{style.mark(letter)}{TITLES[problem]}, G = {size}", loc="left")
-        names = [
-            (name.replace("constant=", "b = ") if name != "vanilla" else "no baseline", look)
-            for name, look in looks.items()
-        ]
+        names = [(name.replace("constant=", "b = "), look) for name, look in looks.items()]
         axis.legend(handles=style.handles(names), loc="upper left", handlelength=2.6)
     axes[0].set_ylabel("share of runs below")
     return figure

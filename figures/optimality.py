@@ -20,7 +20,7 @@ LINES = {
     for name in ("vanilla", "grpo", "norm-weighted", "oracle", "minimum-variance")
 }
 NAMES = {
-    "vanilla": "no baseline",
+    "vanilla": "vanilla",
     "grpo": "grpo",
     "norm-weighted": "norm-weighted",
     "oracle": "oracle",
@@ -79,7 +79,7 @@ def draw_frontier(frame: pd.DataFrame) -> Figure:
     )
     halo = [effects.withStroke(linewidth=2, foreground="white")]
     for x, y, text, ha in (
-        (0.03, 0.05, "no baseline\nis better", "left"),
+        (0.03, 0.05, "vanilla\nis better", "left"),
         (0.97, 0.93, "grpo is better", "right"),
     ):
         axis.text(
@@ -92,7 +92,7 @@ def draw_frontier(frame: pd.DataFrame) -> Figure:
     bar = figure.colorbar(ground, ax=axis, ticks=LEVELS, pad=0.03, aspect=26)
     bar.ax.set_yticklabels([f"{level:g}" for level in LEVELS])
     bar.ax.minorticks_off()
-    bar.set_label("MSE of grpo / MSE without baseline")
+    bar.set_label("MSE of grpo / MSE of vanilla")
     bar.outline.set_linewidth(0.5)
     return figure
 

@@ -66,11 +66,11 @@ def draw(frame: pd.DataFrame) -> Figure:
     high = max(frame["prediction"].max(), 1.0)
     right.set_ylim(low / 1.8, high * 1.8)
     right.set_ylabel("ratio - 1")
-    for letter, axis in (("a", left), ("b", right)):
+    for letter, axis, title in (("a", left, "the ratio"), ("b", right, "its excess over 1")):
         style.log_axis(axis, "x", ticks)
         axis.set_xlim(sizes[0] / 1.15, sizes[-1] * 1.15)
         axis.set_xlabel("group size G")
-        axis.set_title(style.mark(letter), loc="left")
+        axis.set_title(style.mark(letter) + title, loc="left")
     style.slope(right, -1, (0.52, 0.9))
     if (~single).any():
         style.slope(right, -2, (0.12, 0.26))

@@ -74,17 +74,18 @@ def draw(frame: pd.DataFrame) -> Figure:
     right.set_ylabel("G (G-1) times the difference")
     right.annotate("order 1", (4.4, 0.9), xycoords=("data", "axes fraction"), color=style.GREY)
     right.annotate("order 3", (17, 0.13), xycoords=("data", "axes fraction"), color=style.GREY)
-    for letter, axis in zip("abc", (left, middle, right), strict=True):
+    titles = ("the two, one prompt", "their difference", "its order in G")
+    for letter, axis, title in zip("abc", (left, middle, right), titles, strict=True):
         style.log_axis(axis, "x", TICKS)
         axis.set_xlim(1.8, 36)
         axis.set_xlabel("group size G")
-        axis.set_title(style.mark(letter), loc="left")
+        axis.set_title(style.mark(letter) + title, loc="left")
     style.slope(middle, -2, (0.12, 0.3))
     present = [name for name in NAMES if (frame["problem"] == name).any()]
     entries = [(NAMES[name], LOOKS[name]) for name in present]
     entries += [(f"{NAMES[name]}: whole runs", RUNS[name]) for name in present]
-    entries += [("grpo (a)", LINES["grpo"]), ("oracle (a)", LINES["oracle"])]
-    style.legend(left, entries, loc="outside lower center", ncols=3)
+    style.legend(left, entries, loc="outside lower center", ncols=2)
+    left.legend(handles=style.handles(LINES.items()), loc="upper right", handlelength=2.8)
     return figure
 
 

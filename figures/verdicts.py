@@ -51,6 +51,10 @@ def _rows(claim: ClaimResult) -> list[dict[str, Any]]:
                 "origin": check.origin,
                 "place": (drawn.estimate - check.prediction) / half,
                 "error": drawn.standard_error / half,
+                # The statement allows more than the band, or the interval is no estimate ± half.
+                "wide": max(check.prediction - check.region.low, check.region.high - check.prediction)
+                > half
+                or abs(drawn.interval.low + half - drawn.estimate) > half / 2,
                 "rivals": [
                     float(np.clip((end - check.prediction) / half, -EDGE, EDGE))
                     for end in ends
@@ -78,14 +82,18 @@ def draw(results: Results) -> Figure | None:
             heights, places = [y for y, _ in known], np.array([row["place"] for _, row in known])
             errors = np.array([row["error"] for _, row in known])
             axis.hlines(heights, places - errors, places + errors, color=colour, lw=0.9)
-            axis.plot(places, heights, marker, color=colour, ms=2.2, mew=0)
+            wide = [row["wide"] for _, row in known]
+            faces = np.where(wide, "white", colour)
+            axis.scatter(
+                places, heights, 5, c=faces, marker=marker, ec=colour, lw=0.5 * np.array(wide), zorder=3
+            )
         crosses = [(place, y) for y, row in enumerate(rows) for place in row["rivals"]]
         axis.plot(
             [x for x, _ in crosses], [y for _, y in crosses], "x", color="black", ms=3, mew=0.6
         )
         edge = max(0.6, 0.012 * len(rows))
         axis.set_xlim(-EDGE - 0.8, EDGE + 0.8)
-        axis.set_xticks([-EDGE, -4, -1, 1, 4, EDGE], ["≤-8", "-4", "-1", "1", "4", "≥8"])
+        axis.set_xticks([-EDGE, -4, 0, 4, EDGE], ["≤-8", "-4", "0", "4", "≥8"])
         axis.set_ylim(len(rows) - 1 + edge, -edge)
         axis.set_yticks([])
         axis.set_title(f"{claim.label}\n{claim.verdict.value}")
@@ -95,7 +103,13 @@ def draw(results: Results) -> Figure | None:
         Line2D([], [], color=LOOKS[o][0], marker=LOOKS[o][1], ms=2.8, mew=0, label=ORIGINS[o])
         for o in origins
     ]
-    handles.append(Line2D([], [], color="black", marker="x", ms=3, mew=0.6, lw=0, label="rival"))
+    handles += [
+        Line2D([], [], color="0.3", mfc=face, marker=marker, ms=2.8, mew=0.6, lw=0, label=label)
+        for marker, face, label in (
+            ("o", "white", "may leave the band: bound, order, limit or choice"),
+            ("x", "0.3", "rival"),
+        )
+    ]
     wide = len(claims) > 1
     figure.supxlabel(
         "estimate minus prediction, in half-widths of the check's interval"
@@ -111,9 +125,9 @@ PICTURES = (
         "verdicts",
         "Every simulated check",
         "One row for each simulated check, in half-widths of its interval about the prediction: a "
-        "confirmed equality's estimate lies in the grey band or, where the prediction has an error of "
-        "its own, near it; below a bound it may lie anywhere; the rivals that the check was planned "
-        "to refute, drawn as crosses, lie outside.",
+        "confirmed equality's estimate lies in the grey band; one of a bound, an order, a limit or a choice, "
+        "drawn hollow, may lie outside; the rivals that the check was planned to refute, drawn as crosses, "
+        "lie outside.",
         None,
         draw,
     ),

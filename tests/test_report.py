@@ -93,7 +93,10 @@ def test_the_page_is_sound(page, folder):
     assert max(ids.values()) == 1
     targets = {a["href"][1:] for a in page.all("a") if a["href"].startswith("#")}
     assert targets <= set(ids)
-    assert targets == {"ustatistic", "minibatch"}
+    contents = {"results", "figures", "checks", "power", "run"}
+    assert targets == {"ustatistic", "minibatch"} | contents
+    for stem in ("ustatistic", "minibatch"):
+        assert RESULTS[stem].short in "".join(page.text)
 
 
 def test_no_request_leaves_the_page(page, folder):
