@@ -7,7 +7,14 @@ import pytest
 
 from tests.support.commands import python
 from ustat_pg import gradient_covariance, gradient_mse, group_size_advice
-from ustat_pg.predictions import MseConstants, grpo_beats_vanilla, mse_constants, oracle_ratio
+from ustat_pg.commands.explain import explain
+from ustat_pg.predictions import (
+    MseConstants,
+    count_table,
+    grpo_beats_vanilla,
+    mse_constants,
+    oracle_ratio,
+)
 from ustat_pg.problems import LocationBandit, digit_addition, random_problem
 from ustat_pg.validation import InputError
 
@@ -25,6 +32,12 @@ def test_a_problem_stands_for_its_moments():
         np.testing.assert_array_equal(function(PROBLEM, *words), function(moments, *words))
     assert mse_constants(PROBLEM) == mse_constants(moments)
     assert mse_constants(moments=PROBLEM) == mse_constants(moments)
+    np.testing.assert_array_equal(
+        count_table("best", 4, PROBLEM).successes, count_table("best", 4, moments).successes
+    )
+    assert explain(name="std", group_size=4, moments=PROBLEM).mse == (
+        explain(name="std", group_size=4, moments=moments).mse
+    )
 
 
 def test_an_advice_on_a_problem_knows_its_silent_groups():

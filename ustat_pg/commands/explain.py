@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..baselines import parse
 from ..catalogue import Family, Meaning, catalogue, resolve
-from ..moments import Moments
+from ..moments import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, gradient_mse, silent_share
 from ..problems import load_problem
 from ..validation import InputError, finite_array, integer
@@ -145,7 +145,7 @@ def explain(
     name: str | None = None,
     group_size: int | None = None,
     pass_rates: ArrayLike | None = None,
-    moments: Moments | None = None,
+    moments: Moments | HasMoments | None = None,
 ) -> Explanation:
     """What a framework's options, or one of this library's estimators, do to rewards 0 and 1.
 
@@ -154,7 +154,7 @@ def explain(
         name: one of this library's estimators, in place of ``spec``.
         group_size: G, in place of what the options say.
         pass_rates: of equally likely prompts; .1, .2, ..., .9 unless given.
-        moments: of a problem, in place of pass rates.
+        moments: of a problem, or the problem, in place of pass rates.
 
     Raises:
         InputError: neither or both of ``spec`` and ``name``, or of what replaces another; anything
@@ -171,6 +171,8 @@ def explain(
     assumed = moments is None
     if moments is None:
         moments = moments_of_pass_rates(PASS_RATES if pass_rates is None else pass_rates)
+    else:
+        moments = moments_of(moments)
     meaning = None if spec is None else resolve(spec, group_size)
     size = group_size if meaning is None else meaning.group_size
     if size is None:

@@ -51,6 +51,12 @@ def squared_score_norms(
         InputError: no torch, no module, no parameter to differentiate, batches of different lengths, or
             a model that ``torch.func`` cannot take example by example (dropout or batch normalisation
             in training mode).
+
+    >>> import torch
+    >>> policy = torch.nn.Linear(2, 3)
+    >>> _ = torch.nn.init.zeros_(policy.weight), torch.nn.init.zeros_(policy.bias)
+    >>> squared_score_norms(policy, torch.tensor([[1.0, 2.0]]), torch.tensor([0]))
+    tensor([4.])
     """
     try:
         import torch

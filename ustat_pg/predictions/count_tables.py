@@ -25,7 +25,7 @@ from scipy.linalg import solve_banded
 from scipy.stats import binom
 
 from ..baselines import parse, require_group
-from ..moments import ContextMatrices, Moments, takes_problems
+from ..moments import ContextMatrices, HasMoments, Moments, takes_problems
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 
 __all__ = [
@@ -339,13 +339,15 @@ TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
 """The tables of named estimators: formulas of counts, which know nothing of the estimators' code."""
 
 
-def count_table(name: str, group_size: int, moments: Moments | None = None) -> CountTable:
+def count_table(
+    name: str, group_size: int, moments: Moments | HasMoments | None = None
+) -> CountTable:
     """The advantages of a named estimator by the number of successes in the group.
 
     Arguments:
         name: a baseline that is a table, with its numbers behind a colon if it has any.
         group_size: G.
-        moments: of the problem, which ``best`` alone takes.
+        moments: of the problem, or the problem, which ``best`` alone takes.
 
     Raises:
         InputError: the name is unknown, or what it names is no table by counts.
