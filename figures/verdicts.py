@@ -52,7 +52,9 @@ def _rows(claim: ClaimResult) -> list[dict[str, Any]]:
                 "place": (drawn.estimate - check.prediction) / half,
                 "error": drawn.standard_error / half,
                 # The statement allows more than the band, or the interval is no estimate ± half.
-                "wide": max(check.prediction - check.region.low, check.region.high - check.prediction)
+                "wide": max(
+                    check.prediction - check.region.low, check.region.high - check.prediction
+                )
                 > half
                 or abs(drawn.interval.low + half - drawn.estimate) > half / 2,
                 "rivals": [
@@ -85,7 +87,14 @@ def draw(results: Results) -> Figure | None:
             wide = [row["wide"] for _, row in known]
             faces = np.where(wide, "white", colour)
             axis.scatter(
-                places, heights, 5, c=faces, marker=marker, ec=colour, lw=0.5 * np.array(wide), zorder=3
+                places,
+                heights,
+                5,
+                c=faces,
+                marker=marker,
+                ec=colour,
+                lw=0.5 * np.array(wide),
+                zorder=3,
             )
         crosses = [(place, y) for y, row in enumerate(rows) for place in row["rivals"]]
         axis.plot(

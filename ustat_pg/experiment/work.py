@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
@@ -32,18 +33,37 @@ class Interrupted(KeyboardInterrupt):
     """The run was stopped; finished blocks are kept, and the same call continues."""
 
 
+LOG_SECONDS = 60.0
+"""Seconds between two lines of progress where stderr is no terminal."""
+
+
+class _Lines(tqdm):  # type: ignore[type-arg]
+    """Progress for a log: a line now and then, where a terminal draws one bar again and again."""
+
+    @staticmethod
+    def status_printer(file: Any) -> Callable[[str], None]:
+        def line(text: str) -> None:
+            if text:
+                print(text, file=file, flush=True)
+
+        return line
+
+
 def bar(what: str, total: float, shown: bool) -> tqdm[Any]:
-    """A bar of progress, on a terminal's stderr alone."""
-    return tqdm(
+    """A bar of progress on a terminal's stderr, or a line a minute in a log."""
+    terminal = sys.stderr.isatty()
+    drawn = "|{bar:30}|" if terminal else ","
+    pace = {} if terminal else {"mininterval": LOG_SECONDS, "delay": LOG_SECONDS}
+    return (tqdm if terminal else _Lines)(
         total=total,
         desc=f"{what:9}",
-        bar_format="{desc} {percentage:3.0f}%|{bar:30}| {elapsed}, {remaining} left",
-        # None: nothing is shown where stderr is no terminal.
-        disable=None if shown else True,
+        bar_format=f"{{desc}} {{percentage:3.0f}}%{drawn} {{elapsed}}, {{remaining}} left",
+        disable=not shown,
         # A terminal that does not know its size is taken for a small one.
         ncols=min(get_terminal_size().columns, 80),
         nrows=20,
         leave=False,
+        **pace,
     )
 
 
