@@ -12,7 +12,7 @@ A script that has ``RLOOTrainer`` takes another baseline by one line::
     )
 
 Its step is then (1/BG) Σ sᵢ Aᵢ with the advantages of that baseline, at TRL's other settings. They need
-TRL's own version (:data:`ustat_pg.llm.training.TRL`), whose insides they change.
+the version of TRL that is installed with ``ustat_pg[llm]``, whose insides they change.
 """
 
 from __future__ import annotations
