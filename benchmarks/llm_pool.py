@@ -154,7 +154,7 @@ def by_sampling(
     length = subject.task.max_new_tokens
     stock = []
     draws = transformers_draw(subject.model, named, count, length, seed, BATCH, {})
-    for prompt, drawn in zip(prompts, draws, strict=True):
+    for prompt, (drawn, _) in zip(prompts, draws, strict=True):
         texts = subject.model.tokenizer.batch_decode(drawn, skip_special_tokens=True)
         stock.append((drawn, subject.task.rewards(prompt, texts, drawn)))
     draw = process_time() - start

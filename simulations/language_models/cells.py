@@ -384,7 +384,7 @@ def _replication(
     completions = transformers_draw(model, named, count, task.max_new_tokens, seed, 1024, {})
     sides = [
         _Side(model, task, prompt, ids, own, rollouts)
-        for prompt, (_, ids), own in zip(drawn_prompts, named, completions, strict=True)
+        for prompt, (_, ids), (own, _) in zip(drawn_prompts, named, completions, strict=True)
     ]
     return {
         LmQuantity(method, member.name, what, size).label: value

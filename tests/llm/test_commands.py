@@ -126,6 +126,54 @@ def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model, rows
     assert alone["curves"] == found["curves"]
 
 
+@pytest.fixture(scope="module")
+def stepped(place, tiny_folder):
+    """The folder of a policy a step away from the one that drew."""
+    import torch
+
+    other = load_model(str(tiny_folder))
+    with torch.no_grad():
+        for parameter in other.model.parameters():
+            parameter *= 1.05
+    other.model.save_pretrained(place / "stepped")
+    other.tokenizer.save_pretrained(place / "stepped")
+    return place / "stepped"
+
+
+def test_rollouts_of_an_older_policy_are_weighted_by_ratio(kept, stepped, tmp_path, capsys):
+    words = ["llm", "mse", "--model", stepped, "--rollouts", kept / "rollouts.jsonl"]
+    words += ["--group-sizes", "2,4"]
+    assert "score them with the model that drew" in refused(capsys, *words)
+    words += ["--ratio", "token", "--by-length", "--out", tmp_path]
+    found = strict(out_of(capsys, *words, "--clip", "0.1,0.2", "--json"))
+    assert found["config"]["token_weights"]["clip_high"] == 0.2
+    assert 0 < found["bound_share"] < 1
+    k1, _, k3 = (each["value"] for each in found["divergence"])
+    assert k3 > 0
+    assert k1 != k3
+    for name in ("noise_to_signal", "noise_to_signal_by_length"):
+        assert {row["group_size"] for row in found[name]} == {2, 4}
+        assert (tmp_path / f"{name}.csv").exists()
+    text = out_of(capsys, *words, "--truncate", "1.1")
+    assert "by ratio, token, truncated at 1.1" in text
+    assert "KL of the older policy to this one" in text
+    assert "1/|o|" in text
+    text = out_of(capsys, "llm", "mse", "--scored", tmp_path / "scored.npz")
+    assert "truncated at 1.1" in text
+    said = refused(capsys, "advise", "--scored", tmp_path / "scored.npz", "--budget", "8")
+    assert "weighted by token" in said
+
+
+def test_noise_of_averaged_tokens_stands_beside_that_of_sums(model, capsys):
+    found = strict(out_of(capsys, "llm", "mse", *model, "--by-length", "--json"))
+    own, other = (found[name] for name in ("noise_to_signal_by_length", "noise_to_signal"))
+    assert {row["baseline"] for row in own} < {row["baseline"] for row in other}
+    assert own[0]["noise"] != other[0]["noise"]
+    assert "1/|o|" in out_of(capsys, "llm", "mse", *model, "--by-length")
+    plain = strict(out_of(capsys, "llm", "mse", *model, "--json"))
+    assert plain["noise_to_signal_by_length"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "prompts"),
     [
@@ -316,7 +364,8 @@ GIVEN = {
     "group-by": "step", "reward": "score", "off-policy": None,
     "prompts": "arithmetic", "model": "m", "out": "o", "rollouts": "r.jsonl", "scored": "s.npz",
     "prompt-cost": "1", "output-cost": "1", "population": "9", "replications": "4",
-    "check-prompts": "2", "remax": None,
+    "check-prompts": "2", "remax": None, "by-length": None, "ratio": "token", "clip": ".2",
+    "truncate": "2",
 }  # fmt: skip
 """A value of every option."""
 
@@ -432,6 +481,7 @@ def test_what_is_refused_is_one_line_and_exit_2(command, words, message, capsys,
 
 
 MSE, ADVICE, SWEEP = ("llm", "mse"), ("group-size",), ("llm", "sweep")
+RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
 SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-sizes")
 
 
@@ -451,6 +501,11 @@ SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-si
         ((*ADVICE, "--rollouts", "a.jsonl", "--budget", "8", "--dtype", "float32"), "--dtype"),
         ((*MSE, "ALL", "--rollouts", "a.jsonl"), "leave out --samples, --max-new-tokens"),
         ((*MSE, "ALL", "--replications", "8"), "without --check: leave out --replications"),
+        ((*MSE, "ALL", "--clip", "0.2"), "without --ratio: leave out --clip"),
+        ((*MSE, "ALL", "--ratio", "token"), "leave out --ratio"),
+        ((*MSE, *RATIO, "--remax"), "leave out --remax and --check"),
+        ((*MSE, *RATIO, "--clip", ".2", "--truncate", "2"), "clip and truncate are both given"),
+        ((*MSE, *RATIO, "--clip", "-1"), "clip is -1"),
         ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "name one of the two"),
         ((*ADVICE, "p.json", "--scored", "a.npz", "--budget", "16"), "name one of the two"),
         ((*ADVICE, "ALL", "--budget", "16.5"), "budget is"),

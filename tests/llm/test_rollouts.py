@@ -433,7 +433,7 @@ def test_logits_that_are_not_finite_are_refused(small, value):
 def test_logits_behind_the_end_of_a_completion_do_not_matter(small):
     """A finished completion waits for the others, and nothing is drawn for it."""
     ends, draws = [1], np.full((2, 4), 0.5)
-    process = generation._inverse_cdf(draws, 2, ["a", "b"], ends)
+    process = generation._inverse_cdf(draws, 2, ["a", "b"], ends, [])
     scores = torch.zeros(2, 5)
     scores[0] = math.nan
     finished, going = torch.tensor([[3, 3, 1], [3, 3, 2]]), torch.tensor([[3, 1, 4], [3, 3, 2]])

@@ -171,6 +171,9 @@ def test_impossible_selections_are_refused(chosen, message):
 
 
 def test_arrays_of_a_pool_cannot_be_written():
-    for name in set(ARRAYS) - {"surprise", "surprise_variance"}:
+    given = pool()
+    for name in ARRAYS:
+        if getattr(given, name) is None:
+            continue
         with pytest.raises(ValueError, match="read-only"):
-            getattr(pool(), name)[0] = 0
+            getattr(given, name)[0] = 0

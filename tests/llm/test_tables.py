@@ -28,7 +28,7 @@ from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.llm.tables import (
     as_moments,
     learned_moments,
-    length_moments,
+    raw_moments,
     table_errors,
     table_moments,
 )
@@ -357,12 +357,14 @@ def test_scores_over_lengths_are_unbiased_over_all_ordered_pools(name, size):
     problem, table = solved(), count_table(name, size)
 
     def coordinate(pool, axis):
-        found = length_moments(pool, table).factor
+        found = raw_moments(pool, table, by_length=True).factor
         return np.einsum("pr,pr->p", found, pool.length_sketches[:, :, axis])
 
     for context in (0, 1):
         second, mean = groups_over_lengths(problem, context, table)
-        told = expectation(problem, context, lambda pool: length_moments(pool, table).second)
+        told = expectation(
+            problem, context, lambda pool: raw_moments(pool, table, by_length=True).second
+        )
         assert told == pytest.approx(second, rel=1e-11)
         found = [expectation(problem, context, lambda p, a=a: coordinate(p, a)) for a in (0, 1)]
         assert found == pytest.approx(mean, rel=1e-10)
@@ -396,7 +398,7 @@ def test_what_scores_over_lengths_refuse():
     noise = estimates.noise_to_signal
     refuses("oracle is no table by counts of its own", noise, pool, [3], ["oracle"], **mean)
     refuses("best is no table by counts of its own", noise, pool, [3], ["best"], **mean)
-    refuses("design is 'prompt': .* takes iid", noise, pool, [3], ["std"], design="prompt", **mean)
+    refuses("design is 'prompt': .* take iid", noise, pool, [3], ["std"], design="prompt", **mean)
     refuses("aggregation 'mean' is unknown", noise, pool, [3], ["std"], aggregation="mean")
     refuses("group size is 8: .* which has 7 rollouts", noise, pool, [8], ["std"], **mean)
     without = replace(pool, length_sums=None, length_sketches=None)

@@ -20,6 +20,9 @@ ARRAYS = (
     "gram",
     "length_sums",
     "length_sketches",
+    "total_sketches",
+    "divergences",
+    "bound",
 )
 
 

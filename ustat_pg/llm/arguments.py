@@ -162,12 +162,43 @@ OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ),
     ("replications", ("check",), {"type": int, "metavar": "R", "help": "of each group (16)"}),
     ("check-prompts", ("check",), {"type": int, "metavar": "N", "help": "prompts it takes (20)"}),
+    (
+        "by-length",
+        _ANY_MODEL,
+        {
+            "action": "store_true",
+            "help": "the noise of losses that average a completion's tokens (1/|o|), too",
+        },
+    ),
+    (
+        "ratio",
+        (_OWN,),
+        {
+            "choices": ("none", "token", "prefix", "sequence", "gspo"),
+            "help": "weight tokens by the ratio to the older policy that drew these rollouts, from log_probs",
+        },
+    ),
+    (
+        "clip",
+        ("ratio",),
+        {
+            "type": lambda text: _clip(text),
+            "metavar": "E[,E_HIGH]",
+            "help": "as PPO does, by the sign of the advantage",
+        },
+    ),
+    (
+        "truncate",
+        ("ratio",),
+        {"type": float, "metavar": "C", "help": "as CISPO does, the most that a weight may be"},
+    ),
     ("remax", _ANY_MODEL, {"action": "store_true", "help": "ReMax too: a greedy answer a prompt"}),
 )
 """Every option that not everything reads: its name, what reads it, and argparse's words for it."""
 _COSTS = ("prompt-cost", "output-cost", "population")
 _CHECK = ("replications", "check-prompts")
-_MSE = (*_CHECK, "remax")
+_RATIO = ("clip", "truncate")
+_MSE = (*_CHECK, "remax", "by-length", "ratio", *_RATIO)
 
 _SOURCES = {
     _SAMPLED: "a model that samples has no use for all of this",
@@ -212,17 +243,18 @@ def refuse_ignored(options: argparse.Namespace, asked_of: str, *more: str) -> No
 
     facts = {asked_of}
     if asked_of in _ANY_MODEL:
-        facts |= {name for name in ("limit", "check") if given(name)}
+        facts |= {name for name in ("limit", "check", "ratio") if given(name)}
     ignored = [
         f"--{name}"
         for name, read_by, _ in OPTIONS
         if given(name) and name not in more and not facts & set(read_by)
     ]
     if ignored:
-        because = "without --check" if set(ignored) <= {f"--{name}" for name in _CHECK} else None
-        raise InputError(
-            f"{because or _SOURCES[asked_of]}: leave out {', '.join(ignored)}, which would be ignored"
-        )
+        because = _SOURCES[asked_of]
+        for needed, names in (("check", _CHECK), ("ratio", _RATIO)):
+            if set(ignored) <= {f"--{name}" for name in names}:
+                because = f"without --{needed}"
+        raise InputError(f"{because}: leave out {', '.join(ignored)}, which would be ignored")
 
 
 def add_arguments(command: Any, *names: str, shown: Collection[str] | None = None) -> None:
@@ -297,6 +329,14 @@ def _sizes(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: whole numbers with commas between") from None
+
+
+def _clip(text: str) -> tuple[float, float | None]:
+    low, comma, high = text.partition(",")
+    try:
+        return float(low), float(high) if comma else None
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write 0.2, or 0.2,0.28") from None
 
 
 def _bytes(text: str) -> int:

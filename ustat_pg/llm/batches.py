@@ -24,7 +24,7 @@ class Batches:
 
     Arguments:
         pool: P prompts.
-        moments: of its prompts.
+        moments: of its prompts; None where no error is asked for.
         design: one of :data:`DESIGNS`.
         batch_size: B, for iid only.
 
@@ -34,7 +34,7 @@ class Batches:
     """
 
     def __init__(
-        self, pool: ScoredPool, moments: PromptMoments, design: str, batch_size: int = 1
+        self, pool: ScoredPool, moments: PromptMoments | None, design: str, batch_size: int = 1
     ) -> None:
         one_of("design", design, DESIGNS)
         batch = integer("batch size", batch_size)
@@ -48,13 +48,14 @@ class Batches:
     def error(self, found: GroupMoments) -> Means:
         """E‖ĝ - g‖², ĝ and g of a minibatch; for prompt the mean of that given the prompt, one column."""
         if self._design == "iid":
-            bias = self._products(found.factor - 1)
+            bias = self._products(found, found.factor - 1)
             return _sum((self._scale, self._within(found)), (1.0, bias))
+        assert self._moments is not None
         square = self._moments.gradient_sq
         own = means((found.second - 2 * found.cross + square)[:, None])
         if self._design == "prompt" or not found.biased:
             return _sum((self._scale, own))
-        bias = self._products(found.factor - 1)
+        bias = self._products(found, found.factor - 1)
         return _sum((self._scale, own), (1 - self._scale, bias))
 
     def noise(self, found: GroupMoments) -> Means:
@@ -65,7 +66,9 @@ class Batches:
                 at one prompt takes two of them.
         """
         if self._design == "iid":
-            return beside(_sum((self._scale, self._within(found))), self._products(found.factor))
+            return beside(
+                _sum((self._scale, self._within(found))), self._products(found, found.factor)
+            )
         if np.isnan(found.mean_sq).any():
             raise InputError(
                 f"the mean of a biased table at one prompt takes two groups, and this pool has "
@@ -75,19 +78,19 @@ class Batches:
         noise = _sum((self._scale, means((found.second - found.mean_sq)[:, None])))
         signal = _sum((self._scale, means(found.mean_sq[:, None])))
         if self._design == "fixed":
-            signal = _sum((1.0, signal), (1 - self._scale, self._products(found.factor)))
+            signal = _sum((1.0, signal), (1 - self._scale, self._products(found, found.factor)))
         return beside(noise, signal)
 
     def _within(self, found: GroupMoments) -> Means:
         """tr Cov of one group's ĝ, its prompt drawn too."""
-        return _sum((1.0, means(found.second[:, None])), (-1.0, self._products(found.factor)))
+        return _sum(
+            (1.0, means(found.second[:, None])), (-1.0, self._products(found, found.factor))
+        )
 
-    def _products(self, factor: Array) -> Means:
+    def _products(self, found: GroupMoments, factor: Array) -> Means:
         """‖E ĝ‖² of means that f makes of sketches, from pairs of different prompts."""
-        if factor.ndim == 2:
-            gradients(self._pool)
-            assert self._pool.length_sketches is not None
-            each = np.einsum("pr,prk->pk", factor, self._pool.length_sketches)
+        if found.sketches is not None:
+            each = np.einsum("pr,prk->pk", factor, found.sketches)
             return pairs(each, each)
         if (factor == 0).all():
             return means(np.zeros((self._pool.size, 1)))

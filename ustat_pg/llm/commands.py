@@ -18,7 +18,7 @@ import numpy as np
 from ..validation import InputError, integer
 from .arguments import refuse_ignored, source
 from .check_command import refuse_check, sampled_anew
-from .printing import finite, noise_table, percent, plain, records
+from .printing import finite, noise_table, percent, plain, reading, records
 from .scored import ScoredPool
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def _scored(
     """The scored pool that the options name or ask for, and what it was made of."""
     from .models import precision
     from .pipeline import collect, score
+    from .stale_command import token_weights
     from .tasks import drawn
 
     if options.scored is not None:
@@ -158,6 +159,9 @@ def _scored(
     }
     if options.memory is not None:
         scoring["memory"] = options.memory
+    if getattr(options, "by_length", False):
+        scoring["by_length"] = True
+    weights = token_weights(options)
     rollouts = collect(
         model,
         task,
@@ -165,13 +169,15 @@ def _scored(
         seed=_seed(options),
         out=options.out,
         file=options.rollouts,
-        log=_log(options),
+        log={**_log(options), "stale": weights is not None},
         scoring=scoring,
         progress=progress,
         **sampling,
     )
     if options.rollouts is not None:
         rollouts = drawn(rollouts, options.limit, _seed(options))
+    if getattr(options, "by_length", False) or weights is not None:
+        _binary(rollouts)
     pool = score(
         model,
         rollouts,
@@ -185,9 +191,20 @@ def _scored(
             else _seed(options),
             "dtype": precision(model),
         },
+        token_weights=weights,
         **scoring,
     )
     return _on_policy(pool, options), (model, task, rollouts)
+
+
+def _binary(rollouts: Sequence[Rollouts]) -> None:
+    """Refuse, before anything is scored, rewards that tables by counts do not take."""
+    for each in rollouts:
+        if not np.isin(each.rewards, (0, 1)).all():
+            raise InputError(
+                f"prompt {each.prompt.id!r} has rewards that are not 0 or 1: --by-length and --ratio take "
+                "these alone"
+            )
 
 
 def on_policy_z(pool: ScoredPool) -> float | None:
@@ -201,7 +218,8 @@ def _on_policy(pool: ScoredPool, options: argparse.Namespace) -> ScoredPool:
     What was scored is kept by then: with --off-policy nothing is done anew.
     """
     z = pool.on_policy_z
-    if z is None or abs(z) <= DOUBTFUL:
+    # Of a weighted pool another policy is known to have drawn them.
+    if z is None or abs(z) <= DOUBTFUL or pool.weighted:
         return pool
     said = (
         f"the rollouts' tokens are {'more' if z > 0 else 'less'} surprising to this model than its own "
@@ -234,9 +252,14 @@ def mse(options: argparse.Namespace) -> None:
         summary,
         zero_signal,
     )
+    from .stale_command import by_length, say_stale
     from .tables import binary
 
     refuse_check(options)
+    if options.ratio is not None and (options.remax or options.check):
+        raise InputError(
+            "--ratio is of rollouts of an older policy: leave out --remax and --check, which sample anew"
+        )
     for size in options.group_sizes or ():
         integer("group size", size, 2)
     refuse_ignored(options, source(options), "out")
@@ -246,6 +269,10 @@ def mse(options: argparse.Namespace) -> None:
         pool, made_of = _scored(options, progress)
     seconds = time.perf_counter() - started
     sizes = options.group_sizes or [size for size in GROUP_SIZES if size <= pool.rollouts]
+    below = [size for size in sizes if size < pool.rollouts]
+    if pool.weighted:
+        say_stale(options, pool, below)
+        return
     greedy = _greedy(pool, made_of) if options.remax else None
     frame = curves(pool, sizes, [name for name in BASELINES if name not in WEIGHTED])
     if greedy is not None:
@@ -258,8 +285,7 @@ def mse(options: argparse.Namespace) -> None:
     facts, signal = summary(pool), zero_signal(pool, sizes)
     known = constants(pool) if pool.size > 1 else None
     orders = [ordering(pool, size).assign(group_size=size) for size in sizes]
-    below = [size for size in sizes if size < pool.rollouts]
-    noise = None
+    noise, mean = None, by_length(pool, below)
     if below and pool.size > 1:
         tables = TABLES if binary(pool) else ()
         names = [name for name in ("grpo", *BASELINES, *tables) if name not in WEIGHTED]
@@ -270,6 +296,8 @@ def mse(options: argparse.Namespace) -> None:
         frame.to_csv(options.out / "curves.csv", index=False)
         if noise is not None:
             noise.to_csv(options.out / "noise_to_signal.csv", index=False)
+        if mean is not None:
+            mean.to_csv(options.out / "noise_to_signal_by_length.csv", index=False)
         facts.to_csv(options.out / "summary.csv", index=False)
     brute = None
     if made_of is not None and options.check is not None:
@@ -286,6 +314,7 @@ def mse(options: argparse.Namespace) -> None:
                     "curves": records(frame),
                     "zero_signal": records(signal),
                     "noise_to_signal": None if noise is None else records(noise),
+                    "noise_to_signal_by_length": None if mean is None else records(mean),
                     "ordering": [row for order in orders for row in records(order)],
                     "constants": None if known is None else records(known.frame()),
                     "check": None if brute is None else records(brute),
@@ -311,9 +340,11 @@ def mse(options: argparse.Namespace) -> None:
     header = [name.replace("-", "-\n") for name in ("G", *names, "no signal")]
     print(tabulate(rows, header, disable_numparse=True, stralign="right"))
     print("\nMSE of one group's gradient, mean over prompts, ± half a 95% interval over prompts.")
-    print(_reading(orders))
+    print(reading(orders))
     if noise is not None:
         print(f"\n{noise_table(noise)}")
+    if mean is not None:
+        print(f"\nTokens of a completion averaged, 1/|o|:\n\n{noise_table(mean)}")
     if known is not None:
         print()
         _say_constants(known)
@@ -375,25 +406,6 @@ def _precision(pool: ScoredPool) -> str:
     told = f"precision of the scores: weights {weights}" + (", autocast bfloat16" if cast else "")
     coarse = cast or any(name in weights for name in ("bfloat16", "float16"))
     return told + ("; norms may be off by up to a tenth" if coarse else "")
-
-
-def _reading(orders: Sequence[Any]) -> str:
-    """Whether vanilla > grpo > oracle, the paper's reading of Figure 4, holds here."""
-    words = []
-    for order in orders:
-        size = int(order["group_size"].iloc[0])
-        fails = order[order["reading"] == "fails"]
-        known = [r for r in order["reading"] if r not in ("none", "fails")]
-        if len(fails):
-            said = ", ".join(
-                f"{r['larger']} above {r['second'] if r['larger'] == r['first'] else r['first']}"
-                for r in fails.to_dict("records")
-            )
-            words.append(f"G={size} fails ({said})")
-        else:
-            word = next((name for name in ("open", "tie") if name in known), "holds")
-            words.append(f"G={size} {word}")
-    return "The paper's reading, vanilla above grpo above the oracle: " + "; ".join(words) + "."
 
 
 def _say_constants(known: Any) -> None:

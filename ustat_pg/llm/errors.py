@@ -16,7 +16,7 @@ from ..validation import InputError, finite_array, one_of
 from .groups import WEIGHTED, at_best_constant, group_errors
 from .moments import GroupMoments, PromptMoments
 from .scored import ScoredPool
-from .tables import learned_moments, length_moments, table_moments
+from .tables import learned_moments, raw_moments, table_moments
 
 __all__ = ["BASELINES", "TABLES", "Asked", "group_moments", "names_of"]
 
@@ -80,24 +80,32 @@ def names_of(baselines: Sequence[str], constant: ArrayLike | None = None) -> lis
 
 def group_moments(
     pool: ScoredPool,
-    moments: PromptMoments,
+    moments: PromptMoments | None,
     names: Sequence[str],
     sizes: Sequence[int],
     asked: Asked,
 ) -> list[list[GroupMoments]]:
     """The moments of each baseline's gradient, for each baseline those of every group size.
 
+    Arguments:
+        moments: of the pool's prompts; None where the mean of scores is not 0.
+
     Raises:
         InputError: a group size that a baseline or the pool cannot take.
     """
-    if one_of("aggregation", asked.aggregation, AGGREGATIONS) == "sequence-mean":
+    by_length = one_of("aggregation", asked.aggregation, AGGREGATIONS) == "sequence-mean"
+    if moments is None:
         for name in names:
             record = RECORDS.get(name.partition(":")[0])
             if record is None or not record.by_count or record.needs:
                 raise InputError(
-                    f"{name} is no table by counts of its own: aggregation sequence-mean takes these only"
+                    f"{name} is no table by counts of its own: aggregation sequence-mean and pools "
+                    "weighted by token take these only"
                 )
-        return [[length_moments(pool, count_table(name, size)) for size in sizes] for name in names]
+        return [
+            [raw_moments(pool, count_table(name, size), by_length=by_length) for size in sizes]
+            for name in names
+        ]
     if "grpo" in names and min(sizes) < 2:
         raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
     weighted = [name for name in dict.fromkeys(names) if name in WEIGHTED]

@@ -135,9 +135,10 @@ def answers(
             )
         else:
             count = integer("samples", samples)
-            drawn = transformers_draw(
+            draws = transformers_draw(
                 language_model, prompts, count, longest, seed, integer("batch", batch), {}
             )
+            drawn = (each.tokens for each in draws)
         for index, completions in zip(which, drawn, strict=True):
             texts = language_model.tokenizer.batch_decode(completions, skip_special_tokens=True)
             try:

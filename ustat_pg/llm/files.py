@@ -16,7 +16,7 @@ from .models import LanguageModel, check_lengths, tokenise, weights_digest
 from .prompts import Prompt, Task, check_rewards
 from .rollouts import decoded, verify, warn_of
 from .scored import LEAST_ROLLOUTS
-from .store import Entry, RolloutsList, lines, read_store
+from .store import Entry, RolloutsList, check_log_probs, lines, read_store
 
 __all__ = ["load_rewards", "load_rollouts"]
 
@@ -28,15 +28,17 @@ def load_rollouts(
     *,
     group_by: Sequence[str] = (),
     reward: str | None = None,
+    stale: bool = False,
 ) -> RolloutsList:
     """Rollouts from a store of :func:`~ustat_pg.llm.rollouts.sample`, from a trainer's log with a row
     for each completion (:mod:`ustat_pg.llm.logs`), or from your own file.
 
     Your own file is JSONL, one prompt a line: ``prompt`` (text or messages), ``completions`` (texts)
-    or ``completion_ids`` (tokens), and perhaps ``rewards``, ``id``, ``prompt_ids``, ``finished`` and
-    columns for the verifier. Tokens are better than texts: a text can be cut into other tokens than
-    were drawn. A text gets the end-of-text token behind it, which was drawn but is not in the text,
-    unless ``finished`` (a list of true and false) says that it was cut off.
+    or ``completion_ids`` (tokens), and perhaps ``rewards``, ``id``, ``prompt_ids``, ``finished``,
+    ``log_probs`` (of each token of each completion) and columns for the verifier. Tokens are better than
+    texts: a text can be cut into other tokens than were drawn. A text gets the end-of-text token behind
+    it, which was drawn but is not in the text, unless ``finished`` (a list of true and false) says that it
+    was cut off.
 
     Arguments:
         path: the file; of a log also a folder of files.
@@ -47,6 +49,7 @@ def load_rollouts(
         group_by: columns of a log whose values a group's completions share; prompt and step unless
             given.
         reward: column of a log's rewards; needed where it has several.
+        stale: another policy may have drawn them, whose log-probabilities are in the file.
 
     Returns:
         the rollouts in the order of the file, without those whose verifier raised (a
@@ -56,14 +59,16 @@ def load_rollouts(
     Raises:
         InputError: fewer than 4 completions of a prompt, rewards that are no finite numbers or not
             one for each completion, rewards missing without a task, tokens missing without a model,
-            or a prompt longer than the context.
+            a prompt longer than the context, or log-probabilities that are missing where ``stale``, not
+            one for each token, or no log-probabilities.
     """
     path = Path(path)
     rows = _rows(path, group_by, reward)
     known = {} if task is None else {prompt.id: prompt for prompt in task.prompts}
     if _is_store(rows):
         stored, entries = read_store(path)
-        _same_model(path, stored, language_model)
+        if not stale:
+            _same_model(path, stored, language_model)
     else:
         entries = {}
         for position, (place, row) in enumerate(rows):
@@ -84,6 +89,12 @@ def load_rollouts(
         if language_model is not None:
             longest = max(map(len, entry.completion_ids))
             check_lengths(language_model, name, len(entry.prompt_ids), longest)
+        if stale and entry.log_probs is None:
+            raise InputError(
+                f"prompt {name!r} of {path} has no log_probs: the log-probability of each token under the "
+                "policy that drew it is needed; the stores that `ustat-pg llm mse --out` writes have them, "
+                "but for vLLM's and those of earlier versions"
+            )
         if entry.rewards is None:
             if task is None:
                 raise InputError(
@@ -144,6 +155,7 @@ def _user_entry(
     name = str(row["id"]) if "id" in row else str(position)
     if "prompt" in row:
         own = {"id", "prompt", "prompt_ids", "completions", "completion_ids", "rewards", "finished"}
+        own.add("log_probs")
         columns = {key: value for key, value in row.items() if key not in own}
         prompt = Prompt(name, row["prompt"], columns)
     elif name in known:
@@ -183,6 +195,7 @@ def _user_entry(
     if not all(tokens):
         raise InputError(f"{place}, has a completion without tokens: it must have at least one")
     entry = Entry(prompt, tuple(prompt_ids), tuple(map(tuple, tokens)), tuple(texts))
+    entry.log_probs = check_log_probs(place, row.get("log_probs"), tokens)
     if row.get("rewards") is not None:
         entry.rewards = check_rewards(place, name, row["rewards"], count)
     return entry

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,14 @@ from ..rng import cell_key, words
 from ..validation import InputError
 from .models import LanguageModel, end_tokens
 
-__all__ = ["most_probable", "stripped", "transformers_draw", "uniforms", "vllm_draw"]
+__all__ = ["Drawn", "most_probable", "stripped", "transformers_draw", "uniforms", "vllm_draw"]
+
+
+class Drawn(NamedTuple):
+    """Completions of a prompt: the tokens of each, and their log-probabilities where they are known."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    log_probs: tuple[tuple[float, ...], ...] | None = None
 
 
 def stripped(ids: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
@@ -59,12 +66,17 @@ def uniforms(
 
 
 def _inverse_cdf(
-    draws: NDArray[np.float64], prompt_tokens: int, names: Sequence[str], ends: Sequence[int]
+    draws: NDArray[np.float64],
+    prompt_tokens: int,
+    names: Sequence[str],
+    ends: Sequence[int],
+    said: list[Any],
 ) -> Callable[[Any, Any], Any]:
     """A logits processor that leaves one token: the inverse of the distribution function at a uniform.
 
     Greedy choice of what it leaves is then an exact draw from the softmax of the raw logits.
-    ``names`` are the prompts' of the rows, for messages.
+    ``names`` are the prompts' of the rows, for messages; ``said`` gets the log-probabilities of what was
+    chosen, (rows,) for each position.
     """
 
     def process(input_ids: Any, scores: Any) -> Any:
@@ -72,7 +84,8 @@ def _inverse_cdf(
 
         # MPS has no float64; elsewhere it keeps the sums of a large vocabulary exact.
         exact = torch.float32 if scores.device.type == "mps" else torch.float64
-        sums = torch.softmax(scores.to(exact), dim=-1).cumsum(dim=-1)
+        probs = torch.softmax(scores.to(exact), dim=-1)
+        sums = probs.cumsum(dim=-1)
         broken = ~torch.isfinite(sums[:, -1])
         if broken.any():
             for row in broken.nonzero().flatten().tolist():
@@ -88,6 +101,7 @@ def _inverse_cdf(
         # Times the last sum: rounding must not put a uniform behind the last token.
         level = step.to(scores.device)[:, None] * sums[:, -1:]
         chosen = torch.searchsorted(sums, level, right=True).clamp_(max=scores.shape[-1] - 1)
+        said.append(probs.gather(1, chosen)[:, 0].log())
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
 
     return process
@@ -101,7 +115,7 @@ def transformers_draw(
     seed: int,
     batch: int,
     options: dict[str, Any],
-) -> Iterator[tuple[tuple[int, ...], ...]]:
+) -> Iterator[Drawn]:
     """Draw completions of each prompt in turn, through ``generate``; several prompts share a call.
 
     Arguments:
@@ -114,7 +128,7 @@ def transformers_draw(
         options: not read.
 
     Returns:
-        an iterator over prompts: the tokens of each completion.
+        an iterator over prompts.
 
     Raises:
         InputError: memory ran out at a single completion, or logits are NaN or infinite.
@@ -123,7 +137,7 @@ def transformers_draw(
     for start in range(0, len(prompts), at_once):
         group = prompts[start : start + at_once]
         rows = [(name, ids, i) for name, ids in group for i in range(rollouts)]
-        drawn: list[tuple[int, ...]] = []
+        drawn: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
         while len(drawn) < len(rows):
             try:
                 part = rows[len(drawn) : len(drawn) + batch]
@@ -145,7 +159,8 @@ def transformers_draw(
                 batch = smaller
                 _empty_cache(language_model)
         for position in range(len(group)):
-            yield tuple(drawn[position * rollouts : (position + 1) * rollouts])
+            own = drawn[position * rollouts : (position + 1) * rollouts]
+            yield Drawn(tuple(tokens for tokens, _ in own), tuple(logs for _, logs in own))
 
 
 def _empty_cache(language_model: LanguageModel) -> None:
@@ -161,15 +176,25 @@ def _generate(
     rows: Sequence[tuple[str, tuple[int, ...], int]],
     length: int,
     seed: int,
-) -> list[tuple[int, ...]]:
-    """One completion for each row (prompt's id, its tokens, which completion), by one ``generate``."""
+) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+    """One completion for each row (prompt's id, its tokens, which completion), by one ``generate``.
+
+    Returns:
+        its tokens, and their log-probabilities.
+    """
+    import torch
+
     numbers: dict[str, list[int]] = {}
     for name, _, i in rows:
         numbers.setdefault(name, []).append(i)
     draws = np.concatenate([uniforms(seed, name, i, length) for name, i in numbers.items()])
     width, names = max(len(ids) for _, ids, _ in rows), [name for name, _, _ in rows]
-    choose = _inverse_cdf(draws, width, names, end_tokens(language_model))
-    return most_probable(language_model, [ids for _, ids, _ in rows], length, [choose])
+    said: list[Any] = []
+    choose = _inverse_cdf(draws, width, names, end_tokens(language_model), said)
+    drawn = most_probable(language_model, [ids for _, ids, _ in rows], length, [choose])
+    # Rounded where the model's own rounding begins.
+    logs = torch.stack(said, dim=1).round(decimals=7).tolist()
+    return [(own, tuple(log[: len(own)])) for own, log in zip(drawn, logs, strict=True)]
 
 
 def most_probable(
@@ -242,7 +267,7 @@ def vllm_draw(
     seed: int,
     batch: int,
     options: dict[str, Any],
-) -> Iterator[tuple[tuple[int, ...], ...]]:
+) -> Iterator[Drawn]:
     """Draw completions of each prompt in turn, through vLLM, by its own random numbers.
 
     Arguments:
@@ -250,7 +275,7 @@ def vllm_draw(
         options: further arguments of ``vllm.LLM``.
 
     Returns:
-        an iterator over prompts: the tokens of each completion.
+        an iterator over prompts, without log-probabilities: vLLM's are not those of the model that scores.
 
     Raises:
         InputError: vLLM is not installed, or the model is in no folder that it could load.
@@ -314,7 +339,7 @@ def vllm_draw(
                     f"vLLM gave {len(drawn)} completions of prompt {name!r}: it was asked for "
                     f"{rollouts}"
                 )
-            yield drawn
+            yield Drawn(drawn)
 
 
 def _with_end(output: Any, end: int | None) -> list[int]:

@@ -93,13 +93,15 @@ class GroupMoments:
         mean_sq: ‖E ĝ‖²; NaN where the pool is too small for it, see
             :func:`ustat_pg.llm.tables.table_moments`.
         factor: f, which makes f ĝ_x unbiased for E ĝ, ĝ_x the prompt's gradient in ``sketches``; 1
-            where ĝ is unbiased for g. Of scores over lengths (P, 2), what multiplies ``length_sketches``.
+            where ĝ is unbiased for g. (P, 2) where it multiplies ``sketches`` here.
+        sketches: of Σ s and Σ z̃ s, (P, 2, k), where the mean of scores is not 0; else None.
     """
 
     second: Array
     cross: Array
     mean_sq: Array
     factor: Array
+    sketches: Array | None = None
 
     @classmethod
     def unbiased(cls, error: Array, gradient_sq: Array) -> GroupMoments:
@@ -126,6 +128,11 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
     >>> found.value.tolist(), found.reward_variance.tolist(), found.variance_trace.tolist()
     ([0.25], [0.25], [0.25])
     """
+    if pool.weighted:
+        raise InputError(
+            "the scores of this pool are weighted by token, and rollouts of an older policy: it has the "
+            "noise and the signal of that weighted gradient alone (noise_to_signal)"
+        )
     z, norms, sums, count = pool.rewards, pool.squared_norms, pool.sums, pool.rollouts
     apart = leave_one_out(z)
     centred = apart * ((count - 1) / count)

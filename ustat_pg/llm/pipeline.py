@@ -44,7 +44,8 @@ def collect(
         scoring: the options of the :func:`score` that follows, so that what it would refuse is refused
             before hours of sampling; None where none follows.
         file: a user's own rollouts, see :func:`~ustat_pg.llm.files.load_rollouts`.
-        log: what of a log is a group, and its rewards: ``group_by`` and ``reward`` of the same function.
+        log: what of a log is a group, and its rewards: ``group_by`` and ``reward`` of the same function;
+            and whether another policy drew them, ``stale``.
         progress: called after each prompt.
         options: batch, backend, vllm_options of :func:`~ustat_pg.llm.rollouts.sample`.
 
@@ -99,7 +100,8 @@ def score(
         pools: rollouts of each prompt.
         out: the folder.
         progress: called after each prompt.
-        options: parameters, memory, method, autocast_bf16, sketch, gram, by_length, config of
+        options: parameters, memory, method, autocast_bf16, sketch, gram, by_length, token_weights,
+            config of
             :func:`~ustat_pg.llm.scoring.score_pool`.
 
     Raises:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["finite", "noise_table", "percent", "plain", "records"]
+__all__ = ["finite", "noise_table", "percent", "plain", "reading", "records"]
 
 _ROUNDING = 1e-9
 """Half-widths of intervals of a ratio that are nothing."""
@@ -60,6 +61,7 @@ def noise_table(frame: Any) -> str:
             else ("relative", "relative_low", "relative_high")
         )
         half = (row[high] - row[low]) / 2
+        width = plain(half, 2) if math.isfinite(half) else "∞"
         if not math.isfinite(row[kind]):
             cell = "-"
         elif name == first:
@@ -67,7 +69,7 @@ def noise_table(frame: Any) -> str:
             cell = f"{plain(row[kind])} [{plain(row[low], 2)}, {end}]"
         else:
             # A multiple of the first has its ratio, but for rounding.
-            cell = plain(row[kind]) + (f" ± {plain(half, 2)}" if half > _ROUNDING else "")
+            cell = plain(row[kind]) + (f" ± {width}" if half > _ROUNDING else "")
         rows[name].append(cell)
     header = ["", *(f"G={size}" for size in sizes)]
     table = tabulate(list(rows.values()), header, disable_numparse=True, stralign="right")
@@ -76,3 +78,22 @@ def noise_table(frame: Any) -> str:
         f"[95%], to be divided by\nthe prompts of a step; for the others in units of {first}'s, ± half a 95% "
         "interval of the paired difference."
     )
+
+
+def reading(orders: Sequence[Any]) -> str:
+    """Whether vanilla > grpo > oracle, the paper's reading of Figure 4, holds here."""
+    words = []
+    for order in orders:
+        size = int(order["group_size"].iloc[0])
+        fails = order[order["reading"] == "fails"]
+        known = [r for r in order["reading"] if r not in ("none", "fails")]
+        if len(fails):
+            said = ", ".join(
+                f"{r['larger']} above {r['second'] if r['larger'] == r['first'] else r['first']}"
+                for r in fails.to_dict("records")
+            )
+            words.append(f"G={size} fails ({said})")
+        else:
+            word = next((name for name in ("open", "tie") if name in known), "holds")
+            words.append(f"G={size} {word}")
+    return "The paper's reading, vanilla above grpo above the oracle: " + "; ".join(words) + "."

@@ -112,7 +112,9 @@ def noise_to_signal(
         batch_size: B, for iid only.
         constant, minimum_variance, permutations, seed: as there.
         aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
-            ``loss_type="grpo"``, of tables by counts, design iid and pools scored ``by_length``.
+            ``loss_type="grpo"``, of tables by counts, design iid and pools scored ``by_length``. Of a pool
+            weighted by token (:mod:`ustat_pg.llm.stale`) either is of the weighted scores, of tables
+            by counts and design iid too.
 
     Returns:
         a row for each baseline and group size: baseline, group_size; noise, signal, noise_se, signal_se;
@@ -132,7 +134,8 @@ def noise_to_signal(
     [['grpo', 0.0972, 0.3889, 0.25], ['group-mean', 0.0432, 0.1728, 0.25], ['std', 0.1944, 0.7778, 0.25]]
     """
     names, sizes = names_of(baselines, constant), sizes_of(group_sizes)
-    moments = prompt_moments(pool)
+    raw = pool.weighted or aggregation == "sequence-mean"
+    moments = None if raw else prompt_moments(pool)
     batches = Batches(pool, moments, design, batch_size)
     asked = Asked(
         constant=constant,
@@ -141,8 +144,10 @@ def noise_to_signal(
         seed=seed,
         aggregation=aggregation,
     )
-    if aggregation == "sequence-mean" and design != "iid":
-        raise InputError(f"design is {design!r}: aggregation sequence-mean takes iid")
+    if raw and design != "iid":
+        raise InputError(
+            f"design is {design!r}: aggregation sequence-mean and pools weighted by token take iid"
+        )
     rows, first = [], list[Means]()
     for name, found in zip(names, group_moments(pool, moments, names, sizes, asked), strict=True):
         for place, (size, each) in enumerate(zip(sizes, found, strict=True)):

@@ -111,9 +111,9 @@ def sample(
         done = len(task.prompts) - len(missing)
         if progress is not None:
             progress(done, len(task.prompts))
-        for prompt, completions in zip(missing, draws, strict=True):
-            texts = decoded(language_model, completions)
-            entry = Entry(prompt, ids[prompt.id], completions, texts)
+        for prompt, drawn in zip(missing, draws, strict=True):
+            texts = decoded(language_model, drawn.tokens)
+            entry = Entry(prompt, ids[prompt.id], drawn.tokens, texts, log_probs=drawn.log_probs)
             entry.verified = verified_by(prompt, source)
             verify(task, entry, result.failed, kept)
             done += 1

@@ -44,7 +44,7 @@ LEAST_ROLLOUTS = 4
 _ASYMMETRY = 1e-6
 """How far inner products may be from symmetric, against its largest diagonal entry."""
 _FORMAT = 2
-_SKETCHES = {"sketches": 2, "length_sketches": 3}
+_SKETCHES = {"sketches": 2, "length_sketches": 3, "total_sketches": 2}
 """Arrays of sketches, and their dimensions."""
 _SURE = 1e-6
 """Surprise of a token, in nats, that is rounding where the policy is sure of each."""
@@ -71,6 +71,10 @@ class ScoredPool:
         length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2), or None: losses that
             average the tokens of a completion need them.
         length_sketches: sketches of the same two sums, (P, 2, k), or None; given together.
+        total_sketches: sketches of Σ s, (P, k), or None: of a pool whose scores are weighted by token
+            (:mod:`ustat_pg.llm.stale`). Their mean is not 0, and s then is Σ_t w_t s_t all over.
+        divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3); of such a pool.
+        bound: tokens of each completion whose weight was clipped or truncated, (P, N); of such a pool.
         config: what made the pool: model, task, seed, versions; of JSON's types.
 
     Raises:
@@ -94,6 +98,9 @@ class ScoredPool:
     gram: Array | None = None
     length_sums: Array | None = None
     length_sketches: Array | None = None
+    total_sketches: Array | None = None
+    divergences: Array | None = None
+    bound: Array | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,8 +124,12 @@ class ScoredPool:
             raise InputError("surprise and surprise_variance are given together, or neither")
         if (self.length_sums is None) != (self.length_sketches is None):
             raise InputError("length_sums and length_sketches are given together, or neither")
+        given = {getattr(self, n) is None for n in ("total_sketches", "divergences", "bound")}
+        if len(given) > 1:
+            raise InputError("total_sketches, divergences and bound are given together, or neither")
         shapes = {
             "sums": (count, 3, 3),
+            "divergences": (count, rollouts, 3),
             "gram": (count, rollouts, rollouts),
             "length_sums": (count, 2, 2),
         }
@@ -137,7 +148,7 @@ class ScoredPool:
                 array = _of_shape(name, value, shape)
             if name in ("sums", "gram", "length_sums"):
                 array = _symmetric(name, array, names)
-            elif name not in (*_SKETCHES, "surprise"):
+            elif name not in (*_SKETCHES, "surprise", "divergences"):
                 _refuse_negative(name, array, names)
                 array = np.maximum(array, 0.0)
             object.__setattr__(self, name, frozen(array))
@@ -207,6 +218,11 @@ class ScoredPool:
     def rollouts(self) -> int:
         """N, the rollouts of each prompt."""
         return int(self.rewards.shape[1])
+
+    @property
+    def weighted(self) -> bool:
+        """Whether scores are weighted by token: rollouts of an older policy."""
+        return self.total_sketches is not None
 
     @property
     def on_policy_z(self) -> float | None:

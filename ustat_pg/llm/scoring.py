@@ -38,6 +38,7 @@ from .scored import (
     write_arrays,
 )
 from .scores import Scores
+from .stale import TokenWeights, divergences
 from .store import Rollouts
 
 __all__ = ["check_memory", "pool_of_scores", "score_pool"]
@@ -79,6 +80,7 @@ def score_pool(
     *,
     gram: bool = True,
     by_length: bool = False,
+    token_weights: TokenWeights | None = None,
     out: str | os.PathLike[str] | None = None,
     saved: str | os.PathLike[str] | None = None,
     config: Mapping[str, Any] | None = None,
@@ -95,6 +97,8 @@ def score_pool(
         by_length: keep the sums of scores over their lengths too, of which
             :func:`~ustat_pg.llm.estimates.noise_to_signal` makes what a loss that averages the tokens of a
             completion does; two more sums of the parameters' size on the device.
+        token_weights: what multiplies the scores of tokens, by the ratio to the policy that drew them: the
+            rollouts have its log-probabilities. The pool then has the noise and signal of that gradient.
         out: a folder for finished prompts, which a later call with the same arguments finds again.
             Processes that each score a part of the prompts may share it.
         saved: a file (.npz) for the pool. The prompts' files are deleted once it is written, and a
@@ -107,10 +111,13 @@ def score_pool(
 
     Raises:
         InputError: no prompts, fewer than 4 rollouts, unequal numbers of them, two prompts of one
-            name, completions longer than the model's context, a folder that cannot be written to,
+            name, completions longer than the model's context, rollouts without log-probabilities where
+            tokens are weighted, a folder that cannot be written to,
             and whatever :class:`~ustat_pg.llm.scores.Scores` refuses; the prompt is named.
     """
     prompts = _checked(list(pools), language_model)
+    # Weighted baselines are of scores whose mean is 0.
+    gram = gram and token_weights is None
     scores = Scores(language_model.model, **options)
     made_of = {
         "model": language_model.name,
@@ -121,6 +128,7 @@ def score_pool(
         "sketch": scores.sketch,
         "gram": bool(gram),
         "by_length": bool(by_length),
+        "token_weights": None if token_weights is None else token_weights.config,
         "precision": str(scores.dtype),
         "device": scores.device.type,
         "versions": _versions(),
@@ -156,7 +164,7 @@ def score_pool(
     for number, (rollouts, name) in enumerate(zip(prompts, names, strict=True), start=1):
         one = None if parts is None else _read(_part(parts, name))
         if one is None:
-            one = _score(scores, rollouts, gram, by_length)
+            one = _score(scores, rollouts, gram, by_length, token_weights)
             if parts is not None:
                 _write(_part(parts, name), one)
         found.append(one)
@@ -177,7 +185,11 @@ def pool_of_scores(scores: Scores, prompts: Sequence[Rollouts]) -> ScoredPool:
 
 
 def _score(
-    scores: Scores, rollouts: Rollouts, gram: bool, by_length: bool = False
+    scores: Scores,
+    rollouts: Rollouts,
+    gram: bool,
+    by_length: bool = False,
+    token_weights: TokenWeights | None = None,
 ) -> dict[str, Any]:
     """A prompt's entries in the arrays of a pool."""
     rewards = np.asarray(rollouts.rewards, dtype=np.float64)
@@ -187,8 +199,17 @@ def _score(
     if by_length:
         lengths = np.array([len(each) for each in rollouts.completion_ids], dtype=np.float64)
         weights = np.concatenate([weights, length_weights(every, lengths)])
+    more, factors = dict[str, Array](), None
     try:
-        one = scores.of(rollouts.prompt_ids, rollouts.completion_ids, weights, gram=gram)
+        if token_weights is not None:
+            factors, more = _stale(scores, rollouts, token_weights)
+        one = scores.of(
+            rollouts.prompt_ids,
+            rollouts.completion_ids,
+            weights,
+            gram=gram,
+            token_weights=factors,
+        )
     except InputError as error:
         raise InputError(f"prompt {rollouts.prompt.id!r}: {error}") from None
     assert one.products is not None
@@ -203,13 +224,40 @@ def _score(
         "surprise": one.surprise,
         "surprise_variance": one.surprise_variance,
         "whole": np.array(one.whole),
+        **more,
     }
+    if token_weights is not None:
+        found["total_sketches"] = back[0] @ one.sketches[:few]
     if by_length:
         found |= {
             "length_sums": one.products[few:, few:],
             "length_sketches": one.sketches[few:],
         }
     return found if one.gram is None else found | {"gram": one.gram}
+
+
+def _stale(
+    scores: Scores, rollouts: Rollouts, token_weights: TokenWeights
+) -> tuple[list[Any], dict[str, Array]]:
+    """The weights of each completion's tokens, and what else the ratio of the two policies says."""
+    old = rollouts.log_probs
+    if old is None:
+        raise InputError("its rollouts have no log-probabilities of the policy that drew them")
+    lengths = np.array([len(each) for each in rollouts.completion_ids])
+    if [len(each) for each in old] != lengths.tolist():
+        raise InputError("its rollouts have log-probabilities of another number of tokens")
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    log_ratio = np.zeros(mask.shape)
+    new = scores.log_probs(rollouts.prompt_ids, rollouts.completion_ids)
+    log_ratio[mask] = np.concatenate(new) - np.concatenate([np.array(each) for each in old])
+    if not np.isfinite(log_ratio).all():
+        raise InputError("log-probabilities of the policy that drew the rollouts are not finite")
+    factors = token_weights.of(log_ratio, mask, rollouts.rewards)
+    more = {
+        "divergences": divergences(log_ratio),
+        "bound": token_weights.bound(log_ratio, mask, rollouts.rewards),
+    }
+    return [row[here] for row, here in zip(factors, mask, strict=True)], more
 
 
 def _few(weights: Array, rewards: Array) -> tuple[Array, Array]:
@@ -311,12 +359,14 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _made_from(made_of: Mapping[str, Any], rollouts: Rollouts) -> str:
     """A hash of all that a prompt's scores depend on."""
-    own = [
+    own: list[Any] = [
         rollouts.prompt.id,
         list(rollouts.prompt_ids),
         [list(c) for c in rollouts.completion_ids],
         list(rollouts.rewards),
     ]
+    if made_of["token_weights"] is not None:
+        own.append(rollouts.log_probs)
     return _hash(json.dumps([json.dumps(made_of, sort_keys=True), own], default=_plain))
 
 
@@ -337,5 +387,5 @@ def _versions() -> dict[str, str]:
 def _code() -> str:
     """A hash of the source that computes scores."""
     here = Path(__file__).resolve().parent
-    files = [here / "scoring.py", *sorted((here / "scores").glob("*.py"))]
+    files = [here / "scoring.py", here / "stale.py", *sorted((here / "scores").glob("*.py"))]
     return _hash("".join(file.read_text("utf-8") for file in files))

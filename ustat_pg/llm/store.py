@@ -8,9 +8,10 @@ configuration is refused.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,15 @@ from .._version import __version__
 from ..validation import InputError
 from .prompts import Prompt, check_rewards, short
 
-__all__ = ["Entry", "Rollouts", "RolloutsList", "Store", "lines", "read_store"]
+__all__ = ["Entry", "Rollouts", "RolloutsList", "Store", "check_log_probs", "lines", "read_store"]
 
 FORMAT = "ustat_pg rollouts 1"
 
 _START = json.dumps({"format": FORMAT}).encode()[:-1] + b", "
 """How every store of this format begins, and nothing else."""
+
+_ROUNDING = 1e-3
+"""How far above 0 half precision may put a log-probability."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +45,7 @@ class Rollouts:
             it was sampled, padding stripped.
         texts: the completions, decoded without special tokens.
         rewards: (N,).
+        log_probs: log-probabilities of the tokens under the policy that drew them, or None.
     """
 
     prompt: Prompt
@@ -48,6 +53,7 @@ class Rollouts:
     completion_ids: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
     rewards: NDArray[np.float64]
+    log_probs: tuple[tuple[float, ...], ...] | None = None
 
 
 class RolloutsList(list[Rollouts]):
@@ -71,10 +77,18 @@ class Entry:
     texts: tuple[str, ...]
     rewards: NDArray[np.float64] | None = None
     verified: str | None = None
+    log_probs: tuple[tuple[float, ...], ...] | None = None
 
     def rollouts(self) -> Rollouts:
         assert self.rewards is not None
-        return Rollouts(self.prompt, self.prompt_ids, self.completion_ids, self.texts, self.rewards)
+        return Rollouts(
+            self.prompt,
+            self.prompt_ids,
+            self.completion_ids,
+            self.texts,
+            self.rewards,
+            self.log_probs,
+        )
 
 
 class Store:
@@ -144,6 +158,7 @@ class Store:
                 "prompt_ids": entry.prompt_ids,
                 "completion_ids": entry.completion_ids,
                 "completions": entry.texts,
+                "log_probs": entry.log_probs,
                 **verdict,
             }
         )
@@ -196,6 +211,38 @@ def _drop_torn_line(path: Path) -> bool:
         if end < len(data):
             file.truncate(end)
     return end > 0
+
+
+def check_log_probs(
+    place: str, value: Any, completion_ids: Sequence[Sequence[int]]
+) -> tuple[tuple[float, ...], ...] | None:
+    """Log-probabilities of each token of each completion, or None.
+
+    Raises:
+        InputError: not a list of numbers for each completion, one for each token, none above 0.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != len(completion_ids):
+        raise InputError(
+            f"{place}, has log_probs {short(value)}: one list for each of {len(completion_ids)} "
+            "completions is needed"
+        )
+    for i, (own, tokens) in enumerate(zip(value, completion_ids, strict=True)):
+        if not isinstance(own, list) or len(own) != len(tokens):
+            said = f"{len(own)}" if isinstance(own, list) else short(own)
+            raise InputError(
+                f"{place}, has log_probs {said} of completion {i}: one number for each of its "
+                f"{len(tokens)} tokens is needed"
+            )
+        for log in own:
+            known = isinstance(log, (int, float)) and not isinstance(log, bool)
+            if not known or not -math.inf < log <= _ROUNDING:
+                raise InputError(
+                    f"{place}, has the log-probability {log!r} in completion {i}: each must be a finite "
+                    "number, at most 0"
+                )
+    return tuple(tuple(map(float, own)) for own in value)
 
 
 def no_store(path: Path) -> InputError:
@@ -251,6 +298,7 @@ def read_store(path: Path) -> tuple[dict[str, Any], dict[str, Entry]]:
                     tuple(row["prompt_ids"]),
                     tuple(tuple(ids) for ids in row["completion_ids"]),
                     tuple(row["completions"]),
+                    log_probs=check_log_probs(place, row.get("log_probs"), row["completion_ids"]),
                 )
             entry = entries[name]
             if "columns" in row:

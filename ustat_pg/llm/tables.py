@@ -26,7 +26,7 @@ __all__ = [
     "as_moments",
     "binary",
     "learned_moments",
-    "length_moments",
+    "raw_moments",
     "table_errors",
     "table_moments",
 ]
@@ -161,32 +161,38 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     )
 
 
-def length_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
-    """The moments of (1/G) Σ A_i s_i/|y_i| at each prompt: a loss that averages the tokens of a completion.
+def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False) -> GroupMoments:
+    """The moments of (1/G) Σ A_i u_i at each prompt, for weighted scores u whose mean is not 0.
 
-    Such is TRL's ``loss_type="grpo"`` (length_weights; ours). E s/|y| is not 0, so that no reward may be
+    u is s/|y|, in a loss that averages the tokens of a completion such as TRL's ``loss_type="grpo"``
+    (length_weights; ours); Σ_t w_t s_t, of a pool weighted by token; or that over |y|. No reward may be
     centred, and the mean is not a multiple of g: over the groups of the pool it is
-    (1/N) [E a₁ Σ_won s/|y| + E a₀ Σ_lost s/|y|], the successes of G-1 others hypergeometric. ``factor``
-    has what multiplies ``length_sketches``, (P, 2); nothing is known of g here.
+    (1/N) [E a₁ Σ_won u + E a₀ Σ_lost u], the successes of G-1 others hypergeometric. Nothing is known of g
+    here.
 
     Arguments:
-        pool: of N rollouts, rewards 0 and 1, scored with ``by_length``.
-        table: of groups of at most N.
+        pool: of N rollouts, rewards 0 and 1, scored with ``by_length`` or weighted by token.
+        table: of groups of at most N. Of a pool with clipped weights no advantage of a success is negative,
+            and none of a failure positive.
+        by_length: whether u is over |y|.
 
     Raises:
-        InputError: other rewards, a group that the pool cannot fill, or a pool without these sums.
+        InputError: other rewards, a group that the pool cannot fill, other advantages, or a pool without
+            these sums.
     """
-    if pool.length_sums is None:
-        raise InputError(
-            "this pool holds no sums of scores over lengths: score the rollouts anew, with by_length"
-        )
-    norms = pool.squared_norms / pool.lengths**2
-    counts, size, room = _Counts(pool, norms, pool.length_sums), table.group_size, pool.rollouts
+    norms, sums, sketches = _raw(pool, by_length)
+    counts, size, room = _Counts(pool, norms, sums), table.group_size, pool.rollouts
     if size > room:
         raise InputError(
             f"group size is {size}: groups are drawn from the pool, which has {room} rollouts a prompt"
         )
     won, lost = table.successes, table.failures
+    clipped = (pool.config.get("token_weights") or {}).get("clip") is not None
+    if clipped and (won[1:].min() < 0 or lost[:-1].max() > 0):
+        raise InputError(
+            "weights of this pool are clipped by the sign that centred advantages have: a success above 0, "
+            "a failure below; this table has others"
+        )
     second = counts.alone(table)
     if size > 1:
         both, none, one = counts.blocks
@@ -198,7 +204,21 @@ def length_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     share = counts.won / room
     factor = np.stack([of_won * share + of_lost * (1 - share), of_won - of_lost], axis=1)
     unknown = np.full(pool.size, np.nan)
-    return GroupMoments(second, unknown, unknown, factor)
+    return GroupMoments(second, unknown, unknown, factor, sketches)
+
+
+def _raw(pool: ScoredPool, by_length: bool) -> tuple[Array, Array, Array]:
+    """‖u‖², and inner products and sketches of Σ u and Σ z̃ u."""
+    if by_length:
+        if pool.length_sums is None or pool.length_sketches is None:
+            raise InputError(
+                "this pool holds no sums of scores over lengths: score the rollouts anew, with by_length"
+            )
+        return pool.squared_norms / pool.lengths**2, pool.length_sums, pool.length_sketches
+    if pool.total_sketches is None or pool.sketches is None:
+        raise InputError("scores of this pool have mean 0: table_moments takes them")
+    centred = pool.sketches * (pool.rollouts - 1)
+    return pool.squared_norms, pool.sums, np.stack([pool.total_sketches, centred], axis=1)
 
 
 def _squared(delta: Array) -> Array:

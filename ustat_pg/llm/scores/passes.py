@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,7 @@ class Scores:
         weights: ArrayLike | None = None,
         *,
         gram: bool = False,
+        token_weights: Sequence[Sequence[float]] | None = None,
     ) -> PromptScores:
         """Norms, and inner products and sketches of weighted sums, of a prompt's completions.
 
@@ -120,12 +122,13 @@ class Scores:
             weights: w, (r, N), of the sums Σ_i w_ri s_i.
             gram: make the Gram matrix too, if one block holds all completions; that is n/3T of a
                 pass for n completions of T tokens.
+            token_weights: v_t of each token of each completion, whose score is then Σ_t v_t ∇ log π_t.
 
         Raises:
             InputError: no tokens, tokens that the model does not have, weights of another shape,
                 a layer whose scores the hooks get wrong, no room for one completion.
         """
-        batch = self._batch(prompt_ids, completion_ids)
+        batch = self._batch(prompt_ids, completion_ids, token_weights)
         rows = None
         if weights is not None:
             given = finite_array("weights", weights, 2)
@@ -161,6 +164,34 @@ class Scores:
             whole=table is None,
         )
 
+    def log_probs(
+        self, prompt_ids: Sequence[int], completion_ids: Sequence[Sequence[int]]
+    ) -> list[Array]:
+        """log π of each token of each completion, by a forward pass.
+
+        Raises:
+            InputError: as for :meth:`of`.
+        """
+        batch = self._batch(prompt_ids, completion_ids)
+        found = self.room.within(lambda: self._log_probs(batch), self.d)
+        rows = [found[k, : len(batch.completions[k])] for k in range(batch.count)]
+        if not all(np.isfinite(row).all() for row in rows):
+            raise InputError(_NOT_FINITE)
+        return [rows[k] for k in batch.back]
+
+    def _log_probs(self, batch: Batch) -> Array:
+        found = np.zeros((batch.count, batch.longest))
+        for part in slices(batch.count, self._plan(batch, 0)[0]):
+            ids, mask = (each.to(self.device) for each in batch.inputs(part))
+            targets = batch.targets(part)[0].to(self.device)
+            with torch.no_grad(), self._autocast():
+                logits = self._forward(ids, mask, targets.shape[1])
+            # One completion at a time: logits in another precision are as large as those there are.
+            for k, (row, own) in enumerate(zip(logits, targets, strict=True), part.start):
+                log = torch.log_softmax(row.to(self.dtype), dim=-1)
+                found[k, : len(own)] = log.gather(1, own[:, None])[:, 0].double().cpu()
+        return found
+
     def norms(self, prompt_ids: Sequence[int], completion_ids: Sequence[Sequence[int]]) -> Array:
         """‖s_i‖² of each completion, (N,).
 
@@ -191,9 +222,14 @@ class Scores:
     def _embeddings(self) -> int:
         return int(getattr(self.model.get_input_embeddings(), "num_embeddings", 3))
 
-    def _batch(self, prompt: Sequence[int], completions: Sequence[Sequence[int]]) -> Batch:
+    def _batch(
+        self,
+        prompt: Sequence[int],
+        completions: Sequence[Sequence[int]],
+        token_weights: Sequence[Sequence[float]] | None = None,
+    ) -> Batch:
         self._refuse_training()
-        batch = Batch.of(prompt, completions)
+        batch = Batch.of(prompt, completions, token_weights)
         batch.known_to(getattr(self.model.get_input_embeddings(), "num_embeddings", None))
         return batch
 
@@ -283,8 +319,10 @@ class Scores:
             log = torch.log_softmax(kept.to(self.dtype), dim=-1)
             targets = ids[:, len(batch.prompt) :]
             valid = torch.ones_like(targets, dtype=torch.bool)
-            said.append(of_tokens(log.detach().clone(), targets, valid)[0].cpu().numpy())
-            return log.gather(2, targets[..., None]).sum()
+            part = slice(number, number + 1)
+            factors = batch.factors(part).to(log)
+            said.append(of_tokens(log.detach().clone(), targets, valid, factors)[0].cpu().numpy())
+            return (factors * log.gather(2, targets[..., None])[..., 0]).sum()
 
         differentiate(log_prob, self._parameters, lambda k, row: take(k, row.to(self.dtype)))
         return said[0]
@@ -295,6 +333,8 @@ class Scores:
         """Compare hooks and loop on one completion, parameter by parameter, the first time."""
         if self._checked:
             return
+        # Weights may be 0, and then there is nothing to compare.
+        batch = replace(batch, weights=None)
         found, right = (np.zeros(len(self._parameters)) for _ in range(2))
 
         def take(k: int, uses: Uses) -> None:
@@ -349,12 +389,13 @@ class Scores:
         """∂ log π / ∂ logits, and what tokens say, a few completions at a time."""
         count, longest, vocabulary = logits.shape
         targets, valid = (each.to(self.device) for each in batch.targets(part))
+        factors = batch.factors(part).to(self.device, self.dtype)
         slope, tokens = torch.empty_like(logits), np.zeros((3, count))
         with torch.no_grad():
             room = self.room.working // (4 * longest * vocabulary * self._bytes_each)
             for rows in slices(count, room):
                 log = torch.log_softmax(logits[rows].to(self.dtype), dim=-1)
-                said, slope[rows] = of_tokens(log, targets[rows], valid[rows])
+                said, slope[rows] = of_tokens(log, targets[rows], valid[rows], factors[rows])
                 tokens[:, rows] = said.cpu().numpy()
         return slope, tokens
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...validation import InputError, integer
+from ...validation import InputError, finite_array, integer
 
 __all__ = ["Batch", "of_tokens"]
 
@@ -20,22 +20,38 @@ _LEAST_LOG = -1e4
 
 @dataclass(frozen=True)
 class Batch:
-    """The different completions of a prompt, shortest first, and which is whose."""
+    """The different completions of a prompt, shortest first, and which is whose.
+
+    ``weights`` are what multiplies each token's score, one for each token; None for 1.
+    """
 
     prompt: tuple[int, ...]
     completions: list[tuple[int, ...]]
     back: NDArray[np.int64]
+    weights: list[tuple[float, ...]] | None = None
 
     @classmethod
-    def of(cls, prompt: Sequence[int], completions: Sequence[Sequence[int]]) -> Batch:
+    def of(
+        cls,
+        prompt: Sequence[int],
+        completions: Sequence[Sequence[int]],
+        weights: Sequence[Sequence[float]] | None = None,
+    ) -> Batch:
         """The batch of some completions, at least one token each."""
         head = _tokens("the prompt", prompt)
         rows = [_tokens(f"completion {i}", c) for i, c in enumerate(completions)]
         if not rows:
             raise InputError("there are no completions: at least one is needed")
-        different = sorted(set(rows), key=lambda row: (len(row), row))
-        number = {row: k for k, row in enumerate(different)}
-        return cls(head, different, np.array([number[row] for row in rows]))
+        known = [()] * len(rows) if weights is None else _weights(rows, weights)
+        pairs = list(zip(rows, known, strict=True))
+        different = sorted(set(pairs), key=lambda pair: (len(pair[0]), *pair))
+        number = {pair: k for k, pair in enumerate(different)}
+        return cls(
+            head,
+            [row for row, _ in different],
+            np.array([number[pair] for pair in pairs]),
+            None if weights is None else [own for _, own in different],
+        )
 
     @property
     def count(self) -> int:
@@ -63,19 +79,44 @@ class Batch:
         ids, mask = padded(self.completions[part])
         return ids, mask.bool()
 
+    def factors(self, part: slice) -> Tensor:
+        """What multiplies the scores of some completions' tokens, 0 where there is none, (n, T)."""
+        if self.weights is None:
+            return padded(self.completions[part])[1].double()
+        return padded(self.weights[part], torch.float64)[0]
 
-def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Rows of tokens, padded on the right by 0, and their mask."""
-    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-    mask = torch.zeros_like(ids)
+
+def padded(
+    rows: Sequence[Sequence[float]], dtype: torch.dtype = torch.long
+) -> tuple[Tensor, Tensor]:
+    """Rows of tokens, or of numbers of them, padded on the right by 0, and their mask."""
+    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=dtype)
+    mask = torch.zeros(ids.shape, dtype=torch.long)
     for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
+        ids[i, : len(row)] = torch.tensor(row, dtype=dtype)
         mask[i, : len(row)] = 1
     return ids, mask
 
 
-def of_tokens(log: Tensor, targets: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """What the softmax says of completions, and ∂ log π / ∂ logits.
+def _weights(
+    rows: Sequence[tuple[int, ...]], weights: Sequence[Sequence[float]]
+) -> list[tuple[float, ...]]:
+    known = [
+        tuple(finite_array(f"token weights of completion {i}", w, 1).tolist())
+        for i, w in enumerate(weights)
+    ]
+    if len(known) != len(rows):
+        raise InputError(f"there are token weights of {len(known)} completions, and {len(rows)}")
+    for i, (row, own) in enumerate(zip(rows, known, strict=True)):
+        if len(row) != len(own):
+            raise InputError(f"completion {i} has {len(row)} tokens and {len(own)} token weights")
+    return known
+
+
+def of_tokens(
+    log: Tensor, targets: Tensor, valid: Tensor, factors: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """What the softmax says of completions, and ∂ Σ_t w_t log π_t / ∂ logits.
 
     With π the probability of the sampled token, H the entropy and Var log π_v the variance of the
     token's own log-probability, sums over tokens of 1 - 2π + Σ_v π_v², of -log π - H, and of the
@@ -86,10 +127,11 @@ def of_tokens(log: Tensor, targets: Tensor, valid: Tensor) -> tuple[Tensor, Tens
         log: log-probabilities, (n, T, v); overwritten.
         targets: sampled tokens, (n, T).
         valid: where there is one, (n, T).
+        factors: w, 0 where there is none, (n, T); 1 for each token unless given.
 
     Returns:
-        the three sums, (3, n) in float64; and the gradient, one-hot less probabilities and 0 where
-        there is no token, (n, T, v).
+        the three sums, (3, n) in float64; and the gradient, w times one-hot less probabilities,
+        (n, T, v).
     """
     chosen = targets[..., None]
     taken = log.gather(2, chosen)[..., 0]
@@ -107,7 +149,7 @@ def of_tokens(log: Tensor, targets: Tensor, valid: Tensor) -> tuple[Tensor, Tens
     )
     slope = probs.neg_().scatter_add_(2, chosen, torch.ones_like(taken)[..., None])
     sums = torch.where(valid, sums, 0.0).sum(dim=2, dtype=torch.float64)
-    return sums, slope.mul_(valid[..., None])
+    return sums, slope.mul_((valid if factors is None else factors)[..., None])
 
 
 def _tokens(what: str, ids: Sequence[int]) -> tuple[int, ...]:
