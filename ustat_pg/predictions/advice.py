@@ -155,8 +155,9 @@ class GroupSizeAdvice:
         axes.axvspan(*self.g_interval, color="0.9", label="within 5% of the least")
         axes.plot(sizes, [row.ratio_to_best for row in self.table], "o-", markersize=4)
         axes.plot([self.g_best], [1.0], "o", color="C3", label=f"best: G = {self.g_best}")
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:g}")
+        for scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
+            scale("log", base=2)
+            axis.set_major_formatter("{x:g}")
         axes.set(xlabel="group size G", ylabel="MSE over the least", ylim=(0.95, None))
         axes.legend(frameon=False)
         return axes
