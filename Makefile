@@ -5,7 +5,7 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install verify networks llm test test-fast lint figures report theory browser benchmarks clean
+.PHONY: help install verify networks llm test test-fast lint figures report theory site browser benchmarks clean
 
 help:  ## this list, with durations on two cores once everything is installed; 1 s
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,9 +38,15 @@ test: .venv/dev  ## the whole suite; 20 min
 test-fast: .venv/dev  ## what is not slow, for daily work; 3 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-theory: .venv/theory  ## the site of executable pages, in build/theory; 6 min
-	.venv/bin/python -m sphinx -T -q -W --keep-going -E -b html theory build/theory
+SPHINX = .venv/bin/python -m sphinx -T -q -W --keep-going -E -b html -d build/doctrees theory build/theory
+
+theory: .venv/theory  ## the site of executable pages, in build/theory; 3 min, or 6 where TRL is installed
+	$(SPHINX)
 	@echo "open $(CURDIR)/build/theory/index.html"
+
+site: .venv/llm .venv/theory  ## the same with every page run, and as build/ustat_pg-site.zip; 6 min
+	$(SPHINX)
+	cd build && ../.venv/bin/python -m zipfile -c ustat_pg-site.zip theory
 
 browser:  ## Chromium and its driver for the tests of the site, by apt-get as root; 1 min
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
@@ -65,7 +71,7 @@ lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 	$(PIP) --editable '.[llm]'
 	@touch $@
 
-.venv/theory: .venv/llm
+.venv/theory: .venv/core
 	$(PIP) --editable '.[theory]'
 	@touch $@
 

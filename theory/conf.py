@@ -23,16 +23,16 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_design",
     "catalogue_page",
+    "cheatsheet",
     "execution",
     "mutants_page",
+    "notebooks",
     "plain_docstrings",
     "prerendered_math",
 ]
 exclude_patterns = ["_ext", "_static", "_templates"]
 templates_path = ["_templates"]
 root_doc = "index"
-# The reference names what needs torch, installed or not.
-autodoc_mock_imports = [] if find_spec("torch") else ["torch"]
 nitpicky = True
 nitpick_ignore = [("py:data", "ustat_pg.problems.KINDS")]
 nitpick_ignore_regex = [("py:.*", r"(numpy|concurrent|collections|typing|pathlib)\..*")]
@@ -40,6 +40,7 @@ nitpick_ignore_regex = [("py:.*", r"(numpy|concurrent|collections|typing|pathlib
 # A page is executed at every build: a stored output could outlive the code that made it.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
+nb_execution_in_temp = True
 nb_execution_timeout = 120
 nb_code_prompt_show = "Show the code"
 nb_code_prompt_hide = "Hide the code"
@@ -85,7 +86,7 @@ html_theme = "furo"
 html_title = "GRPO as a U-statistic"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_js_files = [("slider.js", {"defer": "defer"})]
+html_js_files = [(name, {"defer": "defer"}) for name in ("slider.js", "exercise.js")]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # the summary is fetched, which a page opened from disk may not

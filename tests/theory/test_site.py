@@ -118,11 +118,12 @@ def test_files_load_nothing_and_links_resolve(site):
     assert complaints_of_files(site) == []
 
 
-def test_every_result_has_its_page_and_two_have_a_slider(site):
-    sliders = [p for p in PAGES if 'class="slider"' in (site / f"{p}.html").read_text("utf-8")]
-    assert len(sliders) >= 2
+def test_every_result_has_its_page_with_a_slider_an_exercise_and_a_notebook(site):
     for page in PAGES[1:]:
         text = (site / f"{page}.html").read_text("utf-8")
+        assert 'class="slider"' in text, page
+        assert 'class="exercise"' in text, page
+        assert f'href="notebooks/{page}.ipynb"' in text
         assert "<math" in text
         assert "<img" in text
         assert "sd-dropdown" in text
@@ -322,6 +323,37 @@ def test_folded_answers_open(site, browser):
         assert body.text.strip()
 
 
+def test_exercises_are_graded(site, browser):
+    for page in PAGES[1:]:
+        browser.get((site / f"{page}.html").as_uri())
+        (form,) = browser.find_elements("css selector", "form.exercise")
+        answer = float(form.get_attribute("data-answer"))
+        field = form.find_element("css selector", "input")
+        said = form.find_element("css selector", ".exercise-said")
+        assert field.get_attribute("id") == form.find_element("tag name", "label").get_attribute(
+            "for"
+        )
+        for text, result in (
+            (f"{answer!r}", "right"),
+            (f"{2 * answer} / 2", "right"),
+            (f"{100 * answer}%", "right"),
+            (f"{1.1 * answer + 0.1}", "wrong"),
+            ("many", "unread"),
+            ("", "unread"),
+        ):
+            field.clear()
+            field.send_keys(text + "\ue007")  # enter
+            assert form.get_attribute("data-result") == result, (page, text)
+            hinted = form.get_attribute("data-hint") in said.text
+            assert hinted == (result == "wrong")
+
+
+def test_the_cheatsheet_is_one_page(site):
+    sheet = (site / "_static" / "cheatsheet.pdf").read_bytes()
+    assert sheet.startswith(b"%PDF-")
+    assert len(re.findall(rb"/Type /Page\b", sheet)) == 1
+
+
 def test_figures_stay_on_white_in_the_dark(site, browser):
     browser.get((site / "mse.html").as_uri())
     browser.execute_script("document.body.dataset.theme = 'dark'")
@@ -335,7 +367,7 @@ def test_figures_stay_on_white_in_the_dark(site, browser):
 
 
 def test_pages_fit_a_phone(site, browser):
-    size = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         for page in pages(site):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,33 @@ c.InteractiveShell.colors = "nocolor"
 c.IPKernelApp.log_level = 40
 """
 
+# All tables look alike: no frame, and no numbers of rows that mean nothing. A command that fails ends
+# the build.
+STARTUP = """\
+from IPython import get_ipython
+
+
+def _html(frame):
+    plain = type(frame.index).__name__ == "RangeIndex"
+    return frame.to_html(index=not plain, border=0)
+
+
+_known = get_ipython().display_formatter.formatters["text/html"]
+for _place in ("pandas", "pandas.core.frame"):
+    _known.for_type_by_name(_place, "DataFrame", _html)
+
+
+def _bash(line, cell):
+    import subprocess
+
+    done = subprocess.run(["bash", "-ec", cell], capture_output=True, text=True)
+    print(done.stdout + done.stderr)  # at once: pieces would be set in lines of their own
+    done.check_returncode()
+
+
+get_ipython().register_magic_function(_bash, "cell", "bash")
+"""
+
 
 def prepare(app: Sphinx, config: Config) -> None:
     """Set the environment that the kernels inherit."""
@@ -27,8 +55,13 @@ def prepare(app: Sphinx, config: Config) -> None:
     profile = Path(app.outdir).parent / ".kernel"
     (profile / "profile_default").mkdir(parents=True, exist_ok=True)
     (profile / "profile_default" / "ipython_kernel_config.py").write_text(KERNEL, "utf-8")
+    startup = profile / "profile_default" / "startup"
+    startup.mkdir(exist_ok=True)
+    (startup / "site.py").write_text(STARTUP, "utf-8")
     path = [str(Path(app.confdir) / "_ext"), str(root), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in path if entry)
+    # The command ustat-pg is where this Python is.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     os.environ["IPYTHONDIR"] = str(profile)
     os.environ["JUPYTER_RUNTIME_DIR"] = str(profile / "runtime")
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"

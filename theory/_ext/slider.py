@@ -97,12 +97,12 @@ def slider(
     shown = escape(_text(values[initial]))
     html = (
         f'<div class="slider" role="group" aria-labelledby="{identity}-label">'
-        f'<div class="slider-control" hidden>'
-        f'<label id="{identity}-label" for="{identity}">{escape(label)}</label>'
+        f'<div class="slider-control"><label for="{identity}"><span id="{identity}-label">'
+        f"{escape(label)}</span> = "
+        f'<output for="{identity}" aria-live="polite">{shown}</output></label>'
         f'<input type="range" id="{identity}" min="0" max="{len(values) - 1}" step="1" '
-        f'value="{initial}" aria-valuetext="{shown}" autocomplete="off"></div>'
-        f'<p class="slider-value">{escape(label)} = <output for="{identity}" aria-live="polite">'
-        f"{shown}</output></p>"
+        f'value="{initial}" aria-valuetext="{shown}" aria-labelledby="{identity}-label" '
+        f'autocomplete="off" hidden></div>'
         f"{''.join(frames)}"
         f'<details class="slider-table" open><summary>All values</summary><div class="slider-scroll">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details></div>"

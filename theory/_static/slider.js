@@ -12,7 +12,7 @@ for (const slider of document.querySelectorAll(".slider")) {
   };
   input.addEventListener("input", show);
   // Without this script the control is hidden and the table of all values open.
-  slider.querySelector(".slider-control").hidden = false;
+  input.hidden = false;
   slider.querySelector(".slider-table").open = false;
   show();
 }

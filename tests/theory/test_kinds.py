@@ -1,0 +1,183 @@
+"""The four kinds of pages, what each takes away, and what it does without torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from tests.support.site import ROOT, build
+
+pytest.importorskip("myst_nb", reason="the site needs the extra theory")
+
+THEORY = ROOT / "theory"
+EXTENSIONS = THEORY / "_ext"
+FRONT = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n{more}---\n\n# A page\n\n"
+PAGES = sorted(path for path in THEORY.rglob("*.md") if "{code-cell}" in path.read_text("utf-8"))
+
+
+@pytest.fixture
+def extensions(monkeypatch):
+    """What reads an extension by its name."""
+    monkeypatch.syspath_prepend(str(EXTENSIONS))
+    return lambda name: runpy.run_path(str(EXTENSIONS / f"{name}.py"))
+
+
+def test_every_page_stands_in_one_kind():
+    index = (THEORY / "index.md").read_text("utf-8")
+    blocks = re.findall(r":caption: (.*)\n\n((?:\S+\n)+)```", index)
+    assert [caption for caption, _ in blocks] == ["Learn", "How to", "Explain", "Reference"]
+    listed = [page for _, pages in blocks for page in pages.split()]
+    written = {
+        str(path.relative_to(THEORY).with_suffix(""))
+        for path in THEORY.rglob("*.md")
+        if path.name != "index.md" or path.parent.name == "api"
+    }
+    assert sorted(listed) == sorted(written)
+
+
+@pytest.mark.parametrize("page", sorted((THEORY / "how_to").glob("*.md")), ids=lambda p: p.stem)
+def test_a_how_to_begins_with_what_to_type(page):
+    text = re.sub(r"\A---\n.*?\n---\n", "", page.read_text("utf-8"), flags=re.S)
+    before, code, _ = re.split(r"^```.*\n", text, maxsplit=2, flags=re.M)
+    assert len(before.split()) < 25
+    assert len(code.splitlines()) <= 16
+    assert len(text.split()) < 600
+
+
+def test_every_number_that_is_logged_is_explained():
+    pytest.importorskip("trl")
+    from ustat_pg.llm.pairs import NoiseEstimate
+
+    text = (THEORY / "metrics.md").read_text("utf-8")
+    names = [
+        name for name in NoiseEstimate.__annotations__ if not name.endswith(("_se", "_interval"))
+    ]
+    assert len(names) >= 7
+    assert all(f"`noise/{name}`" in text for name in names), names
+    from ustat_pg.predictions import MsePrediction
+
+    known = [name for name in MsePrediction.__annotations__ if name != "table"]
+    assert all(f"`{name}`" in text for name in known), known
+
+
+def test_exercises_are_graded_on_every_result():
+    from simulations import STEMS
+
+    for page in (*STEMS, "networks", "language_models"):
+        assert "graded(" in (THEORY / f"{page}.md").read_text("utf-8"), page
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0])
+def test_an_exercise_without_room_is_refused(extensions, wrong):
+    with pytest.raises(ValueError, match="must be positive"):
+        extensions("exercise")["graded"]("How many?", 2, "Count.", tolerance=wrong)
+
+
+# ---------------------------------------------------------------- notebooks
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_notebook_is_plain_markdown(extensions, path):
+    macros = {r"\E": r"\mathbb{E}", r"\norm": r"\lVert #1 \rVert", r"\ghat": r"\hat{g}"}
+    page = str(path.relative_to(THEORY).with_suffix(""))
+    made = extensions("notebooks")["notebook"](path.read_text("utf-8"), page, macros)
+    nbformat.validate(made)
+    prose = "\n".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
+    for raw in (":::{", "{eq}`", "{py:", "```{", "{figure}"):
+        assert raw not in prose
+    assert not re.search(r"\\(norm|ghat|E)(?![a-zA-Z])", prose)
+    code = [cell.source for cell in made.cells if cell.cell_type == "code"]
+    assert len(code) == 1 + path.read_text("utf-8").count("{code-cell}")
+
+
+def test_a_notebook_runs_in_a_clone_and_says_where_not(extensions, tmp_path):
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    text = (THEORY / "mse.md").read_text("utf-8")
+    made = extensions("notebooks")["notebook"](text, "mse", {})
+    client = NotebookClient(made, resources={"metadata": {"path": str(ROOT / "theory")}})
+    client.execute()
+    printed = [o.text for cell in made.cells for o in cell.get("outputs", []) if "text" in o]
+    assert any("enumerated" in text for text in printed)
+    made.cells = made.cells[:1]
+    elsewhere = NotebookClient(made, resources={"metadata": {"path": str(tmp_path)}})
+    with pytest.raises(CellExecutionError, match="in no clone of ustat_pg"):
+        elsewhere.execute()
+
+
+# ---------------------------------------------------------------- without torch
+
+
+HIDING = """
+import sys
+from importlib.machinery import PathFinder
+
+
+class Hiding(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in HIDDEN else super().find_spec(name, path, target)
+
+
+sys.meta_path[:] = [Hiding if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+
+
+@pytest.fixture
+def without_torch(tmp_path, monkeypatch):
+    """A place in which no process finds torch or TRL."""
+    hidden = ("torch", "trl", "transformers")
+    folder = tmp_path / "hidden"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"HIDDEN = {hidden}\n{HIDING}", "utf-8")
+    path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    return tmp_path
+
+
+def test_a_page_that_needs_torch_is_shown_and_not_run(without_torch):
+    source = without_torch / "theory"
+    source.mkdir()
+    for name in ("_ext", "_static", "_templates"):
+        shutil.copytree(THEORY / name, source / name)
+    (without_torch / "simulations").symlink_to(ROOT / "simulations")
+    shutil.copy(THEORY / "conf.py", source)
+    shutil.copy(THEORY / "mutants.json", source)
+    index = FRONT.format(more="needs: [torch]\n") + "```{code-cell} ipython3\nimport torch\n```\n"
+    (source / "index.md").write_text(index + "\n```{toctree}\nother\n```\n", "utf-8")
+    other = FRONT.format(more="needs: [numpy]\n") + "```{code-cell} ipython3\n6 * 7\n```\n"
+    (source / "other.md").write_text(other, "utf-8")
+    done = build(source, without_torch / "site")
+    assert done.returncode == 0, done.stderr
+    assert "index: not run, for want of torch" in done.stdout
+    assert re.search(r"\d s +other$", done.stdout, re.M)
+    page = (without_torch / "site" / "index.html").read_text("utf-8")
+    assert "Not run here" in page
+    assert "import" in page
+    assert "Not run here" not in (without_torch / "site" / "other.html").read_text("utf-8")
+
+
+def test_the_other_pages_import_without_torch(without_torch):
+    """Whatever a page imports at the top of a cell, it finds without torch, or says that it needs it."""
+    lines = ["import sys", f"sys.path.insert(0, {str(EXTENSIONS)!r})"]
+    for path in PAGES:
+        text = path.read_text("utf-8")
+        if re.match(r"---\n.*?^needs: ", text, re.S | re.M):
+            continue
+        for cell in re.findall(r"```\{code-cell\} ipython3\n(.*?)```", text, re.S):
+            lines += re.findall(
+                r"^(?:from \S+ import (?:\([^)]*\)|[^(\n]+)|import .+)$", cell, re.M
+            )
+    assert len(lines) > 100
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(dict.fromkeys(lines))], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
