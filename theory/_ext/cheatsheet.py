@@ -153,6 +153,7 @@ def draw(target: Path, macros: dict[str, str]) -> None:
                     expand(formula, macros)
                     .replace(r"\lVert", r"\Vert")
                     .replace(r"\rVert", r"\Vert")
+                    .replace("^*", r"^\mathrm{*}")
                 )
                 put(x + 0.1, y, f"${tex}$", fontsize=9.5)
                 lines = textwrap.wrap(words, 64)
