@@ -293,7 +293,6 @@ def test_a_store_of_another_configuration_is_refused(small, tmp_path, store):
     before = store.read_bytes()
     other = of_other_weights(small)
     for model, task, options, said in (
-        (small, task_of(), {"rollouts": 5}, "rollouts = 4, and now rollouts is 5"),
         (small, task_of(), {"seed": 1}, "seed = 0, and now seed is 1"),
         (small, task_of(length=7), {}, "max_new_tokens = 6"),
         (other, task_of(), {}, "weights = "),
@@ -307,6 +306,40 @@ def test_a_store_of_another_configuration_is_refused(small, tmp_path, store):
     refuses(r"line 2, is damaged .*prompt_ids", sample, small, task_of(), 4, store=store)
     store.write_bytes(before[:400] + b"\x00\n" + before[400:])
     refuses("is not JSON", sample, small, task_of(), 4, store=store)
+
+
+def test_a_store_is_topped_up(small, rows, store):
+    """More rollouts than a store has: those that are missing are drawn, and no other."""
+    whole = sample(small, task_of(), 7, seed=2)
+    rows.clear()
+    four = sample(small, task_of(["1+1=", "2 + 3 ="]), 4, seed=2, store=store)
+    rows.clear()
+    more = sample(small, task_of(), 7, seed=2, store=store)
+    kept = {(f"p{x}", i) for x in (0, 1) for i in (4, 5, 6)}
+    assert set(rows) == kept | {("p2", i) for i in range(7)}
+    assert len(rows) == 13
+    assert pools(more) == pools(whole) == pools(load_rollouts(store))
+    for one, other in zip(more, whole, strict=True):
+        assert one.texts == other.texts
+        for own, logs in zip(one.log_probs, other.log_probs, strict=True):
+            assert own == pytest.approx(logs, abs=1e-4)
+    rows.clear()
+    before = store.read_bytes()
+    fewer = sample(small, task_of(["1+1=", "2 + 3 ="]), 4, seed=2, store=store)
+    assert pools(fewer) == pools(four)
+    assert rows == []
+    assert store.read_bytes() == before
+
+
+def test_a_store_killed_while_it_is_topped_up_goes_on(small, rows, store):
+    whole = pools(sample(small, task_of(), 6))
+    sample(small, task_of(), 4, store=store)
+    sample(small, task_of(["1+1="]), 6, store=store)
+    data = store.read_bytes()
+    store.write_bytes(data[:-9])
+    rows.clear()
+    assert pools(sample(small, task_of(), 6, store=store)) == whole
+    assert set(rows) == {(f"p{x}", i) for x in range(3) for i in (4, 5)}
 
 
 def test_two_runs_cannot_write_one_store(small, store):
@@ -531,6 +564,8 @@ def test_vllm_is_asked_for_the_models_own_distribution(small, monkeypatch, drop_
     assert len(fake.made) == 1
     said = "backend = 'vllm', and now backend is 'transformers'"
     refuses(said, sample, small, task_of(length=3), 4, store=store)
+    said = "rollouts = 4, and now rollouts is 5"
+    refuses(said, sample, small, task_of(length=3), 5, backend="vllm", **options)
 
 
 def test_vllm_is_refused_where_it_cannot_serve(small, monkeypatch):

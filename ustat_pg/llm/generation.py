@@ -115,6 +115,7 @@ def transformers_draw(
     seed: int,
     batch: int,
     options: dict[str, Any],
+    first: int = 0,
 ) -> Iterator[Drawn]:
     """Draw completions of each prompt in turn, through ``generate``; several prompts share a call.
 
@@ -126,6 +127,7 @@ def transformers_draw(
         seed: the seed of the draws.
         batch: completions at a time; halved, with a warning, where memory runs out.
         options: not read.
+        first: the number of the first of them, so that a prompt's draws go on where they ended.
 
     Returns:
         an iterator over prompts.
@@ -136,7 +138,7 @@ def transformers_draw(
     at_once = max(1, batch // rollouts)
     for start in range(0, len(prompts), at_once):
         group = prompts[start : start + at_once]
-        rows = [(name, ids, i) for name, ids in group for i in range(rollouts)]
+        rows = [(name, ids, i) for name, ids in group for i in range(first, first + rollouts)]
         drawn: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
         while len(drawn) < len(rows):
             try:

@@ -10,12 +10,14 @@ verifier's file: where it is another, the kept completions are verified again.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from ..validation import InputError, integer
-from .generation import transformers_draw, vllm_draw
+from .generation import Drawn, transformers_draw, vllm_draw
 from .models import LanguageModel, check_lengths, end_tokens, tokenise, weights_digest
 from .prompts import Task, VerifierError
 from .scored import LEAST_ROLLOUTS
@@ -47,6 +49,10 @@ def sample(
     :class:`VerifierWarning` names the prompts, and the next run with the same store verifies them
     again without sampling. So it does where a prompt's text or columns, or the file that the verifier
     is defined in, have changed since; other modules that the verifier imports are not looked at.
+
+    A store is topped up: of more rollouts than it has only those that are missing are drawn, and then all
+    of that prompt are verified; of fewer the first are given. All are the same as if drawn at once, to the
+    rounding of the model. vLLM's draws are not, and another number is refused.
 
     Arguments:
         language_model: see :func:`ustat_pg.llm.models.load_model`.
@@ -96,24 +102,29 @@ def sample(
                     f"the store {store} has another prompt {prompt.id!r}: it belongs to other "
                     "prompts; name another store"
                 )
-        missing = [prompt for prompt in task.prompts if prompt.id not in kept.entries]
-        draw = vllm_draw if backend == "vllm" else transformers_draw
-        draws = draw(
-            language_model,
-            [(prompt.id, ids[prompt.id]) for prompt in missing],
-            rollouts,
-            task.max_new_tokens,
-            seed,
-            batch,
-            vllm_options or {},
-        )
+        missing = [prompt for prompt in task.prompts if _held(kept, prompt.id) < rollouts]
+        # Those that have equally many go on together.
+        missing.sort(key=lambda prompt: _held(kept, prompt.id))
+
+        def draws() -> Iterator[Drawn]:
+            given = task.max_new_tokens, seed, batch, vllm_options or {}
+            for first, group in groupby(missing, key=lambda prompt: _held(kept, prompt.id)):
+                named = [(prompt.id, ids[prompt.id]) for prompt in group]
+                if backend == "vllm":
+                    yield from vllm_draw(language_model, named, rollouts, *given)
+                else:
+                    more = rollouts - first
+                    yield from transformers_draw(language_model, named, more, *given, first=first)
+
         result = RolloutsList()
         done = len(task.prompts) - len(missing)
         if progress is not None:
             progress(done, len(task.prompts))
-        for prompt, drawn in zip(missing, draws, strict=True):
+        for prompt, drawn in zip(missing, draws(), strict=True):
             texts = decoded(language_model, drawn.tokens)
             entry = Entry(prompt, ids[prompt.id], drawn.tokens, texts, log_probs=drawn.log_probs)
+            if (held := kept.entries.get(prompt.id)) is not None:
+                entry = _joined(held, entry)
             entry.verified = verified_by(prompt, source)
             verify(task, entry, result.failed, kept)
             done += 1
@@ -128,10 +139,27 @@ def sample(
                 entry.prompt, entry.rewards, entry.verified = prompt, None, now
                 verify(task, entry, result.failed, kept)
             if entry.rewards is not None:
-                result.append(entry.rollouts())
+                result.append(entry.rollouts(rollouts))
     where = "" if store is None else f"; {store} keeps their completions for the next run"
     warn_of(result.failed, len(task.prompts), where)
     return result
+
+
+def _held(kept: Store, name: str) -> int:
+    """How many completions of a prompt a store has."""
+    entry = kept.entries.get(name)
+    return 0 if entry is None else len(entry.completion_ids)
+
+
+def _joined(held: Entry, more: Entry) -> Entry:
+    """A prompt's completions that are kept and further ones; not yet verified."""
+    known = held.log_probs is not None and more.log_probs is not None
+    return replace(
+        more,
+        completion_ids=held.completion_ids + more.completion_ids,
+        texts=held.texts + more.texts,
+        log_probs=(held.log_probs or ()) + (more.log_probs or ()) if known else None,
+    )
 
 
 def verify(task: Task, entry: Entry, failed: dict[str, str], kept: Store | None) -> None:

@@ -79,15 +79,16 @@ class Entry:
     verified: str | None = None
     log_probs: tuple[tuple[float, ...], ...] | None = None
 
-    def rollouts(self) -> Rollouts:
+    def rollouts(self, count: int | None = None) -> Rollouts:
+        """The first of them; all unless said how many."""
         assert self.rewards is not None
         return Rollouts(
             self.prompt,
             self.prompt_ids,
-            self.completion_ids,
-            self.texts,
-            self.rewards,
-            self.log_probs,
+            self.completion_ids[:count],
+            self.texts[:count],
+            self.rewards[:count],
+            None if self.log_probs is None else self.log_probs[:count],
         )
 
 
@@ -121,6 +122,9 @@ class Store:
         stored, self.entries = read_store(self.path)
         made = stored.get("config", {})
         for name, value in config.items():
+            # Draws are addressed: those that are there are the first of any number.
+            if name == "rollouts" and config["backend"] == "transformers" == made.get("backend"):
+                continue
             if made.get(name) != value:
                 raise InputError(
                     f"the store {self.path} was made with {name} = {made.get(name)!r}, and now "
@@ -137,7 +141,8 @@ class Store:
 
     def write(self, entry: Entry, error: str | None) -> None:
         """Keep a prompt's completions, or its rewards where the completions are kept already."""
-        known = entry.prompt.id in self.entries
+        before = self.entries.get(entry.prompt.id)
+        known = before is not None and before.completion_ids == entry.completion_ids
         self.entries[entry.prompt.id] = entry
         if self._file is None:
             return
