@@ -119,13 +119,13 @@ def draw(results: Results) -> Figure | None:
             ("x", "0.3", "rival"),
         )
     ]
-    wide = len(claims) > 1
+    several = len(claims) > 1
     figure.supxlabel(
         "estimate minus prediction, in half-widths of the check's interval"
-        + (" (bar: one standard error)" if wide else "\n(bar: one standard error)"),
+        + (" (bar: one standard error)" if several else "\n(bar: one standard error)"),
         fontsize=7.5,
     )
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles) if wide else 3)
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles) if several else 3)
     return figure
 
 

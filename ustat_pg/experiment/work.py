@@ -37,7 +37,7 @@ LOG_SECONDS = 60.0
 """Seconds between two lines of progress where stderr is no terminal."""
 
 
-class _Lines(tqdm):  # type: ignore[type-arg]
+class _Lines(tqdm):
     """Progress for a log: a line now and then, where a terminal draws one bar again and again."""
 
     @staticmethod
@@ -53,7 +53,7 @@ def bar(what: str, total: float, shown: bool) -> tqdm[Any]:
     """A bar of progress on a terminal's stderr, or a line a minute in a log."""
     terminal = sys.stderr.isatty()
     drawn = "|{bar:30}|" if terminal else ","
-    pace = {} if terminal else {"mininterval": LOG_SECONDS, "delay": LOG_SECONDS}
+    pace: dict[str, Any] = {} if terminal else {"mininterval": LOG_SECONDS, "delay": LOG_SECONDS}
     return (tqdm if terminal else _Lines)(
         total=total,
         desc=f"{what:9}",
