@@ -329,6 +329,21 @@ guarded("ustat-pg", command)
     assert "UserWarning: another library's" in said[1]
 
 
+def test_advice_is_drawn_into_a_file(capsys, file, tmp_path):
+    pytest.importorskip("matplotlib")
+    words = ("advise", file, "--budget", "24")
+    plain = out_of(capsys, *words)
+    assert out_of(capsys, *words, "--plot", tmp_path / "g.svg") == plain
+    text = (tmp_path / "g.svg").read_text()
+    assert text.startswith("<?xml")
+    assert "svg" in text
+    said = commands.refusal_of(capsys, main, *words, "--plot", tmp_path / "g.nothing")
+    assert "must end in one of" in said
+    assert "there is no folder" in commands.refusal_of(
+        capsys, main, *words, "--plot", tmp_path / "none" / "g.png"
+    )
+
+
 def test_advice_as_csv_is_the_table(capsys, file):
     from io import StringIO
 

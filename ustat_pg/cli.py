@@ -19,9 +19,11 @@ from .commands import clone
 from .validation import InputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .predictions import GroupSizeAdvice
 
-__all__ = ["flags_of", "guarded", "in_flags", "main", "say_advice"]
+__all__ = ["draw_advice", "flags_of", "guarded", "in_flags", "main", "say_advice"]
 
 OVERVIEW = """\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
@@ -155,7 +157,10 @@ def _advise(options: argparse.Namespace) -> None:
     if asked_of != "problem":
         from .llm.advise import group_size_of_pool
 
-        group_size_of_pool(options, say_advice)
+        if options.plot is not None:
+            # Before anything is sampled.
+            _refuse_plot(options.plot)
+        group_size_of_pool(options, say_advice, draw_advice)
         return
     problem = load_problem(options.problem)
     costly = bool(options.prompt_cost) or options.output_cost is not None
@@ -169,6 +174,8 @@ def _advise(options: argparse.Namespace) -> None:
         output_cost=options.output_cost,
         population=options.population,
     )
+    if options.plot is not None:
+        draw_advice(advice, options.plot)
     if options.csv:
         print(advice.to_frame().to_csv(index=False), end="")
         return
@@ -180,6 +187,40 @@ def _advise(options: argparse.Namespace) -> None:
         "k_crit": critical_budget(known, signal) if signal > 0 else None,
     }
     say_advice(advice, as_json=options.json, more=more, near=near)
+
+
+def _refuse_plot(path: Path) -> None:
+    """Refuse a file that no picture can be written to."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("a picture needs matplotlib: pip install 'ustat_pg[figures]'") from None
+    known = sorted(Figure().canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in known:
+        raise InputError(f"--plot {path}: its name must end in one of {', '.join(known)}")
+    if not path.parent.is_dir():
+        raise InputError(f"--plot {path}: there is no folder {path.parent}")
+
+
+def draw_advice(advice: GroupSizeAdvice, path: Path) -> None:
+    """Draw an advice into a file.
+
+    Arguments:
+        advice: the advice on a group size.
+        path: the picture, of a format that Matplotlib writes.
+
+    Raises:
+        InputError: Matplotlib is not installed, another format, or a file that cannot be written.
+    """
+    _refuse_plot(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    advice.plot(figure.add_subplot())
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise InputError(f"--plot {path}: {error.strerror}") from None
 
 
 def say_advice(

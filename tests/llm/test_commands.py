@@ -410,6 +410,16 @@ def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, m
     assert rows == []
 
 
+def test_the_advice_of_a_pool_is_drawn(capsys, kept, tmp_path):
+    pytest.importorskip("matplotlib")
+    words = ("advise", "--scored", kept / "scored.npz", "--budget", "24")
+    assert "Use G = " in out_of(capsys, *words, "--plot", tmp_path / "g.png")
+    assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
+    assert "must end in one of" in refused(capsys, *words, "--plot", tmp_path / "g")
+    alone = ("advise", "--rollouts", tmp_path / "r.jsonl", "--budget", "8")
+    assert "no advice to draw" in refused(capsys, *alone, "--plot", tmp_path / "g.png")
+
+
 def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
     file = tmp_path / "rewards.jsonl"
     rewards = [[1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]

@@ -30,17 +30,24 @@ _LARGEST = 1024
 """The largest group of which rewards alone are asked."""
 
 
-def group_size_of_pool(options: argparse.Namespace, say: Callable[..., None]) -> None:
+def group_size_of_pool(
+    options: argparse.Namespace, say: Callable[..., None], draw: Callable[..., None]
+) -> None:
     """Which group size for this model and these prompts, in the form that bandits get it.
 
     Arguments:
         options: of the command.
         say: prints an advice, as :func:`ustat_pg.cli.say_advice` does.
+        draw: draws one into a file, as :func:`ustat_pg.cli.draw_advice` does.
     """
     from ..predictions import group_size_advice, near_budget, robust_group_size
     from .estimates import constants, oracle_ratio, summary, zero_signal
 
     if options.rollouts is not None and options.model is None and options.scored is None:
+        if options.plot is not None:
+            raise InputError(
+                "rewards alone give no advice to draw: leave out --plot, or give --model"
+            )
         _rewards_alone(options)
         return
     costly = options.output_cost is not None or bool(options.prompt_cost)
@@ -104,6 +111,8 @@ def group_size_of_pool(options: argparse.Namespace, say: Callable[..., None]) ->
         },
         "taken_as_zero": list(known.clipped),
     }
+    if options.plot is not None:
+        draw(advice, options.plot)
     if options.csv:
         print(advice.to_frame().to_csv(index=False), end="")
         return

@@ -298,6 +298,8 @@ def advise_arguments(command: argparse.ArgumentParser, everything: bool) -> None
     form.add_argument("--json", action="store_true", help="one JSON object on stdout")
     csv = "the table of group sizes alone, as CSV" if everything else argparse.SUPPRESS
     form.add_argument("--csv", action="store_true", help=csv)
+    plot = "draw the error over the least against G" if everything else argparse.SUPPRESS
+    command.add_argument("--plot", type=Path, metavar="FILE", help=plot)
 
 
 def quantity(text: str) -> int | float:
