@@ -84,8 +84,8 @@ def draw(results: Results) -> Figure | None:
             heights, places = [y for y, _ in known], np.array([row["place"] for _, row in known])
             errors = np.array([row["error"] for _, row in known])
             axis.hlines(heights, places - errors, places + errors, color=colour, lw=0.9)
-            wide = [row["wide"] for _, row in known]
-            faces = np.where(wide, "white", colour)
+            hollow = np.array([row["wide"] for _, row in known], dtype=bool)
+            faces = np.where(hollow, "white", colour)
             axis.scatter(
                 places,
                 heights,
@@ -93,7 +93,7 @@ def draw(results: Results) -> Figure | None:
                 c=faces,
                 marker=marker,
                 ec=colour,
-                lw=0.5 * np.array(wide),
+                lw=0.5 * hollow,
                 zorder=3,
             )
         crosses = [(place, y) for y, row in enumerate(rows) for place in row["rivals"]]
