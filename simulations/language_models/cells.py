@@ -81,6 +81,7 @@ _MAKERS = (
     "tables.py",
     "tasks.py",
     "verifiers.py",
+    "weights.py",
 )
 """Of ``ustat_pg/llm``, beside this file: what a replication is made of."""
 

@@ -15,11 +15,10 @@ from .commands import (
     _log,
     _make_folder,
     _progress,
-    _say_facts,
     _scored,
     on_policy_z,
 )
-from .printing import finite, percent, records
+from .printing import finite, percent, records, say_facts
 
 if TYPE_CHECKING:
     from ..predictions import GroupSizeAdvice
@@ -119,7 +118,7 @@ def group_size_of_pool(
     if options.json:
         say(advice, as_json=True, more=more)
         return
-    _say_facts(pool, summary(pool))
+    say_facts(pool, summary(pool))
     low, high = known.g_star_interval()
     if "c1" in known.clipped:
         print(

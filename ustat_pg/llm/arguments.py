@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,9 @@ __all__ = [
     "add_arguments",
     "advise_arguments",
     "mse_arguments",
-    "refuse_grid",
     "refuse_ignored",
+    "sizes",
     "source",
-    "sweep_arguments",
 ]
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -314,11 +311,11 @@ def quantity(text: str) -> int | float:
 def mse_arguments(command: argparse.ArgumentParser) -> None:
     """Those of ``llm mse`` alone."""
     command.add_argument(
-        "--group-sizes", type=_sizes, metavar="G[,G...]", help="of the table (default: powers of 2)"
+        "--group-sizes", type=sizes, metavar="G[,G...]", help="of the table (default: powers of 2)"
     )
     command.add_argument(
         "--check",
-        type=_sizes,
+        type=sizes,
         metavar="G[,G...]",
         help="sample gradients anew at these group sizes, and say what both ways cost",
     )
@@ -326,7 +323,8 @@ def mse_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
-def _sizes(text: str) -> list[int]:
+def sizes(text: str) -> list[int]:
+    """Whole numbers with commas between."""
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
@@ -348,100 +346,3 @@ def _bytes(text: str) -> int:
         return int(float(number) * UNITS[unit if unit.endswith("B") or not unit else f"{unit}B"])
     except (ValueError, KeyError):
         raise argparse.ArgumentTypeError(f"{text!r} is no size: write 800MB or 2GiB") from None
-
-
-def sweep_arguments(command: argparse.ArgumentParser) -> None:
-    """Those of ``llm sweep``."""
-    command.add_argument(
-        "--preset",
-        choices=("figure5", "table2"),
-        help="the paper's full-size runs; the options below change them",
-    )
-    command.add_argument("--model", metavar="M", help="a hub id, a local folder, or embedded:NAME")
-    command.add_argument(
-        "--prompts", dest="task", metavar="P", help="trained on; an embedded model has its own"
-    )
-    command.add_argument(
-        "--evaluation", metavar="P", help="held-out prompts, a task of their own; or"
-    )
-    command.add_argument(
-        "--held-out", type=int, metavar="N", help="the last N of the task's prompts"
-    )
-    command.add_argument("--verifier", metavar="MODULE:FUNCTION", help="of a .jsonl task")
-    command.add_argument("--group-sizes", type=_sizes, metavar="G[,G...]")
-    command.add_argument("--budgets", type=_sizes, metavar="K[,K...]", help="outputs of a step, BG")
-    command.add_argument("--seeds", type=_sizes, metavar="S[,S...]")
-    command.add_argument(
-        "--trainers",
-        # A table's name has commas of its own, before numbers.
-        type=lambda text: re.split(r",(?=[a-z])", text),
-        metavar="NAME[,NAME...]",
-        help="rloo (default, the step of the theory), norm-weighted, ..., running-table, or a table by "
-        "counts such as bayes:1,1",
-    )
-    command.add_argument("--steps", type=int, metavar="T")
-    command.add_argument("--learning-rate", type=float, metavar="ETA")
-    command.add_argument("--optimizer", help="sgd (default) or adamw")
-    command.add_argument("--checkpoints", type=_sizes, metavar="STEP[,STEP...]", help="evaluated")
-    command.add_argument("--samples", type=int, metavar="N", help="answers to each held-out prompt")
-    command.add_argument(
-        "--greedy", action="store_true", default=None, help="greedy answers instead"
-    )
-    command.add_argument("--max-new-tokens", type=int, metavar="T")
-    command.add_argument("--micro-batch", type=int, metavar="N", help="completions at a time")
-    command.add_argument("--processes", type=int, metavar="N", help="of a run: accelerate launch")
-    command.add_argument("--device", help="cpu or cuda")
-    command.add_argument("--dtype", help="of the weights")
-    command.add_argument("--bf16", action="store_true", default=None)
-    command.add_argument(
-        "--save-every", type=int, metavar="STEPS", help="a checkpoint to resume from"
-    )
-    command.add_argument(
-        "--trl",
-        dest="options",
-        type=_setting,
-        action="append",
-        metavar="NAME=VALUE",
-        help="a further argument of TRL's configuration, report_to=wandb for example; may be repeated",
-    )
-    command.add_argument("--workers", type=int, metavar="N", help="runs at a time (default: 1)")
-    command.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="run nothing: print the runs, and what TRL and the prompts have against them",
-    )
-    command.add_argument(
-        "--out", type=Path, metavar="DIR", help="of the runs; results are joined there"
-    )
-    command.add_argument(
-        "--results", action="store_true", help="run nothing: join what is in --out"
-    )
-    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
-
-
-def refuse_grid(options: argparse.Namespace) -> None:
-    """Refuse what says which runs to make, where --results makes none.
-
-    Raises:
-        InputError: such options are given; they are named.
-    """
-    read = ("out", "json", "results")
-    words = {"task": "prompts", "options": "trl"}
-    ignored = [
-        f"--{words.get(name, name).replace('_', '-')}"
-        for name, value in vars(options).items()
-        if name not in (*read, "command", "part") and value not in (None, False)
-    ]
-    if ignored:
-        raise InputError(f"--results makes no run: leave out {', '.join(ignored)}")
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """A name and a value, in JSON's words where it is one."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r}: it must be NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value

@@ -18,7 +18,16 @@ import numpy as np
 from ..validation import InputError, integer
 from .arguments import refuse_ignored, source
 from .check_command import refuse_check, sampled_anew
-from .printing import finite, noise_table, percent, plain, reading, records
+from .printing import (
+    finite,
+    noise_table,
+    percent,
+    plain,
+    reading,
+    records,
+    say_constants,
+    say_facts,
+)
 from .scored import ScoredPool
 
 if TYPE_CHECKING:
@@ -325,7 +334,7 @@ def mse(options: argparse.Namespace) -> None:
         return
     from tabulate import tabulate
 
-    _say_facts(pool, facts)
+    say_facts(pool, facts)
     rows, names = [], list(dict.fromkeys(frame["baseline"]))
     for size, share in zip(sizes, signal["share"], strict=True):
         here = {r["baseline"]: r for r in frame[frame["group_size"] == size].to_dict("records")}
@@ -347,7 +356,7 @@ def mse(options: argparse.Namespace) -> None:
         print(f"\nTokens of a completion averaged, 1/|o|:\n\n{noise_table(mean)}")
     if known is not None:
         print()
-        _say_constants(known)
+        say_constants(known)
     if brute is not None:
         print()
         print(tabulate(brute.values.tolist(), list(brute.columns), floatfmt=".4g"))
@@ -377,43 +386,3 @@ def _make_folder(folder: Path | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {folder}: {error.strerror}") from None
-
-
-def _say_facts(pool: ScoredPool, facts: Any) -> None:
-    known = facts.set_index("name")
-    value, low, high = (float(known.loc["pass_rate", name]) for name in ("value", "low", "high"))
-    print(
-        f"{pool.config.get('model', 'a pool')}: {pool.size} prompts, {pool.rollouts} rollouts of "
-        f"each; mean reward {value:.3f} [{low:.3f}, {high:.3f}]"
-    )
-    print(_precision(pool))
-    z = pool.on_policy_z
-    print(f"on-policy test: {'none on record' if z is None else f'z = {z:+.1f}'}")
-    print(
-        "correlation of ‖s‖² and reward "
-        f"{float(known.loc['correlation', 'value']):.2f}; b* - V, weighted by ‖s‖², "
-        f"{float(known.loc['best_less_value', 'value']):.3f}; rewards differ on "
-        f"{float(known.loc['mixed', 'value']):.0%} of prompts\n"
-    )
-
-
-def _precision(pool: ScoredPool) -> str:
-    """In which precision the scores were made, and what that may cost."""
-    weights = pool.config.get("dtype")
-    if weights is None:
-        return "precision of the scores: not on record"
-    cast = bool(pool.config.get("autocast_bf16"))
-    told = f"precision of the scores: weights {weights}" + (", autocast bfloat16" if cast else "")
-    coarse = cast or any(name in weights for name in ("bfloat16", "float16"))
-    return told + ("; norms may be off by up to a tenth" if coarse else "")
-
-
-def _say_constants(known: Any) -> None:
-    for name in ("c1", "c2", "c3"):
-        low, high = known.interval(name)
-        print(f"{name} {getattr(known, name):10.4g}  [{low:.4g}, {high:.4g}]")
-    for text, kind in (("exact, 1 + √(c3/c1)", "exact"), ("the paper's √(c3/c1)", "paper")):
-        value = known.g_star_exact if kind == "exact" else known.g_star_paper
-        low, high = known.g_star_interval(kind)
-        end = "no upper end" if not np.isfinite(high) else f"{high:.3g}"
-        print(f"G*, {text:22} {'none' if value is None else f'{value:.3g}':>8}  [{low:.3g}, {end}]")

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = ["finite", "noise_table", "percent", "plain", "reading", "records"]
+if TYPE_CHECKING:
+    from .scored import ScoredPool
+
+__all__ = [
+    "finite",
+    "noise_table",
+    "percent",
+    "plain",
+    "reading",
+    "records",
+    "say_constants",
+    "say_facts",
+]
 
 _ROUNDING = 1e-9
 """Half-widths of intervals of a ratio that are nothing."""
@@ -97,3 +109,45 @@ def reading(orders: Sequence[Any]) -> str:
             word = next((name for name in ("open", "tie") if name in known), "holds")
             words.append(f"G={size} {word}")
     return "The paper's reading, vanilla above grpo above the oracle: " + "; ".join(words) + "."
+
+
+def say_facts(pool: ScoredPool, facts: Any) -> None:
+    """A scored pool and its summary, before the tables."""
+    known = facts.set_index("name")
+    value, low, high = (float(known.loc["pass_rate", name]) for name in ("value", "low", "high"))
+    print(
+        f"{pool.config.get('model', 'a pool')}: {pool.size} prompts, {pool.rollouts} rollouts of "
+        f"each; mean reward {value:.3f} [{low:.3f}, {high:.3f}]"
+    )
+    print(_precision(pool))
+    z = pool.on_policy_z
+    print(f"on-policy test: {'none on record' if z is None else f'z = {z:+.1f}'}")
+    print(
+        "correlation of ‖s‖² and reward "
+        f"{float(known.loc['correlation', 'value']):.2f}; b* - V, weighted by ‖s‖², "
+        f"{float(known.loc['best_less_value', 'value']):.3f}; rewards differ on "
+        f"{float(known.loc['mixed', 'value']):.0%} of prompts\n"
+    )
+
+
+def _precision(pool: ScoredPool) -> str:
+    """In which precision the scores were made, and what that may cost."""
+    weights = pool.config.get("dtype")
+    if weights is None:
+        return "precision of the scores: not on record"
+    cast = bool(pool.config.get("autocast_bf16"))
+    told = f"precision of the scores: weights {weights}" + (", autocast bfloat16" if cast else "")
+    coarse = cast or any(name in weights for name in ("bfloat16", "float16"))
+    return told + ("; norms may be off by up to a tenth" if coarse else "")
+
+
+def say_constants(known: Any) -> None:
+    """c1, c2, c3 and G*, each with its interval."""
+    for name in ("c1", "c2", "c3"):
+        low, high = known.interval(name)
+        print(f"{name} {getattr(known, name):10.4g}  [{low:.4g}, {high:.4g}]")
+    for text, kind in (("exact, 1 + √(c3/c1)", "exact"), ("the paper's √(c3/c1)", "paper")):
+        value = known.g_star_exact if kind == "exact" else known.g_star_paper
+        low, high = known.g_star_interval(kind)
+        end = "no upper end" if not np.isfinite(high) else f"{high:.3g}"
+        print(f"G*, {text:22} {'none' if value is None else f'{value:.3g}':>8}  [{low:.3g}, {end}]")

@@ -24,14 +24,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, finite_array, frozen, integer
+from .weights import length_weights, moment_weights
 
 __all__ = [
     "LEAST_ROLLOUTS",
     "ScoredPool",
     "address",
-    "leave_one_out",
-    "length_weights",
-    "moment_weights",
     "read_arrays",
     "write_arrays",
 ]
@@ -341,36 +339,6 @@ def read_arrays(path: Path) -> dict[str, Any]:
             raise ValueError("one array only")
         with found:
             return {name: found[name] for name in found.files}
-
-
-def leave_one_out(rewards: Array) -> Array:
-    """z_i less the mean of the others of its row, (..., N)."""
-    count = rewards.shape[-1]
-    # From the mean, so that equal rewards leave exactly nothing however large they are.
-    centred = rewards - rewards.mean(axis=-1, keepdims=True)
-    flat = (rewards == rewards[..., :1]).all(axis=-1, keepdims=True)
-    return np.where(flat, 0.0, centred * (count / (count - 1)))
-
-
-def moment_weights(rewards: Array) -> Array:
-    """1, z̃ and z̃² of each rollout, z̃ = z less the mean of its row: the weights of ``sums``, (..., 3, N).
-
-    >>> moment_weights(np.array([1.0, 0.0, 0.0, 0.0]))[1].tolist()
-    [0.75, -0.25, -0.25, -0.25]
-    """
-    count = rewards.shape[-1]
-    centred = leave_one_out(rewards) * ((count - 1) / count)
-    return np.stack([np.ones_like(centred), centred, centred**2], axis=-2)
-
-
-def length_weights(weights: Array, lengths: Array) -> Array:
-    """1/|y| and z̃/|y| of each rollout, the weights of ``length_sums``, (..., 2, N).
-
-    Arguments:
-        weights: those of :func:`moment_weights`, (..., 3, N).
-        lengths: |y|, (..., N).
-    """
-    return weights[..., :2, :] / lengths[..., None, :]
 
 
 def _of_shape(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:

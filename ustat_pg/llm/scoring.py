@@ -32,14 +32,13 @@ from .prompts import Task
 from .scored import (
     LEAST_ROLLOUTS,
     ScoredPool,
-    length_weights,
-    moment_weights,
     read_arrays,
     write_arrays,
 )
 from .scores import Scores
 from .stale import TokenWeights, divergences
 from .store import Rollouts
+from .weights import length_weights, moment_weights
 
 __all__ = ["check_memory", "pool_of_scores", "score_pool"]
 

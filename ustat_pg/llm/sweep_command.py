@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from ..validation import InputError
-from .arguments import refuse_grid
 from .printing import percent, records
+from .sweep_arguments import refuse_grid
 
 __all__ = ["sweep"]
 

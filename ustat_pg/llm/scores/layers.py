@@ -13,12 +13,25 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...validation import InputError
 
-__all__ = ["COARSE", "TOLERANCE", "Hooks", "Layer", "Use", "Uses", "frozen", "layers", "selected"]
+__all__ = [
+    "COARSE",
+    "TOLERANCE",
+    "Hooks",
+    "Layer",
+    "Use",
+    "Uses",
+    "frozen",
+    "layers",
+    "refuse_unseen",
+    "selected",
+]
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 """Relative difference of squared norms, hooks against loop, that is rounding."""
@@ -288,3 +301,28 @@ class Hooks:
     def uncalled(self, names: Sequence[str]) -> str | None:
         """A parameter whose layers were not called."""
         return next((names[k] for k in sorted(self._all - set(self._open))), None)
+
+
+def refuse_unseen(
+    names: Sequence[str], found: NDArray[np.float64], right: NDArray[np.float64], tolerance: float
+) -> None:
+    """Refuse a model of which hooks see another squared norm than differentiation gives.
+
+    Arguments:
+        names: of the parameters.
+        found: the squared norm of a score in each, through hooks.
+        right: the same, by differentiation.
+        tolerance: relative.
+
+    Raises:
+        InputError: they differ in a parameter; it is named.
+    """
+    for name, ours, theirs in zip(names, found, right, strict=True):
+        # Some gradients are zero but for rounding: of a key's bias, say.
+        slack = tolerance * (max(ours, theirs) + tolerance * 1e-2 * right.sum())
+        if not abs(ours - theirs) <= slack:
+            raise InputError(
+                f"the squared norm of a score in {name} is {ours:.6g} through hooks and "
+                f"{theirs:.6g} by differentiation: this model uses the parameter in a way that "
+                "the hooks do not see; take method='loop'"
+            )

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ...memory import slices
 from ...validation import InputError, finite_array, integer
-from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, selected
+from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, refuse_unseen, selected
 from .loop import differentiate
 from .room import Room
 from .sums import PromptScores, Sketch, Statistics, Sums, dot, firsts, pieces, squares
-from .tokens import Batch, of_tokens
+from .tokens import Batch, forward, of_tokens
 
 __all__ = ["SKETCH", "Scores"]
 
@@ -185,7 +185,7 @@ class Scores:
             ids, mask = (each.to(self.device) for each in batch.inputs(part))
             targets = batch.targets(part)[0].to(self.device)
             with torch.no_grad(), self._autocast():
-                logits = self._forward(ids, mask, targets.shape[1])
+                logits = forward(self.model, self._accepted, ids, mask, targets.shape[1])
             # One completion at a time: logits in another precision are as large as those there are.
             for k, (row, own) in enumerate(zip(logits, targets, strict=True), part.start):
                 log = torch.log_softmax(row.to(self.dtype), dim=-1)
@@ -314,7 +314,7 @@ class Scores:
         def log_prob() -> Tensor:
             ids = torch.tensor([[*batch.prompt, *completion]], device=self.device)
             with torch.enable_grad(), self._autocast():
-                logits = self._forward(ids[:, :-1], None, 0)
+                logits = forward(self.model, self._accepted, ids[:, :-1], None, 0)
                 kept = logits[:, len(batch.prompt) - 1 :]
             log = torch.log_softmax(kept.to(self.dtype), dim=-1)
             targets = ids[:, len(batch.prompt) :]
@@ -349,18 +349,9 @@ class Scores:
         self._streamed(batch, last, streamed)
         narrow = self.autocast_bf16 or any(p.dtype not in TOLERANCE for p in self._parameters)
         tolerance = COARSE if narrow else TOLERANCE[self.dtype]
-        total = right.sum()
-        if not np.isfinite(total):
+        if not np.isfinite(right.sum()):
             raise InputError(_NOT_FINITE)
-        for name, ours, theirs in zip(self.names, found, right, strict=True):
-            # Some gradients are zero but for rounding: of a key's bias, say.
-            slack = tolerance * (max(ours, theirs) + tolerance * 1e-2 * total)
-            if not abs(ours - theirs) <= slack:
-                raise InputError(
-                    f"the squared norm of a score in {name} is {ours:.6g} through hooks and "
-                    f"{theirs:.6g} by differentiation: this model uses the parameter in a way that "
-                    "the hooks do not see; take method='loop'"
-                )
+        refuse_unseen(self.names, found, right, tolerance)
         self._checked = True
 
     def _pass(self, batch: Batch, part: slice, sink: Sink) -> Array:
@@ -383,7 +374,7 @@ class Scores:
         ids, mask = (each.to(self.device) for each in batch.inputs(part))
         longest = max(map(len, batch.completions[part]))
         with frozen(self.model), hooks, torch.enable_grad(), self._autocast():
-            return self._forward(ids, mask, longest)
+            return forward(self.model, self._accepted, ids, mask, longest)
 
     def _slopes(self, batch: Batch, part: slice, logits: Tensor) -> tuple[Tensor, Array]:
         """∂ log π / ∂ logits, and what tokens say, a few completions at a time."""
@@ -398,21 +389,6 @@ class Scores:
                 said, slope[rows] = of_tokens(log, targets[rows], valid[rows], factors[rows])
                 tokens[:, rows] = said.cpu().numpy()
         return slope, tokens
-
-    def _forward(self, ids: Tensor, mask: Tensor | None, keep: int) -> Tensor:
-        """Logits at the last ``keep`` positions, or at all where it is 0."""
-        options: dict[str, Any] = {"use_cache": False}
-        if mask is not None:
-            options["attention_mask"] = mask
-        if "position_ids" in self._accepted:
-            # One row for each completion: an embedding of positions shared by all would sum them.
-            options["position_ids"] = torch.arange(ids.shape[1], device=self.device).repeat(
-                len(ids), 1
-            )
-        if keep and "logits_to_keep" in self._accepted:
-            options["logits_to_keep"] = keep
-        logits: Tensor = self.model(input_ids=ids, **options).logits
-        return logits[:, -keep:] if keep else logits
 
     def _autocast(self) -> Any:
         if not self.autocast_bf16:

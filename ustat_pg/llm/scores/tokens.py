@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from ...validation import InputError, finite_array, integer
 
-__all__ = ["Batch", "of_tokens"]
+__all__ = ["Batch", "forward", "of_tokens"]
 
 _LEAST_LOG = -1e4
 """A logarithm of a probability that is 0 in every precision."""
@@ -157,3 +158,27 @@ def _tokens(what: str, ids: Sequence[int]) -> tuple[int, ...]:
     if not row:
         raise InputError(f"{what} has no tokens: at least one is needed")
     return row
+
+
+def forward(
+    model: Any, accepted: Collection[str], ids: Tensor, mask: Tensor | None, keep: int
+) -> Tensor:
+    """Logits at the last ``keep`` positions, or at all where it is 0.
+
+    Arguments:
+        model: of transformers.
+        accepted: the names that its forward pass takes.
+        ids: of tokens, (n, T).
+        mask: of padding, (n, T); None where there is none.
+        keep: positions.
+    """
+    options: dict[str, Any] = {"use_cache": False}
+    if mask is not None:
+        options["attention_mask"] = mask
+    if "position_ids" in accepted:
+        # One row for each completion: an embedding of positions shared by all would sum them.
+        options["position_ids"] = torch.arange(ids.shape[1], device=ids.device).repeat(len(ids), 1)
+    if keep and "logits_to_keep" in accepted:
+        options["logits_to_keep"] = keep
+    logits: Tensor = model(input_ids=ids, **options).logits
+    return logits[:, -keep:] if keep else logits
