@@ -112,8 +112,8 @@ def divergences(log_ratio: ArrayLike) -> Array:
             (N, T).
 
     Returns:
-        (N, 3). k1 and k3 are unbiased for the divergence of whole completions, k3 where summed over the
-        divergences of tokens; k2 is neither.
+        (N, 3). k1 and k3 are unbiased for the divergence of whole completions, the expected sum of their
+        tokens' divergences; k2 is not.
 
     >>> divergences(np.log([[2.0, 1.0]])).round(4).tolist()
     [[-0.6931, 0.2402, 0.3069]]
