@@ -192,11 +192,9 @@ def moments_of(known: Moments | HasMoments) -> Moments:
     ...
     ustat_pg.validation.InputError: moments are a float: they must be Moments, or a problem that has them
     """
-    if isinstance(known, Moments):
-        return known
     find: Any = getattr(known, "moments", None)
-    found = find() if callable(find) and not isinstance(known, type) else None
-    if not isinstance(found, Moments):
+    found: Any = find() if callable(find) and not isinstance(known, type) else known
+    if not hasattr(found, "matrices"):
         raise InputError(
             f"moments are a {type(known).__name__}: they must be Moments, or a problem that has them"
         )

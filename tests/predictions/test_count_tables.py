@@ -244,7 +244,7 @@ def test_prompts_always_or_never_solved():
 BINARY = uneven().moments()
 GRADED = random_problem(0).moments()
 REFUSED = {
-    "no name": (lambda: count_table("stdd", 4), "unknown: choose one of vanilla, grpo"),
+    "no name": (lambda: count_table("stdd", 4), "did you mean std"),
     "no table": (lambda: count_table("oracle", 4), "oracle is no table"),
     "too small a group": (lambda: count_table("grpo", 1), "at least 2: group size is 1"),
     "half a group": (lambda: count_table("std", 2.5), "group size is 2.5"),
@@ -277,7 +277,10 @@ REFUSED = {
         ),
         "every group is silent",
     ),
-    "a constant": (lambda: gradient_mse(BINARY, "std", 4, constant=0.5), "with, and only with"),
+    "a constant": (
+        lambda: gradient_mse(BINARY, "std", 4, constant=0.5),
+        "which the baseline std does not take",
+    ),
 }
 
 
