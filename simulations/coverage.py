@@ -54,6 +54,10 @@ UNREAD: Mapping[str, str] = {
         f"predictions.{name}": "decided of constants, which claims ask: tests/predictions/test_budget.py"
         for name in ("near_budget", "robust_group_size")
     },
+    **{
+        f"predictions.GroupSizeAdvice.{name}": "the advice in words or as a picture: tests/predictions/test_advice.py"
+        for name in ("shown", "remark", "sentence", "to_frame", "plot")
+    },
     "estimators.RunningTable.table": "learned over steps, which no cell has: tests/test_running_table.py",
     "estimators.RunningTable.advantages": "as its table",
     "estimators.RunningTable.update": "as its table",
