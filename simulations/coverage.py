@@ -55,7 +55,7 @@ UNREAD: Mapping[str, str] = {
         for name in ("near_budget", "robust_group_size")
     },
     **{
-        f"predictions.GroupSizeAdvice.{name}": "the advice in words or as a picture: tests/predictions/test_advice.py"
+        f"predictions.GroupSizeAdvice.{name}": "how an advice is shown: tests/predictions/test_advice.py"
         for name in ("shown", "remark", "sentence", "to_frame", "plot")
     },
     "estimators.RunningTable.table": "learned over steps, which no cell has: tests/test_running_table.py",
