@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 from tabulate import tabulate
 
 from benchmarks.ustatistics import machine
+from ustat_pg.llm.score_weights import moment_weights
 from ustat_pg.llm.scores import Scores
-from ustat_pg.llm.weights import moment_weights
 
 AGREEMENT = 1e-3
 """Relative difference of squared norms that is rounding, in float32."""

@@ -73,15 +73,16 @@ _MAKERS = (
     "moments.py",
     "prompts.py",
     "ratios.py",
+    "score_weights.py",
     "scored.py",
     "scores",
     "scoring.py",
+    "stale.py",
     "store.py",
     "summary.py",
     "tables.py",
     "tasks.py",
     "verifiers.py",
-    "weights.py",
 )
 """Of ``ustat_pg/llm``, beside this file: what a replication is made of."""
 

@@ -28,8 +28,8 @@ from ustat_pg.llm import estimates, groups
 from ustat_pg.llm.errors import Asked, group_moments
 from ustat_pg.llm.groups import at_best_constant
 from ustat_pg.llm.moments import Means, means, means_and_spread, quantile
+from ustat_pg.llm.score_weights import leave_one_out
 from ustat_pg.llm.scored import ScoredPool
-from ustat_pg.llm.weights import leave_one_out
 from ustat_pg.predictions import (
     gradient_mse,
     mse_constants,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ..baselines import ALIASES
 from ..validation import InputError, integer, one_of
 from .moments import prompt_moments
+from .score_weights import leave_one_out
 from .scored import ScoredPool, address
-from .weights import leave_one_out
 
 __all__ = ["METHODS", "WEIGHTED", "at_best_constant", "group_errors"]
 

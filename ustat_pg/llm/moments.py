@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from ..validation import InputError
+from .score_weights import leave_one_out
 from .scored import ScoredPool
-from .weights import leave_one_out
 
 __all__ = [
     "GroupMoments",

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, finite_array, frozen, integer
-from .weights import length_weights, moment_weights
+from .score_weights import length_weights, moment_weights
 
 __all__ = [
     "LEAST_ROLLOUTS",

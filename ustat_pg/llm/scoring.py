@@ -29,6 +29,7 @@ from .._version import __version__
 from ..validation import InputError
 from .models import LanguageModel, check_lengths, tokenise, weights_digest
 from .prompts import Task
+from .score_weights import length_weights, moment_weights
 from .scored import (
     LEAST_ROLLOUTS,
     ScoredPool,
@@ -38,7 +39,6 @@ from .scored import (
 from .scores import Scores
 from .stale import TokenWeights, divergences
 from .store import Rollouts
-from .weights import length_weights, moment_weights
 
 __all__ = ["check_memory", "pool_of_scores", "score_pool"]
 

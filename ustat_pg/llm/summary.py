@@ -12,8 +12,8 @@ from scipy.special import gammaln
 
 from ..validation import InputError, finite_array, integer
 from .moments import means, prompt_moments
+from .score_weights import leave_one_out
 from .scored import ScoredPool
-from .weights import leave_one_out
 
 __all__ = ["prompt_table", "sizes_of", "summary", "zero_signal"]
 
