@@ -250,7 +250,11 @@ WRONG = {
         for shape in ((2, 1), (2, 4), (4,), (1,), (1, 2))
     },
     **{
-        f"{name!r}": (name, {}, r"unknown: choose one of vanilla, grpo, .*rloo")
+        f"{name!r}": (
+            name,
+            {},
+            r"is unknown(:|, did you mean .*\?) choose one of vanilla, grpo, .*rloo",
+        )
         for name in ("GRPO", "", "mean", "group_mean")
     },
     "a string": ("oracle", {"value": "0.5"}, "oracle"),
