@@ -263,7 +263,7 @@ def least_lost(problem: Problem, delta: Sequence[Fraction]) -> list[Fraction]:
 
 
 def tridiagonal_loo(problem: Problem, size: int) -> list[Fraction]:
-    """b(0), ..., b(G-1) of least MSE among leave-one-out tables, by THEORY's tridiagonal system."""
+    """b(0), ..., b(G-1) of least MSE among leave-one-out tables, by a tridiagonal system."""
     matrix = [[ZERO] * size for _ in range(size)]
     right = [ZERO] * size
     for x in problem.contexts:

@@ -16,10 +16,10 @@ from tests.support.site import ROOT, build
 
 pytest.importorskip("myst_nb", reason="the site needs the extra theory")
 
-THEORY = ROOT / "theory"
-EXTENSIONS = THEORY / "_ext"
+SOURCE = ROOT / "theory"
+EXTENSIONS = SOURCE / "_ext"
 FRONT = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n{more}---\n\n# A page\n\n"
-PAGES = sorted(path for path in THEORY.rglob("*.md") if "{code-cell}" in path.read_text("utf-8"))
+PAGES = sorted(path for path in SOURCE.rglob("*.md") if "{code-cell}" in path.read_text("utf-8"))
 
 
 @pytest.fixture
@@ -30,19 +30,19 @@ def extensions(monkeypatch):
 
 
 def test_every_page_stands_in_one_kind():
-    index = (THEORY / "index.md").read_text("utf-8")
+    index = (SOURCE / "index.md").read_text("utf-8")
     blocks = re.findall(r":caption: (.*)\n\n((?:\S+\n)+)```", index)
     assert [caption for caption, _ in blocks] == ["Learn", "How to", "Explain", "Reference"]
     listed = [page for _, pages in blocks for page in pages.split()]
     written = {
-        str(path.relative_to(THEORY).with_suffix(""))
-        for path in THEORY.rglob("*.md")
+        str(path.relative_to(SOURCE).with_suffix(""))
+        for path in SOURCE.rglob("*.md")
         if path.name != "index.md" or path.parent.name == "api"
     }
     assert sorted(listed) == sorted(written)
 
 
-@pytest.mark.parametrize("page", sorted((THEORY / "how_to").glob("*.md")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", sorted((SOURCE / "how_to").glob("*.md")), ids=lambda p: p.stem)
 def test_a_how_to_begins_with_what_to_type(page):
     text = re.sub(r"\A---\n.*?\n---\n", "", page.read_text("utf-8"), flags=re.S)
     before, code, _ = re.split(r"^```.*\n", text, maxsplit=2, flags=re.M)
@@ -55,7 +55,7 @@ def test_every_number_that_is_logged_is_explained():
     pytest.importorskip("trl")
     from ustat_pg.llm.pairs import NoiseEstimate
 
-    text = (THEORY / "metrics.md").read_text("utf-8")
+    text = (SOURCE / "metrics.md").read_text("utf-8")
     names = [
         name for name in NoiseEstimate.__annotations__ if not name.endswith(("_se", "_interval"))
     ]
@@ -71,7 +71,7 @@ def test_exercises_are_graded_on_every_result():
     from simulations import STEMS
 
     for page in (*STEMS, "networks", "language_models"):
-        assert "graded(" in (THEORY / f"{page}.md").read_text("utf-8"), page
+        assert "graded(" in (SOURCE / f"{page}.md").read_text("utf-8"), page
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0])
@@ -86,7 +86,7 @@ def test_an_exercise_without_room_is_refused(extensions, wrong):
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_notebook_is_plain_markdown(extensions, path):
     macros = {r"\E": r"\mathbb{E}", r"\norm": r"\lVert #1 \rVert", r"\ghat": r"\hat{g}"}
-    page = str(path.relative_to(THEORY).with_suffix(""))
+    page = str(path.relative_to(SOURCE).with_suffix(""))
     made = extensions("notebooks")["notebook"](path.read_text("utf-8"), page, macros)
     nbformat.validate(made)
     prose = "\n".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
@@ -101,7 +101,7 @@ def test_a_notebook_runs_in_a_clone_and_says_where_not(extensions, tmp_path):
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
-    text = (THEORY / "mse.md").read_text("utf-8")
+    text = (SOURCE / "mse.md").read_text("utf-8")
     made = extensions("notebooks")["notebook"](text, "mse", {})
     client = NotebookClient(made, resources={"metadata": {"path": str(ROOT / "theory")}})
     client.execute()
@@ -147,10 +147,10 @@ def test_a_page_that_needs_torch_is_shown_and_not_run(without_torch):
     source = without_torch / "theory"
     source.mkdir()
     for name in ("_ext", "_static", "_templates"):
-        shutil.copytree(THEORY / name, source / name)
+        shutil.copytree(SOURCE / name, source / name)
     (without_torch / "simulations").symlink_to(ROOT / "simulations")
-    shutil.copy(THEORY / "conf.py", source)
-    shutil.copy(THEORY / "mutants.json", source)
+    shutil.copy(SOURCE / "conf.py", source)
+    shutil.copy(SOURCE / "mutants.json", source)
     index = FRONT.format(more="needs: [torch]\n") + "```{code-cell} ipython3\nimport torch\n```\n"
     (source / "index.md").write_text(index + "\n```{toctree}\nother\n```\n", "utf-8")
     other = FRONT.format(more="needs: [numpy]\n") + "```{code-cell} ipython3\n6 * 7\n```\n"

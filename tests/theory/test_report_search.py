@@ -1,0 +1,35 @@
+"""The search of checks on a run's page, in a browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulations.__main__ import main
+from ustat_pg.report import html
+from ustat_pg.results import load_run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_search_shows_the_checks_that_hold_every_word(browser, tmp_path, width):
+    words = ["verify", "ustatistic", "minibatch", "--size", "smoke", "--engine", "exact"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    run = load_run(tmp_path)
+    (tmp_path / "page.html").write_text(html(run), encoding="utf-8")
+    names = [check.name for claim in run.claims for check in claim.checks]
+    browser.set_window_size(width, 900)
+    browser.get((tmp_path / "page.html").as_uri())
+    box = browser.find_element("id", "find")
+
+    def shown():
+        rows = browser.find_elements("css selector", "table.checks tbody")
+        return sum(row.is_displayed() for row in rows)
+
+    assert shown() == 0
+    box.send_keys(names[0])
+    assert 1 <= shown() < len(names)
+    assert browser.find_element("id", "found").text.startswith(f"{shown()} check")
+    box.send_keys(" no-such-word")
+    assert shown() == 0
+    assert browser.find_element("id", "found").text == "0 checks"
