@@ -1,14 +1,15 @@
 """Cells of language models: a gradient's error by the pool method and, apart from it, by sampling.
 
-One replication draws a few prompts of a task. For each model it scores a pool of N rollouts of every
-prompt through hooks, and makes of them the unbiased estimates of theory/language_models.md. It also
-differentiates fresh rollouts one by one, puts them together in groups, and takes the spread of the
-groups' gradients at one prompt, and half the squared distance of a gradient at one prompt from one at
-another. The oracle of the fresh groups knows V from two samples of its own, and its error is the
-covariance of the two gradients that they give: a gradient is linear in its baseline, so that this is the
-oracle's error on average, exactly.
-Both sides are unbiased for the same errors, and share nothing but the model: their means are equal if
-the formulas are right, whatever the model is.
+One replication draws a few prompts of a task, and for each model N rollouts of every prompt. It scores
+them through hooks as a pool, and makes of them the unbiased estimates of theory/language_models.md. It
+also differentiates them one by one, puts them together in groups, and takes the spread of the groups'
+gradients at one prompt, and half the squared distance of a gradient at one prompt from one at another. The
+oracle of the groups knows V from two samples of its own, and its error is the covariance of the two
+gradients that they give: a gradient is linear in its baseline, so that this is the oracle's error on
+average, exactly.
+Both sides are unbiased for the same errors, and share no code but the sampler: their means are equal if
+the formulas are right, whatever the model is. They share the rollouts, so that a rare large error is in
+both, and a few hundred replications tell their means apart.
 
 The scores of a network have no known bound, so that intervals are those of a mean that is nearly
 normal, √(2 ln(4/α)) standard errors to either side (4.9 at α = 2e-5 where the normal law has 4.3):
@@ -37,6 +38,7 @@ from ustat_pg.compiled import source_digest
 from ustat_pg.engines import Cell, Estimator, InfeasibleError, MomentSums, Quantity
 from ustat_pg.engines.base import Replications
 from ustat_pg.estimators import advantages
+from ustat_pg.predictions import count_table
 from ustat_pg.validation import InputError, integer
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["BASELINES", "CONSTANTS", "LmCell", "LmQuantity", "Member", "drawn", "pooled"]
 
 Array = NDArray[np.float64]
+Sizes = tuple[tuple[int, ...], int, int, int, tuple[str, ...]]
 
 BASELINES = ("vanilla", "grpo", "oracle")
 """Whose errors are asked at one prompt."""
@@ -53,6 +56,8 @@ CONSTANTS = ("c1", "c2", "c3")
 """What the error over prompts is made of, by the pool's formulas."""
 BATCH = "batch"
 """grpo's error at a prompt drawn anew for each gradient: one of a minibatch, times B."""
+NOISE, SIGNAL = "noise", "signal"
+"""tr Cov ĝ and ‖E ĝ‖² of a table by counts, its name behind a blank; prompts drawn anew."""
 
 _WORK = 2**12
 """Outputs of a bandit that take the time of one rollout, in the budget of a check."""
@@ -85,6 +90,8 @@ _MAKERS = (
     "verifiers.py",
 )
 """Of ``ustat_pg/llm``, beside this file: what a replication is made of."""
+_ADVANTAGES = ("estimators", "predictions/count_tables.py")
+"""Where its advantages come from."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ class LmQuantity:
     Arguments:
         method: pool, by the formulas; or drawn, by groups of fresh rollouts.
         member: the model on its task, by the member's name.
-        what: a baseline; batch; or, of the pool, one of c1, c2, c3.
+        what: a baseline; batch; noise or signal and a table's name; or, of the pool, one of c1, c2, c3.
         group_size: G; 0 of a constant.
     """
 
@@ -146,7 +153,7 @@ def pooled(member: str, what: str, group_size: int = 0) -> LmQuantity:
 
 
 def drawn(member: str, what: str, group_size: int) -> LmQuantity:
-    """An error measured on groups of fresh rollouts."""
+    """An error measured on groups of rollouts."""
     return LmQuantity("drawn", member, what, group_size)
 
 
@@ -155,7 +162,7 @@ def _code() -> str:
     """Of the files that make a replication, and of the libraries."""
     libraries = f"{version('transformers')} {version('tokenizers')}"
     own = Path(__file__).read_text(encoding="utf-8")
-    return source_digest((f"llm/{name}" for name in _MAKERS), salt=f"{libraries}\n{own}")
+    return source_digest([*_ADVANTAGES, *(f"llm/{name}" for name in _MAKERS)], salt=f"{libraries}\n{own}")
 
 
 _THREAD = local()
@@ -217,12 +224,13 @@ class LmCell(Cell):
 
     Arguments:
         members: the models on their tasks; a name alone is a model with the task of that name.
-        group_sizes: of the groups of fresh rollouts, at least 2, the largest last.
-        rollouts: N of the pool, at least 4; the oracle of the fresh groups knows V from twice as
-            many others.
-        groups: of fresh rollouts at each prompt, at the largest group size, at least 2; smaller
-            groups share the same rollouts, so that there are more of them.
+        group_sizes: of the groups, at least 2, the largest last.
+        values: other rollouts that an oracle knows V from, of which there are two at each prompt; at
+            least 1.
+        groups: of rollouts at each prompt, at the largest group size, at least 2; smaller groups share
+            the same rollouts, so that there are more of them, and so does the pool.
         prompts: of a replication, at least 2; all pairs of them say how prompts differ.
+        tables: estimators by counts whose noise and signal can be asked, where rewards are 0 and 1.
 
     Raises:
         InputError: any of these is not as said.
@@ -230,9 +238,10 @@ class LmCell(Cell):
 
     members: tuple[str | Member, ...]
     group_sizes: tuple[int, ...] = (2, 8)
-    rollouts: int = 16
+    values: int = 16
     groups: int = 2
     prompts: int = 8
+    tables: tuple[str, ...] = ()
 
     steps = 1
     batch_size = 1
@@ -243,9 +252,11 @@ class LmCell(Cell):
         sizes = [integer("group size", size, 2) for size in self.group_sizes]
         if not sizes or sizes != sorted(set(sizes)):
             raise InputError(f"group sizes are {self.group_sizes}: they must increase")
-        integer("rollouts", self.rollouts, 4)
+        integer("values", self.values)
         integer("groups", self.groups, 2)
         integer("prompts", self.prompts, 2)
+        for name in self.tables:
+            count_table(name, self.group_size)
 
     @property
     def by_name(self) -> dict[str, Member]:
@@ -262,6 +273,7 @@ class LmCell(Cell):
             for method in ("pool", "drawn")
             for what, size in (
                 *product((*BASELINES, *((BATCH,) if method == "drawn" else ())), self.group_sizes),
+                *product(map(" ".join, product((NOISE, SIGNAL), self.tables)), self.group_sizes),
                 *product(CONSTANTS if method == "pool" else (), (0,)),
             )
         )
@@ -276,13 +288,15 @@ class LmCell(Cell):
         """Everything that a replication depends on but its number and the seed."""
         words = [
             [(name, _digest(member)) for name, member in self.by_name.items()],
-            self.group_sizes,
-            self.rollouts,
-            self.groups,
-            self.prompts,
+            self._sizes,
             _code(),
         ]
         return "lm-" + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+
+    @property
+    def _sizes(self) -> Sizes:
+        """What a replication of any member depends on."""
+        return self.group_sizes, self.values, self.groups, self.prompts, self.tables
 
     @property
     def block(self) -> int:
@@ -292,8 +306,8 @@ class LmCell(Cell):
     @property
     def outputs(self) -> int:
         """What a replication costs, in outputs of a bandit."""
-        fresh = self.groups * self.group_sizes[-1]
-        return self.prompts * len(self.members) * (3 * self.rollouts + fresh) * _WORK
+        rollouts = 2 * self.values + 3 * self.groups * self.group_size
+        return self.prompts * len(self.members) * rollouts * _WORK
 
     def pilot(self, replications: int) -> int:
         """Of a few blocks: errors are skewed, and one block would not see it."""
@@ -346,28 +360,14 @@ class LmCell(Cell):
                 found: dict[str, float] = {}
                 for member in dict.fromkeys(quantity.member for quantity in quantities):
                     found |= _replication(
-                        self.by_name[member],
-                        self.group_sizes,
-                        self.rollouts,
-                        self.groups,
-                        self.prompts,
-                        block.seed,
-                        block.first + row,
+                        self.by_name[member], self._sizes, block.seed, block.first + row
                     )
                 values[row] = [found[quantity.label] for quantity in quantities]
         return MomentSums.of(values)
 
 
 @lru_cache(maxsize=2**14)
-def _replication(
-    member: Member,
-    group_sizes: tuple[int, ...],
-    rollouts: int,
-    groups: int,
-    prompts: int,
-    seed: int,
-    number: int,
-) -> dict[str, float]:
+def _replication(member: Member, sizes: Sizes, seed: int, number: int) -> dict[str, float]:
     """All that can be asked of one model in one replication, by label.
 
     It is kept: claims that ask for different quantities, and cells of several models, share what it
@@ -376,25 +376,26 @@ def _replication(
     from ustat_pg.llm.generation import transformers_draw
     from ustat_pg.llm.models import tokenise
 
+    group_sizes, values, groups, prompts, tables = sizes
     task, model = _task(member), _model(member.model)
     places = _places(len(task.prompts), prompts, seed, number)
     drawn_prompts = [task.prompts[place] for place in places]
     named = [
         (f"{number}.{side}", tokenise(model, prompt)) for side, prompt in enumerate(drawn_prompts)
     ]
-    count = 3 * rollouts + groups * group_sizes[-1]
+    count = 2 * values + groups * group_sizes[-1]
     completions = transformers_draw(model, named, count, task.max_new_tokens, seed, 1024, {})
     sides = [
-        _Side(model, task, prompt, ids, own, rollouts)
+        _Side(model, task, prompt, ids, own, values)
         for prompt, (_, ids), (own, _) in zip(drawn_prompts, named, completions, strict=True)
     ]
     return {
         LmQuantity(method, member.name, what, size).label: value
-        for method, values in (
-            ("pool", _pool_values(sides, group_sizes)),
-            ("drawn", _drawn_values(sides, group_sizes)),
+        for method, found in (
+            ("pool", _pool_values(sides, group_sizes, tables)),
+            ("drawn", _drawn_values(sides, group_sizes, tables)),
         )
-        for (what, size), value in values.items()
+        for (what, size), value in found.items()
     }
 
 
@@ -404,7 +405,7 @@ def _places(count: int, prompts: int, seed: int, number: int) -> list[int]:
 
 
 class _Side:
-    """One prompt of a replication: its pool, and the gradients of its groups."""
+    """One prompt of a replication: its rollouts, and two estimates of V from others."""
 
     def __init__(
         self,
@@ -413,26 +414,24 @@ class _Side:
         prompt: Prompt,
         ids: Sequence[int],
         completions: Sequence[Sequence[int]],
-        rollouts: int,
+        values: int,
     ) -> None:
         texts = model.tokenizer.batch_decode(completions, skip_special_tokens=True)
         rewards = task.rewards(prompt, texts, completions)
         self.model, self.prompt, self.ids = model.model, prompt, ids
-        pool, rest = slice(rollouts), slice(rollouts, 3 * rollouts)
-        self.pool = completions[pool], rewards[pool]
-        self.values = [float(half.mean()) for half in np.split(rewards[rest], 2)]
-        self.fresh = completions[3 * rollouts :], rewards[3 * rollouts :]
+        self.values = [float(half.mean()) for half in np.split(rewards[: 2 * values], 2)]
+        self.completions, self.rewards = completions[2 * values :], rewards[2 * values :]
 
 
 def _scores(model: Any, sides: Sequence[_Side]) -> Any:
-    """∇ log π of every fresh rollout, prompt by prompt, (prompts, rollouts, d): by plain autograd.
+    """∇ log π of every rollout, prompt by prompt, (prompts, rollouts, d): by plain autograd.
 
     Completions are padded at their end, which changes nothing before it: attention is causal.
     """
     import torch
     from torch.func import functional_call, grad, vmap
 
-    rows = [(side.ids, tokens) for side in sides for tokens in side.fresh[0]]
+    rows = [(side.ids, tokens) for side in sides for tokens in side.completions]
     width = max(len(ids) + len(tokens) for ids, tokens in rows)
     text = torch.zeros((len(rows), width), dtype=torch.long)
     sampled = torch.zeros((len(rows), width))
@@ -455,20 +454,21 @@ def _scores(model: Any, sides: Sequence[_Side]) -> Any:
 Values = dict[tuple[str, int], float]
 
 
-def _pool_values(sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
-    """Estimates from the pools."""
-    from ustat_pg.llm.estimates import constants, curves
+def _pool_values(
+    sides: Sequence[_Side], group_sizes: Sequence[int], tables: Sequence[str]
+) -> Values:
+    """Estimates from the rollouts as a pool."""
+    from ustat_pg.llm.estimates import constants, curves, noise_to_signal
     from ustat_pg.llm.scores import Scores
     from ustat_pg.llm.scoring import pool_of_scores
     from ustat_pg.llm.store import Rollouts
 
     drawn = []
     for number, side in enumerate(sides):
-        completions, rewards = side.pool
         # The same prompt may have been taken twice.
         prompt = replace(side.prompt, id=str(number))
-        own = tuple(map(tuple, completions))
-        drawn.append(Rollouts(prompt, tuple(side.ids), own, ("",) * len(own), rewards))
+        own = tuple(map(tuple, side.completions))
+        drawn.append(Rollouts(prompt, tuple(side.ids), own, ("",) * len(own), side.rewards))
     model = sides[0].model
     exact = sum(parameter.numel() for parameter in model.parameters())
     pool = pool_of_scores(Scores(model, sketch=exact), drawn)
@@ -476,40 +476,53 @@ def _pool_values(sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
     found = {(what, 0): float(getattr(known, what)) for what in CONSTANTS}
     for row in curves(pool, group_sizes, BASELINES).to_dict("records"):
         found[row["baseline"], row["group_size"]] = row["mse"]
+    if tables:
+        rows = noise_to_signal(pool, group_sizes, tables).to_dict("records")
+        for (name, size), row in zip(product(tables, group_sizes), rows, strict=True):
+            found |= {(f"{part} {name}", size): row[part] for part in (NOISE, SIGNAL)}
     return found
 
 
-def _drawn_values(sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
-    """Errors of the groups' gradients."""
+def _drawn_values(
+    sides: Sequence[_Side], group_sizes: Sequence[int], tables: Sequence[str]
+) -> Values:
+    """What the groups' gradients say."""
     import torch
 
-    keys = [(what, size) for what in (*BASELINES, BATCH) for size in group_sizes]
-    found: Values = dict.fromkeys(keys, 0.0)
+    of_batches = list(product(("grpo", *tables), group_sizes))
+    found: Values = dict.fromkeys(product(BASELINES, group_sizes), 0.0)
+    squares = dict.fromkeys(of_batches, 0.0)
     count, means = len(sides), []
     for side, scores in zip(sides, _scores(sides[0].model, sides), strict=True):
         exact = scores.double()
         products = (exact @ exact.T).numpy()
-        own = []
         for size in group_sizes:
             vanilla, grpo = (_weights(name, side, size) for name in ("vanilla", "grpo"))
             oracles = [_weights("oracle", side, size, value=value) for value in side.values]
             pairs = {"vanilla": (vanilla, vanilla), "grpo": (grpo, grpo), "oracle": oracles}
             for name, (first, second) in pairs.items():
                 found[name, size] += _spread(first, second, products) / count
-            # Half the squared distance of two prompts' gradients is this, less <their means>.
-            found[BATCH, size] += _product(grpo, grpo, products) / len(grpo) / count
-            own.append(grpo.mean(axis=0))
-        means.append(torch.as_tensor(np.array(own)) @ exact)
+        own = {(name, size): _weights(name, side, size) for name, size in of_batches}
+        for key, weights in own.items():
+            squares[key] += _product(weights, weights, products) / len(weights) / count
+        means.append(
+            torch.as_tensor(np.array([each.mean(axis=0) for each in own.values()])) @ exact
+        )
     mean = torch.stack(means)
     between = (mean.sum(dim=0) ** 2 - (mean**2).sum(dim=0)).sum(dim=1) / (count * (count - 1))
-    for size, value in zip(group_sizes, between.tolist(), strict=True):
-        found[BATCH, size] -= value
+    for (name, size), signal in zip(of_batches, between.tolist(), strict=True):
+        # Half the squared distance of two prompts' gradients.
+        noise = squares[name, size] - signal
+        if name == "grpo":
+            found[BATCH, size] = noise
+        if name in tables:
+            found[f"{NOISE} {name}", size], found[f"{SIGNAL} {name}", size] = noise, signal
     return found
 
 
 def _weights(baseline: str, side: _Side, group_size: int, **known: float) -> Array:
-    """What the gradient of each group of fresh rollouts takes of each score, (groups, rollouts)."""
-    rewards = side.fresh[1]
+    """What the gradient of each group takes of each score, (groups, rollouts)."""
+    rewards = side.rewards
     groups = len(rewards) // group_size
     each = advantages(baseline, rewards[: groups * group_size].reshape(groups, -1), **known)
     weights = np.zeros((groups, len(rewards)))

@@ -2,8 +2,9 @@
 
 On the models that ship with the library (a weak and a strong one with a scratch-pad, the strong one
 with worked examples, and one that answers at once) the errors that one pool of rollouts gives by
-Theorem 2 are compared with errors sampled anew: ordinary backward passes over fresh groups. grpo's
-excess over the oracle falls as 1/(G(G-1)), and every error falls with G.
+Theorem 2 are compared with errors of groups, by ordinary backward passes. grpo's excess over the oracle
+falls as 1/(G(G-1)), and every error falls with G. So are noise and signal of advantages that are divided
+by their standard deviation, whose mean is another gradient.
 
 How vanilla, grpo and the oracle are ordered is predicted by each model's moments, and asked in the
 direction that they say: the paper's reading, vanilla above grpo above the oracle, is no law. It fails
@@ -30,26 +31,28 @@ from ustat_pg.llm.estimates import BASELINES as CURVES
 from ustat_pg.llm.estimates import TABLES, oracle_ratio
 
 from ..problems import Suite
-from .cells import BASELINES, LmCell, drawn, pooled
+from .cells import BASELINES, NOISE, SIGNAL, LmCell, drawn, pooled
 from .orders import above, clear
-from .studies import CURVE_SIZES, SIZES, Study, cell_of, short, study
+from .studies import CURVE_SIZES, NORMALISED, SIZES, Study, cell_of, short, study
 
 STEM = "gradient_mse_lm"
 
+DDOF = "std with ddof 1 for ddof 0"
+AS_GRPO = "std's gradient taken for grpo's"
 NO_SECOND = "no second-order term"
 SQUARE = "G^2 for G(G-1)"
 NO_BASELINE = "the oracle's error taken for vanilla's"
 FIRST_ORDER = "excess of order 1/G"
 FLAT = "more rollouts gain nothing"
 READING = "vanilla above grpo above the oracle on every model"
-RIVALS = (NO_SECOND, SQUARE, NO_BASELINE, FIRST_ORDER, FLAT, READING)
+RIVALS = (NO_SECOND, SQUARE, NO_BASELINE, FIRST_ORDER, FLAT, DDOF, AS_GRPO, READING)
 
 
 def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
     """Sampled errors over those of the formulas: 1.
 
     Vanilla's and the oracle's are those of one rollout over G, whatever G: they are asked where there
-    are most groups of fresh rollouts.
+    are most groups.
     """
     least = cell.group_sizes[0]
     for group_size in cell.group_sizes:
@@ -88,6 +91,29 @@ def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
             f"G={least}: {first} less {second}, sampled over predicted",
             Ratio(sampled, formula),
             equal(1.0, rivals, relative_margin=margin),
+        )
+
+
+def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
+    """Sampled noise and signal of advantages over their standard deviation, over the pool's: 1.
+
+    With divisor G-1 advantages are √((G-1)/G) of themselves, whatever the model.
+    """
+    least, most = cell.group_sizes[0], cell.group_sizes[-1]
+    known = study.noise([most], ["grpo", NORMALISED]).set_index("baseline")
+    for size, part, wrong in (
+        (least, NOISE, {DDOF: (least - 1) / least}),
+        (most, NOISE, {AS_GRPO: known.loc["grpo", NOISE] / known.loc[NORMALISED, NOISE]}),
+        (most, SIGNAL, {AS_GRPO: known.loc["grpo", SIGNAL] / known.loc[NORMALISED, SIGNAL]}),
+    ):
+        what = f"{part} {NORMALISED}"
+        ratio = Ratio(
+            study.sampled(cell, what, size), mean_of(cell, pooled(study.member, what, size))
+        )
+        yield study.check(
+            f"G={size}: {part} of {NORMALISED}, sampled over predicted",
+            ratio,
+            equal(1.0, wrong, relative_margin=0.4),
         )
 
 
@@ -138,10 +164,13 @@ def _falls(cell: LmCell, study: Study) -> Check:
     return above(f"{short(study.member)}: grpo, G={least} less G={most}", cell, high, low, (FLAT,))
 
 
-def _order(cell: LmCell, study: Study, better: str, worse: str) -> Iterator[Check]:
-    """Which of two baselines has the larger error, where the moments are clear."""
-    group_size = cell.group_sizes[-1]
-    if (order := _known_order(study, (better, worse), group_size)) is None:
+def _order(cell: LmCell, study: Study) -> Iterator[Check]:
+    """Which of vanilla and grpo has the larger error, where the moments are clear.
+
+    Of vanilla and the oracle their difference says it, see :func:`_apart`.
+    """
+    group_size, worse = cell.group_sizes[-1], "vanilla"
+    if (order := _known_order(study, ("grpo", worse), group_size)) is None:
         return
     larger, smaller = (
         (drawn(study.member, b, group_size), 1.0, study.error(b, group_size)) for b in order
@@ -177,11 +206,11 @@ def _checks(suite: Suite) -> Iterator[Check]:
         cell = cell_of(suite.size, each.member)
         yield from _agree(cell, each, how.margin)
         yield from _apart(cell, each, how.margin)
+        yield from _normalised(cell, each)
         yield _ratio(cell, each)
         yield _excess(cell, each)
         yield _falls(cell, each)
-        for better, worse in (("grpo", "vanilla"), ("oracle", "vanilla")):
-            yield from _order(cell, each, better, worse)
+        yield from _order(cell, each)
     # Of the paper's three strengths; the last model is the counter-example.
     for weaker, stronger in pairwise(studies[:-1]):
         yield from _strength(cell_of(suite.size, weaker.member, stronger.member), weaker, stronger)

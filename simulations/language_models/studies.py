@@ -33,6 +33,9 @@ from .cells import LmCell, LmQuantity, drawn, pooled
 MEMBERS = ("embedded:base", "embedded:strong", "embedded:in-context", "embedded:short")
 """The paper's three strengths with a scratch-pad, and answers without one, the counter-example."""
 
+NORMALISED = "std"
+"""The advantages of GRPO as it was published, whose mean is not g."""
+
 CLEAR = 0.2
 """An order is asked where the difference is at least this share of the larger error."""
 
@@ -53,9 +56,9 @@ class Size:
 
     Arguments:
         prompts, rollouts: sizes of the pool that predictions come from.
-        group_sizes: sizes of the fresh groups.
-        pool: number of rollouts of a replication's pool.
-        groups: number of groups of fresh rollouts at each prompt.
+        group_sizes: sizes of the groups of a replication.
+        values: number of rollouts that an oracle of a replication knows V from.
+        groups: number of groups at each prompt, of the largest size.
         margin: share of itself to which an error is to be known, where no rival asks for more.
         members: the models. Where few answers are wrong errors are rare and large, and take more
             replications: the smallest size takes two models, one on which the paper's order holds and
@@ -65,7 +68,7 @@ class Size:
     prompts: int
     rollouts: int
     group_sizes: tuple[int, ...]
-    pool: int
+    values: int
     groups: int
     margin: float
     members: tuple[str, ...] = MEMBERS
@@ -141,7 +144,7 @@ def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
 def cell_of(size: str, *members: str) -> LmCell:
     """The cell of these models; those of several share the replications of each."""
     how = SIZES[size]
-    return LmCell(members, how.group_sizes, how.pool, how.groups)
+    return LmCell(members, how.group_sizes, how.values, how.groups, tables=(NORMALISED,))
 
 
 def predicted(member: str, group_size: int) -> tuple[tuple[LmQuantity, float], ...]:

@@ -112,6 +112,16 @@ class Measurements:
             if options.simulates
         }
 
+    @property
+    def next_tasks(self) -> dict[str, Block]:
+        """What comes after each pilot, a block or as much as the pilot where that is less."""
+        return {
+            name: self._block(
+                name, task.first + task.replications, min(task.replications, block_of(task.cell))
+            )
+            for name, task in self.pilot_tasks.items()
+        }
+
     def blocks(self, replications: Mapping[str, int]) -> dict[str, list[Block]]:
         """The blocks of the first so many replications of each cell; the last one may be smaller."""
         return {

@@ -125,13 +125,13 @@ def plan_claims(
     """Run the first wave and say what the second would run."""
     with environment(options, executor) as pool:
         planned = _planned(claims, Work(store, options, pool), "pilots")
-        # Pilots once more, all of them compiled by now, for the time that they take.
+        # A block more, all of them compiled by now, for the time that it takes: a pilot may be kept.
         for measured, plan in planned:
-            timed = Work(Memory(), options, pool)
-            timed.run(measured.pilot_tasks.values(), "time")
+            timed, tasks = Work(Memory(), options, pool), measured.next_tasks
+            timed.run(tasks.values(), "time")
             plan.seconds = sum(
                 timed.taken([task]) / task.replications * plan.replications[name]
-                for name, task in measured.pilot_tasks.items()
+                for name, task in tasks.items()
             )
         return [plan for _, plan in planned]
 

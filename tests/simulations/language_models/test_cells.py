@@ -21,6 +21,8 @@ from simulations.language_models.cells import (
     BASELINES,
     BATCH,
     CONSTANTS,
+    NOISE,
+    SIGNAL,
     LmCell,
     LmQuantity,
     Member,
@@ -37,8 +39,9 @@ from ustat_pg.llm.models import load_model, tokenise
 from ustat_pg.llm.tasks import load_task
 
 SIZES = (2, 3)
-ROLLOUTS, GROUPS, PER = 24, 12, 3
+VALUES, GROUPS, PER = 24, 12, 3
 """Of a replication; PER prompts, of the three that there are."""
+TABLE = "std"
 REPLICATIONS = 40
 FEW = 4.5
 """Standard errors that an estimate may be off by."""
@@ -53,6 +56,11 @@ def graded(prompts, completions, likes, **columns):
         0.6 * completion.count(letter) + 0.1 * len(completion) - 0.2
         for completion, letter in zip(completions, likes)
     ]
+
+
+def found(prompts, completions, likes, **columns):
+    """1 for the letter that the prompt likes."""
+    return [float(letter in completion) for completion, letter in zip(completions, likes)]
 '''
 
 
@@ -81,7 +89,14 @@ def member(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cell(member):
-    return LmCell((member,), SIZES, ROLLOUTS, GROUPS, PER)
+    return LmCell((member,), SIZES, VALUES, GROUPS, PER)
+
+
+@pytest.fixture(scope="module")
+def binary(cell, member):
+    """The cell with rewards of 0 and 1, as tables by counts take them."""
+    verifier = member.verifier.replace(":graded", ":found")
+    return replace(cell, members=(replace(member, verifier=verifier),), tables=(TABLE,))
 
 
 class Listed:
@@ -117,7 +132,23 @@ class Listed:
             found["oracle", size] = first / size
             found["grpo", size] = first / size + second
             found[BATCH, size] = between + first / size + second
+            if set(z.flat) <= {0, 1}:
+                found |= self._of_table(p, z, scores, size)
         return found
+
+    def _of_table(self, p, z, scores, size):
+        """Noise and signal of advantages over their standard deviation, from every group there is."""
+        groups = np.array(list(itertools.product(range(p.shape[1]), repeat=size)))
+        laws, rewards = p[:, groups].prod(axis=2), z[:, groups]
+        apart = rewards - rewards.mean(axis=2, keepdims=True)
+        spread = rewards.std(axis=2, keepdims=True)
+        weights = np.divide(apart, spread, out=np.zeros_like(apart), where=spread > 0)
+        each = np.einsum("xgi,xgid->xgd", weights, scores[:, groups]) / size
+        second = (laws * (each**2).sum(axis=2)).sum(axis=1).mean()
+        means = np.einsum("xg,xgd->xd", laws, each)
+        signal = np.mean([one @ two for one, two in itertools.combinations(means, 2)])
+        parts = {NOISE: second - signal, SIGNAL: signal}
+        return {(f"{part} {TABLE}", size): value for part, value in parts.items()}
 
 
 @pytest.fixture(scope="module")
@@ -132,12 +163,16 @@ def all_of(name="listed"):
     return tuple(fresh + known + [pooled(name, what) for what in CONSTANTS])
 
 
+def of_table():
+    """What can be asked of a table by counts."""
+    parts = itertools.product((drawn, pooled), (NOISE, SIGNAL), SIZES)
+    return tuple(of("listed", f"{part} {TABLE}", size) for of, part, size in parts)
+
+
 def replication(cell, seed, number):
     """By label, without what is kept."""
     (member,) = cell.members
-    return cells._replication.__wrapped__(
-        member, cell.group_sizes, cell.rollouts, cell.groups, cell.prompts, seed, number
-    )
+    return cells._replication.__wrapped__(member, cell._sizes, seed, number)
 
 
 class Off:
@@ -168,6 +203,16 @@ def off(cell, listed):
 def test_both_sides_are_unbiased_for_what_enumeration_says(off):
     assert len(off.deviations) == 17
     assert off.largest() < FEW, off.deviations
+
+
+def test_noise_and_signal_of_a_table_are_unbiased_too(binary):
+    (member,) = binary.members
+    found = Off(binary, Listed(member), of_table(), seed=6)
+    assert found.largest() < FEW, found.deviations
+    # So small that advantages with divisor G-1, half of these at G = 2, would be seen.
+    for quantity in (drawn, pooled):
+        label = quantity("listed", f"{NOISE} {TABLE}", 2).label
+        assert found.expected[label] / 2 > (FEW + 2) * found.errors[label]
 
 
 def test_errors_are_small_enough_to_tell_wrong_formulas(off):
@@ -201,7 +246,7 @@ def test_prompts_are_drawn_alike():
         assert len(counts) in (3, 9)
 
 
-def test_the_fresh_groups_read_neither_pool_nor_formulas(cell, listed, monkeypatch):
+def test_the_groups_read_no_formulas(cell, listed, monkeypatch):
     """Without formulas, what was drawn stays what enumeration says."""
 
     def wrong(pool):
@@ -213,13 +258,13 @@ def test_the_fresh_groups_read_neither_pool_nor_formulas(cell, listed, monkeypat
     assert Off(cell, listed, fresh, seed=4, replications=12).largest() < FEW
 
 
-def test_the_oracle_of_fresh_groups_needs_two_values(cell, listed, monkeypatch):
+def test_the_oracle_of_groups_needs_two_values(cell, listed, monkeypatch):
     """One value twice is an oracle that errs: its error is above the oracle's by Var V̂ tr F / G."""
 
     def one(self, *arguments):
         own(self, *arguments)
         # Of one rollout, so that it is seen.
-        self.values = [float(self.pool[1][0])] * 2
+        self.values = [float(self.rewards[0])] * 2
 
     own = cells._Side.__init__
     monkeypatch.setattr(cells._Side, "__init__", one)
@@ -313,12 +358,12 @@ def test_the_name_holds_weights_task_and_code(member, cell, tmp_path, monkeypatc
         {"model": str(save_tiny(tmp_path / "model", characters="ab", seed=6))},
     )
     changes = [{"members": (replace(member, **words),)} for words in members]
-    changes += [{"group_sizes": (2, 4)}, {"rollouts": ROLLOUTS + 1}, {"groups": GROUPS + 1}]
-    changes += [{"prompts": PER + 1}]
+    changes += [{"group_sizes": (2, 4)}, {"values": VALUES + 1}, {"groups": GROUPS + 1}]
+    changes += [{"prompts": PER + 1}, {"tables": (TABLE,)}]
     names = [cell.name, *(replace(cell, **change).name for change in changes)]
     monkeypatch.setattr(cells, "_code", lambda: "another")
     names.append(cell.name)
-    assert len(set(names)) == len(names) == 11
+    assert len(set(names)) == len(names) == 12
 
 
 def test_the_same_places_and_words_make_the_same_name(member, cell, tmp_path):
@@ -354,9 +399,10 @@ def test_what_a_cell_refuses():
         (((),), "increase"),
         (((2, 2),), "increase"),
         (((1, 2),), "group size"),
-        (((2, 8), 3), "rollouts"),
+        (((2, 8), 0), "values"),
         (((2, 8), 16, 1), "groups"),
         (((2, 8), 16, 2, 1), "prompts"),
+        (((2, 8), 16, 2, 2, ("unknown",)), "unknown"),
     ]:
         refuses(message, LmCell, short, *words)
 
@@ -373,6 +419,7 @@ def test_what_a_cell_refuses():
         pooled("listed", "c1", 2),
         pooled("listed", "grpo"),
         pooled("listed", "norm-weighted", 2),
+        drawn("listed", f"{NOISE} {TABLE}", 2),
         LmQuantity("guessed", "listed", "grpo", 2),
         "grpo",
     ],
@@ -390,7 +437,7 @@ def test_nothing_is_enumerated_and_nothing_but_autograd_scores(cell):
     refuses("at least one", cell.measure, "autograd", (), replications=1)
     assert cell.engine("cpu") == "autograd"
     assert (cell.group_size, cell.batch_size, cell.steps) == (3, 1, 1)
-    assert cell.outputs == PER * (3 * ROLLOUTS + 3 * GROUPS) * cells._WORK
+    assert cell.outputs == PER * (2 * VALUES + 3 * 3 * GROUPS) * cells._WORK
     assert cell.halved() is None
 
 

@@ -50,7 +50,7 @@ def study(suite):
 def cell():
     from simulations.language_models.cells import LmCell
 
-    return LmCell((MEMBER,), (2, 3, 6), 12, 2, 8)
+    return LmCell((MEMBER,), (2, 3, 6), 12, 2, 8, (studies.NORMALISED,))
 
 
 def measured(cell, checks, replications=REPLICATIONS):
@@ -79,6 +79,7 @@ def agreement(cell, study):
     return [
         *gradient_mse_lm._agree(cell, study, 0.5),
         *gradient_mse_lm._apart(cell, study, 0.5),
+        *gradient_mse_lm._normalised(cell, study),
         gradient_mse_lm._excess(cell, study),
         *group_size_lm._agree(cell, study, 0.5),
         *group_size_lm._constants(cell, study, 0.5),
@@ -87,7 +88,7 @@ def agreement(cell, study):
 
 def test_the_true_formulas_are_not_refuted(cell, study):
     found = verdicts(cell, agreement(cell, study), {})
-    assert len(found) == 5 + 2 + 1 + 3 + 2
+    assert len(found) == 5 + 2 + 3 + 1 + 3 + 2
     assert all(decision.verdict != Verdict.REFUTED for decision in found.values()), found
     confirmed = [name for name, d in found.items() if d.verdict == Verdict.CONFIRMED]
     assert any("grpo, sampled over predicted" in name for name in confirmed), found
@@ -139,10 +140,10 @@ def test_wrong_formulas_are_not_confirmed(what, cell, study, monkeypatch, record
     record_property("mutant", f"language models: {what}")
     kept = cells._replication
 
-    def planted(member, group_sizes, rollouts, groups, prompts, seed, number):
+    def planted(member, sizes, seed, number):
         """The true replication's draws, with the planted formula in place of the pool's."""
-        found = dict(kept(member, group_sizes, rollouts, groups, prompts, seed, number))
-        keys = [(w, g) for w in cells.BASELINES for g in group_sizes]
+        found = dict(kept(member, sizes, seed, number))
+        keys = [(w, g) for w in cells.BASELINES for g in sizes[0]]
         keys += [(w, 0) for w in cells.CONSTANTS]
         values = {(w, g): found[cells.pooled(member.name, w, g).label] for w, g in keys}
         for (w, g), value in wrong(values, what).items():
@@ -166,9 +167,9 @@ def test_an_excess_of_first_order_is_refuted(cell, study, monkeypatch):
 
     kept = cells._replication
 
-    def planted(member, group_sizes, *words):
-        found = dict(kept(member, group_sizes, *words))
-        least = group_sizes[0]
+    def planted(member, sizes, *words):
+        found = dict(kept(member, sizes, *words))
+        group_sizes, least = sizes[0], sizes[0][0]
 
         def label(what, size):
             return cells.drawn(member.name, what, size).label
@@ -249,16 +250,16 @@ def test_order_is_asked_in_the_direction_that_the_moments_say(cell, study):
             return self.sure
 
     def asked(errors, larger):
-        return list(gradient_mse_lm._order(cell, Other(errors, larger), "oracle", "vanilla"))
+        return list(gradient_mse_lm._order(cell, Other(errors, larger)))
 
-    (check,) = asked({"oracle": 1.0, "vanilla": 2.0}, "vanilla")
-    assert check.name.endswith("vanilla above oracle")
+    (check,) = asked({"grpo": 1.0, "vanilla": 2.0}, "vanilla")
+    assert check.name.endswith("vanilla above grpo")
     assert not check.statement.rivals
-    (check,) = asked({"oracle": 2.0, "vanilla": 1.0}, "oracle")
-    assert check.name.endswith("oracle above vanilla")
+    (check,) = asked({"grpo": 2.0, "vanilla": 1.0}, "grpo")
+    assert check.name.endswith("grpo above vanilla")
     assert set(check.statement.rivals) == {gradient_mse_lm.READING}
-    assert asked({"oracle": 2.0, "vanilla": 1.0}, "open") == []
-    assert asked({"oracle": 2.0, "vanilla": 1.9}, "oracle") == []
+    assert asked({"grpo": 2.0, "vanilla": 1.0}, "open") == []
+    assert asked({"grpo": 2.0, "vanilla": 1.9}, "grpo") == []
 
 
 # The command.
