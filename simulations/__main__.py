@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     command = commands.add_parser("report", help="a finished run as one HTML page: DIR/report.html")
     command.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
-    mutants.add_arguments(commands, STEMS)
+    mutants.add_arguments(commands, ALL)
     command = commands.add_parser(
         "new",
         help="a claim to start from: simulations/STEM.py, which runs as it is",
@@ -571,7 +571,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "list":
             return _list(options)
         if options.command == "mutants":
-            return mutants.run(options, STEMS)
+            return mutants.run(options, ALL)
         if options.command == "new":
             print(skeleton.write(options.stem, options.label), end="")
             return 0

@@ -162,7 +162,9 @@ def _code() -> str:
     """Of the files that make a replication, and of the libraries."""
     libraries = f"{version('transformers')} {version('tokenizers')}"
     own = Path(__file__).read_text(encoding="utf-8")
-    return source_digest([*_ADVANTAGES, *(f"llm/{name}" for name in _MAKERS)], salt=f"{libraries}\n{own}")
+    return source_digest(
+        [*_ADVANTAGES, *(f"llm/{name}" for name in _MAKERS)], salt=f"{libraries}\n{own}"
+    )
 
 
 _THREAD = local()

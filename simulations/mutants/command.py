@@ -16,7 +16,7 @@ from typing import Any
 from ustat_pg._version import __version__
 from ustat_pg.validation import InputError
 
-from .errors import ENGINES, ROOT, PlantedError, errors
+from .errors import ENGINES, RECORDS, ROOT, PlantedError, errors
 
 __all__ = ["add_arguments", "run"]
 
@@ -40,6 +40,10 @@ def add_arguments(commands: Any, stems: Sequence[str]) -> None:
     command.add_argument(
         "claims", nargs="*", metavar="CLAIM",
         help=f"errors that may reach these claims (default: all), of: {', '.join(stems)}",
+    )  # fmt: skip
+    command.add_argument(
+        "--on", choices=tuple(RECORDS), default="bandit",
+        help="errors of claims on bandits (default), or on language models: minutes each",
     )  # fmt: skip
     command.add_argument("--size", choices=("smoke", "quick"), default="smoke")
     which = command.add_mutually_exclusive_group()
@@ -92,7 +96,7 @@ def chosen(options: argparse.Namespace, stems: Sequence[str]) -> list[PlantedErr
     for stem in options.claims:
         if stem not in stems:
             raise InputError(f"claim {stem!r} is unknown: choose of {', '.join(stems)}")
-    found = list(errors().values())
+    found = list(errors(options.on).values())
     if options.claims:
         found = [error for error in found if set(error.stems) & set(options.claims)]
     if options.engine == "exact":

@@ -10,9 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LAYERS", "ROOT", "PlantedError", "errors", "occurrences", "planted"]
+__all__ = ["LAYERS", "RECORDS", "ROOT", "PlantedError", "errors", "occurrences", "planted"]
 
 ROOT = Path(__file__).resolve().parents[2]
+
+RECORDS = {"bandit": "errors.toml", "language-model": "language_models.toml"}
+"""The file of the errors, by the problems that claims are asked of."""
 
 LAYERS = {
     "ustat_pg/predictions": "predictions",
@@ -26,6 +29,7 @@ LAYERS = {
     "ustat_pg/engines/runs/schedules": "schedules",
     "ustat_pg/engines": "engines",
     "ustat_pg/distributions": "distributions",
+    "ustat_pg/llm": "language models",
     "ustat_pg/checks": "decider",
     "ustat_pg/results": "decider",
     "ustat_pg/experiment": "runner",
@@ -46,6 +50,7 @@ SIMULATED = (
     "ustat_pg/engines/gradients/lanes",
     "ustat_pg/engines/gradients/scalar",
     "ustat_pg/engines/runs/lanes",
+    "ustat_pg/llm",
 )
 """What only simulation calls: there an enumeration would be in vain."""
 
@@ -101,10 +106,10 @@ class PlantedError:
 
 
 @cache
-def errors() -> dict[str, PlantedError]:
-    """The errors by name, in the order of their file."""
+def errors(on: str = "bandit") -> dict[str, PlantedError]:
+    """The errors that claims on a kind of problem may see, by name, in the order of their file."""
     data: Mapping[str, Mapping[str, Any]] = tomllib.loads(
-        Path(__file__).with_name("errors.toml").read_text(encoding="utf-8")
+        Path(__file__).with_name(RECORDS[on]).read_text(encoding="utf-8")
     )
     found: dict[str, PlantedError] = {}
     for file, rows in data.items():

@@ -16,6 +16,7 @@ import warnings
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -87,7 +88,7 @@ def _store(file: str, blocks: str) -> Any:
         def put(self, description: dict[str, Any], result: dict[str, Any]) -> None:
             self.kept[self.key(description)] = result
 
-    return Once() if makes_blocks(file) else Store(blocks)
+    return Once() if makes_blocks(file) or file.startswith("ustat_pg/llm/") else Store(blocks)
 
 
 def _first_refuted(design: Any, how: Any, store: Any) -> str | None:
@@ -121,7 +122,7 @@ def findings(
     stems: list[str], size: str, engines: list[str], file: str, blocks: str
 ) -> dict[str, Any]:
     """What the claims say: the first refutation, or the verdict of each."""
-    from simulations import Suite
+    from simulations import ON_LANGUAGE_MODELS, Suite
     from simulations import processes as verify
     from ustat_pg.checks import Verdict
     from ustat_pg.experiment import Options, run_claims
@@ -137,7 +138,10 @@ def findings(
             if said.get(stem, ("", ""))[0] == "ERROR":
                 continue
             try:
-                suite, how = Suite(size, simulates=engine != "exact"), Options(size, engine)
+                kind = "language-model" if stem in ON_LANGUAGE_MODELS else "bandit"
+                pools, simulates = Path(blocks).with_name("pools"), engine != "exact"
+                suite = Suite(size, on=kind, simulates=simulates, folder=pools)
+                how = Options(size, engine)
                 designs, _, failed = verify._designs([stem], suite)
                 if engine == "exact" and designs:
                     check = _first_refuted(designs[0], how, store)

@@ -13,10 +13,10 @@ import time
 
 import pytest
 
-from simulations import STEMS
+from simulations import ON_LANGUAGE_MODELS, STEMS
 from simulations.mutants import command
 from simulations.mutants import planted as process
-from simulations.mutants.errors import LAYERS, ROOT, PlantedError, errors, occurrences
+from simulations.mutants.errors import LAYERS, RECORDS, ROOT, PlantedError, errors, occurrences
 from simulations.mutants.runner import Found, Mutants, compiles
 from tests.support.commands import python
 from ustat_pg.validation import InputError
@@ -57,20 +57,28 @@ def ran(mutants, *planted):
     return found
 
 
-@pytest.mark.parametrize("error", errors().values(), ids=lambda error: error.name)
+@pytest.mark.parametrize(
+    "error", [each for on in RECORDS for each in errors(on).values()], ids=lambda error: error.name
+)
 def test_every_error_stands_once_where_it_should_and_changes_the_program(error):
     source = (ROOT / error.file).read_text(encoding="utf-8")
     assert occurrences(source, error.old) == 1
     compile(error.source(), error.file, "exec")
     assert error.stems
-    assert set(error.stems) <= set(STEMS)
+    language_model = error.layer == "language models"
+    assert set(error.stems) <= set(ON_LANGUAGE_MODELS if language_model else STEMS)
 
 
 def test_the_errors_are_many_of_every_layer_and_all_different():
-    found = errors().values()
+    found = errors()
     assert len(found) >= 120
-    assert {error.layer for error in found} >= set(LAYERS.values()) - {"claims"}
-    assert len({(error.file, error.source()) for error in found}) == len(found)
+    assert {error.layer for error in found.values()} >= set(LAYERS.values()) - {
+        "claims",
+        "language models",
+    }
+    assert {error.layer for error in errors("language-model").values()} == {"language models"}
+    assert not found.keys() & errors("language-model").keys()
+    assert len({(error.file, error.source()) for error in found.values()}) == len(found)
 
 
 def test_the_twentieth_that_ci_runs_is_spread_over_the_layers():
