@@ -53,7 +53,9 @@ def bar(what: str, total: float, shown: bool) -> tqdm[Any]:
     """A bar of progress on a terminal's stderr, or a line a minute in a log."""
     terminal = sys.stderr.isatty()
     drawn = "|{bar:30}|" if terminal else ","
-    pace: dict[str, Any] = {} if terminal else {"mininterval": LOG_SECONDS, "delay": LOG_SECONDS}
+    pace: dict[str, Any] = (
+        {} if terminal else dict.fromkeys(("mininterval", "maxinterval", "delay"), LOG_SECONDS)
+    )
     return (tqdm if terminal else _Lines)(
         total=total,
         desc=f"{what:9}",
