@@ -40,6 +40,8 @@ paper_runs      the paper's own training runs and numbers
 noise           the constants and the critical budget from a training run's own gradients
 pairs           what its micro-batches say, by pairs
 gradients       what hooks see of one backward pass
+looks           a pool that grows until the group size is known well enough
+asked_pool      the scored pool that a command's options name or ask for
 commands        ``ustat-pg llm mse``; ``check_command`` its --check; ``advise`` and ``sweep_command``
 =============== ====================================================================
 """
