@@ -365,7 +365,7 @@ GIVEN = {
     "prompts": "arithmetic", "model": "m", "out": "o", "rollouts": "r.jsonl", "scored": "s.npz",
     "prompt-cost": "1", "output-cost": "1", "population": "9", "replications": "4",
     "check-prompts": "2", "remax": None, "by-length": None, "ratio": "token", "clip": ".2",
-    "truncate": "2", "until": "5%",
+    "truncate": "2", "until": "5%", "vllm": "a=1",
 }  # fmt: skip
 """A value of every option."""
 
@@ -500,6 +500,7 @@ SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-si
     [
         ((*MSE, "ALL", "--group-sizes", "1,2"), "group size is 1"),
         ((*MSE, "ALL", "--check", "2", "--parameters", "*norm*"), "does not go with --parameters"),
+        ((*MSE, "ALL", "--vllm", "a=1"), "add --backend vllm"),
         ((*MSE, "ALL", "--memory", "100KB"), "--memory is 100000 bytes"),
         ((*MSE, "ALL", "--check", "1"), "group size in --check is 1"),
         ((*MSE, "ALL", "--check", "2", "--replications", "5"), "must be even"),
@@ -562,7 +563,7 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_sampled(
 @pytest.mark.parametrize(
     "words",
     ["llm", "llm mse --group-sizes two", "llm mse --memory much", "llm mse --method guess",
-     "llm sweep --preset figure9", "group-size --model embedded:short"],
+     "llm sweep --preset figure9", "llm mse --vllm fast", "group-size --model embedded:short"],
 )  # fmt: skip
 def test_usage_errors(words, capsys):
     with pytest.raises(SystemExit, match="2"):

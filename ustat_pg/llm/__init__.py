@@ -12,6 +12,7 @@ arithmetic      the paper's synthetic arithmetic
 models          Hugging Face models, from the hub, a folder, or shipped with the library
 embedded        the models that ship with the library
 generation      draws of completions, by address
+vllm_process    draws through vLLM, in a process of its own
 rollouts        sampled completions, stored as they come; a user's own file
 scores          norms, weighted sums and sketches of scores through hooks, in one pass
 scoring         scores of a whole pool, prompt by prompt

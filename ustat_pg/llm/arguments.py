@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Collection
 from pathlib import Path
@@ -16,6 +17,7 @@ __all__ = [
     "advise_arguments",
     "mse_arguments",
     "refuse_ignored",
+    "setting",
     "sizes",
     "source",
 ]
@@ -135,6 +137,16 @@ OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
         "backend",
         (_SAMPLED,),
         {"choices": ("transformers", "vllm"), "help": "what samples (default: transformers)"},
+    ),
+    (
+        "vllm",
+        (_SAMPLED,),
+        {
+            "type": lambda text: setting(text),
+            "action": "append",
+            "metavar": "NAME=VALUE",
+            "help": "an argument of vllm.LLM, gpu_memory_utilization=0.8 for example; may be repeated",
+        },
     ),
     (
         "out",
@@ -351,6 +363,17 @@ def _clip(text: str) -> tuple[float, float | None]:
         return float(low), float(high) if comma else None
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: write 0.2, or 0.2,0.28") from None
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """A name and a value, in JSON's words where it is one."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: it must be NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def _until(text: str) -> str | float:

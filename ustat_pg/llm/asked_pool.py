@@ -216,6 +216,10 @@ def _rollouts(
     sampling: dict[str, Any] = {"backend": options.backend or "transformers"}
     if options.batch is not None:
         sampling["batch"] = integer("batch", options.batch)
+    if options.vllm is not None:
+        if sampling["backend"] != "vllm":
+            raise InputError("--vllm is of vLLM's engine: add --backend vllm")
+        sampling["vllm_options"] = dict(options.vllm)
 
     def sampled(size: int, out: Path | None) -> list[Rollouts]:
         some = replace(task, prompts=tuple(drawn(task.prompts, size, seed)))
