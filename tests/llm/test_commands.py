@@ -311,7 +311,7 @@ def test_prompts_are_drawn_by_the_seed(capsys, model, tmp_path):
 
 
 def test_a_log_has_lines_of_progress(capsys, model, monkeypatch):
-    monkeypatch.setattr("ustat_pg.llm.commands._EVERY", 0.0)
+    monkeypatch.setattr("ustat_pg.llm.asked_pool._EVERY", 0.0)
     assert main(["llm", "mse", *model, "--limit", "2"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert any(re.fullmatch(r"sampled: 1 of 2 prompts, \d+ s", line) for line in lines)
@@ -365,7 +365,7 @@ GIVEN = {
     "prompts": "arithmetic", "model": "m", "out": "o", "rollouts": "r.jsonl", "scored": "s.npz",
     "prompt-cost": "1", "output-cost": "1", "population": "9", "replications": "4",
     "check-prompts": "2", "remax": None, "by-length": None, "ratio": "token", "clip": ".2",
-    "truncate": "2",
+    "truncate": "2", "until": "5%", "vllm": "a=1",
 }  # fmt: skip
 """A value of every option."""
 
@@ -500,6 +500,8 @@ SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-si
     [
         ((*MSE, "ALL", "--group-sizes", "1,2"), "group size is 1"),
         ((*MSE, "ALL", "--check", "2", "--parameters", "*norm*"), "does not go with --parameters"),
+        ((*MSE, "ALL", "--vllm", "a=1"), "add --backend vllm"),
+        ((*MSE, "ALL", "--memory", "100KB"), "--memory is 100000 bytes"),
         ((*MSE, "ALL", "--check", "1"), "group size in --check is 1"),
         ((*MSE, "ALL", "--check", "2", "--replications", "5"), "must be even"),
         ((*MSE, "ALL", "--check", "2", "--check-prompts", "0"), "check-prompts is 0"),
@@ -508,6 +510,7 @@ SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-si
         ((*ADVICE, "--budget", "16"), "whose group size"),
         ((*MSE, "--scored", "POOL", "--limit", "2", "--lora", "2"), "leave out --limit, --lora"),
         ((*ADVICE, "--scored", "POOL", "--budget", "8", "--samples", "8"), "leave out --samples"),
+        ((*ADVICE, "--scored", "POOL", "--budget", "8", "--until", "flat"), "leave out --until"),
         ((*ADVICE, "--rollouts", "a.jsonl", "--budget", "8", "--dtype", "float32"), "--dtype"),
         ((*MSE, "ALL", "--rollouts", "a.jsonl"), "leave out --samples, --max-new-tokens"),
         ((*MSE, "ALL", "--replications", "8"), "without --check: leave out --replications"),
@@ -560,7 +563,7 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_sampled(
 @pytest.mark.parametrize(
     "words",
     ["llm", "llm mse --group-sizes two", "llm mse --memory much", "llm mse --method guess",
-     "llm sweep --preset figure9", "group-size --model embedded:short"],
+     "llm sweep --preset figure9", "llm mse --vllm fast", "group-size --model embedded:short"],
 )  # fmt: skip
 def test_usage_errors(words, capsys):
     with pytest.raises(SystemExit, match="2"):

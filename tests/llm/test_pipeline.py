@@ -11,11 +11,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.support.pools import same
-from tests.support.refusals import refuses
 from ustat_pg.llm.pipeline import collect, score
 from ustat_pg.llm.prompts import Prompt, Task
 from ustat_pg.llm.scored import ScoredPool
-from ustat_pg.llm.scores import Scores
 
 PROMPTS = 5
 
@@ -54,7 +52,7 @@ def test_a_rerun_reads_the_pool(tiny, pools, tmp_path, scored_prompts):
     scored_prompts.clear()
     same(first, score(tiny, pools, **options, progress=lambda *now: said.append(now)))
     assert scored_prompts == []
-    assert said == [("scored", PROMPTS, PROMPTS)]
+    assert said[-1] == ("scored", PROMPTS, PROMPTS)
     # What a pool is called is not what it was made of.
     assert score(tiny, pools, out=tmp_path, config={"seed": 2}).config["seed"] == 2
     assert scored_prompts == []
@@ -62,29 +60,51 @@ def test_a_rerun_reads_the_pool(tiny, pools, tmp_path, scored_prompts):
 
 @pytest.mark.parametrize(
     ("change", "options"),
-    [("rewards", {}), ("order", {}), ("damage", {}), ("", {"sketch": 512}), ("", {"parameters": ["*mlp*"]})],
-)  # fmt: skip
+    [("rewards", {}), ("damage", {}), ("", {"sketch": 512}), ("", {"parameters": ["*mlp*"]})],
+)
 def test_what_has_changed_is_scored_anew(tiny, pools, tmp_path, scored_prompts, change, options):
     score(tiny, pools, out=tmp_path)
+    anew = 1 if change == "rewards" else PROMPTS
     given = list(pools)
     if change == "rewards":
         given[2] = replace(given[2], rewards=np.array([1.0, 0, 0, 1]) - given[2].rewards)
-    elif change == "order":
-        given = given[::-1]
     elif change == "damage":
         (tmp_path / "scored.npz").write_bytes(b"torn")
     scored_prompts.clear()
     found = score(tiny, given, out=tmp_path, **options)
-    assert len(scored_prompts) == PROMPTS
+    assert len(scored_prompts) == anew
     same(found, score(tiny, given, **options))
     same(found, ScoredPool.load(tmp_path / "scored.npz"))
+    # Nothing of the old rollouts, weights or options stays.
+    assert not (tmp_path / "scored").exists()
 
 
-def test_too_little_memory_is_told_before_anything_is_sampled(tiny, task, tmp_path, rows):
-    each = 4 * Scores(tiny.model).d
-    options = {"memory": 2 * each, "autocast_bf16": False}
-    said = f"memory is {2 * each} bytes: completions of 4 tokens"
-    refuses(said, collect, tiny, task, 4, out=tmp_path, scoring=options)
-    assert rows == []
-    assert len(collect(tiny, task, 4, out=tmp_path, scoring={"memory": 10**8})) == PROMPTS
-    assert len(rows) == 4 * PROMPTS
+def test_a_pool_takes_the_prompts_of_the_last_one(tiny, pools, tmp_path, scored_prompts):
+    """More prompts, fewer and in another order: each is scored once, and none is lost."""
+    for chosen, anew in (([0, 1], 2), ([3, 1, 0], 1), ([1, 4], 1), ([4, 3, 2, 1, 0], 1), ([0], 0)):
+        given = [pools[place] for place in chosen]
+        scored_prompts.clear()
+        found = score(tiny, given, out=tmp_path)
+        assert len(scored_prompts) == anew
+        same(found, score(tiny, given))
+        same(found, ScoredPool.load(tmp_path / "scored.npz"))
+    assert len(list((tmp_path / "scored").iterdir())) == PROMPTS - 1
+
+
+def test_a_pool_that_cannot_be_saved_loses_none_of_the_last(
+    tiny, pools, tmp_path, monkeypatch, scored_prompts
+):
+    score(tiny, pools, out=tmp_path)
+    scored_prompts.clear()
+
+    def full(self, path):
+        raise OSError("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ScoredPool, "save", full)
+        with pytest.raises(OSError, match="no space"):
+            score(tiny, pools[:2], out=tmp_path)
+    score(tiny, pools[:3], out=tmp_path)
+    score(tiny, pools, out=tmp_path)
+    assert scored_prompts == []
+    assert not (tmp_path / "scored").exists()

@@ -6,8 +6,6 @@ import dataclasses
 import functools
 import json
 import math
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -516,67 +514,6 @@ def test_rewards_that_are_no_numbers_end_the_run_and_keep_the_completions(small,
     given[0] = [1, 0, 0, 0]
     assert len(sample(small, task_of(verifier=verifier), 4, store=store)) == 3
     assert len(rows) == 12 + 8
-
-
-class FakeVllm(types.ModuleType):
-    """What is used of vLLM's interface: every second completion is cut, the others end."""
-
-    SamplingParams = Record = types.SimpleNamespace
-
-    def __init__(self, drop_end=False, short=False):
-        super().__init__("vllm")
-        self.made, self.asked, self.short = [], [], short
-        ended = self.Record(token_ids=[4] if drop_end else [4, 1], finish_reason="stop")
-        cut = self.Record(token_ids=[5, 6, 7], finish_reason="length")
-        ended.stop_reason = cut.stop_reason = None
-        self.outputs = [ended, cut] * 4
-
-    def LLM(self, **settings):
-        self.made.append(settings)
-        return self.Record(generate=self.generate)
-
-    def generate(self, prompts, sampling_params, use_tqdm):
-        self.asked.append((prompts, sampling_params))
-        return [self.Record(outputs=self.outputs[: s.n - self.short]) for s in sampling_params]
-
-
-@pytest.mark.parametrize("drop_end", [False, True])
-def test_vllm_is_asked_for_the_models_own_distribution(small, monkeypatch, drop_end, store):
-    fake = FakeVllm(drop_end)
-    monkeypatch.setitem(sys.modules, "vllm", fake)
-    options = {"vllm_options": {"gpu_memory_utilization": 0.5}, "store": store}
-    drawn = sample(small, task_of(length=3), 4, batch=8, backend="vllm", **options)
-    assert drawn[0].completion_ids == ((4, 1), (5, 6, 7), (4, 1), (5, 6, 7))
-    assert drawn[0].texts == ("2", "345", "2", "345")
-    assert len(fake.made) == 1
-    assert fake.made[0]["model"] == small.source
-    assert fake.made[0]["generation_config"] == "vllm"
-    assert fake.made[0]["gpu_memory_utilization"] == 0.5
-    assert [len(prompts) for prompts, _ in fake.asked] == [2, 1]
-    assert fake.asked[0][0][0] == {"prompt_token_ids": list(drawn[0].prompt_ids)}
-    settings = fake.asked[0][1]
-    plain = {"n": 4, "temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
-    plain |= {"presence_penalty": 0, "frequency_penalty": 0, "max_tokens": 3, "min_tokens": 0}
-    plain |= {"stop_token_ids": [1]}
-    assert vars(settings[0]).items() >= plain.items()
-    assert settings[0].seed != settings[1].seed
-    assert pools(sample(small, task_of(length=3), 4, backend="vllm", **options)) == pools(drawn)
-    assert len(fake.made) == 1
-    said = "backend = 'vllm', and now backend is 'transformers'"
-    refuses(said, sample, small, task_of(length=3), 4, store=store)
-    said = "rollouts = 4, and now rollouts is 5"
-    refuses(said, sample, small, task_of(length=3), 5, backend="vllm", **options)
-
-
-def test_vllm_is_refused_where_it_cannot_serve(small, monkeypatch):
-    merged = dataclasses.replace(small, source="")
-    for module, model, said in (
-        (None, small, "not installed"),
-        (FakeVllm(short=True), small, "3 completions of prompt 'p0': it was asked for 4"),
-        (FakeVllm(), merged, "merge and save"),
-    ):
-        monkeypatch.setitem(sys.modules, "vllm", module)
-        refuses(said, sample, model, task_of(), 4, backend="vllm")
 
 
 def write(path, *rows):

@@ -12,6 +12,7 @@ arithmetic      the paper's synthetic arithmetic
 models          Hugging Face models, from the hub, a folder, or shipped with the library
 embedded        the models that ship with the library
 generation      draws of completions, by address
+vllm_process    draws through vLLM, in a process of its own
 rollouts        sampled completions, stored as they come; a user's own file
 scores          norms, weighted sums and sketches of scores through hooks, in one pass
 scoring         scores of a whole pool, prompt by prompt
@@ -40,6 +41,8 @@ paper_runs      the paper's own training runs and numbers
 noise           the constants and the critical budget from a training run's own gradients
 pairs           what its micro-batches say, by pairs
 gradients       what hooks see of one backward pass
+looks           a pool that grows until the group size is known well enough
+asked_pool      the scored pool that a command's options name or ask for
 commands        ``ustat-pg llm mse``; ``check_command`` its --check; ``advise`` and ``sweep_command``
 =============== ====================================================================
 """

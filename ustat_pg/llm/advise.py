@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..validation import InputError, integer
+from .asked_pool import log_options, make_folder, on_policy_z, scored_pool, shown_progress
 from .budgets import allowed_group_sizes
-from .commands import (
-    _log,
-    _make_folder,
-    _progress,
-    _scored,
-    on_policy_z,
-)
 from .printing import finite, percent, records, say_facts
 
 if TYPE_CHECKING:
     from ..predictions import GroupSizeAdvice
+    from .scored import ScoredPool
 
 __all__ = ["group_size_of_pool"]
 
@@ -39,8 +35,9 @@ def group_size_of_pool(
         say: prints an advice, as :func:`ustat_pg.cli.say_advice` does.
         draw: draws one into a file, as :func:`ustat_pg.cli.draw_advice` does.
     """
-    from ..predictions import group_size_advice, near_budget, robust_group_size
-    from .estimates import constants, oracle_ratio, summary, zero_signal
+    from ..predictions import near_budget
+    from .estimates import oracle_ratio, summary
+    from .looks import decide
 
     if options.rollouts is not None and options.model is None and options.scored is None:
         if options.plot is not None:
@@ -53,45 +50,49 @@ def group_size_of_pool(
     if not costly:
         # Before anything is sampled.
         integer("budget", options.budget, 2)
-    _make_folder(options.out)
-    with _progress() as progress:
-        pool, _ = _scored(options, progress)
-    known = constants(pool)
-    if not np.ptp(pool.rewards, axis=1).any():
+    if options.until == "flat" and (costly or options.population is not None):
+        raise InputError(
+            "--until flat is of G* where outputs alone cost, and prompts are drawn anew: with costs or a "
+            "population write the loss that will do, --until 5% for example"
+        )
+    make_folder(options.out)
+    costs = {
+        "prompt_cost": options.prompt_cost or 0.0,
+        "output_cost": options.output_cost,
+        "population": options.population,
+    }
+    looks: list[dict[str, Any]] = []
+
+    def settled(pool: ScoredPool) -> bool:
+        found = decide(pool, options.budget, costs) if pool.size > 1 else None
+        enough = found is not None and found.settles(options.until)
+        looks.append({"prompts": pool.size, **(found.record() if found else {}), "settled": enough})
+        so = "going on" if len(looks) < pool.looks else "there are no more"
+        _say_look(
+            f"look {len(looks)} of {pool.looks}: {pool.size} prompts, "
+            f"{found or 'no group has a signal'}: {'enough' if enough else so}"
+        )
+        return enough
+
+    with shown_progress() as progress:
+        pool, _ = scored_pool(options, progress, None if options.until is None else settled)
+    decided = decide(pool, options.budget, costs)
+    if decided is None:
         raise InputError(
             "all rewards of each prompt are equal: no group of this pool has a signal, and nothing "
             "can be said of the group size; take other prompts or more rollouts"
         )
-    found = known.predictions()
-    advice = group_size_advice(
-        found,
-        options.budget,
-        prompt_cost=options.prompt_cost or 0.0,
-        output_cost=options.output_cost,
-        population=options.population,
-        zero_signal=lambda size: finite(zero_signal(pool, [size])["share"].iloc[0]),
-    )
-    ends = known.interval("c1"), known.interval("c3")
-    size, worst = advice.g_best, None
-    if np.isfinite(ends).all():
-        size, ratios = robust_group_size(
-            found,
-            *ends,
-            [row.group_size for row in advice.table],
-            [row.batch_size for row in advice.table],
-            population=options.population,
-        )
-        worst = float(ratios.min())
+    known, advice = decided.known, decided.advice
+    size, worst = decided.group_size, decided.worst
     ratio = oracle_ratio(pool, [size]).iloc[0]
     near = None
     if not costly and options.population is None:
-        near = near_budget(found, options.budget)
+        near = near_budget(known.predictions(), options.budget)
     more = {
         **{name: getattr(known, name) for name in ("c1", "c2", "c3", "gradient_sq", "k_crit")},
         "k_crit_interval": [finite(end) for end in known.k_crit_interval()],
-        "g_star_interval": [finite(end) for end in known.g_star_interval()],
-        "g_robust": size,
-        "worst_ratio": worst,
+        **decided.record(),
+        "looks": looks or None,
         "better_budget": None if near is None or near[0] == options.budget else list(near),
         "on_policy_z": on_policy_z(pool),
         "critic_cost": {
@@ -152,6 +153,15 @@ def group_size_of_pool(
         "(per-device batch x processes x steps per generation)."
     )
     print(_critic_cost(size, ratio))
+    if looks and not looks[-1]["settled"]:
+        print("The prompts are used up, and not enough is known for --until: give more of them.")
+
+
+def _say_look(line: str) -> None:
+    """A line on stderr, above the bar where there is one."""
+    from tqdm import tqdm
+
+    tqdm.write(line, file=sys.stderr)
 
 
 def _upwards(end: float) -> str:
@@ -198,7 +208,7 @@ def _rewards_alone(options: argparse.Namespace) -> None:
     from .estimates import zero_signal
     from .files import load_rewards
 
-    names, rewards = load_rewards(options.rollouts, **_log(options))
+    names, rewards = load_rewards(options.rollouts, **log_options(options))
     budget = options.budget
     sizes = [size for size in allowed_group_sizes(budget) if size <= _LARGEST]
     if not sizes:

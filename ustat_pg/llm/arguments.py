@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ __all__ = [
     "advise_arguments",
     "mse_arguments",
     "refuse_ignored",
+    "setting",
     "sizes",
     "source",
 ]
@@ -73,6 +76,16 @@ OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
         {"type": int, "metavar": "N", "help": "take N prompts, drawn by --seed (default: all)"},
     ),
     (
+        "until",
+        _ANY_MODEL,
+        {
+            "type": lambda text: _until(text),
+            "metavar": "flat|SHARE",
+            "help": "take more and more prompts until every G in the interval of G* is within 5%% of the "
+            "least error (flat), or the advised G at most so far above it (5%%)",
+        },
+    ),
+    (
         "samples",
         (_SAMPLED,),
         {"type": int, "metavar": "N", "help": "rollouts a prompt (default: 64)"},
@@ -84,7 +97,7 @@ OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         "seed",
-        (_SAMPLED, "limit", "check"),
+        (_SAMPLED, "limit", "until", "check"),
         {"type": int, "metavar": "S", "help": "of prompts and rollouts (default: 0)"},
     ),
     ("device", _ANY_MODEL, {"help": "cpu, cuda, cuda:N (default: the machine's accelerator)"}),
@@ -124,6 +137,16 @@ OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
         "backend",
         (_SAMPLED,),
         {"choices": ("transformers", "vllm"), "help": "what samples (default: transformers)"},
+    ),
+    (
+        "vllm",
+        (_SAMPLED,),
+        {
+            "type": lambda text: setting(text),
+            "action": "append",
+            "metavar": "NAME=VALUE",
+            "help": "an argument of vllm.LLM, gpu_memory_utilization=0.8 for example; may be repeated",
+        },
     ),
     (
         "out",
@@ -196,6 +219,7 @@ _COSTS = ("prompt-cost", "output-cost", "population")
 _CHECK = ("replications", "check-prompts")
 _RATIO = ("clip", "truncate")
 _MSE = (*_CHECK, "remax", "by-length", "ratio", *_RATIO)
+_ADVISE = ("until",)
 
 _SOURCES = {
     _SAMPLED: "a model that samples has no use for all of this",
@@ -240,7 +264,7 @@ def refuse_ignored(options: argparse.Namespace, asked_of: str, *more: str) -> No
 
     facts = {asked_of}
     if asked_of in _ANY_MODEL:
-        facts |= {name for name in ("limit", "check", "ratio") if given(name)}
+        facts |= {name for name in ("limit", "until", "check", "ratio") if given(name)}
     ignored = [
         f"--{name}"
         for name, read_by, _ in OPTIONS
@@ -259,11 +283,11 @@ def add_arguments(command: Any, *names: str, shown: Collection[str] | None = Non
 
     Arguments:
         command: a parser or a group of one.
-        names: those of :data:`OPTIONS` to add; all but the costs and those of ``mse`` where none is.
+        names: those of :data:`OPTIONS` to add; all but those of one command where none is.
         shown: those that the help shows; None for all.
     """
     for name, _, settings in OPTIONS:
-        if name in names or (not names and name not in (*_COSTS, *_MSE)):
+        if name in names or (not names and name not in (*_COSTS, *_MSE, *_ADVISE)):
             hidden = shown is not None and name not in shown
             command.add_argument(
                 f"--{name}", **settings | ({"help": argparse.SUPPRESS} if hidden else {})
@@ -290,7 +314,9 @@ def advise_arguments(command: argparse.ArgumentParser, everything: bool) -> None
         help="outputs per step, B prompts times G; with costs, what a step may cost",
     )
     add_arguments(command, *_COSTS, shown=shown)
-    add_arguments(command.add_argument_group("for a language model"), shown=shown)
+    models = command.add_argument_group("for a language model")
+    add_arguments(models, shown=shown)
+    add_arguments(models, *_ADVISE, shown=shown)
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object on stdout")
     csv = "the table of group sizes alone, as CSV" if everything else argparse.SUPPRESS
@@ -337,6 +363,31 @@ def _clip(text: str) -> tuple[float, float | None]:
         return float(low), float(high) if comma else None
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: write 0.2, or 0.2,0.28") from None
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """A name and a value, in JSON's words where it is one."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: it must be NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _until(text: str) -> str | float:
+    if text == "flat":
+        return text
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: write flat, or a positive share such as 5% or 0.05"
+        )
+    return share
 
 
 def _bytes(text: str) -> int:

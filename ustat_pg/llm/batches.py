@@ -52,7 +52,7 @@ class Batches:
             return _sum((self._scale, self._within(found)), (1.0, bias))
         assert self._moments is not None
         square = self._moments.gradient_sq
-        own = means((found.second - 2 * found.cross + square)[:, None])
+        own = self._means(found.second - 2 * found.cross + square)
         if self._design == "prompt" or not found.biased:
             return _sum((self._scale, own))
         bias = self._products(found, found.factor - 1)
@@ -75,34 +75,36 @@ class Batches:
                 f"{self._pool.rollouts} rollouts a prompt: take groups of at most "
                 f"{self._pool.rollouts // 2}, or the design iid"
             )
-        noise = _sum((self._scale, means((found.second - found.mean_sq)[:, None])))
-        signal = _sum((self._scale, means(found.mean_sq[:, None])))
+        noise = _sum((self._scale, self._means(found.second - found.mean_sq)))
+        signal = _sum((self._scale, self._means(found.mean_sq)))
         if self._design == "fixed":
             signal = _sum((1.0, signal), (1 - self._scale, self._products(found, found.factor)))
         return beside(noise, signal)
 
     def _within(self, found: GroupMoments) -> Means:
         """tr Cov of one group's ĝ, its prompt drawn too."""
-        return _sum(
-            (1.0, means(found.second[:, None])), (-1.0, self._products(found, found.factor))
-        )
+        return _sum((1.0, self._means(found.second)), (-1.0, self._products(found, found.factor)))
+
+    def _means(self, column: Array) -> Means:
+        return means(column[:, None], self._pool.looks)
+
+    def _pairs(self, each: Array) -> Means:
+        return pairs(each, each, self._pool.looks)
 
     def _products(self, found: GroupMoments, factor: Array) -> Means:
         """‖E ĝ‖² of means that f makes of sketches, from pairs of different prompts."""
         if found.sketches is not None:
             each = np.einsum("pr,prk->pk", factor, found.sketches)
-            return pairs(each, each)
+            return self._pairs(each)
         if (factor == 0).all():
-            return means(np.zeros((self._pool.size, 1)))
+            return self._means(np.zeros(self._pool.size))
         if (factor == 1).all():
             return self._unweighted
-        each = gradients(self._pool) * factor[:, None]
-        return pairs(each, each)
+        return self._pairs(gradients(self._pool) * factor[:, None])
 
     @cached_property
     def _unweighted(self) -> Means:
-        sketches = gradients(self._pool)
-        return pairs(sketches, sketches)
+        return self._pairs(gradients(self._pool))
 
 
 def _sum(*parts: tuple[float, Means]) -> Means:
@@ -110,4 +112,5 @@ def _sum(*parts: tuple[float, Means]) -> Means:
     return Means(
         np.sum([weight * part.full for weight, part in parts], axis=0),
         np.sum([weight * part.without for weight, part in parts], axis=0),
+        parts[0][1].looks,
     )

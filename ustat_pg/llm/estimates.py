@@ -165,7 +165,8 @@ def ordering(
         for (each,) in group_moments(pool, moments, names, sizes, asked)
     ]
     pairs = [(i, j) for i in range(len(names)) for j in range(i + 1, len(names))]
-    found = means(np.stack([errors[i] - errors[j] for i, j in pairs], axis=1))
+    apart = np.stack([errors[i] - errors[j] for i, j in pairs], axis=1)
+    found = means(apart, pool.looks)
     low, high = found.interval()
     rows = []
     for place, (i, j) in enumerate(pairs):

@@ -3,7 +3,7 @@
 :func:`transformers_draw` chooses each token as the inverse of the distribution function at an addressed
 uniform, see :mod:`ustat_pg.rng`: a draw is a function of (seed, prompt, completion, position). So order,
 batches and interruptions change nothing but the rounding of the model's logits, and two models share
-draws. :func:`vllm_draw` asks vLLM for the same distribution by its own random numbers.
+draws. :mod:`ustat_pg.llm.vllm_process` asks vLLM for the same distribution by its own random numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..rng import cell_key, words
 from ..validation import InputError
 from .models import LanguageModel, end_tokens
 
-__all__ = ["Drawn", "most_probable", "stripped", "transformers_draw", "uniforms", "vllm_draw"]
+__all__ = ["Drawn", "empty_cache", "most_probable", "stripped", "transformers_draw", "uniforms"]
 
 
 class Drawn(NamedTuple):
@@ -159,14 +159,14 @@ def transformers_draw(
                     stacklevel=3,
                 )
                 batch = smaller
-                _empty_cache(language_model)
+                empty_cache(language_model)
         for position in range(len(group)):
             own = drawn[position * rollouts : (position + 1) * rollouts]
             yield Drawn(tuple(tokens for tokens, _ in own), tuple(logs for _, logs in own))
 
 
-def _empty_cache(language_model: LanguageModel) -> None:
-    """Give back what torch holds of a device's memory after it ran out."""
+def empty_cache(language_model: LanguageModel) -> None:
+    """Give back what torch holds of a device's memory and does not use."""
     if language_model.device.startswith("cuda"):
         import torch
 
@@ -259,95 +259,3 @@ def _plain_generation(model: Any) -> Iterator[None]:
         for owner, settings in stored:
             owner.generation_config = settings
         model.train(training)
-
-
-def vllm_draw(
-    language_model: LanguageModel,
-    prompts: Sequence[tuple[str, tuple[int, ...]]],
-    rollouts: int,
-    length: int,
-    seed: int,
-    batch: int,
-    options: dict[str, Any],
-) -> Iterator[Drawn]:
-    """Draw completions of each prompt in turn, through vLLM, by its own random numbers.
-
-    Arguments:
-        language_model, prompts, rollouts, length, seed, batch: as for :func:`transformers_draw`.
-        options: further arguments of ``vllm.LLM``.
-
-    Returns:
-        an iterator over prompts, without log-probabilities: vLLM's are not those of the model that scores.
-
-    Raises:
-        InputError: vLLM is not installed, or the model is in no folder that it could load.
-    """
-    try:
-        import vllm
-    except ImportError as error:
-        raise InputError(
-            'backend is "vllm", which is not installed here: install vllm, or take '
-            'backend="transformers"'
-        ) from error
-    if not language_model.source:
-        raise InputError(
-            f"backend is vllm, and {language_model.name} has an adapter or weights that are in no "
-            'folder: merge and save them, or take backend="transformers"'
-        )
-    if not prompts:
-        return
-    ends = end_tokens(language_model)
-    settings = {
-        "model": language_model.source,
-        "tokenizer": language_model.source,
-        "dtype": str(language_model.model.dtype).removeprefix("torch."),
-        "seed": seed,
-        # The model's own temperature and penalties must not come in.
-        "generation_config": "vllm",
-    }
-    engine = vllm.LLM(**{**settings, **options})
-    at_once = max(1, batch // rollouts)
-    for start in range(0, len(prompts), at_once):
-        group = prompts[start : start + at_once]
-        outputs = engine.generate(
-            [{"prompt_token_ids": list(ids)} for _, ids in group],
-            sampling_params=[
-                vllm.SamplingParams(
-                    n=rollouts,
-                    temperature=1.0,
-                    top_p=1.0,
-                    top_k=-1,
-                    min_p=0.0,
-                    repetition_penalty=1.0,
-                    presence_penalty=0.0,
-                    frequency_penalty=0.0,
-                    max_tokens=length,
-                    min_tokens=0,
-                    seed=int(cell_key(seed, f"rollouts\x00{name}")[0]),
-                    stop_token_ids=list(ends),
-                    detokenize=False,
-                )
-                for name, _ in group
-            ],
-            use_tqdm=False,
-        )
-        for (name, _), output in zip(group, outputs, strict=True):
-            drawn = tuple(
-                stripped(_with_end(o, language_model.tokenizer.eos_token_id), ends)
-                for o in output.outputs
-            )
-            if len(drawn) != rollouts:
-                raise InputError(
-                    f"vLLM gave {len(drawn)} completions of prompt {name!r}: it was asked for "
-                    f"{rollouts}"
-                )
-            yield Drawn(drawn)
-
-
-def _with_end(output: Any, end: int | None) -> list[int]:
-    """A vLLM completion's tokens; where it stopped, the token that stopped it is the last."""
-    ids = list(output.token_ids)
-    stop = output.stop_reason if isinstance(output.stop_reason, int) else end
-    if output.finish_reason == "stop" and stop is not None and ids[-1:] != [stop]:
-        ids.append(stop)
-    return ids

@@ -36,7 +36,8 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-_LEVEL = 0.95
+_ERRORS = 0.05
+"""The share of intervals that miss, at all looks together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,14 +175,16 @@ class Means:
     Arguments:
         full: (Q,).
         without: (P, Q).
+        looks: how often intervals are asked of a growing sample, see :attr:`ScoredPool.looks`.
     """
 
     full: Array
     without: Array
+    looks: int = 1
 
     def apply(self, function: Callable[[Array], Array]) -> Means:
         """The same of a function of the means; it maps (..., Q) to (..., Q')."""
-        return Means(function(self.full), function(self.without))
+        return Means(function(self.full), function(self.without), self.looks)
 
     @cached_property
     def covariance(self) -> Array:
@@ -200,26 +203,27 @@ class Means:
     @property
     def quantile(self) -> float:
         """Of Student's law with one degree of freedom fewer than prompts; infinite for one prompt."""
-        return quantile(len(self.without))
+        return quantile(len(self.without), self.looks)
 
     def interval(self) -> tuple[Array, Array]:
-        """95% intervals, from -∞ to ∞ where the error is not known."""
+        """95% intervals, at all looks together; from -∞ to ∞ where the error is not known."""
         known = np.isfinite(self.se)
         half = np.full(known.shape, np.inf)
         half[known] = self.quantile * self.se[known]
         return self.full - half, self.full + half
 
 
-def quantile(parts: int) -> float:
-    """That of a two-sided 95% interval from so many parts."""
-    return float(student.ppf((1 + _LEVEL) / 2, parts - 1)) if parts > 1 else math.inf
+def quantile(parts: int, looks: int = 1) -> float:
+    """That of a two-sided interval from so many parts: of 95%, whose 5% are shared equally by the looks."""
+    return float(student.isf(_ERRORS / (2 * looks), parts - 1)) if parts > 1 else math.inf
 
 
-def means(columns: Array) -> Means:
+def means(columns: Array, looks: int = 1) -> Means:
     """Means of per-prompt columns (P, Q)."""
     # From the mean, so that columns that are all alike have no error at all.
     mean, left = columns.mean(axis=0), len(columns) - 1
-    return Means(mean, mean - (columns - mean) / left if left else np.full_like(columns, np.nan))
+    without = mean - (columns - mean) / left if left else np.full_like(columns, np.nan)
+    return Means(mean, without, looks)
 
 
 def beside(*parts: Means) -> Means:
@@ -227,6 +231,7 @@ def beside(*parts: Means) -> Means:
     return Means(
         np.concatenate([part.full for part in parts]),
         np.concatenate([part.without for part in parts], axis=1),
+        parts[0].looks,
     )
 
 
@@ -246,11 +251,12 @@ def gradients(pool: ScoredPool) -> Array:
     return pool.sketches
 
 
-def pairs(first: Array, second: Array) -> Means:
+def pairs(first: Array, second: Array, looks: int = 1) -> Means:
     """The mean of ⟨u_x, v_y⟩ over pairs of different prompts, which is ⟨E u, E v⟩ without bias.
 
     Arguments:
         first, second: u and v, (P, k) each, P >= 2; different prompts' are independent.
+        looks: see :class:`Means`.
     """
     count = len(first)
     one, other = first.sum(axis=0), second.sum(axis=0)
@@ -260,7 +266,7 @@ def pairs(first: Array, second: Array) -> Means:
     if count > 2:
         rest = total - (first @ other + second @ one - 2 * own)
         without[:, 0] = rest / ((count - 1) * (count - 2))
-    return Means(np.array([total / (count * (count - 1))]), without)
+    return Means(np.array([total / (count * (count - 1))]), without, looks)
 
 
 def means_and_spread(pool: ScoredPool, moments: PromptMoments, columns: Array) -> Means:
@@ -272,8 +278,8 @@ def means_and_spread(pool: ScoredPool, moments: PromptMoments, columns: Array) -
         InputError: one prompt only, or a pool without sketches.
     """
     sketches = gradients(pool)
-    found = means(np.column_stack([columns, moments.gradient_sq]))
-    between = pairs(sketches, sketches)
+    found = means(np.column_stack([columns, moments.gradient_sq]), pool.looks)
+    between = pairs(sketches, sketches, pool.looks)
     return beside(found, between).apply(
         lambda each: np.concatenate([each[..., :-2], each[..., -2:-1] - each[..., -1:]], axis=-1)
     )

@@ -29,7 +29,6 @@ def collect(
     out: Path | None = None,
     file: Path | None = None,
     log: Mapping[str, Any] | None = None,
-    scoring: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Rollouts]:
@@ -41,8 +40,6 @@ def collect(
         rollouts: N, of each prompt.
         seed: of the draws.
         out: a folder, in which ``rollouts.jsonl`` grows; an interrupted call goes on there.
-        scoring: the options of the :func:`score` that follows, so that what it would refuse is refused
-            before hours of sampling; None where none follows.
         file: a user's own rollouts, see :func:`~ustat_pg.llm.files.load_rollouts`.
         log: what of a log is a group, and its rewards: ``group_by`` and ``reward`` of the same function;
             and whether another policy drew them, ``stale``.
@@ -59,10 +56,6 @@ def collect(
         return list(load_rollouts(file, language_model, task, **(log or {})))
     if task is None:
         raise InputError("there is neither a task to sample nor a file of rollouts")
-    if scoring is not None:
-        from .scoring import check_memory
-
-        check_memory(language_model, task, **scoring)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     found = sample(
@@ -92,8 +85,8 @@ def score(
     """Score a pool; in a folder it leaves ``scored.npz``.
 
     Finished prompts, from which an interrupted call goes on, are in ``scored`` until then and deleted
-    after. A call with the same rollouts, weights and options reads ``scored.npz`` again; where any of
-    these or the code differ, all is scored anew.
+    after. A call with the same weights and options takes from ``scored.npz`` the prompts whose rollouts
+    are the same; where the weights, the options or the code differ, all is scored anew.
 
     Arguments:
         language_model: whose scores.

@@ -120,6 +120,10 @@ def say_facts(pool: ScoredPool, facts: Any) -> None:
         f"each; mean reward {value:.3f} [{low:.3f}, {high:.3f}]"
     )
     print(_precision(pool))
+    if pool.looks > 1:
+        print(
+            f"95% is that of all {pool.looks} looks together, {1 - 0.05 / pool.looks:.1%} of each"
+        )
     z = pool.on_policy_z
     print(f"on-policy test: {'none on record' if z is None else f'z = {z:+.1f}'}")
     print(

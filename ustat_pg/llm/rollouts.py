@@ -10,19 +10,21 @@ verifier's file: where it is another, the kept completions are verified again.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from ..validation import InputError, integer
-from .generation import Drawn, transformers_draw, vllm_draw
+from .generation import Drawn, transformers_draw
 from .models import LanguageModel, check_lengths, end_tokens, tokenise, weights_digest
 from .prompts import Task, VerifierError
 from .scored import LEAST_ROLLOUTS
 from .store import Entry, RolloutsList, Store
 from .verifiers import function_name, source_digest, verified_by
+from .vllm_process import vllm_draw
 
 __all__ = ["VerifierWarning", "decoded", "sample", "verify", "warn_of"]
 
@@ -38,7 +40,7 @@ def sample(
     *,
     seed: int = 0,
     store: str | Path | None = None,
-    batch: int = 256,
+    batch: int | None = None,
     backend: str = "transformers",
     vllm_options: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -60,9 +62,11 @@ def sample(
         rollouts: completions of each prompt, N >= 4.
         seed: the seed of the draws.
         store: a JSONL file to write to, and to go on from if it exists.
-        batch: completions at a time; where memory runs out, fewer are taken, with a warning.
-        backend: ``"transformers"``, or ``"vllm"`` where it is installed. vLLM draws with its own
-            seeds, and its logits differ a little from those that score the completions.
+        batch: completions at a time, 256 unless given; where memory runs out, fewer are taken, with a
+            warning. Through vLLM, which divides a call itself, 16,384.
+        backend: ``"transformers"``, or ``"vllm"`` where it is installed, in a process of its own
+            (:mod:`ustat_pg.llm.vllm_process`). vLLM draws with its own seeds, and its logits differ a
+            little from those that score the completions.
         vllm_options: further arguments of ``vllm.LLM``, for instance ``gpu_memory_utilization``.
         progress: called with the prompts done and all prompts.
 
@@ -75,7 +79,8 @@ def sample(
             numbers, a store of another configuration, no vLLM, or memory ran out.
     """
     integer("rollouts", rollouts, LEAST_ROLLOUTS)
-    integer("batch", batch)
+    if batch is not None:
+        integer("batch", batch)
     integer("seed", seed, 0)
     if backend not in ("transformers", "vllm"):
         raise InputError(f'backend is {backend!r}: it must be "transformers" or "vllm"')
@@ -106,30 +111,38 @@ def sample(
         # Those that have equally many go on together.
         missing.sort(key=lambda prompt: _held(kept, prompt.id))
 
-        def draws() -> Iterator[Drawn]:
-            given = task.max_new_tokens, seed, batch, vllm_options or {}
+        def draws() -> Generator[Drawn, None, None]:
+            given = task.max_new_tokens, seed
             for first, group in groupby(missing, key=lambda prompt: _held(kept, prompt.id)):
                 named = [(prompt.id, ids[prompt.id]) for prompt in group]
                 if backend == "vllm":
-                    yield from vllm_draw(language_model, named, rollouts, *given)
+                    yield from vllm_draw(
+                        language_model, named, rollouts, *given, batch, vllm_options
+                    )
                 else:
                     more = rollouts - first
-                    yield from transformers_draw(language_model, named, more, *given, first=first)
+                    yield from transformers_draw(
+                        language_model, named, more, *given, batch or 256, {}, first=first
+                    )
 
         result = RolloutsList()
         done = len(task.prompts) - len(missing)
         if progress is not None:
             progress(done, len(task.prompts))
-        for prompt, drawn in zip(missing, draws(), strict=True):
-            texts = decoded(language_model, drawn.tokens)
-            entry = Entry(prompt, ids[prompt.id], drawn.tokens, texts, log_probs=drawn.log_probs)
-            if (held := kept.entries.get(prompt.id)) is not None:
-                entry = _joined(held, entry)
-            entry.verified = verified_by(prompt, source)
-            verify(task, entry, result.failed, kept)
-            done += 1
-            if progress is not None:
-                progress(done, len(task.prompts))
+        # What draws ends with this, and not when an error is forgotten.
+        with closing(draws()) as every:
+            for prompt, drawn in zip(missing, every, strict=True):
+                texts = decoded(language_model, drawn.tokens)
+                entry = Entry(
+                    prompt, ids[prompt.id], drawn.tokens, texts, log_probs=drawn.log_probs
+                )
+                if (held := kept.entries.get(prompt.id)) is not None:
+                    entry = _joined(held, entry)
+                entry.verified = verified_by(prompt, source)
+                verify(task, entry, result.failed, kept)
+                done += 1
+                if progress is not None:
+                    progress(done, len(task.prompts))
         fresh = {prompt.id for prompt in missing}
         for prompt in task.prompts:
             entry = kept.entries[prompt.id]

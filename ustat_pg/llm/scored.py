@@ -14,7 +14,7 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -218,6 +218,14 @@ class ScoredPool:
         return int(self.rewards.shape[1])
 
     @property
+    def looks(self) -> int:
+        """How many looks the pool was planned for (:mod:`ustat_pg.llm.looks`); 1 unless ``config`` says.
+
+        Intervals of the pool share their 5% of errors equally among them.
+        """
+        return int(self.config.get("looks", 1))
+
+    @property
     def weighted(self) -> bool:
         """Whether scores are weighted by token: rollouts of an older policy."""
         return self.total_sketches is not None
@@ -235,6 +243,12 @@ class ScoredPool:
         if variance > 0:
             return total / math.sqrt(variance)
         return math.copysign(math.inf, total) if abs(total) > _SURE * self.lengths.sum() else 0.0
+
+    def entries(self) -> Iterator[dict[str, Array]]:
+        """What each prompt has in the arrays that are there, by their names."""
+        known = {name: getattr(self, name) for name in _ARRAYS}
+        for place in range(self.size):
+            yield {name: array[place] for name, array in known.items() if array is not None}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one .npz file without pickles; it is there whole or not at all."""

@@ -5,8 +5,8 @@ file's name is a hash of all that it depends on: the model's weights and the par
 prompt's rollouts, the code and the versions of what computed it. So an interrupted scoring goes on where
 it stopped, and results of other weights or other rollouts are never taken for these. Several processes
 may score different prompts into one folder; a last call with all prompts finds every file there and only
-puts the pool together. Once the pool itself is saved these files are deleted, and a later call finds the
-pool by the same hash.
+puts the pool together. Once the pool itself is saved these files are deleted: it has the same hashes, and a
+later call, of more prompts or of fewer, takes from it what it can.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -101,8 +100,8 @@ def score_pool(
         out: a folder for finished prompts, which a later call with the same arguments finds again.
             Processes that each score a part of the prompts may share it.
         saved: a file (.npz) for the pool. The prompts' files are deleted once it is written, and a
-            call with the same arguments, rollouts, weights and code reads it instead of scoring; a
-            pool of others is scored anew and takes its place.
+            call with the same arguments, weights and code takes from it the prompts whose rollouts are
+            the same; the new pool takes its place, and of prompts that are not asked for now files stay.
         config: what else is to be known of the pool: task, seed.
         progress: called with the number of prompts that are done, and of all.
         options: parameters, memory, method, autocast_bf16, sketch of
@@ -134,34 +133,27 @@ def score_pool(
         "code": _code(),
     }
     chosen = options.get("parameters", "all")
-    names = [_made_from(made_of, rollouts) for rollouts in prompts]
+    made = _hash(json.dumps(made_of, sort_keys=True))[:16]
+    names = [f"{made}-{_rollouts_digest(rollouts, token_weights)}" for rollouts in prompts]
     asked = {
         **(config or {}),
         **made_of,
         "parameters": [chosen] if isinstance(chosen, str) else list(chosen),
         "scored_parameters": scores.d,
-        "made_of": _hash(json.dumps(names)),
+        "made_of": names,
     }
     parts = None if out is None else _folder(Path(out))
+    before = {} if saved is None else _before(Path(saved), made)
 
     def done(number: int) -> None:
         if progress is not None:
             progress(number, len(prompts))
 
-    def put_away(pool: ScoredPool) -> ScoredPool:
-        if parts is not None and saved is not None:
-            for name in names:
-                _part(parts, name).unlink(missing_ok=True)
-            with suppress(OSError):
-                parts.rmdir()
-        return pool
-
-    if saved is not None and (known := _known(Path(saved), prompts, asked)) is not None:
-        done(len(prompts))
-        return put_away(known)
     found = []
     for number, (rollouts, name) in enumerate(zip(prompts, names, strict=True), start=1):
-        one = None if parts is None else _read(_part(parts, name))
+        _, one = before.pop(name, (None, None))
+        if one is None and parts is not None:
+            one = _read(_part(parts, name))
         if one is None:
             one = _score(scores, rollouts, gram, by_length, token_weights)
             if parts is not None:
@@ -170,8 +162,17 @@ def score_pool(
         done(number)
     pool = _pool(prompts, found, asked)
     if saved is not None:
+        if parts is not None:
+            for name, (prompt, one) in before.items():
+                if prompt not in pool.prompts:
+                    _write(_part(parts, name), one)
         pool.save(saved)
-    return put_away(pool)
+        if parts is not None:
+            for name in names:
+                _part(parts, name).unlink(missing_ok=True)
+            with suppress(OSError):
+                parts.rmdir()
+    return pool
 
 
 def pool_of_scores(scores: Scores, prompts: Sequence[Rollouts]) -> ScoredPool:
@@ -285,16 +286,23 @@ def _pool(
     )
 
 
-def _known(path: Path, prompts: Sequence[Rollouts], config: Mapping[str, Any]) -> ScoredPool | None:
-    """The pool of an earlier call, if it was made of the same; a damaged file is as good as none."""
+def _before(path: Path, made: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """By their names, the prompts of an earlier call's pool and their entries, if they were made so.
+
+    A damaged file is as good as none.
+    """
     try:
         pool = ScoredPool.load(path)
     except InputError:
-        return None
-    same = pool.config.get("made_of") == config["made_of"]
-    if not same or pool.prompts != tuple(rollouts.prompt.id for rollouts in prompts):
-        return None
-    return replace(pool, config={**config, "whole_sums": pool.config.get("whole_sums")})
+        return {}
+    names = pool.config.get("made_of")
+    if not isinstance(names, list):
+        return {}
+    whole = {"whole": np.array(pool.config["whole_sums"])}
+    found = zip(names, pool.prompts, pool.entries(), strict=True)
+    return {
+        name: (prompt, one | whole) for name, prompt, one in found if name.startswith(f"{made}-")
+    }
 
 
 def _checked(pools: list[Rollouts], language_model: LanguageModel) -> list[Rollouts]:
@@ -356,17 +364,17 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _made_from(made_of: Mapping[str, Any], rollouts: Rollouts) -> str:
-    """A hash of all that a prompt's scores depend on."""
+def _rollouts_digest(rollouts: Rollouts, token_weights: TokenWeights | None) -> str:
+    """A hash of what a prompt's scores depend on besides the model and the code."""
     own: list[Any] = [
         rollouts.prompt.id,
         list(rollouts.prompt_ids),
         [list(c) for c in rollouts.completion_ids],
         list(rollouts.rewards),
     ]
-    if made_of["token_weights"] is not None:
+    if token_weights is not None:
         own.append(rollouts.log_probs)
-    return _hash(json.dumps([json.dumps(made_of, sort_keys=True), own], default=_plain))
+    return _hash(json.dumps(own, default=_plain))
 
 
 def _plain(value: Any) -> Any:

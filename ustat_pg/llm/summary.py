@@ -104,7 +104,7 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
         columns = [value, variance, trace, gradient, correlation, best, gap, mixed, share]
         return np.stack(columns, axis=-1)
 
-    known = means(columns).apply(quantities)
+    known = means(columns, pool.looks).apply(quantities)
     low, high = known.interval()
     names: dict[str, Any] = {
         "pass_rate": False,
@@ -148,6 +148,7 @@ def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> 
     [0.75, 0.5, nan]
     """
     sizes = sizes_of(group_sizes)
+    looks = rewards.looks if isinstance(rewards, ScoredPool) else 1
     table = (
         rewards.rewards if isinstance(rewards, ScoredPool) else finite_array("rewards", rewards, 2)
     )
@@ -161,7 +162,7 @@ def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> 
         log = gammaln(many + 1) - gammaln(many - size + 1)
         log -= gammaln(count + 1) - gammaln(count - size + 1)
         shares[:, place] = np.where(enough, np.exp(log) / same, 0.0).sum(axis=1)
-    found = means(shares)
+    found = means(shares, looks)
     low, high = found.interval()
     beyond = np.array(sizes) > count
     return pd.DataFrame(

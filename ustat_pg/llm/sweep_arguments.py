@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 from ..validation import InputError
-from .arguments import sizes
+from .arguments import setting, sizes
 
 __all__ = ["refuse_grid", "sweep_arguments"]
 
@@ -63,7 +61,7 @@ def sweep_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--trl",
         dest="options",
-        type=_setting,
+        type=setting,
         action="append",
         metavar="NAME=VALUE",
         help="a further argument of TRL's configuration, report_to=wandb for example; may be repeated",
@@ -98,14 +96,3 @@ def refuse_grid(options: argparse.Namespace) -> None:
     ]
     if ignored:
         raise InputError(f"--results makes no run: leave out {', '.join(ignored)}")
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """A name and a value, in JSON's words where it is one."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r}: it must be NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value

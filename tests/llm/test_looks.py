@@ -1,0 +1,250 @@
+"""A pool that grows until the group size is known: what it costs, and how often its intervals miss."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tests.support import commands
+from tests.support.commands import strict
+from ustat_pg.cli import main
+from ustat_pg.llm import estimates
+from ustat_pg.llm.constants import constants
+from ustat_pg.llm.looks import decide, look_sizes
+from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.llm.tasks import drawn, load_task
+from ustat_pg.predictions import mse_constants, optimal_group_size
+from ustat_pg.problems import SoftmaxBandit
+
+RUNS, CONTEXTS, ARMS, ROLLOUTS = 400, 12, 4, 6
+COSTS = {"prompt_cost": 0.0, "output_cost": None, "population": None}
+MODEL = ("--model", "embedded:short", "--samples", "4", "--budget", "64")
+"""Of the 48 prompts that --limit takes there are two looks, at 32 and at all."""
+
+
+def out_of(capsys, *words) -> str:
+    return commands.out_of(capsys, main, *words)
+
+
+def refused(capsys, *words) -> str:
+    return commands.refusal_of(capsys, main, *words)
+
+
+def advice(capsys, *words, of=MODEL):
+    """The advice in JSON; lines on looks are on stderr."""
+    assert main([str(word) for word in ("advise", *of, *words, "--json")]) == 0
+    return strict(capsys.readouterr().out)
+
+
+# Statistics.
+
+
+@pytest.fixture(scope="module")
+def bandit():
+    """A problem whose constants are known."""
+    rng = np.random.default_rng(1)
+    rewards = (rng.random((CONTEXTS, ARMS, 1)) < 0.4).astype(float)
+    features, probs = rng.normal(size=(CONTEXTS, ARMS, 3)), np.full(CONTEXTS, 1 / CONTEXTS)
+    return SoftmaxBandit.linear(probs, features, [0.5, -0.4, 0.3], rewards, np.ones_like(rewards))
+
+
+def pool_of(bandit, prompts, seed):
+    """So many prompts drawn anew, and rollouts of each."""
+    rng = np.random.default_rng(seed)
+    contexts = rng.integers(CONTEXTS, size=prompts)
+    below = bandit.policy.probs.cumsum(axis=1)[contexts][:, None]
+    arms = (rng.random((prompts, ROLLOUTS, 1)) > below).sum(axis=2).clip(max=ARMS - 1)
+    scores = np.stack([bandit.policy.scores(x) for x in range(CONTEXTS)])
+    pool = ScoredPool.from_scores(
+        bandit.mean_rewards[contexts[:, None], arms], scores[contexts[:, None], arms]
+    )
+    return replace(pool, gram=None)
+
+
+def test_whichever_look_is_the_last_its_interval_holds_its_level(bandit):
+    """A rule that stopped where the interval misses could do no worse than all looks together."""
+    star = optimal_group_size(mse_constants(bandit))
+    sizes = look_sizes(500)
+    missed = {1: 0, len(sizes): 0}
+    for run in range(RUNS):
+        pool = pool_of(bandit, 500, run)
+        for looks in missed:
+            grown = replace(pool, config={"looks": looks})
+            ends = [
+                constants(grown.select_prompts(range(size))).g_star_interval() for size in sizes
+            ]
+            missed[looks] += any(not low <= star <= high for low, high in ends)
+    most = binom.isf(1e-4, RUNS, 0.05)
+    assert 0 < missed[len(sizes)] <= most
+    # Intervals that do not share the errors miss more often.
+    assert missed[1] > most
+
+
+def test_all_intervals_of_a_pool_share_the_errors_of_its_looks(bandit):
+    once = pool_of(bandit, 60, 0)
+    grown = replace(once, config={"looks": 5})
+
+    def widths(pool):
+        known, sizes = constants(pool), [2, 4]
+        frames = [
+            estimates.summary(pool),
+            estimates.zero_signal(pool, sizes),
+            estimates.curves(pool, sizes, ["grpo"]),
+            estimates.ordering(pool, 4),
+            known.frame()[:5],
+        ]
+        found = np.concatenate([frame["high"] - frame["low"] for frame in frames])
+        ratios = estimates.noise_to_signal(pool, sizes, ["grpo", "std"])
+        both = ratios["high"] - ratios["low"], ratios["relative_high"] - ratios["relative_low"]
+        cost = estimates.oracle_ratio(pool, sizes)
+        return found, np.concatenate([*both, cost["high"] - cost["low"]])
+
+    (alone, others), (shared, wider) = widths(once), widths(grown)
+    wide = (alone > 0) & (alone < 0.99)
+    # Student's quantiles of 99% and of 95%, 59 degrees of freedom; shares are cut to 0 to 1.
+    assert wide.sum() > 10
+    np.testing.assert_allclose(shared[wide] / alone[wide], 2.6618 / 2.0010, rtol=1e-3)
+    varied = others > 1e-9
+    assert (wider[varied] > 1.2 * others[varied]).all()
+
+
+def test_a_decision_is_what_its_words_say(bandit):
+    pool = replace(pool_of(bandit, 500, 3), config={"looks": 5})
+    kinds = set()
+    for size in look_sizes(500):
+        found = decide(pool.select_prompts(range(size)), 1024, COSTS)
+        low, high = found.known.g_star_interval()
+        every = np.arange(2, 1025)
+        inside = every[(every >= low) & (every <= high)]
+        noise = found.known.predictions().mse(every, 1024 / every)
+        flat = bool((noise[inside - 2] <= 1.05 * noise.min()).all()) and high < 1024
+        assert found.settles("flat") == flat
+        kinds.add(flat)
+        assert found.settles(found.worst - 1)
+        # One loss that is none cannot be too large.
+        assert found.worst == 1 or not found.settles((found.worst - 1) * 0.999)
+    assert kinds == {True, False}
+    equal = replace(pool, rewards=np.ones_like(pool.rewards))
+    assert decide(equal, 1024, COSTS) is None
+    # Two prompts: their constants have no error that could be known.
+    first = decide(pool.select_prompts([0, 1]), 1024, COSTS)
+    assert first.worst is None
+    assert not first.settles(1.0)
+    assert not first.settles("flat")
+    assert "not bounded" in str(first)
+
+
+# The command.
+
+
+def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompts, tmp_path):
+    words = ("--limit", "48", "--out", tmp_path)
+    first = advice(capsys, *words, "--until", "900%")
+    assert [look["prompts"] for look in first["looks"]] == [32]
+    assert first["looks"][0]["settled"]
+    assert first["worst_ratio"] <= 10
+    assert len(set(rows)) == len(rows) == 32 * 4
+    # The same prompts as --limit takes of these, and none is drawn or scored again.
+    names = ScoredPool.load(tmp_path / "scored.npz").prompts
+    prompts = drawn(load_task("embedded:short").prompts, 48)
+    assert names == tuple(prompt.id for prompt in drawn(prompts, 32))
+    rows.clear()
+    scored_prompts.clear()
+    again = advice(capsys, *words, "--until", "900%")
+    assert again == first
+    assert (rows, scored_prompts) == ([], [])
+    more = advice(capsys, *words, "--until", "0.01%")
+    assert more["looks"][0] == {**first["looks"][0], "settled": False}
+    assert [look["prompts"] for look in more["looks"]] == [32, 48]
+    assert not more["looks"][1]["settled"]
+    assert len(rows) == 16 * 4
+    assert len(scored_prompts) == 16
+    # A smaller pool takes the larger one's place, whose prompts are kept nevertheless.
+    scored_prompts.clear()
+    assert advice(capsys, *words, "--until", "900%") == first
+    assert ScoredPool.load(tmp_path / "scored.npz").size == 32
+    assert advice(capsys, *words, "--until", "0.01%") == more
+    assert scored_prompts == []
+
+
+def test_an_interval_at_the_end_is_that_of_all_looks(capsys, tmp_path):
+    found = advice(capsys, "--limit", "48", "--until", "900%", "--out", tmp_path)
+    pool = ScoredPool.load(tmp_path / "scored.npz")
+    assert pool.looks == 2
+    alone = constants(replace(pool, config={})).g_star_interval()
+    low, high = found["g_star_interval"]
+    assert low < alone[0]
+    assert high is None or high > alone[1]
+    text = out_of(capsys, "advise", "--scored", tmp_path / "scored.npz", "--budget", "64")
+    assert "95% is that of all 2 looks together, 97.5% of each" in text
+    told = strict(out_of(capsys, "llm", "mse", "--scored", tmp_path / "scored.npz", "--json"))
+    assert told["config"]["looks"] == 2
+
+
+def test_each_look_is_a_line_in_a_log(capsys, rows, scored_prompts):
+    """Without a folder nothing is drawn or scored twice either."""
+    assert main(["advise", *MODEL, "--limit", "48", "--until", "flat"]) == 0
+    said = capsys.readouterr()
+    lines = [line for line in said.err.splitlines() if line.startswith("look ")]
+    for number, (line, prompts) in enumerate(zip(lines, (32, 48), strict=True), 1):
+        assert re.match(rf"look {number} of 2: {prompts} prompts, G\* .* within 5%, loss of", line)
+    assert lines[0].endswith("going on")
+    assert lines[1].endswith("there are no more")
+    assert "not enough is known for --until" in said.out
+    assert len(set(rows)) == len(rows) == 48 * 4
+    assert len(scored_prompts) == 48
+
+
+def test_rollouts_of_ones_own_are_scored_in_looks(capsys, scored_prompts, tmp_path):
+    advice(capsys, "--limit", "40", "--out", tmp_path)
+    scored_prompts.clear()
+    own = (*MODEL[:2], *MODEL[4:], "--rollouts", tmp_path / "rollouts.jsonl")
+    found = advice(capsys, "--until", "9", of=own)
+    # 40 prompts are one look.
+    assert [look["prompts"] for look in found["looks"]] == [40]
+    assert len(scored_prompts) == 40
+
+
+def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
+    """Of the first 32 prompts all rewards are equal; the others' differ."""
+    order = [prompt.id for prompt in drawn(load_task("embedded:short").prompts, 48)]
+    first = set(drawn(order, 32))
+    file = tmp_path / "mine.py"
+    file.write_text(
+        f"FIRST = {first!r}\n\n\ndef late(prompts, completions, name, **columns):\n"
+        "    return [float(n not in FIRST and i % 2) for i, n in enumerate(name)]\n"
+    )
+    asked = {prompt.id: prompt.text for prompt in load_task("embedded:short").prompts}
+    lines = [json.dumps({"id": name, "prompt": asked[name], "name": name}) for name in order]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+    words = ("--prompts", tmp_path / "prompts.jsonl", "--verifier", f"{file}:late")
+    found = advice(capsys, *words, "--max-new-tokens", "4", "--until", "flat")
+    assert [look["prompts"] for look in found["looks"]] == [32, 48]
+    assert set(found["looks"][0]) == {"prompts", "settled"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--until", "flat", "--output-cost", "2"), "--until flat is of G*"),
+        (("--until", "flat", "--population", "90"), "--until flat is of G*"),
+    ],
+)
+def test_what_flat_does_not_know_is_refused(words, message, capsys, rows):
+    assert message in refused(capsys, "advise", *MODEL, *words)
+    assert rows == []
+
+
+@pytest.mark.parametrize("share", ["-5%", "0", "wide", "inf", "nan"])
+def test_a_share_is_positive(share, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["advise", *MODEL, f"--until={share}"])
+    assert "write flat, or a positive share" in capsys.readouterr().err

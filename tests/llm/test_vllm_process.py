@@ -1,0 +1,241 @@
+"""vLLM in a process of its own, of which a module of its name stands in here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tests.support.commands import ROOT, refusal_of, strict
+from tests.support.refusals import refuses
+from ustat_pg.cli import main
+from ustat_pg.llm.prompts import Prompt, Task
+from ustat_pg.llm.rollouts import sample
+from ustat_pg.llm.store import read_store
+
+ENGINE = '''
+"""What is used of vLLM's interface: every second completion is cut, the others end."""
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace as SamplingParams
+
+HERE = Path(__file__).parent
+
+
+def note(**row):
+    with (HERE / "asked.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\\n")
+
+
+class LLM:
+    def __init__(self, **settings):
+        print("words on stdout")
+        note(pid=os.getpid(), settings=settings)
+        self.options = settings
+        if "fail" in settings:
+            raise ValueError(settings["fail"])
+
+    def generate(self, prompts, sampling_params, use_tqdm):
+        calls = (HERE / "asked.jsonl").read_text().count("prompts")
+        if self.options.get("kill_at") == calls:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.options.get("hang"):
+            time.sleep(600)
+        note(prompts=prompts, sampling=[vars(s) for s in sampling_params])
+        ended = [4] if self.options.get("drop_end") else [4, 1]
+        return [
+            SamplingParams(
+                outputs=[completion([5, 6, 7] if i % 2 else ended, i % 2) for i in range(s.n)][
+                    self.options.get("short", 0) :
+                ]
+            )
+            for s in sampling_params
+        ]
+
+
+def completion(tokens, cut):
+    return SamplingParams(
+        token_ids=tokens,
+        finish_reason="length" if cut else "stop",
+        stop_reason=None,
+        logprobs=[{token: SamplingParams(logprob=-0.5 * token)} for token in tokens],
+    )
+'''
+
+
+def even(prompts, completions, **columns):
+    return [float(i % 2) for i in range(len(completions))]
+
+
+TASK = Task("small", tuple(Prompt(f"p{i}", f"{i}+1=") for i in range(3)), even, 3)
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """The module where the child finds it."""
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    (folder / "vllm.py").write_text(ENGINE)
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+def asked(engine, what):
+    """What the engine was asked, in all processes."""
+    file = engine / "asked.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [row[what] for row in rows if what in row]
+
+
+def drawn(small, task=TASK, **options):
+    return sample(small, task, 4, backend="vllm", **options)
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_engine_is_asked_for_the_models_own_distribution(small, engine, tmp_path):
+    options = {"vllm_options": {"gpu_memory_utilization": 0.5}, "store": tmp_path / "s.jsonl"}
+    found = drawn(small, **options)
+    assert found[0].completion_ids == ((4, 1), (5, 6, 7), (4, 1), (5, 6, 7))
+    assert found[0].texts == ("2", "345", "2", "345")
+    assert found[0].log_probs == ((-2.0, -0.5), (-2.5, -3.0, -3.5)) * 2
+    (settings,) = asked(engine, "settings")
+    assert settings["model"] == small.source
+    assert settings["generation_config"] == "vllm"
+    assert settings["gpu_memory_utilization"] == 0.5
+    # All in one call.
+    (prompts,), (sampling,) = asked(engine, "prompts"), asked(engine, "sampling")
+    assert [each["prompt_token_ids"] for each in prompts] == [list(x.prompt_ids) for x in found]
+    plain = {"n": 4, "temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
+    plain |= {"presence_penalty": 0, "frequency_penalty": 0, "max_tokens": 3, "min_tokens": 0}
+    plain |= {"stop_token_ids": [1], "logprobs": 0}
+    assert all(each.items() >= plain.items() for each in sampling)
+    assert len({each["seed"] for each in sampling}) == 3
+    # The store has all that comes.
+    again = drawn(small, **options)
+    assert [x.completion_ids for x in again] == [x.completion_ids for x in found]
+    assert [x.log_probs for x in again] == [x.log_probs for x in found]
+    assert len(asked(engine, "pid")) == 1
+    said = "backend = 'vllm', and now backend is 'transformers'"
+    refuses(said, sample, small, TASK, 4, store=options["store"])
+    said = "rollouts = 4, and now rollouts is 5"
+    refuses(said, sample, small, TASK, 5, backend="vllm", **options)
+
+
+def test_an_end_token_that_is_not_given_has_no_log_probability(small, engine):
+    (first, *_) = drawn(small, vllm_options={"drop_end": True})
+    assert first.completion_ids == ((4, 1), (5, 6, 7), (4, 1), (5, 6, 7))
+    assert first.log_probs is None
+
+
+def test_the_model_makes_room_while_the_engine_lives(small, engine, monkeypatch):
+    seen, move = [], type(small.model).to
+
+    def moved(self, place):
+        seen.append((place, [alive(pid) for pid in asked(engine, "pid")]))
+        return move(self, place)
+
+    monkeypatch.setattr(type(small.model), "to", moved)
+    drawn(small)
+    assert seen == [("cpu", []), (small.device, [False])]
+
+
+def test_a_killed_engine_loses_only_the_call_it_was_in(small, engine, tmp_path):
+    options = {"store": tmp_path / "s.jsonl", "batch": 8}
+    said = "was killed by signal 9 before all prompts were drawn"
+    refuses(said, drawn, small, vllm_options={"kill_at": 1}, **options)
+    _, entries = read_store(options["store"])
+    assert list(entries) == ["p0", "p1"]
+    found = drawn(small, **options)
+    assert len(found) == 3
+    assert [len(prompts) for prompts in asked(engine, "prompts")] == [2, 1]
+
+
+def test_an_error_at_home_ends_the_engine(small, engine):
+    def wordy(prompts, completions, **columns):
+        return ["good"] * len(completions)
+
+    task = dataclasses.replace(TASK, verifier=wordy)
+    refuses("good", drawn, small, task, batch=4, vllm_options={"kill_at": 2})
+    (pid,) = asked(engine, "pid")
+    assert not alive(pid)
+
+
+def test_the_engine_does_not_outlive_a_killed_parent(engine, tiny_folder):
+    code = f"""
+        import sys
+        sys.path.insert(0, {str(engine)!r})
+        from tests.llm.test_vllm_process import TASK, drawn
+        from ustat_pg.llm.models import load_model
+        drawn(load_model({str(tiny_folder)!r}), vllm_options={{"hang": True}})
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT)
+    wait_for(lambda: asked(engine, "pid"))
+    (pid,) = asked(engine, "pid")
+    assert alive(pid)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    wait_for(lambda: not alive(pid))
+
+
+@pytest.fixture
+def words(tiny_folder, tmp_path):
+    """A command that draws through vLLM."""
+    (tmp_path / "p.jsonl").write_text('{"prompt": "1+1="}\n{"prompt": "2+2="}\n')
+    (tmp_path / "v.py").write_text(
+        "def odd(completions, **columns):\n    return [i % 2 for i in range(len(completions))]\n"
+    )
+    return [
+        "llm", "mse", "--model", str(tiny_folder), "--prompts", str(tmp_path / "p.jsonl"),
+        "--verifier", f"{tmp_path / 'v.py'}:odd", "--samples", "4", "--max-new-tokens", "3",
+        "--backend", "vllm", "--off-policy",
+    ]  # fmt: skip
+
+
+def test_a_command_keeps_stdout_for_itself(engine, words, capfd):
+    assert main([*words, "--json", "--vllm", "max_model_len=64", "--vllm", "dtype=float16"]) == 0
+    said = capfd.readouterr()
+    assert strict(said.out)["prompts"] == 2
+    assert "words on stdout" in said.err
+    (settings,) = asked(engine, "settings")
+    assert (settings["max_model_len"], settings["dtype"]) == (64, "float16")
+
+
+def test_what_the_engine_says_reaches_the_user(engine, words, capsys):
+    said = refusal_of(capsys, main, *words, "--vllm", "fail=free memory is 3 GiB")
+    assert "vLLM failed: ValueError: free memory is 3 GiB" in said
+
+
+def test_vllm_is_refused_where_it_cannot_serve(small, engine):
+    merged = dataclasses.replace(small, source="")
+    refuses("merge and save", drawn, merged)
+    said = "3 completions of prompt 'p0': it was asked for 4"
+    refuses(said, drawn, small, vllm_options={"short": 1})
+    (engine / "vllm.py").write_text("import no_such_module\n")
+    refuses("not installed here .No module named 'no_such_module'", drawn, small)

@@ -1,0 +1,255 @@
+"""vLLM in a process of its own: it draws from the model's own distribution, by its own random numbers.
+
+An engine holds most of a device until its process ends, and what it prints goes where it likes. So it is made
+in a child, ``python -m ustat_pg.llm.vllm_process``, which reads one job from stdin and writes a line of JSON
+for each prompt; all else that is printed there goes to stderr. The model that scores is moved off the device
+while the child lives. A child whose parent is gone ends.
+
+Prompts are generated :data:`AT_ONCE` completions at a time, that is all in one call in most runs, and are
+handed over after each call: that much is lost where the child is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ..rng import cell_key
+from ..validation import InputError
+from .generation import Drawn, empty_cache, stripped
+from .models import LanguageModel, end_tokens
+
+__all__ = ["AT_ONCE", "vllm_draw"]
+
+AT_ONCE = 2**14
+"""Completions of one call. Each call waits for its slowest, while the engine runs a few hundred at a time."""
+_GRACE = 30.0
+"""Seconds that a child has to end by itself once all is drawn."""
+
+
+def vllm_draw(
+    language_model: LanguageModel,
+    prompts: Sequence[tuple[str, tuple[int, ...]]],
+    rollouts: int,
+    length: int,
+    seed: int,
+    batch: int | None = None,
+    options: dict[str, Any] | None = None,
+) -> Iterator[Drawn]:
+    """Draw completions of each prompt in turn, through vLLM.
+
+    Arguments:
+        language_model: the model; on the CPU while vLLM runs, and back on its device after.
+        prompts: ids and tokens.
+        rollouts: completions of each prompt.
+        length: the most tokens of a completion.
+        seed: of vLLM's draws.
+        batch: completions of one call of vLLM's ``generate``; :data:`AT_ONCE` where None.
+        options: further arguments of ``vllm.LLM``.
+
+    Returns:
+        an iterator over prompts, with log-probabilities as vLLM has them: those of the model that scores
+        differ a little.
+
+    Raises:
+        InputError: vLLM is not installed, it failed or was killed, or the model is in no folder that it
+            could load.
+    """
+    if not language_model.source:
+        raise InputError(
+            f"backend is vllm, and {language_model.name} has an adapter or weights that are in no "
+            'folder: merge and save them, or take backend="transformers"'
+        )
+    if not prompts:
+        return
+    ends = end_tokens(language_model)
+    job = {
+        "engine": {
+            "model": language_model.source,
+            "tokenizer": language_model.source,
+            "dtype": str(language_model.model.dtype).removeprefix("torch."),
+            "seed": seed,
+            # The model's own temperature and penalties must not come in.
+            "generation_config": "vllm",
+            **(options or {}),
+        },
+        "sampling": {
+            "n": rollouts,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "max_tokens": length,
+            "min_tokens": 0,
+            "stop_token_ids": list(ends),
+            "detokenize": False,
+            # Of the token that was drawn alone.
+            "logprobs": 0,
+        },
+        "prompts": [list(ids) for _, ids in prompts],
+        "seeds": [int(cell_key(seed, f"rollouts\x00{name}")[0]) for name, _ in prompts],
+        "at_once": max(1, (batch or AT_ONCE) // rollouts),
+        "end": language_model.tokenizer.eos_token_id,
+    }
+    with _off_the_device(language_model), _child(job) as answers:
+        for (name, _), row in zip(prompts, answers, strict=False):
+            tokens = tuple(stripped(ids, ends) for ids in row["tokens"])
+            if len(tokens) != rollouts:
+                raise InputError(
+                    f"vLLM gave {len(tokens)} completions of prompt {name!r}: it was asked for {rollouts}"
+                )
+            both = list(zip(row["log_probs"], tokens, strict=True))
+            # An end token that vLLM does not give has no log-probability.
+            known = all(len(logs) >= len(ids) for logs, ids in both)
+            yield Drawn(
+                tokens, tuple(tuple(logs[: len(ids)]) for logs, ids in both) if known else None
+            )
+
+
+@contextmanager
+def _off_the_device(language_model: LanguageModel) -> Iterator[None]:
+    """The model in the host's memory, so that the engine has its device."""
+    language_model.model.to("cpu")
+    empty_cache(language_model)
+    try:
+        yield
+    finally:
+        language_model.model.to(language_model.device)
+
+
+@contextmanager
+def _child(job: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
+    """A process that draws, and its answers; it has ended when they are left."""
+    # The engine in the child itself, so that its errors are told and its end is the child's.
+    plain = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
+    found = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**plain, **os.environ, **found},
+        # A group of its own, so that what it has started ends with it.
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        # It stays open: its end tells the child that its parent is gone.
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+        yield _answers(process)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def _answers(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    """What the child says, prompt by prompt.
+
+    Raises:
+        InputError: it failed, or ended before its time.
+    """
+    assert process.stdout is not None
+    for line in process.stdout:
+        # A line without an end is all that came of it.
+        if not line.endswith("\n"):
+            break
+        answer = json.loads(line)
+        if "error" in answer:
+            raise InputError(answer["error"])
+        yield answer
+    code = process.wait()
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    raise InputError(
+        f"vLLM's process {how} before all prompts were drawn; those that came before are in the store, where "
+        "there is one. If memory ran out, give it less (gpu_memory_utilization), or take a smaller model"
+    )
+
+
+def main() -> None:
+    """The child: a job from stdin, an answer for each prompt."""
+    answers = os.fdopen(os.dup(1), "w")
+    # What vLLM prints must not come between.
+    os.dup2(2, 1)
+    job = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        for row in _generated(job):
+            print(json.dumps(row), file=answers, flush=True)
+    except Exception as error:
+        said = str(error)
+        if not isinstance(error, InputError):
+            traceback.print_exc()
+            said = f"vLLM failed: {type(error).__name__}: {error}"
+        print(json.dumps({"error": said}), file=answers, flush=True)
+
+
+def _end_with_parent() -> None:
+    # Not by sys.stdin, whose lock would hold up the end of the interpreter.
+    while os.read(0, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+def _generated(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Tokens and log-probabilities of each prompt's completions, in the order of the prompts."""
+    try:
+        import vllm
+    except ImportError as error:
+        raise InputError(
+            f'backend is "vllm", which is not installed here ({error}): install vllm, or take '
+            'backend="transformers"'
+        ) from error
+    engine = vllm.LLM(**job["engine"])
+    seeded = list(zip(job["prompts"], job["seeds"], strict=True))
+    for start in range(0, len(seeded), job["at_once"]):
+        part = seeded[start : start + job["at_once"]]
+        outputs = engine.generate(
+            [{"prompt_token_ids": ids} for ids, _ in part],
+            sampling_params=[vllm.SamplingParams(seed=seed, **job["sampling"]) for _, seed in part],
+            use_tqdm=False,
+        )
+        for output in outputs:
+            drawn = output.outputs
+            yield {
+                "tokens": [_with_end(each, job["end"]) for each in drawn],
+                "log_probs": [_log_probs(each) for each in drawn],
+            }
+
+
+def _with_end(output: Any, end: int | None) -> list[int]:
+    """A completion's tokens; where it stopped, the token that stopped it is the last."""
+    ids = list(output.token_ids)
+    stop = output.stop_reason if isinstance(output.stop_reason, int) else end
+    if output.finish_reason == "stop" and stop is not None and ids[-1:] != [stop]:
+        ids.append(stop)
+    return ids
+
+
+def _log_probs(output: Any) -> list[float]:
+    """Those of a completion's tokens; none where vLLM gives none."""
+    pairs = zip(output.token_ids, output.logprobs or (), strict=False)
+    return [round(float(found[token].logprob), 7) for token, found in pairs]
+
+
+if __name__ == "__main__":
+    main()
