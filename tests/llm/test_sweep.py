@@ -25,11 +25,9 @@ pytest.importorskip("trl")
 
 from ustat_pg.cli import main  # noqa: E402
 from ustat_pg.llm import paper_runs, sweep  # noqa: E402
-from ustat_pg.llm.models import load_model  # noqa: E402
 from ustat_pg.llm.sweep import (  # noqa: E402
     Run,
     Sweep,
-    accuracy,
     differences,
     dry_run,
     figure5,
@@ -471,45 +469,6 @@ def test_the_command_of_one_run(grid, capsys, tmp_path):
     assert "usage" in capsys.readouterr().err
     assert sweep.main([str(tmp_path / "none.json")]) == 2
     assert "not the configuration" in capsys.readouterr().err
-
-
-def test_accuracy_is_the_mean_reward(grid, place):
-    """Against the model's own probabilities: sampled, the share of digits; greedy, the best token."""
-    _, held = grid.plan()[0].tasks()
-    tiny = load_model(str(place / "model"))
-    digits = [tiny.tokenizer(str(digit))["input_ids"][0] for digit in range(10)]
-    exact, best = [], []
-    for prompt in held.prompts:
-        ids = torch.tensor([tiny.tokenizer(prompt.text)["input_ids"]])
-        with torch.no_grad():
-            law = torch.softmax(tiny.model(ids).logits[0, -1].double(), dim=0)
-        exact.append(float(law[digits].sum()))
-        best.append(float(int(law.argmax()) in digits))
-    tiny.model.train()
-    state = torch.random.get_rng_state()
-    found = accuracy(tiny, held, samples=400, batch=600)
-    assert torch.equal(state, torch.random.get_rng_state())
-    assert tiny.model.training
-    error = math.sqrt(np.mean([p * (1 - p) for p in exact]) / (400 * len(exact)))
-    assert found.accuracy == pytest.approx(np.mean(exact), abs=4 * error)
-    assert found.prompts == 3
-    assert accuracy(tiny, held, samples=400, batch=100).accuracy == found.accuracy
-    assert accuracy(tiny, held, samples=400, seed=1).accuracy != found.accuracy
-    assert accuracy(tiny, held, greedy=True, batch=2).accuracy == np.mean(best)
-
-
-def test_accuracy_counts_a_verifier_that_raises(grid, place):
-    _, held = grid.plan()[0].tasks()
-    tiny = load_model(str(place / "model"))
-
-    def picky(prompts, completions, **columns):
-        if prompts[0] == "8+8=":
-            raise ValueError("eight")
-        return [1.0] * len(completions)
-
-    found = accuracy(tiny, replace(held, verifier=picky))
-    assert (found.accuracy, found.prompts) == (1, 2)
-    assert "eight" in found.failures[0]
 
 
 def test_results_of_several_seeds(grid, tmp_path):

@@ -6,7 +6,8 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ class Settings(Execution):
         checkpoints: steps that are evaluated, besides 0 and the last.
         samples: sampled answers to each held-out prompt, at temperature 1.
         greedy: greedy answers, in place of sampled ones.
-        evaluation_batch: answers drawn at a time.
+        evaluation_batch: answers at a time on one device, rounded up to whole prompts; 0 for 64 on a
+            CPU and else for the micro-batch, since TRL takes their logits too. Draws depend on it.
         verifier: ``module:function``, for a ``.jsonl`` task.
         max_new_tokens: the greatest completion length, where it is not the task's own.
         pad_token: for a tokenizer without one.
@@ -73,7 +75,7 @@ class Settings(Execution):
     checkpoints: tuple[int, ...] = CHECKPOINTS
     samples: int = 1
     greedy: bool = False
-    evaluation_batch: int = 64
+    evaluation_batch: int = 0
     verifier: str | None = None
     max_new_tokens: int | None = None
     pad_token: str | None = None
@@ -99,7 +101,7 @@ class Run(Settings):
         """Refuse what cannot run."""
         for name, least in (
             ("samples", 1),
-            ("evaluation_batch", 1),
+            ("evaluation_batch", 0),
             ("threads", 1),
             ("held_out", 0),
         ):
@@ -152,6 +154,23 @@ class Run(Settings):
         return Training(
             **{name: getattr(self, name) for name in names}, max_new_tokens=max_new_tokens
         )
+
+    def evaluating(self, training: Training, at_start: bool) -> Training:
+        """The part that TRL gets, with what it is told of evaluations.
+
+        >>> run = Run("m", "t", 2, 4, 500, 0.1, held_out=1, micro_batch=4, samples=6)
+        >>> run.evaluating(run.training(1), True).options["per_device_eval_batch_size"]
+        66
+        """
+        # A batch over all devices holds all samples of its prompts.
+        part = self.samples // gcd(self.samples, self.processes)
+        wanted = self.evaluation_batch or (64 if self.device == "cpu" else self.micro_batch)
+        options = {
+            "num_generations_eval": self.samples,
+            "per_device_eval_batch_size": part * -(-wanted // part),
+            "eval_on_start": at_start,
+        }
+        return replace(training, options={**training.options, **options})
 
     def evaluated_at(self) -> tuple[int, ...]:
         """The steps that are evaluated: before training, the checkpoints it reaches, the last.
