@@ -535,10 +535,16 @@ SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-si
         (SWEEP, "--out names the folder"),
         (
             (*SWEEP, "--out", "OUT", "--results", "--steps", "3", "--prompts", "x", "--trl", "a=1"),
-            "--results makes no run: leave out --prompts, --steps, --trl",
+            "--results makes no run: leave out --steps, --prompts, --trl",
         ),
-        ((*SWEEP, "--out", "OUT"), "a sweep needs --model, --group-sizes, --budgets, --steps"),
-        ((*SWEEP, "--out", "OUT", "--model", "MODEL", *SMALL, "2"), "which prompts: --prompts"),
+        (
+            (*SWEEP, "--out", "OUT"),
+            "a sweep needs --group-sizes, --budgets, --steps, --learning-rate, --model",
+        ),
+        (
+            (*SWEEP, "--out", "OUT", "--model", "MODEL", *SMALL, "2"),
+            "--prompts is missing",
+        ),
         (
             (*SWEEP, "--out", "OUT", "--model", "embedded:short", *SMALL, "3", "--held-out", "10"),
             "group size 3 does not divide",

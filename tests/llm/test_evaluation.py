@@ -27,7 +27,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:Futur
 # Training and held-out prompts have the same ids.
 TRAINED = tuple(Prompt(str(i), f"{i}+{i}=", {}) for i in range(6))
 TESTED = tuple(Prompt(str(i), f"{i + 6}+{i + 6}=", {}) for i in range(3))
-RUN = Run("m", "t", 2, 8, 3, 0.3, micro_batch=4, held_out=1, samples=1)
+RUN = Run(
+    model="m",
+    task="t",
+    group_size=2,
+    budget=8,
+    steps=3,
+    learning_rate=0.3,
+    micro_batch=4,
+    held_out=1,
+)
 
 
 def digit_first(completions, **columns):
@@ -51,10 +60,12 @@ def tiny(tmp_path_factory):
 def trainer_of(model, folder, run=RUN, held=HELD, task=TASK, at_start=False, **others):
     """A run's trainer, and what watches its rewards."""
     watched = Watched(reward_function(task, held), run.samples, [])
-    training = run.evaluating(run.training(task.max_new_tokens), at_start)
+    training = replace(run, max_new_tokens=task.max_new_tokens)
     words = {"held": held, "rewards": watched, "greedy": run.greedy} | others
     # A trainer changes its model's methods.
-    return build_trainer(training, fresh(model), task, folder, **words), watched
+    trainer = build_trainer(training, fresh(model), task, folder, **words)
+    trainer.args.eval_on_start = at_start
+    return trainer, watched
 
 
 def evaluated(model, folder, run=RUN, **others):

@@ -52,7 +52,7 @@ def results(out: str | Path) -> pd.DataFrame:
             "task": run.task,
             "evaluation": run.evaluation,
             "trainer": run.trainer,
-            "baseline": run.training(1).kind.baseline,
+            "baseline": run.kind.baseline,
             "K": run.budget,
             "G": run.group_size,
             "B": run.budget // run.group_size,

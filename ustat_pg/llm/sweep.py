@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,7 @@ def _make(run: Run, folder: Path, main: bool) -> None:
     torch.set_num_threads(run.threads)
     started = time.monotonic()
     task, held, dropped = run.split()
-    training = run.training(task.max_new_tokens)
+    run = replace(run, max_new_tokens=task.max_new_tokens)
     read = inputs(run, task, held)
     if run.processes == 1:
         settle(folder, read)
@@ -102,8 +103,8 @@ def _make(run: Run, folder: Path, main: bool) -> None:
         "status": "running",
         "continued_from": step if checkpoint is not None else None,
         "attempts": int(before.get("attempts", 0)) + 1,
-        "step_factor": training.step_factor(),
-        "deviations": {name: str(value) for name, value in training.deviations().items()},
+        "step_factor": run.step_factor(),
+        "deviations": {name: str(value) for name, value in run.deviations().items()},
         "versions": _versions(),
         "dropped_prompts": dropped,
         "inputs": read,
@@ -143,7 +144,7 @@ def _make(run: Run, folder: Path, main: bool) -> None:
 
     rewards = Watched(reward_function(task, held), run.samples, seen)
     trainer = build_trainer(
-        run.evaluating(training, checkpoint is None),
+        run,
         language_model,
         task,
         folder / "checkpoints",
@@ -152,6 +153,7 @@ def _make(run: Run, folder: Path, main: bool) -> None:
         held=held,
         greedy=run.greedy,
     )
+    trainer.args.eval_on_start = checkpoint is None
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:

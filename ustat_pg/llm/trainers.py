@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,21 @@ from .budgets import refuse_group_size
 from .models import LanguageModel
 from .prompts import Task, VerifierError
 from .training import TrainerKind, Training
+
+TRL = "1.16"
+"""The version whose trainers are derived from here, private members included."""
+
+
+def _refuse_other_trl(found: str) -> None:
+    if found.split(".")[:2] != TRL.split("."):
+        raise InputError(
+            f"TRL is {found}, and these trainers change what is inside that of {TRL}: "
+            f"pip install 'trl~={TRL}.0'"
+        )
+
+
+with suppress(PackageNotFoundError):  # told where it is imported
+    _refuse_other_trl(version("trl"))
 
 __all__ = ["build_trainer", "reward_function", "sharded", "training_set"]
 
