@@ -73,7 +73,7 @@ class Sweep:
     """A grid of runs: what they share, and every trainer at every budget, group size and seed.
 
     Arguments:
-        base: settings of :meth:`Run.of` that all runs share.
+        base: settings of :meth:`~ustat_pg.llm.runs.Run.of` that all runs share.
         grid: values of trainer, budget, group_size and seed, by these names. Runs of one seed see the
             prompts in the same order.
 

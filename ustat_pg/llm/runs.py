@@ -46,7 +46,9 @@ def short_hash(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Training):
-    """One training run with its evaluations, as data: a :class:`Training` and what follows.
+    """One training run with its evaluations, as data.
+
+    The fields are those of a :class:`~ustat_pg.llm.training.Training`, and these.
 
     Arguments:
         model: hub id, local folder or ``embedded:NAME``.
