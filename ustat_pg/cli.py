@@ -103,7 +103,7 @@ def in_flags(message: str, flags: Mapping[str, str]) -> str:
 def _add_llm(commands: Any) -> None:
     """The commands on language models alone."""
     from .llm.arguments import add_arguments, mse_arguments
-    from .llm.sweep_arguments import sweep_arguments
+    from .llm.sweep_command import sweep_arguments
 
     llm = commands.add_parser(
         "llm",

@@ -45,6 +45,7 @@ def test_it_holds_the_library_and_nothing_else(wheel):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"ustat_pg"}
     assert {"ustat_pg/py.typed", "ustat_pg/catalogue/catalogue.toml"} <= set(names)
     assert {"ustat_pg/templates/report.html", "ustat_pg/templates/report.md"} <= set(names)
+    assert {f"ustat_pg/llm/presets/{name}.yaml" for name in ("figure5", "table2")} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

@@ -21,8 +21,8 @@ from tests.support.commands import strict
 from tests.support.refusals import refuses
 from ustat_pg.cli import main
 from ustat_pg.llm import arguments, estimates
-from ustat_pg.llm.evaluation import accuracy, greedy_rewards
 from ustat_pg.llm.models import load_model, machine_device
+from ustat_pg.llm.rollouts import greedy_rewards
 from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.llm.tasks import drawn, load_task
 from ustat_pg.predictions import group_size_advice
@@ -211,13 +211,24 @@ def test_check_stands_beside_the_pool(capsys, model):
     assert "sampled_se" in out_of(capsys, "llm", "mse", *model, *words)
 
 
+def by_hand(own, task, prompt):
+    """The reward of the most probable tokens, one after the other."""
+    torch = pytest.importorskip("torch")
+    start = own.tokenizer(prompt.text)["input_ids"]
+    ids = list(start)
+    while len(ids) < len(start) + task.max_new_tokens and own.tokenizer.eos_token_id not in ids:
+        with torch.no_grad():
+            ids.append(int(own.model(torch.tensor([ids])).logits[0, -1].argmax()))
+    text = own.tokenizer.decode(ids[len(start) :], skip_special_tokens=True)
+    (reward,) = task.verifier(prompts=[prompt.text], completions=[text])
+    return reward
+
+
 def test_remax_takes_the_reward_of_a_greedy_completion(capsys, kept, model):
     found = strict(out_of(capsys, "llm", "mse", *model, "--remax", "--json"))
     own, prompts, verifier = load_model(model[1]), model[3], model[5]
     task = load_task(prompts, verifier=verifier, max_new_tokens=4)
-    greedy = [
-        accuracy(own, replace(task, prompts=(x,)), greedy=True).accuracy for x in task.prompts
-    ]
+    greedy = [by_hand(own, task, prompt) for prompt in task.prompts]
     pool = ScoredPool.load(kept / "scored.npz")
     assert pool.prompts == tuple(prompt.id for prompt in task.prompts)
     expected = estimates.curves(pool, [2, 4, 8], ["constant"], constant=greedy)["mse"]
@@ -527,10 +538,16 @@ SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-si
         (SWEEP, "--out names the folder"),
         (
             (*SWEEP, "--out", "OUT", "--results", "--steps", "3", "--prompts", "x", "--trl", "a=1"),
-            "--results makes no run: leave out --prompts, --steps, --trl",
+            "--results makes no run: leave out --steps, --prompts, --trl",
         ),
-        ((*SWEEP, "--out", "OUT"), "a sweep needs --model, --group-sizes, --budgets, --steps"),
-        ((*SWEEP, "--out", "OUT", "--model", "MODEL", *SMALL, "2"), "which prompts: --prompts"),
+        (
+            (*SWEEP, "--out", "OUT"),
+            "a sweep needs --group-sizes, --budgets, --steps, --learning-rate, --model",
+        ),
+        (
+            (*SWEEP, "--out", "OUT", "--model", "MODEL", *SMALL, "2"),
+            "--prompts is missing",
+        ),
         (
             (*SWEEP, "--out", "OUT", "--model", "embedded:short", *SMALL, "3", "--held-out", "10"),
             "group size 3 does not divide",

@@ -38,7 +38,7 @@ def task():
     [
         {},
         {"trainer": "grpo-corrected", "micro_batch": 2},
-        {"checkpointing": True},
+        {"options": {"gradient_checkpointing": True}},
         {"changes": {"steps_per_generation": 2}},
     ],
     ids=["rloo", "grpo-corrected", "checkpointing", "two generations"],

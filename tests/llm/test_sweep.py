@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -25,11 +26,10 @@ pytest.importorskip("trl")
 
 from ustat_pg.cli import main  # noqa: E402
 from ustat_pg.llm import paper_runs, sweep  # noqa: E402
-from ustat_pg.llm.models import load_model  # noqa: E402
+from ustat_pg.llm.grid import PRESETS  # noqa: E402
 from ustat_pg.llm.sweep import (  # noqa: E402
     Run,
     Sweep,
-    accuracy,
     differences,
     dry_run,
     figure5,
@@ -72,11 +72,18 @@ def grid(place, monkeypatch):
     """A small sweep over that folder."""
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setenv("PYTHONPATH", str(place))
-    return Sweep(
-        str(place / "model"), str(place / "train.jsonl"), evaluation=str(place / "test.jsonl"),
-        verifier="first_digit_verifier:digit_first", group_sizes=(2, 4), budgets=(8,), steps=4,
-        learning_rate=0.3, checkpoints=(2, 200), samples=5, max_new_tokens=3, micro_batch=4,
+    return Sweep.of(
+        {
+            "model": str(place / "model"), "task": str(place / "train.jsonl"),
+            "evaluation": str(place / "test.jsonl"), "verifier": "first_digit_verifier:digit_first",
+            "group_size": (2, 4), "budget": 8, "steps": 4, "learning_rate": 0.3,
+            "checkpoints": (2, 200), "samples": 5, "max_new_tokens": 3, "micro_batch": 4,
+        }
     )  # fmt: skip
+
+
+def changed(sweep, **changes):
+    return Sweep.of(sweep.base, sweep.grid, changes)
 
 
 def folder_of(run, out, status=None):
@@ -129,32 +136,81 @@ def recorded(run, out, accuracies, rewards_seen=None, read=None, torn=""):
 
 
 def test_plan_is_the_grid(grid):
-    plan = replace(grid, seeds=(0, 3), trainers=("rloo", "vanilla")).plan()
+    plan = changed(grid, seed=(0, 3), trainer=("rloo", "vanilla")).plan()
     points = [(run.trainer, run.budget, run.group_size, run.seed) for run in plan]
     assert points[:4] == [("rloo", 8, size, seed) for size in (2, 4) for seed in (0, 3)]
     assert len({run.key for run in plan}) == len(plan) == 8
     assert plan[0].evaluated_at() == (0, 2, 4)
-    assert all(run.budget == run.group_size * run.training(3).prompts for run in plan)
+    assert all(run.budget == run.group_size * run.prompts for run in plan)
 
 
 def test_a_run_is_read_back(grid, tmp_path):
-    run = replace(grid, options={"epsilon": 0.1}, launch=("--main_process_port", "0")).plan()[0]
+    run = changed(grid, options={"epsilon": 0.1}, launch=("--main_process_port", "0")).plan()[0]
     (tmp_path / "run.json").write_text(run.text())
     again = Run.read(tmp_path / "run.json")
     assert again == run
     assert again.key == run.key != grid.plan()[0].key
     (tmp_path / "run.json").write_text("{}")
-    refuses("not the configuration of a run", Run.read, tmp_path / "run.json")
+    refuses("not the configuration of a run: .*needs group_size", Run.read, tmp_path / "run.json")
+
+
+def test_a_file_names_settings_as_trl_does(grid, tmp_path):
+    """Ours and TRL's names say the same; what is neither goes on to TRL; changes go before the file."""
+    file = tmp_path / "base.yaml"
+    given = {name: grid.base[name] for name in ("model", "task", "evaluation", "verifier")}
+    given |= {"budget": 8, "max_steps": 4, "checkpoints": [2, 200], "samples": 5}
+    given |= {"max_completion_length": 3, "per_device_train_batch_size": 4}
+    rate = "learning_rate: 3e-1\ngrid:\n  num_generations: [2, 4]\n"
+    file.write_text(
+        "".join(f"{name}: {json.dumps(value)}\n" for name, value in given.items()) + rate
+    )
+    assert Sweep.read(file).plan() == grid.plan()
+    changes = {"seed": (1, 2), "num_generations": 4, "beta": 0.05, "options": {"epsilon": 0.1}}
+    plan = Sweep.read(file, changes).plan()
+    assert [(run.group_size, run.seed) for run in plan] == [(4, 1), (4, 2)]
+    assert dict(plan[0].options) == {"beta": 0.05, "epsilon": 0.1}
+    for text, message in {
+        "a: [1": "cannot be read as YAML",
+        "- 1": "has no settings",
+        "grid: {learning_rate: [0.1, 0.2]}": "lists for some of trainer, budget, group_size, seed",
+        "sample: 4": "sample is no setting of a run: samples may be meant",
+        "model: m": "a run needs group_size, budget, steps, learning_rate",
+    }.items():
+        file.write_text(text)
+        refuses(message, lambda: Sweep.read(file).plan())
+    refuses("cannot be read as YAML", Sweep.read, tmp_path / "none.yaml")
+
+
+def test_commands_of_a_cluster_are_printed(grid, tmp_path, capsys):
+    """Those of runs that are not finished; each is what the sweep itself would start."""
+    file, out = tmp_path / "base.yaml", tmp_path / "out of here"
+    file.write_text(json.dumps({**grid.base, "grid": grid.grid}))
+    words = ["llm", "sweep", "--config", str(file), "--device", "cpu", "--out", str(out), "--print"]
+    assert main(words) == 0
+    told = capsys.readouterr().out.splitlines()
+    plan = changed(grid, device="cpu").plan()
+    assert [shlex.split(line) for line in told] == [
+        run.command(out / run.key / "run.json") for run in plan
+    ]
+    assert [Run.read(out / run.key / "run.json") for run in plan] == list(plan)
+    read = sweep.inputs(plan[0], *plan[0].tasks())
+    folder_of(plan[0], out, {"status": "finished", "seconds": 1, "inputs": read})
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines() == told[1:]
+    assert main([*words, "--learning-rate", ".5"]) == 2
+    assert "learning-rate 0.3, not 0.5" in capsys.readouterr().err
+    assert main([*words, "--preset", "table2"]) == 2
+    assert "name one of the two" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"group_sizes": (4, 3)}, "group size 3 does not divide .* choose one of 2, 4, 8"),
-        ({"group_sizes": ()}, "at least one"),
-        ({"seeds": (1, 1)}, "none twice"),
-        ({"trainers": ("ppo",)}, "choose one of"),
-        ({"trainers": ("rloo", "loo-table:0.2,0.6")}, "2 values: a group of 4 needs as many"),
+        ({"group_size": (4, 3)}, "group size 3 does not divide .* choose one of 2, 4, 8"),
+        ({"group_size": ()}, "at least one"),
+        ({"seed": (1, 1)}, "none twice"),
+        ({"trainer": ("ppo",)}, "choose one of"),
+        ({"trainer": ("rloo", "loo-table:0.2,0.6")}, "2 values: a group of 4 needs as many"),
         ({"held_out": 3}, "one of the two"),
         ({"evaluation": None}, "one of the two"),
         ({"samples": 0}, "samples is 0"),
@@ -163,21 +219,21 @@ def test_a_run_is_read_back(grid, tmp_path):
     ],
 )
 def test_a_plan_refuses(grid, changes, message):
-    refuses(message, replace(grid, **changes).plan)
+    refuses(message, changed(grid, **changes).plan)
 
 
 def test_nothing_runs_where_prompts_are_too_few_or_shared(grid, place, tmp_path):
-    few = replace(grid, group_sizes=(2,), budgets=(16,))
+    few = changed(grid, group_size=(2,), budget=(16,))
     refuses(r"needs 8 prompts .* there are 6: choose one of 4, 8, 16", few.run, tmp_path / "few")
-    shared = replace(grid, evaluation=str(place / "train.jsonl"))
+    shared = changed(grid, evaluation=str(place / "train.jsonl"))
     refuses(r"6 prompts of .* must not be trained on", shared.run, tmp_path / "shared")
-    greedy = replace(grid, evaluation=None, held_out=6)
+    greedy = changed(grid, evaluation=None, held_out=6)
     refuses("some must be left", greedy.run, tmp_path / "held")
     assert not any((tmp_path / name).exists() for name in ("few", "shared", "held"))
 
 
 def test_held_out_prompts_are_the_last(grid):
-    train, held = replace(grid, evaluation=None, held_out=2).plan()[0].tasks()
+    train, held = changed(grid, evaluation=None, held_out=2).plan()[0].tasks()
     assert [prompt.text for prompt in held.prompts] == ["5+5=", "6+6="]
     assert [prompt.text for prompt in train.prompts] == ["1+1=", "2+2=", "3+3=", "4+4="]
 
@@ -185,7 +241,7 @@ def test_held_out_prompts_are_the_last(grid):
 def test_held_out_texts_are_not_trained_on(grid, place, tmp_path):
     """A small model's task draws questions with repetition; the repeated ones are left out."""
     own = {"model": "embedded:base", "task": "embedded:base", "verifier": None}
-    held_out = replace(grid, **own, evaluation=None, held_out=200, max_new_tokens=None)
+    held_out = changed(grid, **own, evaluation=None, held_out=200, max_new_tokens=None)
     run = held_out.plan()[0]
     train, held = run.tasks()
     texts = {prompt.text for prompt in held.prompts}
@@ -198,7 +254,9 @@ def test_held_out_texts_are_not_trained_on(grid, place, tmp_path):
     told, _ = dry_run([run])
     assert told[0] == f"{300 - dropped} prompts, 200 held out, {dropped} of their texts left out"
     (tmp_path / "same.jsonl").write_text(2 * '{"prompt": "1+1="}\n')
-    same = replace(run, task=str(tmp_path / "same.jsonl"), held_out=1, verifier=grid.verifier)
+    same = replace(
+        run, task=str(tmp_path / "same.jsonl"), held_out=1, verifier=grid.base["verifier"]
+    )
     refuses("all other prompts", same.tasks)
 
 
@@ -207,7 +265,7 @@ def test_an_interrupted_run_continues_as_if_it_had_not_been(grid, tmp_path, monk
     monkeypatch.setattr(sweep, "_BEAT", 0.0)
     beats, write = [], sweep.write_status
     monkeypatch.setattr(sweep, "write_status", lambda *all: beats.append(all[1]) or write(*all))
-    run = replace(grid, save_every=2).plan()[0]
+    run = changed(grid, save_every=2).plan()[0]
     whole = made(run, tmp_path / "whole")
     # At the beginning, after each of four steps, where training ends, and as finished.
     times = [status["seconds"] for status in beats]
@@ -310,7 +368,7 @@ def changing(grid, place, tmp_path):
     shutil.copytree(place, tmp_path, dirs_exist_ok=True)
     own = {"model": str(tmp_path / "model"), "task": str(tmp_path / "train.jsonl")}
     verifier = f"{tmp_path / 'first_digit_verifier.py'}:digit_first"
-    return replace(grid, **own, verifier=verifier, group_sizes=(2,))
+    return changed(grid, **own, verifier=verifier, group_size=(2,))
 
 
 CHANGES = {
@@ -473,49 +531,10 @@ def test_the_command_of_one_run(grid, capsys, tmp_path):
     assert "not the configuration" in capsys.readouterr().err
 
 
-def test_accuracy_is_the_mean_reward(grid, place):
-    """Against the model's own probabilities: sampled, the share of digits; greedy, the best token."""
-    _, held = grid.plan()[0].tasks()
-    tiny = load_model(str(place / "model"))
-    digits = [tiny.tokenizer(str(digit))["input_ids"][0] for digit in range(10)]
-    exact, best = [], []
-    for prompt in held.prompts:
-        ids = torch.tensor([tiny.tokenizer(prompt.text)["input_ids"]])
-        with torch.no_grad():
-            law = torch.softmax(tiny.model(ids).logits[0, -1].double(), dim=0)
-        exact.append(float(law[digits].sum()))
-        best.append(float(int(law.argmax()) in digits))
-    tiny.model.train()
-    state = torch.random.get_rng_state()
-    found = accuracy(tiny, held, samples=400, batch=600)
-    assert torch.equal(state, torch.random.get_rng_state())
-    assert tiny.model.training
-    error = math.sqrt(np.mean([p * (1 - p) for p in exact]) / (400 * len(exact)))
-    assert found.accuracy == pytest.approx(np.mean(exact), abs=4 * error)
-    assert found.prompts == 3
-    assert accuracy(tiny, held, samples=400, batch=100).accuracy == found.accuracy
-    assert accuracy(tiny, held, samples=400, seed=1).accuracy != found.accuracy
-    assert accuracy(tiny, held, greedy=True, batch=2).accuracy == np.mean(best)
-
-
-def test_accuracy_counts_a_verifier_that_raises(grid, place):
-    _, held = grid.plan()[0].tasks()
-    tiny = load_model(str(place / "model"))
-
-    def picky(prompts, completions, **columns):
-        if prompts[0] == "8+8=":
-            raise ValueError("eight")
-        return [1.0] * len(completions)
-
-    found = accuracy(tiny, replace(held, verifier=picky))
-    assert (found.accuracy, found.prompts) == (1, 2)
-    assert "eight" in found.failures[0]
-
-
 def test_results_of_several_seeds(grid, tmp_path):
     """Means, t intervals and the best group size, on written records."""
     accuracies = {2: (0.58, 0.62), 4: (0.8, 0.9)}
-    for run in replace(grid, seeds=(0, 1)).plan():
+    for run in changed(grid, seed=(0, 1)).plan():
         # The torn line is what a run that was killed leaves.
         found = {4: accuracies[run.group_size][run.seed]}
         recorded(run, tmp_path, found, torn='{"step": 9, "acc')
@@ -531,7 +550,7 @@ def test_results_of_several_seeds(grid, tmp_path):
 def test_differences_are_of_pairs(grid, tmp_path, capsys):
     """What seeds share goes out: accuracies differ by far more between them than between groups."""
     level, gains = (0.2, 0.5, 0.9), (0.05, 0.06, 0.04)
-    for run in replace(grid, seeds=(0, 1, 2)).plan():
+    for run in changed(grid, seed=(0, 1, 2)).plan():
         gain = gains[run.seed] if run.group_size == 4 else 0.0
         recorded(run, tmp_path, {4: level[run.seed] + gain})
     frame = results(tmp_path)
@@ -557,13 +576,13 @@ def test_differences_are_of_pairs(grid, tmp_path, capsys):
 
 def test_other_settings_are_not_other_seeds(grid, tmp_path):
     """Two learning rates, two lengths of training and two digests in one folder are refused."""
-    for run in replace(grid, seeds=(0, 1)).plan():
+    for run in changed(grid, seed=(0, 1)).plan():
         recorded(run, tmp_path, {2: 0.5, 4: 0.6}, read={"weights": "a"})
     assert results(tmp_path)["settings"].nunique() == 1
     assert table2(results(tmp_path)).iloc[0]["runs"] == 2
-    for run in replace(grid, seeds=(2,), learning_rate=0.1, threads=2).plan():
+    for run in changed(grid, seed=(2,), learning_rate=0.1, threads=2).plan():
         recorded(run, tmp_path, {2: 0.1, 4: 0.2}, read={"weights": "a"})
-    for run in replace(grid, seeds=(3,)).plan():
+    for run in changed(grid, seed=(3,)).plan():
         recorded(run, tmp_path, {2: 0.1, 4: 0.2}, read={"weights": "b"})
     frame = results(tmp_path)
     assert frame["settings"].nunique() == 3
@@ -580,7 +599,7 @@ def test_other_settings_are_not_other_seeds(grid, tmp_path):
 
 def test_intervals_stay_where_rewards_are(grid, tmp_path):
     """Between 0 and 1, and between -1 and 1 for rewards of these."""
-    for run in replace(grid, group_sizes=(2,), seeds=(0, 1)).plan():
+    for run in changed(grid, group_size=(2,), seed=(0, 1)).plan():
         recorded(run, tmp_path / "one", {4: 0.9 + 0.1 * run.seed})
         recorded(run, tmp_path / "signed", {4: -0.5 * run.seed}, rewards_seen=[-1.0, 1.0])
     one = figure5(results(tmp_path / "one")).iloc[0]
@@ -595,7 +614,7 @@ def test_the_range_follows_the_rewards(grid, tmp_path):
         "def digit(completions, **columns):\n"
         "    return [float(text[:1].isdigit()) - 1 for text in completions]\n"
     )
-    run = replace(grid, verifier=f"{tmp_path / 'signed.py'}:digit", learning_rate=1e-6).plan()[0]
+    run = changed(grid, verifier=f"{tmp_path / 'signed.py'}:digit", learning_rate=1e-6).plan()[0]
     folder = made(run, tmp_path)
     _, records = without_times(folder)
     assert records[-1]["rewards_seen"] == [-1, 0]
@@ -627,7 +646,7 @@ def test_the_papers_table():
     assert len(table) == 18
     best = table.loc[table.groupby("budget")["accuracy"].idxmax()]
     assert best["group_size"].tolist() == [64, 64, 128]
-    # What NOT_STATED says of the test set: multiples of 1/5000 apart.
+    # What table2.yaml says of the test set: multiples of 1/5000 apart.
     apart = (table["accuracy"] - table["accuracy"][0]) * 5000
     np.testing.assert_allclose(apart, apart.round(), atol=1e-6)
 
@@ -651,8 +670,8 @@ def copies(tmp_path_factory):
 @pytest.mark.parametrize(
     ("which", "preset", "count", "step"),
     [
-        ("gsm8k", paper_runs.gsm8k_sweep, 30, "1000 steps of 256 prompts x 4, 4 process(es)"),
-        ("math", paper_runs.math_sweep, 18, "1000 steps of 1024 prompts x 4, 8 process(es)"),
+        ("gsm8k", "figure5", 30, "1000 steps of 256 prompts x 4, 4 process(es)"),
+        ("math", "table2", 18, "1000 steps of 1024 prompts x 4, 8 process(es)"),
     ],
 )
 def test_dry_run_of_the_papers_runs(which, preset, count, step, copies, monkeypatch, tmp_path):
@@ -660,7 +679,8 @@ def test_dry_run_of_the_papers_runs(which, preset, count, step, copies, monkeypa
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     train, test = (f"{which}:source={copies / which},split={name}" for name in ("train", "test"))
-    told, problems = dry_run(preset(task=train, evaluation=test).plan())
+    own = {"task": train, "evaluation": test}
+    told, problems = dry_run(Sweep.read(PRESETS / f"{preset}.yaml", own).plan())
     assert problems == []
     assert told[0] == "1,030 prompts, 10 held out"
     assert len(told) == 1 + count
@@ -670,14 +690,14 @@ def test_dry_run_of_the_papers_runs(which, preset, count, step, copies, monkeypa
 
 def test_dry_run_says_what_is_in_the_way(grid):
     """Prompts that are too few, and TRL's own words, each once."""
-    told, problems = dry_run(replace(grid, seeds=(0, 1)).plan())
+    told, problems = dry_run(changed(grid, seed=(0, 1)).plan())
     assert problems == []
     assert len(told) == 5
     assert told[1].endswith("; 1 of the theory's step")
-    wide = replace(grid, group_sizes=(2,), budgets=(16,), seeds=(0, 1), options={"no_such": 1})
+    wide = changed(grid, group_size=(2,), budget=(16,), seed=(0, 1), options={"no_such": 1})
     told, problems = dry_run(wide.plan())
     assert len(problems) == 2
     assert "needs 8 prompts" in problems[0]
     assert "no_such" in problems[1]
-    factor, _ = dry_run(replace(grid, trainers=("dr-grpo",)).plan()[:1])
+    factor, _ = dry_run(changed(grid, trainer=("dr-grpo",)).plan()[:1])
     assert f"{1 / (2 * 3):.6g} of the theory's step" in factor[1]

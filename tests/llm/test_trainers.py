@@ -266,8 +266,8 @@ def test_too_few_prompts_are_refused_before_training(small, task, tmp_path):
 def test_configurations(tmp_path, name):
     """What TRL holds in the end is what was asked, several processes and vLLM included."""
     training = Training(
-        8, 64, 5, 0.01, trainer=name, micro_batch=4, processes=2, vllm={"mode": "colocate"},
-        save_every=2,
+        8, 64, 5, 0.01, trainer=name, micro_batch=4, processes=2, save_every=2,
+        options={"use_vllm": True, "vllm_mode": "colocate"},
     )  # fmt: skip
     made = training.configuration(tmp_path)
     assert made.gradient_accumulation_steps == made.steps_per_generation == 8
@@ -346,7 +346,7 @@ def test_prompts_come_in_an_order_of_the_seed(task):
 def test_another_trl_is_refused_at_import(found, well, monkeypatch):
     """Its trainers' private members are changed here, and those of another version are others."""
     monkeypatch.setattr("importlib.metadata.version", lambda name: found)
-    source = importlib.util.find_spec("ustat_pg.llm.training")
+    source = importlib.util.find_spec("ustat_pg.llm.trainers")
     module = importlib.util.module_from_spec(source)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     if well:

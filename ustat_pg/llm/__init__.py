@@ -35,9 +35,9 @@ trl_trainers    their classes, to be dropped into a script of one's own
 runs, grid      one training run as data; grids of them over the group size, planned and supervised
 sweep           the process that makes one run, and what users import
 records         the files of a run's folder
-evaluation      how right answers to held-out prompts are
+evaluation      held-out prompts, evaluated by TRL with draws of their own
 results         what the runs of a folder have found
-paper_runs      the paper's own training runs and numbers
+paper_runs      the paper's own numbers; its runs are the sweeps in the folder ``presets``
 noise           the constants and the critical budget from a training run's own gradients
 pairs           what its micro-batches say, by pairs
 gradients       what hooks see of one backward pass

@@ -1,150 +1,113 @@
-"""How right a model's answers to held-out prompts are."""
+"""Held-out prompts, evaluated by TRL itself, with draws that are not those of training.
+
+TRL samples an evaluation as it samples training: from ``transformers`` or vLLM, at the training's
+temperature, by the global generator. :class:`HeldOut` puts that generator back afterwards, so that a
+run's training does not depend on when it is evaluated. With ``transformers`` each batch has a seed of
+its own too: runs of one seed, batch and number of processes are evaluated with the same draws.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from accelerate.utils import gather_object
 from scipy.stats import sem
 
-from ..validation import InputError, integer
-from .models import LanguageModel
-from .prompts import Task, VerifierError
-
-__all__ = ["Evaluation", "accuracy", "answers", "evaluation_of", "greedy_rewards"]
+__all__ = ["HeldOut", "Watched"]
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Answers to held-out prompts.
+class HeldOut:
+    """What a trainer of TRL is mixed with, for evaluations with draws of their own.
+
+    ``greedy`` takes the most probable token each time, with ``transformers`` and with vLLM.
+    """
+
+    greedy = False
+
+    def evaluate(self, *arguments: Any, **keywords: Any) -> Any:
+        trainer: Any = super()
+        self._batches = 0
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices), _most_probable(self, self.greedy):
+            return trainer.evaluate(*arguments, **keywords)
+
+    def prediction_step(self, *arguments: Any, **keywords: Any) -> Any:
+        trainer: Any = self
+        if not trainer.use_vllm:  # whose processes share a generator where they share a model
+            place = (trainer.args.seed, trainer.state.global_step, self._batches)
+            seed = np.random.SeedSequence([*place, trainer.args.process_index])
+            torch.manual_seed(int(seed.generate_state(1)[0]))
+        self._batches += 1
+        inner: Any = super()
+        return inner.prediction_step(*arguments, **keywords)
+
+
+@contextmanager
+def _most_probable(trainer: Any, greedy: bool) -> Iterator[None]:
+    """The trainer's generation without sampling, for a while."""
+    if not greedy:
+        yield
+        return
+    name = "temperature" if trainer.use_vllm else "generation_config"
+    holder = trainer.vllm_generation if trainer.use_vllm else trainer
+    sampled = getattr(holder, name)
+    plain: Any = 0.0
+    if not trainer.use_vllm:
+        plain = copy(sampled)
+        plain.do_sample = False
+    setattr(holder, name, plain)
+    try:
+        yield
+    finally:
+        setattr(holder, name, sampled)
+
+
+class Watched:
+    """A reward function of TRL that keeps what a run's records take from its rewards.
 
     Attributes:
-        accuracy: the mean reward, which for a verifier of 0 and 1 is the share of right answers.
-        se: its standard error over prompts.
-        prompts: how many were counted.
-        failures: prompts at which the verifier raised; they are not counted.
-    """
-
-    accuracy: float
-    se: float
-    prompts: int
-    failures: tuple[str, ...] = ()
-
-
-def accuracy(
-    language_model: LanguageModel,
-    task: Task,
-    *,
-    samples: int = 1,
-    greedy: bool = False,
-    seed: int = 0,
-    batch: int = 64,
-) -> Evaluation:
-    """The mean reward of a model's answers to a task's prompts.
+        seen: the least and the greatest reward in training so far, or nothing.
 
     Arguments:
-        language_model: its mode, training or not, is kept.
-        task: the prompts.
-        samples: answers to each, at temperature 1 from the whole distribution.
-        greedy: the most probable token each time, one answer to each prompt, in place of samples.
-        seed: of the samples; a draw is a function of it, the prompt, the sample and the position.
-        batch: answers drawn at a time.
-
-    Raises:
-        InputError: a prompt that with its answer is longer than the context.
+        reward: the reward function; rows with a true column ``held_out`` are evaluated.
+        samples: of each held-out prompt; what else of it comes has filled up a last batch.
+        seen: of the steps before.
     """
-    rewards, failures = answers(
-        language_model, task, range(len(task.prompts)), samples, greedy, seed, batch
-    )
-    return evaluation_of(rewards, failures)
 
+    __name__ = "verifier"
 
-def evaluation_of(rewards: Mapping[int, float], failures: Sequence[str]) -> Evaluation:
-    values = np.array([rewards[index] for index in sorted(rewards)])
-    if not values.size:
-        return Evaluation(math.nan, math.nan, 0, tuple(failures))
-    se = float(sem(values)) if values.size > 1 else math.nan
-    return Evaluation(float(values.mean()), se, values.size, tuple(failures))
+    def __init__(self, reward: Callable[..., Any], samples: int, seen: list[float]) -> None:
+        self.reward, self.samples, self.seen = reward, samples, seen
+        self._held: dict[str, list[float | None]] = {}
 
+    def __call__(self, **columns: Any) -> Any:
+        found = self.reward(**columns)
+        pairs = gather_object(list(zip(columns["prompt_id"], found, strict=True)))
+        if columns.get("held_out", [False])[0]:
+            for name, value in pairs:
+                self._held.setdefault(name, []).append(value)
+        elif known := [value for _, value in pairs if value is not None]:
+            self.seen[:] = min([*self.seen, *known]), max([*self.seen, *known])
+        return found
 
-def greedy_rewards(
-    language_model: LanguageModel, task: Task, names: Sequence[str], *, batch: int = 64
-) -> NDArray[np.float64]:
-    """The rewards of one most probable completion of each prompt, (P,): the baseline of ReMax.
+    def evaluation(self) -> dict[str, Any]:
+        """The evaluation that has ended: accuracy, se over prompts, n prompts and failures.
 
-    They are constants of their prompts, so :func:`ustat_pg.llm.estimates.curves` has ReMax's error.
-
-    Arguments:
-        language_model: the policy.
-        task: the prompts and the verifier.
-        names: ids of prompts, in a pool's order.
-        batch: completions at a time.
-
-    Raises:
-        InputError: a prompt that the task has not, or at whose completion the verifier raised.
-    """
-    places = {prompt.id: place for place, prompt in enumerate(task.prompts)}
-    if unknown := [name for name in names if name not in places]:
-        raise InputError(
-            f"the task has no prompt {unknown[0]!r}: ReMax takes a greedy completion of each"
-        )
-    which = [places[name] for name in names]
-    rewards, failures = answers(language_model, task, which, 1, True, 0, batch)
-    if failures:
-        raise InputError(f"a greedy completion has no reward, which ReMax takes: {failures[0]}")
-    return np.array([rewards[place] for place in which])
-
-
-def answers(
-    language_model: LanguageModel,
-    task: Task,
-    which: Sequence[int],
-    samples: int,
-    greedy: bool,
-    seed: int,
-    batch: int,
-) -> tuple[dict[int, float], list[str]]:
-    """Mean rewards of the prompts whose places are given, and the verifier's failures."""
-    import torch
-
-    from .generation import most_probable, transformers_draw
-    from .models import check_lengths, tokenise
-
-    # A trainer may have taken the model to another device than it was loaded on.
-    device = next(language_model.model.parameters()).device
-    language_model = replace(language_model, device=str(device))
-    longest = task.max_new_tokens
-    prompts = []
-    for index in which:
-        prompt = task.prompts[index]
-        ids = tokenise(language_model, prompt)
-        check_lengths(language_model, prompt.id, len(ids), longest)
-        prompts.append((prompt.id, ids))
-    rewards, failures = {}, []
-    drawn: Iterator[tuple[tuple[int, ...], ...]]
-    with torch.no_grad():
-        if greedy:
-            parts = (prompts[start : start + batch] for start in range(0, len(prompts), batch))
-            drawn = (
-                (one,)
-                for part in parts
-                for one in most_probable(language_model, [ids for _, ids in part], longest)
-            )
-        else:
-            count = integer("samples", samples)
-            draws = transformers_draw(
-                language_model, prompts, count, longest, seed, integer("batch", batch), {}
-            )
-            drawn = (each.tokens for each in draws)
-        for index, completions in zip(which, drawn, strict=True):
-            texts = language_model.tokenizer.batch_decode(completions, skip_special_tokens=True)
-            try:
-                found = task.rewards(task.prompts[index], texts, completions)
-            except VerifierError as error:
-                failures.append(str(error))
-            else:
-                rewards[index] = float(found.mean())
-    return rewards, failures
+        The accuracy is the mean reward, which for a verifier of 0 and 1 is the share of right
+        answers; prompts at which the verifier raised are not counted, but as failures.
+        """
+        kept = [values[: self.samples] for values in self._held.values()]
+        means = [np.mean(values) for values in kept if None not in values]  # type: ignore[arg-type]
+        self._held.clear()
+        return {
+            "accuracy": float(np.mean(means)) if means else math.nan,
+            "se": float(sem(means)) if len(means) > 1 else math.nan,
+            "n": len(means),
+            "failures": len(kept) - len(means),
+        }

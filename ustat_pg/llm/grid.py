@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import threading
@@ -35,7 +36,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,13 @@ from typing import Any
 from ..validation import InputError, integer
 from .budgets import refuse_group_size
 from .records import Busy, lines, locked, read_status, write, write_status
-from .runs import Run, Settings, different, inputs, short_hash
+from .runs import GRID, Run, different, inputs, short_hash
+from .training import OURS
 
-__all__ = ["BUSY", "Outcome", "Sweep", "dry_run", "settle"]
+__all__ = ["BUSY", "PRESETS", "Outcome", "Sweep", "dry_run", "settle"]
+
+PRESETS = Path(__file__).with_name("presets")
+"""Sweeps that ship with the library: the paper's, ``figure5.yaml`` and ``table2.yaml``."""
 
 _TAIL = 20
 """Lines of a failed run's log that are reported."""
@@ -64,36 +69,75 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Sweep(Settings):
-    """A grid of runs: every trainer at every budget, group size and seed.
+class Sweep:
+    """A grid of runs: what they share, and every trainer at every budget, group size and seed.
 
     Arguments:
-        model: hub id, local folder or ``embedded:NAME``.
-        task: what is trained on, as :func:`ustat_pg.llm.tasks.load_task` reads it.
-        group_sizes: G.
-        budgets: K = B G, completions of a step.
-        steps: optimizer steps.
-        learning_rate: constant.
-        trainers: of :data:`ustat_pg.llm.training.TRAINERS`, ``running-table``, or tables by counts
-            such as ``bayes:1,1``.
-        seeds: of training; runs of one seed see the prompts in the same order.
+        base: settings of :meth:`~ustat_pg.llm.runs.Run.of` that all runs share.
+        grid: values of trainer, budget, group_size and seed, by these names. Runs of one seed see the
+            prompts in the same order.
 
-    The others are those of :class:`Settings`.
-
-    >>> sweep = Sweep("embedded:base", "embedded:base", (4, 8), (32,), 10, 1e-3, held_out=50,
-    ...     seeds=(0, 1))
+    >>> sweep = Sweep.of({"model": "embedded:base", "held_out": 50, "budget": 32, "max_steps": 10,
+    ...     "learning_rate": 1e-3, "grid": {"num_generations": [4, 8], "seed": [0, 1]}})
     >>> [(run.group_size, run.seed) for run in sweep.plan()]
     [(4, 0), (4, 1), (8, 0), (8, 1)]
     """
 
-    model: str
-    task: str
-    group_sizes: tuple[int, ...]
-    budgets: tuple[int, ...]
-    steps: int
-    learning_rate: float
-    trainers: tuple[str, ...] = ("rloo",)
-    seeds: tuple[int, ...] = (0,)
+    base: dict[str, Any]
+    grid: Mapping[str, Sequence[Any]]
+
+    @classmethod
+    def of(cls, *settings: Mapping[str, Any]) -> Sweep:
+        """The sweep of these settings, of which later ones go before earlier.
+
+        Arguments:
+            settings: those of a run, by our names or TRL's. Of trainer, budget, group_size and seed
+                there may be lists, or they may stand under ``grid``.
+
+        Raises:
+            InputError: the grid is none, or is over something else.
+        """
+        base: dict[str, Any] = {}
+        grid: dict[str, Sequence[Any]] = {}
+        for layer in settings:
+            given = {OURS.get(name, name): value for name, value in layer.items()}
+            over = given.pop("grid", {})
+            if not isinstance(over, Mapping) or {OURS.get(name, name) for name in over} - set(GRID):
+                raise InputError(
+                    f"grid is {over!r}: it must have lists for some of {', '.join(GRID)}; for all else "
+                    "there are sweeps of their own, in folders of their own"
+                )
+            given |= {OURS.get(name, name): value for name, value in over.items()}
+            for name, value in given.items():
+                if name == "options":
+                    base[name] = {**base.get(name, {}), **value}
+                elif name in GRID and isinstance(value, list | tuple):
+                    grid[name] = tuple(value)
+                    base.pop(name, None)
+                else:
+                    base[name] = value
+                    grid.pop(name, None)
+        return cls(base, grid)
+
+    @classmethod
+    def read(cls, path: str | Path, *changes: Mapping[str, Any]) -> Sweep:
+        """The sweep of a YAML file, with changes.
+
+        >>> len(Sweep.read(PRESETS / "figure5.yaml").plan())
+        30
+
+        Raises:
+            InputError: the file cannot be read, or has no settings.
+        """
+        import yaml
+
+        try:
+            found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise InputError(f"{path} cannot be read as YAML: {error}") from error
+        if not isinstance(found, dict):
+            raise InputError(f"{path} has no settings: it must have lines such as model: NAME")
+        return cls.of(found, *changes)
 
     def plan(self) -> tuple[Run, ...]:
         """The runs, in order: trainers, budgets, group sizes, seeds.
@@ -102,21 +146,42 @@ class Sweep(Settings):
             InputError: a group size that its budget cannot hold, with those that it can; anything
                 else that a run refuses; an empty or repeated grid.
         """
-        grid = {"trainers": "trainer", "budgets": "budget", "group_sizes": "group_size"}
-        grid["seeds"] = "seed"
-        for name in grid:
-            values = getattr(self, name)
+        names = [name for name in GRID if name in self.grid]
+        for name in names:
+            values = self.grid[name]
             if not values or len(set(values)) < len(values):
-                raise InputError(f"{name} are {values!r}: give at least one, and none twice")
-        common = {
-            entry.name: getattr(self, entry.name)
-            for entry in fields(self)
-            if entry.name not in grid
-        }
-        points = product(*(getattr(self, name) for name in grid))
+                raise InputError(f"{name} is {values!r}: give at least one, and none twice")
+        points = product(*(self.grid[name] for name in names))
         return tuple(
-            Run(**common, **dict(zip(grid.values(), point, strict=True))) for point in points
+            Run.of({**self.base, **dict(zip(names, point, strict=True))}) for point in points
         )
+
+    def prepare(self, out: str | Path) -> tuple[tuple[Run, ...], dict[str, str]]:
+        """The runs, and digests of what they read; refuses what :meth:`run` does."""
+        plan = self.plan()
+        task, held = plan[0].tasks()
+        for run in plan:
+            # Only group size and budget matter to what a task is checked for.
+            refuse_group_size(run.group_size, run.budget, len(task.prompts))
+        read = inputs(plan[0], task, held)
+        _refuse_others(Path(out), plan, read)
+        return plan, read
+
+    def commands(self, out: str | Path) -> list[str]:
+        """Shell commands of the runs that are not finished, for other machines; the folder is made.
+
+        Arguments:
+            out: as for :meth:`run`, which refuses the same.
+        """
+        plan, _ = self.prepare(out)
+        found = []
+        for run in plan:
+            folder = Path(out).resolve() / run.key
+            if read_status(folder).get("status") != "finished":
+                folder.mkdir(parents=True, exist_ok=True)
+                write(folder / "run.json", run.text())
+                found.append(shlex.join(run.command(folder / "run.json")))
+        return found
 
     def run(
         self,
@@ -142,15 +207,8 @@ class Sweep(Settings):
                 prompts or another verifier, and the message names what differs.
         """
         workers = integer("workers", workers)
-        plan = self.plan()
-        task, held = plan[0].tasks()
-        total = len(task.prompts)
-        for run in plan:
-            # Only group size and budget matter to what a task is checked for.
-            refuse_group_size(run.group_size, run.budget, total)
+        plan, read = self.prepare(out)
         folder = Path(out)
-        read = inputs(plan[0], task, held)
-        _refuse_others(folder, plan, read)
         folder.mkdir(parents=True, exist_ok=True)
         tell = say or (lambda line: None)
         processes: set[subprocess.Popen[bytes]] = set()
@@ -285,7 +343,7 @@ def dry_run(plan: Sequence[Run]) -> tuple[list[str], list[str]]:
     """The processes of a plan, and what stands in their way: nothing is loaded but prompts.
 
     Arguments:
-        plan: the runs, such as ``gsm8k_sweep().plan()``.
+        plan: the runs, of :meth:`Sweep.plan`.
 
     Returns:
         a line for each run; and problems, each once: prompts that cannot be had, are too few or
@@ -293,7 +351,7 @@ def dry_run(plan: Sequence[Run]) -> tuple[list[str], list[str]]:
     """
     told, problems = [], []
     shapes = {(run.trainer, run.budget, run.group_size): run for run in reversed(plan)}
-    longest = None
+    longest = plan[0].max_new_tokens or 1
     try:
         task, held, dropped = plan[0].split()
         longest = task.max_new_tokens
@@ -306,21 +364,19 @@ def dry_run(plan: Sequence[Run]) -> tuple[list[str], list[str]]:
     except InputError as error:
         problems.append(str(error))
     for run in shapes.values():
-        training = run.training(longest or run.max_new_tokens or 1)
         # TRL checks one process on the CPU: it takes all micro-batches there.
-        one: dict[str, Any] = {"device": "cpu", "bf16": False, "processes": 1}
+        one: dict[str, Any] = {"device": "cpu", "processes": 1, "max_new_tokens": longest}
+        one |= {"micro_batch": run.micro_batch * run.processes}
+        options = {name: value for name, value in run.options.items() if name != "bf16"}
         try:
-            replace(training, micro_batch=run.micro_batch * run.processes, **one).configuration(
-                "unused"
-            )
+            replace(run, options=options, **one).configuration("unused")
         except InputError as error:
             problems.append(str(error))
     for run in plan:
-        training = run.training(longest or run.max_new_tokens or 1)
-        factor = training.step_factor()
+        factor = replace(run, max_new_tokens=longest).step_factor()
         told.append(
-            f"{name_of(run)}: {run.steps} steps of {training.prompts} prompts x {run.group_size}, "
-            f"{run.processes} process(es) x {training.accumulation} micro-batches x "
+            f"{name_of(run)}: {run.steps} steps of {run.prompts} prompts x {run.group_size}, "
+            f"{run.processes} process(es) x {run.accumulation} micro-batches x "
             f"{run.micro_batch}; "
             + (
                 "another direction than the theory's step"

@@ -6,11 +6,34 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
-__all__ = ["Busy", "append", "keep", "lines", "locked", "read_status", "write", "write_status"]
+from .._version import __version__
+
+__all__ = [
+    "Busy",
+    "append",
+    "keep",
+    "lines",
+    "locked",
+    "read_status",
+    "versions",
+    "write",
+    "write_status",
+]
+
+
+def versions(*names: str) -> dict[str, str]:
+    """The versions of this library, of Python and of packages, as far as they are installed."""
+    found = {"ustat_pg": __version__, "python": python_version()}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 class Busy(Exception):

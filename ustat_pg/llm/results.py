@@ -52,7 +52,7 @@ def results(out: str | Path) -> pd.DataFrame:
             "task": run.task,
             "evaluation": run.evaluation,
             "trainer": run.trainer,
-            "baseline": run.training(1).kind.baseline,
+            "baseline": run.kind.baseline,
             "K": run.budget,
             "G": run.group_size,
             "B": run.budget // run.group_size,
@@ -245,17 +245,10 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
             gaps = (table[name] - table[best]).dropna()
             ends = _t_interval(gaps.to_numpy()) if len(gaps) > 1 else (math.nan, math.nan)
             # No two accuracies are further apart than rewards are.
-            rows.append(
-                (
-                    name[0],
-                    budget,
-                    name[1],
-                    *best,
-                    gaps.mean(),
-                    *np.clip(ends, -width, width),
-                    len(gaps),
-                )
-            )
+            low, high = np.clip(ends, -width, width)
+            found = {"trainer": name[0], "K": budget, "G": name[1], "best": best[0]}
+            found |= {"best_G": best[1], "difference": gaps.mean(), "low": low, "high": high}
+            rows.append(found | {"runs": len(gaps)})
     columns = ["trainer", "K", "G", "best", "best_G", "difference", "low", "high", "runs"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -6,32 +6,29 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import MISSING, asdict, dataclass, fields
+from math import gcd
 from pathlib import Path
 from typing import Any
 
-from ..validation import InputError, integer
+from ..validation import InputError, integer, nearest
 from .budgets import refuse_group_size
 from .prompts import Task
 from .tasks import load_task
-from .training import Execution, Training
+from .training import OURS, Training
 from .verifiers import source_digest
 
 __all__ = [
-    "CHECKPOINTS",
     "GRID",
     "INPUTS",
     "NOT_HERE",
     "Run",
-    "Settings",
     "different",
     "inputs",
     "short_hash",
     "weights",
 ]
-
-CHECKPOINTS = (200, 300, 400, 600, 800)
-"""Training steps at which the paper's Figure 5 shows the accuracy, before the final one."""
 
 GRID = ("trainer", "budget", "group_size", "seed")
 """Fields of a run that a sweep's grid runs over."""
@@ -48,32 +45,39 @@ def short_hash(value: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Execution):
-    """What all runs of a sweep share, besides model, task, steps and learning rate.
+class Run(Training):
+    """One training run with its evaluations, as data.
+
+    The fields are those of a :class:`~ustat_pg.llm.training.Training`, and these.
 
     Arguments:
-        evaluation: the task of the held-out prompts; or
+        model: hub id, local folder or ``embedded:NAME``.
+        task: what is trained on, as :func:`~ustat_pg.llm.tasks.load_task` reads it; an embedded model
+            has its own.
+        evaluation: the task of the held-out prompts, where it is another.
         held_out: how many of the task's own prompts, the last ones, are held out; others of the
             same text are not trained on.
         checkpoints: steps that are evaluated, besides 0 and the last.
         samples: sampled answers to each held-out prompt, at temperature 1.
         greedy: greedy answers, in place of sampled ones.
-        evaluation_batch: answers drawn at a time.
+        evaluation_batch: answers at a time on one device, rounded up to whole prompts; 0 for 64 on a
+            CPU and else for the micro-batch, since TRL takes their logits too. Draws depend on it.
         verifier: ``module:function``, for a ``.jsonl`` task.
-        max_new_tokens: the greatest completion length, where it is not the task's own.
         pad_token: for a tokenizer without one.
         dtype: of the weights.
         threads: of torch, in each process.
-        launch: further arguments of ``accelerate launch``, such as ("--config_file", "zero3.yaml");
-            on CPUs of ``torch.distributed.run``.
+        launch: further arguments of ``accelerate launch``, such as ``--config_file zero3.yaml``; on
+            CPUs of ``torch.distributed.run``.
     """
 
+    model: str
+    task: str = ""
     evaluation: str | None = None
     held_out: int = 0
-    checkpoints: tuple[int, ...] = CHECKPOINTS
+    checkpoints: tuple[int, ...] = ()
     samples: int = 1
     greedy: bool = False
-    evaluation_batch: int = 64
+    evaluation_batch: int = 0
     verifier: str | None = None
     max_new_tokens: int | None = None
     pad_token: str | None = None
@@ -81,25 +85,16 @@ class Settings(Execution):
     threads: int = 1
     launch: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True)
-class Run(Settings):
-    """One training run with its evaluations, as data; the fields are those of a sweep's grid."""
-
-    model: str
-    task: str
-    group_size: int
-    budget: int
-    steps: int
-    learning_rate: float
-    trainer: str = "rloo"
-    seed: int = 0
-
     def __post_init__(self) -> None:
         """Refuse what cannot run."""
+        super().__post_init__()
+        if not self.task:
+            if not self.model.startswith("embedded:"):
+                raise InputError(f"task is missing: {self.model} has no prompts of its own")
+            object.__setattr__(self, "task", self.model)
         for name, least in (
             ("samples", 1),
-            ("evaluation_batch", 1),
+            ("evaluation_batch", 0),
             ("threads", 1),
             ("held_out", 0),
         ):
@@ -115,10 +110,6 @@ class Run(Settings):
             raise InputError(
                 f"samples is {self.samples}: of greedy answers there is one to a prompt"
             )
-        if self.max_new_tokens is not None:
-            integer("max_new_tokens", self.max_new_tokens, 1)
-        # Lmax is the task's where it is not given; everything else is checked here.
-        self.training(self.max_new_tokens or 1)
 
     @property
     def key(self) -> str:
@@ -130,6 +121,40 @@ class Run(Settings):
         return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
 
     @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Run:
+        """The run of these settings: fields, TRL's names of them, and further arguments of TRL's.
+
+        >>> run = Run.of({"model": "embedded:base", "held_out": 9, "num_generations": 2, "budget": 8,
+        ...     "max_steps": 1, "learning_rate": "1e-3", "beta": 0.05})
+        >>> run.group_size, run.learning_rate, run.options
+        (2, 0.001, {'beta': 0.05})
+
+        Raises:
+            InputError: one that is needed is missing; an unknown one that is nearly a field's name;
+                what a run refuses.
+        """
+        known = {entry.name: entry for entry in fields(cls)}
+        rest = dict(settings)
+        own: dict[str, Any] = {"options": dict(rest.pop("options", {}))}
+        for given, value in rest.items():
+            name = OURS.get(given, given)
+            if name in known:
+                kind = str(known[name].type)
+                if kind.startswith("tuple"):
+                    value = tuple(value) if isinstance(value, list | tuple) else (value,)
+                elif kind == "float":
+                    with suppress(TypeError, ValueError):  # YAML takes 1e-3 for a text
+                        value = float(value)
+                own[name] = value
+            elif near := nearest(given, known, cutoff=0.8):
+                raise InputError(f"{given} is no setting of a run: {near[0]} may be meant")
+            else:
+                own["options"][given] = value
+        if missing := [name for name in NEEDED if name not in own]:
+            raise InputError(f"a run needs {', '.join(missing)}")
+        return cls(**own)
+
+    @classmethod
     def read(cls, path: str | Path) -> Run:
         """The run that a ``run.json`` describes.
 
@@ -137,27 +162,31 @@ class Run(Settings):
             InputError: the file cannot be read or is none of these.
         """
         try:
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
-            for name in ("checkpoints", "launch"):
-                found[name] = tuple(found[name])
-            return cls(**found)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            if isinstance(error, InputError):
-                raise
+            return cls.of(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is not the configuration of a run: {error}") from error
 
-    def training(self, max_new_tokens: int) -> Training:
-        """The part that TRL gets."""
-        names = {entry.name for entry in fields(Training)} - {"max_new_tokens"}
-        return Training(
-            **{name: getattr(self, name) for name in names}, max_new_tokens=max_new_tokens
-        )
+    def arguments(self, out: Path | str) -> dict[str, Any]:
+        """TRL's arguments, those of evaluations too.
+
+        >>> run = Run(model="m", task="t", group_size=2, budget=8, steps=5, learning_rate=0.1,
+        ...     held_out=1, samples=6)
+        >>> run.arguments("out")["per_device_eval_batch_size"]
+        66
+        """
+        # A batch over all devices holds all samples of its prompts.
+        part = self.samples // gcd(self.samples, self.processes)
+        wanted = self.evaluation_batch or (64 if self.device == "cpu" else self.micro_batch)
+        own = {"num_generations_eval": self.samples}
+        own |= {"per_device_eval_batch_size": part * -(-wanted // part)}
+        return super().arguments(out) | own
 
     def evaluated_at(self) -> tuple[int, ...]:
         """The steps that are evaluated: before training, the checkpoints it reaches, the last.
 
-        >>> Run("m", "t", 2, 4, 500, 0.1, held_out=1, micro_batch=4).evaluated_at()
-        (0, 200, 300, 400, 500)
+        >>> Run(model="m", task="t", group_size=2, budget=8, steps=500, learning_rate=0.1,
+        ...     held_out=1, checkpoints=(200, 300, 800)).evaluated_at()
+        (0, 200, 300, 500)
         """
         return tuple(
             sorted({0, self.steps, *(step for step in self.checkpoints if step < self.steps)})
@@ -218,7 +247,8 @@ class Run(Settings):
         """A hash of the configuration without what a sweep's grid runs over.
 
         >>> from dataclasses import replace
-        >>> run = Run("m", "t", 2, 4, 500, 0.1, held_out=1, micro_batch=4)
+        >>> run = Run(model="m", task="t", group_size=2, budget=8, steps=500, learning_rate=0.1,
+        ...     held_out=1)
         >>> run.settings == replace(run, group_size=4, seed=1, trainer="vanilla").settings
         True
         >>> run.settings == replace(run, learning_rate=0.2).settings
@@ -242,10 +272,16 @@ class Run(Settings):
         launcher += ["--num_processes", str(self.processes)]
         if "--config_file" not in self.launch:
             launcher += ["--num_machines", "1", "--dynamo_backend", "no"]
-            launcher += ["--mixed_precision", "bf16" if self.bf16 else "no"]
+            launcher += ["--mixed_precision", "bf16" if self.options.get("bf16") else "no"]
             sharing = {"--use_deepspeed", "--use_fsdp"} & set(self.launch)
             launcher += ["--multi_gpu"] if self.processes > 1 and not sharing else []
         return [*launcher, *self.launch, *module]
+
+
+NEEDED = tuple(
+    entry.name for entry in fields(Run) if entry.default is entry.default_factory is MISSING
+)
+"""Fields of a run that have no default."""
 
 
 def inputs(run: Run, task: Task, held: Task) -> dict[str, str]:

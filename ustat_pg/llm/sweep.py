@@ -7,33 +7,27 @@ leave. ``python -m ustat_pg.llm.sweep OUT/<key>/run.json`` is one run by hand.
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import wraps
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..validation import InputError
-from .evaluation import Evaluation, accuracy, answers, evaluation_of
 from .grid import BUSY, Outcome, Sweep, dry_run, settle
-from .models import LanguageModel
-from .prompts import Task
-from .records import Busy, append, keep, locked, read_status, write_status
+from .records import Busy, append, keep, locked, read_status, versions, write_status
 from .results import differences, draw, figure5, results, table2
 from .runs import NOT_HERE, Run, different, inputs, weights
 
+if TYPE_CHECKING:
+    from .evaluation import Watched
+
 __all__ = [
-    "Evaluation",
     "Outcome",
     "Run",
     "Sweep",
-    "accuracy",
     "differences",
     "draw",
     "dry_run",
@@ -43,16 +37,6 @@ __all__ = [
     "results",
     "table2",
 ]
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("ustat_pg", "torch", "transformers", "trl", "accelerate", "datasets", "vllm"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
@@ -83,13 +67,14 @@ def make(path: str | Path) -> None:
 def _make(run: Run, folder: Path, main: bool) -> None:
     import torch
 
-    from .models import load_model
-    from .trainers import build_trainer, reward_function, sharded
+    from .evaluation import Watched
+    from .models import check_lengths, load_model, tokenise
+    from .trainers import build_trainer, reward_function
 
     torch.set_num_threads(run.threads)
     started = time.monotonic()
     task, held, dropped = run.split()
-    training = run.training(task.max_new_tokens)
+    run = replace(run, max_new_tokens=task.max_new_tokens)
     read = inputs(run, task, held)
     if run.processes == 1:
         settle(folder, read)
@@ -106,9 +91,9 @@ def _make(run: Run, folder: Path, main: bool) -> None:
         "status": "running",
         "continued_from": step if checkpoint is not None else None,
         "attempts": int(before.get("attempts", 0)) + 1,
-        "step_factor": training.step_factor(),
-        "deviations": {name: str(value) for name, value in training.deviations().items()},
-        "versions": _versions(),
+        "step_factor": run.step_factor(),
+        "deviations": {name: str(value) for name, value in run.deviations().items()},
+        "versions": versions("torch", "transformers", "trl", "accelerate", "datasets", "vllm"),
         "dropped_prompts": dropped,
         "inputs": read,
     }
@@ -137,25 +122,26 @@ def _make(run: Run, folder: Path, main: bool) -> None:
     if read["weights"] == NOT_HERE:  # a model of the hub has come only now
         state["inputs"] = read | {"weights": weights(run.model)}
 
+    for part in (task, held):
+        for prompt in part.prompts:
+            count = len(tokenise(language_model, prompt))
+            check_lengths(language_model, prompt.id, count, part.max_new_tokens)
+
     def beat() -> None:
         write_status(folder, state | {"seconds": total()})
 
-    recorder = _recorder(
-        run, language_model, held, folder, seconds, step, checkpoint is None, seen, beat
-    )
+    rewards = Watched(reward_function(task, held), run.samples, seen)
     trainer = build_trainer(
-        training,
+        run,
         language_model,
         task,
         folder / "checkpoints",
-        callbacks=[recorder],
-        rewards=_looking(seen, reward_function(task)),
+        callbacks=[_recorder(run, rewards, folder, seconds, beat)],
+        rewards=rewards,
+        held=held,
+        greedy=run.greedy,
     )
-    if sharded(trainer):
-        raise InputError(
-            "evaluations draw from the model as it trains, whole on every process: without FSDP and "
-            "ZeRO stage 3; stage 2 will do"
-        )
+    trainer.args.eval_on_start = checkpoint is None
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
@@ -170,41 +156,10 @@ _BEAT = 1.0
 """Seconds between two notes of a run's time, the most that is lost of a process that is killed."""
 
 
-def _looking(seen: list[float], reward: Callable[..., Any]) -> Callable[..., Any]:
-    """The reward function, its range kept up.
-
-    Arguments:
-        seen: the least and the greatest reward so far, or nothing; kept up.
-        reward: a reward function of TRL.
-    """
-
-    @wraps(reward)
-    def looking(*args: Any, **kwargs: Any) -> Any:
-        from accelerate.utils import gather_object
-
-        found = reward(*args, **kwargs)
-        known = [value for value in gather_object(list(found)) if value is not None]
-        if known:
-            seen[:] = min([*seen, *known]), max([*seen, *known])
-        return found
-
-    return looking
-
-
 def _recorder(
-    run: Run,
-    language_model: LanguageModel,
-    held: Task,
-    folder: Path,
-    seconds: float,
-    first: int,
-    fresh: bool,
-    seen: Sequence[float],
-    beat: Callable[[], None],
+    run: Run, rewards: Watched, folder: Path, seconds: float, beat: Callable[[], None]
 ) -> Any:
-    """A callback that evaluates at the checkpoints and writes each step's record."""
-    from accelerate import PartialState
-    from accelerate.utils import gather_object
+    """A callback that has TRL evaluate at the checkpoints, and writes down what it logs."""
     from transformers import TrainerCallback
 
     class Recorder(TrainerCallback):
@@ -212,49 +167,26 @@ def _recorder(
             self.spent = seconds
             self.since = self.beaten = time.monotonic()
 
-        def evaluate(self, step: int) -> None:
-            self.spent += time.monotonic() - self.since
-            state = PartialState()
-            places = range(state.process_index, len(held.prompts), state.num_processes)
-            # Not of the group size: runs of one seed share draws and are compared in pairs.
-            draw = int(np.random.SeedSequence([run.seed, step]).generate_state(1)[0])
-            begun = time.monotonic()
-            own = answers(
-                language_model, held, places, run.samples, run.greedy, draw, run.evaluation_batch
-            )
-            parts = gather_object([own])
-            rewards = {index: value for part, _ in parts for index, value in part.items()}
-            failures = [line for _, part in parts for line in part]
-            found = evaluation_of(rewards, failures)
-            if state.is_main_process:
-                append(
-                    folder / "evaluations.jsonl",
-                    {
-                        "step": step,
-                        "accuracy": found.accuracy,
-                        "se": found.se,
-                        "n": found.prompts,
-                        "samples": 1 if run.greedy else run.samples,
-                        "greedy": run.greedy,
-                        "failures": len(found.failures),
-                        "seconds": self.spent,
-                        "evaluation_seconds": time.monotonic() - begun,
-                    },
-                )
-            self.since = time.monotonic()
-
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self.since = time.monotonic()
-            if fresh:
-                self.evaluate(0)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            step = state.global_step
-            if step in run.evaluated_at() and step > first:
-                self.evaluate(step)
+            control.should_evaluate |= state.global_step in run.evaluated_at()
             if state.is_world_process_zero and time.monotonic() - self.beaten >= _BEAT:
                 beat()
                 self.beaten = time.monotonic()
+
+        def on_evaluate(
+            self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
+        ) -> None:
+            took = metrics["eval_runtime"]
+            now = time.monotonic()
+            self.spent, self.since = self.spent + now - self.since - took, now
+            found = rewards.evaluation()
+            if state.is_world_process_zero:
+                how = {"samples": run.samples, "greedy": run.greedy, "seconds": self.spent}
+                record = {"step": state.global_step} | found | how | {"evaluation_seconds": took}
+                append(folder / "evaluations.jsonl", record)
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if not state.is_world_process_zero or "loss" not in (logs or {}):
@@ -265,7 +197,7 @@ def _recorder(
                 if name in ("loss", "grad_norm", "reward", "frac_reward_zero_std")
             }
             record["length"] = (logs or {}).get("completions/mean_length")
-            record["rewards_seen"] = list(seen)
+            record["rewards_seen"] = list(rewards.seen)
             append(folder / "training.jsonl", {"step": state.global_step, **record})
 
     return Recorder()

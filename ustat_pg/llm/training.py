@@ -39,10 +39,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -56,28 +54,21 @@ from ..estimators import RunningTable, advantages
 from ..validation import InputError, integer
 from .budgets import refuse_group_size
 
-TRL = "1.16"
-"""The version whose trainers are derived from here, private members included."""
+__all__ = ["OURS", "TRAINERS", "TrainerKind", "Training", "table_advantages"]
 
-
-def _refuse_other_trl(found: str) -> None:
-    if found.split(".")[:2] != TRL.split("."):
-        raise InputError(
-            f"TRL is {found}, and these trainers change what is inside that of {TRL}: "
-            f"pip install 'trl~={TRL}.0'"
-        )
-
-
-with suppress(PackageNotFoundError):  # told where it is imported
-    _refuse_other_trl(version("trl"))
-
-__all__ = [
-    "TRAINERS",
-    "Execution",
-    "TrainerKind",
-    "Training",
-    "table_advantages",
-]
+OURS: Mapping[str, str] = MappingProxyType(
+    {
+        "num_generations": "group_size",
+        "max_steps": "steps",
+        "max_completion_length": "max_new_tokens",
+        "per_device_train_batch_size": "micro_batch",
+        "optim": "optimizer",
+        "save_steps": "save_every",
+        "learning_rate": "learning_rate",
+        "seed": "seed",
+    }
+)
+"""TRL's arguments that are fields of a :class:`Training`, with the fields' names."""
 
 
 @dataclass(frozen=True)
@@ -164,36 +155,8 @@ OPTIMIZERS = MappingProxyType({"sgd": "sgd", "adamw": "adamw_torch"})
 """Short names of optimizers; any other name is passed on to TRL as it is."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Execution:
-    """How a run is carried out.
-
-    Arguments:
-        micro_batch: completions of one forward and backward pass on one device.
-        processes: how many processes share a step.
-        optimizer: ``sgd``, for which the table above holds, ``adamw``, or TRL's name of another.
-        device: ``cpu``, or ``cuda`` for what torch finds.
-        bf16: matrix products in bfloat16, parameters as they were loaded.
-        checkpointing: recompute activations in the backward pass.
-        vllm: None, or TRL's arguments about vLLM without their prefix, such as {"mode": "colocate"}.
-        save_every: steps between checkpoints from which a run continues; 0 for none.
-        options: further arguments of TRL's configuration, such as ``report_to``; they go before what
-            is set here.
-    """
-
-    micro_batch: int = 8
-    processes: int = 1
-    optimizer: str = "sgd"
-    device: str = "cpu"
-    bf16: bool = False
-    checkpointing: bool = False
-    vllm: Mapping[str, Any] | None = None
-    save_every: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
-class Training(Execution):
+class Training:
     """One training run as data; :meth:`arguments` are TRL's.
 
     Arguments:
@@ -201,10 +164,18 @@ class Training(Execution):
         budget: K = B G, completions of one step, over all processes.
         steps: optimizer steps.
         learning_rate: η, constant.
-        trainer: one of :data:`TRAINERS`, ``running-table``, or a table by counts such as
-            ``bayes:1,1``.
-        max_new_tokens: the greatest completion length, Lmax.
+        trainer: ``rloo``, the step of the theory, another of the table above, or a table by counts
+            such as ``bayes:1,1``.
+        max_new_tokens: the greatest completion length, Lmax; of a :class:`~ustat_pg.llm.runs.Run` the
+            task's own unless given.
         seed: of prompts' order and completions.
+        micro_batch: completions of one forward and backward pass on one device.
+        processes: how many processes share a step.
+        optimizer: ``sgd``, the one of the theory, ``adamw``, or TRL's name of another.
+        device: ``cpu``, or ``cuda`` for what torch finds.
+        save_every: steps between checkpoints from which a run continues; 0 for none.
+        options: further arguments of TRL's configuration, such as ``report_to``, ``bf16`` or
+            ``use_vllm``; they go before what is set here.
 
     Raises:
         InputError: a field is out of range; the budget cannot hold the group size (those it can are
@@ -216,8 +187,14 @@ class Training(Execution):
     steps: int
     learning_rate: float
     trainer: str = "rloo"
-    max_new_tokens: int = 256
+    max_new_tokens: int | None = 256
     seed: int = 0
+    micro_batch: int = field(default=8, kw_only=True)
+    processes: int = field(default=1, kw_only=True)
+    optimizer: str = field(default="sgd", kw_only=True)
+    device: str = field(default="cpu", kw_only=True)
+    save_every: int = field(default=0, kw_only=True)
+    options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse what TRL would refuse late, or not at all."""
@@ -226,13 +203,14 @@ class Training(Execution):
             ("group_size", 2),
             ("budget", 2),
             ("steps", 1),
-            ("max_new_tokens", 1),
             ("micro_batch", 1),
             ("processes", 1),
             ("seed", 0),
             ("save_every", 0),
         ):
             integer(name, getattr(self, name), least)
+        if self.max_new_tokens is not None:
+            integer("max_new_tokens", self.max_new_tokens, 1)
         rate = self.learning_rate
         if not isinstance(rate, Real) or not isfinite(rate) or rate <= 0:
             raise InputError(f"learning_rate is {rate!r}: it must be a positive number")
@@ -310,8 +288,7 @@ class Training(Execution):
         {'beta': 0.05, 'optim': 'adamw_torch'}
         """
         wanted = self._plain
-        have = wanted | {"optim": OPTIMIZERS.get(self.optimizer, self.optimizer)}
-        have |= dict(self.options)
+        have = wanted | {"optim": self._ours()["optim"]} | dict(self.options)
         return {name: have[name] for name in wanted if have[name] != wanted[name]}
 
     def step_factor(self) -> float | None:
@@ -324,49 +301,39 @@ class Training(Execution):
         """
         if self.kind.factor is None or self.deviations():
             return None
-        return self.kind.factor(self.group_size, self.max_new_tokens)
+        return self.kind.factor(self.group_size, self.max_new_tokens or 1)
 
     def _ours(self) -> dict[str, Any]:
         """TRL's arguments that follow from other fields, so that options may not hold them."""
-        return {
-            "num_generations": self.group_size,
-            "per_device_train_batch_size": self.micro_batch,
+        return {name: getattr(self, own) for name, own in OURS.items()} | {
+            "optim": OPTIMIZERS.get(self.optimizer, self.optimizer),
+            "learning_rate": float(self.learning_rate),
             "gradient_accumulation_steps": self.accumulation,
             # Equal to the accumulation: otherwise later steps reuse old completions.
             "steps_per_generation": self.accumulation,
-            "max_steps": self.steps,
-            "learning_rate": float(self.learning_rate),
-            "max_completion_length": self.max_new_tokens,
-            "seed": self.seed,
             "use_cpu": self.device == "cpu",
-            "bf16": self.bf16,
-            "gradient_checkpointing": self.checkpointing,
             # training_set has them in the order of the steps.
             "shuffle_dataset": False,
             "save_strategy": "steps" if self.save_every else "no",
             "save_steps": self.save_every or 500,
-            "use_vllm": self.vllm is not None,
         }
 
     def arguments(self, out: Path | str) -> dict[str, Any]:
         """The arguments of TRL's ``RLOOConfig`` or ``GRPOConfig``; ``out`` is its output folder."""
-        found: dict[str, Any] = dict(self._plain)
-        found |= self._ours() | {
+        found = self._plain | {
             "output_dir": str(out),
-            "optim": OPTIMIZERS.get(self.optimizer, self.optimizer),
+            "bf16": False,
+            "gradient_checkpointing": False,
             "disable_dropout": True,
             "logging_steps": 1,
             "report_to": "none",
             "disable_tqdm": True,
             "save_total_limit": 1,
         }
-        found |= self.kind.arguments
-        if self.vllm is not None:
-            found |= {f"vllm_{name}": value for name, value in self.vllm.items()}
-            if self.kind.algorithm == "grpo" and self.kind.factor is not None:
-                # The correction's truncated weights make another estimator of it.
-                found.setdefault("vllm_importance_sampling_correction", False)
-        return found | dict(self.options)
+        if self.kind.algorithm == "grpo" and self.kind.factor is not None:
+            # The correction's truncated weights make another estimator of it.
+            found["vllm_importance_sampling_correction"] = False
+        return found | dict(self.kind.arguments) | dict(self.options) | self._ours()
 
     def configuration(self, out: Path | str) -> Any:
         """TRL's configuration object.

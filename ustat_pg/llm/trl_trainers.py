@@ -50,11 +50,6 @@ def _replace_advantages(trainer: Any, advantages: Any) -> Any:
     return advantages[start : start + own]
 
 
-def _group_size(trainer: Any) -> int:
-    """G of what is being drawn: TRL's evaluation may have another."""
-    return trainer.num_generations if trainer.model.training else trainer.num_generations_eval
-
-
 class CorrectedGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with advantages times G/(G-1): leave-one-out means from full ones.
 
@@ -64,8 +59,11 @@ class CorrectedGRPOTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         output = super()._generate_and_score_completions(inputs)
-        size = _group_size(self)
-        output["advantages"] = output["advantages"] * (size / (size - 1))
+        trainer: Any = self
+        # TRL's evaluation may have groups of one, and nobody takes its advantages.
+        if trainer.model.training:
+            size = trainer.num_generations
+            output["advantages"] = output["advantages"] * (size / (size - 1))
         return output
 
 
@@ -124,13 +122,11 @@ class BaselineTrainer(RLOOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         output = super()._generate_and_score_completions(inputs)
-        policy: Any = self.model
-        # TRL's evaluation may have groups that a table is not of, and must not be learned from.
-        if self.ustat_pg_baseline == "grpo" or (
-            self.ustat_pg_table is not None and not policy.training
-        ):
+        trainer: Any = self
+        # TRL's evaluation may have groups of another size, and nobody takes its advantages.
+        if self.ustat_pg_baseline == "grpo" or not trainer.model.training:
             return output
-        size = _group_size(self)
+        size = trainer.num_generations
         known = ~torch.isnan(self._all_rewards).all(dim=1)
         each = self._all_rewards * self.reward_weights.to(self._all_rewards.device)
         rewards = each.nansum(dim=1).double()
