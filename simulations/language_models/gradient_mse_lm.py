@@ -100,11 +100,17 @@ def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
     With divisor G-1 advantages are √((G-1)/G) of themselves, whatever the model.
     """
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
-    known = study.noise([most], ["grpo", NORMALISED]).set_index("baseline")
+    known = study.noise([most], ["grpo", NORMALISED])
+
+    def of_grpo(part: str) -> float:
+        """grpo's, in units of the other's."""
+        grpo, normalised = map(float, known[part])
+        return grpo / normalised
+
     for size, part, wrong in (
         (least, NOISE, {DDOF: (least - 1) / least}),
-        (most, NOISE, {AS_GRPO: known.loc["grpo", NOISE] / known.loc[NORMALISED, NOISE]}),
-        (most, SIGNAL, {AS_GRPO: known.loc["grpo", SIGNAL] / known.loc[NORMALISED, SIGNAL]}),
+        (most, NOISE, {AS_GRPO: of_grpo(NOISE)}),
+        (most, SIGNAL, {AS_GRPO: of_grpo(SIGNAL)}),
     ):
         what = f"{part} {NORMALISED}"
         ratio = Ratio(
