@@ -95,32 +95,37 @@ def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
 
 
 def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
-    """Sampled noise and signal of advantages over their standard deviation, over the pool's: 1.
+    """Sampled noise of advantages over their standard deviation, over the pool's: 1; and the signals' difference.
 
     With divisor G-1 advantages are √((G-1)/G) of themselves, whatever the model.
     """
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
     known = study.noise([most], ["grpo", NORMALISED])
-
-    def of_grpo(part: str) -> float:
-        """grpo's, in units of the other's."""
-        grpo, normalised = map(float, known[part])
-        return grpo / normalised
-
-    for size, part, wrong in (
-        (least, NOISE, {DDOF: (least - 1) / least}),
-        (most, NOISE, {AS_GRPO: of_grpo(NOISE)}),
-        (most, SIGNAL, {AS_GRPO: of_grpo(SIGNAL)}),
+    sizes = {part: tuple(map(float, known[part])) for part in (NOISE, SIGNAL)}
+    of_grpo = {part: grpo / normalised for part, (grpo, normalised) in sizes.items()}
+    for size, rivals in (
+        (least, {DDOF: (least - 1) / least}),
+        (most, {AS_GRPO: of_grpo[NOISE]}),
     ):
-        what = f"{part} {NORMALISED}"
-        ratio = Ratio(
-            study.sampled(cell, what, size), mean_of(cell, pooled(study.member, what, size))
+        sampled, formula = (
+            mean_of(cell, of(study.member, f"{NOISE} {NORMALISED}", size)) for of in (drawn, pooled)
         )
         yield study.check(
-            f"G={size}: {part} of {NORMALISED}, sampled over predicted",
-            ratio,
-            equal(1.0, wrong, relative_margin=0.4),
+            f"G={size}: noise of {NORMALISED}, sampled over predicted",
+            Ratio(sampled, formula),
+            equal(1.0, rivals, relative_margin=0.4),
         )
+    # A signal may be small beside its own error: no denominator.
+    unit = 1 / sizes[SIGNAL][1]
+    parts = (drawn, unit), (pooled, -unit)
+    difference = tuple(
+        (of(study.member, f"{SIGNAL} {NORMALISED}", most), weight) for of, weight in parts
+    )
+    yield study.check(
+        f"G={most}: signal of {NORMALISED}, sampled less predicted",
+        Linear(cell, difference),
+        equal(0.0, {AS_GRPO: of_grpo[SIGNAL] - 1}, scale=1.0, relative_margin=0.4),
+    )
 
 
 def _known_order(study: Study, pair: tuple[str, str], group_size: int) -> tuple[str, str] | None:
