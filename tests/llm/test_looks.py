@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 
 from tests.support import commands
 from tests.support.commands import strict
+from tests.support.refusals import refuses
 from ustat_pg.cli import main
 from ustat_pg.llm import estimates
 from ustat_pg.llm.constants import constants
@@ -114,6 +115,10 @@ def test_all_intervals_of_a_pool_share_the_errors_of_its_looks(bandit):
     np.testing.assert_allclose(shared[wide] / alone[wide], 2.6618 / 2.0010, rtol=1e-3)
     varied = others > 1e-9
     assert (wider[varied] > 1.2 * others[varied]).all()
+
+
+def test_looks_are_counted(bandit):
+    refuses("looks is 0", lambda: replace(pool_of(bandit, 4, 0), config={"looks": 0}).looks)
 
 
 def test_a_decision_is_what_its_words_say(bandit):

@@ -175,7 +175,7 @@ class Means:
     Arguments:
         full: (Q,).
         without: (P, Q).
-        looks: how often intervals are asked of a growing sample, see :attr:`ScoredPool.looks`.
+        looks: of a sample that grows, see :attr:`ustat_pg.llm.scored.ScoredPool.looks`.
     """
 
     full: Array

@@ -223,7 +223,7 @@ class ScoredPool:
 
         Intervals of the pool share their 5% of errors equally among them.
         """
-        return int(self.config.get("looks", 1))
+        return integer("looks", self.config.get("looks", 1))
 
     @property
     def weighted(self) -> bool:
