@@ -121,11 +121,9 @@ def _make(run: Run, folder: Path, main: bool) -> None:
     )
     if read["weights"] == NOT_HERE:  # a model of the hub has come only now
         state["inputs"] = read | {"weights": weights(run.model)}
-
-    for part in (task, held):
-        for prompt in part.prompts:
-            count = len(tokenise(language_model, prompt))
-            check_lengths(language_model, prompt.id, count, part.max_new_tokens)
+    for prompt in (*task.prompts, *held.prompts):
+        count = len(tokenise(language_model, prompt))
+        check_lengths(language_model, prompt.id, count, task.max_new_tokens)
 
     def beat() -> None:
         write_status(folder, state | {"seconds": total()})
@@ -191,14 +189,13 @@ def _recorder(
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if not state.is_world_process_zero or "loss" not in (logs or {}):
                 return
-            record = {
-                name: value
-                for name, value in (logs or {}).items()
-                if name in ("loss", "grad_norm", "reward", "frac_reward_zero_std")
+            record = {"step": state.global_step} | {
+                name: logs[name]
+                for name in ("loss", "grad_norm", "reward", "frac_reward_zero_std")
+                if name in logs
             }
-            record["length"] = (logs or {}).get("completions/mean_length")
-            record["rewards_seen"] = list(rewards.seen)
-            append(folder / "training.jsonl", {"step": state.global_step, **record})
+            record |= {"length": logs.get("completions/mean_length")}
+            append(folder / "training.jsonl", record | {"rewards_seen": list(rewards.seen)})
 
     return Recorder()
 
