@@ -11,13 +11,16 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from platform import python_version
 from typing import TYPE_CHECKING, Any
 
 from ..validation import InputError
 from .grid import BUSY, Outcome, Sweep, dry_run, settle
-from .records import Busy, append, keep, locked, read_status, versions, write_status
+from .records import Busy, append, keep, locked, read_status, write_status
 from .results import differences, draw, figure5, results, table2
 from .runs import NOT_HERE, Run, different, inputs, weights
 
@@ -37,6 +40,14 @@ __all__ = [
     "results",
     "table2",
 ]
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": python_version()}
+    for name in ("ustat_pg", "torch", "transformers", "trl", "accelerate", "datasets", "vllm"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
@@ -93,7 +104,7 @@ def _make(run: Run, folder: Path, main: bool) -> None:
         "attempts": int(before.get("attempts", 0)) + 1,
         "step_factor": run.step_factor(),
         "deviations": {name: str(value) for name, value in run.deviations().items()},
-        "versions": versions("torch", "transformers", "trl", "accelerate", "datasets", "vllm"),
+        "versions": _versions(),
         "dropped_prompts": dropped,
         "inputs": read,
     }
