@@ -40,7 +40,8 @@ Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
 """What the command says alone."""
 
 
-def _parser(everything: bool = False) -> argparse.ArgumentParser:
+def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser of these words."""
     from .commands.arguments import add_explain, add_predict, add_problems
     from .llm.arguments import advise_arguments
 
@@ -60,8 +61,8 @@ def _parser(everything: bool = False) -> argparse.ArgumentParser:
         "file, or for a language model and its prompts (--model, --prompts), a scored pool "
         "(--scored), or as much as rewards alone say (--rollouts).",
     )
-    advise_arguments(advice, everything)
-    _add_llm(commands)
+    advise_arguments(advice, "--help-all" in words)
+    _add_llm(commands, words)
     commands.add_parser("example", help="print a problem file to start from")
     add_problems(commands)
     for name, (_, text) in clone.COMMANDS.items():
@@ -100,10 +101,9 @@ def in_flags(message: str, flags: Mapping[str, str]) -> str:
     return message
 
 
-def _add_llm(commands: Any) -> None:
+def _add_llm(commands: Any, words: Sequence[str]) -> None:
     """The commands on language models alone."""
     from .llm.arguments import add_arguments, mse_arguments
-    from .llm.sweep_command import sweep_arguments
 
     llm = commands.add_parser(
         "llm",
@@ -126,7 +126,12 @@ def _add_llm(commands: Any) -> None:
         description="Training runs through TRL at a constant number of outputs a step, one process "
         "for each; finished runs are kept, failed ones reported.",
     )
-    sweep_arguments(sweep)
+    if (
+        "sweep" in words
+    ):  # its options are the fields of a run, which take a tenth of a second to import
+        from .llm.sweep_command import sweep_arguments
+
+        sweep_arguments(sweep)
 
 
 def _llm(options: argparse.Namespace) -> int:
@@ -339,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = list(sys.argv[1:] if arguments is None else arguments)
         if words and words[0] in clone.COMMANDS:
             return clone.run(words[0], words[1:])
-        parser = _parser("--help-all" in words)
+        parser = _parser(words)
         options = parser.parse_args(words)
         if options.command is None:
             print(OVERVIEW, end="")

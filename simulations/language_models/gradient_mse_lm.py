@@ -95,9 +95,10 @@ def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
 
 
 def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
-    """Sampled noise of advantages over their standard deviation, over the pool's: 1; and the signals' difference.
+    """Sampled noise of advantages that are divided by their standard deviation, over the pool's: 1.
 
-    With divisor G-1 advantages are √((G-1)/G) of themselves, whatever the model.
+    With divisor G-1 these are √((G-1)/G) of themselves, whatever the model. A signal may be small beside its
+    own error, so of signals it is the difference.
     """
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
     known = study.noise([most], ["grpo", NORMALISED])
@@ -115,7 +116,6 @@ def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
             Ratio(sampled, formula),
             equal(1.0, rivals, relative_margin=0.4),
         )
-    # A signal may be small beside its own error: no denominator.
     unit = 1 / sizes[SIGNAL][1]
     parts = (drawn, unit), (pooled, -unit)
     difference = tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from tests.support.trainers import flat  # noqa: E402
-from ustat_pg.llm.evaluation import Watched  # noqa: E402
+from ustat_pg.llm.evaluation import HeldOut, Watched  # noqa: E402
 from ustat_pg.llm.models import load_model  # noqa: E402
 from ustat_pg.llm.prompts import Prompt, Task  # noqa: E402
 from ustat_pg.llm.runs import Run  # noqa: E402
@@ -162,6 +163,7 @@ from pathlib import Path
 import torch
 
 from dataclasses import replace
+from types import SimpleNamespace
 from tests.llm import test_evaluation as shared
 from ustat_pg.llm.models import load_model
 
@@ -188,3 +190,31 @@ def test_two_processes_count_each_prompt_once(tiny, tmp_path):
     for found in json.loads(out.read_text()):
         assert found["accuracy"] == pytest.approx(1 / 3)
         assert (found["n"], found["failures"]) == (3, 0)
+
+
+class Sampled:
+    """What of TRL's trainer is looked at where vLLM draws."""
+
+    use_vllm = True
+
+    def __init__(self):
+        self.vllm_generation = SimpleNamespace(temperature=0.7)
+
+    def evaluate(self):
+        self.prediction_step()
+        return self.vllm_generation.temperature, torch.random.initial_seed()
+
+    def prediction_step(self):
+        torch.rand(1)
+
+
+def test_vllm_takes_the_most_probable_tokens_at_temperature_0():
+    """And no process has a seed of its own, whose draws could part from those it shares a model with."""
+    mixed = type("Mixed", (HeldOut, Sampled), {})()
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    assert mixed.evaluate() == (0.7, 5)
+    mixed.greedy = True
+    assert mixed.evaluate() == (0, 5)
+    assert mixed.vllm_generation.temperature == 0.7
+    assert torch.equal(state, torch.random.get_rng_state())

@@ -174,6 +174,9 @@ def test_a_file_names_settings_as_trl_does(grid, tmp_path):
         "- 1": "has no settings",
         "grid: {learning_rate: [0.1, 0.2]}": "lists for some of trainer, budget, group_size, seed",
         "sample: 4": "sample is no setting of a run: samples may be meant",
+        "model: 5": "model is 5: it must be a text",
+        "1: 2": "a run needs",
+        "grid: 3": "lists for some of",
         "model: m": "a run needs group_size, budget, steps, learning_rate",
     }.items():
         file.write_text(text)

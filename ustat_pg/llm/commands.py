@@ -158,7 +158,7 @@ def mse(options: argparse.Namespace) -> None:
 
 def _greedy(pool: ScoredPool, made_of: Any) -> NDArray[np.float64]:
     """Rewards of greedy completions of the pool's prompts."""
-    from .rollouts import greedy_rewards
+    from .pipeline import greedy_rewards
 
     model, task, _ = made_of
     if task is None:

@@ -3,7 +3,8 @@
 TRL samples an evaluation as it samples training: from ``transformers`` or vLLM, at the training's
 temperature, by the global generator. :class:`HeldOut` puts that generator back afterwards, so that a
 run's training does not depend on when it is evaluated. With ``transformers`` each batch has a seed of
-its own too: runs of one seed, batch and number of processes are evaluated with the same draws.
+its own too: runs of one seed, batch and number of processes are evaluated with the same draws. An engine
+of vLLM that draws by another generator goes on with it, in training too.
 """
 
 from __future__ import annotations

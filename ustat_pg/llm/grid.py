@@ -100,7 +100,7 @@ class Sweep:
         base: dict[str, Any] = {}
         grid: dict[str, Sequence[Any]] = {}
         for layer in settings:
-            given = {OURS.get(name, name): value for name, value in layer.items()}
+            given = {OURS.get(name, str(name)): value for name, value in layer.items()}
             over = given.pop("grid", {})
             if not isinstance(over, Mapping) or {OURS.get(name, name) for name in over} - set(GRID):
                 raise InputError(
@@ -110,7 +110,7 @@ class Sweep:
             given |= {OURS.get(name, name): value for name, value in over.items()}
             for name, value in given.items():
                 if name == "options":
-                    base[name] = {**base.get(name, {}), **value}
+                    base[name] = {**base.get(name, {}), **(value or {})}
                 elif name in GRID and isinstance(value, list | tuple):
                     grid[name] = tuple(value)
                     base.pop(name, None)
@@ -149,7 +149,7 @@ class Sweep:
         names = [name for name in GRID if name in self.grid]
         for name in names:
             values = self.grid[name]
-            if not values or len(set(values)) < len(values):
+            if not values or len(set(map(repr, values))) < len(values):
                 raise InputError(f"{name} is {values!r}: give at least one, and none twice")
         points = product(*(self.grid[name] for name in names))
         return tuple(

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..validation import InputError
 from .scored import ScoredPool
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from .prompts import Task
     from .store import Rollouts
 
-__all__ = ["Progress", "collect", "score"]
+__all__ = ["Progress", "collect", "greedy_rewards", "score"]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the prompts done and all prompts."""
@@ -110,3 +113,48 @@ def score(
         progress=None if progress is None else lambda done, of: progress("scored", done, of),
         **options,
     )
+
+
+def greedy_rewards(
+    language_model: LanguageModel, task: Task, names: Sequence[str], *, batch: int = 64
+) -> NDArray[np.float64]:
+    """The rewards of one most probable completion of each prompt, (P,): the baseline of ReMax.
+
+    They are constants of their prompts, so :func:`ustat_pg.llm.estimates.curves` has ReMax's error.
+
+    Arguments:
+        language_model: the policy.
+        task: the prompts and the verifier.
+        names: ids of prompts, in a pool's order.
+        batch: completions at a time.
+
+    Raises:
+        InputError: a prompt that the task has not, that with its completion is longer than the
+            context, or at whose completion the verifier raised.
+    """
+    from .generation import most_probable
+    from .models import check_lengths, tokenise
+    from .prompts import VerifierError
+    from .rollouts import decoded
+
+    known = {prompt.id: prompt for prompt in task.prompts}
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(
+            f"the task has no prompt {unknown[0]!r}: ReMax takes a greedy completion of each"
+        )
+    longest = task.max_new_tokens
+    prompts = [tokenise(language_model, known[name]) for name in names]
+    for name, ids in zip(names, prompts, strict=True):
+        check_lengths(language_model, name, len(ids), longest)
+    parts = (prompts[start : start + batch] for start in range(0, len(prompts), batch))
+    drawn = [one for part in parts for one in most_probable(language_model, part, longest)]
+    found = []
+    for name, tokens in zip(names, drawn, strict=True):
+        try:
+            rewards = task.rewards(known[name], decoded(language_model, [tokens]), [tokens])
+        except VerifierError as error:
+            raise InputError(
+                f"a greedy completion has no reward, which ReMax takes: {error}"
+            ) from error
+        found.append(float(rewards[0]))
+    return np.array(found)

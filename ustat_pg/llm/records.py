@@ -6,34 +6,11 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import contextmanager
 from pathlib import Path
-from platform import python_version
 from typing import Any
 
-from .._version import __version__
-
-__all__ = [
-    "Busy",
-    "append",
-    "keep",
-    "lines",
-    "locked",
-    "read_status",
-    "versions",
-    "write",
-    "write_status",
-]
-
-
-def versions(*names: str) -> dict[str, str]:
-    """The versions of this library, of Python and of packages, as far as they are installed."""
-    found = {"ustat_pg": __version__, "python": python_version()}
-    for name in names:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+__all__ = ["Busy", "append", "keep", "lines", "locked", "read_status", "write", "write_status"]
 
 
 class Busy(Exception):

@@ -17,11 +17,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..validation import InputError, integer
-from .generation import Drawn, most_probable, transformers_draw
+from .generation import Drawn, transformers_draw
 from .models import LanguageModel, check_lengths, end_tokens, tokenise, weights_digest
 from .prompts import Task, VerifierError
 from .scored import LEAST_ROLLOUTS
@@ -29,7 +26,7 @@ from .store import Entry, RolloutsList, Store
 from .verifiers import function_name, source_digest, verified_by
 from .vllm_process import vllm_draw
 
-__all__ = ["VerifierWarning", "decoded", "greedy_rewards", "sample", "verify", "warn_of"]
+__all__ = ["VerifierWarning", "decoded", "sample", "verify", "warn_of"]
 
 
 class VerifierWarning(RuntimeWarning):
@@ -216,43 +213,3 @@ def decoded(language_model: LanguageModel, completions: Sequence[Sequence[int]])
             clean_up_tokenization_spaces=False,
         )
     )
-
-
-def greedy_rewards(
-    language_model: LanguageModel, task: Task, names: Sequence[str], *, batch: int = 64
-) -> NDArray[np.float64]:
-    """The rewards of one most probable completion of each prompt, (P,): the baseline of ReMax.
-
-    They are constants of their prompts, so :func:`ustat_pg.llm.estimates.curves` has ReMax's error.
-
-    Arguments:
-        language_model: the policy.
-        task: the prompts and the verifier.
-        names: ids of prompts, in a pool's order.
-        batch: completions at a time.
-
-    Raises:
-        InputError: a prompt that the task has not, that with its completion is longer than the
-            context, or at whose completion the verifier raised.
-    """
-    known = {prompt.id: prompt for prompt in task.prompts}
-    if unknown := [name for name in names if name not in known]:
-        raise InputError(
-            f"the task has no prompt {unknown[0]!r}: ReMax takes a greedy completion of each"
-        )
-    longest = task.max_new_tokens
-    prompts = [tokenise(language_model, known[name]) for name in names]
-    for name, ids in zip(names, prompts, strict=True):
-        check_lengths(language_model, name, len(ids), longest)
-    parts = (prompts[start : start + batch] for start in range(0, len(prompts), batch))
-    drawn = [one for part in parts for one in most_probable(language_model, part, longest)]
-    found = []
-    for name, tokens in zip(names, drawn, strict=True):
-        try:
-            rewards = task.rewards(known[name], decoded(language_model, [tokens]), [tokens])
-        except VerifierError as error:
-            raise InputError(
-                f"a greedy completion has no reward, which ReMax takes: {error}"
-            ) from error
-        found.append(float(rewards[0]))
-    return np.array(found)

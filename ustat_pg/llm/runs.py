@@ -22,6 +22,7 @@ from .verifiers import source_digest
 __all__ = [
     "GRID",
     "INPUTS",
+    "NEEDED",
     "NOT_HERE",
     "Run",
     "different",
@@ -54,11 +55,12 @@ class Run(Training):
         model: hub id, local folder or ``embedded:NAME``.
         task: what is trained on, as :func:`~ustat_pg.llm.tasks.load_task` reads it; an embedded model
             has its own.
-        evaluation: the task of the held-out prompts, where it is another.
+        evaluation: the task of the held-out prompts, where it is another; answers are as long at most
+            as in training.
         held_out: how many of the task's own prompts, the last ones, are held out; others of the
             same text are not trained on.
         checkpoints: steps that are evaluated, besides 0 and the last.
-        samples: sampled answers to each held-out prompt, at temperature 1.
+        samples: answers to each held-out prompt, sampled as in training.
         greedy: greedy answers, in place of sampled ones.
         evaluation_batch: answers at a time on one device, rounded up to whole prompts; 0 for 64 on a
             CPU and else for the micro-batch, since TRL takes their logits too. Draws depend on it.
@@ -135,7 +137,7 @@ class Run(Training):
         """
         known = {entry.name: entry for entry in fields(cls)}
         rest = dict(settings)
-        own: dict[str, Any] = {"options": dict(rest.pop("options", {}))}
+        own: dict[str, Any] = {"options": dict(rest.pop("options", None) or {})}
         for given, value in rest.items():
             name = OURS.get(given, given)
             if name in known:
@@ -145,6 +147,8 @@ class Run(Training):
                 elif kind == "float":
                     with suppress(TypeError, ValueError):  # YAML takes 1e-3 for a text
                         value = float(value)
+                elif kind.startswith("str") and not isinstance(value, str | None):
+                    raise InputError(f"{given} is {value!r}: it must be a text")
                 own[name] = value
             elif near := nearest(given, known, cutoff=0.8):
                 raise InputError(f"{given} is no setting of a run: {near[0]} may be meant")
@@ -242,21 +246,8 @@ class Run(Training):
         refuse_group_size(self.group_size, self.budget, len(task.prompts))
         return task, held, dropped
 
-    @property
-    def settings(self) -> str:
-        """A hash of the configuration without what a sweep's grid runs over.
-
-        >>> from dataclasses import replace
-        >>> run = Run(model="m", task="t", group_size=2, budget=8, steps=500, learning_rate=0.1,
-        ...     held_out=1)
-        >>> run.settings == replace(run, group_size=4, seed=1, trainer="vanilla").settings
-        True
-        >>> run.settings == replace(run, learning_rate=0.2).settings
-        False
-        """
-        return short_hash(self.constants())
-
     def constants(self) -> dict[str, Any]:
+        """The configuration without what a sweep's grid runs over."""
         return {name: value for name, value in sorted(asdict(self).items()) if name not in GRID}
 
     def command(self, path: Path) -> list[str]:

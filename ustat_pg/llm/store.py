@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._version import __version__
 from ..validation import InputError
 from .prompts import Prompt, check_rewards, short
-from .records import versions
 
 __all__ = ["Entry", "Rollouts", "RolloutsList", "Store", "check_log_probs", "lines", "read_store"]
 
@@ -107,9 +108,9 @@ class Store:
             if _drop_torn_line(self.path):
                 self._go_on(config)
             else:
-                drawn_by = versions("torch", "transformers")
+                versions = _versions()
                 self._line(
-                    {"format": FORMAT, "config": config, "model": model, "versions": drawn_by}
+                    {"format": FORMAT, "config": config, "model": model, "versions": versions}
                 )
         except BaseException:
             self.__exit__()
@@ -185,6 +186,19 @@ def _locked(path: Path) -> Any:
             f"the store {path} is being written by another run: wait for it, or name another"
         ) from None
     return lock
+
+
+def _versions() -> dict[str, str]:
+    """The versions of what drew the completions."""
+    import torch
+    import transformers
+
+    return {
+        "ustat_pg": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
 
 
 def _drop_torn_line(path: Path) -> bool:

@@ -11,13 +11,16 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from platform import python_version
 from typing import TYPE_CHECKING, Any
 
 from ..validation import InputError
 from .grid import BUSY, Outcome, Sweep, dry_run, settle
-from .records import Busy, append, keep, locked, read_status, versions, write_status
+from .records import Busy, append, keep, locked, read_status, write_status
 from .results import differences, draw, figure5, results, table2
 from .runs import NOT_HERE, Run, different, inputs, weights
 
@@ -37,6 +40,14 @@ __all__ = [
     "results",
     "table2",
 ]
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": python_version()}
+    for name in ("ustat_pg", "torch", "transformers", "trl", "accelerate", "datasets", "vllm"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
@@ -93,7 +104,7 @@ def _make(run: Run, folder: Path, main: bool) -> None:
         "attempts": int(before.get("attempts", 0)) + 1,
         "step_factor": run.step_factor(),
         "deviations": {name: str(value) for name, value in run.deviations().items()},
-        "versions": versions("torch", "transformers", "trl", "accelerate", "datasets", "vllm"),
+        "versions": _versions(),
         "dropped_prompts": dropped,
         "inputs": read,
     }
@@ -121,11 +132,9 @@ def _make(run: Run, folder: Path, main: bool) -> None:
     )
     if read["weights"] == NOT_HERE:  # a model of the hub has come only now
         state["inputs"] = read | {"weights": weights(run.model)}
-
-    for part in (task, held):
-        for prompt in part.prompts:
-            count = len(tokenise(language_model, prompt))
-            check_lengths(language_model, prompt.id, count, part.max_new_tokens)
+    for prompt in (*task.prompts, *held.prompts):
+        count = len(tokenise(language_model, prompt))
+        check_lengths(language_model, prompt.id, count, task.max_new_tokens)
 
     def beat() -> None:
         write_status(folder, state | {"seconds": total()})
@@ -191,14 +200,13 @@ def _recorder(
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if not state.is_world_process_zero or "loss" not in (logs or {}):
                 return
-            record = {
-                name: value
-                for name, value in (logs or {}).items()
-                if name in ("loss", "grad_norm", "reward", "frac_reward_zero_std")
+            record = {"step": state.global_step} | {
+                name: logs[name]
+                for name in ("loss", "grad_norm", "reward", "frac_reward_zero_std")
+                if name in logs
             }
-            record["length"] = (logs or {}).get("completions/mean_length")
-            record["rewards_seen"] = list(rewards.seen)
-            append(folder / "training.jsonl", {"step": state.global_step, **record})
+            record |= {"length": logs.get("completions/mean_length")}
+            append(folder / "training.jsonl", record | {"rewards_seen": list(rewards.seen)})
 
     return Recorder()
 
