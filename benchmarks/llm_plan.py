@@ -113,15 +113,17 @@ def row(name: str, width: Width, length: int, device: int, count: int) -> list[o
     sums = "whole" if table is None else f"{table * SKETCH:.2g} numbers"
     held = 4 * SUMS * (d if table is None else table * SKETCH)
     passes = -(-count // min(fit, count))
+    # Gradients of vmap are as many as completions, each as large as the weights; a loop holds one.
+    by_vmap = int(0.8 * (device - 2 * d)) // (each + 2 * d)
     return [
         name, f"{d / 1e9:.2f}", f"{layer / 1e6:.0f}", f"{each / 1e9:.2f}", f"{2 * d / 1e9:.1f}",
-        f"{held / 1e9:.1f}", sums, min(fit, count), passes,
+        f"{held / 1e9:.1f}", sums, min(fit, count), passes, min(by_vmap, count),
     ]  # fmt: skip
 
 
 HEAD = [
     "model", "10⁹ parameters", "MB a layer", "GB a completion", "GB weights", "GB sums", "sums",
-    "completions a block", "blocks",
+    "completions a block", "blocks", "at once by vmap, no sums",
 ]  # fmt: skip
 
 
@@ -129,14 +131,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, plan and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tiny width, to see that it runs")
+    parser.add_argument("--models", nargs="+", choices=list(WIDTHS), default=list(WIDTHS))
     parser.add_argument("--length", type=int, default=512, help="tokens of a completion")
     parser.add_argument("--count", type=int, default=64, help="completions of a prompt")
     parser.add_argument("--device-bytes", type=int, default=DEVICE)
     options = parser.parse_args(arguments)
     length = 8 if options.quick else options.length
+    widths = TINY if options.quick else {name: WIDTHS[name] for name in options.models}
     rows = [
         row(name, width, length, options.device_bytes, options.count)
-        for name, width in (TINY if options.quick else WIDTHS).items()
+        for name, width in widths.items()
     ]
     print("# Scoring at real widths, on paper\n")
     print(

@@ -1,18 +1,22 @@
-"""What the monitor of the gradient's noise costs: steps of one training with and without it, in turns.
+"""What the monitor of the gradient's noise costs: steps of one training, with it and without in turns.
 
-    python -m benchmarks.noise            a model of 25 million parameters; 10 min on one core
+    python -m benchmarks.noise            a model of 27 million parameters; 10 min on one core
 
-Both trainers have the same model, seed and completions. Times are processor seconds of whole steps,
-generation included; the ratio is that of their medians, and its interval that of the paired ratios.
+Two steps make a pair, and pairs begin with the one and with the other in turns, so that what else the
+machine does falls on both alike. Times are processor seconds of whole steps, generation included; all
+completions have the same length. The interval is that of the mean over pairs.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import string
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,47 +63,66 @@ def vowels(*, completions: list[str], **_: Any) -> list[float]:
     return [float(text[:1].islower()) for text in completions]
 
 
-class Steps(TrainerCallback):
-    """Processor seconds of each step."""
+class InTurns(TrainerCallback):
+    """Processor seconds of each step; the monitor sees the steps of ``watched`` alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, trainer: Any, monitor: NoiseMonitor, watched: Sequence[bool]) -> None:
+        monitor.watch(trainer)
+        trainer.remove_callback(monitor)
+        # What watch put before the trainer's own methods.
+        self.seen = {name: value for name, value in vars(trainer).items() if _of(value, monitor)}
+        self.trainer, self.monitor, self.watched = trainer, monitor, watched
         self.seconds: list[float] = []
+        self.on = True
 
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Switch, which no training does and is not counted."""
+        if self.on:
+            self.monitor.on_train_end(args, state, control)
+            for name in self.seen:
+                vars(self.trainer).pop(name, None)
+        self.on = self.watched[state.global_step]
+        if self.on:
+            vars(self.trainer).update(self.seen)
+            self.monitor.on_train_begin(args, state, control)
         self.since = time.process_time()
 
-    def on_step_end(self, *_: Any, **__: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """The monitor's work at the end of a step is the step's."""
+        if self.on:
+            self.monitor.on_step_end(args, state, control)
         self.seconds.append(time.process_time() - self.since)
 
 
-def steps(model: LanguageModel, watched: bool, count: int, tokens: int, seed: int) -> list[float]:
-    """Seconds of the steps of one training, the first left out."""
+def _of(value: Any, monitor: NoiseMonitor) -> bool:
+    return isinstance(value, partial) and getattr(value.func, "__self__", None) is monitor
+
+
+def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[float]:
+    """Those of the steps of one training."""
     prompts = tuple(
         Prompt(str(i), "".join(np.random.default_rng(i).choice([*string.ascii_letters], PROMPT)))
         for i in range(MICRO_BATCH * MICRO_BATCHES // GROUP)
     )
-    task, clock = Task("letters", prompts, vowels, tokens), Steps()
+    task = Task("letters", prompts, vowels, tokens)
     training = Training(
-        GROUP, MICRO_BATCH * MICRO_BATCHES, count + 1, 1e-9, micro_batch=MICRO_BATCH,
-        max_new_tokens=tokens, seed=seed,
+        GROUP, MICRO_BATCH * MICRO_BATCHES, len(watched), 1e-9, micro_batch=MICRO_BATCH,
+        max_new_tokens=tokens, options={"generation_kwargs": {"min_new_tokens": tokens}},
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         trainer = build_trainer(training, model, task, folder)
         trainer.remove_callback(PrinterCallback)
-        if watched:
-            NoiseMonitor(10, blocks=2).watch(trainer)
-        # Behind the monitor, whose work at the end of a step is the step's.
+        clock = InTurns(trainer, NoiseMonitor(10, blocks=2), watched)
         trainer.add_callback(clock)
         trainer.train()
-    return clock.seconds[1:]
+    return clock.seconds
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--tokens", type=int, default=64)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -107,19 +130,18 @@ def main() -> None:
     count = sum(p.numel() for p in model.model.parameters())
     batches = f"{MICRO_BATCHES} micro-batches of {MICRO_BATCH} completions"
     print(f"{count:,} parameters, {batches}, {arguments.tokens} tokens after a prompt of {PROMPT}")
-    with_it, without = [], []
-    for turn in range(arguments.rounds):
-        order = (True, False) if turn % 2 else (False, True)
-        for watched in order:
-            found = steps(model, watched, arguments.steps, arguments.tokens, turn)
-            (with_it if watched else without).extend(found)
-    ratios = np.array(with_it) / np.array(without)
-    low, high = DescrStatsW(ratios).tconfint_mean()
-    print(
-        f"seconds a step, medians: {np.median(with_it):.2f} with, {np.median(without):.2f} without"
-    )
-    print(f"ratio of medians {np.median(with_it) / np.median(without):.4f}, "
-          f"mean of {len(ratios)} paired ratios {ratios.mean():.4f} [{low:.4f}, {high:.4f}]")  # fmt: skip
+    # The monitor estimates from its second step on; two pairs before are left out.
+    pairs = [(True, False), (False, True)] * (arguments.pairs // 2 + 1)
+    watched = [each for pair in pairs for each in pair]
+    found = np.array(seconds(model, watched, arguments.tokens)).reshape(-1, 2)[2:]
+    turned = np.array([pair[0] for pair in pairs])[2:, None]
+    found = np.where(turned, found, found[:, ::-1])
+    with_it, without = np.median(found, axis=0)
+    print(f"seconds a step, medians: {with_it:.3f} with, {without:.3f} without")
+    ratios = DescrStatsW(found[:, 0] / found[:, 1])
+    low, high = ratios.tconfint_mean()
+    print(f"ratio of medians {with_it / without:.4f}, mean of {len(found)} ratios of pairs "
+          f"{ratios.mean:.4f} [{low:.4f}, {high:.4f}]; load {os.getloadavg()[0]:.1f}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -30,7 +30,14 @@ from numba.misc.appdirs import AppDirs
 
 __all__ = ["body", "fma", "source_digest"]
 
-BODIES = ("compiled.py", "rng.py", "ustatistics.py", "distributions", "engines")
+BODIES = (
+    "compiled.py",
+    "rng.py",
+    "ustatistics.py",
+    "distributions",
+    "engines",
+    "llm/scores/fold.py",
+)
 """The files and folders of the package that hold bodies."""
 
 KEPT_SECONDS = 7 * 24 * 3600

@@ -63,6 +63,25 @@ def test_estimates_are_those_of_enumeration(size, per_batch):
     assert found.c3_se < known.c3 / 10
 
 
+def test_intervals_of_windows_cover_enumeration():
+    """As often as they say: 120 windows of 50 steps, whose estimates are skewed."""
+    moments = PROBLEM.moments()
+    known, signal = mse_constants(moments), float(moments.mean_gradient_sq)
+    phi = moments.context_probs @ (moments.reward_variance * moments.fisher_trace)
+    ratio = phi / (moments.context_probs @ moments.norm_squared_advantage)
+    truth = {"c1": known.c1, "c2": known.c2, "c3": known.c3, "gradient_sq": signal}
+    truth |= {"g_star": optimal_group_size(known), "k_crit": critical_budget(known, signal)}
+    windows = steps(4, 2, count=6000).reshape(120, 50, -1)
+    missed = dict.fromkeys(truth, 0)
+    for each in windows:
+        found = estimate_noise(each, 4, phi_over_tau=ratio)
+        for name, value in truth.items():
+            low, high = getattr(found, f"{name}_interval")
+            missed[name] += not low <= value <= high
+    # 6 of 120 are meant: more than 17 has a chance of 3e-5, none at all one of 2e-3.
+    assert all(0 < count <= 17 for count in missed.values()), missed
+
+
 def test_without_shuffling_what_two_pairs_of_places_say():
     """Each group is two micro-batches of its own, so that n_same is 0 or m²."""
     found = estimate_noise(steps(8, 4, shuffled=False), 8, blocks=40)

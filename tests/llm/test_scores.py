@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.support.models import output_by_hand, random_model
 from tests.support.refusals import refuses
-from ustat_pg.llm.scores import Scores, layers, room
+from ustat_pg.llm.scores import Scores, layers, room, sums
 from ustat_pg.llm.scores.sums import Sketch, dot, squares
 from ustat_pg.memory import ChunkWarning
 
@@ -178,9 +178,12 @@ def test_a_tied_embedding_without_cross_terms_is_refused(monkeypatch, dtype):
 # Sketches.
 
 
+@pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_sketch_is_the_same_piece_by_piece_and_its_rows_add_up(rows):
+def test_a_sketch_is_the_same_piece_by_piece_and_its_rows_add_up(rows, on_device, monkeypatch):
     d, k = 1000, 64
+    if on_device:
+        monkeypatch.setattr(sums, "by_loops", sums.by_windows)
     vectors = torch.randn(2, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     sketch = Sketch(d, k, vectors)
     whole = torch.zeros(2, 1, k, dtype=torch.float64)
@@ -193,6 +196,19 @@ def test_a_sketch_is_the_same_piece_by_piece_and_its_rows_add_up(rows):
     small = torch.zeros(2, 1, 50, dtype=torch.float64)
     Sketch(50, k, vectors).add(small, 0, vectors[:, :50])
     assert torch.allclose(small.square().sum(dim=(1, 2)), vectors[:, :50].square().sum(dim=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_cpu_and_a_device_make_the_same_sketch(dtype, monkeypatch):
+    vectors = torch.randn(2, 1000, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    # As a part of a wider array, too.
+    sketch, piece = Sketch(1000, 64, vectors), vectors[:, 70:930]
+    tables = torch.zeros(2, 2, 3, 64, dtype=dtype)
+    sketch.add(tables[0], 70, piece)
+    monkeypatch.setattr(sums, "by_loops", sums.by_windows)
+    sketch.add(tables[1], 70, piece)
+    assert torch.allclose(*tables, rtol=1e-5)
+    assert tables[0].abs().min() > 0
 
 
 PLACES = torch.arange(640.0)

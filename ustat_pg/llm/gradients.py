@@ -1,4 +1,4 @@
-"""What hooks see of one backward pass: a sketch of its gradient, and norms of each output's in a layer.
+"""What hooks see of one backward pass: a sketch of its gradient, and norms of each output's.
 
 Both are drawn anew at each step, from numbers of their own, so that a training is the same with them
 and without, and their errors are the step's, which a window averages.
@@ -62,10 +62,13 @@ class SketchedGradients:
 
 
 class LayerNorms:
-    """‖d loss_i/d W‖² of each output i of a micro-batch, for a linear layer W drawn anew at each step.
+    """Squared norms of the gradient of each output of a micro-batch, in the matrices that read and write it.
 
-    With inputs a and output gradients d of the layer it is Σ_{t,u} ⟨aₜ, aᵤ⟩⟨dₜ, dᵤ⟩ over the output's
-    positions. Every linear layer that is trained is as likely, but for the output embedding.
+    With inputs a and output gradients d of a linear layer ‖d loss_i/d W‖² is Σ_{t,u} ⟨aₜ, aᵤ⟩⟨dₜ, dᵤ⟩ over
+    the output's positions; of an embedding ⟨aₜ, aᵤ⟩ is 1 for equal tokens. Linear layers take turns, one a
+    step, in an order drawn anew for each round, and count as often as there are layers; the input embedding
+    is in every step. So the mean over a round is the sum over these matrices.
+    Not seen is the output embedding: TRL multiplies by its weight without a call that a hook would see.
 
     Arguments:
         model: that is trained.
@@ -83,37 +86,67 @@ class LayerNorms:
             and layer.weight.requires_grad
             and layer is not model.get_output_embeddings()
         ]
-        self._hook: Any = None
+        table = model.get_input_embeddings()
+        self._table = (
+            table.register_forward_hook(self._read) if table.weight.requires_grad else None
+        )
+        self._turn: Any = None
         self._step: int | None = None
         self._see: Callable[[torch.Tensor], None] | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether no matrix is trained."""
+        return not self.layers and self._table is None
+
     def begin(self, step: int, see: Callable[[torch.Tensor], None]) -> None:
-        """Tell ``see`` the norms, (m,), of the pass that comes; call it before the forward pass."""
+        """Tell ``see`` the norms, (m,), of the pass that comes; call it before the forward pass.
+
+        It is called for the linear layer and for the embedding, whose norms add up.
+        """
         self._see = see
-        if step != self._step:
-            self.remove()
-            chosen = np.random.default_rng([self.seed, step]).integers(len(self.layers))
-            self._hook = self.layers[chosen].register_forward_hook(self._forward)
-            self._step = step
+        if step == self._step:
+            return
+        self._step = step
+        if self.layers:
+            turn, place = divmod(step, len(self.layers))
+            order = np.random.default_rng([self.seed, turn]).permutation(len(self.layers))
+            if self._turn is not None:
+                self._turn.remove()
+            self._turn = self.layers[order[place]].register_forward_hook(self._multiplied)
 
     def end(self) -> None:
         """No pass is looked at until the next begin."""
         self._see = None
 
     def remove(self) -> None:
-        """Take the hook away."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        """Take the hooks away."""
+        for hook in (self._turn, self._table):
+            if hook is not None:
+                hook.remove()
+        self._turn = self._table = None
 
-    def _forward(self, layer: Any, given: tuple[Any, ...], output: Any) -> None:
+    def _multiplied(self, layer: Any, given: tuple[Any, ...], output: Any) -> None:
+        def products() -> torch.Tensor:
+            a = inputs.float()
+            return (a @ a.mT) * float(len(self.layers))
+
+        inputs = given[0].detach()
+        self._tell(output, products)
+
+    def _read(self, layer: Any, given: tuple[Any, ...], output: Any) -> None:
+        ids = given[0]
+        self._tell(output, lambda: (ids[:, :, None] == ids[:, None, :]).float())
+
+    def _tell(self, output: Any, products: Callable[[], torch.Tensor]) -> None:
+        """Tell the norms, with the ⟨aₜ, aᵤ⟩ of its inputs, once the output's gradient is known."""
         see = self._see
         if see is None or not output.requires_grad or output.ndim != 3:
             return
-        inputs = given[0].detach()
 
+        @torch.no_grad()
         def norms(gradient: torch.Tensor) -> None:
-            a, d = inputs.float(), gradient.float()
-            see(((a @ a.mT) * (d @ d.mT)).sum(dim=(1, 2)))
+            d = gradient.float()
+            see((products() * (d @ d.mT)).sum(dim=(1, 2)))
 
         output.register_hook(norms)

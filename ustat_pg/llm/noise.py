@@ -11,7 +11,7 @@ No completion is drawn and no gradient is computed for it. Hooks on the paramete
 each backward pass before it is accumulated, h = Σ Aᵢ sᵢ over the completions of a micro-batch once the
 loss's scale is taken off, and keep a sketch of it (:class:`ustat_pg.llm.scores.sums.Sketch`), from which
 :mod:`ustat_pg.llm.pairs` estimates. φ/τ, which parts one completion's share into c₂ and c₃, comes from
-the squared norms ‖Aᵢ sᵢ‖² in one linear layer, another at each step.
+the squared norms ‖Aᵢ sᵢ‖² in the input embedding and in one linear layer, another at each step.
 
 With several processes all this is gathered at each step, and every process has the estimate.
 """
@@ -58,8 +58,8 @@ class NoiseMonitor(TrainerCallback):
     Arguments:
         window: steps that an estimate is made of; those with a missing reward are left out.
         phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which parts what one completion adds into c₂ and
-            c₃. None to measure it, in the linear layers and in groups of at least 3; of groups of 2 it is
-            taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
+            c₃. None to measure it, in linear layers and the input embedding, and in groups of at least 3;
+            of groups of 2 it is taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
         blocks: of consecutive steps that the jackknife leaves out.
         sketch: numbers that are kept of each micro-batch's gradient.
         seed: of the sketch.
@@ -146,9 +146,9 @@ class NoiseMonitor(TrainerCallback):
         self._sketch = SketchedGradients(parameters, self.sketch, self.seed)
         if self.phi_over_tau is None and self._trainer.num_generations > 2:
             self._norms = LayerNorms(model, self.seed)
-            if not self._norms.layers:
+            if self._norms.empty:
                 raise InputError(
-                    "no linear layer is trained: φ/τ is not measured, give phi_over_tau"
+                    "no linear layer or embedding is trained: φ/τ is not measured, give phi_over_tau"
                 )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

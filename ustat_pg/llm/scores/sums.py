@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .fold import by_loops, by_windows
 from .layers import Use, Uses
 
 __all__ = ["PromptScores", "Sketch", "Statistics", "Sums", "dot", "pieces", "squares"]
@@ -28,8 +29,6 @@ _FEW = 32
 
 _SEED = 20_260_101
 """Of the sketches of scores: those of different processes can be compared."""
-_TURNED = 2**20
-"""Entries of each vector that are turned at once, few enough for a cache."""
 
 
 def dot(first: Tensor, second: Tensor) -> Tensor:
@@ -101,11 +100,11 @@ class Sketch:
     """CountSketch of vectors of d numbers: k numbers whose inner products are unbiased for theirs.
 
     The c-th stretch of k entries is turned by a random number of places and added, entry p with the sign
-    ε_c η_{c+p}: one product and one sum over rows, where a table of hashes would take a random number for
-    each entry. Two entries of different stretches share a number with probability 1/k, wherever they
-    stand, and no two of one stretch do, so the variance of ⟨Su, Sv⟩ is that of Charikar, Chen and
-    Farach-Colton (2002), at most 2 ‖u‖² ‖v‖² / k. Without the turn a column of a weight matrix whose
-    width divides k would fall on one number.
+    ε_c η_{c+p}, where a table of hashes would take a random number for each entry. Two entries of
+    different stretches share a number with probability 1/k, wherever they stand, and no two of one stretch
+    do, so the variance of ⟨Su, Sv⟩ is that of Charikar, Chen and Farach-Colton (2002), at most
+    2 ‖u‖² ‖v‖² / k. Without the turn a column of a weight matrix whose width divides k would fall on one
+    number.
     Vectors that have no more than k numbers are kept whole.
 
     Arguments:
@@ -126,9 +125,9 @@ class Sketch:
         places = rng.integers(0, [[self.numbers], [2**31]], (2, stretches))
         # How stretches lie to one another is what counts; the first stays, and all of a short vector.
         places[0, 0] = 0
-        self._turns, self._rows = torch.as_tensor(places, device=like.device)
-        self._signs = torch.as_tensor(bits, dtype=like.dtype, device=like.device)
-        self._stretches = stretches
+        turns, rows = torch.as_tensor(places, device=like.device)
+        signs = torch.as_tensor(bits, dtype=like.dtype, device=like.device)
+        self._draws = turns, rows, signs[:stretches], signs[stretches:]
 
     def add(self, table: Tensor, start: int, values: Tensor) -> None:
         """Add vectors that are ``values`` (r, m) from entry ``start`` on, and else 0.
@@ -136,20 +135,8 @@ class Sketch:
         ``table`` is (r, M, k): each stretch is added to a random row. The sum over rows is the sketch;
         with M > 1 the table itself is one of M k numbers.
         """
-        k, stop = self.numbers, start + values.shape[1]
-        step = max(1, _TURNED // k) * k
-        for place in range(start // k * k, stop, step):
-            low, high = max(place, start), min(place + step, stop)
-            first, last = low // k, -(-high // k)
-            own = values[:, low - start : high - start]
-            own = torch.nn.functional.pad(own, (low - first * k, last * k - high))
-            line = self._signs[self._stretches + first :][: last - first - 1 + k].unfold(0, k, 1)
-            signed = own.view(len(own), last - first, k) * line * self._signs[first:last, None]
-            # All turns of a stretch are windows of two copies of it.
-            windows = signed.repeat(1, 1, 2).unfold(2, k, 1)
-            stretches = torch.arange(last - first, device=table.device)
-            turned = windows[:, stretches, k - self._turns[first:last]]
-            table.index_add_(1, self._rows[first:last] % table.shape[1], turned)
+        fold = by_loops if table.device.type == "cpu" else by_windows
+        fold(table, values, start, self._draws)
 
 
 class Sums:
