@@ -112,6 +112,18 @@ def test_a_pilot_that_sees_too_little_costs_looks_not_the_verdict(looks, verdict
     assert len(drawn) == 1 + found.replications // cell.block
 
 
+def test_a_claim_that_is_refuted_is_looked_at_no_more():
+    cell = Normals(4)
+    mean = Linear(cell, ((Draw(), 1.0),))
+    wrong, never_known = (
+        Check(name, "made-up", mean, equal(value, scale=1.0, relative_margin=margin))
+        for name, value, margin in (("wrong", 1.0, 0.1), ("never known", 0.0, 1e-9))
+    )
+    for checks, looks in (((never_known,), 4), ((wrong, never_known), 1)):
+        run = run_claims([Claim("mse", (), checks)], Options("smoke"), Memory())
+        assert [plan.look for plan in run.plans] == [looks]
+
+
 def test_a_look_has_its_share_of_the_false_alarms():
     cell = Normals(4)
     functional = Linear(cell, ((Draw(), 1.0),))

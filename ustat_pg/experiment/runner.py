@@ -171,7 +171,9 @@ def run_claims(
             results = [_decide(each, plan, work) for each, plan in planned]
             again = False
             for (_, plan), result in zip(planned, results, strict=True):
-                again |= plan.look_again(_undecided(result))
+                # What is refuted stays so.
+                if result.verdict != Verdict.REFUTED:
+                    again |= plan.look_again(_undecided(result))
         durations = {
             plan.claim.stem: {
                 "exact": work.taken(measured.exact_tasks.values()),
