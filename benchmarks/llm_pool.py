@@ -153,7 +153,7 @@ def by_sampling(
     count = effort.replications * group_size
     length = subject.task.max_new_tokens
     stock = []
-    draws = transformers_draw(subject.model, named, count, length, seed, BATCH, {})
+    draws = transformers_draw(subject.model, named, count, length, seed, BATCH)
     for prompt, (drawn, _) in zip(prompts, draws, strict=True):
         texts = subject.model.tokenizer.batch_decode(drawn, skip_special_tokens=True)
         stock.append((drawn, subject.task.rewards(prompt, texts, drawn)))

@@ -386,7 +386,7 @@ def _replication(member: Member, sizes: Sizes, seed: int, number: int) -> dict[s
         (f"{number}.{side}", tokenise(model, prompt)) for side, prompt in enumerate(drawn_prompts)
     ]
     count = 2 * values + groups * group_sizes[-1]
-    completions = transformers_draw(model, named, count, task.max_new_tokens, seed, 1024, {})
+    completions = transformers_draw(model, named, count, task.max_new_tokens, seed, 1024)
     sides = [
         _Side(model, task, prompt, ids, own, values)
         for prompt, (_, ids), (own, _) in zip(drawn_prompts, named, completions, strict=True)

@@ -59,7 +59,7 @@ def sampled_anew(
     def draw(prompt: int, count: int, seed: int) -> tuple[Any, Any]:
         one = few[prompt]
         ((drawn, _),) = transformers_draw(
-            model, [(one.prompt.id, one.prompt_ids)], count, task.max_new_tokens, seed, 256, {}
+            model, [(one.prompt.id, one.prompt_ids)], count, task.max_new_tokens, seed, 256
         )
         texts = model.tokenizer.batch_decode(drawn, skip_special_tokens=True)
         return drawn, task.rewards(one.prompt, texts, drawn)

@@ -114,7 +114,6 @@ def transformers_draw(
     length: int,
     seed: int,
     batch: int,
-    options: dict[str, Any],
     first: int = 0,
 ) -> Iterator[Drawn]:
     """Draw completions of each prompt in turn, through ``generate``; several prompts share a call.
@@ -126,7 +125,6 @@ def transformers_draw(
         length: the most tokens of a completion.
         seed: the seed of the draws.
         batch: completions at a time; halved, with a warning, where memory runs out.
-        options: not read.
         first: the number of the first of them, so that a prompt's draws go on where they ended.
 
     Returns:

@@ -122,7 +122,7 @@ def sample(
                 else:
                     more = rollouts - first
                     yield from transformers_draw(
-                        language_model, named, more, *given, batch or 256, {}, first=first
+                        language_model, named, more, *given, batch or 256, first
                     )
 
         result = RolloutsList()
