@@ -76,7 +76,7 @@ class Size:
 
 SIZES = {
     "smoke": Size(80, 24, (2, 4, 16), 12, 2, 0.5, ("embedded:base", "embedded:short")),
-    "quick": Size(200, 32, (2, 4, 16), 16, 2, 0.4),
+    "quick": Size(500, 32, (2, 4, 16), 16, 2, 0.4),
     "full": Size(500, 64, (2, 4, 16), 32, 2, 0.2),
 }
 
