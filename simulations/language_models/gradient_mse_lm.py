@@ -32,7 +32,7 @@ from ustat_pg.llm.estimates import TABLES, oracle_ratio
 
 from ..problems import Suite
 from .cells import BASELINES, NOISE, SIGNAL, LmCell, drawn, pooled
-from .orders import above, clear
+from .orders import CLEAR_OF_MODELS, above, clear
 from .studies import CURVE_SIZES, NORMALISED, SIZES, Study, cell_of, short, study
 
 STEM = "gradient_mse_lm"
@@ -201,7 +201,7 @@ def _strength(cell: LmCell, weaker: Study, stronger: Study) -> Iterator[Check]:
     rows = {s.member: s.curves([group_size], ["grpo"]).iloc[0] for s in (weaker, stronger)}
     first, second = sorted(rows, key=lambda member: float(rows[member]["mse"]), reverse=True)
     larger, smaller = float(rows[first]["mse"]), float(rows[second]["mse"])
-    if rows[first]["low"] > rows[second]["high"] and clear(larger, smaller):
+    if rows[first]["low"] > rows[second]["high"] and clear(larger, smaller, CLEAR_OF_MODELS):
         yield above(
             f"G={group_size}: grpo on {short(first)} above {short(second)}",
             cell,

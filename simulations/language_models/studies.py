@@ -36,9 +36,6 @@ MEMBERS = ("embedded:base", "embedded:strong", "embedded:in-context", "embedded:
 NORMALISED = "std"
 """The advantages of GRPO as it was published, whose mean is not g."""
 
-CLEAR = 0.2
-"""An order is asked where the difference is at least this share of the larger error."""
-
 CURVE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 _SEED = 7_000_003
