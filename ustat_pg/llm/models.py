@@ -26,6 +26,7 @@ __all__ = [
     "load_model",
     "machine_device",
     "precision",
+    "sharded",
     "tokenise",
     "weights_digest",
 ]
@@ -364,3 +365,9 @@ def weights_digest(model: Any) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def sharded(trainer: Any) -> bool:
+    """Whether the weights of a trainer's model are spread over processes."""
+    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    return bool(trainer.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))

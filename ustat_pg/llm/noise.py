@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from ..estimators import grpo
 from ..validation import InputError, integer, positive
 from .gradients import LayerNorms, SketchedGradients
+from .models import sharded
 from .pairs import NoiseEstimate, estimate_noise, step_sums
-from .trainers import sharded
 
 try:
     from transformers import TrainerCallback

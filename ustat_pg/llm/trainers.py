@@ -32,7 +32,7 @@ def _refuse_other_trl(found: str) -> None:
 with suppress(PackageNotFoundError):  # told where it is imported
     _refuse_other_trl(version("trl"))
 
-__all__ = ["build_trainer", "reward_function", "sharded", "training_set"]
+__all__ = ["build_trainer", "reward_function", "training_set"]
 
 
 def training_set(task: Task, training: Training | None = None) -> Any:
@@ -164,12 +164,6 @@ def build_trainer(
     )
     trainer.greedy = greedy
     return trainer
-
-
-def sharded(trainer: Any) -> bool:
-    """Whether the weights of a trainer's model are spread over processes."""
-    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
-    return bool(trainer.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
 
 def _trainer_class(kind: TrainerKind, scores: Mapping[str, Any] | None) -> Any:

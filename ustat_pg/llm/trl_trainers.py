@@ -26,9 +26,9 @@ from trl import GRPOTrainer, RLOOTrainer
 
 from ..estimators import norm_weighted
 from ..validation import InputError, integer
+from .models import sharded
 from .scores import Scores
 from .scores.tokens import of_tokens
-from .trainers import sharded
 from .training import table_advantages
 
 __all__ = ["BaselineTrainer", "CorrectedGRPOTrainer"]

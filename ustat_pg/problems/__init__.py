@@ -4,11 +4,12 @@ from .assumptions import AssumptionCheck, AssumptionReport, check_assumptions
 from .bent_bandit import BentBandit, norm_only_problem, ordered_problem
 from .enclosures import Constants, Enclosure, Neighbourhood, constants
 from .escape import Escape, escape_to_infinity
-from .files import example_problem, load_problem, problem_from_mapping, save_problem
+from .files import load_problem, save_problem
 from .generator import KINDS, random_problem
 from .interior import Certificate, InteriorProblem
 from .labelled import digits_problem, labelled_problem
 from .location_bandit import LocationBandit, mixture_problem
+from .mappings import example_problem, problem_from_mapping
 from .named import NamedProblem, named_problem, named_problems
 from .softmax_bandit import Outcomes, SoftmaxBandit
 from .tokens import (

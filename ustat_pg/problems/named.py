@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..validation import InputError, nearest, record
+from .mappings import problem_from_mapping
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = ["PREFIX", "NamedProblem", "named_problem", "named_problems"]
@@ -75,8 +76,6 @@ def _names() -> tuple[str, ...]:
 
 @cache
 def _read(name: str) -> NamedProblem:
-    from .files import problem_from_mapping
-
     data = json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8"))
     data["problem"] = problem_from_mapping(data["problem"])
     data["moments"] = {

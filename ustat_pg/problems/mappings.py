@@ -1,0 +1,66 @@
+"""Problems as named arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..validation import InputError
+from .softmax_bandit import SoftmaxBandit
+
+__all__ = ["example_problem", "problem_from_mapping"]
+
+_COMMON = ("context_probs", "reward_values", "reward_probs")
+_FORMS: dict[tuple[str, ...], Any] = {
+    ("logits",): SoftmaxBandit.tabular,
+    ("features", "theta"): SoftmaxBandit.linear,
+    ("context_features", "weights"): SoftmaxBandit.shared_linear,
+}
+_OPTIONAL: dict[tuple[str, ...], set[str]] = {("features", "theta"): {"offset"}}
+
+
+def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
+    """The problem that named arrays describe.
+
+    Arguments:
+        data: ``context_probs`` [X], ``reward_values`` and ``reward_probs`` [X][K][R], and one of
+            ``logits`` [X][K]; ``features`` [X][K][d] with ``theta`` [d]
+            and, if wanted, ``offset`` [X][K];
+            ``context_features`` [X][m] with ``weights`` [K][m].
+
+    Raises:
+        InputError: a name is missing or unknown, or an array is refused.
+
+    >>> problem_from_mapping(example_problem()).moments().value
+    array([0.5  , 0.232])
+    """
+    forms = [form for form in _FORMS if set(form) & set(data)]
+    if len(forms) != 1:
+        raise InputError(
+            "a problem needs exactly one of: logits; features with theta; "
+            f"context_features with weights (the names found are {', '.join(map(str, data))})"
+        )
+    wanted = {*_COMMON, *forms[0]}
+    allowed = wanted | _OPTIONAL.get(forms[0], set())
+    missing, unknown = sorted(wanted - set(data)), sorted(map(str, set(data) - allowed))
+    if missing:
+        raise InputError(f"the problem lacks {', '.join(missing)}")
+    if unknown:
+        raise InputError(f"the problem has unknown names: {', '.join(unknown)}")
+    return _FORMS[forms[0]](**{name: data[name] for name in allowed if name in data})
+
+
+def example_problem() -> dict[str, Any]:
+    """A small problem as a file would hold it: two prompts, three answers, one kind of reward each.
+
+    The first prompt's answers are right or wrong; the second's are graded and one is noisy.
+    """
+    return {
+        "context_probs": [0.6, 0.4],
+        "logits": [[0.6931471805599453, 0.0, 0.0], [0.0, 0.6931471805599453, 0.6931471805599453]],
+        "reward_values": [[[1.0, 0.0]] * 3, [[1.0, 0.0], [0.5, -0.5], [0.3, 0.0]]],
+        "reward_probs": [
+            [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]],
+            [[1.0, 0.0], [0.4, 0.6], [0.6, 0.4]],
+        ],
+    }
