@@ -54,10 +54,10 @@ BASELINES = ("vanilla", "grpo", "oracle")
 """Whose errors are asked at one prompt."""
 CONSTANTS = ("c1", "c2", "c3")
 """What the error over prompts is made of, by the pool's formulas."""
-BATCH = "batch"
-"""grpo's error at a prompt drawn anew for each gradient: one of a minibatch, times B."""
 NOISE, SIGNAL = "noise", "signal"
-"""tr Cov ĝ and ‖E ĝ‖² of a table by counts, its name behind a blank; prompts drawn anew."""
+"""tr Cov ĝ and ‖E ĝ‖² of an estimator, its name behind a blank; prompts drawn anew."""
+BATCH = f"{NOISE} grpo"
+"""grpo's error at a prompt drawn anew for each gradient: one of a minibatch, times B."""
 
 _WORK = 2**12
 """Outputs of a bandit that take the time of one rollout, in the budget of a check."""
@@ -128,7 +128,8 @@ class LmQuantity:
     Arguments:
         method: pool, by the formulas; or drawn, by groups of fresh rollouts.
         member: the model on its task, by the member's name.
-        what: a baseline; batch; noise or signal and a table's name; or, of the pool, one of c1, c2, c3.
+        what: a baseline; noise or signal and a table's name, of the drawn groups grpo's too; or, of the
+            pool, one of c1, c2, c3.
         group_size: G; 0 of a constant.
     """
 
@@ -274,8 +275,11 @@ class LmCell(Cell):
             for member in self.by_name
             for method in ("pool", "drawn")
             for what, size in (
-                *product((*BASELINES, *((BATCH,) if method == "drawn" else ())), self.group_sizes),
-                *product(map(" ".join, product((NOISE, SIGNAL), self.tables)), self.group_sizes),
+                *product(BASELINES, self.group_sizes),
+                *product(
+                    map(" ".join, product((NOISE, SIGNAL), _averaged(method, self.tables))),
+                    self.group_sizes,
+                ),
                 *product(CONSTANTS if method == "pool" else (), (0,)),
             )
         )
@@ -491,35 +495,36 @@ def _drawn_values(
     """What the groups' gradients say."""
     import torch
 
-    of_batches = list(product(("grpo", *tables), group_sizes))
+    averaged = list(product(_averaged("drawn", tables), group_sizes))
     found: Values = dict.fromkeys(product(BASELINES, group_sizes), 0.0)
-    squares = dict.fromkeys(of_batches, 0.0)
+    squares = dict.fromkeys(averaged, 0.0)
     count, means = len(sides), []
     for side, scores in zip(sides, _scores(sides[0].model, sides), strict=True):
         exact = scores.double()
         products = (exact @ exact.T).numpy()
+        own = {(name, size): _weights(name, side, size) for name, size in averaged}
         for size in group_sizes:
-            vanilla, grpo = (_weights(name, side, size) for name in ("vanilla", "grpo"))
+            vanilla, grpo = _weights("vanilla", side, size), own["grpo", size]
             oracles = [_weights("oracle", side, size, value=value) for value in side.values]
             pairs = {"vanilla": (vanilla, vanilla), "grpo": (grpo, grpo), "oracle": oracles}
             for name, (first, second) in pairs.items():
                 found[name, size] += _spread(first, second, products) / count
-        own = {(name, size): _weights(name, side, size) for name, size in of_batches}
         for key, weights in own.items():
             squares[key] += _product(weights, weights, products) / len(weights) / count
-        means.append(
-            torch.as_tensor(np.array([each.mean(axis=0) for each in own.values()])) @ exact
-        )
+        mean_weights = np.array([weights.mean(axis=0) for weights in own.values()])
+        means.append(torch.as_tensor(mean_weights) @ exact)
     mean = torch.stack(means)
     between = (mean.sum(dim=0) ** 2 - (mean**2).sum(dim=0)).sum(dim=1) / (count * (count - 1))
-    for (name, size), signal in zip(of_batches, between.tolist(), strict=True):
+    for (name, size), signal in zip(averaged, between.tolist(), strict=True):
         # Half the squared distance of two prompts' gradients.
-        noise = squares[name, size] - signal
-        if name == "grpo":
-            found[BATCH, size] = noise
-        if name in tables:
-            found[f"{NOISE} {name}", size], found[f"{SIGNAL} {name}", size] = noise, signal
+        found[f"{NOISE} {name}", size] = squares[name, size] - signal
+        found[f"{SIGNAL} {name}", size] = signal
     return found
+
+
+def _averaged(method: str, tables: Sequence[str]) -> tuple[str, ...]:
+    """The estimators whose noise and signal can be asked: of the pool, grpo's is made of constants."""
+    return tuple(dict.fromkeys((*(["grpo"] if method == "drawn" else []), *tables)))
 
 
 def _weights(baseline: str, side: _Side, group_size: int, **known: float) -> Array:
