@@ -34,8 +34,8 @@ from scipy.stats import t as student
 from statsmodels.api import OLS, add_constant
 from tabulate import tabulate
 
+from benchmarks.brute_force import brute_force
 from benchmarks.ustatistics import machine
-from ustat_pg.llm.brute_force import brute_force
 from ustat_pg.llm.estimates import curves
 from ustat_pg.llm.generation import transformers_draw
 from ustat_pg.llm.models import LanguageModel, load_model, tokenise
@@ -160,17 +160,15 @@ def by_sampling(
     draw = process_time() - start
 
     def run(baselines: Sequence[str], replications: int) -> tuple[float, Array]:
+        few = replications * group_size
         start = process_time()
-        found = brute_force(
-            subject.model.model,
-            ids,
-            lambda x, count, _: (stock[x][0][:count], stock[x][1][:count]),
-            group_sizes=[group_size],
-            baselines=baselines,
-            replications=replications,
-            values=values if "oracle" in baselines else None,
-        )
-        return process_time() - start, found.mse[:, 0]
+        found = [
+            brute_force(
+                subject.model.model, one, drawn[:few], rewards[:few], group_size, baselines, v
+            )
+            for one, (drawn, rewards), v in zip(ids, stock, values.tolist(), strict=True)
+        ]
+        return process_time() - start, np.array(found).T
 
     gradients, mse = run(BASELINES, effort.replications)
     alone, _ = run(["grpo"], effort.alone)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import re
@@ -201,16 +200,6 @@ def test_options_change_what_they_should(capsys, model, kept):
     assert max(errors("--parameters", "*mlp*")) < max(plain)
 
 
-def test_check_stands_beside_the_pool(capsys, model):
-    words = ("--check", "2,3", "--replications", "8", "--check-prompts", "2")
-    found = strict(out_of(capsys, "llm", "mse", *model, *words, "--json"))["check"]
-    asked = itertools.product(("vanilla", "grpo", "oracle", "norm-weighted"), (2, 3))
-    assert [(row["baseline"], row["group_size"]) for row in found] == list(asked)
-    assert all(row["sampled"] > 0 and row["sampled_se"] > 0 for row in found)
-    assert found[0]["rollouts"] == 2 * 8 * 2
-    assert "sampled_se" in out_of(capsys, "llm", "mse", *model, *words)
-
-
 def by_hand(own, task, prompt):
     """The reward of the most probable tokens, one after the other."""
     torch = pytest.importorskip("torch")
@@ -374,8 +363,8 @@ GIVEN = {
     "autocast": None, "memory": "1GB", "batch": "2", "backend": "vllm", "verifier": "a:b",
     "group-by": "step", "reward": "score", "off-policy": None,
     "prompts": "arithmetic", "model": "m", "out": "o", "rollouts": "r.jsonl", "scored": "s.npz",
-    "prompt-cost": "1", "output-cost": "1", "population": "9", "replications": "4",
-    "check-prompts": "2", "remax": None, "by-length": None, "ratio": "token", "clip": ".2",
+    "prompt-cost": "1", "output-cost": "1", "population": "9",
+    "remax": None, "by-length": None, "ratio": "token", "clip": ".2",
     "truncate": "2", "until": "5%", "vllm": "a=1",
 }  # fmt: skip
 """A value of every option."""
@@ -510,24 +499,18 @@ SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-si
     ("words", "message"),
     [
         ((*MSE, "ALL", "--group-sizes", "1,2"), "group size is 1"),
-        ((*MSE, "ALL", "--check", "2", "--parameters", "*norm*"), "does not go with --parameters"),
         ((*MSE, "ALL", "--vllm", "a=1"), "add --backend vllm"),
         ((*MSE, "ALL", "--memory", "100KB"), "--memory is 100000 bytes"),
-        ((*MSE, "ALL", "--check", "1"), "group size in --check is 1"),
-        ((*MSE, "ALL", "--check", "2", "--replications", "5"), "must be even"),
-        ((*MSE, "ALL", "--check", "2", "--check-prompts", "0"), "check-prompts is 0"),
         ((*MSE, "--scored", "POOL", "--group-sizes", "1,9"), "group size is 1"),
-        ((*MSE, "--scored", "POOL", "--check", "2"), "--check samples anew"),
         ((*ADVICE, "--budget", "16"), "whose group size"),
         ((*MSE, "--scored", "POOL", "--limit", "2", "--lora", "2"), "leave out --limit, --lora"),
         ((*ADVICE, "--scored", "POOL", "--budget", "8", "--samples", "8"), "leave out --samples"),
         ((*ADVICE, "--scored", "POOL", "--budget", "8", "--until", "flat"), "leave out --until"),
         ((*ADVICE, "--rollouts", "a.jsonl", "--budget", "8", "--dtype", "float32"), "--dtype"),
         ((*MSE, "ALL", "--rollouts", "a.jsonl"), "leave out --samples, --max-new-tokens"),
-        ((*MSE, "ALL", "--replications", "8"), "without --check: leave out --replications"),
         ((*MSE, "ALL", "--clip", "0.2"), "without --ratio: leave out --clip"),
         ((*MSE, "ALL", "--ratio", "token"), "leave out --ratio"),
-        ((*MSE, *RATIO, "--remax"), "leave out --remax and --check"),
+        ((*MSE, *RATIO, "--remax"), "leave out --remax, which"),
         ((*MSE, *RATIO, "--clip", ".2", "--truncate", "2"), "clip and truncate are both given"),
         ((*MSE, *RATIO, "--clip", "-1"), "clip is -1"),
         ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "name one of the two"),

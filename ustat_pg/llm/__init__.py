@@ -26,7 +26,6 @@ errors          the moments of every baseline's gradient at each prompt
 batches         from one group's gradient to the error, noise and signal of a minibatch
 ratios          noise over signal; grpo's error over the oracle's
 estimates       error curves of a scored pool, orders of baselines
-brute_force     the same errors by sampling gradients anew: the cross-check
 pipeline        from a model and a task to a scored pool
 training        one run's settings as TRL has them, and how far its step is from the theory's
 budgets         which group sizes a budget of completions holds
@@ -43,7 +42,7 @@ pairs           what its micro-batches say, by pairs
 gradients       what hooks see of one backward pass
 looks           a pool that grows until the group size is known well enough
 asked_pool      the scored pool that a command's options name or ask for
-commands        ``ustat-pg llm mse``; ``check_command`` its --check; ``advise`` and ``sweep_command``
+commands        ``ustat-pg llm mse``; ``advise`` and ``sweep_command`` the other two
 =============== ====================================================================
 """
 

@@ -92,12 +92,12 @@ OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         "max-new-tokens",
-        (_SAMPLED, "check"),
+        (_SAMPLED,),
         {"type": int, "metavar": "T", "help": "longest completion"},
     ),
     (
         "seed",
-        (_SAMPLED, "limit", "until", "check"),
+        (_SAMPLED, "limit", "until"),
         {"type": int, "metavar": "S", "help": "of prompts and rollouts (default: 0)"},
     ),
     ("device", _ANY_MODEL, {"help": "cpu, cuda, cuda:N (default: the machine's accelerator)"}),
@@ -180,8 +180,6 @@ OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
             "help": "prompts are drawn without replacement from N (default: independently)",
         },
     ),
-    ("replications", ("check",), {"type": int, "metavar": "R", "help": "of each group (16)"}),
-    ("check-prompts", ("check",), {"type": int, "metavar": "N", "help": "prompts it takes (20)"}),
     (
         "by-length",
         _ANY_MODEL,
@@ -216,9 +214,8 @@ OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
 )
 """Every option that not everything reads: its name, what reads it, and argparse's words for it."""
 _COSTS = ("prompt-cost", "output-cost", "population")
-_CHECK = ("replications", "check-prompts")
 _RATIO = ("clip", "truncate")
-_MSE = (*_CHECK, "remax", "by-length", "ratio", *_RATIO)
+_MSE = ("remax", "by-length", "ratio", *_RATIO)
 _ADVISE = ("until",)
 
 _SOURCES = {
@@ -264,7 +261,7 @@ def refuse_ignored(options: argparse.Namespace, asked_of: str, *more: str) -> No
 
     facts = {asked_of}
     if asked_of in _ANY_MODEL:
-        facts |= {name for name in ("limit", "until", "check", "ratio") if given(name)}
+        facts |= {name for name in ("limit", "until", "ratio") if given(name)}
     ignored = [
         f"--{name}"
         for name, read_by, _ in OPTIONS
@@ -272,9 +269,8 @@ def refuse_ignored(options: argparse.Namespace, asked_of: str, *more: str) -> No
     ]
     if ignored:
         because = _SOURCES[asked_of]
-        for needed, names in (("check", _CHECK), ("ratio", _RATIO)):
-            if set(ignored) <= {f"--{name}" for name in names}:
-                because = f"without --{needed}"
+        if set(ignored) <= {f"--{name}" for name in _RATIO}:
+            because = "without --ratio"
         raise InputError(f"{because}: leave out {', '.join(ignored)}, which would be ignored")
 
 
@@ -338,12 +334,6 @@ def mse_arguments(command: argparse.ArgumentParser) -> None:
     """Those of ``llm mse`` alone."""
     command.add_argument(
         "--group-sizes", type=sizes, metavar="G[,G...]", help="of the table (default: powers of 2)"
-    )
-    command.add_argument(
-        "--check",
-        type=sizes,
-        metavar="G[,G...]",
-        help="sample gradients anew at these group sizes, and say what both ways cost",
     )
     add_arguments(command, *_MSE)
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .prompts import Task
     from .store import Rollouts
 
-__all__ = ["log_options", "make_folder", "on_policy_z", "scored_pool", "seed_of", "shown_progress"]
+__all__ = ["log_options", "make_folder", "on_policy_z", "scored_pool", "shown_progress"]
 
 DOUBTFUL, ANOTHER = 4.0, 8.0
 """Standard errors of the on-policy test beyond which a pool is doubted, and refused."""
@@ -84,7 +84,7 @@ def _parts(options: argparse.Namespace) -> tuple[LanguageModel, Task | None]:
     # Refused before the model is loaded.
     task = load_task(prompts, verifier=options.verifier, max_new_tokens=options.max_new_tokens)
     if options.rollouts is None:
-        task = replace(task, prompts=tuple(drawn(task.prompts, options.limit, seed_of(options))))
+        task = replace(task, prompts=tuple(drawn(task.prompts, options.limit, _seed(options))))
     model = _model(options)
     if options.max_new_tokens is None and options.rollouts is None:
         task = _fitting(task, model)
@@ -102,7 +102,7 @@ def _fitting(task: Task, model: LanguageModel) -> Task:
     return replace(task, max_new_tokens=room)
 
 
-def seed_of(options: argparse.Namespace) -> int:
+def _seed(options: argparse.Namespace) -> int:
     return integer("seed", options.seed or 0, 0)
 
 
@@ -132,7 +132,7 @@ def scored_pool(
     options: argparse.Namespace,
     progress: Progress | None,
     settled: Callable[[ScoredPool], bool] | None = None,
-) -> tuple[ScoredPool, tuple[LanguageModel, Task | None, list[Rollouts]] | None]:
+) -> tuple[ScoredPool, tuple[LanguageModel, Task | None] | None]:
     """The scored pool that the options name or ask for, and what it was made of.
 
     Of a pool that grows each look is what ``--limit`` would make, until one of them settles it.
@@ -166,7 +166,7 @@ def scored_pool(
         # Of rollouts of one's own it draws the prompts alone.
         "seed": None
         if options.rollouts is not None and options.limit is None and settled is None
-        else seed_of(options),
+        else _seed(options),
         "dtype": precision(model),
     }
     sizes = (count,) if settled is None else look_sizes(count)
@@ -193,7 +193,7 @@ def scored_pool(
             pool = _on_policy(pool, options)
             if settled is not None and settled(pool):
                 break
-    return pool, (model, task, rollouts)
+    return pool, (model, task)
 
 
 def _rollouts(
@@ -207,7 +207,7 @@ def _rollouts(
     from .pipeline import collect
     from .tasks import drawn
 
-    seed = seed_of(options)
+    seed = _seed(options)
     if options.rollouts is not None:
         log = {**log_options(options), "stale": stale}
         own = drawn(collect(model, task, file=options.rollouts, log=log), options.limit, seed)

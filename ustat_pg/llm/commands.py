@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 from ..validation import InputError, integer
 from .arguments import refuse_ignored, source
-from .asked_pool import make_folder, on_policy_z, scored_pool, seed_of, shown_progress
-from .check_command import refuse_check, sampled_anew
+from .asked_pool import make_folder, on_policy_z, scored_pool, shown_progress
 from .printing import (
     noise_table,
     percent,
@@ -51,19 +49,16 @@ def mse(options: argparse.Namespace) -> None:
     from .stale_command import by_length, say_stale
     from .tables import binary
 
-    refuse_check(options)
-    if options.ratio is not None and (options.remax or options.check):
+    if options.ratio is not None and options.remax:
         raise InputError(
-            "--ratio is of rollouts of an older policy: leave out --remax and --check, which sample anew"
+            "--ratio is of rollouts of an older policy: leave out --remax, which samples anew"
         )
     for size in options.group_sizes or ():
         integer("group size", size, 2)
     refuse_ignored(options, source(options), "out")
     make_folder(options.out)
-    started = time.perf_counter()
     with shown_progress() as progress:
         pool, made_of = scored_pool(options, progress)
-    seconds = time.perf_counter() - started
     sizes = options.group_sizes or [size for size in GROUP_SIZES if size <= pool.rollouts]
     below = [size for size in sizes if size < pool.rollouts]
     if pool.weighted:
@@ -95,9 +90,6 @@ def mse(options: argparse.Namespace) -> None:
         if mean is not None:
             mean.to_csv(options.out / "noise_to_signal_by_length.csv", index=False)
         facts.to_csv(options.out / "summary.csv", index=False)
-    brute = None
-    if made_of is not None and options.check is not None:
-        brute = sampled_anew(options, pool, made_of, seed_of(options))
     if options.json:
         print(
             json.dumps(
@@ -113,7 +105,6 @@ def mse(options: argparse.Namespace) -> None:
                     "noise_to_signal_by_length": None if mean is None else records(mean),
                     "ordering": [row for order in orders for row in records(order)],
                     "constants": None if known is None else records(known.frame()),
-                    "check": None if brute is None else records(brute),
                 },
                 allow_nan=False,
             )
@@ -144,13 +135,6 @@ def mse(options: argparse.Namespace) -> None:
     if known is not None:
         print()
         say_constants(known)
-    if brute is not None:
-        print()
-        print(tabulate(brute.values.tolist(), list(brute.columns), floatfmt=".4g"))
-        print(
-            f"Sampled on {min(options.check_prompts, pool.size)} prompts, the oracle with V from the "
-            f"pool; the pool's {pool.size} prompts took {seconds:.0f} s in this run."
-        )
     if options.out is not None:
         more = "" if noise is None else ", noise_to_signal.csv"
         print(f"\nKept in {options.out}: rollouts.jsonl, scored.npz, curves.csv, summary.csv{more}")
@@ -160,7 +144,7 @@ def _greedy(pool: ScoredPool, made_of: Any) -> NDArray[np.float64]:
     """Rewards of greedy completions of the pool's prompts."""
     from .pipeline import greedy_rewards
 
-    model, task, _ = made_of
+    model, task = made_of
     if task is None:
         raise InputError("--remax completes prompts anew: it needs the task, --prompts")
     return greedy_rewards(model, task, pool.prompts)
