@@ -42,12 +42,11 @@ AGGREGATIONS = ("sequence-sum", "sequence-mean")
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """How baselines are estimated: ``constant``, ``minimum_variance``, ``permutations`` and ``seed`` of
+    """How baselines are estimated: ``constant``, ``permutations`` and ``seed`` of
     :func:`ustat_pg.llm.estimates.curves`, ``aggregation`` of :func:`ustat_pg.llm.estimates.noise_to_signal`.
     """
 
     constant: ArrayLike | None = None
-    minimum_variance: str = "jackknife"
     permutations: int = 16
     seed: int = 0
     aggregation: str = "sequence-sum"
@@ -120,7 +119,7 @@ def group_moments(
         "grpo": lambda: moments.norm_squared_advantage,
         "oracle": lambda: moments.norm_squared_advantage,
         "constant": lambda: moments.centred(_each(asked.constant, pool)),
-        "minimum-variance": lambda: at_best_constant(pool, asked.minimum_variance),
+        "minimum-variance": lambda: at_best_constant(pool),
     }
 
     def at(name: str) -> list[GroupMoments]:

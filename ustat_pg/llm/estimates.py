@@ -67,7 +67,6 @@ def curves(
     design: str = "prompt",
     batch_size: int = 1,
     constant: ArrayLike | None = None,
-    minimum_variance: str = "jackknife",
     permutations: int = 16,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -85,9 +84,6 @@ def curves(
         batch_size: B, for iid only.
         constant: b, for the baseline constant only; or one of each prompt, (P,), in the pool's order. With
             the reward of one greedy completion of each this is ReMax.
-        minimum_variance: how the error at b* is found, a ratio of moments: plug-in is too low by a
-            term of order 1/N; jackknife takes that term off; split takes b* from the other rollouts,
-            which is the exact error of a b* so learned and above the least.
         permutations, seed: for weighted baselines, see :func:`~ustat_pg.llm.groups.group_errors`.
 
     Returns:
@@ -105,9 +101,7 @@ def curves(
     names, sizes = names_of(baselines, constant), sizes_of(group_sizes)
     moments = prompt_moments(pool)
     batches = Batches(pool, moments, design, batch_size)
-    asked = Asked(
-        constant=constant, minimum_variance=minimum_variance, permutations=permutations, seed=seed
-    )
+    asked = Asked(constant=constant, permutations=permutations, seed=seed)
     rows = group_moments(pool, moments, names, sizes, asked)
     found = beside(*(batches.error(each) for row in rows for each in row))
     low, high = found.interval()
@@ -130,7 +124,6 @@ def ordering(
     baselines: Sequence[str] = _PAPER,
     *,
     constant: ArrayLike | None = None,
-    minimum_variance: str = "jackknife",
     permutations: int = 16,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -156,9 +149,7 @@ def ordering(
         raise InputError(f"baselines are {names}: at least two different ones are needed")
     sizes = [integer("group size", group_size)]
     moments = prompt_moments(pool)
-    asked = Asked(
-        constant=constant, minimum_variance=minimum_variance, permutations=permutations, seed=seed
-    )
+    asked = Asked(constant=constant, permutations=permutations, seed=seed)
     # ‖g‖² cancels in the differences.
     errors = [
         each.second - 2 * each.cross

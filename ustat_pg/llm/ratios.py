@@ -90,7 +90,6 @@ def noise_to_signal(
     design: str = "iid",
     batch_size: int = 1,
     constant: ArrayLike | None = None,
-    minimum_variance: str = "jackknife",
     permutations: int = 16,
     seed: int = 0,
     aggregation: str = "sequence-sum",
@@ -110,7 +109,7 @@ def noise_to_signal(
             ĝ₁. fixed, the P prompts once each. prompt, E tr Cov(ĝ | X) over E‖E[ĝ | X]‖². The last two
             take biased tables up to G = N/2 only.
         batch_size: B, for iid only.
-        constant, minimum_variance, permutations, seed: as there.
+        constant, permutations, seed: as there.
         aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
             ``loss_type="grpo"``, of tables by counts, design iid and pools scored ``by_length``. Of a pool
             weighted by token (:mod:`ustat_pg.llm.stale`) either is of the weighted scores, of tables
@@ -137,13 +136,7 @@ def noise_to_signal(
     raw = pool.weighted or aggregation == "sequence-mean"
     moments = None if raw else prompt_moments(pool)
     batches = Batches(pool, moments, design, batch_size)
-    asked = Asked(
-        constant=constant,
-        minimum_variance=minimum_variance,
-        permutations=permutations,
-        seed=seed,
-        aggregation=aggregation,
-    )
+    asked = Asked(constant=constant, permutations=permutations, seed=seed, aggregation=aggregation)
     if raw and design != "iid":
         raise InputError(
             f"design is {design!r}: aggregation sequence-mean and pools weighted by token take iid"
