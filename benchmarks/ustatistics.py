@@ -19,7 +19,6 @@ import sys
 import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import product
 from os import cpu_count
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 from tabulate import tabulate
 
 from ustat_pg.ustatistics import covariance_kernel, covariance_ustatistic, ustatistic
+from ustat_pg.whole_files import versions
 
 SAMPLES = (8, 64, 512, 4096)
 DIMENSIONS = (1, 100, 10_000)
@@ -313,12 +313,8 @@ def machine(*packages: str) -> str:
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     words = [f"{names[0] if names else processor()}, {cpu_count()} cores", python_version()]
     words[1] = f"Python {words[1]}"
-    for package in packages:
-        try:
-            words.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            words.append(f"{package} not installed")
-    return "; ".join(words)
+    found = versions(*packages)
+    return "; ".join([*words, *(f"{each} {found.get(each, 'not installed')}" for each in packages)])
 
 
 def verdict(way: str, timings: dict[tuple[int, int], Timing]) -> str:

@@ -9,9 +9,7 @@ import shlex
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from importlib.resources import files
-from importlib.util import find_spec
 from math import isfinite
 from os import cpu_count
 from typing import Any
@@ -37,6 +35,7 @@ from .results import (
     RivalResult,
     plain,
 )
+from .whole_files import versions
 
 __all__ = [
     "EXIT_CODES",
@@ -94,8 +93,7 @@ def document(
         problem: the file of the user's own problem.
         configuration: what results in one folder have in common.
     """
-    libraries = ["numpy", "scipy", "numba", "llvmlite", "pandas", "scikit-learn"]
-    libraries += ["torch"] if find_spec("torch") else []
+    libraries = ["numpy", "scipy", "numba", "llvmlite", "pandas", "scikit-learn", "torch"]
     provenance = Provenance(
         command,
         configuration,
@@ -117,8 +115,7 @@ def document(
         {
             "ustat_pg": __version__,
             "code": code_version(),
-            "python": platform.python_version(),
-            **{name: version(name) for name in libraries},
+            **versions(*libraries),
         },
         run.set_aside,
     )

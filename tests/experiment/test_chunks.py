@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.support.imports import reached
+from ustat_pg import whole_files
 from ustat_pg.checks import Verdict, equal
 from ustat_pg.engines import (
     Cell,
@@ -418,7 +419,7 @@ def test_the_version_of_torch_is_in_the_keys_of_what_torch_computes_alone(monkey
     runs = Block(training(), (), "autograd", replications=2)
 
     def keys(found):
-        monkeypatch.setattr(store_module, "version", found)
+        monkeypatch.setattr(whole_files, "version", found)
         store_module.code_version.cache_clear()
         try:
             ours = {engine: store.key(block.description) for engine, block in bandit.items()}

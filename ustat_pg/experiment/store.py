@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from .._version import __version__
 from ..compiled import source_digest
 from ..digests import digest
 from ..validation import InputError
+from ..whole_files import versions, whole_file
 
 __all__ = ["Memory", "Store", "StoreError", "code_version", "program"]
 
@@ -59,14 +58,6 @@ class StoreError(InputError):
     """Results cannot be kept: the folder is read-only, the disk full."""
 
 
-def torch_version() -> str | None:
-    """The version of torch, or None without it."""
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return None
-
-
 @lru_cache(maxsize=1)
 def code_version() -> str:
     """A hash of the source files that make results, and of the versions of what computes all of them: that
@@ -81,7 +72,7 @@ def program() -> str:
 
     The words say nothing of the processor: kinds of processors may differ in a last digit.
     """
-    torch = "" if (found := torch_version()) is None else f", torch {found}"
+    torch = "" if (found := versions("torch").get("torch")) is None else f", torch {found}"
     return (
         f"ustat_pg {__version__} (code {code_version()}, NumPy {np.__version__}, "
         f"numba {numba.__version__}{torch})"
@@ -113,7 +104,9 @@ class Store:
     def key(self, description: dict[str, Any]) -> str:
         """The name of what a description asks for."""
         made_by = [code_version()]
-        made_by += [torch_version() or ""] if description.get("engine") == "autograd" else []
+        made_by += (
+            [versions("torch").get("torch", "")] if description.get("engine") == "autograd" else []
+        )
         text = json.dumps([*made_by, description], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -176,16 +169,10 @@ class Store:
         Raises:
             StoreError: the file cannot be written; what was there before stays.
         """
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                if lasting:
-                    os.fsync(file.fileno())
-            temporary.replace(path)
+            with whole_file(path, lasting=lasting) as file:
+                file.write(text.encode())
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise StoreError(
                 f"{path}: cannot be written: {error.strerror}; finished blocks are kept, "
                 "and the same command continues from them"

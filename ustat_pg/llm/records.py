@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from ..whole_files import whole_file
 
 __all__ = ["Busy", "append", "keep", "lines", "locked", "read_status", "write", "write_status"]
 
@@ -19,9 +20,8 @@ class Busy(Exception):
 
 def write(path: Path, text: str) -> None:
     """Whole or not at all."""
-    other = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
-    other.write_text(text, encoding="utf-8")
-    other.replace(path)
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, finite_array, frozen, integer
+from ..whole_files import whole_file
 from .score_weights import length_weights, moment_weights
 
 __all__ = [
@@ -333,15 +333,8 @@ def address(name: str) -> int:
 def write_arrays(path: Path, **arrays: Any) -> None:
     """Write one .npz file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        np.savez_compressed(file, **arrays)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:

@@ -17,15 +17,14 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._version import __version__
 from ..validation import InputError
+from ..whole_files import versions
 from .models import LanguageModel, check_lengths, tokenise, weights_digest
 from .prompts import Task
 from .score_weights import length_weights, moment_weights
@@ -129,7 +128,7 @@ def score_pool(
         "token_weights": None if token_weights is None else token_weights.config,
         "precision": str(scores.dtype),
         "device": scores.device.type,
-        "versions": _versions(),
+        "versions": versions("ustat_pg", "numpy", "torch", "transformers"),
         "code": _code(),
     }
     chosen = options.get("parameters", "all")
@@ -384,11 +383,6 @@ def _plain(value: Any) -> Any:
 
 def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _versions() -> dict[str, str]:
-    names = ("numpy", "torch", "transformers")
-    return {"ustat_pg": __version__, **{name: version(name) for name in names}}
 
 
 def _code() -> str:

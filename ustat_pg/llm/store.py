@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._version import __version__
 from ..validation import InputError
+from ..whole_files import versions
 from .prompts import Prompt, check_rewards, short
 
 __all__ = ["Entry", "Rollouts", "RolloutsList", "Store", "check_log_probs", "lines", "read_store"]
@@ -108,10 +107,9 @@ class Store:
             if _drop_torn_line(self.path):
                 self._go_on(config)
             else:
-                versions = _versions()
-                self._line(
-                    {"format": FORMAT, "config": config, "model": model, "versions": versions}
-                )
+                header = {"format": FORMAT, "config": config, "model": model}
+                made_by = versions("ustat_pg", "torch", "transformers")
+                self._line(header | {"versions": made_by})
         except BaseException:
             self.__exit__()
             raise
@@ -186,19 +184,6 @@ def _locked(path: Path) -> Any:
             f"the store {path} is being written by another run: wait for it, or name another"
         ) from None
     return lock
-
-
-def _versions() -> dict[str, str]:
-    """The versions of what drew the completions."""
-    import torch
-    import transformers
-
-    return {
-        "ustat_pg": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
 
 
 def _drop_torn_line(path: Path) -> bool:

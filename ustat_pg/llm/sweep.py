@@ -11,14 +11,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from platform import python_version
 from typing import TYPE_CHECKING, Any
 
 from ..validation import InputError
+from ..whole_files import versions
 from .grid import BUSY, Outcome, Sweep, dry_run, settle
 from .records import Busy, append, keep, locked, read_status, write_status
 from .results import differences, draw, figure5, results, table2
@@ -42,12 +40,7 @@ __all__ = [
 ]
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": python_version()}
-    for name in ("ustat_pg", "torch", "transformers", "trl", "accelerate", "datasets", "vllm"):
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+_LIBRARIES = ("ustat_pg", "torch", "transformers", "trl", "accelerate", "datasets", "vllm")
 
 
 def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
@@ -104,7 +97,7 @@ def _make(run: Run, folder: Path, main: bool) -> None:
         "attempts": int(before.get("attempts", 0)) + 1,
         "step_factor": run.step_factor(),
         "deviations": {name: str(value) for name, value in run.deviations().items()},
-        "versions": _versions(),
+        "versions": versions(*_LIBRARIES),
         "dropped_prompts": dropped,
         "inputs": read,
     }
