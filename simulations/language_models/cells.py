@@ -2,17 +2,17 @@
 
 One replication draws a few prompts of a task, and for each model N rollouts of every prompt. It scores
 them through hooks as a pool, and makes of them the unbiased estimates of theory/language_models.md. It
-also differentiates them one by one, puts them together in groups, and takes the spread of the groups'
-gradients at one prompt, and half the squared distance of a gradient at one prompt from one at another. The
-oracle of the groups knows V from two samples of its own, and its error is the covariance of the two
-gradients that they give: a gradient is linear in its baseline, so that this is the oracle's error on
-average, exactly.
+also differentiates them one by one, puts them together in groups, in several random orders, and takes the
+spread of the groups' gradients at one prompt, and half the squared distance of a gradient at one prompt from
+one at another. The oracle of the groups knows V from two samples of its own, and its error is the covariance
+of the two gradients that they give: a gradient is linear in its baseline, so that this is the oracle's error
+on average, exactly.
 Both sides are unbiased for the same errors, and share no code but the sampler: their means are equal if
 the formulas are right, whatever the model is. They share the rollouts, so that a rare large error is in
 both, and a few hundred replications tell their means apart.
 
 The scores of a network have no known bound, so that intervals are those of a mean that is nearly
-normal, √(2 ln(4/α)) standard errors to either side (4.9 at α = 2e-5 where the normal law has 4.3):
+normal, √(2 ln(2/α)) standard errors to either side (4.8 at α = 2e-5 where the normal law has 4.3):
 unlike those of bandits they are not valid at every sample size.
 """
 
@@ -54,6 +54,9 @@ BASELINES = ("vanilla", "grpo", "oracle")
 """Whose errors are asked at one prompt."""
 CONSTANTS = ("c1", "c2", "c3")
 """What the error over prompts is made of, by the pool's formulas."""
+_ORDERS = 16
+"""Orders of a prompt's rollouts, each cut into groups: one alone has few groups, and three to six times the
+variance in the difference of two large groups' errors."""
 NOISE, SIGNAL = "noise", "signal"
 """tr Cov ĝ and ‖E ĝ‖² of an estimator, its name behind a blank; prompts drawn anew."""
 BATCH = f"{NOISE} grpo"
@@ -79,6 +82,7 @@ _MAKERS = (
     "prompts.py",
     "ratios.py",
     "score_weights.py",
+    "rollouts.py",
     "scored.py",
     "scores",
     "scoring.py",
@@ -88,6 +92,7 @@ _MAKERS = (
     "tables.py",
     "tasks.py",
     "verifiers.py",
+    "vllm_process.py",
 )
 """Of ``ustat_pg/llm``, beside this file: what a replication is made of."""
 _ADVANTAGES = ("estimators", "predictions/count_tables.py")
@@ -128,8 +133,7 @@ class LmQuantity:
     Arguments:
         method: pool, by the formulas; or drawn, by groups of fresh rollouts.
         member: the model on its task, by the member's name.
-        what: a baseline; noise or signal and a table's name, of the drawn groups grpo's too; or, of the
-            pool, one of c1, c2, c3.
+        what: a baseline; noise or signal and a name, grpo or a table's; or, of the pool, one of c1, c2, c3.
         group_size: G; 0 of a constant.
     """
 
@@ -277,7 +281,7 @@ class LmCell(Cell):
             for what, size in (
                 *product(BASELINES, self.group_sizes),
                 *product(
-                    map(" ".join, product((NOISE, SIGNAL), _averaged(method, self.tables))),
+                    map(" ".join, product((NOISE, SIGNAL), _averaged(self.tables))),
                     self.group_sizes,
                 ),
                 *product(CONSTANTS if method == "pool" else (), (0,)),
@@ -392,8 +396,10 @@ def _replication(member: Member, sizes: Sizes, seed: int, number: int) -> dict[s
     count = 2 * values + groups * group_sizes[-1]
     completions = transformers_draw(model, named, count, task.max_new_tokens, seed, 1024)
     sides = [
-        _Side(model, task, prompt, ids, own, values)
-        for prompt, (_, ids), (own, _) in zip(drawn_prompts, named, completions, strict=True)
+        _Side(model, task, prompt, ids, own, values, [seed, number, place])
+        for place, (prompt, (_, ids), (own, _)) in enumerate(
+            zip(drawn_prompts, named, completions, strict=True)
+        )
     ]
     return {
         LmQuantity(method, member.name, what, size).label: value
@@ -411,7 +417,7 @@ def _places(count: int, prompts: int, seed: int, number: int) -> list[int]:
 
 
 class _Side:
-    """One prompt of a replication: its rollouts, and two estimates of V from others."""
+    """One prompt of a replication: its rollouts with orders of them, and two estimates of V from others."""
 
     def __init__(
         self,
@@ -421,18 +427,23 @@ class _Side:
         ids: Sequence[int],
         completions: Sequence[Sequence[int]],
         values: int,
+        seed: Sequence[int],
     ) -> None:
-        texts = model.tokenizer.batch_decode(completions, skip_special_tokens=True)
-        rewards = task.rewards(prompt, texts, completions)
+        from ustat_pg.llm.rollouts import decoded
+
+        rewards = task.rewards(prompt, decoded(model, completions), completions)
         self.model, self.prompt, self.ids = model.model, prompt, ids
         self.values = [float(half.mean()) for half in np.split(rewards[: 2 * values], 2)]
         self.completions, self.rewards = completions[2 * values :], rewards[2 * values :]
+        each = np.tile(np.arange(len(self.rewards)), (_ORDERS, 1))
+        self.orders = np.random.default_rng(seed).permuted(each, axis=1)
 
 
-def _scores(model: Any, sides: Sequence[_Side]) -> Any:
-    """∇ log π of every rollout, prompt by prompt, (prompts, rollouts, d): by plain autograd.
+def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
+    """∇ log π of every rollout, prompt by prompt, (prompts, rollouts, entries) of each parameter.
 
-    Completions are padded at their end, which changes nothing before it: attention is causal.
+    By plain autograd. Completions are padded at their end, which changes nothing before it: attention is
+    causal.
     """
     import torch
     from torch.func import functional_call, grad, vmap
@@ -454,7 +465,7 @@ def _scores(model: Any, sides: Sequence[_Side]) -> Any:
         return (chosen * sampled[1:]).sum()
 
     found = vmap(grad(log_prob), (None, 0, 0), chunk_size=_ROWS)(weights, text, sampled)
-    return torch.cat([found[name].flatten(1) for name in weights], 1).unflatten(0, (len(sides), -1))
+    return [each.flatten(1).unflatten(0, (len(sides), -1)) for each in found.values()]
 
 
 Values = dict[tuple[str, int], float]
@@ -476,16 +487,15 @@ def _pool_values(
         own = tuple(map(tuple, side.completions))
         drawn.append(Rollouts(prompt, tuple(side.ids), own, ("",) * len(own), side.rewards))
     model = sides[0].model
-    exact = sum(parameter.numel() for parameter in model.parameters())
-    pool = pool_of_scores(Scores(model, sketch=exact), drawn)
+    pool = pool_of_scores(Scores(model), drawn)
     known = constants(pool)
     found = {(what, 0): float(getattr(known, what)) for what in CONSTANTS}
     for row in curves(pool, group_sizes, BASELINES).to_dict("records"):
         found[row["baseline"], row["group_size"]] = row["mse"]
-    if tables:
-        rows = noise_to_signal(pool, group_sizes, tables).to_dict("records")
-        for (name, size), row in zip(product(tables, group_sizes), rows, strict=True):
-            found |= {(f"{part} {name}", size): row[part] for part in (NOISE, SIGNAL)}
+    names = _averaged(tables)
+    rows = noise_to_signal(pool, group_sizes, names).to_dict("records")
+    for (name, size), row in zip(product(names, group_sizes), rows, strict=True):
+        found |= {(f"{part} {name}", size): row[part] for part in (NOISE, SIGNAL)}
     return found
 
 
@@ -495,55 +505,61 @@ def _drawn_values(
     """What the groups' gradients say."""
     import torch
 
-    averaged = list(product(_averaged("drawn", tables), group_sizes))
+    averaged = list(product(_averaged(tables), group_sizes))
+    weights = [
+        {(name, size): _weights(name, side, size) for name, size in averaged} for side in sides
+    ]
+    means = np.array([[each.mean(axis=(0, 1)) for each in own.values()] for own in weights])
+    mean_weights = torch.as_tensor(means, dtype=torch.float32)
+    inner: Any = 0.0
+    between: Any = 0.0
+    for scores in _scores(sides[0].model, sides):
+        inner = inner + (scores @ scores.mT).double()
+        mean = (mean_weights @ scores).double()
+        between = between + (mean.sum(dim=0) ** 2 - (mean**2).sum(dim=0)).sum(dim=1)
+    count = len(sides)
     found: Values = dict.fromkeys(product(BASELINES, group_sizes), 0.0)
     squares = dict.fromkeys(averaged, 0.0)
-    count, means = len(sides), []
-    for side, scores in zip(sides, _scores(sides[0].model, sides), strict=True):
-        exact = scores.double()
-        products = (exact @ exact.T).numpy()
-        own = {(name, size): _weights(name, side, size) for name, size in averaged}
+    for side, own, products in zip(sides, weights, inner.numpy(), strict=True):
         for size in group_sizes:
             vanilla, grpo = _weights("vanilla", side, size), own["grpo", size]
             oracles = [_weights("oracle", side, size, value=value) for value in side.values]
             pairs = {"vanilla": (vanilla, vanilla), "grpo": (grpo, grpo), "oracle": oracles}
             for name, (first, second) in pairs.items():
                 found[name, size] += _spread(first, second, products) / count
-        for key, weights in own.items():
-            squares[key] += _product(weights, weights, products) / len(weights) / count
-        mean_weights = np.array([weights.mean(axis=0) for weights in own.values()])
-        means.append(torch.as_tensor(mean_weights) @ exact)
-    mean = torch.stack(means)
-    between = (mean.sum(dim=0) ** 2 - (mean**2).sum(dim=0)).sum(dim=1) / (count * (count - 1))
-    for (name, size), signal in zip(averaged, between.tolist(), strict=True):
+        for key, each in own.items():
+            squares[key] += _product(each, each, products) / count
+    signals = (between / (count * (count - 1))).tolist()
+    for (name, size), signal in zip(averaged, signals, strict=True):
         # Half the squared distance of two prompts' gradients.
         found[f"{NOISE} {name}", size] = squares[name, size] - signal
         found[f"{SIGNAL} {name}", size] = signal
     return found
 
 
-def _averaged(method: str, tables: Sequence[str]) -> tuple[str, ...]:
-    """The estimators whose noise and signal can be asked: of the pool, grpo's is made of constants."""
-    return tuple(dict.fromkeys((*(["grpo"] if method == "drawn" else []), *tables)))
+def _averaged(tables: Sequence[str]) -> tuple[str, ...]:
+    """The estimators whose noise and signal can be asked."""
+    return tuple(dict.fromkeys(("grpo", *tables)))
 
 
 def _weights(baseline: str, side: _Side, group_size: int, **known: float) -> Array:
-    """What the gradient of each group takes of each score, (groups, rollouts)."""
-    rewards = side.rewards
-    groups = len(rewards) // group_size
-    each = advantages(baseline, rewards[: groups * group_size].reshape(groups, -1), **known)
-    weights = np.zeros((groups, len(rewards)))
-    for group, own in enumerate(each):
-        weights[group, group * group_size : (group + 1) * group_size] = own / group_size
-    return weights
+    """What the gradient of each group takes of each score, (orders, groups, rollouts)."""
+    count = len(side.rewards)
+    groups = count // group_size
+    members = side.orders[:, : groups * group_size].reshape(-1, group_size)
+    weights = np.zeros((len(members), count))
+    each = advantages(baseline, side.rewards[members], **known) / group_size
+    np.put_along_axis(weights, members, each, axis=1)
+    return weights.reshape(len(side.orders), groups, count)
 
 
 def _spread(first: Array, second: Array, products: Array) -> float:
-    """Trace of the sample covariance of two gradients over groups, given as :func:`_product` takes them."""
-    one, other = (each - each.mean(axis=0) for each in (first, second))
-    return _product(one, other, products) / (len(first) - 1)
+    """Trace of the sample covariance of two gradients over the groups of an order, its mean over orders."""
+    groups = first.shape[1]
+    one, other = (each - each.mean(axis=1, keepdims=True) for each in (first, second))
+    return _product(one, other, products) * groups / (groups - 1)
 
 
 def _product(first: Array, second: Array, products: Array) -> float:
-    """Σ over rows of <first s, second s>, from the products <sᵢ, sⱼ>."""
-    return float(((first @ products) * second).sum())
+    """The mean of <first s, second s> over groups and orders, from the products <sᵢ, sⱼ>."""
+    return float(((first @ products) * second).sum(axis=2).mean())

@@ -32,7 +32,7 @@ from ustat_pg.llm.estimates import TABLES, oracle_ratio
 
 from ..problems import Suite
 from .cells import BASELINES, NOISE, SIGNAL, LmCell, drawn, pooled
-from .orders import CLEAR_OF_MODELS, above, clear
+from .orders import above
 from .studies import CURVE_SIZES, NORMALISED, SIZES, Study, cell_of, short, study
 
 STEM = "gradient_mse_lm"
@@ -97,16 +97,13 @@ def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
 def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
     """Sampled noise of advantages that are divided by their standard deviation, over the pool's: 1.
 
-    With divisor G-1 these are √((G-1)/G) of themselves, whatever the model. A signal may be small beside its
-    own error, so of signals it is the difference.
+    With divisor G-1 these are √((G-1)/G) of themselves, whatever the model.
     """
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
-    known = study.noise([most], ["grpo", NORMALISED])
-    sizes = {part: tuple(map(float, known[part])) for part in (NOISE, SIGNAL)}
-    of_grpo = {part: grpo / normalised for part, (grpo, normalised) in sizes.items()}
+    grpo, normalised = study.noise([most], ["grpo", NORMALISED])[NOISE]
     for size, rivals in (
         (least, {DDOF: (least - 1) / least}),
-        (most, {AS_GRPO: of_grpo[NOISE]}),
+        (most, {AS_GRPO: float(grpo / normalised)}),
     ):
         sampled, formula = (
             mean_of(cell, of(study.member, f"{NOISE} {NORMALISED}", size)) for of in (drawn, pooled)
@@ -116,23 +113,33 @@ def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
             Ratio(sampled, formula),
             equal(1.0, rivals, relative_margin=0.4),
         )
-    unit = 1 / sizes[SIGNAL][1]
-    parts = (drawn, unit), (pooled, -unit)
-    difference = tuple(
-        (of(study.member, f"{SIGNAL} {NORMALISED}", most), weight) for of, weight in parts
-    )
-    yield study.check(
-        f"G={most}: signal of {NORMALISED}, sampled less predicted",
-        Linear(cell, difference),
-        equal(0.0, {AS_GRPO: of_grpo[SIGNAL] - 1}, scale=1.0, relative_margin=0.4),
-    )
+
+
+def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
+    """Sampled signals ‖E ĝ‖² less the pool's: 0. grpo's is ‖g‖², which critical budgets are made of.
+
+    A signal may be small beside its own error, so it is the difference, in units of the larger of the two.
+    """
+    most = cell.group_sizes[-1]
+    known = study.noise([most], ["grpo", NORMALISED])
+    values = dict(zip(known["baseline"], known[SIGNAL].map(float), strict=True))
+    for row in known.to_dict("records"):
+        name, unit = str(row["baseline"]), 1 / max(row[SIGNAL], row[f"{SIGNAL}_se"])
+        parts = (drawn, unit), (pooled, -unit)
+        difference = tuple((of(study.member, f"{SIGNAL} {name}", most), w) for of, w in parts)
+        rivals = {AS_GRPO: (values["grpo"] - values[name]) * unit} if name == NORMALISED else {}
+        yield study.check(
+            f"G={most}: signal of {name}, sampled less predicted",
+            Linear(cell, difference),
+            equal(0.0, rivals, scale=1.0, relative_margin=0.4),
+        )
 
 
 def _known_order(study: Study, pair: tuple[str, str], group_size: int) -> tuple[str, str] | None:
     """Two baselines, the one of the larger error first; None where the moments are not clear."""
     value = {baseline: study.error(baseline, group_size) for baseline in pair}
     first, second = sorted(value, key=value.__getitem__, reverse=True)
-    sure = study.larger(*pair, group_size) == first and clear(value[first], value[second])
+    sure = study.larger(*pair, group_size) == first and study.apart(value[first], value[second])
     return (first, second) if sure else None
 
 
@@ -201,7 +208,7 @@ def _strength(cell: LmCell, weaker: Study, stronger: Study) -> Iterator[Check]:
     rows = {s.member: s.curves([group_size], ["grpo"]).iloc[0] for s in (weaker, stronger)}
     first, second = sorted(rows, key=lambda member: float(rows[member]["mse"]), reverse=True)
     larger, smaller = float(rows[first]["mse"]), float(rows[second]["mse"])
-    if rows[first]["low"] > rows[second]["high"] and clear(larger, smaller, CLEAR_OF_MODELS):
+    if rows[first]["low"] > rows[second]["high"] and weaker.apart(larger, smaller):
         yield above(
             f"G={group_size}: grpo on {short(first)} above {short(second)}",
             cell,
@@ -218,6 +225,7 @@ def _checks(suite: Suite) -> Iterator[Check]:
         yield from _agree(cell, each, how.margin)
         yield from _apart(cell, each, how.margin)
         yield from _normalised(cell, each)
+        yield from _signals(cell, each)
         yield _ratio(cell, each)
         yield _excess(cell, each)
         yield _falls(cell, each)

@@ -26,7 +26,7 @@ from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
 
 from ..problems import Suite
 from .cells import BATCH, LmCell, drawn, pooled
-from .orders import above, clear
+from .orders import above
 from .studies import SIZES, Study, cell_of, predicted, short, study
 
 STEM = "group_size_lm"
@@ -85,7 +85,7 @@ def _split(cell: LmCell, study: Study) -> Iterator[Check]:
     spent = {g: g * _noise(study, g) for g in cell.group_sizes}
     best = min(spent, key=spent.__getitem__)
     for group_size in cell.group_sizes:
-        if clear(spent[group_size], spent[best]):
+        if study.apart(spent[group_size], spent[best]):
             yield above(
                 f"{short(study.member)}: at one budget G={group_size} above G={best}",
                 cell,

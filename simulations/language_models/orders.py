@@ -14,17 +14,6 @@ Error = tuple[LmQuantity, float, float]
 """What is sampled, the factor that it is taken times, and the pool's prediction of their product."""
 
 
-CLEAR = 0.2
-"""An order is asked where the difference is at least this share of the larger error."""
-CLEAR_OF_MODELS = 0.4
-"""The same of two models, which share their prompts and no rollouts."""
-
-
-def clear(larger: float, smaller: float, share: float = CLEAR) -> bool:
-    """Whether two predictions are far enough apart for their order to be asked."""
-    return larger - smaller >= share * larger
-
-
 def above(
     name: str, cell: LmCell, larger: Error, smaller: Error, rivals: Sequence[str] = ()
 ) -> Check:

@@ -1,9 +1,10 @@
 """The language models that claims are asked of, and what a pool of rollouts predicts for each.
 
 Predictions come from a pool of its own, drawn and scored once for each model with a seed that no
-replication has; so they carry an error, which is stated with them. Replications compare the pool's
-formulas with errors sampled anew, so that this error enters no verdict but through the sizes that
-rivals predict and the order of two errors, which is only asked where the pool is sure of it.
+replication has; so they carry an error. Replications compare the formulas of pools of their own with errors
+sampled anew, so that this error enters few verdicts: through the sizes that rivals predict, through the order
+of two errors, which is asked where they are clearly apart, and through grpo's ratio to the oracle, which is
+allowed twice the pool's interval.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Size:
         values: number of rollouts that an oracle of a replication knows V from.
         groups: number of groups at each prompt, of the largest size.
         margin: share of itself to which an error is to be known, where no rival asks for more.
+        clear: share of the larger of two errors by which they differ at least where their order is asked.
         members: the models. Where few answers are wrong errors are rare and large, and take more
             replications: the smallest size takes two models, one on which the paper's order holds and
             one on which it fails.
@@ -68,13 +70,14 @@ class Size:
     values: int
     groups: int
     margin: float
+    clear: float
     members: tuple[str, ...] = MEMBERS
 
 
 SIZES = {
-    "smoke": Size(80, 24, (2, 4, 16), 12, 2, 0.5, ("embedded:base", "embedded:short")),
-    "quick": Size(500, 32, (2, 4, 16), 16, 2, 0.4),
-    "full": Size(500, 64, (2, 4, 16), 32, 2, 0.2),
+    "smoke": Size(80, 24, (2, 4, 16), 12, 2, 0.5, 0.2, ("embedded:base", "embedded:short")),
+    "quick": Size(500, 32, (2, 4, 16), 16, 2, 0.4, 0.3),
+    "full": Size(500, 64, (2, 4, 16), 32, 2, 0.2, 0.2),
 }
 
 
@@ -84,6 +87,7 @@ class Study:
 
     member: str
     pool: ScoredPool
+    clear: float
 
     def check(self, what: str, functional: Functional, statement: Statement) -> Check:
         """A check on the model, named as an entry's."""
@@ -96,6 +100,10 @@ class Study:
     def error(self, baseline: str, group_size: int) -> float:
         """The mean over prompts of a baseline's MSE at one prompt."""
         return float(self.curves([group_size], [baseline])["mse"].iloc[0])
+
+    def apart(self, larger: float, smaller: float) -> bool:
+        """Whether two predictions are far enough apart for their order to be asked."""
+        return larger - smaller >= self.clear * larger
 
     def curves(self, group_sizes: list[int], baselines: list[str]) -> pd.DataFrame:
         """Errors with their intervals."""
@@ -135,7 +143,7 @@ def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
     with threadpool_limits(1, user_api="openmp"):
         rollouts = collect(model, task, how.rollouts, seed=_SEED + seed, out=out)
         pool = score(model, rollouts, out=out, config={"task": task.name, "seed": _SEED + seed})
-    return Study(member, pool)
+    return Study(member, pool, how.clear)
 
 
 def cell_of(size: str, *members: str) -> LmCell:

@@ -80,6 +80,7 @@ def agreement(cell, study):
         *gradient_mse_lm._agree(cell, study, 0.5),
         *gradient_mse_lm._apart(cell, study, 0.5),
         *gradient_mse_lm._normalised(cell, study),
+        *gradient_mse_lm._signals(cell, study),
         gradient_mse_lm._excess(cell, study),
         *group_size_lm._agree(cell, study, 0.5),
         *group_size_lm._constants(cell, study, 0.5),
@@ -88,7 +89,7 @@ def agreement(cell, study):
 
 def test_the_true_formulas_are_not_refuted(cell, study):
     found = verdicts(cell, agreement(cell, study), {})
-    assert len(found) == 5 + 2 + 3 + 1 + 3 + 2
+    assert len(found) == 5 + 2 + 2 + 2 + 1 + 3 + 2
     assert all(decision.verdict != Verdict.REFUTED for decision in found.values()), found
     confirmed = [name for name, d in found.items() if d.verdict == Verdict.CONFIRMED]
     assert any("grpo, sampled over predicted" in name for name in confirmed), found
@@ -113,6 +114,9 @@ def wrong(values, what):
         found["c3", 0] = values["c3", 0] / 2
     elif what == "c1 without the cross term":
         found["c1", 0] = 4 * abs(values["c1", 0]) + values["c2", 0] + values["c3", 0]
+    elif what == "a prompt paired with itself":
+        for size in sizes:
+            found["signal grpo", size] += values["noise grpo", size] / 8
     elif what == "c1 that is c2":
         found["c1", 0] = values["c2", 0]
     return found
@@ -126,6 +130,7 @@ PLANTED = {
     "c3 halved": "base: c3",
     "c1 without the cross term": "base G=2: error over prompts",
     "c1 that is c2": "base: c1",
+    "a prompt paired with itself": "base G=6: signal of grpo",
 }
 
 
@@ -143,7 +148,8 @@ def test_wrong_formulas_are_not_confirmed(what, cell, study, monkeypatch, record
     def planted(member, sizes, seed, number):
         """The true replication's draws, with the planted formula in place of the pool's."""
         found = dict(kept(member, sizes, seed, number))
-        keys = [(w, g) for w in cells.BASELINES for g in sizes[0]]
+        asked = (*cells.BASELINES, cells.BATCH, f"{cells.SIGNAL} grpo")
+        keys = [(w, g) for w in asked for g in sizes[0]]
         keys += [(w, 0) for w in cells.CONSTANTS]
         values = {(w, g): found[cells.pooled(member.name, w, g).label] for w, g in keys}
         for (w, g), value in wrong(values, what).items():
@@ -238,7 +244,7 @@ def test_order_is_asked_in_the_direction_that_the_moments_say(cell, study):
     class Other:
         """A pool that is sure of something else."""
 
-        member = MEMBER
+        member, clear, apart = MEMBER, 0.2, studies.Study.apart
 
         def __init__(self, errors, larger):
             self.errors, self.sure = errors, larger
