@@ -289,7 +289,7 @@ def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
     low, high = found["k_crit_interval"]
     assert low < found["k_crit"] < (high or math.inf)
     text = out_of(capsys, *words, "96")
-    assert f"Use G = {found['g_robust']}: whatever c1 and c3 are" in text
+    assert f"Use G = {found['g_robust']}: whatever c1, c2 and c3 are" in text
     assert f"num_generations = {found['g_robust']}," in text
     assert "Critical budget" in text
     # 97 is prime: its only group is one of all outputs.

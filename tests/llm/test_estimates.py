@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from tests.support.listed_pools import (
     LENGTHS,
@@ -475,6 +476,20 @@ def test_shares_of_groups_without_signal():
     assert (frame.low[4], frame.high[4]) == (0, frame.high[3])
     pool = ScoredPool.from_scores(rewards, np.ones((2, 5, 1)))
     assert estimates.zero_signal(pool, [2]).equals(estimates.zero_signal(rewards, [2]))
+
+
+def test_a_share_that_no_prompt_has_may_be_that_of_prompts_to_come():
+    """The ends at which all of 20 prompts would be alike with probability 2.5%, as of a binomial law."""
+    for rewards, ends in (([1.0, 0.0, 1.0, 0.0], (0, 1)), ([1.0] * 4, (1, 0))):
+        (row,) = estimates.zero_signal([rewards] * 20, [4]).to_dict("records")
+        near, far = (row["low"], row["high"])[:: 1 if ends[0] == 0 else -1]
+        assert (row["share"], near) == (ends[0], ends[0])
+        assert abs(far - ends[0]) == pytest.approx(binomtest(0, 20).proportion_ci().high)
+
+
+def test_biased_tables_have_no_one_order():
+    pool = sampled(token_problem(), 20, 6, seed=0)
+    refuses("group-mean is biased", estimates.ordering, pool, 2, ["grpo", "group-mean"])
 
 
 def test_large_pools_of_many_rewards_have_finite_shares():

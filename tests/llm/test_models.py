@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -134,6 +135,20 @@ def test_the_digest_tells_weights_apart(tiny_folder, tiny):
     with torch.no_grad():
         other.model.model.norm.weight[3] += 1e-6
     assert weights_digest(other.model) != weights_digest(tiny.model)
+
+
+def test_the_digest_tells_models_of_equal_weights_apart(tiny_folder, tmp_path, tiny):
+    for where, change in (("copy", {}), ("other", {"rms_norm_eps": 0.5})):
+        other = load_model(copied(tiny_folder, tmp_path / where, **change))
+        assert (weights_digest(other.model) == weights_digest(tiny.model)) == (not change)
+
+
+def copied(folder, target, **change):
+    """A model's folder with another configuration."""
+    shutil.copytree(folder, target)
+    file = target / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    return str(target)
 
 
 def test_models_that_are_none_are_refused(tiny_folder, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -131,6 +133,17 @@ GRAM = pool().gram
 )
 def test_bad_pools_are_refused(change, message):
     refuses(message, ScoredPool, **parts(pool(), **change))
+
+
+def test_a_pool_of_other_rewards_is_refused():
+    """Its sums would be those of the rewards before."""
+    own = pool()
+    refuses("sums of prompt 'p0'", replace, own, rewards=1 - 2 * own.rewards)
+
+
+def test_a_selection_is_none_of_the_files_that_made_the_whole():
+    whole = replace(pool(), config={"made_of": list("abcdef"), "task": "t"})
+    assert whole.select_prompts([2, 0]).config == {"task": "t"}
 
 
 def test_fewer_than_four_rollouts_are_refused_with_their_number():

@@ -224,6 +224,7 @@ COLUMN = (PLACES.fmod(32) == 5).float()
         (COLUMN, COLUMN),
         (COLUMN, COLUMN * torch.cos(PLACES)),
         ((PLACES.fmod(16) == 3).float(), (PLACES.fmod(128) < 2).float() + 0.1),
+        (torch.ones(640), torch.ones(640)),
     ],
 )
 def test_inner_products_of_sketches_are_unbiased_with_the_variance_that_is_said(u, v, rows):
@@ -238,7 +239,9 @@ def test_inner_products_of_sketches_are_unbiased_with_the_variance_that_is_said(
     error = np.std(found) / np.sqrt(len(found))
     true = float(pair[0] @ pair[1])
     assert abs(np.mean(found) - true) < 4 * error
-    assert np.var(found) < 2 * 1.15 * float(u.square().sum() * v.square().sum()) / (rows * k)
+    # Only of constant vectors the signs that stretches share are seen.
+    most = 4 if (u == u[0]).all() else 2
+    assert np.var(found) < most * 1.15 * float(u.square().sum() * v.square().sum()) / (rows * k)
 
 
 # Which parameters.

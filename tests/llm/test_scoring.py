@@ -282,6 +282,25 @@ def test_other_scores_are_not_mixed_up(tiny, tmp_path, scored_prompts, change, a
     assert scored_prompts == []
 
 
+def test_a_prompt_without_room_for_its_gram_matrix_does_not_cost_the_others_theirs(
+    tiny, tmp_path, monkeypatch
+):
+    def without(scores, rollouts, *more):
+        found = own(scores, rollouts, *more)
+        return {name: found[name] for name in found if name != "gram" or rollouts is not pools[1]}
+
+    pools, own, kept = (
+        pool_of(3),
+        scoring._score,
+        {"out": tmp_path / "a", "saved": tmp_path / "a.npz"},
+    )
+    monkeypatch.setattr(scoring, "_score", without)
+    assert score_pool(tiny, pools, **kept).gram is None
+    monkeypatch.setattr(scoring, "_score", None)
+    assert score_pool(tiny, pools, **kept).gram is None
+    assert score_pool(tiny, [pools[2], pools[0]], **kept).gram is not None
+
+
 def test_files_made_by_other_code_are_not_found(tiny, tmp_path, monkeypatch, scored_prompts):
     pools = pool_of(2)
     score_pool(tiny, pools, out=tmp_path)

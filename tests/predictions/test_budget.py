@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -27,17 +28,18 @@ def divisors(budget):
 
 @pytest.mark.parametrize("constants", DRAWN)
 def test_the_robust_group_size_is_the_argmin_of_the_worst_case(constants):
-    """Against a grid of (c1, c3), of which no point is worse than the corners say."""
+    """Against a grid of constants, of which no point is worse than the corners say."""
     sizes = divisors(96)
-    ends = [np.array([0.2, 1.9]) * value for value in (constants.c1, constants.c3)]
-    worst = np.zeros(len(sizes))
-    for c1 in np.linspace(*ends[0], 15):
-        for c3 in np.linspace(*ends[1], 15):
-            noise = c1 * sizes + constants.c2 + c3 / (sizes - 1)
+    first, third = (np.array([0.2, 1.9]) * value for value in (constants.c1, constants.c3))
+    for second in (None, np.array([0.4, 1.5]) * constants.c2):
+        worst = np.zeros(len(sizes))
+        known = (constants.c2,) if second is None else np.linspace(*second, 9)
+        for c1, c2, c3 in product(np.linspace(*first, 9), known, np.linspace(*third, 9)):
+            noise = c1 * sizes + c2 + c3 / (sizes - 1)
             worst = np.maximum(worst, noise / noise.min())
-    best, found = robust_group_size(constants, *ends, sizes, 96 / sizes)
-    np.testing.assert_allclose(found, worst, rtol=1e-12)
-    assert best == sizes[worst.argmin()]
+        best, found = robust_group_size(constants, first, third, sizes, 96 / sizes, c2=second)
+        np.testing.assert_allclose(found, worst, rtol=1e-12)
+        assert best == sizes[worst.argmin()]
 
 
 def test_certain_constants_have_the_advice_and_a_c1_that_may_be_0_larger_groups():

@@ -185,7 +185,7 @@ def _advised(
             f"{near[0]} with G = {near[1]}, or here G = {size}"
         )
     told += (
-        f": whatever c1 and c3 are within their 95% intervals, its error is at most {worst:.3g} times "
+        f": whatever c1, c2 and c3 are within their 95% intervals, its error is at most {worst:.3g} times "
         "the least of the group sizes above."
     )
     if size != advice.g_best:

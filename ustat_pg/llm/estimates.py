@@ -129,10 +129,11 @@ def ordering(
 ) -> pd.DataFrame:
     """Which baseline has the larger MSE at a group size, pair by pair, by paired differences.
 
-    The spread between prompts cancels, so the answer is the same in every design.
+    The spread between prompts cancels, so the answer is the same in every design. Of biased tables it would
+    not be: their bias does not fall with the batch size.
 
     Arguments:
-        as for :func:`curves`.
+        as for :func:`curves`; unbiased baselines.
 
     Returns:
         a row for each pair: first, second, difference (of the mean errors given the prompt, first
@@ -150,11 +151,15 @@ def ordering(
     sizes = [integer("group size", group_size)]
     moments = prompt_moments(pool)
     asked = Asked(constant=constant, permutations=permutations, seed=seed)
+    found_moments = [each for (each,) in group_moments(pool, moments, names, sizes, asked)]
+    for name, each in zip(names, found_moments, strict=True):
+        if each.biased:
+            raise InputError(
+                f"{name} is biased, and its error falls with the batch size to that bias: there is no one "
+                "order; compare its noise over its signal (noise_to_signal)"
+            )
     # ‖g‖² cancels in the differences.
-    errors = [
-        each.second - 2 * each.cross
-        for (each,) in group_moments(pool, moments, names, sizes, asked)
-    ]
+    errors = [each.second - 2 * each.cross for each in found_moments]
     pairs = [(i, j) for i in range(len(names)) for j in range(i + 1, len(names))]
     apart = np.stack([errors[i] - errors[j] for i, j in pairs], axis=1)
     found = means(apart, pool.looks)

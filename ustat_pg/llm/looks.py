@@ -48,8 +48,8 @@ class Decision:
         known: c1, c2, c3 and G*, with intervals.
         advice: at their estimates.
         group_size: the feasible G of the least worst loss.
-        worst: its error over the least of the feasible ones, at most, whatever c1 and c3 are within their
-            intervals; None where these are infinite.
+        worst: its error over the least of the feasible ones, at most, whatever c1, c2 and c3 are within
+            their intervals; None where these are infinite.
     """
 
     known: ConstantsEstimate
@@ -111,14 +111,14 @@ def decide(pool: ScoredPool, budget: float, costs: Mapping[str, Any]) -> Decisio
         **costs,
         zero_signal=lambda size: finite(zero_signal(pool, [size])["share"].iloc[0]),
     )
-    ends = known.interval("c1"), known.interval("c3")
-    if not np.isfinite(ends).all():
+    ends = {name: known.interval(name) for name in ("c1", "c2", "c3")}
+    if not np.isfinite(list(ends.values())).all():
         return Decision(known, advice, advice.g_best, None)
     size, ratios = robust_group_size(
         found,
-        *ends,
-        [row.group_size for row in advice.table],
-        [row.batch_size for row in advice.table],
+        group_sizes=[row.group_size for row in advice.table],
+        batch_sizes=[row.batch_size for row in advice.table],
+        **ends,
         population=costs["population"],
     )
     return Decision(known, advice, size, float(ratios.min()))

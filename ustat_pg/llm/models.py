@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,6 +34,9 @@ __all__ = [
 
 UNBOUNDED = 2**31
 """The context of a model that states none."""
+
+_NOT_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+"""Of a configuration, what may differ where the model is the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,10 +354,10 @@ def check_lengths(
 
 
 def weights_digest(model: Any) -> str:
-    """A digest of all weights and their names, that tells two models apart.
+    """A digest of all weights, their names and the configuration, that tells two models apart.
 
     Arguments:
-        model: a torch module.
+        model: a torch module, with a ``config`` if it is a transformers model.
 
     Returns:
         32 hexadecimal digits.
@@ -361,6 +365,10 @@ def weights_digest(model: Any) -> str:
     import torch
 
     digest = hashlib.blake2b(digest_size=16)
+    if (config := getattr(model, "config", None)) is not None:
+        # Equal weights are another model with another scale of rotations, for example.
+        known = {name: own for name, own in config.to_dict().items() if name not in _NOT_THE_MODEL}
+        digest.update(json.dumps(known, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

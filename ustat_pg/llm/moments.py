@@ -32,6 +32,7 @@ __all__ = [
     "pairs",
     "prompt_moments",
     "quantile",
+    "share_interval",
 ]
 
 Array = NDArray[np.float64]
@@ -211,6 +212,18 @@ class Means:
         half = np.full(known.shape, np.inf)
         half[known] = self.quantile * self.se[known]
         return self.full - half, self.full + half
+
+
+def share_interval(found: Means) -> tuple[Array, Array]:
+    """95% intervals of means of columns between 0 and 1, within these.
+
+    Where all prompts have 0 the jackknife knows no error. But P prompts are all 0 with probability
+    P(X = 0)^P, and no mean is above 1 - P(X = 0): so it is at most 1 - α^(1/P); at 1 likewise.
+    """
+    low, high = found.interval()
+    room = 1 - (_ERRORS / (2 * found.looks)) ** (1 / len(found.without))
+    low = np.where(found.full == 1, 1 - room, np.clip(low, 0.0, 1.0))
+    return low, np.where(found.full == 0, room, np.clip(high, 0.0, 1.0))
 
 
 def quantile(parts: int, looks: int = 1) -> float:

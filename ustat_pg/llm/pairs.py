@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..predictions import MseConstants, critical_budget, optimal_group_size, paired_constants
+from ..validation import InputError, integer
 from .constants import noise_and_signal, ratio_interval
 from .moments import Means, means
 
@@ -115,8 +116,15 @@ def estimate_noise(
         steps: of :func:`step_sums`, (T, Q) in the order of the steps.
         group_size: G.
         phi_over_tau: φ/τ; None for that of the shares, 1 where they have none.
-        blocks: of consecutive steps, at most T.
+        blocks: of consecutive steps, from 2 to T.
+
+    Raises:
+        InputError: another number of blocks.
     """
+    if not 2 <= integer("blocks", blocks) <= len(steps):
+        raise InputError(
+            f"blocks are {blocks}: {len(steps)} steps make from 2 to {len(steps)} of them"
+        )
     starts = np.arange(blocks) * len(steps) // blocks
     blockwise = means(np.add.reduceat(steps, starts))
 

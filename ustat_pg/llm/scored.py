@@ -41,6 +41,8 @@ LEAST_ROLLOUTS = 4
 
 _ASYMMETRY = 1e-6
 """How far inner products may be from symmetric, against its largest diagonal entry."""
+_APART = 1e-2
+"""How far sums may be from those of the Gram matrix, over the largest: those not held whole are off."""
 _FORMAT = 2
 _SKETCHES = {"sketches": 2, "length_sketches": 3, "total_sketches": 2}
 """Arrays of sketches, and their dimensions."""
@@ -150,6 +152,18 @@ class ScoredPool:
                 _refuse_negative(name, array, names)
                 array = np.maximum(array, 0.0)
             object.__setattr__(self, name, frozen(array))
+        if self.gram is not None:
+            weights = moment_weights(rewards)
+            made = weights @ self.gram @ weights.swapaxes(1, 2)
+            room = _APART * np.maximum(
+                np.abs(made).max(axis=(1, 2)), np.abs(self.sums).max(axis=(1, 2))
+            )
+            off = np.abs(made - self.sums).max(axis=(1, 2)) > room
+            if off.any():
+                raise InputError(
+                    f"sums of prompt {names[int(off.argmax())]!r} are not those of its rewards and its Gram "
+                    "matrix: a pool of other rewards is scored anew"
+                )
         try:
             config = json.loads(json.dumps(dict(self.config), allow_nan=False))
         except (TypeError, ValueError) as error:
@@ -319,7 +333,9 @@ class ScoredPool:
             name: None if array is None else array[index] for name, array in known.items()
         }
         names = tuple(self.prompts[i] for i in index)
-        return ScoredPool(prompts=names, config=self.config, **kept)
+        # Of the files of all prompts, by their places.
+        config = {name: own for name, own in self.config.items() if name != "made_of"}
+        return ScoredPool(prompts=names, config=config, **kept)
 
 
 _ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", "config"))

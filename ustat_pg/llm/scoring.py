@@ -151,8 +151,9 @@ def score_pool(
     found = []
     for number, (rollouts, name) in enumerate(zip(prompts, names, strict=True), start=1):
         _, one = before.pop(name, (None, None))
-        if one is None and parts is not None:
-            one = _read(_part(parts, name))
+        # A file that is still there has the Gram matrix that the pool may lack.
+        if parts is not None:
+            one = _read(_part(parts, name)) or one
         if one is None:
             one = _score(scores, rollouts, gram, by_length, token_weights)
             if parts is not None:
@@ -167,8 +168,9 @@ def score_pool(
                     _write(_part(parts, name), one)
         pool.save(saved)
         if parts is not None:
-            for name in names:
-                _part(parts, name).unlink(missing_ok=True)
+            for name, one in zip(names, found, strict=True):
+                if "gram" not in one or pool.gram is not None:
+                    _part(parts, name).unlink(missing_ok=True)
             with suppress(OSError):
                 parts.rmdir()
     return pool

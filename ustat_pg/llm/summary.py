@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
 from ..validation import InputError, finite_array, integer
-from .moments import means, prompt_moments
+from .moments import means, prompt_moments, share_interval
 from .score_weights import leave_one_out
 from .scored import ScoredPool
 
@@ -163,14 +163,14 @@ def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> 
         log -= gammaln(count + 1) - gammaln(count - size + 1)
         shares[:, place] = np.where(enough, np.exp(log) / same, 0.0).sum(axis=1)
     found = means(shares, looks)
-    low, high = found.interval()
+    low, high = share_interval(found)
     beyond = np.array(sizes) > count
     return pd.DataFrame(
         {
             "group_size": sizes,
             "share": np.where(beyond, np.nan, found.full),
-            "low": np.where(beyond, 0.0, np.clip(low, 0.0, 1.0)),
-            "high": np.clip(high, 0.0, 1.0),
+            "low": np.where(beyond, 0.0, low),
+            "high": high,
             "se": np.where(beyond, np.nan, found.se),
             "biased": beyond,
         }

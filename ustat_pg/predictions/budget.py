@@ -91,18 +91,20 @@ def robust_group_size(
     group_sizes: ArrayLike,
     batch_sizes: ArrayLike,
     *,
+    c2: ArrayLike | None = None,
     population: int | None = None,
 ) -> tuple[int, Array]:
-    """The G whose MSE over the least is smallest in the worst case of c1 and c3 within intervals [exact].
+    """The G whose MSE over the least is smallest in the worst case of its constants within intervals [exact].
 
-        min_G  max_{c1, c3}  MSE(G; c1, c3) / min_G' MSE(G'; c1, c3)
+        min_G  max_{c1, c2, c3}  MSE(G; c1, c2, c3) / min_G' MSE(G'; c1, c2, c3)
 
-    For given G and G' it is a ratio of two linear functions of (c1, c3), greatest at a corner of the
-    intervals, so that their four corners are all that need be asked.
+    For given G and G' it is a ratio of two linear functions of each constant, greatest at a corner of the
+    intervals, so that their corners are all that need be asked.
 
     Arguments:
-        constants: whose c2 is taken as known.
+        constants: whose c2 is taken as known where no ``c2`` is given.
         c1, c3: the least and the greatest, (2,); what is negative counts as 0.
+        c2: likewise.
         group_sizes, batch_sizes: the designs to choose from, G >= 2 and B, (D,).
         population: N, where prompts are drawn without replacement.
 
@@ -118,15 +120,15 @@ def robust_group_size(
     (8, [2.79, 1.51, 1.39, 2.35])
     """
     ends = []
-    for name, interval in (("c1", c1), ("c3", c3)):
+    given = (constants.c2,) * 2 if c2 is None else c2
+    for name, interval in (("c1", c1), ("c2", given), ("c3", c3)):
         both = finite_array(name, interval, 1)
         if len(both) != 2 or both[0] > both[1]:
             raise InputError(f"{name} is {interval!r}: it must be its least and its greatest value")
         ends.append(np.maximum(both, 0.0))
     sizes = finite_array("group_sizes", group_sizes, 1)
     worst = np.ones(len(sizes))
-    for first, third in product(*ends):
-        corner = MseConstants(c1=float(first), c2=constants.c2, c3=float(third))
+    for corner in (MseConstants(*map(float, each)) for each in product(*ends)):
         errors = corner.mse(sizes, batch_sizes, population=population)
         least = errors.min()
         if least > 0:

@@ -39,11 +39,13 @@ def blocks(room: int, each: int, entry: int, d: int, numbers: int) -> tuple[int,
 
     >>> blocks(100, 10, 4, 15, 8)
     (4, None, 70)
+    >>> blocks(10**9, 10, 12, 10**8, 2**23)
+    (89933670, 1, 100663306)
     """
     taken, table = entry * d, None
     if taken + each > room and d > _LEAST:
         # An eighth of what is left is enough for sums, and blocks are the larger.
-        table = max((room - each) // 8, entry * _LEAST) // (entry * numbers)
+        table = max(1, max((room - each) // 8, entry * _LEAST) // (entry * numbers))
         taken = entry * numbers * table
     return max(room - taken, 0) // each, table, taken + each
 

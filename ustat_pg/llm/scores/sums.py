@@ -103,8 +103,9 @@ class Sketch:
     ε_c η_{c+p}, where a table of hashes would take a random number for each entry. Two entries of
     different stretches share a number with probability 1/k, wherever they stand, and no two of one stretch
     do, so the variance of ⟨Su, Sv⟩ is that of Charikar, Chen and Farach-Colton (2002), at most
-    2 ‖u‖² ‖v‖² / k. Without the turn a column of a weight matrix whose width divides k would fall on one
-    number.
+    2 ‖u‖² ‖v‖² / k, and what one turn in k adds, at which all η of two stretches meet their own: as much
+    again at most, where vectors hardly change within a stretch. Without the turn a column of a weight matrix
+    whose width divides k would fall on one number.
     Vectors that have no more than k numbers are kept whole.
 
     Arguments:
