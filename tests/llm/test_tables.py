@@ -21,7 +21,7 @@ from tests.support.listed_pools import (
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator
 from ustat_pg.llm import estimates
-from ustat_pg.llm.errors import Asked, group_moments
+from ustat_pg.llm.errors import group_moments
 from ustat_pg.llm.moments import prompt_moments
 from ustat_pg.llm.printing import noise_table, plain
 from ustat_pg.llm.scored import ScoredPool
@@ -29,7 +29,6 @@ from ustat_pg.llm.tables import (
     as_moments,
     learned_moments,
     raw_moments,
-    table_errors,
     table_moments,
 )
 from ustat_pg.predictions import best_table, count_table, gradient_mse
@@ -37,6 +36,12 @@ from ustat_pg.problems import SoftmaxBandit
 
 FEATURES = [[[1.0, 0.2], [-0.5, 1.0], [0.3, -2.0]], [[0.1, 1.0], [2.0, -0.3], [-1.0, 0.4]]]
 BIASED = ("std", "group-mean", "maxrl", "pass-at-k:2", "others-std", "count-table:.3,2,-1,.5")
+
+
+def table_errors(pool, table):
+    """E‖ĝ - g‖² at each prompt."""
+    found = table_moments(pool, table)
+    return found.second - 2 * found.cross + prompt_moments(pool).gradient_sq
 
 
 def solved():
@@ -303,7 +308,7 @@ def test_the_best_table_is_learned_on_other_prompts_than_it_is_judged_on():
     def learn(known):
         return best_table(known, 3)
 
-    ((found,),) = group_moments(pool, moments, ["best"], [3], Asked())
+    ((found,),) = group_moments(pool, moments, ["best"], [3])
     errors = found.second - found.cross
     # Fewer prompts than parts: each is judged by what all others teach.
     for x in range(6):

@@ -89,7 +89,7 @@ class Batches:
         return means(column[:, None], self._pool.looks)
 
     def _pairs(self, each: Array) -> Means:
-        return pairs(each, each, self._pool.looks)
+        return pairs(each, self._pool.looks)
 
     def _products(self, found: GroupMoments, factor: Array) -> Means:
         """‖E ĝ‖² of means that f makes of sketches, from pairs of different prompts."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..predictions import MseConstants, critical_budget
 from ..validation import InputError
-from .moments import Means, means_and_spread, prompt_moments
+from .moments import Means, beside, gradients, means, pairs, prompt_moments
 from .scored import ScoredPool
 
 __all__ = ["ConstantsEstimate", "constants", "noise_and_signal", "ratio_interval"]
@@ -131,20 +131,20 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
     >>> round(found.c2, 12), round(found.c3, 4), found.prompts, found.unbounded
     (0.0625, 0.5208, 2, True)
     """
-    moments = prompt_moments(pool)
+    moments, sketches = prompt_moments(pool), gradients(pool)
     columns = [
+        moments.gradient_sq,
         moments.norm_squared_advantage - moments.gradient_sq,
         moments.variance_trace + moments.gradient_sq,
         moments.norm_squared_reward - moments.gradient_sq,
-        moments.gradient_sq,
     ]
-    found = means_and_spread(pool, moments, np.column_stack(columns))
+    found = beside(means(np.column_stack(columns), pool.looks), pairs(sketches, pool.looks))
 
-    def placed(each: Array) -> Array:
-        c2, c3, vanilla, within, c1 = np.moveaxis(each, -1, 0)
-        return np.stack([c1, c2, c3, vanilla, within - c1], axis=-1)
+    def with_c1(each: Array) -> Array:
+        within, c2, c3, vanilla, signal = np.moveaxis(each, -1, 0)
+        return np.stack([within - signal, c2, c3, vanilla, signal], axis=-1)
 
-    return ConstantsEstimate(found.apply(placed))
+    return ConstantsEstimate(found.apply(with_c1))
 
 
 def noise_and_signal(each: Array) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from .moments import GroupMoments, PromptMoments
 from .scored import ScoredPool
 from .tables import learned_moments, raw_moments, table_moments
 
-__all__ = ["BASELINES", "TABLES", "Asked", "group_moments", "names_of"]
+__all__ = ["BASELINES", "TABLES", "group_moments", "names_of"]
 
 Array = NDArray[np.float64]
 
@@ -38,18 +37,6 @@ it is judged on."""
 
 AGGREGATIONS = ("sequence-sum", "sequence-mean")
 """Whether a loss adds up the tokens of a completion, or averages them (length_weights)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """How baselines are estimated: ``constant``, ``permutations`` and ``seed`` of
-    :func:`ustat_pg.llm.estimates.curves`, ``aggregation`` of :func:`ustat_pg.llm.estimates.noise_to_signal`.
-    """
-
-    constant: ArrayLike | None = None
-    permutations: int = 16
-    seed: int = 0
-    aggregation: str = "sequence-sum"
 
 
 def names_of(baselines: Sequence[str], constant: ArrayLike | None = None) -> list[str]:
@@ -82,7 +69,8 @@ def group_moments(
     moments: PromptMoments | None,
     names: Sequence[str],
     sizes: Sequence[int],
-    asked: Asked,
+    constant: ArrayLike | None = None,
+    aggregation: str = "sequence-sum",
 ) -> list[list[GroupMoments]]:
     """The moments of each baseline's gradient, for each baseline those of every group size.
 
@@ -92,7 +80,7 @@ def group_moments(
     Raises:
         InputError: a group size that a baseline or the pool cannot take.
     """
-    by_length = one_of("aggregation", asked.aggregation, AGGREGATIONS) == "sequence-mean"
+    by_length = one_of("aggregation", aggregation, AGGREGATIONS) == "sequence-mean"
     if moments is None:
         for name in names:
             record = RECORDS.get(name.partition(":")[0])
@@ -110,15 +98,12 @@ def group_moments(
     weighted = [name for name in dict.fromkeys(names) if name in WEIGHTED]
     drawn = {}
     if weighted:
-        found = group_errors(
-            pool, weighted, sizes, permutations=asked.permutations, seed=asked.seed
-        )
-        drawn = dict(zip(weighted, found, strict=True))
+        drawn = dict(zip(weighted, group_errors(pool, weighted, sizes), strict=True))
     squares = {
         "vanilla": lambda: moments.norm_squared_reward,
         "grpo": lambda: moments.norm_squared_advantage,
         "oracle": lambda: moments.norm_squared_advantage,
-        "constant": lambda: moments.centred(_each(asked.constant, pool)),
+        "constant": lambda: moments.centred(_each(constant, pool)),
         "minimum-variance": lambda: at_best_constant(pool),
     }
 

@@ -26,13 +26,13 @@ from numpy.typing import ArrayLike
 from ..validation import InputError, integer
 from .batches import DESIGNS, Batches
 from .constants import ConstantsEstimate, constants
-from .errors import BASELINES, TABLES, Asked, group_moments, names_of
+from .errors import BASELINES, TABLES, group_moments, names_of
 from .groups import WEIGHTED, group_errors
 from .moments import PromptMoments, beside, means, prompt_moments
 from .ratios import noise_to_signal, oracle_ratio
 from .scored import ScoredPool
 from .summary import prompt_table, sizes_of, summary, zero_signal
-from .tables import table_errors, table_moments
+from .tables import table_moments
 
 __all__ = [
     "BASELINES",
@@ -50,7 +50,6 @@ __all__ = [
     "prompt_moments",
     "prompt_table",
     "summary",
-    "table_errors",
     "table_moments",
     "zero_signal",
 ]
@@ -67,8 +66,6 @@ def curves(
     design: str = "prompt",
     batch_size: int = 1,
     constant: ArrayLike | None = None,
-    permutations: int = 16,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """The gradient MSE of every baseline at every group size, with 95% intervals.
 
@@ -84,7 +81,6 @@ def curves(
         batch_size: B, for iid only.
         constant: b, for the baseline constant only; or one of each prompt, (P,), in the pool's order. With
             the reward of one greedy completion of each this is ReMax.
-        permutations, seed: for weighted baselines, see :func:`~ustat_pg.llm.groups.group_errors`.
 
     Returns:
         a row for each baseline and group size: baseline, group_size, mse, low, high, se, biased.
@@ -101,8 +97,7 @@ def curves(
     names, sizes = names_of(baselines, constant), sizes_of(group_sizes)
     moments = prompt_moments(pool)
     batches = Batches(pool, moments, design, batch_size)
-    asked = Asked(constant=constant, permutations=permutations, seed=seed)
-    rows = group_moments(pool, moments, names, sizes, asked)
+    rows = group_moments(pool, moments, names, sizes, constant)
     found = beside(*(batches.error(each) for row in rows for each in row))
     low, high = found.interval()
     return pd.DataFrame(
@@ -124,8 +119,6 @@ def ordering(
     baselines: Sequence[str] = _PAPER,
     *,
     constant: ArrayLike | None = None,
-    permutations: int = 16,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """Which baseline has the larger MSE at a group size, pair by pair, by paired differences.
 
@@ -150,8 +143,7 @@ def ordering(
         raise InputError(f"baselines are {names}: at least two different ones are needed")
     sizes = [integer("group size", group_size)]
     moments = prompt_moments(pool)
-    asked = Asked(constant=constant, permutations=permutations, seed=seed)
-    found_moments = [each for (each,) in group_moments(pool, moments, names, sizes, asked)]
+    found_moments = [each for (each,) in group_moments(pool, moments, names, sizes, constant)]
     for name, each in zip(names, found_moments, strict=True):
         if each.biased:
             raise InputError(

@@ -12,10 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..baselines import ALIASES
-from ..validation import InputError, integer
-from .moments import prompt_moments
-from .score_weights import leave_one_out
+from ..validation import InputError, integer, one_of
 from .scored import ScoredPool, address
 
 __all__ = ["WEIGHTED", "at_best_constant", "group_errors"]
@@ -64,14 +61,6 @@ def _streams(pool: ScoredPool, seed: int, permutations: int) -> NDArray[np.intp]
     return orders
 
 
-def _group_advantages(name: str, rewards: Array, weights: dict[str, Array]) -> Array:
-    if name == "vanilla":
-        return rewards
-    if name == "grpo":
-        return leave_one_out(rewards)
-    return rewards - _leave_out_ratio(weights[name], rewards)
-
-
 def group_errors(
     pool: ScoredPool,
     baselines: Sequence[str],
@@ -80,7 +69,7 @@ def group_errors(
     permutations: int = 16,
     seed: int = 0,
 ) -> Array:
-    """E‖ĝ‖² - ‖g‖² of baselines that read the group, from random groups of the pool.
+    """E‖ĝ‖² - ‖g‖² of weighted baselines, from random groups of the pool.
 
     Each permutation of a prompt's rollouts is cut into ⌊N/G⌋ groups, which are i.i.d. rollouts of the
     policy, so the mean of ‖ĝ‖² = 1/G² Σ_ij A_i A_j K_ij over them is unbiased: an incomplete
@@ -91,8 +80,8 @@ def group_errors(
 
     Arguments:
         pool: of N rollouts.
-        baselines: of vanilla, grpo and :data:`WEIGHTED`.
-        group_sizes: from 2 to N (vanilla: from 1).
+        baselines: of :data:`WEIGHTED`.
+        group_sizes: from 2 to N.
         permutations: of each prompt's rollouts.
         seed: of them; a prompt's own depend on the seed and its name only.
 
@@ -106,15 +95,11 @@ def group_errors(
     >>> group_errors(pool, ["norm-weighted"], [2, 4]).shape
     (1, 2, 1)
     """
-    names = [ALIASES.get(name, name) for name in baselines]
-    allowed = ("vanilla", "grpo", *WEIGHTED)
-    for name in names:
-        if name not in allowed:
-            raise InputError(f"baseline {name!r} is not one of {', '.join(allowed)}")
+    names = [one_of("baseline", name, WEIGHTED) for name in baselines]
     sizes = [integer("group size", size) for size in group_sizes]
     if not names or not sizes:
         raise InputError("at least one baseline and one group size are needed")
-    if min(sizes) < 2 and set(names) - {"vanilla"}:
+    if min(sizes) < 2:
         raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
     if max(sizes) > pool.rollouts:
         raise InputError(
@@ -140,9 +125,7 @@ def group_errors(
         for order in orders[:, part]:
             gram = pool.gram[part[:, None, None], order[:, :, None], order[:, None, :]]
             rewards = pool.rewards[part[:, None], order]
-            weights = {
-                name: sources[name][part[:, None], order] for name in names if name in WEIGHTED
-            }
+            weights = {name: sources[name][part[:, None], order] for name in names}
             for place, size in enumerate(sizes):
                 groups = pool.rollouts // size
                 used, shape = groups * size, (len(part), groups, size)
@@ -151,28 +134,22 @@ def group_errors(
                     gram[:, :used, :used].reshape(len(part), groups, size, groups, size),
                 )
                 z = rewards[:, :used].reshape(shape)
-                own = {name: w[:, :used].reshape(shape) for name, w in weights.items()}
-                stack = np.stack([_group_advantages(name, z, own) for name in names], axis=-1)
+                each = (weights[name][:, :used].reshape(shape) for name in names)
+                stack = np.stack([z - _leave_out_ratio(own, z) for own in each], axis=-1)
                 squares = (stack * (blocks @ stack)).sum(axis=2).mean(axis=1) / size**2
                 total[:, place, part] += squares.T
-    return (
-        total / rounds
-        - np.stack([_pair_gradient_sq(pool, name, sources) for name in names])[:, None]
-    )
+    squares = np.stack([_pair_gradient_sq(pool, sources[name]) for name in names])
+    return total / rounds - squares[:, None]
 
 
-def _pair_gradient_sq(pool: ScoredPool, name: str, sources: dict[str, Array]) -> Array:
-    """‖g‖² of each prompt from pairs i ≠ j, centred by the baseline of the others, (P,)."""
-    if name == "grpo":
-        return prompt_moments(pool).gradient_sq
+def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
+    """‖g‖² of each prompt from pairs i ≠ j, centred by the weighted mean of the others, (P,)."""
     z, count = pool.rewards, pool.rollouts
     assert pool.gram is not None
     total = np.zeros(pool.size)
     for i in range(count):
         rest = np.delete(np.arange(count), i)
-        centre: Array | float = 0.0
-        if name in WEIGHTED:
-            # Of rest each j has the weighted mean of those that are neither i nor j.
-            centre = _leave_out_ratio(sources[name][:, rest], z[:, rest])
+        # Of rest each j has the weighted mean of those that are neither i nor j.
+        centre = _leave_out_ratio(weights[:, rest], z[:, rest])
         total += (pool.gram[:, i, rest] * (z[:, [i]] - centre) * (z[:, rest] - centre)).sum(axis=1)
     return total / (count * (count - 1))

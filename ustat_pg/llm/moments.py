@@ -28,7 +28,6 @@ __all__ = [
     "beside",
     "gradients",
     "means",
-    "means_and_spread",
     "pairs",
     "prompt_moments",
     "quantile",
@@ -50,7 +49,6 @@ class PromptMoments:
 
     Arguments:
         value: V = E z.
-        value_sq: V².
         reward_variance: σ².
         fisher_trace: tr F = E‖s‖².
         norm_reward: E[‖s‖² z].
@@ -58,14 +56,12 @@ class PromptMoments:
         norm_advantage: E[‖s‖² a], a = z - V.
         norm_squared_advantage: τ = E[‖s‖² a²].
         variance_trace: φ = σ² tr F.
-        value_sq_trace: V² tr F.
         gradient_sq: ‖g‖².
         pool_gradient_sq: ‖ĝ_x‖² of the estimate from all rollouts; this one is no moment of the
             prompt: its mean is ‖g‖² and the error at G = N.
     """
 
     value: Array
-    value_sq: Array
     reward_variance: Array
     fisher_trace: Array
     norm_reward: Array
@@ -73,7 +69,6 @@ class PromptMoments:
     norm_advantage: Array
     norm_squared_advantage: Array
     variance_trace: Array
-    value_sq_trace: Array
     gradient_sq: Array
     pool_gradient_sq: Array
 
@@ -143,7 +138,6 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
     mean = z.mean(axis=1)
     pairs, triples = count * (count - 1), (count - 1) * (count - 2)
     others = (spread[:, None] - centred**2 * (count / (count - 1))) / (count - 2)
-    rest, rest_sq = z.sum(axis=1, keepdims=True) - z, (z**2).sum(axis=1, keepdims=True) - z**2
     # Sums over i ≠ j of K_ij z̃_i z̃_j and of K_ij (z̃_i² + z̃_j²).
     own = (norms * centred**2).sum(axis=1)
     products = sums[:, 1, 1] - own
@@ -154,7 +148,6 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
     variance = spread / (count - 1)
     return PromptMoments(
         value=mean,
-        value_sq=mean**2 - variance / count,
         reward_variance=variance,
         fisher_trace=norms.mean(axis=1),
         norm_reward=(norms * z).mean(axis=1),
@@ -163,7 +156,6 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
         norm_squared_advantage=(norms * (pairs * centred**2 - spread[:, None])).mean(axis=1)
         / triples,
         variance_trace=(norms * others).mean(axis=1),
-        value_sq_trace=(norms * (rest**2 - rest_sq)).mean(axis=1) / triples,
         gradient_sq=gradient_sq,
         pool_gradient_sq=(products + own) / (count - 1) ** 2,
     )
@@ -264,35 +256,18 @@ def gradients(pool: ScoredPool) -> Array:
     return pool.sketches
 
 
-def pairs(first: Array, second: Array, looks: int = 1) -> Means:
-    """The mean of ⟨u_x, v_y⟩ over pairs of different prompts, which is ⟨E u, E v⟩ without bias.
+def pairs(vectors: Array, looks: int = 1) -> Means:
+    """The mean of ⟨u_x, u_y⟩ over pairs of different prompts, which is ‖E u‖² without bias.
 
     Arguments:
-        first, second: u and v, (P, k) each, P >= 2; different prompts' are independent.
+        vectors: u, (P, k), P >= 2; different prompts' are independent.
         looks: see :class:`Means`.
     """
-    count = len(first)
-    one, other = first.sum(axis=0), second.sum(axis=0)
-    own = np.einsum("pk,pk->p", first, second)
-    total = float(one @ other) - own.sum()
+    count, whole = len(vectors), vectors.sum(axis=0)
+    own = np.einsum("pk,pk->p", vectors, vectors)
+    total = float(whole @ whole) - own.sum()
     without = np.full((count, 1), np.nan)
     if count > 2:
-        rest = total - (first @ other + second @ one - 2 * own)
+        rest = total - 2 * (vectors @ whole - own)
         without[:, 0] = rest / ((count - 1) * (count - 2))
     return Means(np.array([total / (count * (count - 1))]), without, looks)
-
-
-def means_and_spread(pool: ScoredPool, moments: PromptMoments, columns: Array) -> Means:
-    """Means of columns, and c1 = E‖g(X)‖² - ‖g‖² as the last one.
-
-    ‖g‖² is the mean of ⟨ĝ_x, ĝ_y⟩ over pairs of different prompts, of their sketches.
-
-    Raises:
-        InputError: one prompt only, or a pool without sketches.
-    """
-    sketches = gradients(pool)
-    found = means(np.column_stack([columns, moments.gradient_sq]), pool.looks)
-    between = pairs(sketches, sketches, pool.looks)
-    return beside(found, between).apply(
-        lambda each: np.concatenate([each[..., :-2], each[..., -2:-1] - each[..., -1:]], axis=-1)
-    )

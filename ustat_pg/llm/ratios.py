@@ -15,9 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from ..validation import InputError
 from .batches import Batches
 from .constants import ratio_interval
-from .errors import Asked, group_moments, names_of
-from .groups import group_errors
-from .moments import GroupMoments, Means, beside, prompt_moments
+from .errors import group_moments, names_of
+from .moments import Means, beside, prompt_moments
 from .scored import ScoredPool
 from .summary import sizes_of
 
@@ -27,59 +26,26 @@ Array = NDArray[np.float64]
 
 
 def oracle_ratio(
-    pool: ScoredPool,
-    group_sizes: Sequence[int],
-    *,
-    design: str = "prompt",
-    permutations: int = 16,
-    seed: int = 0,
+    pool: ScoredPool, group_sizes: Sequence[int], *, design: str = "prompt"
 ) -> pd.DataFrame:
-    """MSE of grpo over MSE of the oracle (Corollary 4, oracle), predicted and from groups.
+    """MSE of grpo over MSE of the oracle (Corollary 4, oracle), from moments.
 
-    Predicted from moments, 1 + (φ + ‖g‖²) / ((G-1)(τ - ‖g‖²)), in the design iid
-    1 + c3 / ((G-1)(G c1 + c2)); and measured, with grpo's error taken from random groups of the pool,
-    which does not use Theorem 2. Both are ratios of unbiased estimates, so biased by a term of
-    order 1/P. Intervals are of the logarithm.
+    1 + (φ + ‖g‖²) / ((G-1)(τ - ‖g‖²)), in the design iid 1 + c3 / ((G-1)(G c1 + c2)): a ratio of unbiased
+    estimates, so biased by a term of order 1/P. Intervals are of the logarithm.
 
     Arguments:
-        group_sizes: G >= 2; the measured ratio is NaN above N, and of a pool without ``gram``.
+        group_sizes: G >= 2.
         design: prompt (fixed is the same) or iid.
-        permutations, seed: see :func:`~ustat_pg.llm.groups.group_errors`.
 
     Returns:
-        a row for each group size: group_size, predicted, low, high, measured, measured_low,
-        measured_high, sample_price (G/(G-1), what it is where one sample is the price).
+        a row for each group size: group_size, predicted, low, high.
     """
-    sizes = sizes_of(group_sizes)
-    if min(sizes) < 2:
-        raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
-    moments = prompt_moments(pool)
+    sizes, moments = sizes_of(group_sizes), prompt_moments(pool)
     batches = Batches(pool, moments, design)
-    both = group_moments(pool, moments, ["grpo", "oracle"], sizes, Asked())
-    inside = [size for size in sizes if size <= pool.rollouts and pool.gram is not None]
-    drawn = np.full((len(sizes), pool.size), np.nan)
-    if inside:
-        places = [size in inside for size in sizes]
-        drawn[places] = group_errors(pool, ["grpo"], inside, permutations=permutations, seed=seed)[
-            0
-        ]
-    top, below = ([batches.error(found) for found in row] for row in both)
-    measured = [batches.error(GroupMoments.unbiased(error, moments.gradient_sq)) for error in drawn]
-    ratio = log_ratio(beside(*top, *measured), beside(*below, *below))
-    middle, *ends = _exponential(ratio)
-    count = len(sizes)
-    return pd.DataFrame(
-        {
-            "group_size": sizes,
-            "predicted": middle[:count],
-            "low": ends[0][:count],
-            "high": ends[1][:count],
-            "measured": middle[count:],
-            "measured_low": ends[0][count:],
-            "measured_high": ends[1][count:],
-            "sample_price": [size / (size - 1) for size in sizes],
-        }
-    )
+    both = group_moments(pool, moments, ["grpo", "oracle"], sizes)
+    top, below = (beside(*(batches.error(found) for found in row)) for row in both)
+    predicted, low, high = _exponential(log_ratio(top, below))
+    return pd.DataFrame({"group_size": sizes, "predicted": predicted, "low": low, "high": high})
 
 
 def noise_to_signal(
@@ -90,8 +56,6 @@ def noise_to_signal(
     design: str = "iid",
     batch_size: int = 1,
     constant: ArrayLike | None = None,
-    permutations: int = 16,
-    seed: int = 0,
     aggregation: str = "sequence-sum",
 ) -> pd.DataFrame:
     """tr Cov ĝ / ‖E ĝ‖² of every baseline at every group size, which no rescaled learning rate changes.
@@ -109,7 +73,7 @@ def noise_to_signal(
             ĝ₁. fixed, the P prompts once each. prompt, E tr Cov(ĝ | X) over E‖E[ĝ | X]‖². The last two
             take biased tables up to G = N/2 only.
         batch_size: B, for iid only.
-        constant, permutations, seed: as there.
+        constant: as there.
         aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
             ``loss_type="grpo"``, of tables by counts, design iid and pools scored ``by_length``. Of a pool
             weighted by token (:mod:`ustat_pg.llm.stale`) either is of the weighted scores, of tables
@@ -136,13 +100,14 @@ def noise_to_signal(
     raw = pool.weighted or aggregation == "sequence-mean"
     moments = None if raw else prompt_moments(pool)
     batches = Batches(pool, moments, design, batch_size)
-    asked = Asked(constant=constant, permutations=permutations, seed=seed, aggregation=aggregation)
     if raw and design != "iid":
         raise InputError(
             f"design is {design!r}: aggregation sequence-mean and pools weighted by token take iid"
         )
     rows, first = [], list[Means]()
-    for name, found in zip(names, group_moments(pool, moments, names, sizes, asked), strict=True):
+    for name, found in zip(
+        names, group_moments(pool, moments, names, sizes, constant, aggregation), strict=True
+    ):
         for place, (size, each) in enumerate(zip(sizes, found, strict=True)):
             both = batches.noise(each)
             ratio = _divided(both)

@@ -27,7 +27,6 @@ __all__ = [
     "binary",
     "learned_moments",
     "raw_moments",
-    "table_errors",
     "table_moments",
 ]
 
@@ -228,20 +227,6 @@ def _squared(delta: Array) -> Array:
     chances = hypergeom.pmf(np.arange(half + 1), max(2 * half, 1), whole, half)
     other = np.clip(whole - np.arange(half + 1), 0, half)
     return np.asarray((chances * delta * delta[other]).sum(axis=1))
-
-
-def table_errors(pool: ScoredPool, table: CountTable) -> Array:
-    """E‖ĝ - g‖² of a table at each prompt, from all groups of the pool, (P,): unbiased.
-
-    Arguments and errors: as for :func:`table_moments`.
-
-    >>> from ustat_pg.predictions import count_table
-    >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
-    >>> table_errors(pool, count_table("grpo", 2)).round(12).tolist()
-    [0.25]
-    """
-    found = table_moments(pool, table)
-    return found.second - 2 * found.cross + prompt_moments(pool).gradient_sq
 
 
 def learned_moments(
