@@ -86,9 +86,11 @@ def test_files_that_are_no_pools_are_refused(tmp_path):
     junk.write_bytes(b"PK\x03\x04 not a zip file")
     refuses("is not a scored pool", ScoredPool.load, junk)
     np.savez(junk, rewards=np.ones(3))
-    refuses("of format 2", ScoredPool.load, junk)
+    refuses("'format' is missing", ScoredPool.load, junk)
+    np.savez(junk, format=np.int64(1), rewards=np.ones(3))
+    refuses("of format 2: it has format 1", ScoredPool.load, junk)
     np.savez(junk, format=np.int64(2), rewards=np.ones(3))
-    refuses("missing", ScoredPool.load, junk)
+    refuses("'prompts' is missing", ScoredPool.load, junk)
     # An object array needs a pickle, which is never read.
     np.savez(junk, format=np.array([{}], dtype=object), allow_pickle=True)
     refuses("is not a scored pool", ScoredPool.load, junk)

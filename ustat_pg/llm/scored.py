@@ -289,29 +289,18 @@ class ScoredPool:
         source = Path(path)
         try:
             arrays = read_arrays(source)
+            if (number := int(arrays.pop("format"))) != _FORMAT:
+                raise ValueError(f"it has format {number}; score the rollouts anew")
+            prompts, config = (json.loads(str(arrays.pop(name))) for name in ("prompts", "config"))
+            return cls(prompts=tuple(prompts), config=config, **arrays)
         except FileNotFoundError:
             raise InputError(f"there is no scored pool at {source}") from None
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(f"{source} is not a scored pool (.npz): {error}") from None
-        number = arrays.pop("format", None)
-        if number is None or number.shape != () or int(number) != _FORMAT:
+        except KeyError as error:
+            raise InputError(f"{source} is not a scored pool: {error} is missing") from None
+        except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(
-                f"{source} is not a scored pool of format {_FORMAT}: it says {number!r:.40}; "
-                "score the rollouts anew"
-            )
-        missing = {"prompts", "config", *_ARRAYS[:5]} - set(arrays)
-        unknown = set(arrays) - {"prompts", "config", *_ARRAYS}
-        if missing or unknown:
-            raise InputError(
-                f"{source} is not a scored pool: missing {sorted(missing)}, "
-                f"unknown {sorted(unknown)}"
-            )
-        try:
-            names = tuple(json.loads(str(arrays.pop("prompts"))))
-            config = json.loads(str(arrays.pop("config")))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{source} is not a scored pool: {error}") from None
-        return cls(prompts=names, config=config, **arrays)
+                f"{source} is not a scored pool (.npz) of format {_FORMAT}: {error}"
+            ) from None
 
     def select_prompts(self, chosen: Sequence[int]) -> ScoredPool:
         """The pool of some prompts only, by number and in that order.
