@@ -55,7 +55,7 @@ BASELINES = ("vanilla", "grpo", "oracle")
 CONSTANTS = ("c1", "c2", "c3")
 """What the error over prompts is made of, by the pool's formulas."""
 _ORDERS = 16
-"""Orders of a prompt's rollouts, each cut into groups: one alone has few groups, and three to six times the
+"""Orders of a prompt's rollouts, each cut into groups: one alone has few groups, and two to six times the
 variance in the difference of two large groups' errors."""
 NOISE, SIGNAL = "noise", "signal"
 """tr Cov ĝ and ‖E ĝ‖² of an estimator, its name behind a blank; prompts drawn anew."""
