@@ -70,7 +70,8 @@ def halving(size: int, what: str, run: Callable[[int], T]) -> tuple[T, int]:
                 raise
             if size == 1:
                 raise InputError(
-                    f"{what} do not fit in memory one at a time: take a smaller policy or group"
+                    f"{what} do not fit in memory one at a time: take a smaller policy or group, "
+                    "a coarser dtype or shorter outputs"
                 ) from None
         warnings.warn(
             f"out of memory with {size} {what} at once: going on with {size // 2}",

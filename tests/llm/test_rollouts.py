@@ -203,11 +203,11 @@ def test_where_memory_runs_out_fewer_are_taken(small, monkeypatch, most):
     monkeypatch.setattr(generation, "_generate", limited)
     with pytest.warns(ChunkWarning) as caught:
         assert pools(sample(small, task_of(), 5)) == wanted
-    said = [str(warning.message).split("; ")[0] for warning in caught]
+    said = [str(warning.message).split(":")[0] for warning in caught]
     expected = [15, 7, 3][: 2 if most == 3 else 3]
-    assert said == [f"memory ran out at {n} completions at a time" for n in expected]
+    assert said == [f"out of memory with {n} completions at once" for n in expected]
     monkeypatch.setattr(generation, "_generate", lambda *a: (_ for _ in ()).throw(MemoryError()))
-    refuses("one completion of prompt 'p0'", sample, small, task_of(), 5, batch=1)
+    refuses("completions do not fit in memory one at a time", sample, small, task_of(), 5, batch=1)
 
 
 def test_other_errors_of_the_model_are_not_hidden(small, monkeypatch):

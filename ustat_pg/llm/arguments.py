@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -24,193 +24,181 @@ __all__ = [
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
+
+def setting(text: str) -> tuple[str, Any]:
+    """A name and a value, in JSON's words where it is one."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: it must be NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _until(text: str) -> str | float:
+    if text == "flat":
+        return text
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: write flat, or a positive share such as 5% or 0.05"
+        )
+    return share
+
+
+def _clip(text: str) -> tuple[float, float | None]:
+    low, comma, high = text.partition(",")
+    try:
+        return float(low), float(high) if comma else None
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write 0.2, or 0.2,0.28") from None
+
+
+def _bytes(text: str) -> int:
+    number = text.rstrip("KMGiBkmgb")
+    unit = text[len(number) :].upper()
+    try:
+        return int(float(number) * UNITS[unit if unit.endswith("B") or not unit else f"{unit}B"])
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 800MB or 2GiB") from None
+
+
+def _option(
+    name: str,
+    read_by: tuple[str, ...],
+    help: str,
+    metavar: str | None = None,
+    type: Callable[[str], Any] | None = None,
+    **more: Any,
+) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+    """A row of the table below; argparse is told of what is not None."""
+    told = {"type": type, "metavar": metavar, "help": help, **more}
+    return name, read_by, {key: value for key, value in told.items() if value is not None}
+
+
 _SAMPLED, _OWN, _ALONE, _SCORED, _PROBLEM = "model", "rollouts", "rewards", "scored", "problem"
 _ANY_MODEL = _SAMPLED, _OWN
-OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
-    (
-        "model",
-        _ANY_MODEL,
-        {"metavar": "M", "help": "a hub id, a local folder, or embedded:NAME (base, strong, ...)"},
+OPTIONS = (
+    _option(
+        "model", _ANY_MODEL, "a hub id, a local folder, or embedded:NAME (base, strong, ...)", "M"
     ),
-    (
+    _option(
         "prompts",
         _ANY_MODEL,
-        {
-            "metavar": "P",
-            "help": "arithmetic, gsm8k, math, embedded:NAME, each with options (math:source=FOLDER), "
-            "or a .jsonl file; an embedded model has its own",
-        },
+        "arithmetic, gsm8k, math, embedded:NAME, each with options (math:source=FOLDER), "
+        "or a .jsonl file; an embedded model has its own",
+        "P",
     ),
-    (
-        "verifier",
-        _ANY_MODEL,
-        {"metavar": "MODULE:FUNCTION", "help": "of a .jsonl file, with TRL's signature"},
-    ),
-    (
+    _option("verifier", _ANY_MODEL, "of a .jsonl file, with TRL's signature", "MODULE:FUNCTION"),
+    _option(
         "rollouts",
         (_OWN, _ALONE),
-        {
-            "type": Path,
-            "metavar": "FILE",
-            "help": "your own rollouts, .jsonl, or a trainer's log (.parquet, .csv, .jsonl, a folder)",
-        },
+        "your own rollouts, .jsonl, or a trainer's log (.parquet, .csv, .jsonl, a folder)",
+        "FILE",
+        Path,
     ),
-    (
+    _option(
         "group-by",
         (_OWN, _ALONE),
-        {
-            "nargs": "+",
-            "metavar": "COLUMN",
-            "help": "of a log: what a group's completions share (default: prompt and step)",
-        },
+        "of a log: what a group's completions share (default: prompt and step)",
+        "COLUMN",
+        nargs="+",
     ),
-    (
-        "reward",
-        (_OWN, _ALONE),
-        {"metavar": "COLUMN", "help": "of a log: the rewards, where it has several"},
-    ),
-    ("scored", (_SCORED,), {"type": Path, "metavar": "FILE", "help": "a scored pool, .npz, alone"}),
-    (
-        "limit",
-        _ANY_MODEL,
-        {"type": int, "metavar": "N", "help": "take N prompts, drawn by --seed (default: all)"},
-    ),
-    (
+    _option("reward", (_OWN, _ALONE), "of a log: the rewards, where it has several", "COLUMN"),
+    _option("scored", (_SCORED,), "a scored pool, .npz, alone", "FILE", Path),
+    _option("limit", _ANY_MODEL, "take N prompts, drawn by --seed (default: all)", "N", int),
+    _option(
         "until",
         _ANY_MODEL,
-        {
-            "type": lambda text: _until(text),
-            "metavar": "flat|SHARE",
-            "help": "take more and more prompts until every G in the interval of G* is within 5%% of the "
-            "least error (flat), or the advised G at most so far above it (5%%)",
-        },
+        "take more and more prompts until every G in the interval of G* is within 5%% of the "
+        "least error (flat), or the advised G at most so far above it (5%%)",
+        "flat|SHARE",
+        _until,
     ),
-    (
-        "samples",
-        (_SAMPLED,),
-        {"type": int, "metavar": "N", "help": "rollouts a prompt (default: 64)"},
+    _option("samples", (_SAMPLED,), "rollouts a prompt (default: 64)", "N", int),
+    _option("max-new-tokens", (_SAMPLED,), "longest completion", "T", int),
+    _option("seed", (_SAMPLED, "limit", "until"), "of prompts and rollouts (default: 0)", "S", int),
+    _option("device", _ANY_MODEL, "cpu, cuda, cuda:N (default: the machine's accelerator)"),
+    _option("dtype", _ANY_MODEL, "of the weights: float32, bfloat16 (default: as stored)"),
+    _option("lora", _ANY_MODEL, "an adapter, or a fresh one", "FOLDER_OR_RANK"),
+    _option("pad-token", _ANY_MODEL, "where the tokenizer has none", "TOKEN"),
+    _option(
+        "parameters", _ANY_MODEL, "score these alone; may be repeated", "PATTERN", action="append"
     ),
-    (
-        "max-new-tokens",
-        (_SAMPLED,),
-        {"type": int, "metavar": "T", "help": "longest completion"},
-    ),
-    (
-        "seed",
-        (_SAMPLED, "limit", "until"),
-        {"type": int, "metavar": "S", "help": "of prompts and rollouts (default: 0)"},
-    ),
-    ("device", _ANY_MODEL, {"help": "cpu, cuda, cuda:N (default: the machine's accelerator)"}),
-    ("dtype", _ANY_MODEL, {"help": "of the weights: float32, bfloat16 (default: as stored)"}),
-    ("lora", _ANY_MODEL, {"metavar": "FOLDER_OR_RANK", "help": "an adapter, or a fresh one"}),
-    ("pad-token", _ANY_MODEL, {"metavar": "TOKEN", "help": "where the tokenizer has none"}),
-    (
-        "parameters",
-        _ANY_MODEL,
-        {"action": "append", "metavar": "PATTERN", "help": "score these alone; may be repeated"},
-    ),
-    (
+    _option(
         "method",
         _ANY_MODEL,
-        {"choices": ("hooks", "loop"), "help": "loop knows every architecture (default: hooks)"},
+        "loop knows every architecture (default: hooks)",
+        choices=("hooks", "loop"),
     ),
-    ("autocast", _ANY_MODEL, {"action": "store_true", "help": "forward pass in bfloat16"}),
-    (
+    _option("autocast", _ANY_MODEL, "forward pass in bfloat16", action="store_true"),
+    _option(
         "memory",
         _ANY_MODEL,
-        {
-            "type": lambda text: _bytes(text),
-            "metavar": "SIZE",
-            "help": "to hold besides the model, 1GiB for example (default: most of what is free)",
-        },
+        "to hold besides the model, 1GiB for example (default: most of what is free)",
+        "SIZE",
+        _bytes,
     ),
-    (
+    _option(
         "off-policy",
         (*_ANY_MODEL, _SCORED),
-        {
-            "action": "store_true",
-            "help": "go on with rollouts that another policy seems to have drawn",
-        },
+        "go on with rollouts that another policy seems to have drawn",
+        action="store_true",
     ),
-    ("batch", (_SAMPLED,), {"type": int, "metavar": "N", "help": "completions sampled at a time"}),
-    (
+    _option("batch", (_SAMPLED,), "completions sampled at a time", "N", int),
+    _option(
         "backend",
         (_SAMPLED,),
-        {"choices": ("transformers", "vllm"), "help": "what samples (default: transformers)"},
+        "what samples (default: transformers)",
+        choices=("transformers", "vllm"),
     ),
-    (
+    _option(
         "vllm",
         (_SAMPLED,),
-        {
-            "type": lambda text: setting(text),
-            "action": "append",
-            "metavar": "NAME=VALUE",
-            "help": "an argument of vllm.LLM, gpu_memory_utilization=0.8 for example; may be repeated",
-        },
+        "an argument of vllm.LLM, gpu_memory_utilization=0.8 for example; may be repeated",
+        "NAME=VALUE",
+        setting,
+        action="append",
     ),
-    (
-        "out",
-        _ANY_MODEL,
-        {
-            "type": Path,
-            "metavar": "DIR",
-            "help": "keeps everything here, and goes on from what is there",
-        },
+    _option(
+        "out", _ANY_MODEL, "keeps everything here, and goes on from what is there", "DIR", Path
     ),
-    (
-        "prompt-cost",
-        (*_ANY_MODEL, _SCORED, _PROBLEM),
-        {"type": float, "metavar": "Q", "help": "of each prompt (default: 0)"},
+    _option(
+        "prompt-cost", (*_ANY_MODEL, _SCORED, _PROBLEM), "of each prompt (default: 0)", "Q", float
     ),
-    (
+    _option(
         "output-cost",
         (*_ANY_MODEL, _SCORED, _PROBLEM),
-        {
-            "type": float,
-            "metavar": "R",
-            "help": "of each output (1 where only the prompt's is given)",
-        },
+        "of each output (1 where only the prompt's is given)",
+        "R",
+        float,
     ),
-    (
+    _option(
         "population",
         (*_ANY_MODEL, _SCORED, _PROBLEM),
-        {
-            "type": int,
-            "metavar": "N",
-            "help": "prompts are drawn without replacement from N (default: independently)",
-        },
+        "prompts are drawn without replacement from N (default: independently)",
+        "N",
+        int,
     ),
-    (
+    _option(
         "by-length",
         _ANY_MODEL,
-        {
-            "action": "store_true",
-            "help": "the noise of losses that average a completion's tokens (1/|o|), too",
-        },
+        "the noise of losses that average a completion's tokens (1/|o|), too",
+        action="store_true",
     ),
-    (
+    _option(
         "ratio",
         (_OWN,),
-        {
-            "choices": ("none", "token", "prefix", "sequence", "gspo"),
-            "help": "weight tokens by the ratio to the older policy that drew these rollouts, from log_probs",
-        },
+        "weight tokens by the ratio to the older policy that drew these rollouts, from log_probs",
+        choices=("none", "token", "prefix", "sequence", "gspo"),
     ),
-    (
-        "clip",
-        ("ratio",),
-        {
-            "type": lambda text: _clip(text),
-            "metavar": "E[,E_HIGH]",
-            "help": "as PPO does, by the sign of the advantage",
-        },
-    ),
-    (
-        "truncate",
-        ("ratio",),
-        {"type": float, "metavar": "C", "help": "as CISPO does, the most that a weight may be"},
-    ),
-    ("remax", _ANY_MODEL, {"action": "store_true", "help": "ReMax too: a greedy answer a prompt"}),
+    _option("clip", ("ratio",), "as PPO does, by the sign of the advantage", "E[,E_HIGH]", _clip),
+    _option("truncate", ("ratio",), "as CISPO does, the most that a weight may be", "C", float),
+    _option("remax", _ANY_MODEL, "ReMax too: a greedy answer a prompt", action="store_true"),
 )
 """Every option that not everything reads: its name, what reads it, and argparse's words for it."""
 _COSTS = ("prompt-cost", "output-cost", "population")
@@ -345,45 +333,3 @@ def sizes(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: whole numbers with commas between") from None
-
-
-def _clip(text: str) -> tuple[float, float | None]:
-    low, comma, high = text.partition(",")
-    try:
-        return float(low), float(high) if comma else None
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write 0.2, or 0.2,0.28") from None
-
-
-def setting(text: str) -> tuple[str, Any]:
-    """A name and a value, in JSON's words where it is one."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r}: it must be NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
-
-
-def _until(text: str) -> str | float:
-    if text == "flat":
-        return text
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = math.nan
-    if not 0 < share < math.inf:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: write flat, or a positive share such as 5% or 0.05"
-        )
-    return share
-
-
-def _bytes(text: str) -> int:
-    number = text.rstrip("KMGiBkmgb")
-    unit = text[len(number) :].upper()
-    try:
-        return int(float(number) * UNITS[unit if unit.endswith("B") or not unit else f"{unit}B"])
-    except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 800MB or 2GiB") from None

@@ -204,13 +204,14 @@ def _rollouts(
     progress: Progress | None,
 ) -> tuple[Callable[[int, Path | None], list[Rollouts]], int]:
     """What gives the rollouts of so many prompts, kept in a folder, and how many prompts there are."""
+    from .files import load_rollouts
     from .pipeline import collect
     from .tasks import drawn
 
     seed = _seed(options)
     if options.rollouts is not None:
-        log = {**log_options(options), "stale": stale}
-        own = drawn(collect(model, task, file=options.rollouts, log=log), options.limit, seed)
+        read = load_rollouts(options.rollouts, model, task, **log_options(options), stale=stale)
+        own = drawn(read, options.limit, seed)
         return lambda size, _: drawn(own, size, seed), len(own)
     assert task is not None
     sampling: dict[str, Any] = {"backend": options.backend or "transformers"}

@@ -9,14 +9,13 @@ draws. :mod:`ustat_pg.llm.vllm_process` asks vLLM for the same distribution by i
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..memory import ChunkWarning, out_of_memory
+from ..memory import in_slices
 from ..rng import cell_key, words
 from ..validation import InputError
 from .models import LanguageModel, end_tokens
@@ -133,34 +132,18 @@ def transformers_draw(
     Raises:
         InputError: memory ran out at a single completion, or logits are NaN or infinite.
     """
-    at_once = max(1, batch // rollouts)
-    for start in range(0, len(prompts), at_once):
-        group = prompts[start : start + at_once]
-        rows = [(name, ids, i) for name, ids in group for i in range(first, first + rollouts)]
-        drawn: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
-        while len(drawn) < len(rows):
-            try:
-                part = rows[len(drawn) : len(drawn) + batch]
-                drawn += _generate(language_model, part, length, seed)
-            except Exception as error:
-                if not out_of_memory(error):
-                    raise
-                if batch == 1:
-                    raise InputError(
-                        f"memory ran out while one completion of prompt {part[0][0]!r} was drawn: "
-                        "take a smaller model or dtype, a shorter max_new_tokens or another device"
-                    ) from error
-                smaller = max(1, min(batch, len(part)) // 2)
-                warnings.warn(
-                    f"memory ran out at {len(part)} completions at a time; going on with {smaller}",
-                    ChunkWarning,
-                    stacklevel=3,
-                )
-                batch = smaller
-                empty_cache(language_model)
-        for position in range(len(group)):
-            own = drawn[position * rollouts : (position + 1) * rollouts]
-            yield Drawn(tuple(tokens for tokens, _ in own), tuple(logs for _, logs in own))
+
+    def drawn(part: slice) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        numbers = (divmod(number, rollouts) for number in range(part.start, part.stop))
+        rows = [(*prompts[which], first + i) for which, i in numbers]
+        return _generate(language_model, rows, length, seed)
+
+    total, own = rollouts * len(prompts), []
+    for _, part in in_slices(total, batch, "completions", drawn, lambda _: None):
+        own += part
+        while len(own) >= rollouts:
+            now, own = own[:rollouts], own[rollouts:]
+            yield Drawn(tuple(tokens for tokens, _ in now), tuple(logs for _, logs in now))
 
 
 def empty_cache(language_model: LanguageModel) -> None:

@@ -43,7 +43,7 @@ from typing import Any
 
 from ..validation import InputError, integer
 from .budgets import refuse_group_size
-from .records import Busy, lines, locked, read_status, write, write_status
+from .records import lines, read_status, write, write_status
 from .runs import GRID, Run, different, inputs, short_hash
 from .training import OURS
 
@@ -293,13 +293,15 @@ def _supervised(
     stop: threading.Event,
 ) -> Outcome:
     """One run in a process of its own; a failure is an outcome, not an error."""
+    from filelock import FileLock, Timeout
+
     folder.mkdir(parents=True, exist_ok=True)
     status = read_status(folder)
     if status.get("status") == "finished":
         return Outcome(run, "skipped", float(status.get("seconds", math.nan)))
     changed: list[str] = []
     # A process that makes this run now keeps its checkpoints; the new one will find it busy.
-    with suppress(Busy), locked(folder):
+    with suppress(Timeout), FileLock(folder / "lock", timeout=0):
         changed = settle(folder, read)
     if changed:
         tell(

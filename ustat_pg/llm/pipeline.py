@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..memory import in_slices
 from ..validation import InputError
 from .scored import ScoredPool
 
@@ -25,40 +26,30 @@ Progress = Callable[[str, int, int], None]
 
 def collect(
     language_model: LanguageModel,
-    task: Task | None,
+    task: Task,
     rollouts: int = 64,
     *,
     seed: int = 0,
     out: Path | None = None,
-    file: Path | None = None,
-    log: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Rollouts]:
-    """Rollouts of every prompt of a task: a file's, or sampled.
+    """Sampled rollouts of every prompt of a task.
 
     Arguments:
-        language_model: what samples, or wrote the file.
-        task: prompts and verifier; None where a file has its own prompts and rewards.
+        language_model: what samples.
+        task: prompts and verifier.
         rollouts: N, of each prompt.
         seed: of the draws.
         out: a folder, in which ``rollouts.jsonl`` grows; an interrupted call goes on there.
-        file: a user's own rollouts, see :func:`~ustat_pg.llm.files.load_rollouts`.
-        log: what of a log is a group, and its rewards: ``group_by`` and ``reward`` of the same function;
-            and whether another policy drew them, ``stale``.
         progress: called after each prompt.
         options: batch, backend, vllm_options of :func:`~ustat_pg.llm.rollouts.sample`.
 
     Raises:
-        InputError: as these functions say, or a verifier that raised at every prompt.
+        InputError: as that function says, or a verifier that raised at every prompt.
     """
-    from .files import load_rollouts
     from .rollouts import sample
 
-    if file is not None:
-        return list(load_rollouts(file, language_model, task, **(log or {})))
-    if task is None:
-        raise InputError("there is neither a task to sample nor a file of rollouts")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     found = sample(
@@ -116,7 +107,7 @@ def score(
 
 
 def greedy_rewards(
-    language_model: LanguageModel, task: Task, names: Sequence[str], *, batch: int = 64
+    language_model: LanguageModel, task: Task, names: Sequence[str]
 ) -> NDArray[np.float64]:
     """The rewards of one most probable completion of each prompt, (P,): the baseline of ReMax.
 
@@ -126,11 +117,10 @@ def greedy_rewards(
         language_model: the policy.
         task: the prompts and the verifier.
         names: ids of prompts, in a pool's order.
-        batch: completions at a time.
 
     Raises:
         InputError: a prompt that the task has not, that with its completion is longer than the
-            context, or at whose completion the verifier raised.
+            context, or at whose completion the verifier raised; or memory ran out.
     """
     from .generation import most_probable
     from .models import check_lengths, tokenise
@@ -146,8 +136,12 @@ def greedy_rewards(
     prompts = [tokenise(language_model, known[name]) for name in names]
     for name, ids in zip(names, prompts, strict=True):
         check_lengths(language_model, name, len(ids), longest)
-    parts = (prompts[start : start + batch] for start in range(0, len(prompts), batch))
-    drawn = [one for part in parts for one in most_probable(language_model, part, longest)]
+
+    def greedy(part: slice) -> list[tuple[int, ...]]:
+        return most_probable(language_model, prompts[part], longest)
+
+    parts = in_slices(len(prompts), 64, "completions", greedy, lambda _: None)
+    drawn = [tokens for _, part in parts for tokens in part]
     found = []
     for name, tokens in zip(names, drawn, strict=True):
         try:

@@ -1,21 +1,16 @@
-"""Files of a run's folder: whole or not there, and locked while a process makes the run."""
+"""Files of a run's folder: whole or not there."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..whole_files import whole_file
 
-__all__ = ["Busy", "append", "keep", "lines", "locked", "read_status", "write", "write_status"]
-
-
-class Busy(Exception):
-    """Another process is making the run."""
+__all__ = ["append", "keep", "lines", "read_status", "write", "write_status"]
 
 
 def write(path: Path, text: str) -> None:
@@ -63,30 +58,3 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
         file.write(json.dumps(record) + "\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-@contextmanager
-def locked(folder: Path, main: bool = True) -> Iterator[None]:
-    """Keep a second process from the same run; the lock goes with the process.
-
-    Arguments:
-        folder: of the run.
-        main: whether this is the one of several processes that holds it.
-
-    Raises:
-        Busy: another process holds it.
-    """
-    if not main:
-        yield
-        return
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder / "lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise Busy(f"another process is making the run in {folder}") from None
-    try:
-        yield
-    finally:
-        lock.release()

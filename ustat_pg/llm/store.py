@@ -176,14 +176,12 @@ def _locked(path: Path) -> Any:
     """Hold a store for this run alone."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(f"{path}.lock")
     try:
-        lock.acquire(timeout=0)
+        return FileLock(f"{path}.lock").acquire(timeout=0).lock
     except Timeout:
         raise InputError(
             f"the store {path} is being written by another run: wait for it, or name another"
         ) from None
-    return lock
 
 
 def _drop_torn_line(path: Path) -> bool:

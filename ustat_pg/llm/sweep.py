@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..validation import InputError
 from ..whole_files import versions
 from .grid import BUSY, Outcome, Sweep, dry_run, settle
-from .records import Busy, append, keep, locked, read_status, write_status
+from .records import append, keep, read_status, write_status
 from .results import differences, draw, figure5, results, table2
 from .runs import NOT_HERE, Run, different, inputs, weights
 
@@ -59,12 +60,14 @@ def make(path: str | Path) -> None:
 
     Raises:
         InputError: the configuration, model or task is refused.
-        Busy: another process is making this run.
+        filelock.Timeout: another process is making this run.
     """
+    from filelock import FileLock
+
     run = Run.read(path)
     folder = Path(path).resolve().parent
     main = int(os.environ.get("RANK", "0")) == 0
-    with locked(folder, main):
+    with FileLock(folder / "lock", timeout=0) if main else nullcontext():
         _make(run, folder, main)
 
 
@@ -206,13 +209,15 @@ def _recorder(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m ustat_pg.llm.sweep RUN.json``: make one run."""
+    from filelock import Timeout
+
     given = list(sys.argv[1:] if arguments is None else arguments)
     if len(given) != 1 or given[0].startswith("-"):
         print("usage: python -m ustat_pg.llm.sweep OUT/KEY/run.json", file=sys.stderr)
         return 2
     try:
         make(given[0])
-    except Busy:
+    except Timeout:
         print(f"{given[0]}: another process is making this run", file=sys.stderr)
         return BUSY
     except InputError as error:
