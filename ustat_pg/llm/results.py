@@ -173,7 +173,7 @@ def table2(frame: pd.DataFrame) -> pd.DataFrame:
     found = _by(final, ["trainer", "K", "G"])
     names = final[["model", "task", "evaluation"]].head(1).itertuples(index=False)
     papers = any(is_papers(*row) for row in names)
-    known = table_2().set_index(["budget", "group_size"])["accuracy"] if papers else {}
+    known: Any = table_2().set_index(["budget", "group_size"])["accuracy"] if papers else {}
     pairs = zip(found["K"], found["G"], strict=True)
     found["paper"] = [known.get(pair, math.nan) for pair in pairs]
     return found.astype({"runs": int, "paper": float})
