@@ -130,7 +130,7 @@ def sweep_tables() -> dict[str, pd.DataFrame]:
     """The tables of a training sweep, by file: two trainers, budgets and checkpoints."""
     rows = [
         {"trainer": trainer, "K": budget, "step": step, "G": size, "accuracy": value,
-         "low": value - 0.03, "high": value + 0.04, "runs": 3, "best": size == 4, "paper": False}
+         "low": value - 0.03, "high": value + 0.04, "runs": 3, "best": size == 4}
         for rank, trainer in enumerate(("norm-weighted", "rloo"))
         for budget in (32, 64) for step in (20, 40) for size in (2, 4, 8)
         for value in [0.4 + budget / 1000 + step / 500 - 0.02 * abs(size - 4) + 0.01 * rank]

@@ -123,6 +123,9 @@ def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model, rows
     assert (found["prompts"], found["rollouts"]) == (4, 8)
     alone = strict(out_of(capsys, "llm", "mse", "--scored", kept / "scored.npz", "--json"))
     assert alone["curves"] == found["curves"]
+    facts = {"prompts", "rollouts", "config", "on_policy_z", "summary", "constants"}
+    tables = {"curves", "zero_signal", "ordering", "noise_to_signal", "noise_to_signal_by_length"}
+    assert set(found) == facts | tables
 
 
 @pytest.fixture(scope="module")

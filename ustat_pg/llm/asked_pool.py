@@ -18,6 +18,7 @@ import numpy as np
 from ..validation import InputError, integer
 from .printing import finite
 from .scored import ScoredPool
+from .stale import TokenWeights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,6 +129,14 @@ def log_options(options: argparse.Namespace) -> dict[str, Any]:
     return {"group_by": options.group_by or (), "reward": options.reward}
 
 
+def _token_weights(options: argparse.Namespace) -> TokenWeights | None:
+    """What the options say of tokens' weights; None where they say nothing."""
+    if getattr(options, "ratio", None) is None:
+        return None
+    low, high = options.clip or (None, None)
+    return TokenWeights(ratio=options.ratio, clip=low, clip_high=high, truncate=options.truncate)
+
+
 def scored_pool(
     options: argparse.Namespace,
     progress: Progress | None,
@@ -141,7 +150,6 @@ def scored_pool(
     from .models import precision
     from .pipeline import score
     from .scoring import check_memory
-    from .stale_command import token_weights
 
     if options.scored is not None:
         return _on_policy(ScoredPool.load(options.scored), options), None
@@ -155,7 +163,7 @@ def scored_pool(
         scoring["memory"] = options.memory
     if getattr(options, "by_length", False):
         scoring["by_length"] = True
-    weights = token_weights(options)
+    weights = _token_weights(options)
     rollouts_of, count = _rollouts(options, model, task, weights is not None, progress)
     if options.rollouts is None:
         assert task is not None

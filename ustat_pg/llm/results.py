@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..validation import InputError
-from . import paper_runs
+from .paper_runs import is_papers, table_2
 from .records import lines, read_status
 from .runs import GRID, INPUTS, Run, short_hash
 
@@ -171,16 +171,12 @@ def table2(frame: pd.DataFrame) -> pd.DataFrame:
     final = frame[frame["final"] & (frame["status"] == "finished")]
     _refuse_mixed(final)
     found = _by(final, ["trainer", "K", "G"])
-    known = paper_runs.TABLE_2 if _papers(final, paper_runs.TABLE_2_OF) else {}
+    names = final[["model", "task", "evaluation"]].head(1).itertuples(index=False)
+    papers = any(is_papers(*row) for row in names)
+    known: Any = table_2().set_index(["budget", "group_size"])["accuracy"] if papers else {}
     pairs = zip(found["K"], found["G"], strict=True)
     found["paper"] = [known.get(pair, math.nan) for pair in pairs]
     return found.astype({"runs": int, "paper": float})
-
-
-def _papers(frame: pd.DataFrame, of: Mapping[str, Any]) -> bool:
-    """Whether runs of one setting have the paper's model and task."""
-    names = frame[["model", "task", "evaluation"]]
-    return any(paper_runs.is_papers(of, *row) for row in names.head(1).itertuples(index=False))
 
 
 def figure5(frame: pd.DataFrame) -> pd.DataFrame:
@@ -192,10 +188,8 @@ def figure5(frame: pd.DataFrame) -> pd.DataFrame:
     Returns:
         one row for each trainer, K, step and G: the mean over runs that got there, its 95%
         interval, cut at the least and the greatest reward, how many runs, and whether it is the
-        best group size of its step (``best``); and ``paper``, whether Figure 5 has a point there,
-        which it has of its own model and task alone.
-        The figure's accuracies are not printed in the paper; what is stated of them is
-        :data:`ustat_pg.llm.paper_runs.FIGURE_5`.
+        best group size of its step (``best``). The figure's own accuracies are not printed in the
+        paper.
 
     Raises:
         InputError: runs of more than one setting; the message names what differs.
@@ -205,13 +199,6 @@ def figure5(frame: pd.DataFrame) -> pd.DataFrame:
     found = _by(trained, ["trainer", "K", "step", "G"])
     best = found.groupby(["trainer", "K", "step"])["accuracy"].transform("max")
     found["best"] = found["accuracy"] == best
-    stated = paper_runs.FIGURE_5
-    found["paper"] = (
-        _papers(trained, stated)
-        & (found["K"] == stated["budget"])
-        & found["G"].isin(stated["group_sizes"])
-        & found["step"].isin(stated["checkpoints"])
-    )
     found["runs"] = found["runs"].astype(int)
     return found
 
