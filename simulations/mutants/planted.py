@@ -139,8 +139,8 @@ def findings(
                 continue
             try:
                 kind = "language-model" if stem in ON_LANGUAGE_MODELS else "bandit"
-                pools, simulates = Path(blocks).with_name("pools"), engine != "exact"
-                suite = Suite(size, on=kind, simulates=simulates, folder=pools)
+                # Pools of its own: what an error makes of one is no other's prediction.
+                suite = Suite(size, on=kind, simulates=engine != "exact")
                 how = Options(size, engine)
                 designs, _, failed = verify._designs([stem], suite)
                 if engine == "exact" and designs:
