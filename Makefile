@@ -22,7 +22,7 @@ networks: .venv/torch  ## the claims on token problems, under a prefix softmax (
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-$$kind || exit 2;; esac; \
 	  test $$status = 0 || exit $$status; done
 
-llm: .venv/llm  ## the claims on the language models that ship with the library; 15 min
+llm: .venv/llm  ## the claims on the language models that ship with the library; 10 min
 	@status=0; .venv/bin/python -m simulations verify --on language-model --size $(SIZE) --out results/$(SIZE)-language-model || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-language-model || exit 2;; esac; exit $$status
 
