@@ -35,7 +35,9 @@ templates_path = ["_templates"]
 root_doc = "index"
 nitpicky = True
 nitpick_ignore = [("py:data", "ustat_pg.problems.KINDS")]
-nitpick_ignore_regex = [("py:.*", r"(numpy|torch|concurrent|collections|typing|pathlib)\..*")]
+nitpick_ignore_regex = [
+    ("py:.*", r"(numpy|torch|concurrent|collections|typing|pathlib|filelock)\..*")
+]
 
 # A page is executed at every build: a stored output could outlive the code that made it.
 nb_execution_mode = "force"

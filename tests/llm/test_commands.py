@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import re
@@ -271,7 +272,7 @@ def test_the_answer_has_the_form_that_bandits_get(capsys, kept, tmp_path):
 
 
 def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
-    """Whatever c1 and c3 are within their intervals; the critical budget from the estimates."""
+    """Whatever the constants are within their intervals; the critical budget from the estimates."""
     rng = np.random.default_rng(3)
     rewards = rng.integers(0, 2, (30, 8)).astype(float)
     scores = rng.normal(size=(30, 8, 3)) * 0.5 + 2 * (2 * rewards[..., None] - 1)
@@ -281,10 +282,10 @@ def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
     found = strict(out_of(capsys, *words, "96", "--json"))
     sizes = np.array([row["group_size"] for row in found["table"]])
     worst = np.zeros(len(sizes))
-    for c1 in np.linspace(*known.interval("c1"), 9).clip(0):
-        for c3 in np.linspace(*known.interval("c3"), 9).clip(0):
-            noise = c1 * sizes + max(known.c2, 0) + c3 / (sizes - 1)
-            worst = np.maximum(worst, noise / noise.min())
+    grids = (np.linspace(*known.interval(name), 9).clip(0) for name in ("c1", "c2", "c3"))
+    for c1, c2, c3 in itertools.product(*grids):
+        noise = c1 * sizes + c2 + c3 / (sizes - 1)
+        worst = np.maximum(worst, noise / noise.min())
     assert found["g_robust"] == sizes[worst.argmin()]
     assert found["worst_ratio"] == pytest.approx(worst.min())
     least = found["c1"] + found["c2"] + 2 * math.sqrt(found["c1"] * found["c3"])
