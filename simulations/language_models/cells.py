@@ -81,8 +81,8 @@ _MAKERS = (
     "moments.py",
     "prompts.py",
     "ratios.py",
-    "score_weights.py",
     "rollouts.py",
+    "score_weights.py",
     "scored.py",
     "scores",
     "scoring.py",
@@ -396,9 +396,10 @@ def _replication(member: Member, sizes: Sizes, seed: int, number: int) -> dict[s
     count = 2 * values + groups * group_sizes[-1]
     completions = transformers_draw(model, named, count, task.max_new_tokens, seed, 1024)
     sides = [
+        # From 1: a 0 at the end of a seed is as good as none, and that draws the prompts.
         _Side(model, task, prompt, ids, own, values, [seed, number, place])
         for place, (prompt, (_, ids), (own, _)) in enumerate(
-            zip(drawn_prompts, named, completions, strict=True)
+            zip(drawn_prompts, named, completions, strict=True), start=1
         )
     ]
     return {

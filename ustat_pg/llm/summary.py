@@ -106,6 +106,7 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
 
     known = means(columns, pool.looks).apply(quantities)
     low, high = known.interval()
+    shares = share_interval(known)
     names: dict[str, Any] = {
         "pass_rate": False,
         "reward_variance": False,
@@ -117,6 +118,8 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
         "mixed": False,
         "oracle_beats_vanilla": True,
     }
+    mixed = list(names).index("mixed")
+    low[mixed], high[mixed] = (ends[mixed] for ends in shares)
     return pd.DataFrame(
         {
             "name": list(names),
