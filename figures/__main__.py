@@ -13,12 +13,13 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT
 from typing import TYPE_CHECKING, Any
 
+from ustat_pg.reading import printable
 from ustat_pg.results import FIGURES_FOLDER, Results, load_run
 from ustat_pg.validation import InputError
 
 from . import data
 from .catalogue import PICTURES
-from .picture import Picture, save
+from .picture import FORMATS, Picture, save
 from .style import theme
 
 if TYPE_CHECKING:
@@ -30,7 +31,12 @@ MOST_PROCESSES = 4
 
 
 def paint(
-    results: Results, folder: Path, out: Path, names: Sequence[str] = (), pixels: bool = True
+    results: Results,
+    folder: Path,
+    out: Path,
+    names: Sequence[str] = (),
+    formats: Sequence[str] = ("svg", "png"),
+    look: str | None = None,
 ) -> tuple[list[Path], list[str]]:
     """Draw what a run has data for.
 
@@ -39,13 +45,15 @@ def paint(
         folder: the run's, with its curves and its training sweep.
         out: where the files go; made if it is not there.
         names: the figures to draw; all unless given.
-        pixels: whether as PNG too, beside SVG.
+        formats: of the files, of svg, png and pdf.
+        look: a Matplotlib style, a name or a file, over the figures' own.
 
     Returns:
         the files, and the names of figures that the run has no data for.
 
     Raises:
-        InputError: a name that is unknown, files of the run that are damaged, or no Matplotlib.
+        InputError: a name or a style that is unknown, files of the run that are damaged, or no
+            Matplotlib.
     """
     unknown = [name for name in names if name not in PICTURES]
     if unknown:
@@ -57,10 +65,12 @@ def paint(
     except ImportError:
         raise InputError("figures need pip install 'ustat_pg[figures]'") from None
     matplotlib.use("Agg")
+    with theme(look):
+        pass  # A style that cannot be read is refused here, and not by the processes that draw.
     out.mkdir(parents=True, exist_ok=True)
     asked = [PICTURES[name] for name in names or PICTURES]
     sources = [results if each.source is None else _points(curves, each) for each in asked]
-    draw = partial(_paint, folder, out, pixels)
+    draw = partial(_paint, folder, out, formats, look)
     count = min(len(asked), os.cpu_count() or 1, MOST_PROCESSES)
     # Matplotlib holds the interpreter: threads would wait. An interruption is this process's alone.
     with ProcessPoolExecutor(count, None, signal.signal, (SIGINT, SIG_IGN)) as pool:
@@ -69,13 +79,15 @@ def paint(
     return [file for files in drawn for file in files], missing
 
 
-def _paint(folder: Path, out: Path, pixels: bool, name: str, source: Any) -> list[Path]:
+def _paint(
+    folder: Path, out: Path, formats: Sequence[str], look: str | None, name: str, source: Any
+) -> list[Path]:
     """The files of one figure; none where there is nothing to draw."""
     import matplotlib.pyplot as plt
 
     picture, figure = PICTURES[name], None
     if source is not None:
-        with theme():
+        with theme(look):
             try:
                 figure = picture.draw(source)
             except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -84,7 +96,8 @@ def _paint(folder: Path, out: Path, pixels: bool, name: str, source: Any) -> lis
                 ) from error
     if figure is None:
         return []
-    files = list(save(picture, figure, out, pixels))
+    with theme(look):
+        files = list(save(picture, figure, out, formats))
     plt.close(figure)
     return files
 
@@ -109,11 +122,17 @@ def _points(curves: pd.DataFrame | None, picture: Picture) -> pd.DataFrame | Non
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the figures as SVG and PNG; returns the exit code."""
+    """Write the figures; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m figures", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(PICTURES)}")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: DIR/figures")
+    parser.add_argument(
+        "--format", choices=FORMATS, nargs="+", default=("svg", "png"), help="default: svg png"
+    )
+    parser.add_argument(
+        "--style", metavar="STYLE", help="of Matplotlib, a name or a .mplstyle file"
+    )
     options = parser.parse_args(arguments)
     try:
         files, missing = paint(
@@ -121,9 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.folder,
             options.out or options.folder / FIGURES_FOLDER,
             options.names,
+            options.format,
+            options.style,
         )
     except (OSError, InputError) as error:
-        print(f"figures: {error}", file=sys.stderr)
+        print(printable(f"figures: {error}"), file=sys.stderr)
         return 2
     for file in files:
         print(f"Figure: {file}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ustat_pg.reading import read_text
 from ustat_pg.results import CURVES_FILE, SWEEP_FOLDER, load_curves
 from ustat_pg.validation import InputError
 
@@ -46,7 +48,7 @@ def sweep(folder: Path) -> pd.DataFrame | None:
         if not path.exists():
             continue
         try:
-            table = pd.read_csv(path).rename(
+            table = pd.read_csv(StringIO(read_text(path))).rename(
                 columns={"trainer": "series", "K": "budget", "G": "group_size"}
             )
             table = table.rename(columns={"accuracy": "estimate"})

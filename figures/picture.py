@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import style
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Picture", "save"]
+__all__ = ["FORMATS", "Picture", "save"]
 
 
 @dataclass(frozen=True)
@@ -39,22 +37,31 @@ class Picture:
     signed: bool = False
 
 
-def save(picture: Picture, figure: Figure, folder: Path, pixels: bool = True) -> Iterator[Path]:
-    """Write the figure as SVG and, unless no pixels are asked for, PNG: no dates, no versions, no
-    names that change.
-    """
-    buffer = BytesIO()
-    with style.theme():
-        figure.savefig(
-            buffer, format="svg", metadata={"Date": None, "Creator": None, "Title": picture.title}
-        )
-        svg = buffer.getvalue().decode()
-        # What a screen reader says of the drawing, where the page around it says nothing.
-        svg = svg.replace("</title>", f"</title>\n <desc>{escape(picture.alt)}</desc>", 1)
-        target = folder / f"{picture.name}.svg"
-        target.write_text(svg, encoding="utf-8", newline="\n")
+FORMATS = ("svg", "png", "pdf")
+
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+def save(
+    picture: Picture, figure: Figure, folder: Path, formats: Sequence[str] = ("svg", "png")
+) -> Iterator[Path]:
+    """Write the figure in these formats: no dates, no versions, no names that change."""
+    targets = {name: folder / f"{picture.name}.{name}" for name in formats}
+    for name, target in targets.items():
+        if name == "svg":
+            target.write_text(_svg(picture, figure), encoding="utf-8", newline="\n")
+        else:
+            figure.savefig(target, dpi=300, metadata=_METADATA[name])
         yield target
-        if pixels:
-            target = folder / f"{picture.name}.png"
-            figure.savefig(target, dpi=300, metadata={"Software": None})
-            yield target
+
+
+def _svg(picture: Picture, figure: Figure) -> str:
+    buffer = BytesIO()
+    about = {"Date": None, "Creator": None, "Title": picture.title}
+    figure.savefig(buffer, format="svg", metadata=about)
+    # What a screen reader says of the drawing, where the page around it says nothing.
+    described = f"</title>\n <desc>{escape(picture.alt)}</desc>"
+    return buffer.getvalue().decode().replace("</title>", described, 1)

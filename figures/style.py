@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ustat_pg.validation import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -73,9 +75,17 @@ BASELINES = {
 
 
 @contextmanager
-def theme() -> Iterator[None]:
-    """Seaborn's ticks at print size, and everything that files depend on, within the block."""
+def theme(look: str | None = None) -> Iterator[None]:
+    """Seaborn's ticks at print size, and everything that files depend on, within the block.
+
+    Arguments:
+        look: a Matplotlib style, a name or a file, which holds before the rest.
+
+    Raises:
+        InputError: there is no such style.
+    """
     import matplotlib as mpl
+    import matplotlib.style as styles
     import seaborn as sns
 
     own: Any = {
@@ -116,7 +126,12 @@ def theme() -> Iterator[None]:
         sns.axes_style("ticks"),
         sns.plotting_context("paper"),
         mpl.rc_context(own),
+        mpl.rc_context(),
     ):
+        try:
+            styles.use(look or [])
+        except OSError as error:
+            raise InputError(f"style is {look!r}: no style of Matplotlib, nor a file") from error
         yield
 
 

@@ -81,7 +81,12 @@ def experiment(stem: str, suite: Suite) -> ModuleType:
 
 def claim(stem: str, suite: Suite) -> Claim:
     """The claim of that stem, designed on the suite's problems."""
-    built: Claim = experiment(stem, suite).claim(suite)
+    module = experiment(stem, suite)
+    built: Claim = module.claim(suite)
+    if module.__name__ == f"{__name__}.{stem}" and suite.user is None and suite.on == "bandit":
+        from .regimes import checks
+
+        built = replace(built, checks=(*built.checks, *checks(stem, suite)))
     if suite.size != "smoke" or suite.on != "bandit":
         return built
     # Where no rival binds, a smoke run is content with intervals half again as wide.

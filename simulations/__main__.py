@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-DURATIONS = {"smoke": "a minute", "quick": "2 to 4 minutes", "full": "more, which plan tells"}
+DURATIONS = {"smoke": "a minute", "quick": "2 minutes", "full": "more, which plan tells"}
 """What verify takes of all claims on bandits, on two cores."""
 
 
@@ -231,7 +231,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.runs is not None:
         return _runs(options)
     if options.json:
-        said = ("label", "statement", "delivered")
+        said = ("label", "statement", "reconstructed", "delivered")
         print(
             json.dumps({s: {name: getattr(r, name) for name in said} for s, r in RESULTS.items()})
         )
@@ -239,11 +239,13 @@ def _list(options: argparse.Namespace) -> int:
     for stem, result in RESULTS.items():
         mark = "verified" if result.delivered else "planned"
         print(f"{stem:16} {result.label:15} {mark:9} {result.statement}")
+        if result.reconstructed:
+            print(f"{'':16} {'':15} {'':9} Reconstructed: {result.reconstructed}")
     return 0
 
 
 def _runs(options: argparse.Namespace) -> int:
-    """The finished runs below a folder: configuration, verdicts, seconds."""
+    """The finished runs below a folder: configuration, verdicts."""
     from ustat_pg.results import VERDICTS_FILE, load_run
 
     found: dict[str, dict[str, Any]] = {}
@@ -259,7 +261,6 @@ def _runs(options: argparse.Namespace) -> int:
             "configuration": run.run.configuration,
             "claims": len(verdicts),
             "confirmed": verdicts.count("CONFIRMED"),
-            "seconds": run.run.seconds,
         }
     if options.json:
         print(json.dumps(found))
@@ -270,20 +271,23 @@ def _runs(options: argparse.Namespace) -> int:
     for folder, said in found.items():
         told = said["configuration"]
         if "claims" in said:
-            told = f"{said['confirmed']} of {said['claims']} confirmed, {said['seconds']:.0f} s: {told}"
+            told = f"{said['confirmed']} of {said['claims']} confirmed: {told}"
         print(f"{folder:{width}}  {told}")
     return 0
 
 
 def _coverage(options: argparse.Namespace) -> int:
-    """Exit code 1 where a function is read by no claim and nothing says why."""
-    from .coverage import UNREAD, reading
+    """Exit code 1 where no claim reads a function and nothing says why, or none moves an option."""
+    from .coverage import UNREAD, reading, unmoved
 
     read = reading()
     unread = {name: UNREAD.get(name, "") for name, stems in read.items() if not stems}
+    still = unmoved()
+    code = int(bool(still) or not all(unread.values()))
     if options.json:
-        print(json.dumps({"read": {n: s for n, s in read.items() if s}, "unread": unread}))
-        return int(not all(unread.values()))
+        held = {"read": {n: s for n, s in read.items() if s}, "unread": unread, "unmoved": still}
+        print(json.dumps(held))
+        return code
     width = max(map(len, read))
     for name, stems in read.items():
         if stems:
@@ -291,7 +295,8 @@ def _coverage(options: argparse.Namespace) -> int:
     print("\nRead by no claim:")
     for name, reason in unread.items():
         print(f"{name:{width}}  {reason or 'no reason is given'}")
-    return int(not all(unread.values()))
+    print(f"\nOptions at their default in every check: {', '.join(still) or 'none'}")
+    return code
 
 
 def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
@@ -381,19 +386,30 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
             settled = settle(stems, suite, how, store.folder, cluster)
         else:
             settled = settle_apart(stems, suite, how, store.folder)
+        if not settled.run.claims:
+            raise InputError(f"nothing of {', '.join(stems)} can be asked of this problem")
         lap = time.process_time()
         controls = run_controls([plan.claim for plan in settled.run.plans], how, cluster)
         went |= {**settled.seconds, "controls": time.process_time() - lap}
     run, points = settled.run.controlled(controls), settled.points
-    results = document(run, how, _command(options, stems), options.problem, configuration)
+    asked = [done.stem for done in run.claims]
+    notes = [*suite.skipped]
+    if left := [stem for stem in stems if stem not in asked]:
+        notes.append(f"not asked of this problem, and not counted: {', '.join(left)}")
+    results = document(run, how, _command(options, asked), options.problem, configuration)
     whole = results
+    others = set() if earlier is None else {done.stem for done in earlier.claims}
     if earlier is not None and earlier.run.versions == results.run.versions:
-        others = {done.stem for done in earlier.claims}
-        every = [stem for stem in _known(options) if stem in others | set(stems)]
+        every = [stem for stem in _known(options) if stem in others | set(asked)]
         whole = results.with_earlier(earlier, _command(options, every))
         if (folder / CURVES_FILE).exists():
             drawn = load_curves(folder)
             points = tidy([drawn[~drawn["figure"].isin(set(points["figure"]))], points])
+    elif others - set(asked):
+        notes.append(
+            "earlier rows of this folder are of other code or libraries, and are left out: "
+            + ", ".join(stem for stem in _known(options) if stem in others - set(asked))
+        )
     if earlier is None or earlier.claims != whole.claims:
         # What was drawn of other verdicts says so no more.
         for stale in (folder / HTML_FILE, *(folder / FIGURES_FOLDER).glob("*.[sp][vn]g")):
@@ -411,7 +427,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         print(f"\n{duration_table(run, went)}")
     if options.power:
         print(f"\nChecks that would say REFUTED (the likeliest one):\n{power_table(run.claims)}")
-    for line in (*remarks(run.claims, run.set_aside, run.controls), *suite.skipped):
+    for line in (*remarks(run.claims, run.set_aside, run.controls), *notes):
         print(f"- {line}")
     print(f"Report: {folder / MARKDOWN_FILE}")
     return exit_code(run.claims, run.controls)
@@ -542,7 +558,7 @@ def _report(options: argparse.Namespace) -> int:
 
     folder: Path = options.folder
     results = load_run(folder)
-    files, _ = paint(results, folder, folder / FIGURES_FOLDER, pixels=False)
+    files, _ = paint(results, folder, folder / FIGURES_FOLDER, formats=("svg",))
     drawn = [
         Figure(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
         for file in files

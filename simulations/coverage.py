@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from importlib import import_module
-from inspect import isclass, isfunction
+from inspect import Parameter, isclass, isfunction, signature
 from itertools import product
 from math import isclose
 from re import sub
@@ -30,7 +30,7 @@ from ustat_pg.validation import InputError
 from . import STEMS, claim, experiment
 from .problems import Suite
 
-__all__ = ["UNREAD", "public", "reading"]
+__all__ = ["UNREAD", "public", "reading", "unmoved"]
 
 PREDICTED = ("predictions", "moments")
 """The modules whose functions are read where a prediction follows them."""
@@ -44,16 +44,9 @@ STEP = 1e-3
 DRAWN = 2
 """Replications that are drawn of a cell to see what it calls."""
 
-_BY_TESTS = "asked by tests/distributions; claims ask the cdf and quantiles"
-
 UNREAD: Mapping[str, str] = {
     "predictions.CountTable.unbiased": "a yes or no for users; asked by tests/test_independent_tables.py",
-    "predictions.paired_constants": "of a run's pairs: enumerated in tests/predictions/test_group_size.py",
     "predictions.one_step_gap": "of networks: suboptimality --on tokens reads it",
-    **{
-        f"predictions.{name}": "decided of constants, which claims ask: tests/predictions/test_budget.py"
-        for name in ("near_budget", "robust_group_size")
-    },
     **{
         f"predictions.GroupSizeAdvice.{name}": "how an advice is shown: tests/predictions/test_advice.py"
         for name in ("shown", "remark", "sentence", "to_frame", "plot")
@@ -62,20 +55,12 @@ UNREAD: Mapping[str, str] = {
     "estimators.RunningTable.advantages": "as its table",
     "estimators.RunningTable.update": "as its table",
     "estimators.best": "loo_table by another keyword: cells name the table itself",
-    "predictions.MixtureLaw.sf": "as that of WeightedChi2: tests/predictions/test_limit_law.py",
-    "predictions.MixtureLaw.pdf": "as its sf",
-    "predictions.MixtureLaw.ppf": "as its sf",
-    "predictions.MixtureLaw.var": "as its sf",
-    "predictions.MixtureLaw.rvs": "as its sf",
+    "predictions.MixtureLaw.rvs": "draws: tests/predictions/test_limit_law.py",
     "moments.Moments.norm_squared_reward": "for users of pools: closed forms take centred(0)",
     "estimators.squared_score_norms": "of torch modules: tests/test_squared_score_norms.py",
-    "estimators.shrunk_norm_weighted": "has no closed form: tests/test_estimators.py works it out by hand",
     "ustatistics.variance_components": "tests hold it to covariance_variance_components, which is asked",
     "distributions.WeightedChi2.support": "from 0 on, whatever the weights",
-    **{
-        f"distributions.WeightedChi2.{name}": _BY_TESTS
-        for name in ("logcdf", "logsf", "isf", "median", "interval", "moment", "stats", "rvs")
-    },
+    "distributions.WeightedChi2.rvs": "draws: tests/distributions",
 }
 """Why no claim reads a function, by its name."""
 
@@ -272,6 +257,59 @@ def reading(stems: Sequence[str] = STEMS, *, enough: bool = False) -> dict[str, 
         ):
             found[name].append(stem)
     return {name: tuple(by) for name, by in found.items()}
+
+
+def unmoved(stems: Sequence[str] = STEMS) -> tuple[str, ...]:
+    """The options of predictions and distributions that no check of these claims moves from their default,
+    but those of functions of which there is a reason why claims do not read them.
+
+    An option is moved where a claim gives another value as it is made; that the library does so itself
+    is not enough.
+    """
+    suite = Few("smoke")
+    for stem in stems:
+        experiment(stem, suite)
+    asked = [each for each in public() if each.name.startswith((*PREDICTED[:1], *CALLED[2:]))]
+    left: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for each in asked:
+            if not isinstance(each.value, property | cached_property):
+                stack.enter_context(each.replaced(_options_of(each.name, left)))
+        for stem in stems:
+            claim(stem, suite)
+    return tuple(name for name in left if name.partition("(")[0] not in UNREAD)
+
+
+def _options_of(
+    name: str, left: dict[str, Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Note the options of a function, and take off those that a claim moves."""
+
+    def change(function: Callable[..., Any]) -> Callable[..., Any]:
+        known = signature(function)
+        defaults = {
+            each.name: each.default
+            for each in known.parameters.values()
+            if each.default is not Parameter.empty
+        }
+        left.update({f"{name}({option})": None for option in defaults})
+
+        @wraps(function)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if sys._getframe(1).f_globals["__name__"].startswith("simulations."):
+                for option, value in known.bind(*args, **kwargs).arguments.items():
+                    if option in defaults and not _same(value, defaults[option]):
+                        left.pop(f"{name}({option})", None)
+            return function(*args, **kwargs)
+
+        return noted
+
+    return change
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether an option's value is its default; an array is none."""
+    return value is default or (np.isscalar(value) and bool(value == default))
 
 
 def _suite(landscapes: Any = None) -> Suite:

@@ -354,3 +354,7 @@ def test_advice_as_csv_is_the_table(capsys, file):
     pd.testing.assert_frame_equal(pd.read_csv(StringIO(said)), expected)
     with pytest.raises(SystemExit):
         main(["advise", file, "--budget", "24", "--csv", "--json"])
+
+
+def test_a_mistyped_command_is_told_the_nearest(capsys):
+    assert "the nearest is 'advise'" in commands.refusal_of(capsys, main, "advice")

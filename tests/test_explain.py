@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support import commands
+from ustat_pg.catalogue import catalogue
 from ustat_pg.cli import main
 from ustat_pg.commands.explain import PASS_RATES, explain, moments_of_pass_rates
 from ustat_pg.commands.predict import enumerated_mse
@@ -266,6 +267,30 @@ def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
                 "Advice: Take it",
             ),
         ),
+        (
+            ("trl num_generations=3", "--pass-rate", ".2"),
+            (
+                "a rescaled learning rate with rewards 0 and 1. ",
+                "With graded rewards the factor is another at each prompt",
+                "\n  that of RLOO at G = 3",
+            ),
+        ),
+        (
+            ("prime-rl algo=max_rl", "--group-size", "2"),
+            ("None with rewards 0 and 1", "With graded rewards the factor is another"),
+        ),
+        (
+            ("trl num_iterations=2", "--pass-rate", ".2"),
+            (
+                "2 optimizer steps on the same outputs (num_iterations=2,",
+                "is not 1, and epsilon=0.2, ",
+                "clip or weigh it.",
+            ),
+        ),
+        (
+            ("openrlhf --advantage_estimator group_norm",),
+            ("G = 1: an output has no others", "n_samples_per_prompt is 1 by default"),
+        ),
         (("--name", "rloo", "--group-size", "4"), ("leave-one-out mean", "0.8802 times RLOO's")),
         (
             ("verl adv_estimator=grpo_passk n=4", "--pass-rate", ".5"),
@@ -308,14 +333,30 @@ def test_a_picture(capsys, tmp_path):
     assert "nothing to draw" in commands.refusal_of(capsys, main, *words)
 
 
+def test_graded_rewards_turn_what_is_a_learning_rate_with_rewards_0_and_1():
+    """The words of the catalogue, on three arms: no division is one factor, and RLOO needs no word."""
+    graded = SoftmaxBandit.tabular(
+        [0.5, 0.5],
+        np.log([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]),
+        np.array([[[0.0], [0.5], [1.0]]] * 2),
+        np.ones((2, 3, 1)),
+    )
+    for family in catalogue().families.values():
+        if family.name not in ("std", "std-ddof1", "maxrl", "grpo", "group-mean", "vanilla"):
+            continue
+        found = enumerated_mse(graded, family.name, 2)
+        turned = np.ptp(found.mean_factor) > 0.01 and found.cosine < 0.9999
+        assert turned == bool(family.graded), family.name
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ((), "whose estimator"),
         (("trl", "--name", "rloo"), "whose estimator"),
         (
-            ("prime-rl algo=max_rl",),
-            "group size is not given: write group_size=G or --group-size G",
+            ("rllm",),
+            "group size is not given: write rollout.n=G or --group-size G",
         ),
         (("--name", "rloo"), "group size is not given: write --group-size G"),
         (

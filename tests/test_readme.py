@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,22 @@ def test_make_alone_lists_the_targets_that_pages_name_with_their_durations():
         assert re.search(r"\d+ (s|min)\b|not timed", text) or name == "clean", (name, text)
 
 
+def test_the_main_job_takes_as_long_wherever_it_is_said():
+    told = subprocess.run(
+        [sys.executable, "-m", "simulations", "verify", "--help"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    (named,) = re.findall(r"quick \(default\) (\d+) minutes;", " ".join(told.split()))
+    said = {
+        "README.md": r"make verify +# (.*?) min \(\+ 2 to install\)",
+        "Makefile": r"verify: .*; (.*?) min$",
+        "theory/findings.md": r"`make verify` reproduces it \((.*?) min, and 2 to install\)",
+    }
+    for page, words in said.items():
+        text = (ROOT / page).read_text("utf-8")
+        assert re.findall(words, text, re.MULTILINE) == [named], page
+
+
 def test_its_table_follows_the_results():
     """The labels and statements; the verdicts are compared where a whole run is made."""
     labels = [result.label for result in RESULTS.values() if not result.label.startswith("Figure")]
@@ -122,7 +139,7 @@ def test_its_table_follows_the_results():
     table = (ROOT / "theory/index.md").read_text("utf-8")
     for stem, result in RESULTS.items():
         if result.label in labels and result.delivered:
-            assert f"]({stem}.md) | {result.label} | {result.short} |" in table
+            assert f"]({stem}.md) | {result.label} | {result.title} |" in table
 
 
 def test_every_benchmark_stands_in_the_list_of_speeds():
@@ -137,7 +154,7 @@ def test_the_examples_of_files_are_read(tmp_path):
     from ustat_pg.problems import load_problem
 
     problem, critic, rewards, rollouts, logged, log, prompts = blocks("theory/files.md", "json")
-    (verifier,) = blocks("theory/files.md", "python")
+    verifier, _ = blocks("theory/files.md", "python")
     files = {"problem.json": problem, "rewards.jsonl": rewards, "prompts.jsonl": prompts}
     for name, text in (files | {"rollouts.jsonl": rollouts, "log.jsonl": log}).items():
         (tmp_path / name).write_text(text, "utf-8")

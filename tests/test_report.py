@@ -15,11 +15,13 @@ import pytest
 from simulations.__main__ import main
 from tests.support.commands import refusal_of
 from tests.support.refusals import refuses
+from tests.support.site import ROOT
 from ustat_pg import report
+from ustat_pg.checks.planning import MOST
 from ustat_pg.experiment import options
-from ustat_pg.paper import RESULTS
-from ustat_pg.report import Figure, html, markdown, statement_rows, verdict_table
-from ustat_pg.results import load_run
+from ustat_pg.paper import PAPER, RESULTS
+from ustat_pg.report import Figure, html, markdown, remarks, statement_rows, verdict_table
+from ustat_pg.results import load_results, load_run
 
 pytest.importorskip("seaborn")
 
@@ -96,7 +98,7 @@ def test_the_page_is_sound(page, folder):
     contents = {"results", "figures", "checks", "power", "run"}
     assert targets == {"ustatistic", "minibatch"} | contents
     for stem in ("ustatistic", "minibatch"):
-        assert RESULTS[stem].short in "".join(page.text)
+        assert RESULTS[stem].title in "".join(page.text)
 
 
 def test_no_request_leaves_the_page(page, folder):
@@ -133,11 +135,11 @@ def test_every_check_has_its_numbers_its_picture_and_its_command(page, folder):
         assert check["simulation"]["replications"] % sum(each) == 0
         assert f"{check['prediction']:.6g}" in text
         low, high = check["simulation"]["interval"]
-        if check["simulation"]["standard_error"] > 0:
+        # A quantity that no draw moves has no standard error; one that is 0 is said to be.
+        if check["simulation"]["standard_error"] > 0 or max(abs(low), abs(high)) > 1e-9:
             assert f"{check['simulation']['estimate']:.6g}" in text
             assert f"[{low:.6g}, {high:.6g}]" in text
         else:
-            assert max(abs(low), abs(high)) < 1e-9
             assert "0 to rounding" in text
 
 
@@ -146,6 +148,12 @@ def test_the_run_is_described(page, folder):
     text = "".join(page.text)
     for name in ("python", "numpy", "numba", "ustat_pg", "code"):
         assert f"{name} {run['versions'][name]}" in text
+    cited = pytest.importorskip("yaml").safe_load((ROOT / "CITATION.cff").read_text("utf-8"))[
+        "preferred-citation"
+    ]
+    who = f"{cited['authors'][0]['name']} ({cited['year']}), ustat_pg {cited['version']}"
+    for door in (text, (folder / "report.md").read_text("utf-8")):
+        assert f"Cite as: {who}, code {run['versions']['code']}; {PAPER}." in door
     command = "python -m simulations verify ustatistic minibatch --size smoke --engine cpu --seed 3"
     assert run["command"] == command
     assert command in text
@@ -260,7 +268,7 @@ def test_a_figure_is_the_file_itself(folder):
     ("text", "message"),
     [
         (None, "no finished run"),
-        ("nonsense", "not the results of a run"),
+        ("nonsense", "not JSON"),
         ("[]", "not the results of a run"),
         ('{"claims": 3, "run": {}, "draws": {}}', "not the results of a run"),
         ('{"claims": [], "run": {}}', "or those of an older version: verify again"),
@@ -386,6 +394,37 @@ def test_markdown_html_and_terminal_say_the_same(folder, tmp_path):
             assert f"{' '.join(found)} ± {check['error']} {rest}" in page
 
 
+def test_every_door_shows_the_verdict_of_each_claim(folder, tmp_path):
+    says = {"ustatistic": "REFUTED", "minibatch": "INCONCLUSIVE"}
+
+    def change(document):
+        for claim, verdict in zip(document["claims"], says.values(), strict=True):
+            claim["verdict"] = claim["checks"][0]["exact"]["verdict"] = verdict
+
+    results = altered(folder, tmp_path, change)
+    table = [line.split("|") for line in verdict_table(results.claims, "github").splitlines()[2:]]
+    assert {row[2].strip(): row[3].strip() for row in table if len(row) > 3} == says
+    headings = re.findall(r"^## .* \((\w+)\): (.*)$", markdown(results), re.MULTILINE)
+    assert dict(headings) == says
+    # The row of a claim, and the summary above its checks: a colour and a word.
+    place = rf'(?:href="#|id=")({"|".join(says)})".*?class="verdict (\w+)">\S+ (\w+)<'
+    shown = re.findall(place, html(results), re.DOTALL)
+    assert shown == [(stem, says[stem], says[stem]) for stem in (*says, *says)]
+    evidence = [row[2:] for row in statement_rows(results.claims)]
+    for row, verdict in zip(evidence, says.values(), strict=True):
+        assert row[0] == verdict
+        assert row[1].startswith(f"exact {verdict} + simulation, ")
+    told = [line.split(" is ")[1].split(":")[0] for line in remarks(results.claims)]
+    assert told == [f"{verdict} by exact" for verdict in says.values()]
+
+
+def test_the_ends_of_an_interval_keep_their_names(folder):
+    frame = load_results(folder)
+    drawn = frame[frame["kind"] == "simulation"]
+    assert (drawn["low"] <= drawn["estimate"]).all()
+    assert (drawn["low"] < drawn["high"]).any()
+
+
 def test_a_difference_of_rounding_from_zero_does_not_look_like_one(folder, tmp_path):
     def planted(rounding):
         def change(document):
@@ -405,6 +444,18 @@ def test_a_difference_of_rounding_from_zero_does_not_look_like_one(folder, tmp_p
     assert "5.6e-18 in [5.6e-18, 5.6e-18], predicted 0" in markdown(planted(0.0))
 
 
+@pytest.mark.parametrize(
+    ("needed", "said"),
+    [(10**6, "would need 1,000,000 replications"), (MOST, "no number of replications would do")],
+)
+def test_how_many_replications_are_missing_is_said(needed, said, folder, tmp_path):
+    undecided = in_simulation(verdict="INCONCLUSIVE", replications_needed=needed)
+    results = altered(folder, tmp_path, undecided)
+    (line,) = [line for line in markdown(results).splitlines() if "is INCONCLUSIVE by" in line]
+    assert said in line
+    assert f"{MOST:,}" not in line
+
+
 def test_a_check_without_evidence_is_not_confirmed(folder, tmp_path):
     silent = in_check(exact=None, simulation=None, not_enumerated="too many outcomes")
     results = altered(folder, tmp_path, silent)
@@ -419,6 +470,6 @@ def test_a_check_without_evidence_is_not_confirmed(folder, tmp_path):
 def test_rows_for_a_page_have_statement_and_evidence(folder):
     rows = statement_rows(load_run(folder).claims)
     for stem, row in zip(("ustatistic", "minibatch"), rows, strict=True):
-        assert row[:2] == (RESULTS[stem].label, RESULTS[stem].short)
+        assert row[:2] == (RESULTS[stem].label, RESULTS[stem].title)
         assert row[2] == "CONFIRMED"
         assert re.fullmatch(r"exact \+ simulation, (\d+) of \1", row[3])

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from attrs import evolve
 from scipy.stats import norm
 
 from tests.support.refusals import refuses
+from tests.support.runs import NO_CLAIMS
 from ustat_pg.checks import Evidence, Interval, RivalVerdict, Verdict, decide, equal, positive
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.experiment import Check, Claim, mean_of
@@ -190,3 +192,14 @@ def test_the_power_is_what_the_statement_and_the_interval_let_through():
     # What nobody knows the error of sees nothing.
     blind = found(asked, None, 2.0, wide=float("inf"))
     assert blind.detects("simulation", 0.1) == 0.0
+
+
+def test_a_claim_that_is_run_again_has_its_new_verdict_and_draws():
+    before, now = (
+        evolve(NO_CLAIMS, claims=(settled((), result),), draws={"mse": {"made-up": (number,)}})
+        for result, number in ((found(FORMULA, FAR, FAR), 1), (found(FORMULA, TRUE, TRUE), 2))
+    )
+    assert [run.claims[0].verdict for run in (before, now)] == ["REFUTED", "INCONCLUSIVE"]
+    for earlier, later in ((before, now), (now, before)):
+        whole = later.with_earlier(earlier, "verify mse")
+        assert (whole.claims, whole.draws) == (later.claims, later.draws)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .commands.explain import explain
     from .comparison import compare
     from .moments import Moments
     from .predictions import gradient_covariance, gradient_mse, group_size_advice
@@ -22,6 +23,7 @@ _HOME = {
     "Moments": "moments",
     "SoftmaxBandit": "problems",
     "compare": "comparison",
+    "explain": "commands.explain",
     "gradient_covariance": "predictions",
     "gradient_mse": "predictions",
     "group_size_advice": "predictions",
@@ -34,6 +36,7 @@ __all__ = [
     "SoftmaxBandit",
     "__version__",
     "compare",
+    "explain",
     "gradient_covariance",
     "gradient_mse",
     "group_size_advice",

@@ -10,12 +10,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from difflib import get_close_matches
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from ._version import __version__
 from .commands import clone
+from .reading import printable
 from .validation import InputError
 
 if TYPE_CHECKING:
@@ -288,7 +290,7 @@ def _plain_warnings(name: str) -> Iterator[None]:
 
     def line(message: Any, category: type[Warning], *place: Any, **more: Any) -> str:
         if category.__module__.startswith("ustat_pg"):
-            return f"{name}: {message}\n"
+            return printable(f"{name}: {message}\n")
         return usual(message, category, *place, **more)
 
     warnings.formatwarning = line
@@ -296,6 +298,19 @@ def _plain_warnings(name: str) -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = usual
+
+
+class _Printable:
+    """A stream in whose text nothing steers a terminal: names and words of files are printed, too."""
+
+    def __init__(self, stream: IO[str]):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(printable(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def guarded(name: str, command: Callable[[], int]) -> int:
@@ -309,7 +324,7 @@ def guarded(name: str, command: Callable[[], int]) -> int:
             stream.reconfigure(errors="replace")
     try:
         try:
-            with _plain_warnings(name):
+            with _plain_warnings(name), redirect_stdout(cast(IO[str], _Printable(sys.stdout))):
                 code = command()
         finally:
             sys.stdout.flush()
@@ -322,7 +337,7 @@ def guarded(name: str, command: Callable[[], int]) -> int:
         print(f"{name}: {said}", file=sys.stderr)
         return 130
     except InputError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(printable(f"{name}: {error}"), file=sys.stderr)
     except MemoryError as error:
         print(f"{name}: out of memory: {error}", file=sys.stderr)
     except OSError as error:
@@ -345,6 +360,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words and words[0] in clone.COMMANDS:
             return clone.run(words[0], words[1:])
         parser = _parser(words)
+        (commands,) = (each for each in parser._actions if each.dest == "command")
+        known = list(commands.choices or ())
+        if words and not words[0].startswith("-") and words[0] not in known:
+            (nearest,) = get_close_matches(words[0], known, n=1, cutoff=0.0)
+            raise InputError(
+                f"command {words[0]!r} is unknown: the nearest is {nearest!r} of {', '.join(known)}"
+            )
         options = parser.parse_args(words)
         if options.command is None:
             print(OVERVIEW, end="")

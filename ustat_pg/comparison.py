@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .engines import Estimator, GradientCell, InfeasibleError, MomentSums, SquaredError
 from .engines.base import Replications
@@ -78,7 +81,9 @@ def compare(
 
     Returns:
         columns baseline, group_size, batch_size, mse, standard_error, ratio (the MSE over that of the
-        first baseline), ratio_error (its standard error), kind (exact or simulation) and replications.
+        first baseline), ratio_error (its standard error), bias (‖E ĝ - g‖/‖g‖, to about 1e-7; NaN
+        where outcomes are too many to enumerate, or g is 0), kind (exact or simulation) and
+        replications.
 
     Raises:
         InputError: any of these is not as said, two baselines have one name, or a function does not
@@ -89,12 +94,12 @@ def compare(
     ...     others = rewards.sum(-1, keepdims=True) - rewards
     ...     return rewards - others / (2 * (rewards.shape[-1] - 1))
     >>> frame = compare(problem_from_mapping(example_problem()), ["grpo", half], [2, 4])
-    >>> frame[["baseline", "group_size", "mse", "standard_error", "ratio", "kind"]].round(4)
-      baseline  group_size     mse  standard_error   ratio   kind
-    0     grpo           2  0.2000             0.0  1.0000  exact
-    1     half           2  0.1093             0.0  0.5466  exact
-    2     grpo           4  0.0770             0.0  1.0000  exact
-    3     half           4  0.0611             0.0  0.7932  exact
+    >>> frame[["baseline", "group_size", "mse", "ratio", "bias", "kind"]].round(4)
+      baseline  group_size     mse   ratio  bias   kind
+    0     grpo           2  0.2000  1.0000   0.0  exact
+    1     half           2  0.1093  0.5466   0.0  exact
+    2     grpo           4  0.0770  1.0000   0.0  exact
+    3     half           4  0.0611  0.7932   0.0  exact
     """
     import pandas as pd
 
@@ -125,6 +130,7 @@ def compare(
                     "standard_error": row.standard_error,
                     "ratio": ratio,
                     "ratio_error": error,
+                    "bias": _bias(chosen, size, named[name]),
                     "kind": "exact" if row.sums is None else "simulation",
                     "replications": 0 if row.sums is None else row.sums.n,
                 }
@@ -176,16 +182,8 @@ def _measured(
     """The error of each estimator: enumerated where that is feasible, else all from the same draws."""
     found: dict[str, _Row] = {}
     for name, estimator in named.items():
-        # A function may look at the order of a group; what has a name does not.
-        engine, asked = (
-            ExactEngine(tuples=estimator.function is not None),
-            [SquaredError(estimator)],
-        )
-        try:
-            engine.require(cell, asked)
-        except InfeasibleError:
-            continue
-        found[name] = _Row(float(engine.measure(cell, asked, Replications()).mean[0]), 0.0)
+        with suppress(InfeasibleError):
+            found[name] = _Row(_exact(cell, estimator), 0.0)
     left = [name for name in named if name not in found]
     if left:
         sums = _drawn(cell, [SquaredError(named[name]) for name in left], replications, seed)
@@ -193,6 +191,32 @@ def _measured(
             error = sqrt(sums.covariance[place, place] / sums.n)
             found[name] = _Row(float(sums.mean[place]), error, sums, place)
     return {name: found[name] for name in named}
+
+
+def _exact(cell: GradientCell, estimator: Estimator) -> float:
+    """The enumerated error.
+
+    Raises:
+        InfeasibleError: there are too many outcomes.
+    """
+    # A function may look at the order of a group; what has a name does not.
+    engine, asked = ExactEngine(tuples=estimator.function is not None), [SquaredError(estimator)]
+    engine.require(cell, asked)
+    return float(engine.measure(cell, asked, Replications()).mean[0])
+
+
+def _bias(problem: SoftmaxBandit, size: int, estimator: Estimator) -> float:
+    """‖E ĝ - g‖/‖g‖: of the error of one prompt and of the mean of two, what does not average out."""
+    length = float(np.linalg.norm(problem.gradient()))
+    try:
+        one, two = (
+            _exact(GradientCell(problem, size, count, "iid"), estimator) for count in (1, 2)
+        )
+    except InfeasibleError:
+        return nan
+    squared = 2 * two - one
+    # Below, what is left is rounding.
+    return sqrt(squared) / length if length and squared > 1e-13 * one else 0.0 if length else nan
 
 
 def _drawn(

@@ -26,6 +26,8 @@ class Result:
         short: statement in a few plain words, for tables.
         assumptions: what it needs.
         sharper: what is exact here and an order or a bound in the paper; empty if nothing.
+        reconstructed: where the formula follows the paper's proof or words, since the text that we have
+            lacks it: what the paper states; empty elsewhere.
         delivered: whether this version verifies it.
     """
 
@@ -34,7 +36,13 @@ class Result:
     short: str
     assumptions: str = ""
     sharper: str = ""
+    reconstructed: str = ""
     delivered: bool = False
+
+    @property
+    def title(self) -> str:
+        """The few plain words, with the mark [r] where the formula is reconstructed."""
+        return f"{self.short} [r]" if self.reconstructed else self.short
 
 
 RESULTS: dict[str, Result] = {
@@ -83,8 +91,10 @@ RESULTS: dict[str, Result] = {
         "L c² M/(2(2μc - 1))/T in the limit for c/T.",
         "how far training can end from the best return",
         assumptions="Bounded reward, L-smooth return, PL with μ, η < 2/L or c > 1/(2μ), Θ compact.",
-        sharper="[reconstructed] from the one-step recursion, whose iterates are the tightest curve "
-        "of that proof; attained where the return is quadratic.",
+        sharper="From the one-step recursion, whose iterates are the tightest curve of that proof; "
+        "attained where the return is quadratic.",
+        reconstructed="The paper bounds the mean gap by the smoothness, the PL constant, the steps and the "
+        "largest MSE of the gradient, for both schedules; the constants here follow its proof.",
         delivered=True,
     ),
     "group_size": Result(
@@ -92,9 +102,12 @@ RESULTS: dict[str, Result] = {
         "At a fixed budget the best group size is 1 + √(c₃/c₁), whatever the budget and T.",
         "which group size a budget should be spent on",
         assumptions="Of the bound: those of Lemma 6. c₁ > 0: with one prompt the best is G = K.",
-        sharper="√(c₃/c₁) in the paper [reconstructed]. c₃ >= 2 c₁, so it is at least 1 + √2. "
+        sharper="√(c₃/c₁) for the paper's G² in place of G(G-1). c₃ >= 2 c₁, so it is at least 1 + √2. "
         "Universal for the bound, and for the linearised gap in one direction; with several "
         "curvatures the gap's optimum depends on c.",
+        reconstructed="The paper states that one group size minimises its bound, whatever the budget, the "
+        "steps and the schedule, and that constants of the problem alone give it; the formula here comes "
+        "from Proposition 3.",
         delivered=True,
     ),
     "limit_law": Result(
@@ -110,7 +123,7 @@ RESULTS: dict[str, Result] = {
     "oracle_policy": Result(
         "Corollary 9",
         "Limit weights of grpo differ from the oracle's by O(1/G²).",
-        "after training, that cost falls as 1/G²",
+        "after training, not knowing the value costs O(1/G²)",
         assumptions="Those of Theorem 8; the covariance depends on θ through Uᵀθ alone.",
         sharper="By C/(B G(G-1)) to first order, exactly in one direction, and C is known.",
         delivered=True,
@@ -142,9 +155,12 @@ RESULTS: dict[str, Result] = {
         "the error with ratios, KL and normalisation",
         assumptions="Bounded reward and score, token probabilities and the group's deviation away from "
         "0; no clipping. Where all rewards of a group are equal its advantages are 0.",
-        sharper="[reconstructed] Mean, bias and variance are exact at every distance, with rewards 0 "
+        sharper="Mean, bias and variance are exact at every distance, with rewards 0 "
         "and 1; so is the bias to order η. The leading variance is not tr Σ/σ², nor bounded by it; the "
         "ratio up to a token is biased too.",
+        reconstructed="The paper bounds the MSE by two squared biases that vanish with the learning rate, "
+        "the variance of an oracle that knows the value, and a term of the order of Theorem 2's second; the "
+        "formulas here are derived anew.",
         delivered=True,
     ),
     "arcsine": Result(
@@ -165,7 +181,9 @@ RESULTS: dict[str, Result] = {
         "successes; its mean is w(V) g, w the Bernstein polynomial of a₁(m+1) - a₀(m).",
         "what estimators in use climb, and their error",
         assumptions="Rewards 0 and 1, no clipping, no KL, no weights by length. Not in the paper.",
-        sharper="Ours: mean, weight and covariance at every G in closed form.",
+        sharper="Known: the weight as a Bernstein polynomial (RL2ML), its limits (Davis and Recht), MaxRL's "
+        "orders. Added: the covariance of every table at every G, the rows by the group's and by the others' "
+        "deviation, and which trainer computes which.",
         delivered=True,
     ),
     "best_baseline": Result(
@@ -174,7 +192,8 @@ RESULTS: dict[str, Result] = {
         "it is unbiased, and its best group size is smaller than grpo's.",
         "the best leave-one-out baseline, and its gain",
         assumptions="Rewards 0 and 1; a table made of other prompts or earlier steps. Not in the paper.",
-        sharper="Ours: the table solves a tridiagonal system of moments that a pool gives.",
+        sharper="Known: leave-one-out baselines that shrink towards other prompts' mean. Added: the table of "
+        "least gradient error, from a tridiagonal system of moments that a pool gives, and its group size.",
         delivered=True,
     ),
     "length_weights": Result(
@@ -184,7 +203,8 @@ RESULTS: dict[str, Result] = {
         "minibatch is biased by order 1/B, and both means are exact.",
         "what dividing by length climbs, and its bias",
         assumptions="On policy, no clipping, no KL; prompts drawn independently. Not in the paper.",
-        sharper="Ours: means at every G and B in closed form, and when they are the gradient of anything.",
+        sharper="Known: dividing by an output's own length favours long wrong answers (Dr. GRPO). Added: "
+        "means at every G and B in closed form, and when they are the gradient of anything.",
         delivered=True,
     ),
     "gradient_mse_lm": Result(

@@ -19,6 +19,7 @@ from tabulate import tabulate
 
 from ._version import __version__
 from .checks import FAMILY_ALPHA, Interval, RivalVerdict, Verdict, worst
+from .checks.planning import MOST
 from .experiment import Options, Plan, Run
 from .experiment.store import code_version
 from .paper import PAPER, RESULTS
@@ -67,6 +68,9 @@ WAYS = {
 
 MARKS = {"CONFIRMED": "✓", "REFUTED": "✗", "INCONCLUSIVE": "?"}
 
+AUTHORS = "The ustat_pg authors (2026)"
+"""Whom to cite, as CITATION.cff has them."""
+
 STRIP_PIXELS = 148
 """The width of the picture beside a check."""
 
@@ -98,7 +102,6 @@ def document(
         command,
         configuration,
         problem,
-        round(run.seconds, 3),
         PAPER,
         options.size,
         options.engine,
@@ -204,17 +207,24 @@ def _origins(claims: Sequence[ClaimResult]) -> dict[str, str]:
     return {origin: word for origin, word in ORIGINS.items() if origin in known}
 
 
+RECONSTRUCTED = (
+    "[r] reconstructed: the formula follows the paper's proof or words, whose own constants we lack; "
+    "the report says what the paper states."
+)
+"""The line below a table of verdicts that has such a result."""
+
+
 def verdict_table(
     claims: Sequence[ClaimResult], style: str = "simple", controls: Sequence[Control] = ()
 ) -> str:
-    """One row for each claim: its verdict, the evidence on problems of each origin, its rivals; and
-    one for the controls of the run, where there are any.
+    """One row for each claim: its verdict, the evidence on problems of each origin, its rivals; one
+    for the controls of the run, where there are any; and what the mark of a label means.
     """
     origins = _origins(claims)
     header = ["result", "stem", "verdict", *origins.values(), "rivals refuted"]
     rows = [
         [
-            claim.label,
+            f"{claim.label} [r]" if RESULTS[claim.stem].reconstructed else claim.label,
             claim.stem,
             claim.verdict.value,
             *(_evidence(claim, origin) for origin in origins),
@@ -228,7 +238,8 @@ def verdict_table(
         rows.append(
             ["Controls", "", said, *([""] * len(origins)), f"{held} of {len(controls)} held"]
         )
-    return _table(rows, header, style)
+    marked = any(RESULTS[claim.stem].reconstructed for claim in claims)
+    return _table(rows, header, style) + (f"\n\n{RECONSTRUCTED}" if marked else "")
 
 
 def _power_rows(claims: Sequence[ClaimResult]) -> list[list[str]]:
@@ -241,11 +252,11 @@ def _power_rows(claims: Sequence[ClaimResult]) -> list[list[str]]:
                 if found.kind == kind
                 for share, best in [(f"{found.share:.0%}", f"{found.best:.0%}")]
             ]
-            rows += [[claim.stem, kind, *cells]] if cells else []
+            rows += [[claim.label, claim.stem, kind, *cells]] if cells else []
     return rows
 
 
-_POWER_HEADER = ["stem", "evidence", *(f"{effect:.0%} off" for effect in EFFECTS)]
+_POWER_HEADER = ["result", "stem", "evidence", *(f"{effect:.0%} off" for effect in EFFECTS)]
 
 
 def power_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
@@ -264,7 +275,7 @@ def statement_rows(claims: Sequence[ClaimResult]) -> list[tuple[str, str, str, s
     return [
         (
             claim.label,
-            RESULTS[claim.stem].short,
+            RESULTS[claim.stem].title,
             claim.verdict.value,
             f"{_evidence(claim)}, {_rivals_cell(claim.rivals)}",
         )
@@ -342,12 +353,16 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
                 f"predicted {_number(check.prediction)}"
             )
             if findings.replications_needed > findings.replications:
+                needed = findings.replications_needed
                 line += (
-                    f"; it would need {findings.replications_needed:,} replications "
-                    f"and had {findings.replications:,}"
+                    "; no number of replications would do: a prediction of 0 needs a scale, "
+                    "equal(0.0, ..., scale=...)"
+                    if needed >= MOST
+                    else f"; it would need {needed:,} replications and had {findings.replications:,}"
                 )
             yield line
-    yield from _open_rivals(claim)
+    if claim.checks:
+        yield from _open_rivals(claim)
     if claim.failure is not None:
         yield f"REFUTED: {claim.failure}"
     elif not claim.checks:
@@ -381,7 +396,7 @@ def _open_rivals(claim: ClaimResult) -> Iterator[str]:
                 if (words := _NEVER.get(getattr(rival, kind))) is not None:
                     yield f"the wrong formula “{rival.name}” {words} ({kind})"
     told_apart = {RivalVerdict.REFUTED, RivalVerdict.SURVIVED}
-    if claim.checks and not any({r.exact, r.simulation} & told_apart for r in claim.rivals):
+    if not any({r.exact, r.simulation} & told_apart for r in claim.rivals):
         yield "no wrong formula can be told from the prediction here"
 
 
@@ -463,8 +478,9 @@ def _rows_as_table(rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]
 
 def view(results: Results) -> dict[str, Any]:
     """What both templates show, all of it plain values."""
-    claims = results.claims
+    claims, made = results.claims, results.run.versions
     return {
+        "cite": f"{AUTHORS}, ustat_pg {made['ustat_pg']}, code {made['code']}; {results.run.paper}",
         "paper_address": f"https://arxiv.org/abs/{PAPER.split()[-1]}",
         "run": asdict(results.run),
         "claims": [_claim(results, claim) for claim in claims],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from io import StringIO
 from math import inf, isfinite, nan
 from pathlib import Path
 from types import UnionType
@@ -18,6 +19,7 @@ from scipy.stats import norm
 
 from .checks import Decision, Evidence, Interval, RivalVerdict, Statement, Verdict, worst
 from .paper import RESULTS
+from .reading import read_json, read_text
 from .validation import InputError, one_of
 
 if TYPE_CHECKING:
@@ -415,7 +417,7 @@ class Control:
 
 @frozen
 class Provenance:
-    """When, where and by which command a run was made; times are in seconds.
+    """Where and by which command a run was made.
 
     A folder holds one ``configuration``: kind and digest of the problems, size, engine, device, seed.
     """
@@ -423,7 +425,6 @@ class Provenance:
     command: str
     configuration: str
     problem: str | None
-    seconds: float
     paper: str
     size: str
     engine: str
@@ -444,7 +445,7 @@ class Results:
         claims: what depends on the claims, the seed, the engine and the code alone.
         controls: what the run made of effects planted in it; none where none was asked for.
         draws: replications of a check's cells, by stem and check: they reproduce it alone.
-        run: when, where and by which command.
+        run: where and by which command.
     """
 
     claims: tuple[ClaimResult, ...]
@@ -460,12 +461,11 @@ class Results:
             command: the one that makes all of them.
         """
         claims = {claim.stem: claim for claim in (*earlier.claims, *self.claims)}
-        seconds = round(earlier.run.seconds + self.run.seconds, 3)
         return Results(
             tuple(claims[stem] for stem in RESULTS if stem in claims),
             self.controls,
             earlier.draws | self.draws,
-            evolve(self.run, command=command, seconds=seconds),
+            evolve(self.run, command=command),
         )
 
     def json(self, indent: int | None = 1) -> str:
@@ -556,8 +556,11 @@ def load_run(folder: str | Path) -> Results:
     """
     path = Path(folder)
     path = path / VERDICTS_FILE if path.is_dir() else path
+    if not path.exists():
+        raise InputError(f"{path}: no finished run")
+    data = read_json(path)
     try:
-        results: Results = _record(Results, json.loads(path.read_text(encoding="utf-8")))
+        results: Results = _record(Results, data)
         known = all(
             claim.stem in RESULTS
             and claim.stem in results.draws
@@ -566,8 +569,6 @@ def load_run(folder: str | Path) -> Results:
         )
         if not known:
             raise KeyError("stem")
-    except OSError as error:
-        raise InputError(f"{path}: no finished run: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise InputError(
             f"{path}: not the results of a run, or those of an older version: "
@@ -607,13 +608,9 @@ def load_curves(folder: str | Path, figure: str | None = None) -> pd.DataFrame:
     import pandas as pd
 
     path = Path(folder) / CURVES_FILE
+    text = read_text(path)
     try:
-        frame = pd.read_csv(path, low_memory=False)
-    except OSError as error:
-        raise InputError(f"{path}: no curves: {error.strerror}") from None
-    except pd.errors.EmptyDataError:
-        # A run of claims without figures leaves an empty table.
-        return pd.DataFrame(columns=sorted(CURVE_COLUMNS))
+        frame = pd.read_csv(StringIO(text), low_memory=False)
     except ValueError:
         raise InputError(f"{path}: not the curves of a run") from None
     if not set(frame.columns) >= CURVE_COLUMNS:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ustat_pg._version import __version__
+from ustat_pg.reading import read_json
 from ustat_pg.validation import InputError
 
 from .errors import ENGINES, RECORDS, ROOT, PlantedError, errors
@@ -154,7 +155,7 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
         print(_table(rows))
         print(f"\n{summary(rows)}")
     if options.against:
-        lost = _lost(rows, json.loads(options.against.read_text(encoding="utf-8")), options.engine)
+        lost = _lost(rows, read_json(options.against), options.engine)
         for name in lost:
             print(f"- refuted in {options.against}, and no longer: {name}", file=sys.stderr)
         return int(bool(lost))

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LAYERS", "RECORDS", "ROOT", "PlantedError", "errors", "occurrences", "planted"]
+__all__ = ["KINDS", "LAYERS", "RECORDS", "ROOT", "PlantedError", "errors", "occurrences", "planted"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +37,19 @@ LAYERS = {
 }
 """Layers of the program by the beginnings of paths; the first that fits holds."""
 
+KINDS = {
+    "formula": "a formula that is wrong wherever it is asked",
+    "regime": "right where claims choose to ask; wrong in larger groups or batches, or of other rewards",
+    "threshold": "a limit that is too wide: what is small counts as nothing",
+    "edge": "wrong at the end of a range, or of whole numbers alone",
+    "option": "an option that is not read, or read wrongly, away from its default",
+    "label": "two things under one name",
+    "reused draws": "draws that are to be others",
+    "interval": "an interval that is too narrow",
+    "bounds": "a range that does not hold all values",
+    "plan": "what is not planned for",
+}
+"""What can be wrong, by the word before the colon of an error's name; without one it is a formula."""
 
 VERDICTS = ("CONFIRMED", "INCONCLUSIVE", "ERROR", "TIMEOUT", "REFUTED")
 """From what an error must never have to what it must."""
@@ -89,6 +102,12 @@ class PlantedError:
     def layer(self) -> str:
         """The layer of the program that it stands in."""
         return next(layer for start, layer in LAYERS.items() if self.file.startswith(start))
+
+    @property
+    def kind(self) -> str:
+        """What can be wrong, one of :data:`KINDS`."""
+        word = self.name.partition(": ")[0]
+        return word if word in KINDS else "formula"
 
     @property
     def engines(self) -> tuple[str, ...]:

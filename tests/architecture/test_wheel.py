@@ -43,7 +43,8 @@ def test_it_holds_the_library_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"ustat_pg"}
-    assert {"ustat_pg/py.typed", "ustat_pg/catalogue/catalogue.toml"} <= set(names)
+    data = {"ustat_pg/catalogue/catalogue.toml", "ustat_pg/catalogue/frameworks/verl.toml"}
+    assert {"ustat_pg/py.typed"} | data <= set(names)
     assert {"ustat_pg/templates/report.html", "ustat_pg/templates/report.md"} <= set(names)
     assert {f"ustat_pg/llm/presets/{name}.yaml" for name in ("figure5", "table2")} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -136,6 +136,13 @@ def test_labels():
     assert len(set(labels)) == len(labels)
 
 
+def test_numbers_that_differ_at_all_have_labels_that_differ():
+    numbers = (0.5, 0.55, 0.50001, float(np.nextafter(0.5, 1.0)), -0.5)
+    constants = {Estimator("constant", constant=number).label for number in numbers}
+    critics = {Estimator("critic", values=(number, 0.0)).label for number in numbers}
+    assert len(constants) == len(critics) == len(numbers)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

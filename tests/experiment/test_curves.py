@@ -11,7 +11,7 @@ from tests.support.refusals import refuses
 from ustat_pg.checks import Evidence, Interval
 from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Options, Point, Store, load_curves, mean_of, run_points
-from ustat_pg.experiment.curves import POINT_BLOCKS, _interval
+from ustat_pg.experiment.curves import POINT_BLOCKS, _interval, tidy
 from ustat_pg.experiment.options import LARGEST_BLOCK
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.results import CURVE_COLUMNS, CURVES_FILE
@@ -73,14 +73,25 @@ def test_curves_are_read_back_as_they_were(problem, tmp_path):
     refuses("figure 'nothing' is unknown", load_curves, tmp_path, "nothing")
 
 
+def test_a_run_without_curves_is_read_back_and_joined(problem, tmp_path):
+    none = run_points([], Options("smoke"), Store(tmp_path / "blocks"))
+    (tmp_path / CURVES_FILE).write_text(none.to_csv(index=False))
+    read = load_curves(tmp_path)
+    assert read.empty
+    assert set(read) >= CURVE_COLUMNS
+    some = run_points(points(problem, False), Options("smoke", "exact"), Store(tmp_path / "blocks"))
+    for joined in (tidy([read, some]), tidy([some, none])):
+        pd.testing.assert_frame_equal(joined, some)
+
+
 def test_bad_input_is_refused(tmp_path):
     at = {"group_size": 3}
     refuses("needs a prediction or a functional", Point, "f", "grpo", at)
     refuses("nan is not finite", Point, "f", "grpo", at, float("nan"))
-    refuses("no curves", load_curves, tmp_path)
-    for text in (b"a,b\n1,2\n", b"\xff\xfe\x00"):
+    refuses("No such file", load_curves, tmp_path)
+    for text, said in ((b"a,b\n1,2\n", "not the curves of a run"), (b"\xff\xfe\x00", "not UTF-8")):
         (tmp_path / CURVES_FILE).write_bytes(text)
-        refuses("not the curves of a run", load_curves, tmp_path)
+        refuses(said, load_curves, tmp_path)
 
 
 @pytest.mark.parametrize("stem", STEMS)

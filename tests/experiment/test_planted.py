@@ -12,7 +12,16 @@ from ustat_pg import rng
 from ustat_pg.checks import Decision, Evidence, Interval, Verdict, intervals
 from ustat_pg.engines import GradientCell, MomentSums, Training
 from ustat_pg.engines.base import Replications
-from ustat_pg.experiment import Options, Store, functionals, plan, planted, run_claims, runner
+from ustat_pg.experiment import (
+    Options,
+    Store,
+    functionals,
+    measurements,
+    plan,
+    planted,
+    run_claims,
+    runner,
+)
 from ustat_pg.experiment.planted import run_controls
 from ustat_pg.report import document, exit_code, html, markdown, remarks, verdict_table
 from ustat_pg.results import load_run
@@ -190,6 +199,17 @@ ERRORS = {
     "law's band half as wide": [
         (functionals, "_band", lambda n, a: (np.log(2 / a) / (8 * n)) ** 0.5)
     ],
+    "an eigenvalue's interval a quarter narrower": [
+        evidence(functionals.Eigenvalue, narrower(0.75))
+    ],
+    "the range of a sum is that of its first term": [
+        (
+            functionals.Linear,
+            "range",
+            property(lambda self: self.cell.ends(self.weights[0][0])),
+        ),
+    ],
+    "pilots on the replications of verdicts": [(measurements, "PILOT_FIRST", 0)],
     "standard error too small": [
         evidence(functionals.Linear, lambda found: {"standard_error": 0.9 * found.standard_error}),
     ],

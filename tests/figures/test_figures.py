@@ -161,6 +161,18 @@ def test_a_run_of_one_claim_draws_its_own_and_says_what_is_missing(run, tmp_path
     assert capsys.readouterr().out == "No data in this run for: mse\n"
 
 
+def test_a_figure_has_the_format_and_the_style_that_are_asked(run, tmp_path, capsys):
+    style = tmp_path / "my.mplstyle"
+    style.write_text("axes.facecolor: ffeedd\n")
+    words = [str(run), "mse", "--out", str(tmp_path), "--style", str(style), "--format"]
+    assert main([*words, "pdf", "svg"]) == 0
+    assert (tmp_path / "mse.pdf").read_bytes().startswith(b"%PDF")
+    assert "#ffeedd" in (tmp_path / "mse.svg").read_text()
+    assert not (tmp_path / "mse.png").exists()
+    assert main([str(run), "mse", "--out", str(tmp_path), "--style", "no.mplstyle"]) == 2
+    assert "no style of Matplotlib" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("figure", "name"), [("parts", "ustatistic"), ("mse", "mse")])
 def test_a_problem_of_ones_own_has_one_panel_and_its_name_stands_as_it_is(
     run, tmp_path, figure, name
@@ -177,7 +189,7 @@ def test_a_problem_of_ones_own_has_one_panel_and_its_name_stands_as_it_is(
     ("write", "message"),
     [
         ({}, "no finished run"),
-        ({"verdicts.json": "not json"}, "not the results of a run"),
+        ({"verdicts.json": "not json"}, "not JSON"),
         ({"verdicts.json": "[]"}, "not the results of a run"),
         ({"verdicts.json": NO_CLAIMS.json(), "curves.csv": "a,b\n1,2\n"}, "not the curves of a run"),
         ({"verdicts.json": NO_CLAIMS.json(), "curves.csv": DAMAGED}, "not the results that figure mse"),
@@ -195,7 +207,7 @@ def test_an_unknown_figure_is_refused(run, capsys):
 
 
 def test_figures_import_nothing_that_simulates():
-    allowed = {"ustat_pg.paper", "ustat_pg.results", "ustat_pg.validation"}
+    allowed = {f"ustat_pg.{name}" for name in ("paper", "reading", "results", "validation")}
     for file in sorted((ROOT / "figures").glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             names = []

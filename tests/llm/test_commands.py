@@ -405,7 +405,7 @@ def test_the_advice_in_words(capsys, kept):
 
 def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, model, kept, rows):
     words = ("--budget", "16", "--json")
-    sampled = strict(out_of(capsys, "group-size", *model, *words))
+    sampled = strict(out_of(capsys, "group-size", *model, "--until", "all", *words))
     scored = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words))
     rows.clear()
     own = (*model[:6], "--rollouts", kept / "rollouts.jsonl")
@@ -468,7 +468,7 @@ def spelled(model, kept, place, tiny_folder, tmp_path):
         (("--model", "MODEL", "--prompts", "PROMPTS"), "have no verifier"),
         (("--model", "MODEL", "--prompts", "PROMPTS", "--verifier", "nowhere:at_all"), "nowhere"),
         (("--scored", "POOL", "--model", "MODEL"), "a scored pool serves alone"),
-        (("--scored", "no.npz"), "no scored pool"),
+        (("--scored", "no.npz"), "no.npz: No such file"),
         (("--model", "no/such/folder", "--prompts", "arithmetic"), "no model folder"),
         (("--model", "embedded:none"), "embedded model is 'none'"),
         (("ALL", "--samples", "3"), "rollouts is 3"),

@@ -252,4 +252,4 @@ def test_what_flat_does_not_know_is_refused(words, message, capsys, rows):
 def test_a_share_is_positive(share, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["advise", *MODEL, f"--until={share}"])
-    assert "write flat, or a positive share" in capsys.readouterr().err
+    assert "write flat, all, or a positive share" in capsys.readouterr().err

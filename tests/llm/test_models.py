@@ -168,6 +168,37 @@ def test_models_that_are_none_are_refused(tiny_folder, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+class Runs:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def test_a_folder_runs_no_code_and_is_not_waited_for(tiny_folder, tmp_path):
+    """Neither code of its own nor pickles; a terminal is not asked whether to run them."""
+    copy, made = tmp_path / "copy", tmp_path / "made"
+    shutil.copytree(tiny_folder, copy)
+    config = json.loads((copy / "config.json").read_text())
+    own = {
+        "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"},
+        "model_type": "own",
+    }
+    (copy / "own.py").write_text(f"import os; os.mkdir({str(made)!r})")
+    (copy / "config.json").write_text(json.dumps(config | own))
+    refuses("cannot be loaded", load_model, copy)
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "model.safetensors").unlink()
+    torch.save({"weights": Runs(made)}, copy / "pytorch_model.bin")
+    refuses("cannot be loaded", load_model, copy)
+    os.mkfifo(copy / "generation_config.json.new")
+    refuses("must be a file", load_model, copy)
+    assert not made.exists()
+
+
 def test_a_gpu_that_is_not_there_is_refused(tiny_folder):
     refuses("device is 'cuda'", load_model, tiny_folder, device="cuda")
 

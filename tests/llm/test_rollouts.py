@@ -303,7 +303,7 @@ def test_a_store_of_another_configuration_is_refused(small, tmp_path, store):
     store.write_bytes(before.replace(b'"prompt_ids"', b'"prompt_ides"'))
     refuses(r"line 2, is damaged .*prompt_ids", sample, small, task_of(), 4, store=store)
     store.write_bytes(before[:400] + b"\x00\n" + before[400:])
-    refuses("is not JSON", sample, small, task_of(), 4, store=store)
+    refuses("not JSON", sample, small, task_of(), 4, store=store)
 
 
 def test_a_store_is_topped_up(small, rows, store):
@@ -580,11 +580,11 @@ def test_users_files_that_are_none_are_refused(small, tmp_path, change, said):
 
 def test_further_refusals_of_files(small, tmp_path, store):
     path = tmp_path / "r.jsonl"
-    refuses("cannot be read", load_rollouts, path, small)
+    refuses("No such file", load_rollouts, path, small)
     path.write_text("")
     refuses("is empty", load_rollouts, path, small)
     path.write_text('{"prompt": "1"\n')
-    refuses("line 1, is not JSON", load_rollouts, path, small)
+    refuses("line 1: not JSON", load_rollouts, path, small)
     write(path, GOOD)
     refuses("give the model that drew them", load_rollouts, path)
     write(path, {**GOOD, "id": 3}, {**GOOD, "id": "3"})
@@ -641,7 +641,7 @@ def test_rewards_alone(small, tmp_path, store):
         ('{"rewards": [[1, 0, 1, 0]], "ids": []}', "one id for each"),
         ('{"rewards": [[1,0,1,0],[1,0,1,0]], "ids": ["a", "a"]}', "'a' stood before"),
         ("[]", "must be an object"),
-        ("{", "cannot be read as JSON"),
+        ("{", "not JSON"),
     ],
 )
 def test_rewards_that_are_none_are_refused(tmp_path, text, said):

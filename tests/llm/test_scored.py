@@ -80,11 +80,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
 
 
 def test_files_that_are_no_pools_are_refused(tmp_path):
-    refuses("there is no scored pool", ScoredPool.load, tmp_path / "none.npz")
+    refuses("none.npz: No such file", ScoredPool.load, tmp_path / "none.npz")
     refuses(r"must end in \.npz", pool().save, tmp_path / "pool.json")
     junk = tmp_path / "junk.npz"
     junk.write_bytes(b"PK\x03\x04 not a zip file")
-    refuses("is not a scored pool", ScoredPool.load, junk)
+    refuses("not a readable archive: File is not a zip file", ScoredPool.load, junk)
     np.savez(junk, rewards=np.ones(3))
     refuses("'format' is missing", ScoredPool.load, junk)
     np.savez(junk, format=np.int64(1), rewards=np.ones(3))
@@ -93,7 +93,7 @@ def test_files_that_are_no_pools_are_refused(tmp_path):
     refuses("'prompts' is missing", ScoredPool.load, junk)
     # An object array needs a pickle, which is never read.
     np.savez(junk, format=np.array([{}], dtype=object), allow_pickle=True)
-    refuses("is not a scored pool", ScoredPool.load, junk)
+    refuses("not have the size that it declares", ScoredPool.load, junk)
 
 
 def with_entry(gram, place, value):

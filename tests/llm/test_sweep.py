@@ -171,7 +171,7 @@ def test_a_file_names_settings_as_trl_does(grid, tmp_path):
     assert [(run.group_size, run.seed) for run in plan] == [(4, 1), (4, 2)]
     assert dict(plan[0].options) == {"beta": 0.05, "epsilon": 0.1}
     for text, message in {
-        "a: [1": "cannot be read as YAML",
+        "a: [1": "not YAML",
         "- 1": "has no settings",
         "grid: {learning_rate: [0.1, 0.2]}": "lists for some of trainer, budget, group_size, seed",
         "sample: 4": "sample is no setting of a run: samples may be meant",
@@ -182,7 +182,7 @@ def test_a_file_names_settings_as_trl_does(grid, tmp_path):
     }.items():
         file.write_text(text)
         refuses(message, lambda: Sweep.read(file).plan())
-    refuses("cannot be read as YAML", Sweep.read, tmp_path / "none.yaml")
+    refuses("No such file", Sweep.read, tmp_path / "none.yaml")
 
 
 def test_commands_of_a_cluster_are_printed(grid, tmp_path, capsys):

@@ -130,7 +130,7 @@ def test_prompts_tasks_and_names_that_are_none_are_refused(call, arguments, said
 
 def test_a_verifier_with_a_task_that_has_one_and_with_a_file_that_is_none():
     refuses("has its own", load_task, "arithmetic", verifier="math:fsum")
-    refuses("cannot be read", load_task, "nowhere/p.jsonl", verifier="math:fsum")
+    refuses("No such file", load_task, "nowhere/p.jsonl", verifier="math:fsum")
 
 
 def lines(path, *rows):
@@ -170,7 +170,7 @@ def test_a_jsonl_file_with_a_verifier_by_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "line 1, is not JSON"),
+        ("{", "line 1: not JSON"),
         ('{"prompt": "a"}\n\n[1]', "line 3, is \\[1\\]"),
         ('{"question": "a"}', r"line 1, has no prompt: it has \['question'\]"),
         ('{"prompt": 3}', "line 1: prompt '0' is 3"),

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from datasets import Dataset  # noqa: E402
-from trl import RLOOConfig, RLOOTrainer  # noqa: E402
+from trl import GRPOConfig, RLOOConfig, RLOOTrainer  # noqa: E402
 
 from ustat_pg.llm import BaselineTrainer  # noqa: E402
 
@@ -93,11 +93,17 @@ def test_norms_weight_unless_a_baseline_is_named(small, tmp_path):
         ({"reward_clip_range": (-1.0, 1.0)}, "take reward_clip_range=None"),
         ({"baseline": "rlooo"}, "baseline 'rlooo' is unknown"),
         ({"baseline": "oracle"}, "oracle"),
+        ({"baseline": "best"}, "take running-table"),
         ({"baseline": "loo-table:1,2"}, "a group of 4 needs as many"),
     ],
 )
 def test_what_would_be_left_out_is_refused(small, tmp_path, changes, message):
     refuses(message, script, small, tmp_path, BaselineTrainer, **changes)
+
+
+def test_another_trainers_settings_are_refused(tmp_path):
+    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    refuses("args is a GRPOConfig: .* a trl.RLOOConfig", BaselineTrainer, None, odd, args)
 
 
 def test_trl_s_own_baseline_keeps_its_penalty(small, tmp_path):

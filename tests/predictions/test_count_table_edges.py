@@ -54,5 +54,5 @@ def test_a_factor_is_one_finite_number(factor):
 def test_what_is_no_text_is_no_estimator():
     with pytest.raises(InputError, match="baseline 3 is unknown"):
         explain(name=3, group_size=4)
-    with pytest.raises(InputError, match="SPEC is empty"):
+    with pytest.raises(InputError, match="SPEC is 3: it must be a text"):
         resolve(3)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -167,6 +168,16 @@ def test_claims_of_one_configuration_share_a_folder_and_no_other_is_let_in(tmp_p
     assert {"mse", "designs"} <= set(load_curves(tmp_path)["figure"])
     assert not page.exists()
     assert not picture.exists()
+    # Rows of other code are left out, and named.
+    document = json.loads((tmp_path / "verdicts.json").read_text())
+    document["run"]["versions"]["code"] = "other"
+    (tmp_path / "verdicts.json").write_text(json.dumps(document))
+    capsys.readouterr()
+    assert main(["verify", "mse", *words]) == 0
+    assert (
+        "are of other code or libraries, and are left out: minibatch\n" in capsys.readouterr().out
+    )
+    assert [claim.stem for claim in load_run(tmp_path).claims] == ["mse"]
     # A run that was killed before its curves goes on.
     (tmp_path / "curves.csv").unlink()
     assert main(["verify", "mse", *words]) == 0
@@ -196,6 +207,19 @@ def test_the_users_own_problem(tmp_path, capsys):
     # Its contexts are not equally likely, so that there is no design without replacement.
     assert rivals["(N-B)/N for (N-B)/(N-1)"] == "NOT TESTED"
     assert rivals["no prompt term"] == "REFUTED"
+
+
+def test_what_cannot_be_asked_of_the_users_problem_is_one_line_and_does_not_count(tmp_path, capsys):
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(example_problem()))
+    words = ["--size", "smoke", "--engine", "exact", "--problem", str(path), "--out"]
+    assert main(["verify", "mse", "length_weights", *words, str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 1 results confirmed; " in said
+    assert said.count("length_weights") == 1
+    assert "\n- not asked of this problem, and not counted: length_weights\n" in said
+    assert main(["verify", "length_weights", *words, str(tmp_path / "none")]) == 2
+    assert "nothing of length_weights can be asked of this problem" in capsys.readouterr().err
 
 
 def test_rivals_that_coincide_on_the_users_problem_are_said_to(tmp_path, capsys):
@@ -307,13 +331,16 @@ def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, 
 def test_where_the_time_went_and_what_would_be_seen_are_shown_where_asked(tmp_path, capsys):
     words = ["verify", "minibatch", "--size", "smoke", "--engine", "exact", "--out", str(tmp_path)]
     assert main(words) == 0
-    short = capsys.readouterr().out
+    short, before = capsys.readouterr().out, (tmp_path / "verdicts.json").read_bytes()
     assert main([*words, "--durations", "--power"]) == 0
     shown = capsys.readouterr().out
     for said in ("processor seconds", "start and imports", "10% off"):
         assert said in shown
         assert said not in short
-    data = json.loads((tmp_path / "verdicts.json").read_text())
+    # Time is shown and not kept: the same run leaves the same bytes.
+    assert (tmp_path / "verdicts.json").read_bytes() == before
+    assert re.search(r"^Proposition 3 +minibatch +exact +100%", shown, re.MULTILINE)
+    data = json.loads(before)
     assert [control["held"] for control in data["controls"]] == [True] * 3
     powers = data["claims"][0]["power"]
     assert [found["effect"] for found in powers] == [0.01, 0.02, 0.05, 0.1]

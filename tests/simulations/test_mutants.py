@@ -16,7 +16,15 @@ import pytest
 from simulations import ON_LANGUAGE_MODELS, STEMS
 from simulations.mutants import command
 from simulations.mutants import planted as process
-from simulations.mutants.errors import LAYERS, RECORDS, ROOT, PlantedError, errors, occurrences
+from simulations.mutants.errors import (
+    KINDS,
+    LAYERS,
+    RECORDS,
+    ROOT,
+    PlantedError,
+    errors,
+    occurrences,
+)
 from simulations.mutants.runner import Found, Mutants, compiles
 from tests.support.commands import python
 from ustat_pg.validation import InputError
@@ -76,6 +84,7 @@ def test_the_errors_are_many_of_every_layer_and_all_different():
         "claims",
         "language models",
     }
+    assert {error.kind for error in found.values()} == set(KINDS)
     assert {error.layer for error in errors("language-model").values()} == {"language models"}
     assert not found.keys() & errors("language-model").keys()
     assert len({(error.file, error.source()) for error in found.values()}) == len(found)

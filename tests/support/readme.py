@@ -21,7 +21,7 @@ def verdict_table(claims: Sequence[ClaimResult]) -> str:
         if result.label in judged:
             rows.append(judged[result.label])
         elif not result.delivered:
-            rows.append((result.label, result.short, "not yet", "-"))
+            rows.append((result.label, result.title, "not yet", "-"))
     return "".join("| {} |\n".format(" | ".join(row)) for row in rows)
 
 

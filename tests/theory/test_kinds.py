@@ -8,10 +8,13 @@ import runpy
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 
 import nbformat
 import pytest
 
+import ustat_pg.estimators
+from simulations import STEMS
 from tests.support.site import ROOT, build
 
 pytest.importorskip("myst_nb", reason="the site needs the extra theory")
@@ -42,6 +45,19 @@ def test_every_page_stands_in_one_kind():
     assert sorted(listed) == sorted(written)
 
 
+def test_the_short_course_is_the_pages_without_a_star():
+    results, course = (SOURCE / "index.md").read_text("utf-8").split("\n## A short course\n")
+    plain = re.findall(r"^\| \[[^]]*\]\((\w+)\.md\)", results, re.M)
+    table = course.split("\n## ")[0].split("|---|---|---|\n")[1]
+    rows = [row.split("|")[1:-1] for row in table.splitlines() if row]
+    assert plain == [re.search(r"\((\w+)\.md\)", row[0])[1] for row in rows[1:-1]]
+    for column, minutes in ((1, 30), (2, 90)):
+        assert (
+            sum(int(found) for row in rows for found in re.findall(r"^ (\d+):", row[column]))
+            == minutes
+        )
+
+
 @pytest.mark.parametrize("page", sorted((SOURCE / "how_to").glob("*.md")), ids=lambda p: p.stem)
 def test_a_how_to_begins_with_what_to_type(page):
     text = re.sub(r"\A---\n.*?\n---\n", "", page.read_text("utf-8"), flags=re.S)
@@ -49,6 +65,34 @@ def test_a_how_to_begins_with_what_to_type(page):
     assert len(before.split()) < 25
     assert len(code.splitlines()) <= 16
     assert len(text.split()) < 600
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_rivals_are_open_and_the_audit_is_folded(stem):
+    """A student reads why a formula is wrong, an auditor what was asked and within what error."""
+    text = (SOURCE / f"{stem}.md").read_text("utf-8")
+    section = text.split("## What `verify` checks\n")[1].split("\n## ")[0]
+    read, folded = section.split("\n:::{dropdown} What is asked")
+    assert read.startswith("\n*Rivals, and why they are wrong.*\n\n- `")
+    assert folded.rstrip().endswith("\n:::")
+    for part in ("Asked", "Own error", "Not asked"):
+        assert f"\n*{part}" in folded
+
+
+def test_the_reference_begins_with_what_a_user_imports():
+    text = (SOURCE / "api" / "index.md").read_text("utf-8").partition("\n## Every module")[0]
+    blocks = re.findall(r"`from (\S+) import \.\.\.`.*?:nosignatures:\n\n(.*?)\n```", text, re.S)
+    named = {module: re.findall(rf"^   ~{module}\.(\w+)$", names, re.M) for module, names in blocks}
+    assert sum(map(len, named.values())) == text.count("   ~")
+    assert {"ustat_pg", "ustat_pg.testing", "ustat_pg.estimators"} <= set(named)
+    for module, names in named.items():
+        if module == "ustat_pg.llm":
+            pytest.importorskip("trl")
+        held = import_module(module)
+        assert [name for name in names if not hasattr(held, name)] == [], module
+    assert set(ustat_pg.__all__) - {"__version__"} == set(named["ustat_pg"])
+    called = {name for name in ustat_pg.estimators.__all__ if not name.isupper()}
+    assert called == set(named["ustat_pg.estimators"])
 
 
 def test_every_number_that_is_logged_is_explained():
@@ -67,17 +111,33 @@ def test_every_number_that_is_logged_is_explained():
     assert all(f"`{name}`" in text for name in known), known
 
 
-def test_exercises_are_graded_on_every_result():
-    from simulations import STEMS
-
+def test_exercises_are_graded_on_every_result(extensions):
     for page in (*STEMS, "networks", "language_models"):
-        assert "graded(" in (SOURCE / f"{page}.md").read_text("utf-8"), page
+        assert "data-answer" in extensions("exercise")["exercise"](page).data, page
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0])
 def test_an_exercise_without_room_is_refused(extensions, wrong):
     with pytest.raises(ValueError, match="must be positive"):
         extensions("exercise")["graded"]("How many?", 2, "Count.", tolerance=wrong)
+
+
+def test_every_line_of_the_cheatsheet_arrives_whole(extensions):
+    """Formulas and words have bars in them, which would end the cells of a table."""
+    from docutils.core import publish_doctree
+    from myst_parser.docutils_ import Parser
+
+    cheatsheet = extensions("cheatsheet")
+    page = publish_doctree(
+        cheatsheet["tables"](),
+        parser=Parser(),
+        settings_overrides={"myst_enable_extensions": ["dollarmath", "deflist"], "report_level": 5},
+    )
+    arrived = {node.astext() for node in page.findall()}
+    for entries in cheatsheet["SECTIONS"].values():
+        for formula, words in entries:
+            assert not formula or rf"\displaystyle {formula}" in arrived
+            assert words in arrived or any(words in text for text in arrived if not formula)
 
 
 # ---------------------------------------------------------------- notebooks
@@ -95,6 +155,7 @@ def test_a_notebook_is_plain_markdown(extensions, path):
     assert not re.search(r"\\(norm|ghat|E)(?![a-zA-Z])", prose)
     code = [cell.source for cell in made.cells if cell.cell_type == "code"]
     assert len(code) == 1 + path.read_text("utf-8").count("{code-cell}")
+    assert not any("graded(" in cell for cell in code), "the answer stands beside the question"
 
 
 def test_a_notebook_runs_in_a_clone_and_says_where_not(extensions, tmp_path):
@@ -111,6 +172,26 @@ def test_a_notebook_runs_in_a_clone_and_says_where_not(extensions, tmp_path):
     elsewhere = NotebookClient(made, resources={"metadata": {"path": str(tmp_path)}})
     with pytest.raises(CellExecutionError, match="in no clone of ustat_pg"):
         elsewhere.execute()
+
+
+def test_what_a_notebook_shows_works_without_the_site(extensions, tmp_path, browser):
+    """A notebook has what its cells put out, and none of the site's scripts."""
+    shown = [
+        extensions("exercise")["exercise"]("mse").data,
+        extensions("slider")["slider"]("G", [2, 4], lambda size: {"half": size / 2}).data,
+    ]
+    page = tmp_path / "outputs.html"
+    page.write_text(f"<meta charset='utf-8'><body>{''.join(shown)}", "utf-8")
+    browser.get(page.as_uri())
+    form = browser.find_element("css selector", "form.exercise")
+    for text, result in (("1/8", "right"), ("0.3", "wrong")):
+        field = form.find_element("css selector", "input")
+        field.clear()
+        field.send_keys(text + "\ue007")  # enter
+        assert form.get_attribute("data-result") == result
+    handle = browser.find_element("css selector", ".slider input")
+    handle.send_keys("\ue014")  # right
+    assert browser.find_element("css selector", ".slider output").text == "4"
 
 
 # ---------------------------------------------------------------- without torch
@@ -141,6 +222,18 @@ def without_torch(tmp_path, monkeypatch):
     path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
     return tmp_path
+
+
+def test_what_is_loaded_late_is_not_replaced_in_the_reference():
+    """TRL, where it is installed, asks the version of a vllm that it finds: a replaced one has none."""
+    said = subprocess.run(
+        [sys.executable, "-c", "import conf; print(conf.autodoc_mock_imports)"],
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "vllm" not in said.stdout
 
 
 def test_a_page_that_needs_torch_is_shown_and_not_run(without_torch):

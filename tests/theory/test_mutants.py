@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from simulations.mutants.errors import errors
+from simulations.mutants.runner import source_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKER = runpy.run_path(str(ROOT / "theory" / "_ext" / "mutants_page.py"))
@@ -24,6 +25,8 @@ def test_the_page_holds_every_error_and_names_every_survivor():
     assert not any(mark in source[0] for mark in MAKER["MARKS"])
     held, rows = MAKER["record"]()
     assert f"At size {held['size']}, version {held['version']}" in source[0]
+    assert f"This checkout is of source {source_of()}" in source[0] or held["source"] == source_of()
+    assert "| layer | planted | survive |" in source[0]
     survivors, whole = (source[0].split(f"\n## {head}\n")[1] for head in
                         ("What survives", "All of them"))  # fmt: skip
     survivors = survivors.split("\n## ")[0]

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import math
+import runpy
 
 import pytest
 
@@ -68,6 +69,13 @@ def test_values_are_the_librarys(formulas, setting):
             assert found["weight"] == pytest.approx(known.mean_factor[0], rel=1e-9)
             noise = size * (known.mse - known.squared_bias) / known.mean_factor[0] ** 2
             assert found["noise"] == pytest.approx(noise, rel=1e-9, abs=1e-11)
+
+
+def test_the_oracle_has_no_error_at_the_fair_coin(formulas):
+    page = runpy.run_path(str(ROOT / "theory" / "_ext" / "playground.py"))
+    coin = page["PRESETS"]["A fair coin"]
+    assert formulas("evaluate", "oracle", 2, coin)["mse"] == pytest.approx(0, abs=1e-15)
+    assert formulas("evaluate", "grpo", 2, coin)["mse"] > 0.1
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"p={setting['p']}")

@@ -366,6 +366,35 @@ def test_figures_stay_on_white_in_the_dark(site, browser):
     assert set(figures) == {"rgb(255, 255, 255)"}
 
 
+def test_a_figure_opens_by_itself(site):
+    """On a phone its letters are too small to read in the page."""
+    for page in STEMS:
+        text = (site / f"{page}.html").read_text("utf-8")
+        figures = re.findall(r"<figure.*?</figure>", text, re.S)
+        assert figures
+        for figure in figures:
+            linked, shown = re.search(r'href="([^"]+)"><img[^>]* src="([^"]+)"', figure).groups()
+            assert linked == shown
+
+
+def test_results_of_the_playground_stay_in_sight_on_a_phone(site, browser):
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get((site / "playground.html").as_uri())
+        shown = browser.execute_script(
+            "document.querySelector('#play-agreement').scrollIntoView({block: 'end', behavior: 'instant'});"
+            "const box = document.querySelector('.playground-results').getBoundingClientRect();"
+            "const value = document.querySelector('.playground-results dd');"
+            "return [box.top, box.bottom, getComputedStyle(value).marginLeft]"
+        )
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert shown[0] >= 0
+    assert shown[1] < size["height"] / 2
+    assert shown[2] == "0px"
+
+
 def test_pages_fit_a_phone(site, browser):
     size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

@@ -107,8 +107,8 @@ def tables() -> str:
         if not entries[0][0]:
             lines += ["```text", *(words for _, words in entries), "```"]
             continue
-        lines += ["| formula | what it says |", "|---|---|"]
-        lines += [f"| ${formula}$ | {words} |" for formula, words in entries]
+        # No table: its cells would end at the bars of formulas and be a word wide on a phone.
+        lines += [f"$\\displaystyle {formula}$\n: {words}\n" for formula, words in entries]
     return "\n".join(lines)
 
 
@@ -137,34 +137,34 @@ def draw(target: Path, macros: dict[str, str]) -> None:
         )
         x, y = 0.5, 1.1
         for title, entries in SECTIONS.items():
-            room = 0.4 + sum(0.78 if formula else 0.2 for formula, _ in entries)
-            if y + room > height - 2.2:
+            if y > 0.85 * height:
                 x, y = x + column + 0.15, 1.1
-            head = textwrap.wrap(title, 48)
+            head = textwrap.wrap(title, 44)
             put(x, y, "\n".join(head), fontsize=10, weight="bold", color="#01568c")
-            y += 0.16 * len(head) + 0.1
+            y += 0.16 * len(head) + 0.14
             for formula, words in entries:
                 if not formula:
                     put(x, y, words, fontsize=5.9, family="DejaVu Sans Mono")
-                    y += 0.2
+                    y += 0.24
                     continue
-                # Bars that Matplotlib knows, and a star that is no operator.
+                # Fractions of full size and room for a sum's limits, bars that Matplotlib knows, and a star
+                # that is no operator.
                 tex = (
                     expand(formula, macros)
+                    .replace(r"\frac", r"\dfrac")
+                    .replace(r"\sum", r"\;\sum")
                     .replace(r"\lVert", r"\Vert")
                     .replace(r"\rVert", r"\Vert")
                     .replace("^*", r"^\mathrm{*}")
                 )
-                put(x + 0.1, y, f"${tex}$", fontsize=9.5)
-                lines = textwrap.wrap(words, 64)
-                y += 0.42 if "frac" in formula or "sum" in formula else 0.28
-                put(x + 0.1, y, "\n".join(lines), fontsize=7, color="#333333")
-                y += 0.13 * len(lines) + 0.13
-            y += 0.12
-        if x > width - column or y > height - 0.2:
-            raise ValueError(
-                f"the cheatsheet ends at {x:.1f} by {y:.1f} inches: more than one page"
-            )
+                put(x + 0.1, y, f"${tex}$", fontsize=10.5)
+                lines = textwrap.wrap(words, 62)
+                y += 0.52 if "frac" in formula or "sum" in formula else 0.3
+                put(x + 0.1, y, "\n".join(lines), fontsize=7.2, color="#333333")
+                y += 0.14 * len(lines) + 0.2
+            y += 0.18
+            if x > width - column or y > height - 0.2:
+                raise ValueError(f"{title} ends at {x:.1f} by {y:.1f} inches: more than one page")
         canvas.print_pdf(str(target), metadata={"CreationDate": None, "Title": "GRPO on one page"})
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 from IPython.display import HTML
+
+HERE = Path(__file__).resolve()
+
+SCRIPT = HERE.with_suffix(".js").read_text("utf-8")
+"""What grades: part of each exercise, so that it is graded in a notebook too."""
 
 _serial = count(1)
 
@@ -28,4 +36,15 @@ def graded(question: str, answer: float, hint: str, *, tolerance: float = 0.01) 
         f'<span class="exercise-field" hidden><input id="{identity}" type="text" inputmode="text" '
         'autocomplete="off" placeholder="0.25 or 1/4" size="12"> <button type="submit">Check</button>'
         '</span><p class="exercise-said" role="status"></p></form>'
+        f"<script>{SCRIPT}</script>"
     )
+
+
+def exercise(page: str) -> HTML:
+    """The graded exercise of a page for its notebook, where code that works out the answer would tell it."""
+    text = (HERE.parents[1] / f"{page}.md").read_text("utf-8")
+    cells = re.findall(r"^```\{code-cell\}[^\n]*\n(?::[^\n]*\n)*(.*?)^```$", text, re.S | re.M)
+    cell = next(cell for cell in cells if "\ngraded(" in cell)
+    names: dict[str, Any] = {}
+    exec(cell.replace("\ngraded(", "\nasked = graded("), names)
+    return names["asked"]

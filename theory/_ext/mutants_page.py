@@ -7,7 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulations.mutants.errors import KINDS as WRONG
 from simulations.mutants.errors import PlantedError, errors
+from simulations.mutants.runner import source_of
 from ustat_pg.paper import RESULTS
 
 if TYPE_CHECKING:
@@ -64,6 +66,9 @@ def counts() -> str:
         f"{_share(len(refuted), len(counted))} planted errors are refuted, and "
         f"{_share(len(seen), len(counted))} are not confirmed."
     )
+    here = source_of()
+    if here != held["source"]:
+        said += f" This checkout is of source {here}: the program has changed since that run."
     said += f" The suite holds {since} more, which that run did not plant." if since else ""
     lines = []
     for layer in [*dict.fromkeys(error.layer for error, _ in counted), None]:
@@ -71,10 +76,20 @@ def counts() -> str:
         kinds = Counter(row["by"] for row in mine if row["verdict"] == "REFUTED")
         survived = sum(row["verdict"] == "CONFIRMED" for row in mine)
         other = len(mine) - kinds.total() - survived
-        numbers = [len(mine), *(kinds[kind] for kind in KINDS)]
-        lines.append([layer or "**all**", *numbers, other, survived])
-    head = ["layer", "planted", *(f"by {words}" for words in KINDS.values())]
-    return f"{said}\n\n{_table([*head, 'otherwise seen', 'survive'], lines)}"
+        numbers = [len(mine), survived, *(kinds[kind] for kind in KINDS)]
+        lines.append([layer or "**all**", *numbers, other])
+    if later := held.get("later", {}):
+        said += " Of these " + ", ".join(
+            f"{count} were planted later, in source {source}" for source, count in later.items()
+        ) + "."  # fmt: skip
+    wrong = Counter(error.kind for error, _ in counted)
+    said += "\n\n" + _table(
+        ["kind", "what is wrong", "planted"],
+        [[kind, what, wrong[kind]] for kind, what in WRONG.items()],
+    )
+    # What survives stands first: a narrow window shows the left of a table.
+    head = ["layer", "planted", "survive", *(f"by {words}" for words in KINDS.values())]
+    return f"{said}\n\n{_table([*head, 'otherwise seen'], lines)}"
 
 
 def survivors() -> str:

@@ -117,6 +117,8 @@ def notebook(text: str, page: str, macros: dict[str, str]) -> nbformat.NotebookN
     for cell in made.cells:
         if cell.cell_type == "markdown":
             cell.source = plain(cell.source, page, macros)
+        elif "\ngraded(" in cell.source:
+            cell.source = f'from exercise import exercise\n\nexercise("{page}")'
         cell.metadata = nbformat.from_dict({})
     setup = nbformat.v4.new_code_cell(SETUP)
     made.cells.insert(0, setup)

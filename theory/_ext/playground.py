@@ -87,7 +87,7 @@ PRESETS = {
         "signal": 0.1,
         "agreement": 0.3,
     },
-    "A fair coin": {"p": 0.5, "spread": 0, "correlation": 0, "signal": 1, "agreement": 0.3},
+    "A fair coin": {"p": 0.5, "spread": 0, "correlation": 0, "signal": 1, "agreement": 1},
     "Prompts that pull apart": {
         "p": 0.5,
         "spread": 0.5,

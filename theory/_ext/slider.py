@@ -7,12 +7,16 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from IPython.display import HTML
 
 LIMIT = 1_000_000
 """The most characters that one slider may add to its page."""
+
+SCRIPT = Path(__file__).with_suffix(".js").read_text("utf-8")
+"""What moves it: part of each slider, so that it moves in a notebook too."""
 
 _serial = count(1)
 
@@ -106,6 +110,7 @@ def slider(
         f"{''.join(frames)}"
         f'<details class="slider-table" open><summary>All values</summary><div class="slider-scroll">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details></div>"
+        f"<script>{SCRIPT}</script>"
     )
     if len(html) > LIMIT:
         raise ValueError(

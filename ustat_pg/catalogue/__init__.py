@@ -1,6 +1,7 @@
 """The catalogue: what trainers of language models compute as advantages, by their own options.
 
-The data is ``catalogue.toml`` beside this file; :mod:`~ustat_pg.catalogue.records` reads it.
+The data is ``catalogue.toml`` and ``frameworks/*.toml`` beside this file;
+:mod:`~ustat_pg.catalogue.records` reads it, and :mod:`~ustat_pg.catalogue.specs` reads what a user writes.
 """
 
 from .records import (
@@ -12,9 +13,9 @@ from .records import (
     Option,
     Row,
     catalogue,
-    resolve,
     short_name,
 )
+from .specs import resolve
 
 __all__ = [
     "Aggregation",

@@ -1,4 +1,4 @@
-"""The catalogue's records, and what the options of a framework mean."""
+"""The catalogue's records: estimators, frameworks, their options, and what these mean."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from functools import cache
 from importlib.resources import files
 from itertools import product
 from math import isnan, sqrt
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ..predictions import CountTable, count_table
 from ..validation import InputError, integer, positive
 
 __all__ = [
@@ -24,13 +26,13 @@ __all__ = [
     "Option",
     "Row",
     "catalogue",
-    "resolve",
     "short_name",
 ]
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "1": lambda size: 1.0,
     "1/G": lambda size: 1 / size,
+    "G/(G-1)": lambda size: size / max(size - 1, 1),
     "1/sqrt(G)": lambda size: 1 / sqrt(size),
 }
 """The constants that may multiply an estimator, by the group size."""
@@ -40,8 +42,6 @@ _OFF = ("none", "false", "0", "0.0")
 
 _KEPT = "its reward"
 """How the advantage of a group of one begins, where it is the reward itself."""
-
-_YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Family:
         title, formula: what it is called, and its advantages.
         what, climbs, noise, silent, nothing: the five headings.
         advice: one sentence to those who run it.
+        graded: what rewards other than 0 and 1 do, where they do otherwise.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Family:
     silent: str
     nothing: str
     advice: str
+    graded: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,14 @@ class Option:
         name: with the sections that it stands in, ``algorithm.adv_estimator``.
         kind: what it acts on, a key of the catalogue's kinds.
         default: as text; None where it must be given.
+        beside: its default where another option of its section is given, if that differs.
         values: those that it may have; none for a number.
         aliases: older names.
         synonyms: other ways to write a value.
         means: the aggregation of each value.
         otherwise: the aggregation of a number.
         place: where a KL term goes.
+        caps: the options that cap the ratio from above under a value, of which the first that is set holds.
     """
 
     name: str
@@ -107,6 +111,15 @@ class Option:
     means: Mapping[str, str] | None = None
     otherwise: str | None = None
     place: str = ""
+    caps: Mapping[str, list[str]] | None = None
+    beside: str | None = None
+
+    def unsaid(self, given: Iterable[str]) -> str:
+        """Its value where only options of these names are given."""
+        section = self.name.rpartition(".")[0]
+        if self.beside and any(name.rpartition(".")[0] == section for name in given):
+            return self.beside
+        return self.default or "none"
 
     @property
     def switch(self) -> bool:
@@ -126,7 +139,7 @@ class Option:
             return value
         if allowed and not self.otherwise:
             raise InputError(
-                f"{self.name} is {text!r}: the nearest value is {_nearest(value, allowed)!r} of "
+                f"{self.name} is {text!r}: the nearest value is {nearest(value, allowed)!r} of "
                 f"{', '.join(allowed)}"
             )
         if self.kind == "group size":
@@ -149,12 +162,17 @@ class Row:
         when: the values, by option; several where any will do.
         name: the framework's own name, or its paper's.
         estimator: as :func:`ustat_pg.baselines.parse` reads it, ``{G}`` standing for the group size.
-        factor: the constant that multiplies it, a key of "1", "1/G", "1/sqrt(G)".
+        factor: the constant that multiplies it, a key of "1", "1/G", "G/(G-1)", "1/sqrt(G)".
         other: where it is none of this library's estimators, its name among the others.
         ddof: of the deviation that it divides by, if it does.
         epsilon: what it adds to its divisor.
         one_output, equal_rewards: the advantage of a group of one, and of one of equal rewards.
         source: the file in the framework's repository.
+        read: whether it was only read there, and not run.
+        binary: whether it holds for rewards 0 and 1 alone.
+        pooled: whether a batch of unequal groups is taken for one group.
+        dropped: whether a rollout goes where all others of its group have one reward, and advantages
+            are those of the rest: 0 in a group with one success or one failure.
     """
 
     when: Mapping[str, tuple[str, ...]]
@@ -167,6 +185,10 @@ class Row:
     epsilon: float = 0.0
     one_output: str = ""
     equal_rewards: str = ""
+    read: bool = False
+    binary: bool = False
+    pooled: bool = False
+    dropped: bool = False
 
     def fits(self, values: Mapping[str, str]) -> bool:
         """Whether these values of all options are among the row's."""
@@ -184,9 +206,14 @@ class Framework:
     Arguments:
         name, aliases, title: how it is typed, and called.
         repository, commit: where its source was read.
+        ran: the day on which its own code was last run beside the rows; empty where it never was.
+        notes: what its options do that no row says.
+        names_of: the framework whose names its options have: a file with those alone is the other's.
         aggregation: of its loss, where no option says.
         options: by name.
         rows: of which the first that fits holds.
+        steps: what is multiplied to the optimizer steps on the same outputs, as groups of options'
+            names, those behind a ``/`` dividing; a group of which one is not known counts 1.
     """
 
     name: str
@@ -197,6 +224,14 @@ class Framework:
     options: Mapping[str, Option]
     rows: tuple[Row, ...]
     aliases: tuple[str, ...] = ()
+    ran: str = ""
+    notes: tuple[str, ...] = ()
+    names_of: str = ""
+    steps: tuple[tuple[str, ...], ...] = ()
+
+    def checked(self, row: Row) -> str:
+        """How one of its rows was held to its code."""
+        return "read only" if row.read else f"run on {self.ran}"
 
     def of_kind(self, kind: str) -> list[Option]:
         """The options that act on one thing."""
@@ -226,7 +261,7 @@ class Framework:
         }
         raise InputError(
             f"{self.title} has no option {text!r} in the catalogue: the nearest is "
-            f"{known[_nearest(asked, known)]!r}; it knows {', '.join(self.options)}"
+            f"{known[nearest(asked, known)]!r}; it knows {', '.join(self.options)}"
         )
 
     def row(self, values: Mapping[str, str]) -> Row:
@@ -277,12 +312,28 @@ class Meaning:
             return "vanilla"
         if name is None or ("{G}" in name and self.group_size is None):
             return None
-        return name.replace("{G}", str(self.group_size))
+        name = name.replace("{G}", str(self.group_size))
+        if not self.row.dropped or self.group_size is None or self.group_size == 1:
+            return name
+        table = count_table(name, self.group_size)
+        left = np.ones(self.group_size + 1)
+        left[[1, -2]] = 0.0
+        return CountTable(left * table.successes, left * table.failures).spec
 
     @property
     def factor(self) -> float:
         """The constant that multiplies that estimator."""
         return _FACTORS[self.row.factor](self.group_size or 1)
+
+    @property
+    def cap(self) -> tuple[str, float] | None:
+        """The option that caps the ratio below 1, and the cap, which is the step at ratio 1."""
+        for option in self.framework.options.values():
+            for name in (option.caps or {}).get(self.values[option.name], ()):
+                if self.values[name] != "none":
+                    cap = float(self.values[name])
+                    return (name, cap) if cap < 1 else None
+        return None
 
     @property
     def scale(self) -> float | None:
@@ -299,18 +350,49 @@ class Meaning:
                     raise
         return None
 
+    @property
+    def steps(self) -> float:
+        """The optimizer steps that are taken on the same outputs, as far as the options say."""
+        found = 1.0
+        for group in self.framework.steps:
+            values = {name: self.values[name.lstrip("/")] for name in group}
+            if "none" not in values.values():
+                for name, text in values.items():
+                    number = positive(name.lstrip("/"), float(text))
+                    found *= 1 / number if name.startswith("/") else number
+        return found
+
+    def reused(self) -> list[str]:
+        """What is said where more than one step is taken on the same outputs."""
+        if self.steps <= 1:
+            return []
+        written = {name.lstrip("/"): None for group in self.framework.steps for name in group}
+        said = ", ".join(f"{short_name(name)}={self.values[name]}" for name in written)
+        clips = [
+            f"{short_name(option.name)}={self.values[option.name]}"
+            for option in self.framework.of_kind("ratio")
+            if self.values[option.name] not in _OFF
+        ]
+        return [
+            f"{self.steps:.4g} optimizer steps on the same outputs ({said}): all numbers here are of "
+            "the first. From the second on the ratio to the policy that sampled is not 1, and "
+            + (f"{', '.join(clips)} clip or weigh it." if clips else "the loss clips or weighs it.")
+        ]
+
     def unchanged(self) -> dict[str, list[str]]:
         """The options that change nothing in the mean gradient, by the reason why."""
         found: dict[str, list[str]] = {}
         reasons = {"not read by this formula": self._ignored()}
         # Dropping groups changes nothing only where they would say nothing.
         silent = self.row.equal_rewards.startswith("0")
-        for kind in ("ratio", "filter") if silent else ("ratio",):
+        dropping = ["filter", "filter without refill"] * silent
+        for kind in ["ratio"] * (self.steps <= 1) + dropping:
             names = [option.name for option in self.framework.of_kind(kind)]
             reasons[catalogue().kinds[kind]] = names
+        capping = self.cap[0] if self.cap else None
         for reason, names in reasons.items():
-            if names:
-                found[reason] = [short_name(name) for name in names]
+            if kept := [short_name(name) for name in names if name != capping]:
+                found[reason] = kept
         return found
 
     def _ignored(self) -> list[str]:
@@ -319,7 +401,8 @@ class Meaning:
         for option in self.framework.of_kind("advantage"):
             others = [self.framework.row({**self.values, option.name: v}) for v in option.values]
             if self.row.estimator and all(
-                (row.estimator, row.factor) == (self.row.estimator, self.row.factor)
+                (row.estimator, row.factor, row.dropped)
+                == (self.row.estimator, self.row.factor, self.row.dropped)
                 for row in others
             ):
                 names.append(option.name)
@@ -374,7 +457,7 @@ class Catalogue:
         asked = text.lower().replace("_", "-")
         if asked not in known:
             raise InputError(
-                f"framework {text!r} is unknown: the nearest is {_nearest(asked, known)!r} of "
+                f"framework {text!r} is unknown: the nearest is {nearest(asked, known)!r} of "
                 f"{', '.join(self.frameworks)}"
             )
         return known[asked]
@@ -396,44 +479,96 @@ def catalogue() -> Catalogue:
     >>> catalogue().frameworks["verl"].repository
     'verl-project/verl'
     """
-    data = tomllib.loads(files(__package__).joinpath("catalogue.toml").read_text("utf-8"))
+    folder = files(__package__)
+    data = tomllib.loads(folder.joinpath("catalogue.toml").read_text("utf-8"))
+    texts = {
+        file.name.removesuffix(".toml"): file.read_text("utf-8")
+        for file in folder.joinpath("frameworks").iterdir()
+        if file.name.endswith(".toml")
+    }
+    tables = {name: tomllib.loads(text) for name, text in sorted(texts.items())}
+    frameworks = [_framework(_completed(table, tables)) for table in tables.values()]
     return Catalogue(
         families={key: Family(key, **each) for key, each in data["estimators"].items()},
         others={key: Family(key, **each) for key, each in data["others"].items()},
         aggregations={key: Aggregation(key, **each) for key, each in data["aggregations"].items()},
         kinds={key: each["says"] for key, each in data["kinds"].items()},
-        frameworks={each["name"]: _framework(each) for each in data["frameworks"]},
+        frameworks={each.name: each for each in frameworks},
     )
+
+
+def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """A framework's table with what it has from the one that it is ``like``: options and rows.
+
+    Of its own options those of the other's names hold, rows come before the other's, and what is
+    inherited stands behind a ``prefix`` and lacks the options named ``without``.
+    """
+    own = {key: value for key, value in data.items() if key not in ("like", "prefix", "without")}
+    if "like" not in data:
+        return own
+    other, prefix = tables[data["like"]], data.get("prefix", "")
+    kept = {
+        prefix + name: {
+            **option,
+            "caps": {
+                value: [prefix + each for each in names]
+                for value, names in option.get("caps", {}).items()
+            },
+        }
+        for name, option in other["options"].items()
+        if name not in data.get("without", ())
+    }
+    rows = [
+        {**row, "read": True, "when": {prefix + name: value for name, value in row["when"].items()}}
+        for row in other["rows"]
+    ]
+    inherited = [row for row in rows if row["when"].keys() <= kept.keys()]
+    steps = [
+        ["/" * name.startswith("/") + prefix + name.lstrip("/") for name in group]
+        for group in other.get("steps", ())
+    ]
+    return {
+        "aggregation": other["aggregation"],
+        "names_of": other["name"],
+        "steps": [group for group in steps if {name.lstrip("/") for name in group} <= kept.keys()],
+        **own,
+        "options": {**kept, **own.get("options", {})},
+        "rows": [*own.get("rows", ()), *inherited],
+    }
 
 
 def _framework(data: dict[str, Any]) -> Framework:
     """A framework from its table in the file."""
-    options = {name: _option(name, each) for name, each in _flat(data.pop("options"), "kind")}
+    options = {name: _option(name, each) for name, each in flat(data["options"], "kind")}
     rows = []
-    for each in data.pop("rows"):
+    for each in data["rows"]:
         when = {
-            option: tuple(map(_text, values if isinstance(values, list) else [values]))
-            for option, values in each.pop("when").items()
+            option: tuple(map(as_text, values if isinstance(values, list) else [values]))
+            for option, values in each["when"].items()
         }
-        rows.append(Row(when=when, **each))
-    return Framework(
-        options=options, rows=tuple(rows), aliases=tuple(data.pop("aliases", ())), **data
-    )
+        rows.append(Row(**{**each, "when": when}))
+    lists = {key: tuple(data.get(key, ())) for key in ("aliases", "notes")}
+    steps = tuple(tuple(group) for group in data.get("steps", ()))
+    return Framework(**{**data, **lists, "options": options, "rows": tuple(rows), "steps": steps})
 
 
 def _option(name: str, data: Mapping[str, Any]) -> Option:
-    rest = {key: data[key] for key in ("kind", "means", "otherwise", "place") if key in data}
+    rest = {
+        key: data[key]
+        for key in ("kind", "means", "otherwise", "place", "caps", "beside")
+        if key in data
+    }
     return Option(
         name=name,
-        default=_text(data["default"]) if "default" in data else None,
-        values=tuple(map(_text, data.get("values", ()))),
+        default=as_text(data["default"]) if "default" in data else None,
+        values=tuple(map(as_text, data.get("values", ()))),
         aliases=tuple(data.get("aliases", ())),
         synonyms=data.get("synonyms"),
         **rest,
     )
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value as a user types it."""
     if value is None:
         return "none"
@@ -447,7 +582,17 @@ def short_name(name: str) -> str:
 
 
 _VAGUE = frozenset(
-    ("name", "enable", "estimator", "mean_level", "std_level", "mean_leave1out", "std_unbiased")
+    (
+        "name",
+        "enable",
+        "estimator",
+        "mean_level",
+        "std_level",
+        "mean_leave1out",
+        "std_unbiased",
+        "batch_size",
+        "init_coef",
+    )
 )
 """Last parts of names that say nothing without the part before them."""
 
@@ -460,116 +605,17 @@ def _whole(text: str) -> Any:
         return text
 
 
-def _nearest(text: str, known: Iterable[str]) -> str:
+def nearest(text: str, known: Iterable[str]) -> str:
     return get_close_matches(text, list(known), n=1, cutoff=0.0)[0]
 
 
-def resolve(spec: str, group_size: int | None = None) -> Meaning:
-    """What a framework's options mean: ``"framework option=value ..."``, with its own defaults.
-
-    A YAML file of options may stand behind the framework, or alone; options that follow it hold
-    before those in it.
-
-    Arguments:
-        spec: ``"verl adv_estimator=rloo rollout.n=4"``, ``"trl run.yaml"`` or ``"run.yaml"``.
-        group_size: G, in place of what the options say.
-
-    Raises:
-        InputError: an unknown framework, option or value, which is named with the nearest; or a
-            file that is not as said.
-
-    >>> meaning = resolve("verl adv_estimator=rloo rollout.n=4")
-    >>> meaning.estimator, meaning.group_size, meaning.aggregation.name
-    ('grpo', 4, 'token-mean')
-    """
-    words = spec.split() if isinstance(spec, str) else []
-    if not words:
-        raise InputError("SPEC is empty: write a framework and its options, or a YAML file")
-    if words[0].endswith(_YAML):
-        file = _of_file(words[0])
-        framework = _recognised(words[0], file)
-    else:
-        file, framework = {}, catalogue().framework(words[0])
-    given: dict[str, str] = {}
-    for word in words[1:]:
-        if word.endswith(_YAML) and "=" not in word:
-            file = _of_file(word)
-            continue
-        key, equals, text = word.partition("=")
-        option = framework.option(key)
-        if not equals and not option.switch:
-            raise InputError(f"{word!r} has no value: write {word}=VALUE")
-        given[option.name] = option.read(text if equals else "true")
-    # A trainer's file holds much that does not concern the advantage.
-    known = {name: framework.options[name].read(text) for name, text in file.items()
-             if name in framework.options}  # fmt: skip
-    return _meaning(framework, {**known, **given}, group_size)
-
-
-def _meaning(framework: Framework, given: Mapping[str, str], group_size: int | None) -> Meaning:
-    defaults = {option.name: option.default or "none" for option in framework.options.values()}
-    values = {**defaults, **given}
-    (grouping,) = framework.of_kind("group size")
-    if group_size is not None:
-        values[grouping.name] = str(integer("group size", group_size))
-    size = values[grouping.name]
-    aggregation = framework.aggregation
-    for option in framework.of_kind("aggregation"):
-        aggregation = (option.means or {}).get(values[option.name], option.otherwise or aggregation)
-    return Meaning(
-        framework=framework,
-        row=framework.row(values),
-        values=values,
-        given=tuple(given),
-        group_size=None if size == "none" else int(size),
-        aggregation=catalogue().aggregations[aggregation],
-    )
-
-
-def _of_file(path: str) -> dict[str, str]:
-    """The options in a YAML file, by their full names."""
-    try:
-        import yaml
-    except ImportError:
-        raise InputError(f"{path}: YAML needs PyYAML: pip install 'ustat_pg[llm]'") from None
-    try:
-        data = yaml.safe_load(Path(path).read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        first = str(error).splitlines()[0]
-        raise InputError(f"{path}: not YAML: {first}") from None
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: it must hold options by name")
-    return {name: _text(value) for name, value in _flat(data)}
-
-
-def _flat(data: Mapping[str, Any], leaf: str | None = None, before: str = "") -> list[Any]:
+def flat(data: Mapping[str, Any], leaf: str | None = None, before: str = "") -> list[Any]:
     """Names with their sections, and the values; a mapping that holds ``leaf`` is a value."""
     found: list[Any] = []
     for key, value in data.items():
         name = f"{before}{key}"
-        if isinstance(value, dict) and leaf not in value:
-            found += _flat(value, leaf, f"{name}.")
+        if isinstance(value, Mapping) and leaf not in value:
+            found += flat(value, leaf, f"{name}.")
         else:
             found.append((name, value))
     return found
-
-
-def _recognised(path: str, file: Mapping[str, str]) -> Framework:
-    """The framework with the most options in a file.
-
-    Raises:
-        InputError: none has any, or two have as many; of two trainers of one repository the first
-            is taken.
-    """
-    matches = {
-        each.name: len(each.options.keys() & file) for each in catalogue().frameworks.values()
-    }
-    most = max(matches.values())
-    best = [name for name, count in matches.items() if count == most]
-    if most == 0 or len({catalogue().frameworks[name].repository for name in best}) > 1:
-        raise InputError(
-            f"{path}: whose options are these? Write the framework before the file: 'trl {path}'"
-        )
-    return catalogue().frameworks[best[0]]

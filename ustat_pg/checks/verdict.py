@@ -157,7 +157,8 @@ def equal(
     Arguments:
         prediction: the value; refuted if it is not finite.
         rivals: values by name; those that are not finite are left out.
-        scale: natural size of the quantity where the prediction may be 0.
+        scale: natural size of the quantity; where the prediction is 0 no number of draws tells it
+            from nearly 0 without one.
         relative_margin: the half-width asked for, in units of scale, where no rival asks for less.
         digits: the prediction's own error, and its rivals': half a unit of the last digit where it
             is a printed figure.

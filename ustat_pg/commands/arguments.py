@@ -57,7 +57,7 @@ def add_explain(commands: Any) -> None:
         nargs="*",
         metavar="SPEC",
         help="a framework and its own options, 'trl scale_rewards=group num_generations=8', or a "
-        "YAML file of TRL's or verl's options",
+        "file of options (.yaml, .json), or the script that starts a run (.sh)",
     )
     explain.add_argument("--name", help="one of this library's estimators, in place of SPEC")
     explain.add_argument("--group-size", type=int, metavar="G", help="in place of what SPEC says")

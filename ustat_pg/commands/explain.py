@@ -3,7 +3,7 @@
 Of pass rates alone nothing is known of scores. The numbers are then those of prompts whose scores
 have E‖s‖² = 1 whatever the reward, and whose gradients g(x) are small, orthogonal, and of squared
 length proportional to p(1-p). So an error is the variance of leading order: that of RLOO is G/(G-1)
-times the oracle's, and the squared bias is left out, being as small as the gradient. Noise to signal
+times the oracle's, and the squared bias is as small as the gradient's square: 1e-12. Noise to signal
 is in units of E‖s‖²/‖∇J‖²: multiply by what your model has.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..baselines import parse
-from ..catalogue import Family, Meaning, catalogue, resolve
+from ..catalogue import Family, Meaning, catalogue, resolve, short_name
 from ..moments import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, gradient_mse, silent_share
 from ..problems import load_problem
@@ -140,7 +140,7 @@ def moments_of_pass_rates(pass_rates: ArrayLike) -> Moments:
 
 
 def explain(
-    spec: str | None = None,
+    spec: Any = None,
     *,
     name: str | None = None,
     group_size: int | None = None,
@@ -150,7 +150,8 @@ def explain(
     """What a framework's options, or one of this library's estimators, do to rewards 0 and 1.
 
     Arguments:
-        spec: a framework and its options, as :func:`ustat_pg.catalogue.resolve` reads them.
+        spec: a framework and its options, a file of them, a mapping or a config, as
+            :func:`ustat_pg.catalogue.resolve` reads them: ``explain(trainer.args)``.
         name: one of this library's estimators, in place of ``spec``.
         group_size: G, in place of what the options say.
         pass_rates: of equally likely prompts; .1, .2, ..., .9 unless given.
@@ -218,8 +219,7 @@ def explain(
         record.name + estimator[len(estimator.partition(":")[0]) :],
         unbiased=table.unbiased,
         weight={"pass_rate": shown.tolist(), "w": table.weight(shown).tolist()},
-        # Where nothing is known of the gradient its square is no part of the error.
-        mse=found.mse - (found.squared_bias if assumed else 0.0),
+        mse=found.mse,
         noise_to_signal=None if noise is None else float(noise * unit),
         cosine=found.cosine,
         mean_factor=found.mean_factor.tolist(),
@@ -347,31 +347,48 @@ def _heading(found: Explanation) -> list[str]:
     lines += [f"{found.name}: {family.title}", f"  {family.formula}", f"  {family.what}"]
     if meaning is not None:
         row = meaning.row
+        if found.group_size == 1:
+            (grouping,) = meaning.framework.of_kind("group size")
+            default = f" {grouping.name} is 1 by default." if grouping.default == "1" else ""
+            lines += [
+                "  G = 1: an output has no others to be compared with. Is that meant?"
+                f"{default} Write {short_name(grouping.name)}=G."
+            ]
         if row.factor != "1":
             lines += [f"  Here times {row.factor} = {meaning.factor:.4g}."]
         if row.epsilon:
             lines += [f"  {row.epsilon:g} is added to the divisor, which the numbers leave out."]
         if row.one_output:
             lines += [f"  A group of one output: {row.one_output}."]
-        source = f"{meaning.framework.repository}@{meaning.framework.commit} {row.source}"
-        lines += [f"  Source: {source}"]
+        framework = meaning.framework
+        source = f"{framework.repository}@{framework.commit} {row.source}"
+        lines += [f"  Source: {source}, {framework.checked(row)}."]
+        lines += [f"  {note}" for note in framework.notes]
     return lines
 
 
 def _bias(found: Explanation) -> str:
+    graded = f" With graded rewards {found.family.graded}" if found.family.graded else ""
     if found.unbiased:
-        return "None: the mean estimate is the gradient, whatever the pass rate."
+        where = "None with rewards 0 and 1" if found.family.graded else "None"
+        return f"{where}: the mean estimate is the gradient, whatever the pass rate.{graded}"
     assert found.mean_factor is not None
     pairs = list(zip(found.pass_rates, found.mean_factor, strict=True))
     shown = ", ".join(f"{w:.4g} at p = {p:.4g}" for p, w in _some(pairs))
     same = bool(np.ptp(found.weight["w"]) < 1e-9) if found.weight else False
-    what = "a rescaled learning rate" if same else "prompts are reweighted by their pass rate"
+    what = "prompts are reweighted by their pass rate"
+    if same:
+        # What divides by rewards is a constant only where these take two values.
+        what = "a rescaled learning rate" + " with rewards 0 and 1" * bool(found.family.graded)
     turned = (
         ""
         if found.cosine is None or len(pairs) == 1
         else f"; its cosine to the gradient is {found.cosine:.4f}"
     )
-    return f"The mean estimate is w times the gradient of a prompt: {what}. w is {shown}{turned}."
+    return (
+        f"The mean estimate is w times the gradient of a prompt: {what}. w is {shown}{turned}."
+        f"{graded}"
+    )
 
 
 def _some(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -388,17 +405,29 @@ def _noise(found: Explanation) -> list[str]:
         lines += [f"  noise over signal {found.noise_to_signal:.4g}{unit}"]
     for value, other in ((found.noise_to_rloo, "RLOO"), (found.noise_to_oracle, "the oracle")):
         if value is not None:
-            lines += [f"  {value:.4g} times that of {other} at G = {found.group_size}"]
+            lines += [f"  {_times(value)}that of {other} at G = {found.group_size}"]
     if found.best_noise_to_rloo is not None:
-        lines += [f"  the best unbiased table here has {found.best_noise_to_rloo:.4g} times RLOO's"]
+        lines += [f"  the best unbiased table here has {_times(found.best_noise_to_rloo)}RLOO's"]
     return lines
+
+
+def _times(ratio: float) -> str:
+    """A ratio as it stands before what it multiplies; nothing where it is 1 as printed."""
+    shown = f"{ratio:.4g}"
+    return "" if shown == "1" else f"{shown} times "
 
 
 def _rest(found: Explanation, meaning: Meaning) -> list[str]:
     aggregation = meaning.aggregation
     scale = "" if found.scale is None else f" Here it multiplies by {found.scale:.4g}."
     lines = [f"  {aggregation.title}. {aggregation.says}{scale}"]
+    if meaning.cap:
+        lines += [
+            "  The ratio is capped at {} = {:g}, below 1: in the first step after sampling every step is "
+            "so much of the one without the cap.".format(*meaning.cap)
+        ]
     lines += [f"  {loss}: {catalogue().kinds['loss']}." for loss in meaning.another_loss()]
+    lines += [f"  {said}" for said in meaning.reused()]
     return lines + [f"  KL, {term}." for term in meaning.penalties()]
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..predictions import MsePrediction, best_table, gradient_covariance, gradie
 from ..predictions.count_tables import is_binary
 from ..predictions.mse import prompt_factor
 from ..problems import SoftmaxBandit, load_problem
+from ..reading import read_json
 from ..validation import InputError
 
 __all__ = ["centred", "enumerated_mse", "numbers_in", "run"]
@@ -175,13 +177,7 @@ def numbers_in(path: str) -> Any:
     Raises:
         InputError: the file cannot be read, or holds something else.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
+    values = read_json(Path(path))
     if not isinstance(values, list):
         raise InputError(f"{path}: it must hold one list of numbers")
     return values

@@ -27,7 +27,9 @@ def run(options: argparse.Namespace) -> None:
         facts = _facts(each)
         star = "-" if facts["g_star"] is None else f"{facts['g_star']:.3g}"
         sizes = (facts["prompts"], facts["arms"], facts["parameters"])
-        rows.append([each.cited, *sizes, f"{each.objective:.3g}", star, each.licence, each.title])
+        rows.append(
+            [each.cited, *sizes, f"{round(each.objective, 12):.3g}", star, each.licence, each.title]
+        )
     header = ["problem", "prompts", "arms", "d", "mean reward", "best G", "licence", "what it is"]
     align = ("left",) + ("right",) * 5 + ("left",) * 2
     print(tabulate(rows, header, disable_numparse=True, colalign=align))

@@ -80,6 +80,8 @@ class Estimator:
         constant: the number subtracted, for the baseline constant.
         function: (rewards S + (B, G), :class:`Draws`) to advantages S + (B, G); engines that are
             compiled refuse it.
+        within_rewards: whether the baseline of the function never lies outside the range of the group's
+            rewards, as a median does not: intervals of simulations need to know how far it may go.
         values: V_φ(x), the number subtracted at each prompt, for the baseline critic; gradients at
             fixed parameters alone take it.
 
@@ -91,9 +93,12 @@ class Estimator:
     constant: float | None = None
     function: Callable[[Array, Draws], Array] | None = None
     values: tuple[float, ...] | None = None
+    within_rewards: bool = False
 
     def __post_init__(self) -> None:
         if self.function is None:
+            if self.within_rewards:
+                raise InputError("within_rewards is said of a function alone")
             record = baselines.baseline(self.baseline)
             _, colon, numbers = self.baseline.partition(":")
             object.__setattr__(self, "baseline", record.name + colon + numbers)
@@ -127,7 +132,7 @@ class Estimator:
     def record(self) -> Baseline:
         """What is known of the baseline; next to nothing of a function."""
         if self.function is not None:
-            return Baseline(self.baseline)
+            return Baseline(self.baseline, within_rewards=self.within_rewards)
         return baselines.baseline(self.baseline)
 
     def require_group(self, group_size: int) -> None:

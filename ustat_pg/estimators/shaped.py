@@ -64,7 +64,7 @@ def standardised(rewards: Array, *, ddof: int = 0, epsilon: float = 0.0) -> Arra
 
 
 def unbiased_std(rewards: Array) -> Array:
-    """:func:`standardised` with ddof = 1: √((G-1)/G) times that with ddof = 0.
+    """``standardised`` with ddof = 1: √((G-1)/G) times that with ddof = 0.
 
     >>> import numpy as np
     >>> unbiased_std(np.array([1.0, 0.0])).round(4)

@@ -132,6 +132,7 @@ def tidy(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     import pandas as pd
 
     held = [frame for frame in frames if len(frame)]
-    frame = pd.concat(held, ignore_index=True) if held else pd.DataFrame()
+    none = pd.DataFrame(columns=["figure", "series"])
+    frame = pd.concat(held, ignore_index=True) if held else none
     places = [name for name in frame.columns if name not in MEASURES]
     return frame.reindex(columns=[*places, *MEASURES])

@@ -33,6 +33,7 @@ from ..checks import (
     positive,
     replications_needed,
 )
+from ..checks.planning import MOST
 from ..engines import (
     Cell,
     Distance,
@@ -52,6 +53,7 @@ from .blocks import Block
 from .chi_squares import ChiSquares, TransformOf
 from .claim import Check, Claim
 from .functionals import (
+    Eigenvalue,
     EverySample,
     Functional,
     LawDistance,
@@ -63,7 +65,7 @@ from .functionals import (
 )
 from .measurements import Measurements
 from .options import Options
-from .plan import alpha_of
+from .plan import alpha_of, make_plan
 from .runner import run_claims
 from .store import Memory
 from .work import Work, environment
@@ -323,6 +325,7 @@ def _intervals() -> Iterator[str]:
             yield f"the interval of a {what} at the rate {ALPHA:g} misses with probability {rate:.2g}"
     yield from _forecasts()
     yield from _slopes()
+    yield from _eigenvalues()
     yield from _laws()
 
 
@@ -381,6 +384,15 @@ def _slopes() -> Iterator[str]:
         yield "the interval of a slope is narrower than those of its points"
 
 
+def _eigenvalues() -> Iterator[str]:
+    """Of three equal entries the larger eigenvalue is their double: its interval is that of each, doubled."""
+    sums = Coin.sums(round(TOSSES * Coin.p), TOSSES)
+    found = Eigenvalue(((Coin.once(),) * 3,), (1.0,), 1).evidence(sums, ALPHA, sums).interval
+    entry = Coin.once().evidence(sums, ALPHA / 3, sums).interval
+    if found.low > 2 * entry.low + 1e-9 or found.high < 2 * entry.high - 1e-9:
+        yield "the interval of an eigenvalue is narrower than those of its matrix"
+
+
 def _laws() -> Iterator[str]:
     """The bands of laws hold at their rate: by Kolmogorov's law, and by Massart's inequality."""
     n, cell = TOSSES // 100, SimpleNamespace(name="laws")
@@ -412,6 +424,7 @@ def _laws() -> Iterator[str]:
 def _drawn(claims: Sequence[Claim], options: Options, executor: Executor | None) -> Iterator[str]:
     with environment(options, executor) as pool:
         work = Work(Memory(), replace(options, progress=False), pool)
+        yield from _plans(options)
         yield from _sums(work)
         yield from _cells(work)
         for prompts in (1, 3):
@@ -468,6 +481,27 @@ def _sums(work: Work) -> Iterator[str]:
     both = Linear(cell, ((Coin.error, 1.0), (other, 3.0)))
     if not isclose(both.moments({cell.name: ((Coin.error, other), few)})[2], 4 / 3, rel_tol=1e-12):
         yield "the variance of a sum forgets the covariance of its terms"
+    ends = zip(cell.ends(Coin.error), cell.ends(other), strict=True)
+    if not np.allclose(both.range, [one + 3 * more for one, more in ends], rtol=1e-12, atol=0):
+        yield "the range of a sum is not that of its terms"
+
+
+def _plans(options: Options) -> Iterator[str]:
+    """Pilots draw for no verdict; a rival is planned for on problems of each origin that has it."""
+    measured = Measurements([Coin.once()], options)
+    name = Coin.cell().name
+    pilot, after = (wave[name] for wave in (measured.pilot_tasks, measured.next_tasks))
+    if min(pilot.first, after.first) < MOST:
+        yield f"pilots draw from replication {pilot.first} on, which verdicts read too"
+    statement = equal(Coin.mean, {PLANT: (1 + PLANTED) * Coin.mean})
+    origins = ("made-up", "generated", "real", "user")
+    checks = tuple(Check(origin, origin, Coin.once(), statement) for origin in origins)
+    roomy = replace(options, size="full")
+    plan = make_plan(Claim("mse", (PLANT,), checks), Coin.sums(400, 1000), roomy)
+    for origin in origins:
+        # What is too much work on real data is reported, and this is little.
+        if PLANT not in plan.required[origin]:
+            yield f"a rival on {origin} problems is planned for nowhere"
 
 
 def _cells(work: Work) -> Iterator[str]:

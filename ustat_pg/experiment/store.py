@@ -19,6 +19,7 @@ import numpy as np
 from .._version import __version__
 from ..compiled import source_digest
 from ..digests import digest
+from ..reading import read_json
 from ..validation import InputError
 from ..whole_files import versions, whole_file
 
@@ -116,20 +117,12 @@ class Store:
         if not path.exists():
             return None
         try:
-            # Anything but a file, a pipe say, would be waited for.
-            if not path.is_file():
-                raise OSError("not a file")
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            self._aside(path)
-            return None
-        try:
-            record = json.loads(text)
+            record = read_json(path)
             result = record["result"]
             sound = record["description"] == json.loads(json.dumps(description)) and record[
                 "checksum"
             ] == _checksum(result)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             sound = False
         if not sound:
             self._aside(path)

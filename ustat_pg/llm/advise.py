@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..validation import InputError, integer
+from .arguments import source
 from .asked_pool import log_options, make_folder, on_policy_z, scored_pool, shown_progress
 from .budgets import allowed_group_sizes
 from .printing import finite, percent, records, say_facts
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from .scored import ScoredPool
 
 __all__ = ["group_size_of_pool"]
+
+_ENOUGH = 0.05
+"""Of a model that samples, how far above the least error the advised G may be before no more is drawn."""
 
 _LARGEST = 1024
 """The largest group of which rewards alone are asked."""
@@ -50,7 +54,11 @@ def group_size_of_pool(
     if not costly:
         # Before anything is sampled.
         integer("budget", options.budget, 2)
-    if options.until == "flat" and (costly or options.population is not None):
+    until: str | float | None = options.until
+    if until is None and options.limit is None and source(options) == "model":
+        until = _ENOUGH
+    until = None if until == "all" else until
+    if until == "flat" and (costly or options.population is not None):
         raise InputError(
             "--until flat is of G* where outputs alone cost, and prompts are drawn anew: with costs or a "
             "population write the loss that will do, --until 5% for example"
@@ -65,7 +73,7 @@ def group_size_of_pool(
 
     def settled(pool: ScoredPool) -> bool:
         found = decide(pool, options.budget, costs) if pool.size > 1 else None
-        enough = found is not None and found.settles(options.until)
+        enough = found is not None and until is not None and found.settles(until)
         looks.append({"prompts": pool.size, **(found.record() if found else {}), "settled": enough})
         so = "going on" if len(looks) < pool.looks else "there are no more"
         _say_look(
@@ -75,7 +83,7 @@ def group_size_of_pool(
         return enough
 
     with shown_progress() as progress:
-        pool, _ = scored_pool(options, progress, None if options.until is None else settled)
+        pool, _ = scored_pool(options, progress, None if until is None else settled)
     decided = decide(pool, options.budget, costs)
     if decided is None:
         raise InputError(

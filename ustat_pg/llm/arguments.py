@@ -37,7 +37,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def _until(text: str) -> str | float:
-    if text == "flat":
+    if text in ("flat", "all"):
         return text
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -45,7 +45,7 @@ def _until(text: str) -> str | float:
         share = math.nan
     if not 0 < share < math.inf:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: write flat, or a positive share such as 5% or 0.05"
+            f"{text!r}: write flat, all, or a positive share such as 5% or 0.05"
         )
     return share
 
@@ -115,8 +115,9 @@ OPTIONS = (
         "until",
         _ANY_MODEL,
         "take more and more prompts until every G in the interval of G* is within 5%% of the "
-        "least error (flat), or the advised G at most so far above it (5%%)",
-        "flat|SHARE",
+        "least error (flat), or the advised G at most so far above it (5%%, the default where neither "
+        "--limit nor rollouts say how many); all takes every prompt",
+        "flat|all|SHARE",
         _until,
     ),
     _option("samples", (_SAMPLED,), "rollouts a prompt (default: 64)", "N", int),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..reading import read_json
 from ..validation import InputError
 from .logs import groups_of_log, is_log
 from .models import LanguageModel, check_lengths, tokenise, weights_digest
@@ -291,10 +291,7 @@ def _reward_rows(
     """(place, prompt's id, rewards) of every prompt of a file of rewards."""
     whole = None
     if path.suffix == ".json":
-        try:
-            whole = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read as JSON: {error}") from error
+        whole = read_json(path)
         if not isinstance(whole, dict) or not isinstance(whole.get("rewards"), list):
             raise InputError(f'{path} must be an object like {{"rewards": [[1, 0, 1, 1], ...]}}')
     else:

@@ -41,6 +41,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from ..reading import read_yaml
 from ..validation import InputError, integer
 from .budgets import refuse_group_size
 from .records import lines, read_status, write, write_status
@@ -129,12 +130,7 @@ class Sweep:
         Raises:
             InputError: the file cannot be read, or has no settings.
         """
-        import yaml
-
-        try:
-            found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise InputError(f"{path} cannot be read as YAML: {error}") from error
+        found = read_yaml(Path(path))
         if not isinstance(found, dict):
             raise InputError(f"{path} has no settings: it must have lines such as model: NAME")
         return cls.of(found, *changes)

@@ -11,13 +11,15 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..reading import read_json, read_text, regular
 from ..validation import InputError
-from .store import lines
+from .store import MOST_LINES, lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,13 +35,17 @@ OTHERS = ("step", "advantage", "advantages", "gts")
 """Columns of theirs that may hold numbers and are no rewards."""
 
 
+_TABLE = ".table.json"
+"""How the name of a table of wandb ends."""
+
+
 class LogWarning(RuntimeWarning):
     """Groups of a log are left out; the message says how many."""
 
 
 def is_log(path: Path) -> bool:
     """Whether a file, or a folder, has a row for each completion and not for each prompt."""
-    if path.is_dir() or path.suffix in (".csv", ".parquet"):
+    if path.is_dir() or path.suffix in (".csv", ".parquet") or path.name.endswith(_TABLE):
         return True
     if path.suffix == ".json":
         return False
@@ -110,13 +116,18 @@ def _read(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     kinds: dict[str, Callable[[Path], pd.DataFrame]] = {
-        ".csv": pd.read_csv,
-        ".parquet": pd.read_parquet,
+        ".csv": lambda file: pd.read_csv(StringIO(read_text(file, MOST_LINES))),
+        ".parquet": lambda file: pd.read_parquet(regular(file)),
         ".jsonl": lambda file: pd.DataFrame([row for _, row in lines(file)]),
+        ".json": _table,
     }
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     try:
-        parts = [kinds[file.suffix](file) for file in files if file.suffix in kinds]
+        parts = [
+            kinds[file.suffix](file)
+            for file in files
+            if file.suffix in kinds and (file.suffix != ".json" or file.name.endswith(_TABLE))
+        ]
     except ImportError as error:
         raise InputError(f"{path}: Parquet files need pip install pyarrow") from error
     except (OSError, ValueError) as error:
@@ -125,6 +136,16 @@ def _read(path: Path) -> pd.DataFrame:
     if log.empty:
         raise InputError(f"{path} has no rows: a log is one of, or a folder of, {', '.join(kinds)}")
     return log
+
+
+def _table(path: Path) -> pd.DataFrame:
+    """A table as wandb writes it: ``{columns, data}``."""
+    import pandas as pd
+
+    held = read_json(path)
+    if not (isinstance(held, dict) and {"columns", "data"} <= held.keys()):
+        raise InputError(f"{path} must hold columns and data, as a table of wandb does")
+    return pd.DataFrame(held["data"], columns=held["columns"])
 
 
 def _reward_column(path: Path, log: pd.DataFrame, reward: str | None, taken: set[Any]) -> str:

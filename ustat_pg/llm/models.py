@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..memory import out_of_memory
+from ..reading import regular
 from ..validation import InputError, integer
 from .prompts import Prompt
 
@@ -146,6 +147,9 @@ def _source(name: str) -> str:
                 f"the model folder {name} has no config.json: it must be in Hugging Face format, "
                 "as save_pretrained writes it"
             )
+        for file in path.iterdir():
+            if not file.is_dir():
+                regular(file)
         return str(path)
     if path.is_file() or name.startswith(("/", ".", "~")) or name.count("/") > 1:
         raise InputError(
@@ -159,7 +163,8 @@ def _had(name: str, source: str, load: Callable[..., Any], **options: Any) -> An
     """What a ``from_pretrained`` returns, its many errors told as one."""
     try:
         with _quiet(Path(source).is_dir()):
-            return load(source, **options)
+            # Asked for code of its own, a terminal would wait for an answer.
+            return load(source, trust_remote_code=False, **options)
     except Exception as error:
         if out_of_memory(error):
             raise

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..reading import json_value, read_json, read_text
+from ..validation import InputError
 from ..whole_files import whole_file
 
 __all__ = ["append", "keep", "lines", "read_status", "write", "write_status"]
@@ -25,8 +28,8 @@ def write_status(folder: Path, status: Mapping[str, Any]) -> None:
 
 def read_status(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = read_json(folder / "status.json")
+    except InputError:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -35,14 +38,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
     """The records of a file of lines; a torn last one is left out."""
     found = []
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
+        text = read_text(path)
+    except InputError:
         return []
     for line in text.splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
+        with suppress(InputError):
+            found.append(json_value(line, path))
     return found
 
 

@@ -12,6 +12,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
+from ..reading import read_json
 from ..validation import InputError, integer, nearest
 from .budgets import refuse_group_size
 from .prompts import Task
@@ -166,8 +167,8 @@ class Run(Training):
             InputError: the file cannot be read or is none of these.
         """
         try:
-            return cls.of(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            return cls.of(read_json(Path(path)))
+        except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is not the configuration of a run: {error}") from error
 
     def arguments(self, out: Path | str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..reading import json_value, read_arrays
 from ..validation import InputError, finite_array, frozen, integer
 from ..whole_files import whole_file
 from .score_weights import length_weights, moment_weights
@@ -30,7 +30,6 @@ __all__ = [
     "LEAST_ROLLOUTS",
     "ScoredPool",
     "address",
-    "read_arrays",
     "write_arrays",
 ]
 
@@ -287,17 +286,17 @@ class ScoredPool:
             InputError: no such file, not a scored pool, or one of another format.
         """
         source = Path(path)
+        arrays = read_arrays(source)
         try:
-            arrays = read_arrays(source)
             if (number := int(arrays.pop("format"))) != _FORMAT:
                 raise ValueError(f"it has format {number}; score the rollouts anew")
-            prompts, config = (json.loads(str(arrays.pop(name))) for name in ("prompts", "config"))
+            prompts, config = (
+                json_value(str(arrays.pop(name)), name) for name in ("prompts", "config")
+            )
             return cls(prompts=tuple(prompts), config=config, **arrays)
-        except FileNotFoundError:
-            raise InputError(f"there is no scored pool at {source}") from None
         except KeyError as error:
             raise InputError(f"{source} is not a scored pool: {error} is missing") from None
-        except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (TypeError, ValueError) as error:
             raise InputError(
                 f"{source} is not a scored pool (.npz) of format {_FORMAT}: {error}"
             ) from None
@@ -340,17 +339,6 @@ def write_arrays(path: Path, **arrays: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
         np.savez_compressed(file, **arrays)
-
-
-def read_arrays(path: Path) -> dict[str, Any]:
-    """The arrays of an .npz file; ValueError where it is another."""
-    # Opened here, since NumPy leaves files open that it cannot read.
-    with path.open("rb") as file:
-        found = np.load(file, allow_pickle=False)
-        if not isinstance(found, np.lib.npyio.NpzFile):
-            raise ValueError("one array only")
-        with found:
-            return {name: found[name] for name in found.files}
 
 
 def _of_shape(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..reading import read_arrays
 from ..validation import InputError
 from ..whole_files import versions
 from .models import LanguageModel, check_lengths, tokenise, weights_digest
@@ -31,7 +31,6 @@ from .score_weights import length_weights, moment_weights
 from .scored import (
     LEAST_ROLLOUTS,
     ScoredPool,
-    read_arrays,
     write_arrays,
 )
 from .scores import Scores
@@ -361,7 +360,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     """A finished prompt, or None; a damaged file is as good as none."""
     try:
         return read_arrays(path)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+    except InputError:
         return None
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..reading import json_value, read_text
 from ..validation import InputError
 from ..whole_files import versions
 from .prompts import Prompt, check_rewards, short
@@ -25,6 +26,9 @@ from .prompts import Prompt, check_rewards, short
 __all__ = ["Entry", "Rollouts", "RolloutsList", "Store", "check_log_probs", "lines", "read_store"]
 
 FORMAT = "ustat_pg rollouts 1"
+
+MOST_LINES = 2**32
+"""Size of the largest file of lines, in bytes: rollouts of language models are long."""
 
 _START = json.dumps({"format": FORMAT}).encode()[:-1] + b", "
 """How every store of this format begins, and nothing else."""
@@ -242,23 +246,18 @@ def no_store(path: Path) -> InputError:
 
 def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a JSONL file with their places, for messages; a torn last line is dropped."""
-    try:
-        data = path.read_bytes()
-        text = data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    rows = text.split("\n")
+    rows = read_text(path, MOST_LINES).split("\n")
     store = rows[0].startswith('{"format": "ustat_pg rollouts')
     for number, line in enumerate(rows, 1):
         if not line.strip():
             continue
         place = f"{path}, line {number}"
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = json_value(line, place)
+        except InputError:
             if store and number == len(rows):
                 return
-            raise InputError(f"{place}, is not JSON: {error}") from error
+            raise
         if not isinstance(row, dict):
             raise InputError(f"{place}, is {short(row)}: every line must be a JSON object")
         yield place, row

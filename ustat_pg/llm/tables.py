@@ -164,7 +164,7 @@ def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False)
     """The moments of (1/G) Σ A_i u_i at each prompt, for weighted scores u whose mean is not 0.
 
     u is s/|y|, in a loss that averages the tokens of a completion such as TRL's ``loss_type="grpo"``
-    (length_weights; ours); Σ_t w_t s_t, of a pool weighted by token; or that over |y|. No reward may be
+    (length_weights); Σ_t w_t s_t, of a pool weighted by token; or that over |y|. No reward may be
     centred, and the mean is not a multiple of g: over the groups of the pool it is
     (1/N) [E a₁ Σ_won u + E a₀ Σ_lost u], the successes of G-1 others hypergeometric. Nothing is known of g
     here.

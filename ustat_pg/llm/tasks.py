@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..memory import out_of_memory
+from ..reading import regular
 from ..validation import InputError, integer
 from .prompts import Prompt, Task, Text, Verifier
 from .store import lines
@@ -101,6 +102,8 @@ def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, 
     path = Path(source).expanduser()
     suffix = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
     local = path.exists()
+    if local and not path.is_dir():
+        regular(path)
     try:
         if path.is_file():
             if path.suffix not in suffix:

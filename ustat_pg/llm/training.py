@@ -124,6 +124,10 @@ def table_advantages(name: str, group_size: int) -> Callable[[Any], Any]:
     """
     if name == _RUNNING:
         return RunningTable(group_size).advantages
+    if name == "best":
+        raise InputError(
+            f"best is the table of known prompts: take {_RUNNING}, which learns it on the way"
+        )
     # Refused now, and not at the first step.
     advantages(name, np.zeros(group_size))
     return partial(advantages, name)

@@ -22,7 +22,7 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from trl import GRPOTrainer, RLOOTrainer
+from trl import GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from ..estimators import norm_weighted
 from ..validation import InputError, integer
@@ -91,8 +91,9 @@ class BaselineTrainer(RLOOTrainer):
         arguments, keywords: TRL's own, for ``RLOOTrainer``.
 
     Raises:
-        InputError: an unknown baseline, or settings that would be left out of the advantages: a KL
-            penalty (``beta``), ``normalize_advantages`` or ``reward_clip_range``.
+        InputError: an unknown baseline, settings of another trainer, or settings that would be left
+            out of the advantages: a KL penalty (``beta``), ``normalize_advantages`` or
+            ``reward_clip_range``.
     """
 
     def __init__(
@@ -102,6 +103,12 @@ class BaselineTrainer(RLOOTrainer):
         scores: Mapping[str, Any] | None = None,
         **keywords: Any,
     ) -> None:
+        args = keywords.get("args", arguments[2] if len(arguments) > 2 else None)
+        if args is not None and not isinstance(args, RLOOConfig):
+            raise InputError(
+                f"args is a {type(args).__name__}: this is TRL's RLOOTrainer, whose settings are a "
+                "trl.RLOOConfig"
+            )
         super().__init__(*arguments, **keywords)
         self.ustat_pg_baseline = baseline
         self.ustat_pg_scores = dict(scores or {})

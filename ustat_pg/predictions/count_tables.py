@@ -1,4 +1,4 @@
-"""Every critic-free estimator with rewards 0 and 1, exactly (count_advantages, best_baseline; ours).
+"""Every critic-free estimator with rewards 0 and 1, exactly (count_advantages, best_baseline).
 
 With such rewards the advantages of a group are a table: a₁(n) for a success and a₀(n) for a failure, n
 the number of successes among G. At a prompt with pass rate p, m ~ Binomial(G-1, p) the successes
@@ -199,7 +199,7 @@ def silent_share(moments: Moments, group_size: int) -> float:
 def mean_gradient(
     moments: Moments, name: str, group_size: int, *, dynamic_sampling: bool = False
 ) -> Array:
-    """E ĝ of a named estimator, E w(V(X)) g(X), (d,) (count_advantages; ours).
+    """E ĝ of a named estimator, E w(V(X)) g(X), (d,) (count_advantages).
 
     Dynamic sampling drops groups of equal rewards and draws others, prompt and all, in their place. It
     divides the mean by the share of groups kept, where a silent group has advantages 0: no new direction.
@@ -368,7 +368,7 @@ def count_table(
 
 @takes_problems
 def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> CountTable:
-    """The table of least error among those with the same mean gradient (best_baseline; ours).
+    """The table of least error among those with the same mean gradient (best_baseline).
 
     Given δ, the free a₀(0), ..., a₀(G-1) enter the MSE as a quadratic form whose matrix is tridiagonal:
     diagonal E[P(m) E‖s‖²], and (G-1) E[‖g‖² P'(l)] times the stencil of differences. At δ = 1 it
@@ -414,7 +414,7 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
 
 @takes_problems
 def best_shrinkage(moments: Moments, group_size: int, mean_value: float | None = None) -> float:
-    """The amount of shrinkage λ* of least error, for any rewards (best_baseline; ours).
+    """The amount of shrinkage λ* of least error, for any rewards (best_baseline).
 
     λ* = (c₃/(G-1) + χ)/(c₃/(G-1) + κ), with c₃ = E[σ² tr F + ‖g‖²], δ = μ - V, κ = E δ² tr F and
     χ = E δ E[a ‖s‖²]; held to [0, 1].

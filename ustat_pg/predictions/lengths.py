@@ -1,4 +1,4 @@
-"""Outputs of unequal length: what the ways of adding up their tokens climb (length_weights; ours).
+"""Outputs of unequal length: what the ways of adding up their tokens climb (length_weights).
 
 With |y| the tokens of an output, a weight per output w(|y|) as 1/|y| (sequence-mean) gives
 

@@ -1,4 +1,4 @@
-"""Mean and error of estimators that sum weighted scores, with rewards 0 and 1 (practical_mse; ours).
+"""Mean and error of estimators that sum weighted scores, with rewards 0 and 1 (practical_mse).
 
     ĝ = (1/G) Σᵢ (Aᵢ uᵢ + vᵢ),    Aᵢ a table a₁(n), a₀(n) by the number of successes,
 
@@ -52,7 +52,7 @@ class WeightedPrediction:
 def weighted_mse(
     moments: WeightedMoments, baseline: str | CountTable, group_size: int, batch_size: int = 1
 ) -> WeightedPrediction:
-    """Mean and error of a minibatch gradient that sums weighted scores (practical_mse; ours).
+    """Mean and error of a minibatch gradient that sums weighted scores (practical_mse).
 
     Arguments:
         moments: of the weighted scores; a problem's ``weighted_moments()``.

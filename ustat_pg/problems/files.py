@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ..reading import read_arrays, read_json
 from ..validation import InputError
 from .mappings import problem_from_mapping
 from .named import PREFIX, named_problem
@@ -33,41 +32,20 @@ def load_problem(path: str | Path) -> SoftmaxBandit:
     if str(path).startswith(PREFIX):
         return named_problem(str(path)).problem
     path = Path(path)
+    if path.suffix not in _READERS:
+        raise InputError(f"{path}: its name must end in .json or .npz, or begin with ustat:")
+    data = _READERS[path.suffix](path)
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: it must hold one object of named arrays")
     try:
-        if path.suffix == ".npz":
-            data = _read_archive(path)
-        elif path.suffix == ".json":
-            data = json.loads(path.read_text(encoding="utf-8"))
-        else:
-            raise InputError("its name must end in .json or .npz, or begin with ustat:")
-        if not isinstance(data, dict):
-            raise InputError("it must hold one object of named arrays")
         return problem_from_mapping(data)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or 'not a readable archive'}") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError) as error:
         raise InputError(f"{path}: not a readable problem: {error}") from None
 
 
-def _read_archive(path: Path) -> dict[str, Any]:
-    """The arrays of an ``.npz`` file."""
-    with path.open("rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                if archive.testzip() is not None:
-                    raise InputError("a damaged archive")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        except InputError:
-            raise
-        except Exception as error:
-            # Damaged archives fail in zipfile, zlib and NumPy in many ways, none of them ours.
-            raise InputError(f"not a readable archive: {error}") from None
+_READERS = {".json": read_json, ".npz": read_arrays}
 
 
 def save_problem(problem: SoftmaxBandit, path: str | Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from ..validation import InputError
+from ..validation import InputError, nearest
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = ["example_problem", "problem_from_mapping"]
@@ -17,6 +17,7 @@ _FORMS: dict[tuple[str, ...], Any] = {
     ("context_features", "weights"): SoftmaxBandit.shared_linear,
 }
 _OPTIONAL: dict[tuple[str, ...], set[str]] = {("features", "theta"): {"offset"}}
+_NAMES = {*_COMMON, "offset"}.union(*_FORMS)
 
 
 def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
@@ -38,16 +39,24 @@ def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
     if len(forms) != 1:
         raise InputError(
             "a problem needs exactly one of: logits; features with theta; "
-            f"context_features with weights (the names found are {', '.join(map(str, data))})"
+            f"context_features with weights (the names found are {_meant(data, _NAMES)})"
         )
     wanted = {*_COMMON, *forms[0]}
     allowed = wanted | _OPTIONAL.get(forms[0], set())
     missing, unknown = sorted(wanted - set(data)), sorted(map(str, set(data) - allowed))
-    if missing:
-        raise InputError(f"the problem lacks {', '.join(missing)}")
-    if unknown:
-        raise InputError(f"the problem has unknown names: {', '.join(unknown)}")
+    said = [f"lacks {', '.join(missing)}"] if missing else []
+    said += [f"has unknown names: {_meant(unknown, allowed)}"] if unknown else []
+    if said:
+        raise InputError(f"the problem {' and '.join(said)}")
     return _FORMS[forms[0]](**{name: data[name] for name in allowed if name in data})
+
+
+def _meant(names: Iterable[str], known: Collection[str]) -> str:
+    """Names, each unknown one with the nearest that is known."""
+    near = {name: nearest(name, known) for name in map(str, names) if name not in known}
+    return ", ".join(
+        f"{name} (did you mean {near[name][0]}?)" if near.get(name) else str(name) for name in names
+    )
 
 
 def example_problem() -> dict[str, Any]:

@@ -14,6 +14,7 @@ A torch trainer's function in five lines::
         assert_unbiased(my_advantages, array=torch.tensor)
         assert_finite(my_advantages, array=torch.tensor)
 
+:func:`assert_is` asks whether it is what a trainer's options mean, biased or not.
 :func:`assert_invariances` tests properties that hold reward by reward, :func:`exact_mse` says what
 an unbiased function still gains or loses against grpo, :func:`leaderboard` where it stands among
 others, and :func:`rewards`, :func:`scores` and
@@ -57,6 +58,7 @@ from .leaderboard import Leaderboard, leaderboard
 from .mse import MseReport, exact_mse
 from .power import samples_needed, seeds_needed, smallest_difference
 from .registered import registered
+from .row import assert_is
 from .strategies import problems, rewards, scores
 from .unbiased import assert_unbiased, default_problems
 
@@ -68,6 +70,7 @@ __all__ = [
     "MseReport",
     "assert_finite",
     "assert_invariances",
+    "assert_is",
     "assert_unbiased",
     "default_problems",
     "exact_mse",

@@ -136,7 +136,9 @@ class UnderTest:
                 )
                 error.add_note(
                     f"raised by {self.name}, called with {kinds}; if it takes another kind of array "
-                    "say array=, for torch array=torch.tensor; if another shape layout="
+                    "say array=, for torch array=torch.tensor; if another shape layout=, "
+                    "for a flat array of all groups wrap it: lambda z: "
+                    f"{self.name}(z.reshape(-1), z.shape[-1]).reshape(z.shape)"
                 )
                 raise
             answer = found

@@ -43,8 +43,11 @@ def _largest(
     problem: SoftmaxBandit, estimator: Estimator, group_size: int, sizes: Array, spreads: Array
 ) -> float:
     """A bound on |Σ Aᵢ ℓ(sᵢ)| / G where |ℓ(s)| <= sizes (X, K) and |ℓ(s) - ℓ(s')| <= spreads (X,)."""
-    if estimator.function is not None:
-        raise InputError(f"no range is known for {estimator.label}")
+    if estimator.function is not None and not estimator.within_rewards:
+        raise InputError(
+            f"no range is known for {estimator.label}: say Estimator(..., within_rewards=True) if its "
+            "baseline lies within the group's rewards, or ask the engine exact alone"
+        )
     outcomes = problem.outcomes
     possible = outcomes.probs > 0
     rewards = outcomes.rewards

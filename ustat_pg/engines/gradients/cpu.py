@@ -159,7 +159,8 @@ def require_compiled(
     for estimator in estimators_of(quantities):
         if estimator.function is not None or _kind(estimator, cell.problem) is None:
             raise InputError(
-                f"engine {engine} cannot run {estimator.label}: use reference or exact"
+                f"engine {engine} cannot run {estimator.label}: use reference or exact; of a function "
+                "the reference wants to know Estimator(..., within_rewards=True)"
             )
     if any(isinstance(quantity, Mixed) for quantity in quantities) and not cell.problem.binary:
         raise InputError(f"engine {engine} knows mixed groups by rewards 0 and 1: use reference")

@@ -17,7 +17,7 @@ __all__ = ["LearnedTable"]
 
 @dataclass(frozen=True)
 class LearnedTable(Estimator):
-    """The leave-one-out table that a run learns from its own earlier steps (best_baseline; ours).
+    """The leave-one-out table that a run learns from its own earlier steps (best_baseline).
 
     See :class:`~ustat_pg.estimators.RunningTable`. Runs of networks take it; rewards are 0 and 1.
 

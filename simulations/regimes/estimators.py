@@ -1,0 +1,158 @@
+"""Estimators output by output, by loops over the group: rewards below 0, all but equal, large groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from statistics import fmean, pstdev, stdev
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ustat_pg import estimators
+from ustat_pg.experiment import Check
+
+from . import Asked, Drawn
+
+Array = NDArray[np.float64]
+
+
+def _others(rewards: list[float], i: int) -> list[float]:
+    return rewards[:i] + rewards[i + 1 :]
+
+
+def _each(function: Callable[[float, list[float]], float]) -> Callable[[list[float]], list[float]]:
+    """A formula of an output's reward and those of the others, for every output."""
+    return lambda rewards: [function(z, _others(rewards, i)) for i, z in enumerate(rewards)]
+
+
+def _by_others(own: float, others: list[float]) -> float:
+    spread = stdev(others) if len(others) > 1 else 0.0
+    return (own - fmean(others)) / (spread or 1.0)
+
+
+def _maxrl(rewards: list[float]) -> list[float]:
+    mean = fmean(rewards)
+    return [(z - mean) / mean if mean > 0 else 0.0 for z in rewards]
+
+
+PLAIN: dict[str, tuple[Callable[[Array], Array], Callable[[list[float]], list[float]]]] = {
+    "grpo": (estimators.grpo, _each(lambda own, others: own - fmean(others))),
+    "group-mean": (estimators.group_mean, lambda z: [each - fmean(z) for each in z]),
+    "std": (
+        estimators.standardised,
+        lambda z: [(each - fmean(z)) / (pstdev(z) or 1.0) for each in z],
+    ),
+    "std-ddof1": (
+        estimators.unbiased_std,
+        lambda z: [(each - fmean(z)) / (stdev(z) or 1.0) for each in z],
+    ),
+    "std with epsilon": (
+        lambda z: estimators.standardised(z, ddof=1, epsilon=0.03),
+        lambda z: [(each - fmean(z)) / (stdev(z) + 0.03) for each in z],
+    ),
+    "others-std": (estimators.others_standardised, _each(_by_others)),
+    "maxrl": (estimators.maxrl, _maxrl),
+    "bayes": (
+        lambda z: estimators.bayes(z, successes=0.3, failures=2.5),
+        _each(lambda own, others: own - (sum(others) + 0.3) / (len(others) + 2.8)),
+    ),
+    "shrinkage": (
+        lambda z: estimators.shrinkage(z, amount=0.35, mean_value=0.7),
+        _each(lambda own, others: own - 0.65 * fmean(others) - 0.35 * 0.7),
+    ),
+}
+"""Estimators of rewards alone, and the same by a loop over plain numbers."""
+
+
+def rewards(drawn: Drawn) -> Iterator[tuple[str, Array]]:
+    """Rewards of all signs, below 0 alone, all but equal, and large."""
+    for what, scale, shift in (
+        ("of both signs", 1.0, 0.0),
+        ("below 0", 1.0, -9.0),
+        ("nearly equal", 0.01, 0.6),
+        ("large", 1e6, 3e6),
+    ):
+        for size in (drawn.size(3, 8), drawn.size(33, 64)):
+            yield f"G={size} {what}", shift + scale * drawn.rng.normal(size=size)
+
+
+def advantages(drawn: Drawn) -> Iterator[Check]:
+    """Advantages of all kinds of rewards."""
+    for what, some in rewards(drawn):
+        for name, (function, plainly) in PLAIN.items():
+            yield drawn.check(f"{what}: {name}", function(some), plainly(some.tolist()))
+
+
+def best_of_k(drawn: Drawn) -> Iterator[Check]:
+    """pass@k over every subset."""
+    for shift in (0.0, -3.0):
+        size = int(drawn.rng.integers(5, 9))
+        k, some = int(drawn.rng.integers(2, size)), shift + drawn.rng.normal(size=size)
+
+        def over_subsets(own: float, others: list[float], k: int = k) -> float:
+            beside = fmean(max(own, *each) for each in combinations(others, k - 1))
+            return k * (beside - fmean(map(max, combinations(others, k))))
+
+        yield drawn.check(
+            f"G={size} k={k} about {shift:g}: pass@k",
+            estimators.pass_at_k(some, k=k),
+            _each(over_subsets)(some.tolist()),
+        )
+
+
+def norms(drawn: Drawn) -> Iterator[Check]:
+    """Baselines weighted by norms, of which some are large."""
+    for size in (3, drawn.size(9, 64)):
+        some, squares = drawn.rng.normal(size=size), 10 ** drawn.rng.uniform(-3, 3, size=size)
+
+        def weighted(
+            prior: float, mean: float, some: Array = some, squares: Array = squares
+        ) -> Array:
+            found = []
+            for i in range(len(some)):
+                rest = np.arange(len(some)) != i
+                top = prior * mean + float(squares[rest] @ some[rest])
+                found.append(some[i] - top / (prior + float(squares[rest].sum())))
+            return np.array(found)
+
+        yield drawn.check(
+            f"G={size}: norm-weighted",
+            estimators.norm_weighted(some, squared_norms=squares),
+            weighted(0.0, 0.0),
+        )
+        yield drawn.check(
+            f"G={size}: shrunk norm-weighted",
+            estimators.shrunk_norm_weighted(
+                some, squared_norms=squares, prior_weight=0.4, mean_value=-2.0
+            ),
+            weighted(0.4, -2.0),
+        )
+
+
+def tokens(drawn: Drawn) -> Iterator[Check]:
+    """Weights of tokens in every way, of a constant that is no whole number too."""
+    shape = (drawn.size(2, 6), drawn.size(2, 12), 5)
+    lengths = drawn.rng.integers(1, shape[-1] + 1, size=shape[:2])
+    mask = (np.arange(shape[-1]) < lengths[..., None]).astype(float)
+    constant = round(float(drawn.rng.uniform(0.2, 7.0)), 3)
+    prompts, group, outputs = shape[0], shape[1], shape[0] * shape[1]
+    for how, divisor in {
+        "sequence-sum": outputs,
+        f"constant:{constant}": outputs * constant,
+        "sequence-mean": outputs * lengths[..., None],
+        "prompt-mean": prompts * lengths.sum(axis=1)[:, None, None],
+        "token-mean": lengths.sum(),
+        "token-sum": 1,
+    }.items():
+        yield drawn.check(
+            f"B={prompts} G={group}: {how}", estimators.token_weights(mask, how), mask / divisor
+        )
+
+
+ASKED: Asked = {
+    "count_advantages": (best_of_k,),
+    "normalised": (advantages,),
+    "best_baseline": (norms,),
+    "length_weights": (tokens,),
+}

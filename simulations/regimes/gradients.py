@@ -1,0 +1,263 @@
+"""Gradients' errors, means and covariances by sums over counts: large groups and batches, every design."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from ustat_pg.engines import Estimator, GradientCell
+from ustat_pg.engines.gradients.exact import minibatches
+from ustat_pg.experiment import Check
+from ustat_pg.predictions import (
+    gradient_covariance,
+    gradient_mse,
+    mean_gradient,
+    oracle_ratio,
+    silent_share,
+)
+from ustat_pg.problems import SoftmaxBandit
+
+from . import Asked, Drawn
+
+Array = NDArray[np.float64]
+
+LARGEST_GROUP = 64
+LARGEST_BATCH = 10_000
+
+PROMPTS = 40
+"""Prompts of a problem whose prompts are drawn without replacement."""
+
+TABLES = (
+    *("std", "std-ddof1", "others-std", "maxrl", "group-mean", "vanilla", "grpo", "bayes:0.3,2.5"),
+    *("shrinkage:0.35,0.7", "pass-at-k:{k}", "loo-table:{b}", "count-table:{b},{c}"),
+)
+"""Estimators by counts, with numbers that are drawn."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """The law of one group's estimate at each prompt, by all counts of its outcomes.
+
+    Arguments:
+        problem: the problem.
+        means: E ĝ, (X, d).
+        seconds: E ĝ ĝᵀ, (X, d, d).
+        mixed: chance of unequal rewards, (X,).
+    """
+
+    problem: SoftmaxBandit
+    means: Array
+    seconds: Array
+    mixed: Array
+
+    @classmethod
+    def of(cls, problem: SoftmaxBandit, estimator: Estimator, group_size: int) -> Law:
+        """The law, by the estimator's advantages of each group."""
+        probs, d = problem.context_probs, problem.d
+        means, seconds = np.zeros((len(probs), d)), np.zeros((len(probs), d, d))
+        mixed = np.zeros(len(probs))
+        for draws, chance in minibatches(GradientCell(problem, group_size)):
+            x = int(draws.contexts[0, 0])
+            given = chance / probs[x]
+            scores = problem.policy.scores(x)[draws.arms[:, 0]]
+            advantages = estimator.advantages(problem, draws)[:, 0]
+            estimates = (advantages[..., None] * scores).mean(axis=1)
+            means[x] += given @ estimates
+            seconds[x] += (given[:, None] * estimates).T @ estimates
+            mixed[x] += given @ (np.ptp(draws.rewards[:, 0], axis=-1) > 0)
+        return cls(problem, means, seconds, mixed)
+
+    @property
+    def mean(self) -> Array:
+        """E ĝ of a minibatch."""
+        return np.asarray(self.problem.context_probs @ self.means)
+
+    def covariance(self, batch_size: int, design: str) -> Array:
+        """Cov ĝ of a minibatch, by the variance of how often a prompt is in it."""
+        rho = self.problem.context_probs
+        apart = self.means - self.mean
+        between = (rho[:, None] * apart).T @ apart
+        outer = np.einsum("xi,xj->xij", self.means, self.means)
+        within = np.einsum("x,xij->ij", rho, self.seconds - outer)
+        return shared(batch_size, design, len(rho)) * between + within / batch_size
+
+    def error(self, batch_size: int, design: str) -> float:
+        """E‖ĝ - g‖² of a minibatch."""
+        off = self.mean - self.problem.gradient()
+        return float(np.trace(self.covariance(batch_size, design)) + off @ off)
+
+
+def shared(batch_size: int, design: str, prompts: int) -> float:
+    """Variance of a prompt's share of a minibatch, over p(1-p) of its chance p."""
+    if prompts == 1:
+        return 1 / batch_size if design == "iid" else 0.0
+    chance = 1 / prompts
+    # Without replacement it is there or not.
+    often = binom(batch_size, chance) if design == "iid" else binom(1, batch_size / prompts)
+    return float(often.var()) / batch_size**2 / (chance * (1 - chance))
+
+
+def problem(
+    drawn: Drawn, contexts: int, *, binary: bool = False, uniform: bool = False
+) -> SoftmaxBandit:
+    """Prompts of two outcomes each, some all but sure or hopeless, some asked hardly ever."""
+    rng = drawn.rng
+    rates = rng.uniform(0.1, 0.9, size=contexts)
+    rates[0], rates[-1] = 10 ** rng.uniform(-4, -2), 1 - 10 ** rng.uniform(-4, -2)
+    chances = np.full(contexts, 1 / contexts)
+    if not uniform:
+        chances = rng.dirichlet(np.full(contexts, 0.7)) + 1e-3
+        chances /= chances.sum()
+    values = np.tile([1.0, 0.0], (contexts, 1)) if binary else rng.normal(size=(contexts, 2))
+    # Features differ between prompts, so that their gradients are neither alike nor at right angles.
+    return SoftmaxBandit.linear(
+        chances,
+        rng.normal(size=(contexts, 2, 3)),
+        np.zeros(3),
+        values[..., None],
+        np.ones((contexts, 2, 1)),
+        np.log(np.stack([rates, 1 - rates], axis=1)),
+    )
+
+
+def _estimator(drawn: Drawn, bandit: SoftmaxBandit, name: str) -> tuple[Estimator, dict[str, Any]]:
+    """An estimator of that name with numbers that are drawn, and what a prediction takes for it."""
+    if name == "constant":
+        number = float(drawn.rng.normal())
+        return Estimator(name, number), {"constant": number}
+    if name == "critic":
+        values = drawn.rng.normal(size=bandit.contexts)
+        return Estimator(name, values=tuple(values)), {"critic": values}
+    return Estimator(name), {}
+
+
+CLOSED = ("grpo", "vanilla", "oracle", "group-mean", "minimum-variance", "constant", "critic")
+"""Baselines whose error has a closed form for any rewards."""
+
+
+def errors(drawn: Drawn) -> Iterator[Check]:
+    """Errors of every baseline with a closed form, i.i.d. prompts, any rewards."""
+    bandit = problem(drawn, 4)
+    moments = bandit.moments()
+    for name in CLOSED:
+        for least, most in ((2, 8), (33, LARGEST_GROUP)):
+            group, batch = drawn.size(least, most), drawn.size(32, LARGEST_BATCH)
+            estimator, options = _estimator(drawn, bandit, name)
+            law = Law.of(bandit, estimator, group)
+            found = gradient_mse(moments, name, group, batch, **options)
+            yield drawn.check(
+                f"G={group} B={batch}: error of {name}", found.mse, law.error(batch, "iid")
+            )
+            yield drawn.check(
+                f"G={group} B={batch}: covariance of {name}",
+                gradient_covariance(moments, name, group, batch, **options),
+                law.covariance(batch, "iid"),
+            )
+    last = bandit.contexts - 1
+    group = drawn.size(2, LARGEST_GROUP)
+    alone = Law.of(bandit.restrict([last]), Estimator("grpo"), group)
+    yield drawn.check(
+        f"G={group}: covariance at one of several prompts",
+        gradient_covariance(moments.at(last), "grpo", group),
+        alone.covariance(1, "iid"),
+    )
+
+
+def designs(drawn: Drawn) -> Iterator[Check]:
+    """Errors where prompts are not drawn independently, and ratios to the oracle's."""
+    bandit = problem(drawn, PROMPTS, uniform=True)
+    moments = bandit.moments()
+    for design, batch in (
+        ("without-replacement", drawn.size(2, 20)),
+        ("without-replacement", drawn.size(32, PROMPTS - 1)),
+        ("fixed", PROMPTS),
+        ("iid", drawn.size(32, LARGEST_BATCH)),
+    ):
+        group = drawn.size(2, LARGEST_GROUP)
+        laws = {
+            name: Law.of(bandit, Estimator(name), group)
+            for name in ("grpo", "oracle", "group-mean")
+        }
+        where = f"G={group} B={batch} {design}"
+        for name, law in laws.items():
+            found = gradient_mse(moments, name, group, batch, design)
+            yield drawn.check(f"{where}: error of {name}", found.mse, law.error(batch, design))
+            yield drawn.check(
+                f"{where}: covariance of {name}",
+                gradient_covariance(moments, name, group, batch, design),
+                law.covariance(batch, design),
+            )
+        yield drawn.check(
+            f"{where}: error over the oracle's",
+            oracle_ratio(moments, group, batch, design),
+            laws["grpo"].error(batch, design) / laws["oracle"].error(batch, design),
+        )
+    binary = problem(drawn, PROMPTS, binary=True, uniform=True)
+    for design, batch in (("without-replacement", drawn.size(2, PROMPTS - 1)), ("fixed", PROMPTS)):
+        group, name = drawn.size(2, LARGEST_GROUP), str(drawn.rng.choice(["std", "maxrl"]))
+        law = Law.of(binary, Estimator(name), group)
+        where = f"G={group} B={batch} {design}, by counts"
+        yield drawn.check(
+            f"{where}: error of {name}",
+            gradient_mse(binary.moments(), name, group, batch, design).mse,
+            law.error(batch, design),
+        )
+        yield drawn.check(
+            f"{where}: covariance of {name}",
+            gradient_covariance(binary.moments(), name, group, batch, design),
+            law.covariance(batch, design),
+        )
+
+
+def tables(drawn: Drawn) -> Iterator[Check]:
+    """Estimators by counts: error, covariance, mean, noise to signal and cosine."""
+    bandit = problem(drawn, 3, binary=True)
+    moments, gradient = bandit.moments(), bandit.gradient()
+    for name in TABLES:
+        for least, most in ((2, 8), (9, 32), (33, LARGEST_GROUP)):
+            group, batch = drawn.size(least, most), drawn.size(32, LARGEST_BATCH)
+            values = [
+                ",".join(map(repr, row.tolist())) for row in drawn.rng.normal(size=(2, group))
+            ]
+            spec = name.format(k=int(drawn.rng.integers(1, group + 1)), b=values[0], c=values[1])
+            law, called = Law.of(bandit, Estimator(spec), group), spec.partition(",")[0]
+            where = f"G={group} B={batch} {called}"
+            found = gradient_mse(moments, spec, group, batch)
+            mean, covariance = law.mean, law.covariance(batch, "iid")
+            yield drawn.check(f"{where}: error", found.mse, law.error(batch, "iid"))
+            yield drawn.check(
+                f"{where}: covariance", gradient_covariance(moments, spec, group, batch), covariance
+            )
+            yield drawn.check(f"{where}: mean", mean_gradient(moments, spec, group), mean)
+            length = sqrt(mean @ mean)
+            yield drawn.check(
+                f"{where}: noise to signal",
+                found.noise_to_signal,
+                np.trace(covariance) / length**2,
+            )
+            yield drawn.check(
+                f"{where}: cosine",
+                found.cosine,
+                mean @ gradient / length / sqrt(gradient @ gradient),
+            )
+            if name in ("std", "maxrl"):
+                kept = float(bandit.context_probs @ law.mixed)
+                yield drawn.check(f"{where}: silent groups", silent_share(moments, group), 1 - kept)
+                yield drawn.check(
+                    f"{where}: mean with dynamic sampling",
+                    mean_gradient(moments, spec, group, dynamic_sampling=True),
+                    mean / kept,
+                )
+
+
+ASKED: Asked = {
+    "mse": (errors,),
+    "minibatch": (designs,),
+    "count_advantages": (tables,),
+}

@@ -1,0 +1,141 @@
+"""Outputs of unequal length, by counts and by the law of a minibatch's tokens: large groups and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve
+
+from ustat_pg.engines import Estimator, GradientCell
+from ustat_pg.engines.gradients.exact import minibatches
+from ustat_pg.experiment import Check
+from ustat_pg.predictions import aggregated_mean, length_curl, token_mean_bias
+from ustat_pg.problems import SoftmaxBandit
+
+from . import Asked, Drawn
+
+Array = NDArray[np.float64]
+
+BASELINES = ("vanilla", "grpo", "group-mean", "oracle")
+
+STEP = 1e-4
+"""The step of central differences, whose error is of the order of its square."""
+
+
+def _problem(drawn: Drawn) -> tuple[SoftmaxBandit, tuple[int, ...]]:
+    """Prompts of three outputs, with their lengths."""
+    rng, prompts = drawn.rng, 2
+    bandit = SoftmaxBandit.linear(
+        rng.dirichlet([2.0] * prompts),
+        rng.normal(size=(prompts, 3, 3)),
+        rng.normal(size=3),
+        rng.normal(size=(prompts, 3, 1)),
+        np.ones((prompts, 3, 1)),
+    )
+    return bandit, tuple(sorted(rng.choice(np.arange(1, 12), size=3, replace=False).tolist()))
+
+
+def _groups(
+    bandit: SoftmaxBandit, lengths: tuple[int, ...], name: str, group_size: int
+) -> tuple[Array, Array, Array]:
+    """Chance, Σ A s and tokens of every group that there can be."""
+    found = []
+    for draws, chance in minibatches(GradientCell(bandit, group_size)):
+        x = int(draws.contexts[0, 0])
+        arms = draws.arms[:, 0]
+        advantages = Estimator(name).advantages(bandit, draws)[:, 0]
+        sums = (advantages[..., None] * bandit.policy.scores(x)[arms]).sum(axis=1)
+        found.append((chance, sums, np.array(lengths)[arms].sum(axis=1)))
+    chances, sums, tokens = zip(*found, strict=True)
+    return np.concatenate(chances), np.concatenate(sums), np.concatenate(tokens)
+
+
+def means(drawn: Drawn) -> Iterator[Check]:
+    """The mean of every way to add up tokens."""
+    bandit, lengths = _problem(drawn)
+    moments, each = bandit.length_moments(lengths), np.array(lengths, dtype=float)
+    for name in BASELINES:
+        for group, batch in (
+            (drawn.size(5, 12), 1),
+            (drawn.size(13, 64), drawn.size(2, 6)),
+            (drawn.size(2, 8), drawn.size(20, 100)),
+        ):
+            chances, sums, tokens = _groups(bandit, lengths, name, group)
+            law = np.bincount(tokens, chances)
+            others = np.ones(1)
+            for _ in range(batch - 1):
+                others = fftconvolve(others, law)
+            inverse = np.array(
+                [
+                    others @ (1 / (own + np.arange(len(others))))
+                    for own in range(1, tokens.max() + 1)
+                ]
+            )
+            reckoned = {
+                "token-mean": batch * (chances * inverse[tokens - 1]) @ sums,
+                "prompt-mean": (chances / tokens) @ sums,
+                "sequence-sum": chances @ sums / group,
+            }
+            for how, value in reckoned.items():
+                yield drawn.check(
+                    f"G={group} B={batch}: {how} of {name}",
+                    aggregated_mean(moments, how, name, group, batch),
+                    value,
+                )
+            scaled = np.zeros(bandit.d)
+            for draws, chance in minibatches(GradientCell(bandit, group)):
+                x, arms = int(draws.contexts[0, 0]), draws.arms[:, 0]
+                weights = Estimator(name).advantages(bandit, draws)[:, 0] / each[arms]
+                estimates = (weights[..., None] * bandit.policy.scores(x)[arms]).mean(axis=1)
+                scaled += chance @ estimates
+            yield drawn.check(
+                f"G={group} B={batch}: sequence-mean of {name}",
+                aggregated_mean(moments, "sequence-mean", name, group, batch),
+                scaled,
+            )
+
+
+def leading(drawn: Drawn) -> Iterator[Check]:
+    """The leading bias of the token mean, by covariances of sums and tokens over all groups."""
+    bandit, lengths = _problem(drawn)
+    for name in ("grpo", "oracle"):
+        group, batch = drawn.size(2, 64), drawn.size(2, 10_000)
+        chances, sums, tokens = _groups(bandit, lengths, name, group)
+        mean, whole = chances @ tokens, chances @ sums
+        both = (chances * (tokens - mean)) @ sums / mean**2
+        spread = chances @ (tokens - mean) ** 2 * whole / mean**3
+        yield drawn.check(
+            f"G={group} B={batch}: leading bias with {name}",
+            token_mean_bias(bandit.length_moments(lengths), group, batch),
+            (spread - both) / batch,
+        )
+
+
+def curls(drawn: Drawn) -> Iterator[Check]:
+    """The curl of the mean, by differences of it."""
+    bandit, lengths = _problem(drawn)
+    theta = bandit.policy.theta
+
+    def field(how: str, at: Array) -> Array:
+        moved = bandit.with_theta(at)
+        moments = moved.length_moments(lengths)
+        if how == "token-mean":
+            length = moved.context_probs @ moved.policy.probs @ np.array(lengths)
+            return aggregated_mean(moments, "sequence-sum", "grpo", 2) / float(length)
+        return aggregated_mean(moments, how, "grpo", 2)
+
+    for how in ("sequence-mean", "token-mean"):
+        slopes = np.stack(
+            [
+                (field(how, theta + STEP * unit) - field(how, theta - STEP * unit)) / (2 * STEP)
+                for unit in np.eye(len(theta))
+            ],
+            axis=1,
+        )
+        curl = length_curl(bandit.length_moments(lengths), how)
+        yield drawn.check(f"{how}: curl", curl, slopes - slopes.T, 1e-5)
+
+
+ASKED: Asked = {"length_weights": (means, leading, curls)}

@@ -1,0 +1,32 @@
+"""ms-swift's own advantages, by the function that all its backends call."""
+
+from __future__ import annotations
+
+import torch
+
+from .record import Refused, foreign
+
+FUNCTION = "swift.rl_core.advantage.compute_advantages"
+
+module = foreign("swift.rl_core.advantage")
+
+AUTO = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
+"""What `RLHFArguments._init_grpo` takes where scale_rewards is not given."""
+
+
+def advantages(options, batch):
+    (size, *more) = {len(group) for group in batch}
+    if more:
+        raise Refused("groups have one size")
+    if size == 1:
+        raise Refused("num_generations must be greater than 1 for GRPO")
+    estimator, scale = options["advantage_estimator"], options["scale_rewards"]
+    rewards = torch.tensor([[float(each)] for group in batch for each in group])
+    answer, _ = module.compute_advantages(
+        rewards,
+        torch.ones(1),
+        size,
+        advantage_estimator=estimator,
+        scale_rewards=AUTO[estimator] if scale == "auto" else scale,
+    )
+    return [part.tolist() for part in answer.split(size)]

@@ -1,0 +1,76 @@
+"""NeMo-RL's own advantages, by the estimators and the dynamic sampling of its trainer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import torch
+
+from .record import Refused, lengths, part
+
+FUNCTION = "nemo_rl.algorithms.grpo.dynamic_sampling, _create_advantage_estimator"
+
+
+class Batch(dict):
+    """As much of its BatchedDataDict as dynamic sampling takes."""
+
+    def select_indices(self, rows):
+        return Batch({name: value[rows] for name, value in self.items()})
+
+    @property
+    def size(self):
+        return len(self["row"])
+
+
+known = part(
+    "nemo_rl/algorithms/utils.py",
+    *("calculate_baseline_and_std_per_prompt", "get_gdpo_reward_component_keys"),
+    torch=torch,
+)
+names = ("GRPOAdvantageEstimator", "GDPOAdvantageEstimator", "ReinforcePlusPlusAdvantageEstimator")
+known |= part("nemo_rl/algorithms/advantage_estimator.py", *names, **known)
+known |= part(
+    "nemo_rl/algorithms/grpo.py", "dynamic_sampling", "_create_advantage_estimator", **known
+)
+
+
+def advantages(options, batch):
+    flags = {
+        name: options[f"grpo.adv_estimator.{name}"] == "true"
+        for name in ("use_leave_one_out_baseline", "normalize_rewards", "minus_baseline")
+    }
+    name = options["grpo.adv_estimator.name"]
+    if name == "opd":
+        raise Refused("a teacher is wanted")
+    if name == "gdpo":
+        raise Refused("several rewards are wanted")
+    config = SimpleNamespace(
+        adv_estimator=SimpleNamespace(name=name, reward_weights=None, **flags),
+        use_dynamic_sampling=options["grpo.use_dynamic_sampling"] == "true",
+        num_prompts_per_step=1000,
+        num_generations_per_prompt=1000,
+        dynamic_sampling_max_gen_batches=1,
+    )
+    loss = SimpleNamespace(
+        use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k3"
+    )
+    master = SimpleNamespace(grpo=config, loss_fn=loss)
+    sizes = [len(group) for group in batch]
+    rewards = torch.tensor([float(each) for group in batch for each in group])
+    tokens = torch.tensor([each for group in lengths(batch) for each in group])
+    mask = (torch.arange(int(tokens.max())) < tokens[:, None]).float()
+    prompts = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(sizes))[:, None]
+    rows = torch.arange(len(rewards))
+    repeated = Batch(total_reward=rewards, prompts=prompts, mask=mask, row=rows)
+    baseline, std = known["calculate_baseline_and_std_per_prompt"](
+        prompts, rewards, torch.ones_like(rewards), flags["use_leave_one_out_baseline"]
+    )
+    kept, *_ = known["dynamic_sampling"](repeated, std, baseline, 1, master, MagicMock())
+    rewards = kept.get("filtered_reward", kept["total_reward"])
+    found = torch.zeros(len(rows))
+    if len(rewards):
+        estimator = known["_create_advantage_estimator"](master)
+        values = estimator.compute_advantage(kept["prompts"], rewards, kept["mask"])
+        found[kept["row"]] = values[:, 0]
+    return [group.tolist() for group in found.split(sizes)]

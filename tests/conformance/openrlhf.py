@@ -1,0 +1,60 @@
+"""OpenRLHF's own advantages, by its experience maker."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import torch
+
+from .record import Refused, lengths, part
+
+FUNCTION = "openrlhf.trainer.ppo_utils.experience_maker.compute_advantages_and_returns"
+
+shaped = part("openrlhf/models/utils.py", "compute_reward", torch=torch)
+maker = part(
+    "openrlhf/trainer/ppo_utils/experience_maker.py",
+    *("compute_advantages_and_returns", "get_cumulative_returns"),
+    torch=torch,
+    itertools=itertools,
+    logger=MagicMock(),
+    apply_length_penalties=lambda *_: None,
+    compute_reward=shaped["compute_reward"],
+)
+
+
+def advantages(options, batch):
+    name = options["algo.advantage.estimator"]
+    if name == "gae":
+        raise Refused("a critic's values are wanted")
+    (size, *more) = {len(group) for group in batch}
+    if more:
+        raise Refused("groups have one size")
+    if size == 1 and name != "reinforce":
+        raise Refused(f"{name} requires n_samples_per_prompt > 1")
+    plain = options["algo.advantage.no_std_norm"] == "true"
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=size),
+        algo=SimpleNamespace(
+            advantage=SimpleNamespace(estimator=name, gamma=1.0, no_std_norm=plain)
+        ),
+        reward=SimpleNamespace(clip_range=(-10, 10)),
+    )
+    tokens = torch.tensor([each for group in lengths(batch) for each in group])
+    mask = (torch.arange(int(tokens.max())) < tokens[:, None]).float()
+    made = SimpleNamespace(
+        index=list(range(len(tokens))),
+        rewards=torch.tensor([float(each) for group in batch for each in group]),
+        kl=torch.zeros_like(mask),
+        action_mask=mask,
+        info={},
+    )
+    this = SimpleNamespace(
+        strategy=SimpleNamespace(args=args),
+        kl_ctl=SimpleNamespace(value=0.0),
+        advantage_estimator=name,
+        get_cumulative_returns=lambda *given: maker["get_cumulative_returns"](None, *given),
+    )
+    (found,) = maker["compute_advantages_and_returns"](this, [made])
+    return [group.tolist() for group in found.advantages[:, 0].split(size)]

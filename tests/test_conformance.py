@@ -1,0 +1,229 @@
+"""The catalogue against what the frameworks' own functions answered, as recorded by `tests.conformance`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from tests.conformance.record import BATCHES, DATA, lengths
+from ustat_pg.catalogue import Meaning, catalogue, resolve
+from ustat_pg.commands.explain import explain
+from ustat_pg.estimators import advantages, standardised
+
+RECORDS = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(DATA.glob("*.json"))}
+SINGLE = 1e-5
+"""Relative accuracy of the recorded numbers, which are single precision."""
+
+
+@dataclass
+class Answer:
+    """What a framework's function answered under one choice of options."""
+
+    framework: str
+    options: dict[str, str]
+    tables: dict[str, list[list[float]]] | None
+    batches: dict[str, Any]
+
+    @property
+    def written(self) -> str:
+        """The options as a user types them."""
+        return " ".join(
+            [self.framework, *(f"{name}={value}" for name, value in self.options.items())]
+        )
+
+    def meaning(self, size: int) -> Meaning:
+        return resolve(self.written, group_size=size)
+
+
+ANSWERS = [
+    Answer(name, options, run.get("tables"), run["batches"])
+    for name, record in RECORDS.items()
+    for run in record["runs"]
+    for options in run["options"]
+]
+
+
+def named(answers):
+    return [
+        pytest.param(each, id=" ".join([each.framework, *each.options.values()]))
+        for each in answers
+    ]
+
+
+def own(meaning: Meaning, group: np.ndarray) -> np.ndarray:
+    """The row's advantages, with its ε where it divides by a deviation."""
+    row = meaning.row
+    if (row.estimator or "") in ("std", "std-ddof1"):
+        return meaning.factor * standardised(group, ddof=row.ddof, epsilon=row.epsilon)
+    return meaning.factor * advantages(meaning.estimator, group)
+
+
+def grouped(answer, label):
+    """A batch's groups of rewards and of the framework's advantages: one, where the row pools them."""
+    parts = BATCHES[label], answer.batches[label]
+    if label == "unequal groups" and answer.meaning(4).row.pooled:
+        return [[[*chain(*groups)]] for groups in parts]
+    return parts
+
+
+def close(row, ours, theirs):
+    """Up to single precision, and what an ε that is no deviation's takes off."""
+    off = SINGLE + 6 * row.epsilon
+    np.testing.assert_allclose(ours, theirs, rtol=off, atol=off * max(1.0, np.abs(ours).max()))
+
+
+def test_every_framework_was_run_at_its_commit_or_says_that_it_was_read():
+    for framework in catalogue().frameworks.values():
+        record = RECORDS.get(framework.name)
+        if record is None:
+            assert not framework.ran, f"{framework.name}: no record of a run"
+            assert all(row.read for row in framework.rows), f"{framework.name}: say read = true"
+            continue
+        assert record["repository"] == framework.repository
+        assert record["commit"].startswith(framework.commit), framework.name
+        assert record["ran"] == framework.ran, framework.name
+        known = [dict(each) for run in record["runs"] for each in run["options"]]
+        assert sorted(map(str, known)) == sorted(map(str, framework.combinations()))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_row_that_was_not_read_alone_was_run(name):
+    ran = [
+        each.meaning(4).row
+        for each in ANSWERS
+        if each.framework == name
+        and (each.tables or any(isinstance(value, list) for value in each.batches.values()))
+    ]
+    for row in catalogue().frameworks[name].rows:
+        assert row.read != (row in ran), row.name
+
+
+@pytest.mark.parametrize("answer", named(each for each in ANSWERS if each.tables))
+def test_a_row_is_the_frameworks_own_function_on_every_binary_group(answer):
+    for size, (ones, zeros) in answer.tables.items():
+        meaning = answer.meaning(int(size))
+        for successes in range(meaning.group_size + 1):
+            group = np.repeat([1.0, 0.0], [successes, meaning.group_size - successes])
+            theirs = [ones[successes - 1] if reward else zeros[successes] for reward in group]
+            close(meaning.row, own(meaning, group), theirs)
+
+
+@pytest.mark.parametrize("answer", named(each for each in ANSWERS if each.tables))
+def test_a_row_climbs_what_is_said(answer):
+    """E ĝ by the framework's own numbers."""
+    rates, size = [0.1, 0.35, 0.8], 4
+    found = explain(answer.written, group_size=size, pass_rates=rates)
+    ones, zeros = (np.array(side) for side in answer.tables[str(size)])
+    counts = np.arange(size + 1)
+    for p, w in zip(rates, found.mean_factor, strict=True):
+        # The score of p itself is (r - p)/(p (1-p)): its mean with the advantages is dV/dp w.
+        pushes = counts * (1 - p) * np.append(0, ones) - (size - counts) * p * np.append(zeros, 0)
+        climbed = binom.pmf(counts, size, p) @ pushes / size / (p * (1 - p))
+        assert w == pytest.approx(climbed, rel=10 * SINGLE + 6 * answer.meaning(size).row.epsilon)
+
+
+@pytest.mark.parametrize("answer", named(each for each in ANSWERS if each.tables))
+@pytest.mark.parametrize(
+    "label", ["mixed", "equal rewards", "graded", "negative", "unequal groups"]
+)
+def test_a_row_is_the_frameworks_own_function_on_a_batch(answer, label):
+    theirs = answer.batches[label]
+    if isinstance(theirs, str):
+        pytest.skip(f"the framework refuses it: {theirs}")
+    for group, values in zip(*grouped(answer, label), strict=True):
+        meaning = answer.meaning(len(group))
+        if label in ("graded", "negative") and meaning.row.binary:
+            pytest.skip("a table for rewards 0 and 1 alone")
+        close(meaning.row, own(meaning, np.array(group, dtype=float)), values)
+
+
+@pytest.mark.parametrize("answer", named(each for each in ANSWERS if each.tables))
+def test_groups_of_one_and_of_equal_rewards_are_as_the_row_says(answer):
+    theirs = answer.batches["one output"]
+    if isinstance(theirs, str):
+        assert not answer.meaning(1).row.one_output.startswith(("0", "its reward")), theirs
+    else:
+        expected = {"0": [0.0, 0.0], "its reward": [1.0, 0.0], "NaN": [np.nan, np.nan]}
+        said = answer.meaning(1).row.one_output.partition(":")[0]
+        np.testing.assert_allclose([theirs[0][0], theirs[1][0]], expected[said], atol=1e-4)
+    equal = answer.batches["equal rewards"]
+    said = answer.meaning(4).row.equal_rewards.partition(";")[0]
+    expected = {"0": [0.0] * 8, "the reward": [0.0] * 4 + [1.0] * 4}[said]
+    np.testing.assert_allclose([*equal[0], *equal[1]], expected, atol=1e-4)
+
+
+TERMS = {
+    "batch": lambda r, m, w, z: [r, 1 + 0 * r],
+    "batch-std": lambda r, m, w, z: [r - m],
+    "group-then-batch": lambda r, m, w, z: [r - m, 1 + 0 * r],
+    "per-reward": lambda r, m, w, z: [z, 1 + 0 * r],
+    "batch-factor": lambda r, m, w, z: [r - m],
+    "greedy": lambda r, m, w, z: [r, 1 + 0 * r],
+    "running-mean": lambda r, m, w, z: [r, earlier(r)],
+    "length-weighted": lambda r, m, w, z: [r - w],
+    "token-weighted": lambda r, m, w, z: [r - m],
+}
+"""What the advantages of a batch are a sum of, with factors that all its outputs share: of the rewards, the
+mean of each output's group, that mean weighted by lengths, and the rewards standardised in their group."""
+
+
+def left(row, group):
+    """Which rollouts stay: all, or those whose others do not all have one reward."""
+    others = [set(group[:i] + group[i + 1 :]) for i in range(len(group))]
+    return np.array([not row.dropped or len(each) > 1 for each in others])
+
+
+def earlier(rewards, decay=0.9):
+    """The moving average before each reward, from 0 on."""
+    averages = accumulate(
+        rewards, lambda last, each: decay * last + (1 - decay) * each, initial=0.0
+    )
+    return np.array([*averages][:-1])
+
+
+def by_group(function, *columns):
+    """One number an output from each group's columns."""
+    return np.concatenate(
+        [function(*group) + 0 * group[0] for group in zip(*columns, strict=True) if len(group[0])]
+    )
+
+
+BY_GROUP = ("group-tokens", "group-scale")
+"""What is a line of the rewards in each group, with a slope and a height of the group's own."""
+
+
+@pytest.mark.parametrize("answer", named(each for each in ANSWERS if not each.tables))
+@pytest.mark.parametrize("label", ["mixed", "graded", "unequal groups"])
+def test_what_is_no_table_has_the_form_that_is_said(answer, label):
+    if isinstance(answer.batches[label], str):
+        pytest.skip(f"not run: {answer.batches[label]}")
+    batch, theirs = grouped(answer, label)
+    kept = [left(answer.meaning(4).row, group) for group in batch]
+    groups = [np.array(group, dtype=float)[stays] for group, stays in zip(batch, kept, strict=True)]
+    tokens = [np.array(many)[stays] for many, stays in zip(lengths(batch), kept, strict=True)]
+    rewards = np.concatenate(groups)
+    means = by_group(np.mean, groups)
+    weighted = by_group(lambda group, many: np.average(group, weights=many), groups, tokens)
+    scaled = by_group(lambda group: standardised(group, ddof=1), groups)
+    if answer.meaning(4).row.other in BY_GROUP:
+        for group, values in zip(groups, theirs, strict=True):
+            slope, height = np.polyfit(group, values, 1)
+            assert slope > 0
+            np.testing.assert_allclose(slope * group + height, values, atol=2 * SINGLE)
+        return
+    term = TERMS[answer.meaning(4).row.other]
+    terms = np.array(term(rewards, means, weighted, scaled)).T
+    stays = np.concatenate(kept)
+    values = np.concatenate([np.array(group, dtype=float) for group in theirs])
+    assert not values[~stays].any()
+    values = values[stays]
+    factors, *_ = np.linalg.lstsq(terms, values, rcond=None)
+    assert factors[0] > 0
+    off = SINGLE * 2 + 6 * answer.meaning(4).row.epsilon
+    np.testing.assert_allclose(terms @ factors, values, atol=off)

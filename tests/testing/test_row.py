@@ -1,0 +1,61 @@
+"""Is it what the options mean: the catalogue's row, held against a function from outside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.refusals import refuses
+from ustat_pg.testing import assert_is
+
+
+def divided(ddof=1, epsilon=1e-4, factor=1.0):
+    def mine(z):
+        spread = z.std(-1, ddof=ddof, keepdims=True)
+        return factor * (z - z.mean(-1, keepdims=True)) / (spread + epsilon)
+
+    return mine
+
+
+def left_out(z):
+    return z - (z.sum(-1, keepdims=True) - z) / (z.shape[-1] - 1)
+
+
+def test_what_equals_its_row_passes():
+    assert_is(divided(), "trl scale_rewards=group", rtol=1e-9)
+    assert_is(divided(epsilon=1e-6), "verl adv_estimator=grpo", rtol=1e-9)
+    assert_is(left_out, "trl-rloo", rtol=1e-9)
+    assert_is(lambda z: divided()(z.astype(np.float32)), {"scale_rewards": "group"})
+
+
+@pytest.mark.parametrize(
+    ("function", "spec", "said"),
+    [
+        (divided(ddof=0), "trl scale_rewards=group", "mine is not trl scale_rewards=group"),
+        (divided(epsilon=1e-3), "trl scale_rewards=group", r"at G = 2 .* rewards \[0.0, 1.0\] are"),
+        (divided(factor=1.001), "trl scale_rewards=group", "is not trl"),
+        (left_out, "trl scale_rewards=none", "Dr. GRPO"),
+        (lambda z: np.where(z > 1, 0, left_out(z)), "trl-rloo", r"rewards \[-1.0, 2.0\]"),
+    ],
+)
+def test_what_does_not_is_shown_with_its_group(function, spec, said):
+    with pytest.raises(AssertionError, match=said):
+        assert_is(function, spec)
+
+
+def test_what_cannot_be_asked_is_refused():
+    refuses(
+        "depends on more than a group's rewards", assert_is, left_out, "trl scale_rewards=batch"
+    )
+    refuses("too many groups", assert_is, left_out, "trl-rloo", group_size=16)
+
+
+def test_a_flat_function_is_told_how_to_wrap_it():
+    def flat(z, size=4):
+        return z - z.reshape(-1, size).mean(1).repeat(size)
+
+    with pytest.raises(ValueError, match=r"shape|broadcast") as caught:
+        assert_is(flat, "trl scale_rewards=none", group_size=4)
+    (note,) = caught.value.__notes__
+    assert "flat(z.reshape(-1), z.shape[-1]).reshape(z.shape)" in note
+    assert_is(lambda z: flat(z.reshape(-1), z.shape[-1]).reshape(z.shape), "trl scale_rewards=none")

@@ -1,0 +1,237 @@
+"""What options mean: typed, in a file, in a launch script, or in a trainer's own config."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..reading import read_json, read_text, read_yaml
+from ..validation import InputError, integer
+from .records import Framework, Meaning, Option, as_text, catalogue, flat
+
+__all__ = ["resolve"]
+
+Named = list[tuple[str, str]]
+"""Options by the names that are written, the later before the earlier; "" where no value is."""
+
+
+def resolve(spec: Any, group_size: int | None = None) -> Meaning:
+    """What a framework's options mean: ``"framework option=value ..."``, with its own defaults.
+
+    A YAML or JSON file of options, or a launch script, may stand behind the framework, or alone;
+    options that follow it hold before those in it. What such a file, a mapping or a config holds
+    besides the catalogue's options is passed over.
+
+    Arguments:
+        spec: ``"verl adv_estimator=rloo rollout.n=4"``, ``"trl run.yaml"`` or ``"run.sh"``; or a
+            mapping of options, or a config that has them as attributes: ``trainer.args``.
+        group_size: G, in place of what the options say.
+
+    Raises:
+        InputError: an unknown framework, option or value, which is named with the nearest; or a
+            file that is not as said.
+
+    >>> meaning = resolve("verl adv_estimator=rloo rollout.n=4")
+    >>> meaning.estimator, meaning.group_size, meaning.aggregation.name
+    ('grpo', 4, 'token-mean')
+    >>> resolve({"scale_rewards": False, "num_generations": 16, "seed": 3}).estimator
+    'group-mean'
+    """
+    if not isinstance(spec, str):
+        named = _of_config(spec)
+        framework = _recognised(f"this {type(spec).__name__}", named)
+        return _meaning(framework, _known(framework, named), group_size)
+    words = spec.split()
+    if not words:
+        raise InputError("SPEC is empty: write a framework and its options, or a file of them")
+    held: Named = []
+    if _is_file(words[0]):
+        held = _of_file(words[0])
+        framework = _recognised(words[0], held)
+    else:
+        framework = catalogue().framework(words[0])
+    typed = []
+    for word in words[1:]:
+        if _is_file(word):
+            held = _of_file(word)
+        else:
+            typed.append(word)
+    given = {}
+    for name, text in _options(typed, lambda name: framework.option(name).switch):
+        option = framework.option(name)
+        if not text and not option.switch:
+            raise InputError(f"{name!r} has no value: write {name}=VALUE")
+        given[option.name] = option.read(text or "true")
+    return _meaning(framework, {**_known(framework, held), **given}, group_size)
+
+
+def _meaning(framework: Framework, given: Mapping[str, str], group_size: int | None) -> Meaning:
+    defaults = {option.name: option.unsaid(given) for option in framework.options.values()}
+    values = {**defaults, **given}
+    (grouping,) = framework.of_kind("group size")
+    if group_size is not None:
+        values[grouping.name] = str(integer("group size", group_size))
+    size = values[grouping.name]
+    aggregation = framework.aggregation
+    for option in framework.of_kind("aggregation"):
+        aggregation = (option.means or {}).get(values[option.name], option.otherwise or aggregation)
+    return Meaning(
+        framework=framework,
+        row=framework.row(values),
+        values=values,
+        given=tuple(given),
+        group_size=None if size == "none" else int(size),
+        aggregation=catalogue().aggregations[aggregation],
+    )
+
+
+def _known(framework: Framework, named: Named) -> dict[str, str]:
+    """The options of a framework among what is named, by their whole names or aliases."""
+    found = {}
+    for name, text in named:
+        option = _names(framework).get(_plain(name))
+        if option is None or (option.kind == "group size" and text in ("none", "null")):
+            continue
+        if "$" in text and any(
+            text.strip("${}").endswith(each) for each in (option.name, *option.aliases)
+        ):
+            continue  # A file that refers to another name of the same option, which it holds too.
+        if "$" in text:
+            raise InputError(
+                f"{name} is {text!r}, which only the shell knows: write {name}=VALUE behind the file"
+            )
+        if not text and not option.switch and name.startswith("-"):
+            raise InputError(f"{name!r} has no value: write {name}=VALUE")
+        found[option.name] = option.read(text or ("true" if option.switch else "none"))
+    return found
+
+
+def _names(framework: Framework) -> dict[str, Option]:
+    """A framework's options by their whole names and aliases."""
+    return {
+        name: option
+        for option in framework.options.values()
+        for name in (option.name, *option.aliases)
+    }
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-+").replace("-", "_")
+
+
+def _recognised(source: str, named: Named) -> Framework:
+    """The framework with the most options among what is named, those of the advantage first; of
+    two with the same names, whose names they are.
+
+    Raises:
+        InputError: none has any, or two have as many.
+    """
+    written = {_plain(name) for name, _ in named}
+    matches = {}
+    for each in catalogue().frameworks.values():
+        found = [option for name, option in _names(each).items() if name in written]
+        matches[each.name] = (sum(option.kind == "advantage" for option in found), len(found))
+    most = max(matches.values())
+    best = {name for name, count in matches.items() if count == most}
+    own = [name for name in best if catalogue().frameworks[name].names_of not in best]
+    if most == (0, 0) or len(own) > 1:
+        raise InputError(
+            f"{source}: whose options are these? Write the framework before the file: 'trl run.yaml'"
+        )
+    return catalogue().frameworks[own[0]]
+
+
+def _options(words: Iterable[str], switch: Callable[[str], bool]) -> Named:
+    """Options as a shell has them: ``a=b``, ``--a=b``, ``--a b``; one alone has no value."""
+    found: Named = []
+    rest = list(words)
+    while rest:
+        name, equals, text = rest.pop(0).partition("=")
+        follows = rest[0] if rest else "--"
+        apart = name.startswith("--") and not equals and not re.match("--|.*=", follows)
+        if apart and (not switch(name) or follows.lower() in ("true", "false")):
+            text = rest.pop(0)
+        found.append((name, text))
+    return found
+
+
+# ------------------------------------------------------------------------------------------ sources
+
+
+def _is_file(word: str) -> bool:
+    return "=" not in word and (word.endswith(tuple(_READERS)) or word.endswith(_PICKLES))
+
+
+def _of_file(path: str) -> Named:
+    """The options in a file, by the names that stand there."""
+    if path.endswith(_PICKLES):
+        raise InputError(
+            f"{path} is a pickle, which runs code when it is opened, and is not read: load it where "
+            "you trust it, and write json.dump(args.to_dict(), file), or call explain(args)"
+        )
+    return _READERS[Path(path).suffix](Path(path))
+
+
+def _of_script(path: Path) -> Named:
+    """The options of all commands in a script, its own variables put in."""
+    variables: dict[str, str] = {}
+    found: Named = []
+    switches = {
+        _plain(name)
+        for each in catalogue().frameworks.values()
+        for name, option in _names(each).items()
+        if option.switch
+    }
+    for line in read_text(path).replace("\\\n", " ").splitlines():
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            # A quote that goes on over lines holds no options.
+            words = line.split()
+        words = [_VARIABLE.sub(lambda match: _value(match, variables), word) for word in words]
+        while words and (words[0] == "export" or _ASSIGNMENT.match(words[0])):
+            name, equals, value = words.pop(0).partition("=")
+            if equals:
+                variables[name] = value
+        found += _options(words, lambda name: _plain(name) in switches)
+    return [(name, text) for name, text in found if text or name.startswith("--")]
+
+
+def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
+    """What the shell puts for a variable; itself where the script does not say."""
+    name = match["plain"] or match["name"]
+    return variables.get(name) or match["default"] or match[0]
+
+
+def _of_sections(source: Any, data: Any) -> Named:
+    if not isinstance(data, Mapping):
+        raise InputError(f"{source}: it must hold options by name")
+    return [(str(name), as_text(value)) for name, value in flat(data)]
+
+
+def _of_config(config: Any) -> Named:
+    """The options of a mapping, or of an object that has them as attributes."""
+    if not isinstance(config, Mapping):
+        try:
+            config = vars(config)
+        except TypeError:
+            raise InputError(
+                f"SPEC is {config!r}: it must be a text, a mapping of options, or a config"
+            ) from None
+    return _of_sections("SPEC", config)
+
+
+_READERS: dict[str, Callable[[Path], Named]] = {
+    ".yaml": lambda path: _of_sections(path, read_yaml(path)),
+    ".yml": lambda path: _of_sections(path, read_yaml(path)),
+    ".json": lambda path: _of_sections(path, read_json(path)),
+    ".sh": _of_script,
+}
+
+_PICKLES = (".bin", ".pt", ".pkl")
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_VARIABLE = re.compile(r"\$(?:(?P<plain>\w+)|\{(?P<name>\w+)(?::?-(?P<default>[^}]*))?\})")

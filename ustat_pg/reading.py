@@ -1,0 +1,251 @@
+"""Files of others, read so that none can run code, fill the memory or be waited for."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .validation import InputError
+
+__all__ = [
+    "json_value",
+    "printable",
+    "read_arrays",
+    "read_json",
+    "read_text",
+    "read_yaml",
+    "regular",
+]
+
+MOST_BYTES = 2**28
+"""Size of the largest text that is read whole, in bytes, and of arrays that are packed further than
+:data:`MOST_PACKED`."""
+
+MOST_PACKED = 100
+"""Bytes that one byte of an archive may stand for, beyond :data:`MOST_BYTES`."""
+
+MOST_OPTIONS = 2**18
+"""Size of the largest YAML file, in bytes: PyYAML reads a megabyte in ten seconds."""
+
+MOST_NODES = 50_000
+"""Values of a YAML file, those that its aliases repeat counted each time."""
+
+MOST_NESTED = 64
+"""Lists and objects within one another: others' code, and ours, goes down by recursion."""
+
+_STEERING = (
+    *range(32),
+    *range(127, 160),
+    0x200E,
+    0x200F,
+    *range(0x2028, 0x202F),
+    *range(0x2066, 0x206A),
+)
+_ESCAPES = {code: ascii(chr(code))[1:-1] for code in _STEERING if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    r"""Text that cannot steer a terminal: control characters are written out.
+
+    >>> printable("\x1b[2J")
+    '\\x1b[2J'
+    """
+    return text.translate(_ESCAPES)
+
+
+def regular(path: Path, most: float = float("inf")) -> Path:
+    """The path itself, of a file that can be opened without waiting.
+
+    Arguments:
+        path: the file.
+        most: the largest size, in bytes.
+
+    Raises:
+        InputError: there is no such file, or it is a folder, a pipe or a device, or too large.
+
+    >>> regular(Path("no.json"))
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: no.json: No such file or directory
+    """
+    try:
+        size = path.stat().st_size
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {getattr(error, 'strerror', error)}") from None
+    if not path.is_file():
+        raise InputError(f"{path}: {'Is a directory' if path.is_dir() else 'it must be a file'}")
+    if size > most:
+        raise InputError(f"{path}: it has {size} bytes: at most {most} are read")
+    return path
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """Text of a file in UTF-8, with a byte order mark or without.
+
+    Arguments:
+        path: the file.
+        most: the largest size, in bytes.
+
+    Raises:
+        InputError: what :func:`regular` refuses, or the file cannot be read as text.
+    """
+    try:
+        return regular(path, most).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def json_value(text: str, place: str | Path) -> Any:
+    """Value of a JSON text.
+
+    Arguments:
+        text: the text.
+        place: where it stands, for messages.
+
+    Raises:
+        InputError: it is no JSON, an object has a key twice, or it is nested too deeply.
+
+    >>> json_value('{"rewards": [1, 0], "rewards": []}', "a.json")
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: a.json: 'rewards' stands twice in one object
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_once)
+        # Counted first, for speed: long lists are many, deep ones are none.
+        if text.count("[") + text.count("{") > MOST_NESTED:
+            _refuse_deep(value)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+    except RecursionError:
+        raise InputError(f"{place}: not JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{place}: not JSON: {error}") from None
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """Value of a JSON file.
+
+    Raises:
+        InputError: what :func:`read_text` and :func:`json_value` refuse.
+    """
+    return json_value(read_text(path), path)
+
+
+def read_yaml(path: Path) -> Any:
+    """Value of a YAML file, of plain types alone.
+
+    Raises:
+        InputError: what :func:`read_text` refuses, the file is no YAML, a mapping has a key twice, or the
+            file stands for too many values or nests them too deeply; or PyYAML is not installed.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise InputError(f"{path}: YAML needs PyYAML: pip install 'ustat_pg[llm]'") from None
+
+    class Bounded(yaml.SafeLoader):
+        """PyYAML's safe loader, which has no bound: a few hundred bytes of aliases are billions of values."""
+
+        nodes = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            before, repeated = self.nodes, self.check_event(yaml.AliasEvent)
+            node = super().compose_node(parent, index)
+            # One that stands within itself is not weighed yet.
+            self.nodes += getattr(node, "weight", MOST_NODES + 1) if repeated else 1
+            if self.nodes > MOST_NODES:
+                raise InputError(f"it stands for more than {MOST_NODES} values")
+            if not repeated:
+                node.weight = self.nodes - before
+            return node
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            _once((str(key.value), None) for key, _ in node.value)
+            return node
+
+    text = read_text(path, MOST_OPTIONS)
+    try:
+        value = yaml.load(text, Bounded)
+        _refuse_deep(value)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not YAML: nested too deeply") from None
+    except Exception as error:
+        # Tags with values that they cannot have fail in PyYAML in many ways.
+        raise InputError(f"{path}: not YAML: {(str(error) or 'bad').splitlines()[0]}") from None
+    return value
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Arrays of an ``.npz`` file, by name; nothing pickled is read.
+
+    Raises:
+        InputError: what :func:`regular` refuses, or the file is no archive of arrays, is damaged, or holds
+            far more than its own size.
+    """
+    most = max(MOST_BYTES, MOST_PACKED * regular(path).stat().st_size)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if (total := sum(member.file_size for member in members)) > most:
+                raise InputError(f"it unpacks to {total} bytes: at most {most} are read")
+            return _once(
+                (member.filename.removesuffix(".npy"), _array(archive, member))
+                for member in members
+            )
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or 'not a readable archive'}") from None
+    except Exception as error:
+        # Damaged archives fail in zipfile, zlib and NumPy in many ways, none of them ours.
+        raise InputError(f"{path}: not a readable archive: {error}") from None
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """One array, if its header declares as many bytes as there are: NumPy makes room before it reads."""
+    form = np.lib.format
+    with archive.open(member) as file:
+        headers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
+        shape, _, dtype = headers[form.read_magic(file)](file)
+        if prod(shape) * dtype.itemsize != member.file_size - file.tell():
+            raise InputError(f"{member.filename} does not have the size that it declares")
+    with archive.open(member) as file:
+        array: NDArray[Any] = form.read_array(file, allow_pickle=False)
+        return array
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, no key of which stands twice."""
+    pairs = list(pairs)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise InputError(f"{name!r} stands twice in one object")
+    return found
+
+
+def _refuse_deep(value: Any) -> None:
+    level: list[Any] = [[value]]
+    for _ in range(MOST_NESTED + 1):
+        level = [
+            part
+            for whole in level
+            for part in (whole.values() if isinstance(whole, dict) else whole)
+            if isinstance(part, (list, dict))
+        ]
+        if not level:
+            return
+    raise InputError(f"nested more than {MOST_NESTED} deep")

@@ -1,0 +1,91 @@
+"""Whether an advantage function is what a trainer's options mean, its ε included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ..catalogue import resolve
+from ..estimators import advantages, standardised
+from ..validation import InputError
+from .function import (
+    SINGLE_PRECISION,
+    Array,
+    UnderTest,
+    Violation,
+    relative_tolerance,
+    reports,
+    show,
+    whole_numbers,
+)
+
+_MOST = 4096
+"""Groups of one size that are tried."""
+
+
+@reports
+def assert_is(
+    function: Callable[..., Any],
+    spec: Any,
+    *,
+    group_size: int | Iterable[int] = (2, 3, 4, 8),
+    layout: str = "batched",
+    array: Callable[[Any], Any] | None = None,
+    rtol: float = SINGLE_PRECISION,
+) -> None:
+    """Assertion that the advantages are those that a trainer's options mean, its ε included.
+
+    Every group of rewards 0 and 1 is tried, and up to G = 4 every group of -1, 0.5 and 2 where the
+    catalogue's row is not of rewards 0 and 1 alone.
+
+    Arguments:
+        function, layout, array: arguments of :func:`assert_unbiased`.
+        spec: what the function must equal, as :func:`ustat_pg.catalogue.resolve` reads it.
+        group_size: G >= 2, one or several.
+        rtol: allowed difference relative to the largest advantage of a group, or to 1.
+
+    Raises:
+        AssertionError: an advantage is another; the message has the group.
+        InputError: an argument is not as said, or the options mean no estimator of this library.
+
+    >>> def mine(z):
+    ...     return (z - z.mean(-1, keepdims=True)) / (z.std(-1, ddof=1, keepdims=True) + 1e-4)
+    >>> assert_is(mine, "trl scale_rewards=group")
+    >>> assert_is(mine, "verl adv_estimator=grpo")
+    Traceback (most recent call last):
+    ...
+    AssertionError: mine is not verl adv_estimator=grpo (GRPO): at G = 2 the advantages of rewards ...
+    """
+    under = UnderTest(function, layout, ("rewards",), array)
+    tolerance = relative_tolerance(rtol)
+    for size in whole_numbers("group size", group_size, 2):
+        meaning = resolve(spec, size)
+        row, name = meaning.row, meaning.estimator
+        called = f"{meaning.framework.name} {meaning.written}".strip() + f" ({row.name})"
+        if name is None:
+            raise InputError(f"{called} depends on more than a group's rewards: it has no table")
+        levels = [(0.0, 1.0)] + [(-1.0, 0.5, 2.0)] * (size <= 4 and not row.binary)
+        for values in levels:
+            if len(values) ** size > _MOST:
+                raise InputError(f"group size is {size}: there are too many groups to try")
+            groups = np.array(list(product(values, repeat=size)))
+            if row.ddof is not None and name in ("std", "std-ddof1"):
+                wanted: Array = standardised(groups, ddof=row.ddof, epsilon=row.epsilon)
+                slack = tolerance
+            else:
+                wanted, slack = advantages(name, groups), tolerance + size * row.epsilon
+            wanted = np.asarray(meaning.factor * wanted)
+            found = under(
+                groups[:, None], np.zeros_like(groups)[:, None], np.zeros((len(groups), 1))
+            )
+            found = found[:, 0]
+            off = np.abs(found - wanted).max(1) > slack * np.maximum(1, np.abs(wanted).max(1))
+            if off.any():
+                i = int(np.flatnonzero(off)[0])
+                raise Violation(
+                    f"{under.name} is not {called}: at G = {size} the advantages of rewards "
+                    f"{show(groups[i])} are {show(found[i])}, there {show(wanted[i])}"
+                )
