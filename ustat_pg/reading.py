@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -120,17 +121,11 @@ def json_value(text: str, place: str | Path) -> Any:
     ...
     ustat_pg.validation.InputError: a.json: 'rewards' stands twice in one object
     """
-    try:
+    with _one_refusal(place, "JSON"):
         value = json.loads(text, object_pairs_hook=_once)
         # Counted first, for speed: long lists are many, deep ones are none.
         if text.count("[") + text.count("{") > MOST_NESTED:
             _refuse_deep(value)
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from None
-    except RecursionError:
-        raise InputError(f"{place}: not JSON: nested too deeply") from None
-    except ValueError as error:
-        raise InputError(f"{place}: not JSON: {error}") from None
     return value
 
 
@@ -177,16 +172,9 @@ def read_yaml(path: Path) -> Any:
             return node
 
     text = read_text(path, MOST_OPTIONS)
-    try:
+    with _one_refusal(path, "YAML"):
         value = yaml.load(text, Bounded)
         _refuse_deep(value)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    except RecursionError:
-        raise InputError(f"{path}: not YAML: nested too deeply") from None
-    except Exception as error:
-        # Tags with values that they cannot have fail in PyYAML in many ways.
-        raise InputError(f"{path}: not YAML: {(str(error) or 'bad').splitlines()[0]}") from None
     return value
 
 
@@ -225,6 +213,20 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(member) as file:
         array: NDArray[Any] = form.read_array(file, allow_pickle=False)
         return array
+
+
+@contextmanager
+def _one_refusal(place: str | Path, form: str) -> Iterator[None]:
+    """Turn whatever a parser raises into one InputError that names the place."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+    except RecursionError:
+        raise InputError(f"{place}: not {form}: nested too deeply") from None
+    except Exception as error:
+        # PyYAML fails in many ways, for example on tags with values that they cannot have.
+        raise InputError(f"{place}: not {form}: {(str(error) or 'bad').splitlines()[0]}") from None
 
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

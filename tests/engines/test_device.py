@@ -204,7 +204,9 @@ def test_the_simulator_beside_compiled_code_is_refused(monkeypatch):
 def test_what_the_cpu_engine_refuses_is_refused(no_device):
     """Before it is asked whether there is a device."""
     own = SquaredError(Estimator("own", function=lambda z, _: z))
-    with pytest.raises(InputError, match="engine cuda cannot run own: use reference .* within_rewards"):
+    with pytest.raises(
+        InputError, match="engine cuda cannot run own: use reference .* within_rewards"
+    ):
         CELL.measure("cuda", [own], replications=1)
     with pytest.raises(InputError, match="at least 2: group size is 1"):
         GradientCell(random_problem(0), 1).measure("cuda", [QUANTITY], replications=1)

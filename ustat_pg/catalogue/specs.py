@@ -10,7 +10,8 @@ from typing import Any
 
 from ..reading import read_json, read_text, read_yaml
 from ..validation import InputError, integer
-from .records import Framework, Meaning, Option, as_text, catalogue, flat
+from .meaning import Meaning
+from .records import Framework, Option, as_text, catalogue, flat
 
 __all__ = ["resolve"]
 

@@ -1,0 +1,179 @@
+"""The meaning of a framework's options: the estimator they choose, its factor, and what changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from ..predictions import CountTable, count_table
+from ..validation import InputError, positive
+from .records import Aggregation, Framework, Row, catalogue, short_name
+
+__all__ = ["Meaning"]
+
+_FACTORS: dict[str, Callable[[int], float]] = {
+    "1": lambda size: 1.0,
+    "1/G": lambda size: 1 / size,
+    "G/(G-1)": lambda size: size / max(size - 1, 1),
+    "1/sqrt(G)": lambda size: 1 / sqrt(size),
+}
+"""The constants that may multiply an estimator, by the group size."""
+
+_OFF = ("none", "false", "0", "0.0")
+"""Values that switch an option off."""
+
+_KEPT = "its reward"
+"""How the advantage of a group of one begins, where it is the reward itself."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the options of a framework mean.
+
+    Arguments:
+        framework, row: where it stands in the catalogue.
+        values: of all options, by name.
+        given: the names of those that were written.
+        group_size: G; None where neither the options nor a default say.
+        aggregation: how the loss adds up.
+    """
+
+    framework: Framework
+    row: Row
+    values: Mapping[str, str]
+    given: tuple[str, ...]
+    group_size: int | None
+    aggregation: Aggregation
+
+    @property
+    def written(self) -> str:
+        """The options that were written."""
+        return " ".join(f"{short_name(name)}={self.values[name]}" for name in self.given)
+
+    @property
+    def estimator(self) -> str | None:
+        """The name of this library's estimator; None where it has none, or G is not known.
+
+        A group of one that keeps its reward has no baseline, whatever larger groups have.
+        """
+        name = self.row.estimator
+        if name is not None and self.group_size == 1 and self.row.one_output.startswith(_KEPT):
+            return "vanilla"
+        if name is None or ("{G}" in name and self.group_size is None):
+            return None
+        name = name.replace("{G}", str(self.group_size))
+        if not self.row.dropped or self.group_size is None or self.group_size == 1:
+            return name
+        table = count_table(name, self.group_size)
+        left = np.ones(self.group_size + 1)
+        left[[1, -2]] = 0.0
+        return CountTable(left * table.successes, left * table.failures).spec
+
+    @property
+    def factor(self) -> float:
+        """The constant that multiplies that estimator."""
+        return _FACTORS[self.row.factor](self.group_size or 1)
+
+    @property
+    def cap(self) -> tuple[str, float] | None:
+        """The option that caps the ratio below 1, and the cap, which is the step at ratio 1."""
+        for option in self.framework.options.values():
+            for name in (option.caps or {}).get(self.values[option.name], ()):
+                if self.values[name] != "none":
+                    cap = float(self.values[name])
+                    return (name, cap) if cap < 1 else None
+        return None
+
+    @property
+    def scale(self) -> float | None:
+        """What the loss multiplies the gradient by; None where lengths or a batch decide."""
+        if self.aggregation.scale != "1/length":
+            return None if self.aggregation.scale is None else float(self.aggregation.scale)
+        adding = [self.values[each.name] for each in self.framework.of_kind("aggregation")]
+        lengths = [self.values[each.name] for each in self.framework.of_kind("length")]
+        for text in (*adding, *lengths):
+            try:
+                return 1 / positive("the constant of the loss", float(text))
+            except ValueError as error:
+                if isinstance(error, InputError):
+                    raise
+        return None
+
+    @property
+    def steps(self) -> float:
+        """The optimizer steps that are taken on the same outputs, as far as the options say."""
+        found = 1.0
+        for group in self.framework.steps:
+            values = {name: self.values[name.lstrip("/")] for name in group}
+            if "none" not in values.values():
+                for name, text in values.items():
+                    number = positive(name.lstrip("/"), float(text))
+                    found *= 1 / number if name.startswith("/") else number
+        return found
+
+    def reused(self) -> list[str]:
+        """What is said where more than one step is taken on the same outputs."""
+        if self.steps <= 1:
+            return []
+        written = {name.lstrip("/"): None for group in self.framework.steps for name in group}
+        said = ", ".join(f"{short_name(name)}={self.values[name]}" for name in written)
+        clips = [
+            f"{short_name(option.name)}={self.values[option.name]}"
+            for option in self.framework.of_kind("ratio")
+            if self.values[option.name] not in _OFF
+        ]
+        return [
+            f"{self.steps:.4g} optimizer steps on the same outputs ({said}): all numbers here are of "
+            "the first. From the second on the ratio to the policy that sampled is not 1, and "
+            + (f"{', '.join(clips)} clip or weigh it." if clips else "the loss clips or weighs it.")
+        ]
+
+    def unchanged(self) -> dict[str, list[str]]:
+        """The options that change nothing in the mean gradient, by the reason why."""
+        found: dict[str, list[str]] = {}
+        reasons = {"not read by this formula": self._ignored()}
+        # Dropping groups changes nothing only where they would say nothing.
+        silent = self.row.equal_rewards.startswith("0")
+        dropping = ["filter", "filter without refill"] * silent
+        for kind in ["ratio"] * (self.steps <= 1) + dropping:
+            names = [option.name for option in self.framework.of_kind(kind)]
+            reasons[catalogue().kinds[kind]] = names
+        capping = self.cap[0] if self.cap else None
+        for reason, names in reasons.items():
+            if kept := [short_name(name) for name in names if name != capping]:
+                found[reason] = kept
+        return found
+
+    def _ignored(self) -> list[str]:
+        """The options on the advantage whose other values would mean the same."""
+        names = []
+        for option in self.framework.of_kind("advantage"):
+            others = [self.framework.row({**self.values, option.name: v}) for v in option.values]
+            if self.row.estimator and all(
+                (row.estimator, row.factor, row.dropped)
+                == (self.row.estimator, self.row.factor, self.row.dropped)
+                for row in others
+            ):
+                names.append(option.name)
+        return names
+
+    def another_loss(self) -> list[str]:
+        """The options that choose another loss than the default."""
+        return [
+            f"{short_name(option.name)}={self.values[option.name]}"
+            for option in self.framework.of_kind("loss")
+            if self.values[option.name] != option.default
+        ]
+
+    def penalties(self) -> list[str]:
+        """The KL terms that are switched on, and where they go; nothing where no option says."""
+        options = self.framework.of_kind("KL")
+        found = [
+            f"{short_name(option.name)}={self.values[option.name]}: {option.place}"
+            for option in options
+            if self.values[option.name] not in _OFF
+        ]
+        return found or ["none: it is switched off"] * bool(options)
