@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ustat_pg.paper import delivered
+from ustat_pg.paper import RESULTS
 
 if TYPE_CHECKING:
     from ustat_pg.experiment import Claim
@@ -36,7 +36,7 @@ __all__ = [
 ON_LANGUAGE_MODELS = ("gradient_mse_lm", "group_size_lm")
 """The results on language models, which have a kind of their own."""
 
-STEMS = tuple(stem for stem in delivered() if stem not in ON_LANGUAGE_MODELS)
+STEMS = tuple(stem for stem in RESULTS if stem not in ON_LANGUAGE_MODELS)
 """The other results that have an experiment, in the paper's order."""
 
 ON_RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")

@@ -231,16 +231,15 @@ def _list(options: argparse.Namespace) -> int:
     if options.runs is not None:
         return _runs(options)
     if options.json:
-        said = ("label", "statement", "reconstructed", "delivered")
+        said = ("label", "statement", "reconstructed")
         print(
             json.dumps({s: {name: getattr(r, name) for name in said} for s, r in RESULTS.items()})
         )
         return 0
     for stem, result in RESULTS.items():
-        mark = "verified" if result.delivered else "planned"
-        print(f"{stem:16} {result.label:15} {mark:9} {result.statement}")
+        print(f"{stem:16} {result.label:15} {result.statement}")
         if result.reconstructed:
-            print(f"{'':16} {'':15} {'':9} Reconstructed: {result.reconstructed}")
+            print(f"{'':16} {'':15} Reconstructed: {result.reconstructed}")
     return 0
 
 

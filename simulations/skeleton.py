@@ -23,7 +23,6 @@ _ENTRY = """\
         "TODO: the statement in one sentence.",
         "TODO: the statement in a few plain words",
         assumptions="TODO: what it needs. Not in the paper.",
-        delivered=True,
     ),
 """
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .validation import InputError, nearest
 
-__all__ = ["PAPER", "RESULTS", "Result", "delivered", "stem_of"]
+__all__ = ["PAPER", "RESULTS", "Result", "stem_of"]
 
 PAPER = "arXiv 2603.01162"
 
@@ -28,7 +28,6 @@ class Result:
         sharper: what is exact here and an order or a bound in the paper; empty if nothing.
         reconstructed: where the formula follows the paper's proof or words, since the text that we have
             lacks it: what the paper states; empty elsewhere.
-        delivered: whether this version verifies it.
     """
 
     label: str
@@ -37,7 +36,6 @@ class Result:
     assumptions: str = ""
     sharper: str = ""
     reconstructed: str = ""
-    delivered: bool = False
 
     @property
     def title(self) -> str:
@@ -51,7 +49,6 @@ RESULTS: dict[str, Result] = {
         "The grpo gradient is the U-statistic of order 2 with kernel ½ (s₁ - s₂)(z₁ - z₂).",
         "the gradient is a U-statistic, sample by sample",
         sharper="Sample by sample, grpo = g + first + second, and g + first is the oracle.",
-        delivered=True,
     ),
     "mse": Result(
         "Theorem 2",
@@ -59,14 +56,12 @@ RESULTS: dict[str, Result] = {
         "its mean squared error at one prompt, exactly",
         sharper="Exact, as a matrix; the paper bounds the second term by an order. "
         "The explicit bound is reconstructed, and the exact term at most half of it.",
-        delivered=True,
     ),
     "minibatch": Result(
         "Proposition 3",
         "A minibatch adds the spread of prompt gradients and divides everything by B.",
         "and over a minibatch, however prompts are drawn",
         sharper="Exact for prompts drawn i.i.d., a fixed set, and without replacement.",
-        delivered=True,
     ),
     "oracle": Result(
         "Corollary 4",
@@ -74,7 +69,6 @@ RESULTS: dict[str, Result] = {
         "not knowing the value costs about one part in G",
         assumptions="The oracle's own error is not 0 (τ > ‖g‖², or prompts differ).",
         sharper="The ratio is exact: at one prompt its excess is of order 1/G, in a minibatch 1/G².",
-        delivered=True,
     ),
     "optimality": Result(
         "Corollary 5",
@@ -83,7 +77,6 @@ RESULTS: dict[str, Result] = {
         assumptions="Assumption 2: ‖s‖² and the reward are uncorrelated given the prompt.",
         sharper="Where grpo loses to no baseline in finite G, and what V loses to b* without "
         "Assumption 2, are exact.",
-        delivered=True,
     ),
     "suboptimality": Result(
         "Lemma 6",
@@ -95,7 +88,6 @@ RESULTS: dict[str, Result] = {
         "attained where the return is quadratic.",
         reconstructed="The paper bounds the mean gap by the smoothness, the PL constant, the steps and the "
         "largest MSE of the gradient, for both schedules; the constants here follow its proof.",
-        delivered=True,
     ),
     "group_size": Result(
         "Theorem 7",
@@ -108,7 +100,6 @@ RESULTS: dict[str, Result] = {
         reconstructed="The paper states that one group size minimises its bound, whatever the budget, the "
         "steps and the schedule, and that constants of the problem alone give it; the formula here comes "
         "from Proposition 3.",
-        delivered=True,
     ),
     "limit_law": Result(
         "Theorem 8",
@@ -118,7 +109,6 @@ RESULTS: dict[str, Result] = {
         "concavity towards them, a limit of the noise covariance; c λ_min > 1/2 for the law alone.",
         sharper="A law at finite T that follows schedule and start, from the linear recursion: its error, "
         "like the limit's, is of order 1/T. Conditional on the endpoint where the covariance depends on it.",
-        delivered=True,
     ),
     "oracle_policy": Result(
         "Corollary 9",
@@ -126,7 +116,6 @@ RESULTS: dict[str, Result] = {
         "after training, not knowing the value costs O(1/G²)",
         assumptions="Those of Theorem 8; the covariance depends on θ through Uᵀθ alone.",
         sharper="By C/(B G(G-1)) to first order, exactly in one direction, and C is known.",
-        delivered=True,
     ),
     "optimal_policy": Result(
         "Corollary 10",
@@ -137,7 +126,6 @@ RESULTS: dict[str, Result] = {
         sharper="A policy with logits linear in θ never satisfies it at an interior optimum: there the "
         "mean of E[Uᵀ s sᵀ U a | x] over prompts is -Λ, and with one prompt a constant below V does "
         "better than the oracle.",
-        delivered=True,
     ),
     "normalised": Result(
         "Lemma 11",
@@ -146,7 +134,6 @@ RESULTS: dict[str, Result] = {
         assumptions="Bounded reward and score, σ(x) > 0; a group of equal rewards has advantages 0.",
         sharper="Consistency alone: at the scale √G the two differ, by a limit that is exact; with "
         "rewards 0 and 1 mean and error are exact at every G.",
-        delivered=True,
     ),
     "practical_mse": Result(
         "Theorem 12",
@@ -161,7 +148,6 @@ RESULTS: dict[str, Result] = {
         reconstructed="The paper bounds the MSE by two squared biases that vanish with the learning rate, "
         "the variance of an oracle that knows the value, and a term of the order of Theorem 2's second; the "
         "formulas here are derived anew.",
-        delivered=True,
     ),
     "arcsine": Result(
         "Proposition 13",
@@ -173,7 +159,6 @@ RESULTS: dict[str, Result] = {
         "arcsine's weight is reached as 1 - 1/(8 G p(1-p)). Which KL depends on the estimator and its "
         "place: k3 in the loss has the gradient of the forward one, of outputs of several tokens that of "
         "no function.",
-        delivered=True,
     ),
     "count_advantages": Result(
         "Beyond 1",
@@ -184,7 +169,6 @@ RESULTS: dict[str, Result] = {
         sharper="Known: the weight as a Bernstein polynomial (RL2ML), its limits (Davis and Recht), MaxRL's "
         "orders. Added: the covariance of every table at every G, the rows by the group's and by the others' "
         "deviation, and which trainer computes which.",
-        delivered=True,
     ),
     "best_baseline": Result(
         "Beyond 2",
@@ -194,7 +178,6 @@ RESULTS: dict[str, Result] = {
         assumptions="Rewards 0 and 1; a table made of other prompts or earlier steps. Not in the paper.",
         sharper="Known: leave-one-out baselines that shrink towards other prompts' mean. Added: the table of "
         "least gradient error, from a tridiagonal system of moments that a pool gives, and its group size.",
-        delivered=True,
     ),
     "length_weights": Result(
         "Beyond 3",
@@ -205,7 +188,6 @@ RESULTS: dict[str, Result] = {
         assumptions="On policy, no clipping, no KL; prompts drawn independently. Not in the paper.",
         sharper="Known: dividing by an output's own length favours long wrong answers (Dr. GRPO). Added: "
         "means at every G and B in closed form, and when they are the gradient of anything.",
-        delivered=True,
     ),
     "gradient_mse_lm": Result(
         "Figure 4",
@@ -213,14 +195,12 @@ RESULTS: dict[str, Result] = {
         "the errors of Figure 4, on language models",
         sharper="One pool of rollouts gives every baseline's error at every G. Vanilla above grpo "
         "above the oracle is no law: each model's moments predict the order.",
-        delivered=True,
     ),
     "group_size_lm": Result(
         "Figure 5",
         "The optimal group size of a language model, from c₁, c₂ and c₃ of a pool of rollouts.",
         "the best group size of a language model",
         assumptions="Of the noise, not of accuracy after training.",
-        delivered=True,
     ),
 }
 """Every result by stem, in the paper's order."""
@@ -249,12 +229,3 @@ def stem_of(name: str) -> str:
 
 def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).lower()
-
-
-def delivered() -> list[str]:
-    """Stems that this version verifies.
-
-    >>> delivered()[0]
-    'ustatistic'
-    """
-    return [stem for stem, result in RESULTS.items() if result.delivered]

@@ -620,4 +620,10 @@ def load_curves(folder: str | Path, figure: str | None = None) -> pd.DataFrame:
     one_of("figure", figure, list(dict.fromkeys(frame["figure"])))
     own = frame[frame["figure"] == figure]
     others = [name for name in own if name not in CURVE_COLUMNS and own[name].isna().all()]
-    return own.drop(columns=others).reset_index(drop=True)
+    own = own.drop(columns=others).reset_index(drop=True)
+    # Read beside figures that lack it, a group size is a float.
+    return own.astype({"group_size": int}) if _whole(own.get("group_size")) else own
+
+
+def _whole(column: pd.Series[Any] | None) -> bool:
+    return column is not None and bool((column % 1 == 0).all())

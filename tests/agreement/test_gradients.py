@@ -274,7 +274,7 @@ def test_the_cpu_engine_takes_no_function_and_no_new_baseline_for_another(monkey
     cell, own = GradientCell(random_problem(0), 3), Estimator("own", function=lambda z, _: z)
     for quantity in (SquaredError(own), Distance(Estimator("grpo"), own)):
         with pytest.raises(
-            InputError, match="engine cpu cannot run own: use reference .* within_rewards"
+            InputError, match=r"engine cpu cannot run own: use reference .* within_rewards"
         ):
             cell.measure("cpu", [quantity], replications=2)
     monkeypatch.setitem(baselines.BASELINES, "median", baselines.Baseline("median"))

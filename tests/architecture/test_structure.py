@@ -12,7 +12,7 @@ import ustat_pg
 from simulations import ON_LANGUAGE_MODELS, STEMS
 from tests.support.commands import ROOT, python
 from tests.support.networks import WITHOUT_TORCH
-from ustat_pg.paper import RESULTS, delivered
+from ustat_pg.paper import RESULTS
 
 
 def printed(code):
@@ -22,8 +22,8 @@ def printed(code):
     return done.stdout
 
 
-@pytest.mark.parametrize("stem", delivered())
-def test_a_delivered_result_has_its_experiment(stem):
+@pytest.mark.parametrize("stem", RESULTS)
+def test_a_result_has_its_experiment(stem):
     folder = "language_models." if stem in ON_LANGUAGE_MODELS else ""
     module = import_module(f"simulations.{folder}{stem}")
     assert stem == module.STEM

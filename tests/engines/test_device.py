@@ -205,7 +205,7 @@ def test_what_the_cpu_engine_refuses_is_refused(no_device):
     """Before it is asked whether there is a device."""
     own = SquaredError(Estimator("own", function=lambda z, _: z))
     with pytest.raises(
-        InputError, match="engine cuda cannot run own: use reference .* within_rewards"
+        InputError, match=r"engine cuda cannot run own: use reference .* within_rewards"
     ):
         CELL.measure("cuda", [own], replications=1)
     with pytest.raises(InputError, match="at least 2: group size is 1"):

@@ -70,6 +70,8 @@ def test_curves_are_read_back_as_they_were(problem, tmp_path):
         alone = load_curves(tmp_path, name)
         assert len(alone) == len(own)
         assert not alone.drop(columns=list(CURVE_COLUMNS)).isna().all().any()
+        if "group_size" in alone:
+            assert alone["group_size"].dtype == int
     refuses("figure 'nothing' is unknown", load_curves, tmp_path, "nothing")
 
 
