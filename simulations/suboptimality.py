@@ -38,10 +38,9 @@ from ustat_pg.predictions import (
     finite_law,
     gradient_mse,
 )
-from ustat_pg.problems import LocationBandit
 
 from .problems import Suite, mse_of
-from .problems.basins import TOLERANCE, Basin, Scan, recursion, region, returns
+from .problems.basins import Basin, Scan, recursion, returns
 from .problems.landscapes import LandscapeEntry
 from .problems.optima import GRPO
 from .problems.rates import rates_of
@@ -72,8 +71,8 @@ WIDE = 1.0
 NARROW = 0.15
 """Radius on which curvature and noise vary by a few percent: there the bounds are attained."""
 
-GRID = 3 * TOLERANCE
-"""The relative error of constants from a grid and from enclosures."""
+GRID = 0.003
+"""The relative error of constants from two grids."""
 
 
 def _pull(scan: Scan, where: float) -> Linear:
@@ -116,8 +115,7 @@ def _constants(entry: LandscapeEntry) -> Iterator[Check]:
         equal(pull, {TOP_MU: basin.curvature * abs(where)}, digits=GRID * pull),
     )
     yield _most_bent(basin, bent)
-    yield from _third(basin)
-    yield from _enclosed(basin)
+    yield from _on_grids(basin)
     yield _noisiest(basin, noisy)
     # From the optimum the gap after a short step is η²λM/2.
     rate = 0.005 / basin.smoothness
@@ -178,42 +176,15 @@ def _most_bent(basin: Basin, bent: int) -> Check:
     )
 
 
-def _third(basin: Basin) -> Iterator[Check]:
-    """The third derivative where it is largest, by differences of the curvature; and the bound on it
-    that L, μ and μ' are proved with.
-    """
-    scan, landscape = basin.scan, basin.entry.problem
-    assert isinstance(landscape, LocationBandit)
-    # Differences of two steps and of one: their errors are as 4 to 1.
-    two, one = (
-        -(scan.bend[2 + k : len(scan.bend) - 2 + k] - scan.bend[2 - k : -2 - k])
-        / (scan.away[2 + k : len(scan.bend) - 2 + k] - scan.away[2 - k : -2 - k])
-        for k in (2, 1)
-    )
-    found = (4 * one - two) / 3
-    worst = 2 + int(np.abs(found).argmax())
-    (ways,) = (landscape.paths @ landscape.identifiable).T
-    places = landscape.paths @ scan.place(float(scan.away[worst]))
-    third = float(landscape.context_probs @ (landscape.curve(places, 3)[3] * ways**3))
-    value, off = (float(each[worst - 2]) for each in (found, np.abs(one - two)))
-    yield _number(basin, "third derivative where it is largest", value,
-                  equal(third, digits=off))  # fmt: skip
-    bound = region(landscape, basin.radius).third
-    yield _number(basin, "the bound on the third derivative", abs(value),
-                  at_most(bound, 0.9 * bound))  # fmt: skip
-
-
-def _enclosed(basin: Basin) -> Iterator[Check]:
-    """Both ends of each constant: the proved one, and the one that a point attains."""
-    scan, known = basin.scan, region(basin.entry.problem, basin.radius)
-    for name, value, found in (
-        ("L", float(np.abs(scan.bend).max()), known.smoothness),
-        ("mu", float(scan.ratios.min()), known.pl),
-        ("mu'", float(scan.pulls.min()), known.weak),
-        ("quadratic growth", float(scan.growths.min()), known.growth),
+def _on_grids(basin: Basin) -> Iterator[Check]:
+    """L, μ and μ' by formulas for the derivatives, and by differences of sums over prompts and arms."""
+    scan = basin.scan
+    for name, value, constant in (
+        ("L", float(np.abs(scan.bend).max()), basin.smoothness),
+        ("mu", float(scan.ratios.min()), basin.pl),
+        ("mu'", float(scan.pulls.min()), basin.weak),
     ):
-        for side, end in (("below", found.lower), ("above", found.upper)):
-            yield _number(basin, f"{name} from {side}", value, equal(end, digits=GRID * end))
+        yield _number(basin, f"{name} on two grids", value, equal(constant, digits=GRID * constant))
 
 
 def _number(basin: Basin, name: str, value: float, statement: Statement) -> Check:
@@ -500,7 +471,7 @@ AROUND, WITHIN = 0.15, 0.05
 def _between(entry: LandscapeEntry) -> Iterator[Check]:
     """Lemma 16: μ and L of a ball, for each eigendirection: μ h² <= 2 gap <= L h² at distance h."""
     landscape = entry.problem
-    basin = Basin(entry, AROUND, WITHIN, 0.2)
+    basin = Basin(entry, AROUND, WITHIN)
     for place, curvature in enumerate(landscape.curvatures.tolist()):
         start = np.eye(len(landscape.curvatures))[place] * WITHIN
         runs = NearOptimum(entry, 2, 1, Constant(1.0), start=tuple(start.tolist()))
@@ -570,7 +541,7 @@ def _under(
     schedules: tuple[str, ...] = ("constant", "decay"),
 ) -> Iterator[Check]:
     """The gap under the bound at every one of some steps, and its slack; rates up to share/L."""
-    basin = Basin(entry, radius, radius / 3, 0.02)
+    basin = Basin(entry, radius, radius / 3)
     rate, c = share / basin.smoothness, 1.2 / basin.pl
     decay = Decay(c, float(np.ceil(c * basin.smoothness / share)))
     every: dict[str, Schedule] = {"constant": Constant(rate), "decay": decay}
@@ -620,7 +591,7 @@ def curves(suite: Suite) -> Iterator[Point]:
     """
     bowl, slopes = (suite.landscapes[name][0] for name in ("bowl", "slopes"))
     steps = tuple(2**n for n in range(13))
-    for basin, rate in ((Basin(bowl, 0.08, 0.07), 0.01), (Basin(slopes, 0.6, 0.5, 0.02), 0.02)):
+    for basin, rate in ((Basin(bowl, 0.08, 0.07), 0.01), (Basin(slopes, 0.6, 0.5), 0.02)):
         c = 1.5 / basin.pl
         decay = Decay(c, float(round(c / rate)))
         for name, schedule in (("constant", Constant(rate)), ("decay", decay)):

@@ -11,19 +11,16 @@ from numpy.typing import ArrayLike
 from ustat_pg.engines import Ball, Constant, Training
 from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.predictions import bound_curve, gradient_mse
-from ustat_pg.problems import Constants, LocationBandit, Neighbourhood, SoftmaxBandit, constants
+from ustat_pg.problems import Constants, LocationBandit, SoftmaxBandit, constants
 
 from .landscapes import Landscape, LandscapeEntry
 from .runs import NearOptimum
 
-TOLERANCE = 0.001
-"""The relative error that enclosures of constants are asked for."""
-
 
 @lru_cache(maxsize=256)
-def region(landscape: LocationBandit, radius: float, tolerance: float = TOLERANCE) -> Constants:
+def region(landscape: LocationBandit, radius: float) -> Constants:
     """L, μ and μ' within a radius of the optimum."""
-    return constants(landscape, Neighbourhood(landscape.maximiser, radius), tolerance=tolerance)
+    return constants(landscape, radius)
 
 
 @lru_cache(maxsize=256)
@@ -68,13 +65,11 @@ class Basin:
         entry: the problem.
         radius: radius of the ball.
         distance: distance of the start from the optimum, along the flattest direction.
-        tolerance: error of L and μ on the ball, relative.
     """
 
     entry: LandscapeEntry
     radius: float
     distance: float
-    tolerance: float = TOLERANCE
 
     @property
     def point(self) -> np.ndarray:
@@ -96,17 +91,17 @@ class Basin:
 
     @property
     def _constants(self) -> Constants:
-        return region(self.entry.problem, self.radius, self.tolerance)
+        return region(self.entry.problem, self.radius)
 
     @property
     def pl(self) -> float:
         """μ on the ball."""
-        return self._constants.pl.value
+        return self._constants.pl
 
     @property
     def smoothness(self) -> float:
         """L on the ball."""
-        return self._constants.smoothness.value
+        return self._constants.smoothness
 
     @property
     def known(self) -> dict[str, float]:
@@ -116,7 +111,7 @@ class Basin:
     @property
     def weak(self) -> float:
         """μ' on the ball."""
-        return self._constants.weak.value
+        return self._constants.weak
 
     def mse(self, baseline: str, group_size: int, batch_size: int = 1) -> float:
         """M on the ball."""
@@ -229,14 +224,6 @@ class Scan:
         near = np.abs(self.away) < 0.02 * self.away[-1]
         return np.asarray(
             np.where(near, self.curvature, self.slope / np.where(near, 1.0, self.away))
-        )
-
-    @property
-    def growths(self) -> np.ndarray:
-        """2 gap/‖θ - θ*‖², (n,); its limit near the optimum."""
-        near = np.abs(self.away) < 0.02 * self.away[-1]
-        return np.asarray(
-            np.where(near, self.curvature, 2 * self.gap / np.where(near, 1.0, self.away) ** 2)
         )
 
     @cached_property

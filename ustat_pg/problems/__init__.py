@@ -1,12 +1,10 @@
 """Problems: what a policy is trained on, with exact ground truth."""
 
-from .assumptions import AssumptionCheck, AssumptionReport, check_assumptions
 from .bent_bandit import BentBandit, norm_only_problem, ordered_problem
-from .enclosures import Constants, Enclosure, Neighbourhood, constants
-from .escape import Escape, escape_to_infinity
+from .constants import Constants, constants
 from .files import load_problem, save_problem
 from .generator import KINDS, random_problem
-from .interior import Certificate, InteriorProblem
+from .interior import InteriorProblem
 from .labelled import digits_problem, labelled_problem
 from .location_bandit import LocationBandit, mixture_problem
 from .mappings import example_problem, problem_from_mapping
@@ -25,28 +23,20 @@ from .weighted import WeightedBandit
 
 __all__ = [
     "KINDS",
-    "AssumptionCheck",
-    "AssumptionReport",
     "BentBandit",
-    "Certificate",
     "Constants",
-    "Enclosure",
-    "Escape",
     "InteriorProblem",
     "LocationBandit",
     "NamedProblem",
-    "Neighbourhood",
     "Outcomes",
     "SoftmaxBandit",
     "TokenBandit",
     "TokenProblem",
     "WeightedBandit",
     "bracket_matching",
-    "check_assumptions",
     "constants",
     "digit_addition",
     "digits_problem",
-    "escape_to_infinity",
     "example_problem",
     "labelled_problem",
     "load_problem",

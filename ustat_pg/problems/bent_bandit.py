@@ -84,7 +84,7 @@ class BentBandit(InteriorProblem):
 
     def __attrs_post_init__(self) -> None:
         # The bandit itself refuses shapes that do not match; the search, no interior optimum.
-        _ = self.at(np.zeros(self.d)), self.certificate
+        _ = self.at(np.zeros(self.d)), self.maximiser
 
     @property
     def d(self) -> int:

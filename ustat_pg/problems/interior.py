@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
 from ..memory import slices
-from ..validation import InputError, finite_array, frozen, record
+from ..validation import InputError, finite_array, frozen
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["Certificate", "InteriorProblem"]
+__all__ = ["InteriorProblem"]
 
 Array = NDArray[np.float64]
 
@@ -38,30 +38,6 @@ _CHUNK_ENTRIES = 1 << 21
 """Entries of the largest array that many parameters at once may need."""
 _SERIES_TERMS = 18
 """Terms of the series of e^y - 1 - y on |y| <= 1: the next is below 1e-17 of the first."""
-
-
-@record(eq=True)
-class Certificate:
-    """What speaks for the maximiser that the search found.
-
-    The search is a trust-region method from several starts; :func:`check_assumptions` proves by
-    branch and bound that no other point of the compact set has a larger return.
-
-    Arguments:
-        gradient_norm: ‖∇J‖ at the maximiser.
-        smallest_curvature: the least eigenvalue of -∇²J in the identifiable directions.
-        distance_to_boundary: radius - ‖Uᵀθ*‖.
-        boundary_margin: J* less the largest return found on ‖Uᵀθ‖ = radius.
-        other_maxima: the other local maxima inside, each with its return, best first.
-        starts: number of points from which the search began.
-    """
-
-    gradient_norm: float
-    smallest_curvature: float
-    distance_to_boundary: float
-    boundary_margin: float
-    other_maxima: tuple[tuple[tuple[float, ...], float], ...]
-    starts: int
 
 
 def second_order(y: Array) -> Array:
@@ -141,8 +117,8 @@ class InteriorProblem(ABC):
 
     _remedy: ClassVar[str]
     """What may give a problem an interior optimum that has none."""
-    # One rule for all problems would move last digits: of certificates by the draws, of θ* by the
-    # noise, and with θ* the addresses of all draws of runs at it.
+    # One rule for all problems would move the last digits of θ*, and with them the addresses of all
+    # draws of runs at it.
     _draws_anew: ClassVar[bool]
     """Whether random starts and the boundary's points are drawn for themselves, or are the probes.
 
@@ -353,8 +329,8 @@ class InteriorProblem(ABC):
         )
 
     @cached_property
-    def _optimum(self) -> tuple[Array, Certificate, Array]:
-        """θ*, what speaks for it, and the curvatures beside the rows of Uᵀ, (r, 1 + d)."""
+    def _optimum(self) -> tuple[Array, Array]:
+        """θ*, and the curvatures beside the rows of Uᵀ, (r, 1 + d)."""
         basis, radius = self._row_space[0], self.radius
         starts, units = self._points()
         found, edge = self._maxima(starts), self._edge(units)
@@ -364,7 +340,7 @@ class InteriorProblem(ABC):
                 f"the problem has no interior optimum: on the boundary ‖Uᵀθ‖ = {radius:g} the "
                 f"return reaches {edge:.9g}, {inner}; enlarge the radius, or let {self._remedy}"
             )
-        height, point = found[0]
+        point = found[0][1]
         curvatures, axes = np.linalg.eigh(self._bend(point))
         # Contexts whose returns cancel leave rounding noise, so the scale is that of one context.
         scale = max(float(np.abs(curvatures).max()), self._steepest)
@@ -376,22 +352,7 @@ class InteriorProblem(ABC):
         frame = basis @ axes
         largest = np.abs(frame).argmax(axis=0)
         frame = frame * np.sign(frame[largest, np.arange(len(curvatures))])
-        certificate = Certificate(
-            gradient_norm=float(np.linalg.norm(self._slope(point))),
-            smallest_curvature=float(curvatures[0]),
-            distance_to_boundary=float(radius - np.linalg.norm(point)),
-            boundary_margin=height - edge,
-            other_maxima=tuple(
-                (tuple((basis @ other).tolist()), float(height)) for height, other in found[1:]
-            ),
-            starts=len(starts),
-        )
-        return frozen(basis @ point), certificate, frozen(np.column_stack([curvatures, frame.T]))
-
-    @property
-    def certificate(self) -> Certificate:
-        """What speaks for the maximiser."""
-        return self._optimum[1]
+        return frozen(basis @ point), frozen(np.column_stack([curvatures, frame.T]))
 
     @property
     def maximiser(self) -> Array:
@@ -406,12 +367,12 @@ class InteriorProblem(ABC):
     @property
     def curvatures(self) -> Array:
         """Λ, (r,), ascending: -∇²J(θ*) = U Λ Uᵀ."""
-        return self._optimum[2][:, 0]
+        return self._optimum[1][:, 0]
 
     @property
     def identifiable(self) -> Array:
         """U, (d, r): the eigenvectors of -∇²J(θ*) with a positive eigenvalue, orthonormal."""
-        return self._optimum[2][:, 1:].T
+        return self._optimum[1][:, 1:].T
 
     @property
     def flat(self) -> Array:

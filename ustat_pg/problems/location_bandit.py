@@ -110,7 +110,7 @@ class LocationBandit(InteriorProblem):
         if self.second_rewards is not None and self.second_probs is not None:
             self._require_second(self.second_rewards, self.second_probs)
         # The search itself refuses problems with no interior optimum.
-        _ = self.certificate
+        _ = self.maximiser
 
     def _require_second(self, rewards: Array, probs: Array) -> None:
         """Refuse a second action that does not fit the first, or changes a mean reward."""
@@ -242,7 +242,7 @@ class LocationBandit(InteriorProblem):
         return np.asarray(softmax(exponents, axis=-1))
 
     def curve(self, places: Array, order: int = 0) -> tuple[Array, ...]:
-        """v_x(m) and its derivatives up to ``order`` (3 at most) at places (..., X)."""
+        """v_x(m) and its derivatives up to ``order`` (2 at most) at places (..., X)."""
         probs = self._chances(places)
         value = (probs * self.mean_rewards).sum(axis=-1)
         out = [value]
@@ -253,10 +253,6 @@ class LocationBandit(InteriorProblem):
             out.append(slope / self.tau**2)
             if order > 1:
                 out.append((weights * centred**2).sum(axis=-1) / self.tau**4)
-            if order > 2:
-                spread = (probs * centred**2).sum(axis=-1)
-                third = (weights * centred**3).sum(axis=-1) - 3 * slope * spread
-                out.append(third / self.tau**6)
         return tuple(out)
 
     @property
