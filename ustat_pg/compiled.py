@@ -33,7 +33,6 @@ __all__ = ["body", "fma", "source_digest"]
 BODIES = (
     "compiled.py",
     "rng.py",
-    "ustatistics.py",
     "distributions",
     "engines",
     "llm/scores/fold.py",
