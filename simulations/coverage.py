@@ -58,7 +58,6 @@ UNREAD: Mapping[str, str] = {
     "predictions.MixtureLaw.rvs": "draws: tests/predictions/test_limit_law.py",
     "moments.Moments.norm_squared_reward": "for users of pools: closed forms take centred(0)",
     "estimators.squared_score_norms": "of torch modules: tests/test_squared_score_norms.py",
-    "distributions.WeightedChi2.support": "from 0 on, whatever the weights",
     "distributions.WeightedChi2.rvs": "draws: tests/distributions",
 }
 """Why no claim reads a function, by its name."""

@@ -79,7 +79,7 @@ def _weights(drawn: Drawn, count: int) -> Array:
 
 
 def chi_squares(drawn: Drawn) -> Iterator[Check]:
-    """Laws of pairs, at single points, in dense arrays and in the far tail; quantiles and moments."""
+    """Laws of pairs, at single points, in dense arrays and in the far tail; quantiles, mean and variance."""
     weights = _weights(drawn, int(drawn.rng.integers(1, 5)))
     law, other = WeightedChi2(np.repeat(weights, 2)), Pairs(weights)
     mean = 2 * weights.sum()
@@ -98,16 +98,8 @@ def chi_squares(drawn: Drawn) -> Iterator[Check]:
             yield drawn.check(f"{what}: cdf", law.cdf(points), 1 - above)
             yield drawn.check(f"{what}: log cdf", law.logcdf(points), np.log1p(-above))
             yield drawn.check(f"{what}: ppf", law.ppf(1 - above), points, 1e-8)
-    middle = float(law.median())
-    yield drawn.check("median", other.sf(np.array([middle]))[0], 0.5)
-    ends = np.array(law.interval(0.9))
-    yield drawn.check("interval", other.sf(ends), (0.95, 0.05))
-    for order in (1, 2, 3):
-        # Moments of the mixture of exponentials with signs.
-        whole = np.prod(np.arange(1, order + 1)) * (other._shares @ (2 * weights) ** order)
-        yield drawn.check(f"moment {order}", law.moment(order), whole)
-    variance = 4 * (weights**2).sum()
-    yield drawn.check("mean and variance", law.stats("mv"), (mean, variance))
+    moments = law.mean(), law.var()
+    yield drawn.check("mean and variance", moments, (mean, 4 * (weights**2).sum()))
     count, size = int(drawn.rng.integers(1, 60)), float(weights[0])
     alike, known = WeightedChi2(np.full(count, size)), chi2(count, scale=size)
     points = known.ppf(np.linspace(0.001, 0.999, DENSE))
@@ -115,8 +107,6 @@ def chi_squares(drawn: Drawn) -> Iterator[Check]:
         yield drawn.check(
             f"{count} alike: {name}", getattr(alike, name)(points), getattr(known, name)(points)
         )
-    yield drawn.check(f"{count} alike: skewness", alike.stats("s"), np.sqrt(8 / count))
-    yield drawn.check(f"{count} alike: kurtosis", alike.stats("k"), 12 / count)
 
 
 def two_terms(drawn: Drawn) -> Iterator[Check]:

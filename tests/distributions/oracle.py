@@ -2,15 +2,11 @@
 
 :func:`tails` integrates along two straight rays from the saddle point, by the double-exponential
 rule, with a logarithm for every weight: no hyperbola, no pole to subtract, no branch to follow.
-:func:`ruben` adds up Ruben's (1962) series of chi-square laws. :func:`paired` is the closed form
-where every weight comes twice (a sum of exponentials).
-
-``python -m tests.distributions.oracle --points 2000`` compares on random weights and points.
+:func:`paired` is the closed form where every weight comes twice (a sum of exponentials).
 """
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from typing import Any
 
@@ -98,36 +94,6 @@ def tails(weights: Any, x: float, digits: int = 24) -> tuple[Any, Any, Any]:
         return -tail, 1 + tail, density
 
 
-def ruben(weights: Any, x: float, digits: int = 24) -> Any:
-    """The cdf by Ruben's series: mixtures of chi-square laws scaled by the least weight."""
-    with mp.workdps(digits + 12):
-        values = [mpf(float(w)) for w in weights]
-        beta = min(values)
-        n = len(values)
-        gamma = [1 - beta / w for w in values]
-        coefficients = [mpmath.sqrt(mpmath.fprod(beta / w for w in values))]
-        powers = [mpf(1)] * n
-        moments = []
-        half = mpf(x) / (2 * beta)
-        # P(n/2 + j, half) by its recurrence.
-        law = mpmath.gammainc(mpf(n) / 2, 0, half, regularized=True)
-        fall = mpmath.exp(mpf(n) / 2 * mpmath.log(half) - half - mpmath.loggamma(mpf(n) / 2 + 1))
-        total = coefficients[0] * law
-        left = 1 - coefficients[0]
-        for j in range(1, 100_000):
-            powers = [p * g for p, g in zip(powers, gamma, strict=True)]
-            moments.append(sum(powers))
-            c = sum(moments[i] * coefficients[j - 1 - i] for i in range(j)) / (2 * j)
-            coefficients.append(c)
-            law -= fall
-            fall *= half / (mpf(n) / 2 + j)
-            total += c * law
-            left -= c
-            if left * law < mpf(10) ** -digits * total:
-                return total
-        raise ArithmeticError("no convergence")
-
-
 def paired(weights: Any, x: float, digits: int = 30) -> tuple[Any, Any]:
     """sf and density of Σ wₖ χ²₂, the weights distinct: Σ aₖ e^{-x/(2wₖ)}, aₖ = Π wₖ/(wₖ - wⱼ)."""
     with mp.workdps(digits + 15 * len(weights)):
@@ -195,29 +161,3 @@ def errors(weights: np.ndarray, x: float) -> dict[str, float]:
             ),
             "log": float(log_tail),
         }
-
-
-def main() -> None:
-    """Print the largest errors on random weights and points, for as long as asked."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--points", type=int, default=1000)
-    parser.add_argument("--most", type=int, default=100, help="weights, at most")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    worst: dict[str, tuple[float, int, float, float]] = {}
-    deep = 0
-    for index in range(options.points):
-        weights, x = case(np.random.default_rng([options.seed, index]), options.most)
-        found = errors(weights, x)
-        deep += found["log"] < np.log(1e-12)
-        for name in ("absolute", "tail", "density"):
-            entry = (found[name], len(weights), x / weights.sum(), found["log"])
-            worst[name] = max(worst.get(name, entry), entry)
-    print(f"{options.points} points, seed {options.seed}, up to {options.most} weights; ", end="")
-    print(f"{deep} of them with a tail below 1e-12")
-    for name, (error, n, where, log) in worst.items():
-        print(f"{name:>9} {error:.2e}  ({n} weights, x = {where:.3g} means, log tail {log:.4g})")
-
-
-if __name__ == "__main__":
-    main()

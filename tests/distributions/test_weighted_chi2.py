@@ -1,4 +1,4 @@
-"""WeightedChi2: against 30-digit values, two other methods, closed forms, and its own laws."""
+"""WeightedChi2: against 30-digit values, another method, closed forms, and its own laws."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import pickle
 import re
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from scipy import stats
 
 from tests.distributions import oracle
 from tests.support.refusals import refuses
-from ustat_pg.distributions import WeightedChi2, bodies, weighted_chi2
+from ustat_pg.distributions import WeightedChi2, bodies
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = json.loads((ROOT / "tests/data/weighted_chi2_reference.json").read_text())["sets"]
@@ -90,7 +89,6 @@ def five_hundred(index):
     return weights, float(weights.sum() * (0.2 if index else 1.0) + (0 if index else 12 * 2**0.5))
 
 
-# The script in oracle.py runs the first by the thousand.
 CASES = [oracle.case(np.random.default_rng([20260301, index]), 40) for index in range(60)]
 
 
@@ -100,17 +98,6 @@ def test_random_weights_and_points_against_many_digits(weights, x):
     assert found["absolute"] <= ABSOLUTE
     assert found["tail"] <= RELATIVE
     assert found["density"] <= RELATIVE
-
-
-@pytest.mark.parametrize(
-    ("weights", "x"),
-    [([3.0, 1.0, 0.5], 2.0), ([1.0, 0.6, 0.5, 0.45], 30.0), ([2.0, 2.0, 1.0, 0.7, 0.5], 1e-3)],
-)
-def test_rubens_series_agrees(weights, x):
-    # A second method, so that the oracle of the others is not believed alone.
-    wanted = oracle.ruben(weights, x)
-    assert close(WeightedChi2(weights).cdf(x), wanted, RELATIVE)
-    assert abs(oracle.tails(weights, x)[0] - wanted) <= 1e-20
 
 
 @pytest.mark.parametrize("distinct", [[1.0], [3.0, 1.0, 0.5], [1.0, 0.9, 0.5, 0.2, 0.01]])
@@ -135,9 +122,7 @@ def test_equal_weights_are_a_scaled_chi_square(count, scale):
     q = np.array([1e-12, 0.01, 0.5, 0.99])
     np.testing.assert_allclose(law.ppf(q), other.ppf(q), rtol=1e-10)
     np.testing.assert_allclose(law.isf(q), other.isf(q), rtol=1e-10)
-    np.testing.assert_allclose(law.stats("mvsk"), other.stats("mvsk"), rtol=1e-13)
-    np.testing.assert_allclose(law.moment(3), other.moment(3), rtol=1e-12)
-    np.testing.assert_allclose(law.interval(0.9), other.interval(0.9), rtol=1e-10)
+    np.testing.assert_allclose([law.mean(), law.var()], other.stats("mv"), rtol=1e-13)
 
 
 def test_one_weight_is_exact_to_the_last_digits():
@@ -163,15 +148,6 @@ def test_logarithms_go_on_where_tails_underflow():
         assert close(small.logcdf(1e-9), mpmath.log(cdf), 1e-14)
     assert law.logsf(1e300) == pytest.approx(-5e299, rel=1e-12)
     assert np.isfinite(law.logsf(1.7e308))
-
-
-def test_the_estimated_error_is_small_on_random_cases():
-    # What it tells apart is |T_h - T_2h|, about the root of the error itself.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for index in range(400):
-            weights, x = oracle.case(np.random.default_rng([3, index]), 500)
-            assert 0 <= WeightedChi2(weights).cdf(x) <= 1
 
 
 def test_a_sum_that_does_not_settle_warns(monkeypatch):
@@ -232,9 +208,6 @@ def test_quantiles_invert_both_tails(name):
     x = law.ppf(np.linspace(0.01, 0.99, 50))
     np.testing.assert_allclose(law.ppf(law.cdf(x)), x, rtol=1e-11)
     np.testing.assert_allclose(law.isf(law.sf(x)), x, rtol=1e-11)
-    assert law.median() == law.ppf(0.5)
-    low, high = law.interval(0.8)
-    assert (low, high) == (law.ppf(0.5 * (1 - 0.8)), law.isf(0.5 * (1 - 0.8)))
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -246,18 +219,6 @@ def test_weights_and_points_scale_together(name, factor):
     np.testing.assert_allclose(scaled.sf(x * factor), law.sf(x), rtol=1e-12)
     np.testing.assert_allclose(scaled.pdf(x * factor) * factor, law.pdf(x), rtol=1e-12)
     np.testing.assert_allclose(scaled.ppf(0.3) / factor, law.ppf(0.3), rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_a_tiny_weight_more_changes_little(name):
-    weights = WEIGHTS[name]
-    law, more = WeightedChi2(weights), WeightedChi2([*weights, 1e-12 * min(weights)])
-    x = law.ppf(np.array([0.01, 0.5, 0.99]))
-    change = law.cdf(x) - more.cdf(x)
-    # By Taylor at E of the term added, from above since Q only grows.
-    bound = 2e-12 * min(weights) * law.pdf(x) + 1e-14
-    assert (change >= -1e-14).all()
-    assert (change <= bound).all()
 
 
 @given(
@@ -274,18 +235,6 @@ def test_order_does_not_matter_and_more_weight_means_more(weights, level):
     larger = WeightedChi2([weights[0] * 1.5, *weights[1:]])
     assert larger.sf(x) > law.sf(x) * (1 - 1e-12)
     assert larger != law
-
-
-def test_the_sum_of_two_independent_parts_is_their_convolution():
-    # The pair of weight 2 is an exponential of mean 4: integrate it out.
-    rest = WeightedChi2([1.0, 0.4, 0.1])
-    whole = WeightedChi2([1.0, 0.4, 0.1, 2.0, 2.0])
-    nodes, weights = np.polynomial.legendre.leggauss(200)
-    for x in (0.5, 4.0, 20.0):
-        # x t² removes the root at 0.
-        t = 0.5 * (nodes + 1)
-        inner = rest.cdf(x * t**2) * np.exp(-x * (1 - t**2) / 4) / 4 * 2 * x * t
-        assert 0.5 * (weights * inner).sum() == pytest.approx(whole.cdf(x), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -343,11 +292,10 @@ def test_ends_and_shapes_are_scipys(count, name):
 
 
 def test_quantile_ends_are_scipys():
-    law, other = WeightedChi2([1.0]), stats.chi2(1)
+    law = WeightedChi2([1.0])
     q = [np.nan, -0.1, 0.0, 1.0, 1.1]
     np.testing.assert_array_equal(law.ppf(q), [np.nan, np.nan, 0.0, np.inf, np.nan])
     np.testing.assert_array_equal(law.isf(q), [np.nan, np.nan, np.inf, 0.0, np.nan])
-    assert law.support() == other.support()
     assert isinstance(law.ppf(0.5), float)
     # Below the least double.
     assert law.ppf(1e-300) == 0
@@ -361,17 +309,7 @@ def test_moments():
     assert law.mean() == 3.25
     assert law.var() == pytest.approx(2 * (weights**2).sum(), rel=1e-15)
     assert law.std() == pytest.approx(math.sqrt(law.var()), rel=1e-15)
-    skewness, kurtosis = law.stats("sk")
-    assert skewness == pytest.approx(law.cumulant(3) / law.var() ** 1.5, rel=1e-14)
-    assert kurtosis == pytest.approx(law.cumulant(4) / law.var() ** 2, rel=1e-14)
-    assert law.stats("m") == law.mean()
-    assert law.moment(0) == 1
-    assert law.moment(2) == pytest.approx(law.var() + law.mean() ** 2, rel=1e-15)
-    # E Q³ by the definition, from chi-square moments 1, 3, 15.
-    third = 15 * (weights**3).sum()
-    third += 3 * 3 * sum(a**2 * b for a in weights for b in weights if a != b)
-    third += 6 * math.prod(weights)
-    assert law.moment(3) == pytest.approx(third, rel=1e-14)
+    assert law.cumulant(3) == pytest.approx(8 * (weights**3).sum(), rel=1e-15)
 
 
 def test_draws():
@@ -389,13 +327,6 @@ def test_draws():
     assert stats.kstest(draws.ravel(), law.cdf).pvalue > 1e-3
     wrong = WeightedChi2([1.0, 0.5, 0.5, 0.2])
     assert stats.kstest(draws.ravel(), wrong.cdf).pvalue < 1e-9
-
-
-def test_many_draws_do_not_depend_on_the_batch(monkeypatch):
-    law = WeightedChi2([1.0, 0.5])
-    whole = law.rvs(1000, 1)
-    monkeypatch.setattr(weighted_chi2, "BATCH", 64)
-    np.testing.assert_allclose(law.rvs(1000, 1), whole, rtol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -417,9 +348,6 @@ def test_other_bad_input_is_refused():
     for call, message in (
         (lambda: law.cdf("a"), "x is not an array of numbers"),
         (lambda: law.ppf([1j]), "q is not an array of numbers"),
-        (lambda: law.stats("mx"), "moments is 'mx'"),
-        (lambda: law.stats(""), "moments is ''"),
-        (lambda: law.moment(-1), "order is -1"),
         (lambda: law.cumulant(0), "order is 0"),
         (lambda: law.rvs(-1), "size is -1"),
         (lambda: law.rvs(2.5), "size is 2.5"),
@@ -436,7 +364,6 @@ def test_extreme_scales_stay_finite_and_silent():
                 values = getattr(law, name)([5e-324, 1e-300, 1e-150, 1.0, 1e150, 1.7e308])
                 assert ((values >= 0) & (values <= 1)).all()
             law.ppf([1e-300, 0.5, 0.999])
-            law.stats("mvsk")
     assert WeightedChi2([1e300]).var() == math.inf
     assert WeightedChi2([1e300]).std() == pytest.approx(math.sqrt(2) * 1e300, rel=1e-15)
 

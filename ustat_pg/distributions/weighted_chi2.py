@@ -2,7 +2,10 @@
 
 The tail on the point's own side of the mean is an integral along a hyperbola through its saddle
 point, by the trapezoidal rule; the other tail is one minus it. The first has small *relative*
-error, however small it is, which no sum along the real axis (Imhof, Davies) can have.
+error, however small it is, which no sum along the real axis (Imhof, Davies) can have. Ruben's mixture of
+chi-square laws is shorter, but needs some 50 terms times the ratio of the greatest weight to the
+least: at a ratio of 1,000 it takes seconds for what takes half a millisecond here, and at 1e6 it
+does not settle in 60,000 terms.
 """
 
 from __future__ import annotations
@@ -324,24 +327,6 @@ class WeightedChi2:
         """The x with P(Q > x) = q, of the shape of q; NaN outside [0, 1]."""
         return self._quantile(q, lower=False)
 
-    def median(self) -> float:
-        """The x with P(Q ≤ x) = 1/2."""
-        return float(self.ppf(0.5))
-
-    def interval(self, confidence: ArrayLike) -> tuple[Any, Any]:
-        """The ends between which Q lies with this probability, equal tails left outside.
-
-        >>> low, high = WeightedChi2([1.0]).interval(0.9)
-        >>> f"{low:.6f} {high:.6f}"
-        '0.003932 3.841459'
-        """
-        tail = 0.5 * (1 - _numbers("confidence", confidence))
-        return self.ppf(tail), self.isf(tail)
-
-    def support(self) -> tuple[float, float]:
-        """The ends of the values possible."""
-        return 0.0, math.inf
-
     # -- moments ----------------------------------------------------------------------------------
 
     def cumulant(self, order: int) -> float:
@@ -355,23 +340,6 @@ class WeightedChi2:
             scale = np.float64(2 * self._top) ** m / 2
             return float(scale * math.factorial(m - 1) * self._power_sum(m))
 
-    def moment(self, order: int) -> float:
-        """E Qᵐ, by the cumulants' recurrence; all terms are positive, so nothing cancels.
-
-        >>> WeightedChi2([1.0]).moment(4)
-        105.0
-        """
-        top = integer("order", order, 0)
-        moments = [1.0]
-        for m in range(1, top + 1):
-            moments.append(
-                math.fsum(
-                    math.comb(m - 1, j - 1) * self.cumulant(j) * moments[m - j]
-                    for j in range(1, m + 1)
-                )
-            )
-        return moments[top]
-
     def mean(self) -> float:
         """E Q = Σ wₖ."""
         return self.cumulant(1)
@@ -383,27 +351,6 @@ class WeightedChi2:
     def std(self) -> float:
         """The square root of the variance, which may overflow where this does not."""
         return self._top * math.sqrt(2 * self._power_sum(2))
-
-    def stats(self, moments: str = "mv") -> Any:
-        """Mean ``m``, variance ``v``, skewness ``s``, excess kurtosis ``k``, those asked for.
-
-        Raises:
-            InputError: another letter, or none.
-
-        >>> [float(value) for value in WeightedChi2([1.0, 1.0]).stats("mvsk")]
-        [2.0, 4.0, 2.0, 6.0]
-        """
-        if not moments or set(moments) - set("mvsk"):
-            raise InputError(f"moments is {moments!r}: it must be made of the letters m, v, s, k")
-        square = self._power_sum(2)
-        values = {
-            "m": self.mean(),
-            "v": self.var(),
-            "s": math.sqrt(8) * self._power_sum(3) / square**1.5,
-            "k": 12 * self._power_sum(4) / square**2,
-        }
-        found = tuple(values[letter] for letter in "mvsk" if letter in moments)
-        return found[0] if len(found) == 1 else found
 
     # -- draws ------------------------------------------------------------------------------------
 
