@@ -95,11 +95,6 @@ def _parser() -> argparse.ArgumentParser:
             metavar="ADDRESS",
             help="on the Dask cluster with this scheduler, tcp://host:8786",
         )
-        where.add_argument(
-            "--mpi",
-            action="store_true",
-            help="under mpiexec -n 4 python -m mpi4py.futures -m simulations ...",
-        )
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
         if name == "verify":
             command.add_argument(
@@ -319,13 +314,10 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
 @contextmanager
 def _cluster(options: argparse.Namespace) -> Iterator[Cluster | None]:
     """Where blocks are run, if not here."""
-    from ustat_pg.experiment.executors import dask_cluster, mpi_cluster
+    from ustat_pg.experiment.executors import dask_cluster
 
     if options.dask is not None:
         with dask_cluster(options.dask) as cluster:
-            yield cluster
-    elif options.mpi:
-        with mpi_cluster() as cluster:
             yield cluster
     else:
         yield None

@@ -46,7 +46,7 @@ def test_the_rivals_of_language_models_are_listed():
         ("ustat_pg", "numpy numba scipy pandas sklearn torch matplotlib"),
         (
             "ustat_pg.testing, ustat_pg.report, ustat_pg.cli",
-            "torch matplotlib seaborn hypothesis simulations distributed mpi4py jinja2",
+            "torch matplotlib seaborn hypothesis simulations distributed jinja2",
         ),
         ("ustat_pg.engines.networks.cell, ustat_pg.engines.gradients.cuda", "torch"),
         ("ustat_pg.policies, ustat_pg.problems", "torch"),

@@ -1,6 +1,6 @@
-"""``--dask`` and ``--mpi`` on real workers: equal bytes, and what is lost when processes are killed.
+"""``--dask`` on real workers: equal bytes, and what is lost when processes are killed.
 
-Everything runs in processes of its own: distributed warns, and MPI is started once in a process.
+Everything runs in processes of its own, for distributed warns.
 """
 
 from __future__ import annotations
@@ -20,14 +20,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = ["-m", "simulations", "verify", "ustatistic", "--size", "smoke"]
-COMMAND = [sys.executable, *WORDS]
-MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+COMMAND = [sys.executable, "-m", "simulations", "verify", "ustatistic", "--size", "smoke"]
 
 needs_dask = pytest.mark.skipif(find_spec("distributed") is None, reason="the extra dask")
-needs_mpi = pytest.mark.skipif(
-    find_spec("mpi4py") is None or MPIEXEC is None, reason="the extra mpi"
-)
 
 
 _started: list[subprocess.Popen[str]] = []
@@ -294,57 +289,3 @@ def test_a_bad_address_is_one_line_and_exit_2(tmp_path):
     said, error = run.communicate(timeout=1200)
     assert (run.returncode, said, error.count("\n")) == (2, "", 1)
     assert error.startswith("simulations: 'nonsense' is not the address of a Dask scheduler")
-
-
-def mpi(*words: str, ranks: int = 3) -> subprocess.Popen[str]:
-    allow = {f"OMPI_ALLOW_RUN_AS_ROOT{more}": "1" for more in ("", "_CONFIRM")}
-    return start([str(MPIEXEC), "-n", str(ranks), sys.executable, *words], **allow)
-
-
-def rank_of(number: int) -> int:
-    """The process of a rank of this test's mpiexec, by its descent."""
-    psutil = pytest.importorskip("psutil")
-    for process in psutil.Process().children(recursive=True):
-        try:
-            variables = process.environ()
-        except psutil.Error:
-            continue
-        if str(number) in (variables.get("PMI_RANK"), variables.get("OMPI_COMM_WORLD_RANK")):
-            return int(process.pid)
-    raise AssertionError("no such rank")
-
-
-@needs_mpi
-def test_an_mpi_worker_killed_in_mid_run_leaves_what_was_finished(whole, tmp_path):
-    words = ["-m", "mpi4py.futures", *WORDS, "--mpi", "--out", str(tmp_path)]
-    run = mpi(*words)
-    until(lambda: blocks(tmp_path) >= 5, run)
-    os.kill(rank_of(2), signal.SIGKILL)
-    run.communicate(timeout=1200)
-    assert run.returncode != 0
-    assert not (tmp_path / "verdicts.json").exists()
-    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("blocks/*.json")}
-    assert len(kept) >= 5
-
-    run = mpi(*words)
-    said, error = run.communicate(timeout=1200)
-    assert (run.returncode, error) == (0, "")
-    assert "1 of 1 results confirmed" in said
-    assert claims_of(tmp_path) == whole
-    assert json.loads((tmp_path / "verdicts.json").read_text())["run"]["workers"] == 2
-    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("blocks/*.json")}
-    assert len(after) > len(kept)
-    assert kept.items() <= after.items(), "finished blocks are not computed again"
-
-
-@needs_mpi
-def test_mpi_without_workers_says_how_to_start_it(tmp_path):
-    words = [*WORDS, "--mpi", "--out", str(tmp_path)]
-    alone = start([sys.executable, *words])
-    said, error = alone.communicate(timeout=1200)
-    assert (alone.returncode, said, error.count("\n")) == (2, "", 1)
-    masters = mpi(*words, ranks=2)
-    assert masters.communicate(timeout=1200)[1].count("2 masters and no workers") == 2
-    assert masters.returncode == 2
-    assert "mpiexec -n 4 python -m mpi4py.futures -m simulations verify --mpi" in error
-    assert not blocks(tmp_path)

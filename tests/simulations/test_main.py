@@ -279,8 +279,6 @@ def test_bad_usage_is_one_line_and_exit_2(words, message, refused):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--dask tcp://a:1 --mpi", "not allowed with argument"),
-        ("--mpi --workers 2", "not allowed with argument"),
         ("--workers 1 --dask tcp://a:1", "not allowed with argument"),
         ("--on atari", "invalid choice: 'atari'"),
     ],

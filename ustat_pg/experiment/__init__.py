@@ -4,7 +4,7 @@ from ..results import load_curves, load_results, load_run
 from .chi_squares import Below, ChiSquares, TransformOf
 from .claim import Check, Claim
 from .curves import Point, run_points
-from .executors import LostWorkers, dask_cluster, mpi_cluster
+from .executors import LostWorkers, dask_cluster
 from .functionals import (
     Eigenvalue,
     EverySample,
@@ -51,7 +51,6 @@ __all__ = [
     "load_results",
     "load_run",
     "mean_of",
-    "mpi_cluster",
     "plan_claims",
     "run_claims",
     "run_points",

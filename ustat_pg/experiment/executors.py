@@ -1,15 +1,14 @@
-"""Executors on other machines: an existing Dask cluster, or the ranks that mpiexec started.
+"""Executors on other machines: a Dask cluster that is running.
 
-Either is one more ``concurrent.futures`` executor to the runner. What is particular to them is here:
-how to reach them, whether their workers compute with the same program, how many there are at the
-moment, and which of their errors mean that workers were lost.
+A cluster is one more ``concurrent.futures`` executor to the runner. This module knows what is
+particular to it: how to reach it, whether its workers compute with the same program, how many there
+are at the moment, and which of its errors mean that workers were lost.
 """
 
 from __future__ import annotations
 
 import logging
 import pickle
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
@@ -28,7 +27,6 @@ __all__ = [
     "WrongVersion",
     "dask_cluster",
     "loss",
-    "mpi_cluster",
     "run_there",
 ]
 
@@ -243,29 +241,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-@contextmanager
-def mpi_cluster() -> Iterator[Cluster]:
-    """The workers of ``mpiexec -n N python -m mpi4py.futures ...``, as an executor: N - 1 of them.
-
-    A rank that dies takes the whole job with it, as is MPI's way; finished blocks are kept.
-
-    Raises:
-        InputError: ``mpi4py`` or an MPI library is not installed, or there are no workers.
-    """
-    start = "start it as: mpiexec -n 4 python -m mpi4py.futures -m simulations verify --mpi"
-    try:
-        from mpi4py import MPI
-        from mpi4py.futures import MPIPoolExecutor
-    except (ImportError, RuntimeError) as error:
-        raise InputError(
-            f"MPI needs mpi4py and an MPI library ({_line(error)}): pip install 'ustat_pg[mpi]'"
-        ) from None
-    size = MPI.COMM_WORLD.Get_size()
-    if size < 2:
-        raise InputError(f"MPI has no workers, for this process is alone: {start}")
-    if "mpi4py.futures" not in sys.orig_argv:
-        raise InputError(f"MPI has {size} masters and no workers: {start}")
-    with MPIPoolExecutor() as executor:
-        yield Cluster(executor, lambda: size - 1)
