@@ -57,7 +57,7 @@ def test_drawn_errors_have_their_standard_errors():
 
 def test_the_error_of_a_ratio_is_that_of_many_runs():
     many = [
-        compare(EXAMPLE, ["grpo", "vanilla"], 40, batch_size=3, replications=500, seed=seed).iloc[1]
+        compare(EXAMPLE, ["grpo", "vanilla"], 8, batch_size=3, replications=500, seed=seed).iloc[1]
         for seed in range(200)
     ]
     spread = np.std([row["ratio"] for row in many], ddof=1)
@@ -153,8 +153,19 @@ def test_it_is_at_the_front():
 def test_the_bias_stands_beside_the_error():
     """The group mean's own output takes one part in G; halves of it stay, and RLOO has none."""
     half = {"half": lambda z: z / 2, "mean": "group-mean", "grpo": "grpo"}
-    frame = compare("ustat:skewed", half, [2, 3])
+    frame = compare("ustat:skewed", half, [2, 5])
     found = frame.pivot(index="baseline", columns="group_size", values="bias")
-    np.testing.assert_allclose(found.loc["half"], 0.5, atol=1e-6)
-    np.testing.assert_allclose(found.loc["mean"], [1 / 2, 1 / 3], atol=1e-6)
+    np.testing.assert_allclose(found.loc["half"], 0.5, rtol=1e-12)
+    np.testing.assert_allclose(found.loc["mean"], [1 / 2, 1 / 5], rtol=1e-12)
     np.testing.assert_array_equal(found.loc["grpo"], 0.0)
+
+
+def test_ranks_are_those_of_errors_at_each_group_size():
+    mine = {"grpo": "grpo", "again": "grpo", "half": half, "vanilla": "vanilla"}
+    frame = compare(EXAMPLE, mine, [2, 4])
+    for _, rows in frame.groupby("group_size"):
+        by_error = rows.sort_values("mse")
+        assert by_error["rank"].is_monotonic_increasing
+        ranks = rows.set_index("baseline")["rank"]
+        assert ranks["grpo"] == ranks["again"]
+        assert ranks.min() == 1

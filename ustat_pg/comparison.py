@@ -12,7 +12,7 @@ import numpy as np
 
 from .engines import Estimator, GradientCell, InfeasibleError, MomentSums, SquaredError
 from .engines.base import Replications
-from .engines.gradients.exact import ExactEngine
+from .engines.gradients.exact import ExactEngine, minibatches
 from .problems import SoftmaxBandit, load_problem
 from .testing.function import UnderTest, Violation, whole_numbers
 from .validation import InputError, integer
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 Baseline = str | Estimator | Callable[..., Any]
+
+_ROUNDING = 1e-11
+"""A bias over the gradient's length below which sums of many outcomes are not told from 0."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,9 @@ def compare(
             :func:`~ustat_pg.testing.assert_unbiased`.
 
     Returns:
-        columns baseline, group_size, batch_size, mse, standard_error, ratio (the MSE over that of the
-        first baseline), ratio_error (its standard error), bias (‖E ĝ - g‖/‖g‖, to about 1e-7; NaN
+        columns baseline, group_size, batch_size, mse, standard_error, rank (1 for the least MSE at
+        this group size; equal errors share the better rank), ratio (the MSE over that of the first
+        baseline), ratio_error (its standard error), bias (‖E ĝ - g‖/‖g‖, to about 1e-7; NaN
         where outcomes are too many to enumerate, or g is 0), kind (exact or simulation) and
         replications.
 
@@ -94,12 +98,12 @@ def compare(
     ...     others = rewards.sum(-1, keepdims=True) - rewards
     ...     return rewards - others / (2 * (rewards.shape[-1] - 1))
     >>> frame = compare(problem_from_mapping(example_problem()), ["grpo", half], [2, 4])
-    >>> frame[["baseline", "group_size", "mse", "ratio", "bias", "kind"]].round(4)
-      baseline  group_size     mse   ratio  bias   kind
-    0     grpo           2  0.2000  1.0000   0.0  exact
-    1     half           2  0.1093  0.5466   0.0  exact
-    2     grpo           4  0.0770  1.0000   0.0  exact
-    3     half           4  0.0611  0.7932   0.0  exact
+    >>> frame[["baseline", "group_size", "mse", "rank", "ratio", "bias", "kind"]].round(4)
+      baseline  group_size     mse  rank   ratio  bias   kind
+    0     grpo           2  0.2000     2  1.0000   0.0  exact
+    1     half           2  0.1093     1  0.5466   0.0  exact
+    2     grpo           4  0.0770     2  1.0000   0.0  exact
+    3     half           4  0.0611     1  0.7932   0.0  exact
     """
     import pandas as pd
 
@@ -128,6 +132,7 @@ def compare(
                     "batch_size": batch_size,
                     "mse": row.mse,
                     "standard_error": row.standard_error,
+                    "rank": 1 + sum(other.mse < row.mse for other in found.values()),
                     "ratio": ratio,
                     "ratio_error": error,
                     "bias": _bias(chosen, size, named[name]),
@@ -206,17 +211,23 @@ def _exact(cell: GradientCell, estimator: Estimator) -> float:
 
 
 def _bias(problem: SoftmaxBandit, size: int, estimator: Estimator) -> float:
-    """‖E ĝ - g‖/‖g‖: of the error of one prompt and of the mean of two, what does not average out."""
-    length = float(np.linalg.norm(problem.gradient()))
+    """‖E ĝ - g‖/‖g‖ by the outcomes of one prompt's group, or NaN where they are too many."""
+    gradient = problem.gradient()
+    length = float(np.linalg.norm(gradient))
+    weights = np.zeros(problem.policy.probs.shape)  # what E ĝ multiplies each score by
     try:
-        one, two = (
-            _exact(GradientCell(problem, size, count, "iid"), estimator) for count in (1, 2)
-        )
+        for draws, probability in minibatches(
+            GradientCell(problem, size), tuples=estimator.function is not None
+        ):
+            shares = probability[:, None, None] * estimator.advantages(problem, draws) / size
+            np.add.at(weights, (draws.contexts[..., None], draws.arms), shares)
     except InfeasibleError:
         return nan
-    squared = 2 * two - one
-    # Below, what is left is rounding.
-    return sqrt(squared) / length if length and squared > 1e-13 * one else 0.0 if length else nan
+    found = sum(problem.policy.combine(x, own) for x, own in enumerate(weights))
+    off = float(np.linalg.norm(found - gradient))
+    if not length:
+        return nan
+    return off / length if off > _ROUNDING * length else 0.0
 
 
 def _drawn(
