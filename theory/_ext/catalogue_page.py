@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from ustat_pg.catalogue import Family, Framework, Row, catalogue, short_name
 from ustat_pg.commands.explain import explain
-from ustat_pg.testing import leaderboard
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -30,21 +29,6 @@ UNSHOWN = ("count-table", "loo-table")
 
 RATES = (0.05, 0.2, 0.5, 0.8, 0.95)
 SIZES = (2, 4, 8, 16)
-
-LEADERBOARD = """
-## A leaderboard of unbiased estimators
-
-The exact MSE over that of the oracle, which knows each prompt's pass rate: the geometric mean over four
-fixed problems. Nine prompts have pass rates .1 to .9; eight hard ones .05 to .25; two are hard and two easy,
-.05 and .95; and in four more with peaked policies the scores of right and wrong outputs differ in norm, so
-that the oracle can be beaten. One function puts yours on it, or says why it is biased:
-
-```python
-from ustat_pg.testing import leaderboard
-
-print(leaderboard(my_advantages))         # rewards (n, G) to advantages (n, G)
-```
-"""
 
 
 def numbers(name: str) -> list[str]:
@@ -112,7 +96,6 @@ def tables() -> str:
     lines = ["## Tables by the number of successes"]
     for family in known.families.values():
         lines += section(family, closed=True)
-    lines += [LEADERBOARD, "```text", str(leaderboard()), "```"]
     lines += ["", "## What is no such table", ""]
     lines += [
         "Lengths, other prompts, other networks or earlier steps enter these. What is said of them is said "

@@ -16,10 +16,10 @@ A torch trainer's function in five lines::
 
 :func:`assert_is` asks whether it is what a trainer's options mean, biased or not.
 :func:`assert_invariances` tests properties that hold reward by reward, :func:`exact_mse` says what
-an unbiased function still gains or loses against grpo, :func:`leaderboard` where it stands among
-others, and :func:`rewards`, :func:`scores` and
+an unbiased function still gains or loses against grpo, and :func:`rewards`, :func:`scores` and
 :func:`problems` are Hypothesis strategies for tests of your own
-(``pip install 'ustat_pg[testing]'``; nothing else here needs Hypothesis).
+(``pip install 'ustat_pg[testing]'``; nothing else here needs Hypothesis). The column
+``rank`` of :func:`ustat_pg.compare` says where it stands among others.
 
 How the function is called is its *layout*:
 
@@ -34,8 +34,6 @@ How the function is called is its *layout*:
     one group (G,) at a time.
 
 A function of the signature that verl and SkyRL register becomes one of groups by :func:`registered`.
-The inverse questions have answers too: :func:`samples_needed` and :func:`smallest_difference` for a
-difference of means, :func:`seeds_needed` for one between two training recipes.
 
 ``inputs`` names what the function takes, in order: ``"rewards"``, ``"squared_norms"`` (‖s‖² of each
 output, of the rewards' shape) and ``"contexts"`` (the prompt's number, without the last axis).
@@ -54,9 +52,7 @@ AssertionError: group_mean is biased: at G = 2 on problem ... c = (G-1)/G: a res
 
 from .function import INPUTS, LAYOUTS
 from .invariances import INVARIANCES, assert_finite, assert_invariances
-from .leaderboard import Leaderboard, leaderboard
 from .mse import MseReport, exact_mse
-from .power import samples_needed, seeds_needed, smallest_difference
 from .registered import registered
 from .row import assert_is
 from .strategies import problems, rewards, scores
@@ -66,7 +62,6 @@ __all__ = [
     "INPUTS",
     "INVARIANCES",
     "LAYOUTS",
-    "Leaderboard",
     "MseReport",
     "assert_finite",
     "assert_invariances",
@@ -74,12 +69,8 @@ __all__ = [
     "assert_unbiased",
     "default_problems",
     "exact_mse",
-    "leaderboard",
     "problems",
     "registered",
     "rewards",
-    "samples_needed",
     "scores",
-    "seeds_needed",
-    "smallest_difference",
 ]
