@@ -9,20 +9,15 @@ show, summed over prompts; so both variances are measured in the same way, and n
 standard errors are used. Brute force's variance falls as one over its replications and its time grows
 with them, so its time for the pool's standard error is its time here times the ratio of variances.
 What favours brute force: it is given V, and its rollouts are drawn in batches as large as the pool's.
-
-Then what sampling and scoring cost as prompts and rollouts grow, and one run of ``ustat-pg llm mse``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from os import getloadavg
 from time import process_time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -31,11 +26,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import t as student
-from statsmodels.api import OLS, add_constant
 from tabulate import tabulate
 
 from benchmarks.brute_force import brute_force
-from benchmarks.ustatistics import machine
+from benchmarks.measuring import machine
 from ustat_pg.llm.estimates import curves
 from ustat_pg.llm.generation import transformers_draw
 from ustat_pg.llm.models import LanguageModel, load_model, tokenise
@@ -52,12 +46,6 @@ LEVEL = 1e-6
 BATCH = 256
 """Completions sampled at a time, by both."""
 
-MOST_SECONDS = 600
-MOST_BYTES = 2 * 10**9
-"""Bounds on one run of the command."""
-
-PARTS = ("equal", "growth", "command")
-
 Array = NDArray[np.float64]
 
 
@@ -71,10 +59,8 @@ class Effort:
         group_sizes: at which brute force is measured.
         replications: R of brute force, gradients at a prompt and group size.
         alone: those on which a single baseline's gradients are timed.
-        rounds: repetitions of each method, and of the growth.
+        rounds: repetitions of each method.
         values: rollouts that give V to brute force's oracle, counted on neither side.
-        grid: numbers of prompts, and of rollouts.
-        limit: prompts of the command; all where it is None.
     """
 
     prompts: int = 16
@@ -84,11 +70,9 @@ class Effort:
     alone: int = 4
     rounds: int = 4
     values: int = 512
-    grid: tuple[tuple[int, ...], tuple[int, ...]] = ((25, 50, 100), (16, 32, 64))
-    limit: int | None = None
 
 
-QUICK = Effort(2, 8, (2, 4), 4, 4, 2, 16, ((1, 2), (4, 8)), 2)
+QUICK = Effort(2, 8, (2, 4), 4, 4, 2, 16)
 
 
 @dataclass(frozen=True)
@@ -309,89 +293,6 @@ def _curve(
     )
 
 
-# Growth.
-
-
-def exponents(cells: dict[tuple[int, int], float]) -> list[tuple[float, float]]:
-    """Exponents of seconds in prompts and in rollouts, with robust standard errors (HC3)."""
-    design = add_constant(np.log(np.array(list(cells))))
-    fit = OLS(np.log(list(cells.values())), design).fit(cov_type="HC3")
-    return [(float(fit.params[k]), float(fit.bse[k])) for k in (1, 2)]
-
-
-def growth(subject: Subject, effort: Effort) -> tuple[list[list[object]], list[str]]:
-    """Least CPU seconds of sampling and of scoring at each size, and their exponents."""
-    sampling: dict[tuple[int, int], list[float]] = {}
-    scoring: dict[tuple[int, int], list[float]] = {}
-    by_pool(subject.first(1), 4, [2], 0)
-    for number in range(effort.rounds):
-        for prompts in effort.grid[0]:
-            for rollouts in effort.grid[1]:
-                part = subject.first(prompts)
-                start = process_time()
-                drawn = sample(part.model, part.task, rollouts, seed=number, batch=BATCH)
-                middle = process_time()
-                score_pool(part.model, drawn)
-                end = process_time()
-                sampling.setdefault((prompts, rollouts), []).append(middle - start)
-                scoring.setdefault((prompts, rollouts), []).append(end - middle)
-    rows: list[list[object]] = []
-    for (prompts, rollouts), times in sampling.items():
-        both = min(times), min(scoring[prompts, rollouts])
-        each = 1e3 * sum(both) / (prompts * rollouts)
-        rows.append([prompts, rollouts, *(f"{one:.3g}" for one in both), f"{each:.3g}"])
-    words = []
-    for name, cells in (("sampling", sampling), ("scoring", scoring)):
-        (a, da), (b, db) = exponents({size: min(times) for size, times in cells.items()})
-        words.append(
-            f"- {name}: exponent {a:.2f} ± {da:.2f} in prompts, {b:.2f} ± {db:.2f} in rollouts"
-        )
-    return rows, words
-
-
-# The command.
-
-_CHILD = """
-import json, resource, subprocess, sys, time
-start = time.perf_counter()
-done = subprocess.run(sys.argv[1:], capture_output=True, text=True)
-wall = time.perf_counter() - start
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-unit = 1 if sys.platform == "darwin" else 1024
-print(json.dumps([done.returncode, done.stdout, done.stderr, wall,
-                  used.ru_utime + used.ru_stime, used.ru_maxrss * unit]))
-"""
-
-
-def command(model: str, rollouts: int, limit: int | None) -> tuple[list[str], str]:
-    """Wall seconds, CPU seconds and peak memory of ``ustat-pg llm mse``, and its first line.
-
-    Raises:
-        SystemExit: the command fails.
-    """
-    words = ["llm", "mse", "--model", model, "--samples", str(rollouts)]
-    words += [] if limit is None else ["--limit", str(limit)]
-    entry = "import sys; from ustat_pg.cli import main; sys.exit(main())"
-    # The peak of a process begins as that of the one that starts it: this one is small.
-    started = [sys.executable, "-c", _CHILD, sys.executable, "-c", entry, *words]
-    before = getloadavg()[0]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    out = subprocess.run(started, capture_output=True, text=True, env=environment, check=True)
-    code, printed, errors, wall, cpu, memory = json.loads(out.stdout)
-    if code:
-        raise SystemExit(f"ustat-pg {' '.join(words)} gave {code}:\n{errors[-2000:]}")
-    met = "met" if wall <= MOST_SECONDS and memory <= MOST_BYTES else "NOT met"
-    row = [
-        f"`ustat-pg {' '.join(words)}`",
-        f"{wall:.1f}",
-        f"{cpu:.1f}",
-        f"{memory / 1e6:.0f}",
-        f"{before:.1f}, {getloadavg()[0]:.1f}",
-        met,
-    ]
-    return row, printed.splitlines()[0]
-
-
 EQUAL = [
     "baseline",
     "G",
@@ -408,64 +309,33 @@ EQUAL = [
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts and print their tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
     parser.add_argument("--model", default="embedded:strong", help="one with prompts of its own")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--prompts", type=int, help="of the comparison")
+    parser.add_argument("--prompts", type=int)
     parser.add_argument("--rounds", type=int)
     options = parser.parse_args(arguments)
     effort = QUICK if options.quick else Effort()
     given = {name: getattr(options, name) for name in ("prompts", "rounds")}
     effort = replace(effort, **{name: value for name, value in given.items() if value is not None})
+    print("# One pool against sampling every point anew\n")
+    print(f"{machine('numpy', 'torch', 'transformers')}; 1 thread; {options.model}\n")
+    print(
+        f"{effort.rounds} interleaved rounds; brute force: {effort.replications} gradients at each "
+        "prompt; seconds of one baseline alone, sampling included; times the pool's time: the time "
+        "here x (SE of brute force / SE of the pool)², over the pool's time; the pool has "
+        f"{effort.rollouts} rollouts a prompt\n"
+    )
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        _print(options, effort)
+        rows, words = compare(Subject.load(options.model, effort.prompts), effort)
     finally:
         torch.set_num_threads(before)
+    print(tabulate(rows, EQUAL, tablefmt="github", disable_numparse=True) + "\n")
+    print("\n".join([words[0], "", *words[1:]]))
     return 0
-
-
-def _print(options: argparse.Namespace, effort: Effort) -> None:
-    print("# One pool against sampling every point anew\n")
-    print(f"{machine('numpy', 'torch', 'transformers')}; 1 thread; {options.model}\n")
-    if "equal" in options.parts:
-        _head("At equal standard error of the mean over the same prompts")
-        rows, words = compare(Subject.load(options.model, effort.prompts), effort)
-        print(
-            f"{effort.rounds} interleaved rounds; brute force: {effort.replications} gradients at each "
-            f"prompt; seconds of one baseline alone, sampling included; {times_in_words(effort)}\n"
-        )
-        print(tabulate(rows, EQUAL, tablefmt="github", disable_numparse=True) + "\n")
-        print("\n".join([words[0], "", *words[1:]]) + "\n")
-    if "growth" in options.parts:
-        _head("Cost in prompts and rollouts")
-        rows, words = growth(Subject.load(options.model, max(effort.grid[0])), effort)
-        print(f"The least of {effort.rounds} interleaved rounds.\n")
-        head = ["prompts", "rollouts", "sampling, CPU s", "scoring, CPU s", "ms a rollout"]
-        print(tabulate(rows, head, tablefmt="github", disable_numparse=True) + "\n")
-        print("\n".join(words) + "\n")
-    if "command" in options.parts:
-        _head("The command")
-        row, line = command(options.model, effort.rollouts, effort.limit)
-        head = ["command", "wall s", "CPU s", "peak MB", "load before, after"]
-        head.append(f"at most {MOST_SECONDS} s and {MOST_BYTES / 1e6:.0f} MB")
-        print(tabulate([row], head, tablefmt="github", disable_numparse=True) + "\n")
-        print(f"It says: {line}")
-
-
-def times_in_words(effort: Effort) -> str:
-    """What the ratio of times is, in words."""
-    return (
-        "times the pool's time: the time here x (SE of brute force / SE of the pool)², over the pool's "
-        f"time; the pool has {effort.rollouts} rollouts a prompt"
-    )
-
-
-def _head(text: str) -> None:
-    print(f"## {text}\n\nLoad {getloadavg()[0]:.1f} at the start.\n", flush=True)
 
 
 if __name__ == "__main__":

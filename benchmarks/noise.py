@@ -118,12 +118,12 @@ def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[
     return clock.seconds
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=64)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     model = language_model()

@@ -28,8 +28,9 @@ from numba import carray, cfunc, types
 from numpy.typing import NDArray
 from scipy import LowLevelCallable
 from scipy.integrate import IntegrationWarning, quad
+from tabulate import tabulate
 
-from benchmarks.ustatistics import clock, duration, machine, number, table
+from benchmarks.measuring import clock, duration, machine, number
 from ustat_pg.distributions import WeightedChi2
 
 DATA = Path(__file__).resolve().parents[1] / "tests/data/weighted_chi2_reference.json"
@@ -344,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     counts = ", ".join(f"{name} {count}" for name, count in valid.items())
     print(f"- Valid on how many of {len(found)}: {counts}.")
     print()
-    print(table(rows, HEADER))
+    print(tabulate(rows, HEADER, tablefmt="github", disable_numparse=True))
     return 0
 
 

@@ -148,7 +148,6 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
             *(array(2, np.int64), array(3, np.int64)),
         ),
         kernels.reduce_kernel: (array(2), int64, int64, array(1), array(2), array(3)),
-        kernels.floor_kernel: (int64, int64, key, int64, int64, array(1, np.int64)),
         path_bodies.path_kernel: (
             *(int64, int64, int64, key, int64, typeof(plan), array(3)),
             *(typeof(path_bodies.Room(*path_room)), array(2), array(3)),

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from numba import cuda
 
-from ..draws import words_at
 from .scalar import WITHOUT_REPLACEMENT, draw_group, draw_prompts, minibatches, one_prompt, room_of
 
-__all__ = ["draw_kernel", "floor_kernel", "minibatch_kernel", "one_prompt_kernel", "reduce_kernel"]
+__all__ = ["draw_kernel", "minibatch_kernel", "one_prompt_kernel", "reduce_kernel"]
 
 
 @cuda.jit
@@ -71,19 +70,3 @@ def reduce_kernel(values, count, tiles, base, sums, products):
         sums[t, q] = added
         if t == 0:
             base[q] = values[q, 0]
-
-
-@cuda.jit
-def floor_kernel(first, count, key, slots, blocks, out):
-    """The words of ``blocks`` blocks at each of ``slots`` slots, and nothing else: their xor, (count,).
-
-    What no engine can be faster than: benchmarks compare with it.
-    """
-    i = cuda.grid(1)
-    if i < count:
-        seen = 0
-        for slot in range(slots):
-            for block in range(blocks):
-                w0, w1, w2, w3 = words_at(block, slot, first + i, key)
-                seen ^= w0 ^ w1 ^ w2 ^ w3
-        out[i] = seen

@@ -1,0 +1,65 @@
+"""Each benchmark runs, tiny: its peers compute the same, and it prints a row for each program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from benchmarks import mse_kernel, trajectories, weighted_chi2
+
+
+def test_mse_kernel(monkeypatch, capsys):
+    assert mse_kernel.main(["--quick"]) == 0
+    case = mse_kernel.Case(5, 4)
+    assert capsys.readouterr().out.count("| (5, 4)") == 1 + len(mse_kernel.peers(case))
+    true = mse_kernel.peers(case)["NumPy, bisection"]
+
+    def with_the_own_reward(replications):
+        """The group's whole mean: (G - 1)/G of the estimate."""
+        return (3 / 4) ** 2 * true(replications)
+
+    monkeypatch.setattr(mse_kernel, "peers", lambda case: {"planted": with_the_own_reward})
+    with pytest.raises(SystemExit, match="planted at K=5, G=4 computes something else"):
+        mse_kernel.main(["--quick"])
+
+
+def test_trajectories(monkeypatch, capsys):
+    case = trajectories.Case("tiny", contexts=3, arms=5, d=2, group=2)
+    assert trajectories.main(["--quick"], [case]) == 0
+    assert capsys.readouterr().out.count("| tiny") == 1 + len(trajectories.peers(case))
+    slower = partial(trajectories.engine, replace(case, c=9.0))
+    monkeypatch.setattr(trajectories, "peers", lambda _: {"planted": slower})
+    with pytest.raises(SystemExit, match=r"planted, tiny: .* it computes something else"):
+        trajectories.measure(case, 10_000, 60, 1)
+
+
+def test_weighted_chi2(monkeypatch, capsys):
+    (pair,) = (case for case in weighted_chi2.cases(20) if case.name == "pairs_3_1_0.2")
+    monkeypatch.setattr(weighted_chi2, "cases", lambda most=None: (pair,))
+    assert weighted_chi2.main(["--quick"]) == 0
+    out = capsys.readouterr().out
+    assert "- pairs_3_1_0.2: fastest valid" in out
+    assert out.count("| pairs_3_1_0.2") == 2 + len(weighted_chi2.peers())
+
+
+def test_llm_pool(capsys):
+    pytest.importorskip("transformers")
+    from benchmarks import llm_pool
+
+    assert llm_pool.main(["--quick"]) == 0
+    out = capsys.readouterr().out
+    rows = ("| vanilla", "| grpo", "| oracle")
+    assert sum(line.startswith(rows) for line in out.splitlines()) == 6
+    assert "- all three: brute force at the group sizes of the table" in out
+
+
+def test_noise(monkeypatch, capsys):
+    pytest.importorskip("trl")
+    from benchmarks import noise
+    from ustat_pg.llm.models import load_model
+
+    monkeypatch.setattr(noise, "language_model", lambda: load_model("embedded:strong"))
+    noise.main(["--pairs", "2", "--tokens", "4"])
+    assert "mean of 2 ratios of pairs" in capsys.readouterr().out
