@@ -295,7 +295,8 @@ def _coverage(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from ustat_pg.experiment import Store, plan_claims
-    from ustat_pg.report import plan_table
+
+    from .tables import plan_table
 
     suite = _suite(options)
     store = Store(_folder(options, suite) / "blocks")
@@ -338,9 +339,8 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from ustat_pg.experiment import Store
     from ustat_pg.experiment.curves import tidy
     from ustat_pg.experiment.planted import run_controls
+    from ustat_pg.experiment.provenance import document
     from ustat_pg.report import (
-        document,
-        duration_table,
         exit_code,
         markdown,
         power_table,
@@ -359,6 +359,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     )  # fmt: skip
 
     from .processes import settle, settle_apart
+    from .tables import duration_table
 
     if options.on == "bandit" and sys.stderr.isatty():
         took = DURATIONS[options.size]
@@ -517,8 +518,10 @@ def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
 def _check(options: argparse.Namespace) -> int:
     from ustat_pg.checks import Verdict
     from ustat_pg.experiment.runner import check_alone
-    from ustat_pg.report import EXIT_CODES, check_table
+    from ustat_pg.report import EXIT_CODES
     from ustat_pg.results import plain
+
+    from .tables import check_table
 
     options.stem = stem_of(options.stem)
     _require_stems(options, [options.stem])

@@ -23,7 +23,8 @@ from ustat_pg.experiment import (
     runner,
 )
 from ustat_pg.experiment.planted import run_controls
-from ustat_pg.report import document, exit_code, html, markdown, remarks, verdict_table
+from ustat_pg.experiment.provenance import document
+from ustat_pg.report import exit_code, html, markdown, remarks, verdict_table
 from ustat_pg.results import load_run
 
 CLAIMS = (small_claim(), claim_of_runs())

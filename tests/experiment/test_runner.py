@@ -30,9 +30,10 @@ from ustat_pg.experiment import (
 )
 from ustat_pg.experiment import work as module
 from ustat_pg.experiment.measurements import Measurements
+from ustat_pg.experiment.provenance import document
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.report import document, exit_code, markdown, remarks, verdict_table
+from ustat_pg.report import exit_code, markdown, remarks, verdict_table
 from ustat_pg.validation import InputError
 
 CLAIMS = {"gradients": small_claim, "whole runs": claim_of_runs}

@@ -15,9 +15,10 @@ from simulations.__main__ import main
 from ustat_pg.checks import equal
 from ustat_pg.experiment import Options, Store, options, run_claims
 from ustat_pg.experiment.options import BUDGETS
+from ustat_pg.experiment.provenance import document
 from ustat_pg.experiment.runner import check_alone
 from ustat_pg.problems import example_problem, load_problem
-from ustat_pg.report import check_command, document
+from ustat_pg.report import check_command
 from ustat_pg.results import load_run, plain
 
 

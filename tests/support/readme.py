@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ustat_pg.paper import RESULTS
-from ustat_pg.report import statement_rows
+from ustat_pg.report import evidence_of, rivals_of
 from ustat_pg.results import ClaimResult
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -16,10 +16,11 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 def verdict_table(claims: Sequence[ClaimResult]) -> str:
     """The table of a run's claims, in order."""
     rows = [("result", "statement", "verdict", "evidence, wrong formulas refuted"), ("---",) * 4]
-    judged = {row[0]: row for row in statement_rows(claims)}
+    judged = {claim.label: claim for claim in claims}
     for result in RESULTS.values():
-        if result.label in judged:
-            rows.append(judged[result.label])
+        if (claim := judged.get(result.label)) is not None:
+            evidence = f"{evidence_of(claim)}, {rivals_of(claim)}"
+            rows.append((claim.label, result.title, claim.verdict, evidence))
     return "".join("| {} |\n".format(" | ".join(row)) for row in rows)
 
 

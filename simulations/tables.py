@@ -1,0 +1,58 @@
+"""Tables of the commands ``check``, ``plan`` and ``verify --durations``, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ustat_pg.experiment import Plan, Run
+from ustat_pg.paper import RESULTS
+from ustat_pg.report import as_table, number, said, says
+from ustat_pg.results import CheckResult
+
+__all__ = ["check_table", "duration_table", "plan_table"]
+
+
+def check_table(stem: str, check: CheckResult) -> str:
+    """One check as a small table: each kind of evidence, then each rival."""
+    rows = []
+    for kind, findings in check.found.items():
+        estimate, ends = said(check, findings, 12)
+        error = number(findings.standard_error, "∞", 2)
+        replications = f"{findings.replications:,}" if findings.replications else "-"
+        rows.append([kind, estimate, error, ends, replications, findings.verdict])
+    header = ["evidence", "estimate", "standard error", "interval", "replications", "verdict"]
+    lines = [f"{RESULTS[stem].label} ({stem}): {check.name}"]
+    lines += [f"predicted {number(check.prediction, digits=12)}", "", as_table(rows, header)]
+    if check.not_enumerated:
+        lines += ["", f"not enumerated: {check.not_enumerated}"]
+    rivals = [
+        [name, says(values), *(found.rivals[name] for found in check.found.values())]
+        for name, values in check.rivals.items()
+    ]
+    if rivals:
+        lines += ["", as_table(rivals, ["rival", "says", *check.found])]
+    return "\n".join(lines)
+
+
+def plan_table(plans: Sequence[Plan], budget: int) -> str:
+    """The draws that a run would make: one row for each claim."""
+    rows = []
+    for plan in plans:
+        claim, most = plan.claim, max(plan.needed.values(), default=0)
+        over = " (over the budget)" if most > budget else ""
+        numbers = [len(claim.checks), len(plan.replications), f"{plan.alpha:.1e}"]
+        draws = [f"{sum(plan.replications.values()):,}", f"{most:,}{over}"]
+        rows.append([claim.label, claim.stem, *numbers, *draws, f"{plan.seconds / 60:.1f}"])
+    header = ["result", "stem", "checks", "cells", "alpha a check", "replications"]
+    return as_table(rows, [*header, "most for a check", "processor minutes"])
+
+
+def duration_table(run: Run, others: Mapping[str, float]) -> str:
+    """The processor seconds of a run: stem by stem, and those of no stem."""
+    kinds = ("exact", "pilots", "simulation")
+    rows = [
+        [stem, *(f"{seconds[kind]:.1f}" for kind in kinds)]
+        for stem, seconds in run.durations.items()
+    ]
+    rows += [[name, "", "", f"{seconds:.1f}"] for name, seconds in others.items()]
+    return as_table(rows, ["processor seconds", *kinds])
