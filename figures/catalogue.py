@@ -1,4 +1,4 @@
-"""All figures by name, in the paper's order; then those of networks and of language models."""
+"""All figures by name, in the paper's order; then those of language models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from . import (
     limit_law,
     minibatch,
     mse,
-    networks,
     normalised,
     optimal_policy,
     optimality,
@@ -48,7 +47,6 @@ PICTURES: dict[str, Picture] = {
         count_advantages,
         best_baseline,
         length_weights,
-        networks,
         gradient_mse_lm,
         group_size_lm,
     )

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
     from .problems import Suite
 
-TRAINED = ("suboptimality", "group_size", "optimality")
-"""Results whose checks or figures train networks, where there are any."""
-
 ALL = (*STEMS, *ON_LANGUAGE_MODELS)
 
 ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
@@ -174,8 +171,7 @@ def _suite(options: argparse.Namespace) -> Suite:
     integer("seed", options.seed, 0)
     # What differentiates a network needs its parameters.
     dense = options.engine == "autograd"
-    simulates = options.engine != "exact"
-    suite = Suite(options.size, options.seed, user, options.on, dense, options.device, simulates)
+    suite = Suite(options.size, options.seed, user, options.on, dense)
     return replace(suite, folder=_folder(options, suite) / "pools")
 
 
@@ -372,7 +368,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     store = Store(folder / "blocks")
     with _cluster(options) as cluster:
         how = _options(options, cluster)
-        # What trains networks has one device, and files of its own.
+        # Networks load torch, which one process does for all claims.
         together = options.on != "bandit" or options.engine not in APART or cluster is not None
         if together or min(how.workers, len(stems)) == 1:
             settled = settle(stems, suite, how, store.folder, cluster)
@@ -430,9 +426,7 @@ def _known(options: argparse.Namespace) -> list[str]:
     if options.on == "language-model":
         return list(ON_LANGUAGE_MODELS)
     if options.on != "bandit":
-        # Without torch, and by enumeration alone, there are no training runs of networks.
-        trains = find_spec("torch") is not None and options.engine != "exact"
-        return [stem for stem in ON_NETWORKS if trains or stem != "suboptimality"]
+        return list(ON_NETWORKS)
     return [stem for stem in STEMS if options.problem is None or stem not in ON_RUNS]
 
 
@@ -466,11 +460,6 @@ def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
             raise InputError(
                 f"--on language-model takes {', '.join(ON_LANGUAGE_MODELS)}, not {stem}"
             )
-        if stem in ON_NETWORKS:
-            raise InputError(
-                f"{stem} on {options.on} trains networks, which needs torch (pip install "
-                "'ustat_pg[torch]') and an engine that simulates"
-            )
         raise InputError(
             f"{stem} needs a problem with an interior optimum: --on {options.on} takes "
             f"{', '.join(known)}"
@@ -489,15 +478,12 @@ def _require_language_models(options: argparse.Namespace) -> None:
         raise InputError("--on language-model needs pip install 'ustat_pg[llm]'")
 
 
-def _require_device(options: argparse.Namespace, stems: Sequence[str]) -> None:
+def _require_device(options: argparse.Namespace) -> None:
     """Refuse a device that nothing would run on, or that is not there."""
     if options.device == "cpu":
         return
-    if options.engine != "autograd" and not (options.on != "bandit" and set(stems) & set(TRAINED)):
-        raise InputError(
-            f"--device {options.device}: only --engine autograd and the training runs of networks "
-            f"({', '.join(TRAINED)} on tokens or transformer) have one to choose"
-        )
+    if options.engine != "autograd":
+        raise InputError(f"--device {options.device}: only --engine autograd has one to choose")
     if find_spec("torch") is None:
         raise InputError("--device needs torch: pip install 'ustat_pg[torch]'")
     from ustat_pg.policies.network import device_of
@@ -525,7 +511,7 @@ def _check(options: argparse.Namespace) -> int:
 
     options.stem = stem_of(options.stem)
     _require_stems(options, [options.stem])
-    _require_device(options, [options.stem])
+    _require_device(options)
     try:
         numbers = [int(word) for word in (options.replications or "").split(",") if word.strip()]
     except ValueError:
@@ -590,7 +576,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.claims = _stems(options.claims)
         _require_stems(options, options.claims)
         stems = [stem for stem in _known(options) if stem in options.claims or not options.claims]
-        _require_device(options, stems)
+        _require_device(options)
         try:
             return (_plan if options.command == "plan" else _verify)(options, stems)
         except KeyboardInterrupt:

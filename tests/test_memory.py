@@ -8,7 +8,6 @@ from importlib.util import find_spec
 
 import pytest
 
-from ustat_pg.engines.networks.cell import OutOfMemory
 from ustat_pg.memory import ChunkWarning, out_of_memory
 
 ALLOCATOR = (
@@ -26,7 +25,6 @@ class OutOfMemoryError(RuntimeError):
     [
         MemoryError(),
         MemoryError("Unable to allocate 1.00 TiB for an array"),
-        OutOfMemory(8),
         OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError(ALLOCATOR),
         RuntimeError(

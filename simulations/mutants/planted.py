@@ -139,7 +139,7 @@ def findings(
             try:
                 kind = "language-model" if stem in ON_LANGUAGE_MODELS else "bandit"
                 # Pools of its own: what an error makes of one is no other's prediction.
-                suite = Suite(size, on=kind, simulates=engine != "exact")
+                suite = Suite(size, on=kind)
                 how = Options(size, engine)
                 designs, _, failed = verify._designs([stem], suite)
                 if engine == "exact" and designs:

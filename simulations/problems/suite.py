@@ -32,8 +32,6 @@ class Suite(Bandits):
         user: a problem of the user's own, which then stands alone.
         on: the kind of problem: bandit, or tokens or transformer, which then stand alone.
         dense: whether networks keep the scores of all their parameters.
-        device: on which networks are trained.
-        simulates: whether there is anything but enumeration, which has no training runs of networks.
         folder: where the pools of language models are kept; nowhere unless given.
 
     Raises:
@@ -43,8 +41,6 @@ class Suite(Bandits):
     user: SoftmaxBandit | None = None
     on: str = "bandit"
     dense: bool = False
-    device: str = "cpu"
-    simulates: bool = True
     folder: Path | None = None
 
     def __post_init__(self) -> None:
@@ -83,11 +79,6 @@ class Suite(Bandits):
         return Landscapes(max(self.generated // 2, 1), self.seed)
 
     @property
-    def trains(self) -> bool:
-        """Whether networks can be trained."""
-        return self.kind.trains and self.simulates and tokens.has_torch()
-
-    @property
     def skipped(self) -> tuple[str, ...]:
         """What is not asked of this kind of problem, and why."""
         return self.kind.skipped(self)
@@ -114,14 +105,12 @@ class Kind:
         stand_ins: its problems in place of the bandits.
         single_prompts: those of one prompt.
         skipped: what is not asked of it, and why.
-        trains: whether its policies are networks that can be trained.
     """
 
     folders: tuple[str, ...] = ()
     stand_ins: Callable[[Suite], tuple[BanditEntry, ...]] = lambda suite: ()
     single_prompts: Callable[[Suite], list[BanditEntry]] = lambda suite: suite.every_single_prompt
     skipped: Callable[[Suite], tuple[str, ...]] = lambda suite: ()
-    trains: bool = False
 
 
 def _users_own(suite: Suite) -> tuple[BanditEntry, ...]:
@@ -154,30 +143,16 @@ def _skipped_on_networks(suite: Suite) -> tuple[str, ...]:
     rest = [stem for stem in STEMS if stem not in ON_NETWORKS]
     runs = ", ".join(stem for stem in rest if stem in ON_RUNS)
     others = ", ".join(stem for stem in rest if stem not in ON_RUNS)
-    lines = [
+    return (
         f"skipped on {suite.on}: {runs}: they need an optimum within reach; {others}: asked without "
-        "--on, of token problems of its own"
-    ]
-    if suite.trains:
-        lines += [
-            f"suboptimality on {suite.on} is one training step, enumerated, and Lemma 6's recursion over "
-            "it: the bound of many steps assumes a PL constant, which no network has",
-            f"group_size on {suite.on} is the noise at fixed parameters, and one prompt a step "
-            "against several in training",
-        ]
-    elif suite.simulates:
-        lines.append(
-            f"skipped on {suite.on}: training runs (suboptimality, and the half of group_size that "
-            "trains): they need torch, pip install 'ustat_pg[torch]'"
-        )
-    else:
-        lines.append(f"skipped on {suite.on}: training runs, which nothing enumerates")
-    return tuple(lines)
+        "--on, of token problems of its own",
+        f"suboptimality on {suite.on} is one training step, enumerated, and Lemma 6's recursion over "
+        "it: the bound of many steps assumes a PL constant, which no network has",
+        f"group_size on {suite.on} is the noise at fixed parameters",
+    )
 
 
-_NETWORKS = Kind(
-    ("networks", "stand_ins"), _networks, _open_prompts, _skipped_on_networks, trains=True
-)
+_NETWORKS = Kind(("networks", "stand_ins"), _networks, _open_prompts, _skipped_on_networks)
 
 _KINDS = {
     "bandit": Kind(),

@@ -43,7 +43,7 @@ Drawn = tuple[TokenProblem, SoftmaxPolicy]
 
 
 def has_torch() -> bool:
-    """Whether torch is installed, which transformers and training runs of any network need."""
+    """Whether torch is installed, which transformers need."""
     return find_spec("torch") is not None
 
 

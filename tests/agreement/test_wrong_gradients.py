@@ -14,7 +14,7 @@ from ustat_pg.problems import TokenProblem
 torch = pytest.importorskip("torch")
 
 from ustat_pg.engines.gradients import autograd  # noqa: E402
-from ustat_pg.engines.networks import models as torch_models  # noqa: E402
+from ustat_pg.engines.gradients import models as torch_models  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 PRECISIONS = [SUBJECTS["autograd"], SUBJECTS["autograd-float32"]]

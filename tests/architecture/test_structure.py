@@ -48,7 +48,7 @@ def test_the_rivals_of_language_models_are_listed():
             "ustat_pg.testing, ustat_pg.report, ustat_pg.cli",
             "torch matplotlib seaborn hypothesis simulations distributed jinja2",
         ),
-        ("ustat_pg.engines.networks.cell, ustat_pg.engines.gradients.cuda", "torch"),
+        ("ustat_pg.engines.one_step, ustat_pg.engines.gradients.cuda", "torch"),
         ("ustat_pg.policies, ustat_pg.problems", "torch"),
         ("ustat_pg.distributions", "numba"),
     ],
@@ -62,7 +62,7 @@ def test_importing_the_library_loads_nothing_that_it_can_leave(modules, left):
     ("code", "what"),
     [
         ("ustat_pg.engines.base.require_engine('autograd')", "the autograd engine needs"),
-        ("import ustat_pg.engines.networks.models", "torch models need"),
+        ("import ustat_pg.engines.gradients.models", "torch models need"),
         ("ustat_pg.policies.TransformerPolicy", "TransformerPolicy needs"),
     ],
 )

@@ -32,17 +32,16 @@ from ustat_pg.results import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = list(PICTURES)
-NETWORKS = [name for name in NAMES if name.startswith(("tokens_", "transformer_"))]
 DAMAGED = "figure,series,prediction,exact,estimate,low,high\nmse,grpo,1,1,1,1,1\n"
 LANGUAGE_MODELS = [name for name in NAMES if name.startswith(ON_LANGUAGE_MODELS)]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, network_points, language_model_points, sweep_tables):
+def run(tmp_path_factory, language_model_points, sweep_tables):
     """A run's folder: every curve from few replications, the verdicts of one small claim.
 
-    A real run has one kind of problem; points of networks and of language models, and the tables of
-    a training sweep, are added to those of bandits.
+    A real run has one kind of problem; points of language models and the tables of a training sweep
+    are added to those of bandits.
     """
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
@@ -52,8 +51,7 @@ def run(tmp_path_factory, network_points, language_model_points, sweep_tables):
         suite = Suite("smoke")
         points = [point for stem in STEMS for point in points_of(stem, suite)]
         frame = run_points(points, Options("smoke"), Store(folder / "blocks"))
-    added = [network_points, language_model_points]
-    pd.concat([frame, *added]).to_csv(folder / "curves.csv", index=False)
+    pd.concat([frame, language_model_points]).to_csv(folder / "curves.csv", index=False)
     (folder / "sweep").mkdir()
     for name, table in sweep_tables.items():
         table.to_csv(folder / "sweep" / f"{name}.csv", index=False)
@@ -75,11 +73,9 @@ def test_every_figure_is_drawn_with_its_title_and_what_is_seen(drawn):
     owners = [
         max((s for s in stems if name == s or name.startswith(f"{s}_")), key=len)
         for name in NAMES[1:]
-        if name not in NETWORKS
     ]
     assert list(dict.fromkeys(owners)) == stems
-    last = [*NETWORKS, *LANGUAGE_MODELS]
-    assert NAMES[-len(last) :] == last
+    assert NAMES[-len(LANGUAGE_MODELS) :] == LANGUAGE_MODELS
     assert "No data" not in out
     for name in NAMES:
         assert f"{name}.svg" in out

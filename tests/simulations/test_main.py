@@ -232,7 +232,6 @@ def test_rivals_that_coincide_on_the_users_problem_are_said_to(tmp_path, capsys)
 
 
 NO_OPTIMUM = "limit_law needs a problem with an interior"
-NO_ENGINE = "suboptimality ... an engine that simulates"
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 
 
@@ -264,10 +263,6 @@ IDENTITY = "ustatistic 'skewed G=2: grpo = U-statistic'"
         ("check limit_law x --on tokens", NO_OPTIMUM),
         ("verify nothing --on tokens", "claim 'nothing' is unknown"),
         ("check mse nothing --on tokens", "check of mse 'nothing' is unknown"),
-        ("verify suboptimality --on tokens --engine exact", NO_ENGINE),
-        pytest.param(
-            "verify suboptimality --on transformer --engine exact", NO_ENGINE, marks=needs_torch
-        ),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_2(words, message, refused):

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 import simulations.__main__ as command
-from simulations import KINDS, ON_NETWORKS, ON_RUNS, STEMS, Suite, claim, curves
+from simulations import KINDS, ON_NETWORKS, ON_RUNS, STEMS, Suite, curves
 from simulations.problems import tokens
 from tests.support.claims import GRADIENTS
 from tests.support.commands import python
 from tests.support.kills import blocks, claims_in, kill_in_mid_run
 from tests.support.networks import WITHOUT_TORCH
 from tests.support.refusals import refuses
-from ustat_pg.engines import NetworkTraining, Training
 from ustat_pg.problems import example_problem, random_problem
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
@@ -31,10 +30,6 @@ def code_of(arguments: list[str], before: str = "") -> str:
     return (
         f"{before}import sys; from simulations.__main__ import main; sys.exit(main({arguments!r}))"
     )
-
-
-WITHOUT_TRAINING = [stem for stem in ON_NETWORKS if stem != "suboptimality"]
-"""What is asked of networks where none is trained."""
 
 
 def run_of(arguments: list[str], before: str = "") -> subprocess.CompletedProcess[str]:
@@ -54,7 +49,6 @@ def test_the_kinds_and_what_each_is_asked():
 
 def test_bandits_have_no_stand_ins_and_the_users_own_problem_stands_alone():
     assert Suite().stand_ins == Suite().skipped == ()
-    assert not Suite().trains
     suite = Suite(user=random_problem(0))
     assert [(entry.name, entry.origin) for entry in suite.stand_ins] == [("problem", "user")]
     refuses("'atari' is unknown: choose one of bandit, tokens", Suite, on="atari")
@@ -114,29 +108,10 @@ def stems_of(*words):
     return command._known(command._parser().parse_args(["verify", *words]))
 
 
-def trains_nothing(suite, stems):
-    """The claims are there, and nothing that they ask, or that their figures show, is a run."""
-    for stem in stems:
-        built = claim(stem, suite)
-        assert built.checks
-        assert built.by_simulation == ()
-        asked = [check.functional for check in built.checks]
-        asked += [p.functional for p in curves(stem, suite) if p.functional is not None]
-        trained = (Training, NetworkTraining)
-        assert not any(isinstance(cell, trained) for part in asked for cell in part.cells)
-        # A rival that is listed is still heard.
-        for rival in built.rivals:
-            assert any(rival in check.statement.rivals for check in built.checks)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         *((f"{asked} --on transformer", TORCH) for asked in ("verify", "verify mse", "plan mse")),
-        (
-            "verify suboptimality --on tokens",
-            f"suboptimality on tokens trains networks, which needs torch ({TORCH})",
-        ),
         ("verify mse --engine autograd --device cuda", TORCH),
     ],
 )
@@ -144,53 +119,24 @@ def test_without_torch_what_needs_it_is_refused_with_the_command(no_torch, words
     assert message in refused([*words.split(), "--size", "smoke"])
 
 
-def test_without_torch_the_gradients_claims_are_left(no_torch):
-    suite = Suite("smoke", on="tokens")
-    assert not suite.trains
-    assert stems_of("--on", "tokens") == WITHOUT_TRAINING
-    first, second = suite.skipped
-    assert first.startswith("skipped on tokens: limit_law, oracle_policy, optimal_policy: ")
-    assert all(words in second for words in ("suboptimality", "group_size", TORCH))
-    trains_nothing(suite, WITHOUT_TRAINING)
-
-
-@needs_torch
-def test_with_torch_they_are_all_there():
-    suite = Suite("smoke", on="tokens")
-    assert suite.trains
-    skipped, step, sizes = suite.skipped
+@pytest.mark.parametrize("without", [True, pytest.param(False, marks=needs_torch)])
+def test_tokens_are_asked_all_with_and_without_torch(without, request):
+    if without:
+        request.getfixturevalue("no_torch")
+    assert stems_of("--on", "tokens") == stems_of("--on", "tokens", "--engine", "exact")
+    assert stems_of("--on", "tokens") == list(ON_NETWORKS)
+    skipped, step, sizes = Suite("smoke", on="tokens").skipped
     assert skipped.startswith("skipped on tokens: limit_law, oracle_policy, optimal_policy: ")
     # What is asked of networks in the place of what bandits are asked.
     assert step.startswith("suboptimality on tokens is one training step, enumerated")
-    assert sizes.startswith("group_size on tokens is the noise at fixed parameters")
-    cells = [c for check in claim("group_size", suite).checks for c in check.functional.cells]
-    assert any(isinstance(cell, NetworkTraining) for cell in cells)
-    assert stems_of("--on", "tokens") == list(ON_NETWORKS)
+    assert sizes == "group_size on tokens is the noise at fixed parameters"
 
 
-@pytest.mark.parametrize(
-    ("without", "engine", "stems", "why"),
-    [
-        # Installing torch would not help what enumerates.
-        ("", "exact", (), "training runs, which nothing enumerates"),
-        (WITHOUT_TORCH, "cpu", ("mse", "group_size"), TORCH),
-    ],
-    ids=["exact", "without torch"],
-)
-def test_a_run_without_training_says_what_it_skipped(without, engine, stems, why, tmp_path):
-    words = ["verify", *stems, "--on", "tokens", "--size", "smoke", "--engine", engine]
-    done = run_of([*words, "--out", str(tmp_path)], without)
+def test_a_run_without_torch_confirms_one_step(tmp_path):
+    words = ["verify", "suboptimality", "group_size", "--on", "tokens", "--size", "smoke"]
+    done = run_of([*words, "--out", str(tmp_path)], WITHOUT_TORCH)
     assert (done.returncode, done.stderr) == (0, "")
-    wanted = len(stems) or len(WITHOUT_TRAINING)
-    assert f"{wanted} of {wanted} results confirmed" in done.stdout
-    first, second = [line for line in done.stdout.splitlines() if line.startswith("- skipped")]
-    assert "limit_law" in first
-    assert why in second
-    assert (TORCH in second) == (why == TORCH)
-    kept = json.loads((tmp_path / "verdicts.json").read_text(encoding="utf-8"))
-    found = [claim["stem"] for claim in kept["claims"]]
-    assert "suboptimality" not in found
-    assert len(found) == wanted
+    assert "2 of 2 results confirmed" in done.stdout
 
 
 def test_a_run_without_torch_refuses_transformers(tmp_path):
@@ -200,20 +146,10 @@ def test_a_run_without_torch_refuses_transformers(tmp_path):
     assert TORCH in refused.stderr
 
 
-def test_enumeration_alone_trains_no_network():
-    words = ["--on", "tokens", "--engine", "exact"]
-    assert stems_of(*words) == WITHOUT_TRAINING
-    suite = command._suite(command._parser().parse_args(["verify", *words]))
-    assert not suite.trains
-    trains_nothing(suite, stems_of(*words))
-    # A bandit's runs stay on the list: there what is not enumerated is said check by check.
-    assert stems_of("--engine", "exact") == list(STEMS)
-
-
 def test_importing_and_asking_loads_no_torch():
     done = python(
         "import sys, simulations, simulations.problems, simulations.problems.tokens\n"
-        "import simulations.networks.learners, ustat_pg.experiment.probes\n"
+        "import simulations.networks.learners\n"
         "from simulations import Suite, STEMS, ON_NETWORKS, claim\n"
         "for stem in ON_NETWORKS: claim(stem, Suite('smoke', on='tokens'))\n"
         "for stem in STEMS: __import__(f'simulations.{stem}')\n"
@@ -229,11 +165,10 @@ def test_importing_and_asking_loads_no_torch():
 @pytest.mark.parametrize(
     ("words", "runs"),
     [
-        *((f"verify {stem}--on tokens", True) for stem in ("", "suboptimality ", "group_size ")),
-        ("plan suboptimality --on tokens", True),
         ("verify mse --engine autograd", True),
+        ("verify mse --on tokens --engine autograd", True),
         *((words, False) for words in ("verify", "verify mse", "plan mse")),
-        ("verify suboptimality --engine reference", False),
+        ("verify suboptimality --on tokens --engine reference", False),
         ("check mse 'skewed G=2 B=1: grpo MSE'", False),
         ("verify mse --on tokens", False),
     ],
@@ -244,7 +179,7 @@ def test_a_device_that_is_not_there_or_on_which_nothing_would_run_is_refused(
     if runs and (device == "cuda" or find_spec("torch") is None):
         pytest.skip("it may be there, or torch may not")
     said = refused([*shlex.split(words), "--size", "smoke", "--device", device])
-    none = f"--device {device}: only --engine autograd and the training runs of networks"
+    none = f"--device {device}: only --engine autograd has one to choose"
     assert (repr(device) if runs else none) in said
     assert not list(Path().iterdir())
 
@@ -265,7 +200,7 @@ def test_folders_and_commands_name_the_kind():
     assert folder == Path("results/smoke-tokens-cuda1")
     said = command._command(options, list(ON_NETWORKS))
     # All that there is to verify goes without saying.
-    assert ("optimality" in said) == (find_spec("torch") is None)
+    assert "optimality" not in said
     assert said.endswith("--size smoke --engine cpu --seed 0 --on tokens --device cuda:1")
     # The command, run again, is the same run.
     again = command._parser().parse_args(said.split()[3:])
@@ -283,7 +218,7 @@ def test_folders_and_commands_name_the_kind():
 def test_the_engine_that_differentiates_gets_all_parameters(engine, dense):
     words = ["verify", "--on", "tokens", "--engine", engine, "--device", "cuda:1"]
     suite = command._suite(command._parser().parse_args(words))
-    assert (suite.on, suite.dense, suite.device) == ("tokens", dense, "cuda:1")
+    assert (suite.on, suite.dense) == ("tokens", dense)
 
 
 @pytest.mark.parametrize("dense", [False, True])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from tests.support.bends import with_bends
 from tests.support.laws import FAR, LAST, the_same_at_once
 from tests.support.problems import smooth
-from ustat_pg.engines import Ball, Box, Decay, Estimator, NetworkTraining
+from ustat_pg.engines import Ball, Box, Decay, Estimator
 from ustat_pg.engines.runs.lanes import FEW_CONTEXTS, LANES
 from ustat_pg.engines.runs.trajectory import Trajectory
 
@@ -28,13 +27,10 @@ w 2⁻³² C_K lies between the two values of Cₖ: with probability 1e-15 or so
 
 @dataclass(frozen=True)
 class Subject:
-    """An engine under test: its runs, and what one block may differ from its parts by."""
+    """An engine under test, and its runs."""
 
     name: str
     run: Callable[..., NDArray[np.float64]]
-    rounding: float = 0.0
-    linear: bool = False
-    """Takes neither bends nor projections."""
     steps: int = 200
     replications: int = 60
 
@@ -43,25 +39,10 @@ def _running(name: str) -> Callable[..., NDArray[np.float64]]:
     return lambda trajectory, **where: trajectory.run(name, **where)
 
 
-def in_torch(trajectory: Trajectory, **where: Any) -> NDArray[np.float64]:
-    """The runs of a trajectory, made by automatic differentiation of its policy."""
-    problem = trajectory.problem
-    training = NetworkTraining(
-        problem, problem.policy, trajectory.group_size, trajectory.steps, trajectory.schedule,
-        trajectory.batch_size, trajectory.design, trajectory.start_scale,
-    )  # fmt: skip
-    # The address is the trajectory's own.
-    assert training.address == trajectory.name
-    return training.train(trajectory.estimator, trajectory.snapshots, **where)
-
-
 SUBJECTS = {
     "reference": Subject("reference", _running("reference")),
     "cpu": Subject("cpu", _running("cpu")),
 }
-if find_spec("torch") is not None:
-    SUBJECTS["autograd"] = Subject("autograd", in_torch, 1e-13, True, steps=20, replications=12)
-
 LAYOUTS = {
     "one prompt": (1, 9, 2, 2, 2, 1, "iid"),
     "three prompts": (3, 9, 2, 2, 3, 1, "iid"),
@@ -115,14 +96,9 @@ def same_path(subject: Subject, trajectory: Trajectory, seed: int = 4) -> None:
     assert np.abs(found[:, -1] - found[:, 0]).max() > 1e-3
 
 
-def _equal(subject: Subject, one: Any, two: Any) -> None:
-    assert one.shape == two.shape
-    assert np.abs(one - two).max() <= subject.rounding
-
-
 def blocks_merge(subject: Subject, trajectory: Trajectory) -> None:
     """Parts of a block are the block, wherever it is cut, up to the last address there is."""
-    total = 12 if subject.rounding else 2 * LANES + 9
+    total = 2 * LANES + 9
     cuts = [0, 1, total // 3, total // 2 + 3, total - 1, total]
     for begin in (FAR, LAST - total):
         whole = subject.run(trajectory, seed=2, first=begin, replications=total)
@@ -130,7 +106,7 @@ def blocks_merge(subject: Subject, trajectory: Trajectory) -> None:
             subject.run(trajectory, seed=2, first=begin + a, replications=b - a)
             for a, b in pairwise(cuts)
         ]
-        _equal(subject, np.concatenate(parts), whole)
+        assert np.array_equal(np.concatenate(parts), whole)
 
 
 def same_seed_same_bytes(subject: Subject, trajectory: Trajectory) -> None:

@@ -2,8 +2,8 @@
 
 ``exact`` enumerates every outcome, ``reference`` is plain NumPy written to be read, ``cpu`` is the
 same compiled, ``cuda`` the same on a GPU, and ``autograd`` differentiates a network. A cell says
-what is drawn: a gradient at fixed parameters (:class:`GradientCell`), whole training runs
-(:class:`Training`) or those of a network (:class:`NetworkTraining`). All have one door,
+what is drawn: a gradient at fixed parameters (:class:`GradientCell`), one step along it
+(:class:`OneStep`) or whole training runs (:class:`Training`). All have one door,
 ``cell.measure(engine, quantities)``. Each kind has a folder, with a file for the cell and one for
 each engine that runs it.
 """
@@ -18,9 +18,7 @@ from .gradients.cell import (
     SquaredProjection,
 )
 from .gradients.tokens import TokenMeanCell
-from .networks.cell import NetworkTraining
-from .networks.learned import LearnedTable
-from .networks.optimizers import Adam, Muon, Sgd
+from .one_step import GapAfterStep, OneStep
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
 from .runs.cell import (
     Away,
@@ -38,7 +36,6 @@ from .runs.regions import Ball, Box
 from .runs.schedules import Constant, Decay
 
 __all__ = [
-    "Adam",
     "Away",
     "Ball",
     "Box",
@@ -52,15 +49,14 @@ __all__ = [
     "Draws",
     "Estimator",
     "Gap",
+    "GapAfterStep",
     "GapTransform",
     "GradientCell",
     "InfeasibleError",
-    "LearnedTable",
     "Mixed",
     "MomentSums",
-    "Muon",
-    "NetworkTraining",
     "OneRun",
+    "OneStep",
     "Pit",
     "PracticalCell",
     "PracticalError",
@@ -69,7 +65,6 @@ __all__ = [
     "Quantity",
     "RatioBias",
     "Rule",
-    "Sgd",
     "SquaredError",
     "SquaredProjection",
     "TargetBias",

@@ -162,10 +162,6 @@ class Estimator:
             known[need] = find[need]()
         return advantages(self.baseline, rewards, **known)
 
-    def begin(self, runs: int, group_size: int) -> Any:
-        """What weighs the steps of so many training runs: itself, for it remembers nothing."""
-        return self
-
     def by_count(self, group_size: int) -> tuple[Array, Array]:
         """The advantages of a success and of a failure by the number of successes, (G+1,) each, of an
         estimator that with rewards 0 and 1 is such a table; 0 where there is none of them.
@@ -404,10 +400,6 @@ class Cell(ABC):
         """The cell with its gradients on cpu, cuda or cuda:N, unless it names a device itself."""
         return self
 
-    def halved(self) -> Cell | None:
-        """These draws with half as many at once; None where there is no chunk to halve."""
-        return None
-
     @abstractmethod
     def range(self, quantity: Quantity) -> tuple[float, float]:
         """The least and the greatest value of a quantity, or numbers beyond them."""
@@ -461,7 +453,6 @@ class Cell(ABC):
             InputError: an unknown engine or quantity, an estimator that the engine does not know,
                 a library or a device that is not there, or replications outside the addresses.
             InfeasibleError: the exact engine would have too much to enumerate.
-            OutOfMemory: so many runs of a network at once do not fit.
         """
         self.require_quantities(quantities)
         integer("seed", seed, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from threading import local
@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from ..engines import Cell, MomentSums, Quantity
 
-__all__ = ["Block", "halved", "record_of", "run_task", "sums_of"]
+__all__ = ["Block", "record_of", "run_task", "sums_of"]
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,6 @@ class Block:
     def weight(self) -> float:
         """Roughly how much work it is, for the progress shown."""
         return max(self.replications, 1024) * self.cell.outputs
-
-
-def halved(task: Block) -> Block | None:
-    """The task with half as many runs at once; None where it has no chunk to halve."""
-    smaller = task.cell.halved()
-    return None if smaller is None else replace(task, cell=smaller)
 
 
 _THREAD = local()

@@ -71,7 +71,7 @@ class Claim:
         stem: stem of the result.
         rivals: names, in the order in which they are reported.
         checks: the design.
-        by_simulation: rivals whose checks nothing can enumerate, whole runs of a network for
+        by_simulation: rivals whose checks nothing can enumerate, those of language models for
             example; with all of them here the claim is settled by simulation, and its row says so.
 
     Raises:

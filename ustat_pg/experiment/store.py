@@ -35,7 +35,6 @@ _MAKERS = (
     "predictions/mse.py",
     "experiment/blocks.py",
     "experiment/formulas.py",
-    "experiment/probes.py",
 )
 _MAKER_FILES = (
     "baselines.py",

@@ -11,14 +11,12 @@ from contextlib import contextmanager
 from functools import reduce
 from shutil import get_terminal_size
 from typing import Any
-from warnings import warn
 
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from ..engines import MomentSums
-from ..memory import ChunkWarning, out_of_memory
-from .blocks import Block, halved, record_of, run_task, sums_of
+from .blocks import Block, record_of, run_task, sums_of
 from .executors import Cluster, LostWorkers, loss, run_there
 from .options import Options
 from .store import Store, program
@@ -93,23 +91,14 @@ class Work:
             key = self.store.key(task.description)
             if key in self.results or key in missing:
                 continue
-            stored = self._stored(task)
-            if stored is None:
+            record = self.store.get(task.description)
+            if record is None:
                 missing[key] = task
             else:
-                self.results[key] = stored
+                self.results[key] = sums_of(record)
         total = sum(task.weight for task in missing.values())
         with bar(what, total, self.options.progress) as shown:
             self._drain(missing, shown)
-
-    def _stored(self, task: Block) -> MomentSums | None:
-        """A task's result, or that of the smaller chunk which a run went on with."""
-        smaller: Block | None = task
-        while smaller is not None:
-            if (record := self.store.get(smaller.description)) is not None:
-                return sums_of(record)
-            smaller = halved(smaller)
-        return None
 
     def _submit(self, task: Block) -> Future[Any]:
         if isinstance(self.executor, ThreadPoolExecutor):
@@ -144,36 +133,17 @@ class Work:
     def _drain(self, missing: dict[str, Block], shown: Any) -> None:
         queue = list(missing.items())[::-1]
         running: dict[Any, tuple[str, Block]] = {}
-        too_large: set[str] = set()
         try:
             while queue or running:
                 # A short queue in the executor: an interruption waits for few blocks.
                 most = 2 * self._threads()
                 while queue and len(running) < most:
                     key, task = queue.pop()
-                    # Where one block of a cell did not fit, the next would not either.
-                    while task.cell.name in too_large and (less := halved(task)) is not None:
-                        task = less
                     running[self._submit(task)] = (key, task)
                 done, _ = wait(running, timeout=CLUSTER_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in done:
                     key, task = running.pop(future)
-                    try:
-                        result = future.result()
-                    except (MemoryError, RuntimeError) as error:
-                        smaller = halved(task) if out_of_memory(error) else None
-                        if smaller is None:
-                            raise
-                        if task.cell.name not in too_large:
-                            warn(
-                                f"out of memory: {smaller.cell.name} goes on with half as many runs "
-                                "at once",
-                                ChunkWarning,
-                                stacklevel=2,
-                            )
-                        too_large.add(task.cell.name)
-                        queue.append((key, smaller))
-                        continue
+                    result = future.result()
                     self.results[key] = result
                     self.store.put(task.description, record_of(result))
                     shown.update(task.weight)

@@ -59,11 +59,6 @@ class SoftmaxPolicy(ABC):
     prompts: tuple[tuple[int, ...], ...] | None = None
     """The prompts that a policy reads, where it does."""
 
-    @property
-    def hidden_matrices(self) -> tuple[tuple[int, tuple[int, int]], ...]:
-        """Where in θ the weight matrices of hidden layers begin, and their shapes; none but in networks."""
-        return ()
-
     @abstractmethod
     def arrays(self) -> dict[str, Array]:
         """The arrays that name this policy."""

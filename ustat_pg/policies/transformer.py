@@ -181,15 +181,6 @@ class TransformerPolicy(SoftmaxPolicy):
     def _ends(self) -> NDArray[np.int64]:
         return np.cumsum([0, *(size.numel() for size in self._sizes.values())])
 
-    @property
-    def hidden_matrices(self) -> tuple[tuple[int, tuple[int, int]], ...]:
-        """Where in θ the weight matrices of the layers begin, and their shapes."""
-        return tuple(
-            (int(begin), (size[0], size[1]))
-            for (name, size), begin in zip(self._sizes.items(), self._ends, strict=False)
-            if name.startswith("layers.") and len(size) == 2
-        )
-
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         """Parameters (..., d) by name, as ``torch.func.functional_call`` takes them."""
         pieces = flat.split([size.numel() for size in self._sizes.values()], dim=-1)

@@ -440,7 +440,6 @@ def test_nothing_is_enumerated_and_nothing_but_autograd_scores(cell):
     assert cell.engine("cpu") == "autograd"
     assert (cell.group_size, cell.batch_size, cell.steps) == (3, 1, 1)
     assert cell.outputs == PER * (2 * VALUES + 3 * 3 * GROUPS) * cells._WORK
-    assert cell.halved() is None
 
 
 def test_a_block_measures_all_so_that_claims_share_it(cell):

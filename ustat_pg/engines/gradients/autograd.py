@@ -44,7 +44,7 @@ try:
 except ImportError:
     raise InputError("the autograd engine needs torch: pip install 'ustat_pg[torch]'") from None
 
-from ..networks.models import Model, device_of, differentiable, model_of
+from .models import Model, device_of, differentiable, model_of
 
 __all__ = ["ENGINE", "AutogradEngine", "draw"]
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch.func import grad, vmap  # noqa: E402
 
-from ustat_pg.engines.networks.models import device_of, differentiable, model_of  # noqa: E402
+from ustat_pg.engines.gradients.models import device_of, differentiable, model_of  # noqa: E402
 
 RNG = np.random.default_rng(0)
 WITHOUT_MODEL = ("bent", "bent-plain", "tables-reduced", "tables-gram")
@@ -77,26 +77,6 @@ def test_gradients_are_the_scores_found_in_another_way(name):
 
 
 @each
-def test_token_by_token_is_teacher_forcing(name):
-    model = model_of(policy_of(name))
-    contexts, numbers = batch(name)
-    where, drawn = torch.tensor(contexts), model.outputs()[torch.tensor(numbers)]
-    forced = model.choice_log_probs(model.theta(), where, drawn)
-    assert forced.shape == (len(contexts), model.length, model.choices)
-    total = torch.zeros(len(contexts), dtype=torch.float64)
-    for t in range(model.length):
-        # What stands later is not read.
-        hidden = torch.where(torch.arange(model.length) < t, drawn, -1)
-        found = model.next_log_probs(model.theta(), where, hidden, t)
-        assert found.exp().sum(-1).numpy() == pytest.approx(np.ones(len(contexts)), abs=1e-12)
-        inside = drawn[:, t] >= 0
-        assert torch.allclose(found[inside], forced[inside, t], rtol=0, atol=1e-13)
-        taken = found.gather(1, drawn[:, t : t + 1].clamp(min=0))[:, 0]
-        total += torch.where(inside, taken, 0.0)
-    assert total.numpy() == near(dense(name)[0][contexts, numbers])
-
-
-@each
 @pytest.mark.parametrize("most", [1, 3, 10_000])
 def test_parts_are_all_outputs_once(name, most):
     model, logs = model_of(policy_of(name)), dense(name)[0]
@@ -128,7 +108,6 @@ def test_nothing_is_made_on_another_device(name):
         theta = model.theta()
         drawn = model.outputs()[numbers]
         model.all_log_probs(theta, contexts, next(model.parts(2)))
-        model.next_log_probs(theta, contexts, drawn, model.length - 1)
         found = vmap(grad(log_one(model)), (None, 0, 0))(theta, contexts, drawn)
     assert found.device.type == "cpu"
     assert torch.isfinite(found).all()

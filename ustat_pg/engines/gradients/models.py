@@ -105,15 +105,6 @@ class Model(ABC):
             (n, l, A).
         """
 
-    def next_log_probs(
-        self, theta: Tensor, contexts: Tensor, tokens: Tensor, position: int
-    ) -> Tensor:
-        """log π(· | prompt, the first ``position`` tokens), (n, A): for drawing token by token.
-
-        Tokens (n, l) from ``position`` on are not read.
-        """
-        return self.choice_log_probs(theta, contexts, tokens)[:, position]
-
     def log_prob(self, theta: Tensor, contexts: Tensor, outputs: Tensor) -> Tensor:
         """log π(y | x) of outputs (n, l) padded with -1: (n,)."""
         choices = self.choice_log_probs(theta, contexts, outputs)
@@ -210,13 +201,6 @@ class _Transformer(Model):
             places = self._lengths[contexts][:, None] + steps
             own = logits.gather(1, places[..., None].expand(-1, -1, self.choices))
         return functional.log_softmax(own, dim=-1)
-
-    def next_log_probs(
-        self, theta: Tensor, contexts: Tensor, tokens: Tensor, position: int
-    ) -> Tensor:
-        logits = self._logits(theta, self._read(contexts, tokens[:, :position]))
-        places = (self._lengths[contexts] + position)[:, None, None].expand(-1, 1, self.choices)
-        return functional.log_softmax(logits.gather(1, places)[:, 0], dim=-1)
 
 
 class _Prefix(Model):

@@ -1,0 +1,292 @@
+"""Blocks: their keys, devices, threads, pilots and budgets, and what makes them."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.imports import reached
+from ustat_pg import whole_files
+from ustat_pg.engines import (
+    Cell,
+    Estimator,
+    Gap,
+    GapAfterStep,
+    GradientCell,
+    InfeasibleError,
+    MomentSums,
+    OneStep,
+    SquaredError,
+)
+from ustat_pg.experiment import Options, Store, mean_of
+from ustat_pg.experiment import blocks as blocks_module
+from ustat_pg.experiment import store as store_module
+from ustat_pg.experiment.blocks import Block, record_of, run_task
+from ustat_pg.experiment.measurements import Measurements
+from ustat_pg.experiment.store import program
+from ustat_pg.experiment.work import Work, environment
+from ustat_pg.policies import PrefixSoftmax
+from ustat_pg.problems import modular_sum, random_problem
+
+GRPO = Estimator("grpo")
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
+
+PROBLEM = modular_sum(2, 2, end=True)
+POLICY = PrefixSoftmax.random(PROBLEM.space, PROBLEM.contexts, seed=1)
+QUANTITIES = (Gap(GRPO, 3), Gap(GRPO, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Counted(Cell):
+    """A cell whose values are the numbers of its replications."""
+
+    block: int = 16
+    group_size: int = 2
+    batch_size: int = 1
+    steps: int = 4
+    name = "counted"
+
+    def range(self, quantity):
+        return 0.0, 1.0
+
+    def rounding(self, quantity):
+        return 0.0
+
+    def require_quantity(self, quantity):
+        pass
+
+    def require_exact(self, quantities):
+        raise InfeasibleError("nothing to enumerate")
+
+    def _measure(self, engine, quantities, block):
+        numbers = block.first + np.arange(block.count, dtype=float)
+        return MomentSums.of(np.column_stack([numbers / 1024] * len(quantities)))
+
+
+def work_on(tasks, store, executor=None, workers=1):
+    """The tasks' results."""
+    options = Options("smoke", workers=workers)
+    with environment(options, executor) as pool:
+        work = Work(store, options, pool)
+        work.run(tasks, "test")
+        return [record_of(work.sums([task])) for task in tasks]
+
+
+def measured(cell, options=None):
+    """What the two quantities ask of a cell."""
+    return Measurements([mean_of(cell, each) for each in QUANTITIES], options or Options("smoke"))
+
+
+def tasks_of(cell, n=32, options=None):
+    return measured(cell, options).blocks({cell.name: n})[cell.name]
+
+
+def test_memory_that_runs_out_stops_the_run_and_keeps_what_is_done(tmp_path):
+    class Later(Counted):
+        def _measure(self, engine, quantities, block):
+            if block.first >= 16:
+                raise MemoryError("full")
+            return super()._measure(engine, quantities, block)
+
+    tasks = tasks_of(Later())
+    with pytest.raises(MemoryError, match="full"):
+        work_on(tasks, Store(tmp_path))
+    assert Store(tmp_path).get(tasks[0].description) is not None
+
+
+# Devices, threads, engines and pilots.
+
+
+@pytest.mark.parametrize("engine", ["cpu", "cuda", "reference", "autograd"])
+def test_the_device_is_part_of_an_autograd_blocks_key_and_of_no_other(engine):
+    asked = GradientCell(random_problem(0), 2), (SquaredError(GRPO),), engine
+    one, two = (Block(*asked, device=device).description for device in ("cpu", "cuda"))
+    assert (one != two) == (engine == "autograd")
+    assert ("device" in one) == (engine == "autograd")
+
+
+@needs_torch
+def test_the_device_reaches_the_engine(monkeypatch):
+    from ustat_pg.engines.gradients import autograd
+
+    asked = []
+
+    class Spy(type(autograd.ENGINE)):
+        def measure(self, cell, quantities, block):
+            asked.append(cell.device)
+            return super().measure(cell.on("cpu"), quantities, block)
+
+        def require(self, cell, quantities):
+            pass
+
+    monkeypatch.setattr(autograd, "ENGINE", Spy())
+    task = Block(
+        GradientCell(PROBLEM.at(POLICY), 2), (SquaredError(GRPO),), "autograd", 0, 0, 4, "cuda:1"
+    )
+    run_task(task)
+    assert asked == ["cuda:1"]
+
+
+@needs_torch
+def test_one_thread_in_torch_wherever_a_network_is_differentiated(monkeypatch):
+    import torch
+
+    seen = []
+
+    class Looking(Counted):
+        def _measure(self, *arguments):
+            seen.append(torch.get_num_threads())
+            return super()._measure(*arguments)
+
+    before = torch.get_num_threads()
+    monkeypatch.delattr(blocks_module._THREAD, "torch", raising=False)
+    try:
+        torch.set_num_threads(2)
+        run_task(Block(Looking(), QUANTITIES, "autograd", 0, 0, 4))
+        assert seen == [1]
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference", "cuda"])
+def test_one_step_is_drawn_in_numpy_whatever_was_asked_for(engine):
+    step = OneStep(PROBLEM.at(POLICY), 2, 0.5)
+    asked = [mean_of(step, GapAfterStep(GRPO))]
+    found = Measurements(asked, Options("smoke", engine, seed=5))
+    assert {each.engine for each in found.exact_tasks.values()} == {"exact"}
+    blocks = [*found.pilot_tasks.values(), *found.blocks({step.name: 24})[step.name]]
+    assert {(block.engine, block.seed) for block in blocks} == {("reference", 5)}
+    assert GradientCell(random_problem(0), 2).engine(engine) == engine
+
+
+@pytest.mark.parametrize(("size", "pilot"), [(8, 8), (256, 256), (2048, 512)])
+def test_a_block_of_few_runs_is_its_own_pilots_size(size, pilot):
+    cell = Counted(block=size)
+    (task,) = measured(cell).pilot_tasks.values()
+    assert (cell.block, task.replications) == (size, pilot)
+    # No verdict reads a pilot's runs.
+    assert task.first >= 2**62
+    tasks = tasks_of(cell, 3 * size)
+    assert [(task.first, task.replications) for task in tasks] == [
+        (number * size, size) for number in range(3)
+    ]
+
+
+def test_the_budget_counts_outputs():
+    options = Options("smoke")
+    assert Counted().budget(options.budget) == 6_000_000 * 256 // (4 * 1 * 2)
+    assert GradientCell(random_problem(0), 2).budget(options.budget) == 6_000_000
+    # One block at least.
+    long = Counted(steps=2**20, batch_size=2**10)
+    assert long.budget(options.budget) == long.block
+
+
+def test_the_version_of_torch_is_in_the_keys_of_what_torch_computes_alone(monkeypatch, tmp_path):
+    store = Store(tmp_path)
+    cell = GradientCell(random_problem(0), 2)
+    bandit = {
+        engine: Block(cell, (SquaredError(GRPO),), engine, replications=2)
+        for engine in ("exact", "cpu", "reference", "cuda", "autograd")
+    }
+
+    def keys(found):
+        monkeypatch.setattr(whole_files, "version", found)
+        store_module.code_version.cache_clear()
+        try:
+            ours = {engine: store.key(block.description) for engine, block in bandit.items()}
+            return ours, program()
+        finally:
+            store_module.code_version.cache_clear()
+
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    with_one, other, without = keys(lambda _: "2.1"), keys(lambda _: "2.2"), keys(missing)
+    for engine in bandit:
+        said = {each[0][engine] for each in (with_one, other, without)}
+        assert len(said) == (3 if engine == "autograd" else 1), engine
+    # Workers are told apart by it: a block of torch may come to any of them.
+    assert "torch 2.1" in with_one[1]
+    assert "torch" not in without[1]
+
+
+NOT_IN_RESULTS = {
+    "memory.py",  # whether an error says that memory ran out
+    "_version.py",
+    "comparison.py",  # asks cells, as blocks do
+    "catalogue/records.py",  # explains options, which no block has
+    "catalogue/meaning.py",
+    "catalogue/specs.py",
+    "commands/explain.py",
+    "commands/predict.py",
+    "reading.py",  # files of others, before there is a problem
+    "testing/function.py",
+    "predictions/advice.py",
+    "predictions/budget.py",
+    "predictions/group_size.py",
+    "predictions/lengths.py",
+    "predictions/limit_law.py",
+    "predictions/normalised.py",
+    "predictions/objectives.py",
+    "predictions/penalties.py",
+    "predictions/practical.py",
+    "predictions/runs.py",
+    "predictions/suboptimality.py",
+    "predictions/weighted.py",
+}
+
+
+def test_every_file_that_makes_a_result_is_in_the_key():
+    root = Path(store_module.__file__).parent.parent
+    entries = [root / "experiment/blocks.py"]
+    # Engines are imported by name.
+    found = reached([*entries, *(root / "engines").rglob("*.py")])
+    names = {file.relative_to(root).as_posix() for file in found}
+    seen = ("engines/one_step.py", "engines/gradients/autograd.py", "policies/transformer.py")
+    assert names >= set(seen)
+    kept = (*store_module._MAKERS, *store_module._MAKER_FILES)
+    # A package's __init__ computes nothing.
+    left_out = {
+        name
+        for name in names
+        if not any(name == place or name.startswith(f"{place}/") for place in kept)
+        and not name.endswith("__init__.py")
+    }
+    assert left_out <= NOT_IN_RESULTS, left_out - NOT_IN_RESULTS
+
+
+# Other processes.
+
+
+class Posted(Executor):
+    """Runs at once what was pickled, and pickles what comes back, errors too."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def submit(self, function, *arguments):
+        sent = pickle.dumps((function, arguments))
+        self.sizes.append(len(sent))
+        function, arguments = pickle.loads(sent)
+        future = Future()
+        try:
+            future.set_result(pickle.loads(pickle.dumps(function(*arguments))))
+        except Exception as error:
+            future.set_exception(pickle.loads(pickle.dumps(error)))
+        return future
+
+
+def test_a_block_is_the_same_in_another_process(tmp_path):
+    step = OneStep(PROBLEM.at(POLICY), 2, 0.5)
+    tasks = Measurements([mean_of(step, GapAfterStep(GRPO))], Options("smoke")).blocks(
+        {step.name: 8192}
+    )[step.name]
+    here = work_on(tasks, Store(tmp_path / "here"))
+    assert work_on(tasks, Store(tmp_path / "there"), Posted()) == here

@@ -1,1 +1,0 @@
-"""Training runs of networks, by torch: one run is one replication."""
