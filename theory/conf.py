@@ -6,6 +6,7 @@ import ast
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import rmtree
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -24,15 +25,14 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx_design",
     "catalogue_page",
-    "cheatsheet",
+    "docstrings",
     "execution",
     "mutants_page",
     "notebooks",
-    "plain_docstrings",
-    "prerendered_math",
 ]
 exclude_patterns = ["_ext", "_static", "_templates"]
 templates_path = ["_templates"]
@@ -57,21 +57,30 @@ myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
 
-html_math_renderer = "prerendered"
-# Every macro of every page: one place, so that a symbol means one thing.
-prerendered_math_macros = {
-    r"\E": r"\mathbb{E}",
-    r"\R": r"\mathbb{R}",
-    r"\Cov": r"\operatorname{Cov}",
-    r"\Var": r"\operatorname{Var}",
-    r"\MSE": r"\operatorname{MSE}",
-    r"\tr": r"\operatorname{tr}",
-    r"\norm": r"\lVert #1 \rVert",
-    r"\abs": r"\lvert #1 \rvert",
-    r"\ghat": r"\hat{g}",
-    r"\T": r"\top",
+# MathJax in one file of the site: it draws formulas as SVG, for which it needs no fonts.
+MATHJAX = "tex-svg-full.js"
+mathjax_path = MATHJAX
+mathjax3_config = {
+    "options": {"enableMenu": False},
+    "tex": {
+        # Every macro of every page: one place, so that a symbol means one thing.
+        "macros": {
+            "E": r"\mathbb{E}",
+            "R": r"\mathbb{R}",
+            "Cov": r"\operatorname{Cov}",
+            "Var": r"\operatorname{Var}",
+            "MSE": r"\operatorname{MSE}",
+            "tr": r"\operatorname{tr}",
+            "norm": [r"\lVert #1 \rVert", 1],
+            "abs": [r"\lvert #1 \rvert", 1],
+            "ghat": r"\hat{g}",
+            "T": r"\top",
+        }
+    },
 }
 
+# Stubs of modules that are gone would be looked for.
+rmtree(HERE / "api" / "generated", ignore_errors=True)
 autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
@@ -101,7 +110,13 @@ napoleon_attr_annotations = False
 pygments_dark_style = "github-dark"
 html_theme = "furo"
 html_title = "GRPO as a U-statistic"
-html_static_path = ["_static"]
+_package = find_spec("sphinx-mathjax-offline")
+assert _package is not None, "the site needs the extra theory"
+assert _package.origin is not None
+html_static_path = [
+    "_static",
+    str(Path(_package.origin).parent / "static" / "mathjax" / MATHJAX),
+]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False

@@ -59,69 +59,47 @@ def missing(text: str) -> list[str]:
     return [name for name in names if find_spec(name) is None]
 
 
-def _details(match: re.Match[str]) -> str:
-    return f"<details><summary>{match[1]}</summary>\n\n{match[2]}\n</details>"
+PLAIN = (
+    (r"^:::\{dropdown\} (.*?)\n(.*?)^:::$", r"<details><summary>\1</summary>\n\n\2\n</details>"),
+    (r"^:::\{admonition\} (.*?)\n(?::\w+:.*\n)*(.*?)^:::$", r"**\1.** \2"),
+    (r"^:::\{(?:warning|note)\}\n(.*?)^:::$", r"**Note.** \1"),
+    (r"^:::\{figure\} \S+\n(?::\w+:.*\n)*(.*?)^:::$", r"*Figure, on the page:*\n\1"),
+    (r"^```\{toctree\}\n.*?^```$", ""),
+    (r"^\$\$ \(eq-([\w-]+)\)$", r"\\tag{\1}\n$$"),
+    (r"\{eq\}`eq-([\w-]+)`", r"(\1)"),
+    (r"\{py:\w+\}`~?([\w.]+)`", r"`\1`"),
+    (r"\]\(((?:\.\./)?[\w/]+)\.md(#[\w-]*)?\)", r"](../\1.html\2)"),
+)
+"""Directives, roles and links into the sources, and what Jupyter shows in their places."""
 
 
-def expand(text: str, macros: dict[str, str]) -> str:
-    """TeX without the site's macros, of none or one argument."""
-    for name, meaning in macros.items():
-        places = [m.start() for m in re.finditer(re.escape(name) + r"(?![a-zA-Z])", text)]
-        for start in reversed(places):  # inner ones first
-            end = start + len(name)
-            written = f"{{{meaning}}}"
-            if "#1" in meaning:
-                stop, depth = end + 1, 1
-                while depth:
-                    depth += {"{": 1, "}": -1}.get(text[stop], 0)
-                    stop += 1
-                written, end = meaning.replace("#1", text[end + 1 : stop - 1]), stop
-            text = text[:start] + written + text[end:]
+def plain(text: str) -> str:
+    """Markdown that Jupyter shows, from MyST's."""
+    for written, shown in PLAIN:
+        text = re.sub(written, shown, text, flags=re.S | re.M)
     return text
 
 
-def plain(text: str, page: str, macros: dict[str, str]) -> str:
-    """Markdown that Jupyter shows, from MyST's: no directives, no roles, no links into the sources."""
-    text = re.sub(r"^:::\{dropdown\} (.*?)\n(.*?)^:::$", _details, text, flags=re.S | re.M)
-    text = re.sub(
-        r"^:::\{admonition\} (.*?)\n(?::\w+:.*\n)*(.*?)^:::$",
-        r"**\1.** \2",
-        text,
-        flags=re.S | re.M,
-    )
-    text = re.sub(
-        r"^:::\{(warning|note)\}\n(.*?)^:::$",
-        lambda found: f"**{found[1].title()}.** {found[2]}",
-        text,
-        flags=re.S | re.M,
-    )
-    text = re.sub(
-        r"^:::\{figure\} \S+\n(?::alt: (.*?)\n)?(?::\w+:.*\n)*(.*?)^:::$",
-        r"*Figure, on the page: \1*\n\2",
-        text,
-        flags=re.S | re.M,
-    )
-    text = re.sub(r"^```\{toctree\}\n.*?^```$", "", text, flags=re.S | re.M)
-    labels = re.findall(r"^\$\$ \((eq-[\w-]+)\)$", text, re.M)
-    for label in labels:
-        text = text.replace(f"$$ ({label})", f"\\tag{{{label[3:]}}}\n$$")
-    text = re.sub(r"\{eq\}`eq-([\w-]+)`", r"(\1)", text)
-    text = re.sub(r"\{py:\w+\}`~?([\w.]+)`", r"`\1`", text)
-    text = expand(text, macros)
-    return re.sub(r"\]\(((?:\.\./)?[\w/]+)\.md(#[\w-]*)?\)", r"](../\1.html\2)", text)
+def defined(macros: dict[str, str | list[Any]]) -> str:
+    """A formula that defines the site's macros for those that follow it."""
+    lines = []
+    for name, meaning in macros.items():
+        tex, count = meaning if isinstance(meaning, list) else (meaning, 0)
+        lines.append(rf"\newcommand{{\{name}}}{f'[{count}]' if count else ''}{{{tex}}}")
+    return f"${''.join(lines)}$"
 
 
-def notebook(text: str, page: str, macros: dict[str, str]) -> nbformat.NotebookNode:
+def notebook(text: str, page: str, macros: dict[str, str | list[Any]]) -> nbformat.NotebookNode:
     """The notebook of a page, not yet run."""
     made = read_myst_markdown_notebook(text)
     for cell in made.cells:
         if cell.cell_type == "markdown":
-            cell.source = plain(cell.source, page, macros)
+            cell.source = plain(cell.source)
         elif "\ngraded(" in cell.source:
             cell.source = f'from exercise import exercise\n\nexercise("{page}")'
         cell.metadata = nbformat.from_dict({})
-    setup = nbformat.v4.new_code_cell(SETUP)
-    made.cells.insert(0, setup)
+    new = nbformat.v4
+    made.cells[:0] = [new.new_markdown_cell(defined(macros)), new.new_code_cell(SETUP)]
     for number, cell in enumerate(made.cells):
         cell.id = f"cell-{number}"
     made.metadata = nbformat.from_dict(
@@ -144,7 +122,7 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
         return
     target = Path(app.outdir) / name_of(page)
     target.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook(text, page, app.config.prerendered_math_macros), target)
+    nbformat.write(notebook(text, page, app.config.mathjax3_config["tex"]["macros"]), target)
     if names := missing(text):
         text = text.replace("file_format: mystnb\n", OFF, 1)
         note = NOT_RUN.format(missing=" and ".join(names))
