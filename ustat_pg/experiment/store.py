@@ -31,8 +31,6 @@ _MAKERS = (
     "problems",
     "engines",
     "estimators",
-    "predictions/count_tables.py",
-    "predictions/mse.py",
     "experiment/blocks.py",
     "experiment/formulas.py",
 )
