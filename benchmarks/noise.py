@@ -30,12 +30,12 @@ from transformers import (
     Qwen2ForCausalLM,
     TrainerCallback,
 )
+from trl import RLOOConfig, RLOOTrainer
 
 from ustat_pg.llm import NoiseMonitor
 from ustat_pg.llm.models import LanguageModel
 from ustat_pg.llm.prompts import Prompt, Task
-from ustat_pg.llm.trainers import build_trainer
-from ustat_pg.llm.training import Training
+from ustat_pg.llm.training import PLAIN, dataset
 
 PROMPT, GROUP, MICRO_BATCH, MICRO_BATCHES = 32, 8, 8, 2
 
@@ -105,12 +105,21 @@ def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[
         for i in range(MICRO_BATCH * MICRO_BATCHES // GROUP)
     )
     task = Task("letters", prompts, vowels, tokens)
-    training = Training(
-        GROUP, MICRO_BATCH * MICRO_BATCHES, len(watched), 1e-9, micro_batch=MICRO_BATCH,
-        max_new_tokens=tokens, options={"generation_kwargs": {"min_new_tokens": tokens}},
-    )  # fmt: skip
+    settings = {
+        **PLAIN, "eval_strategy": "no", "eval_on_start": False, "use_cpu": True,
+        "num_generations": GROUP, "per_device_train_batch_size": MICRO_BATCH,
+        "gradient_accumulation_steps": MICRO_BATCHES, "max_steps": len(watched),
+        "learning_rate": 1e-9, "max_completion_length": tokens,
+        "generation_kwargs": {"min_new_tokens": tokens},
+    }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        trainer = build_trainer(training, model, task, folder)
+        trainer = RLOOTrainer(
+            model.model,
+            task.verifier,
+            RLOOConfig(folder, **settings),
+            dataset(task),
+            processing_class=model.tokenizer,
+        )
         trainer.remove_callback(PrinterCallback)
         clock = InTurns(trainer, NoiseMonitor(10, blocks=2), watched)
         trainer.add_callback(clock)

@@ -2,7 +2,8 @@
 
 The first panel is drawn from a run's curves. The others are drawn from what a training sweep left in
 ``sweep/`` inside the run's folder, the files ``figure5.csv`` and ``table2.csv`` that
-``ustat-pg llm sweep --out DIR/sweep`` writes there; where they are missing, so are the panels. Nothing
+``ustat-pg llm sweep --config FILE --out DIR/sweep`` writes there; where they are missing, so are the panels.
+Nothing
 is said of a sweep's runs that is not in these files.
 """
 

@@ -19,11 +19,9 @@ import simulations.__main__
 from tests.support.commands import refusal_of
 from tests.support.refusals import refuses
 from ustat_pg.cli import guarded, main
-from ustat_pg.llm import sweep
-from ustat_pg.llm.records import read_status
 from ustat_pg.llm.tasks import load_task
 from ustat_pg.problems import example_problem
-from ustat_pg.reading import read_arrays, read_json, read_yaml
+from ustat_pg.reading import read_arrays, read_yaml
 from ustat_pg.results import load_curves
 from ustat_pg.validation import InputError
 
@@ -54,7 +52,6 @@ JSON = {
     ),
     "verdicts": ("verdicts.json", figures.__main__.main, "FILE", ""),
     "report": ("verdicts.json", simulations.__main__.main, "report FILE", ""),
-    "run": ("run.json", sweep.main, "FILE", ""),
 }
 LINES = {
     "rollouts": (
@@ -73,7 +70,7 @@ LINES = {
 YAML = {
     "options": ("a.yaml", main, "explain FILE", "num_generations: 4\nscale_rewards: group"),
     "options of one": ("a.yml", main, "explain trl+FILE", "num_generations: 4"),
-    "sweep": ("a.yaml", main, "llm sweep --config FILE --dry-run", ""),
+    "sweep": ("a.yaml", main, "llm sweep --config FILE --print --out x", ""),
 }
 TABLES = {
     "log": ("a.csv", main, "advise --rollouts FILE --budget 64",
@@ -329,11 +326,3 @@ def test_a_misspelt_name_is_told_with_the_nearest(capsys, tmp_path, change, said
     named = {change.get(name, name): value for name, value in example_problem().items()}
     path.write_text(json.dumps(named))
     refused(capsys, said, main, ["predict", path, "--group-size", "4"])
-
-
-def test_a_status_that_is_none_counts_as_none(tmp_path):
-    """A run's own folder is read again after a crash: what is damaged there is made anew."""
-    path = tmp_path / "status.json"
-    os.mkfifo(path)
-    assert read_status(tmp_path) == {}
-    refuses("must be a file", read_json, path)

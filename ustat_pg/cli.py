@@ -64,7 +64,7 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "(--scored), or as much as rewards alone say (--rollouts).",
     )
     advise_arguments(advice, "--help-all" in words)
-    _add_llm(commands, words)
+    _add_llm(commands)
     commands.add_parser("example", help="print a problem file to start from")
     add_problems(commands)
     for name, (_, text) in clone.COMMANDS.items():
@@ -103,9 +103,10 @@ def in_flags(message: str, flags: Mapping[str, str]) -> str:
     return message
 
 
-def _add_llm(commands: Any, words: Sequence[str]) -> None:
+def _add_llm(commands: Any) -> None:
     """The commands on language models alone."""
     from .llm.arguments import add_arguments, mse_arguments
+    from .llm.sweep import sweep_arguments
 
     llm = commands.add_parser(
         "llm",
@@ -126,19 +127,14 @@ def _add_llm(commands: Any, words: Sequence[str]) -> None:
         "sweep",
         help="Figure 5 and Table 2: training runs over a grid of group sizes",
         description="Training runs through TRL at a constant number of outputs a step, one process "
-        "for each; finished runs are kept, failed ones reported.",
+        "for each; finished runs are kept, failed ones reported. The results are joined in --out.",
     )
-    if (
-        "sweep" in words
-    ):  # its options are the fields of a run, which take a tenth of a second to import
-        from .llm.sweep_command import sweep_arguments
-
-        sweep_arguments(sweep)
+    sweep_arguments(sweep)
 
 
 def _llm(options: argparse.Namespace) -> int:
     if options.part == "sweep":
-        from .llm.sweep_command import sweep
+        from .llm.sweep import sweep
 
         return sweep(options)
     from .llm.commands import mse

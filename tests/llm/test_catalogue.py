@@ -14,11 +14,9 @@ torch = pytest.importorskip("torch")
 trl = pytest.importorskip("trl")
 
 from tests.support.models import save_tiny  # noqa: E402
-from tests.support.trainers import fresh  # noqa: E402
+from tests.support.trainers import fresh, trl_trainer  # noqa: E402
 from ustat_pg.llm.models import load_model  # noqa: E402
 from ustat_pg.llm.prompts import Prompt, Task  # noqa: E402
-from ustat_pg.llm.trainers import build_trainer  # noqa: E402
-from ustat_pg.llm.training import Training  # noqa: E402
 
 SIZE = 4
 
@@ -47,8 +45,7 @@ def parity(*, completions, **columns):
 def test_a_step_has_the_advantages_of_the_row(small, tmp_path, spec, trainer):
     prompts = tuple(Prompt(f"q{i}", f"{i}+{i + 1}=", {}) for i in range(8))
     task = Task("parity", prompts, parity, 6)
-    training = Training(SIZE, 32, 1, 0.1, trainer=trainer, max_new_tokens=6, micro_batch=32)
-    made = build_trainer(training, fresh(small), task, tmp_path)
+    made = trl_trainer(fresh(small), task, tmp_path, trainer, budget=32, num_generations=SIZE)
     inner, seen = made._calculate_rewards, []
 
     def watch(*arguments):

@@ -494,9 +494,8 @@ def test_what_is_refused_is_one_line_and_exit_2(command, words, message, capsys,
     assert message in refused(capsys, *command, *spelled(words))
 
 
-MSE, ADVICE, SWEEP = ("llm", "mse"), ("group-size",), ("llm", "sweep")
+MSE, ADVICE = ("llm", "mse"), ("group-size",)
 RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
-SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-sizes")
 
 
 @pytest.mark.parametrize(
@@ -521,40 +520,6 @@ SMALL = ("--budgets", "8", "--steps", "1", "--learning-rate", "0.1", "--group-si
         ((*ADVICE, "p.json", "--scored", "a.npz", "--budget", "16"), "name one of the two"),
         ((*ADVICE, "ALL", "--budget", "16.5"), "budget is"),
         ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
-        # The runs of a sweep are tests/llm/test_sweep.py's.
-        (SWEEP, "--out names the folder"),
-        (
-            (*SWEEP, "--out", "OUT", "--results", "--steps", "3", "--prompts", "x", "--trl", "a=1"),
-            "--results makes no run: leave out --steps, --prompts, --trl",
-        ),
-        (
-            (*SWEEP, "--out", "OUT"),
-            "a sweep needs --group-sizes, --budgets, --steps, --learning-rate, --model",
-        ),
-        (
-            (*SWEEP, "--out", "OUT", "--model", "MODEL", *SMALL, "2"),
-            "--prompts is missing",
-        ),
-        (
-            (*SWEEP, "--out", "OUT", "--model", "embedded:short", *SMALL, "3", "--held-out", "10"),
-            "group size 3 does not divide",
-        ),
-        (
-            (
-                *SWEEP,
-                "--out",
-                "OUT",
-                "--model",
-                "embedded:short",
-                *SMALL,
-                "2",
-                "--held-out",
-                "10",
-                "--trainers",
-                "rloo,bayes:1,1,oracle",
-            ),
-            "'oracle' is unknown",
-        ),
     ],
 )
 def test_what_cannot_be_answered_is_refused_before_anything_is_sampled(
@@ -567,22 +532,12 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_sampled(
 @pytest.mark.parametrize(
     "words",
     ["llm", "llm mse --group-sizes two", "llm mse --memory much", "llm mse --method guess",
-     "llm sweep --preset figure9", "llm mse --vllm fast", "group-size --model embedded:short"],
+     "llm sweep --config table2", "llm mse --vllm fast", "group-size --model embedded:short"],
 )  # fmt: skip
 def test_usage_errors(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(words.split())
     assert "usage" in capsys.readouterr().err
-
-
-def test_a_sweeps_dry_run_passes_on_what_trl_is_told(capsys):
-    words = ("llm", "sweep", "--model", "embedded:short", "--held-out", "10", *SMALL, "2,4")
-    told = out_of(capsys, *words, "--dry-run", "--trl", "report_to=none", "--trl", "beta=0.05")
-    assert len(told.splitlines()) == 3
-    # A penalty is another direction.
-    assert told.count("another direction") == 2
-    assert main([*words, "--dry-run", "--trl", "no_such=1"]) == 3
-    assert "problem: TRL refuses" in capsys.readouterr().out
 
 
 def test_a_group_larger_than_the_pool_has_no_weighted_baseline(capsys, kept):

@@ -17,10 +17,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from tests.support.noise import by_hand, distance, watched  # noqa: E402
-from tests.support.trainers import LONGEST, flat, letters  # noqa: E402
+from tests.support.trainers import LONGEST, flat, letters, trl_trainer  # noqa: E402
 from ustat_pg.llm import NoiseMonitor  # noqa: E402
-from ustat_pg.llm.trainers import build_trainer  # noqa: E402
-from ustat_pg.llm.training import Training  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
@@ -37,9 +35,9 @@ def task():
     "words",
     [
         {},
-        {"trainer": "grpo-corrected", "micro_batch": 2},
-        {"options": {"gradient_checkpointing": True}},
-        {"changes": {"steps_per_generation": 2}},
+        {"name": "grpo-corrected", "per_device_train_batch_size": 2},
+        {"gradient_checkpointing": True},
+        {"steps_per_generation": 2},
     ],
     ids=["rloo", "grpo-corrected", "checkpointing", "two generations"],
 )
@@ -84,7 +82,9 @@ def test_phi_over_tau_is_measured_in_a_layer(small, task, tmp_path):
 def test_the_run_is_left_as_it_is(small, task, tmp_path):
     ends = []
     for seeds in (0, 1):
-        _, trainer, _ = watched(small, task, tmp_path, seeds=seeds, rate=0.5, phi_over_tau=None)
+        _, trainer, _ = watched(
+            small, task, tmp_path, seeds=seeds, learning_rate=0.5, phi_over_tau=None
+        )
         ends.append(flat(trainer.model))
         assert not any(p._backward_hooks for p in trainer.model.parameters())
         assert not any(m._forward_hooks for m in trainer.model.modules())
@@ -93,7 +93,7 @@ def test_the_run_is_left_as_it_is(small, task, tmp_path):
 
 
 def test_what_is_logged_is_the_estimate(small, task, tmp_path):
-    (monitor,), trainer, _ = watched(small, task, tmp_path, steps=3)
+    (monitor,), trainer, _ = watched(small, task, tmp_path, max_steps=3)
     first, *others = (r for r in trainer.state.log_history if "loss" in r)
     assert not any(name.startswith("noise/") for name in first)
     found = monitor.estimate()
@@ -117,18 +117,18 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_settings_that_are_refused(small, task, tmp_path, name):
     options, message = REFUSED[name]
-    refuses(message, watched, small, task, tmp_path, changes=options)
+    refuses(message, watched, small, task, tmp_path, **options)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"micro_batch": 16}, "one micro-batch, which has no pair"),
-        ({"group_size": 16}, "16 completions of one prompt"),
-        ({"trainer": "grpo-stock"}, "divided by a standard deviation"),
-        ({"trainer": "dr-grpo"}, "the loss is 'dr_grpo'"),
-        ({"trainer": "vanilla"}, "off the leave-one-out one of its rewards"),
-        ({"trainer": "length-weighted"}, "off the leave-one-out one of its rewards"),
+        ({"per_device_train_batch_size": 16}, "one micro-batch, which has no pair"),
+        ({"num_generations": 16}, "16 completions of one prompt"),
+        ({"name": "grpo-stock"}, "divided by a standard deviation"),
+        ({"name": "dr-grpo"}, "the loss is 'dr_grpo'"),
+        ({"name": "vanilla"}, "off the leave-one-out one of its rewards"),
+        ({"name": "length-weighted"}, "off the leave-one-out one of its rewards"),
     ],
 )
 def test_trainers_that_are_refused(small, task, tmp_path, words, message):
@@ -136,9 +136,9 @@ def test_trainers_that_are_refused(small, task, tmp_path, words, message):
 
 
 def test_a_monitor_that_knows_no_trainer_says_what_to_call(small, task, tmp_path):
-    training = Training(4, 16, 1, 0.5, micro_batch=4, max_new_tokens=LONGEST)
     monitor = NoiseMonitor(10)
-    trainer = build_trainer(training, fresh(small), task, tmp_path, callbacks=[monitor])
+    micro = {"per_device_train_batch_size": 4, "callbacks": [monitor]}
+    trainer = trl_trainer(fresh(small), task, tmp_path, **micro)
     refuses(r"call monitor\.watch\(trainer\)", trainer.train)
     assert monitor.watch(trainer) is monitor
     assert trainer.callback_handler.callbacks.count(monitor) == 1
@@ -156,13 +156,11 @@ def test_a_step_with_a_missing_reward_is_left_out(small, task, tmp_path):
 
     def picky(*, completions, **columns):
         calls.append(1)
-        if len(calls) == 5:
-            raise RuntimeError("no verdict")
-        return letters(completions=completions)
+        found = letters(completions=completions)
+        return [None] * 4 + found[4:] if len(calls) == 2 else found
 
     broken = Task("picky", task.prompts, picky, LONGEST)
-    _, trainer, _ = watched(small, broken, tmp_path, steps=4)
-    # Four prompts make a step, and each is verified by itself.
+    _, trainer, _ = watched(small, broken, tmp_path, max_steps=4)
     logged = [r.get("noise/steps") for r in trainer.state.log_history if "loss" in r]
     assert logged == [None, None, 2, 2]
 
@@ -182,7 +180,7 @@ folder, out = map(Path, sys.argv[1:])
 small = load_model(str(folder))
 task = Task("sums", tuple(Prompt(f"q{i}", f"{i}+{i}=") for i in range(8)), trainers.letters, 6)
 monitors, trainer, seen = noise.watched(
-    small, task, out.parent / "run", seeds=24, group_size=8, budget=32, micro_batch=4, processes=2
+    small, task, out.parent / "run", seeds=24, num_generations=8, budget=32
 )
 wanted = noise.by_hand(small, seen, group_size=8)
 off, errors = noise.distance(monitors, wanted)

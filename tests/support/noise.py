@@ -6,39 +6,23 @@ import copy
 
 import numpy as np
 from accelerate.utils import gather_object
-from trl import RLOOConfig, RLOOTrainer
 
 from tests.support.models import fresh, output_by_hand
-from tests.support.trainers import LONGEST
+from tests.support.trainers import trl_trainer
 from ustat_pg.llm import NoiseMonitor
 from ustat_pg.llm.pairs import estimate_noise, step_sums
-from ustat_pg.llm.trainers import build_trainer, reward_function, training_set
-from ustat_pg.llm.training import Training
 
 BLOCKS = 2
 
 
-def watched(small, task, folder, *, seeds=1, rate=1e-12, changes=None, phi_over_tau=1.0, **words):
+def watched(small, task, folder, *, name="rloo", seeds=1, phi_over_tau=1.0, **settings):
     """Monitors with other sketches that all watch a run, the trainer, and its micro-batches.
 
     Of each micro-batch: its advantages, and the prompt and completion of each output, as they came to
     the loss.
     """
-    settings = {"trainer": "rloo", "steps": BLOCKS, "micro_batch": 4, "max_new_tokens": LONGEST}
-    training = Training(
-        **({"group_size": 4, "budget": 16, "learning_rate": rate} | settings | words)
-    )
-    trained = fresh(small)
-    if changes is None:
-        trainer = build_trainer(training, trained, task, folder)
-    else:  # TRL's own, with what a Training would refuse
-        trainer = RLOOTrainer(
-            trained.model,
-            reward_function(task),
-            RLOOConfig(**(training.arguments(folder) | changes)),
-            training_set(task, training),
-            processing_class=trained.tokenizer,
-        )
+    plain = {"max_steps": BLOCKS, "per_device_train_batch_size": 4, "learning_rate": 1e-12}
+    trainer = trl_trainer(fresh(small), task, folder, name, **(plain | settings))
     monitors = [
         NoiseMonitor(BLOCKS, blocks=BLOCKS, seed=seed, phi_over_tau=phi_over_tau).watch(trainer)
         for seed in range(seeds)

@@ -1,8 +1,9 @@
-"""What tests of trainers share: a verifier, copies of a model, and scores by plain autograd."""
+"""What tests of trainers share: TRL's trainers, a verifier, and scores by plain autograd."""
 
 from __future__ import annotations
 
 import copy
+import os
 
 import numpy as np
 import torch
@@ -10,10 +11,59 @@ from accelerate.utils import gather_object
 
 from tests.support.models import fresh, output_by_hand
 from ustat_pg import estimators
-from ustat_pg.llm.trainers import build_trainer
-from ustat_pg.llm.training import Training
+from ustat_pg.llm.training import PLAIN, dataset, trainer_class
 
 LONGEST = 6
+
+_UNSCALED = {"scale_rewards": "none"}
+SETTINGS = {
+    "grpo-corrected": {"loss_type": "luspo"} | _UNSCALED,
+    "dr-grpo": {"loss_type": "dr_grpo"} | _UNSCALED,
+}
+"""Settings of trainers by name that are not plain."""
+
+
+def trl_trainer(
+    model, task, folder, name="rloo", *, budget=16, callbacks=(), scores=None, **settings
+):
+    """The trainer of a name, of :func:`ustat_pg.llm.training.trainer_class`, ``dr-grpo`` or
+    ``grpo-stock``; by default one step of 4 prompts with 4 completions each.
+
+    Arguments:
+        model: a LanguageModel, which is trained in place.
+        task: prompts and verifier.
+        folder: TRL's output folder.
+        name: of the trainer.
+        budget: completions of one step, over all processes.
+        callbacks: of transformers' kind.
+        scores: of a BaselineTrainer.
+        settings: TRL's, before those of ``PLAIN``.
+    """
+    made, configuration, more = trainer_class(
+        "trl-grpo" if name in ("dr-grpo", "grpo-stock") else name
+    )
+    settings = {
+        **PLAIN, "eval_strategy": "no", "eval_on_start": False, "use_cpu": True, "max_steps": 1,
+        "learning_rate": 0.5, "num_generations": 4, "per_device_train_batch_size": budget,
+        "max_completion_length": LONGEST, "seed": 0,
+        **SETTINGS.get(name, {}), **settings,
+    }  # fmt: skip
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    micro_batch = settings["per_device_train_batch_size"]
+    args = configuration(
+        str(folder),
+        **({"gradient_accumulation_steps": budget // (micro_batch * processes)} | settings),
+    )
+    return made(
+        model=model.model,
+        reward_funcs=task.verifier,
+        args=args,
+        train_dataset=dataset(task),
+        processing_class=model.tokenizer,
+        callbacks=list(callbacks),
+        **more,
+        **({"scores": scores} if scores else {}),
+    )
 
 
 def letters(*, completions, **columns):
@@ -36,7 +86,7 @@ def advantages(name, rewards, weights):
     return (estimators.vanilla if name == "vanilla" else estimators.grpo)(rewards)
 
 
-def one_step(small, task, folder, name, *, group_size=4, micro_batch=16, processes=1):
+def one_step(small, task, folder, name, *, num_generations=4, **settings):
     """The parameters' change in one step, over the rate; and what the completions' scores say.
 
     Returns:
@@ -45,10 +95,10 @@ def one_step(small, task, folder, name, *, group_size=4, micro_batch=16, process
     trained = fresh(small)
     trained.model.double()
     reference, rate = copy.deepcopy(trained.model), 0.5
-    words = {"max_new_tokens": LONGEST, "micro_batch": micro_batch, "processes": processes}
-    training = Training(group_size, 16, 1, rate, trainer=name, **words)
     seen = {}
-    trainer = build_trainer(training, trained, task, folder)
+    trainer = trl_trainer(
+        trained, task, folder, name, num_generations=num_generations, learning_rate=rate, **settings
+    )
     inner = trainer._calculate_rewards
 
     def watch(inputs, prompts, completions, completion_ids):
@@ -69,6 +119,6 @@ def one_step(small, task, folder, name, *, group_size=4, micro_batch=16, process
         "length-weighted": torch.tensor([float(len(ids)) for ids in seen["ids"]]).double(),
         "token-weighted": torch.tensor(proxies).double(),
     }
-    shape = (-1, group_size)
+    shape = (-1, num_generations)
     weights = {kind: weight.reshape(shape) for kind, weight in weights.items()}
     return change, scores, seen["rewards"][:, 0].double().reshape(shape), weights, trainer

@@ -93,8 +93,8 @@ class NoiseMonitor(TrainerCallback):
         """Look at the micro-batches of this trainer; it becomes its callback if it is not yet.
 
         Arguments:
-            trainer: TRL's ``RLOOTrainer``, or one of :mod:`ustat_pg.llm.trainers` whose advantages
-                are leave-one-out; not yet training.
+            trainer: TRL's ``RLOOTrainer``, or one of :mod:`ustat_pg.llm.trl_trainers` whose
+                advantages are leave-one-out; not yet training.
 
         Returns:
             this monitor.
@@ -266,7 +266,7 @@ def _refuse(trainer: Any) -> None:
     if not grpo_kind and not _is_rloo(trainer):
         raise InputError(
             f"the trainer is a {type(trainer).__name__}: the monitor is for TRL's RLOOTrainer, and for "
-            "build_trainer's with leave-one-out advantages"
+            "ustat_pg.llm's with leave-one-out advantages"
         )
     args = trainer.args
     scaled = getattr(args, "normalize_advantages", False) or (
@@ -279,8 +279,9 @@ def _refuse(trainer: Any) -> None:
         f"num_generations is {group_size}: leave-one-out takes at least 2": group_size < 2,
         "advantages are divided by a standard deviation: set normalize_advantages=False "
         "(scale_rewards='none')": scaled,
-        f"the loss is {getattr(args, 'loss_type', None)!r}: take RLOOTrainer, or build_trainer's "
-        "grpo-corrected": grpo_kind and args.loss_type != "luspo",
+        f"the loss is {getattr(args, 'loss_type', None)!r}: take RLOOTrainer, or the "
+        "CorrectedGRPOTrainer of ustat_pg.llm with loss_type='luspo'": grpo_kind
+        and args.loss_type != "luspo",
         f"beta is {args.beta}: with a KL term the step is not that of the rewards, set beta=0": (
             args.beta != 0
         ),

@@ -1,230 +1,209 @@
-"""Training sweeps over the group size: what users import, and the process that makes one run.
+"""Training sweeps over the group size: a grid of TRL runs, one process and one folder for each.
 
-:class:`~ustat_pg.llm.grid.Sweep` plans and starts runs, :mod:`ustat_pg.llm.results` reads what they
-leave. ``python -m ustat_pg.llm.sweep OUT/<key>/run.json`` is one run by hand.
+A sweep is a YAML file with the settings of a run (:mod:`ustat_pg.llm.training`), with lists under
+``grid`` for some of :data:`GRID`, and with arguments of ``accelerate launch`` under ``launch`` where a run
+has several processes. Its folder holds::
+
+    OUT/sweep.yaml                      what all runs share
+    OUT/<place in the grid>/run.yaml    the settings of a run
+                            log.txt     what its process said
+                            finished.json   TRL's log, once the run is finished
+
+A rerun leaves out finished runs and takes up the others again: from TRL's last checkpoint where
+``save_strategy`` is set, else from the start. A run that fails is reported, and the others go on.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import shutil
+import shlex
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..validation import InputError
-from ..whole_files import versions
-from .grid import BUSY, Outcome, Sweep, dry_run, settle
-from .records import append, keep, read_status, write_status
-from .results import differences, draw, figure5, results, table2
-from .runs import NOT_HERE, Run, different, inputs, weights
+from ..reading import read_yaml
+from ..validation import InputError, integer
+from ..whole_files import whole_file
 
-if TYPE_CHECKING:
-    from .evaluation import Watched
+__all__ = ["GRID", "PRESETS", "Sweep", "sweep", "sweep_arguments"]
 
-__all__ = [
-    "Outcome",
-    "Run",
-    "Sweep",
-    "differences",
-    "draw",
-    "dry_run",
-    "figure5",
-    "inputs",
-    "make",
-    "results",
-    "table2",
-]
+GRID = ("trainer", "gradient_accumulation_steps", "num_generations", "seed")
+"""Settings that a grid may run over; a step has budget K = B G, which accumulation multiplies."""
+
+PRESETS = Path(__file__).with_name("presets")
+"""Sweeps that ship with the library: the paper's ``figure5`` and ``table2``, and ``embedded``."""
+
+_TAIL = 20
+"""Lines of a failed run's log that are reported."""
 
 
-_LIBRARIES = ("ustat_pg", "torch", "transformers", "trl", "accelerate", "datasets", "vllm")
+@dataclass(frozen=True)
+class Sweep:
+    """A grid of runs.
 
+    Arguments:
+        base: settings that all runs share.
+        grid: values of some of :data:`GRID`, by their names.
+        launch: arguments of ``accelerate launch``; a run is one plain process without.
 
-def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
-    """The newest checkpoint that is whole, and its step."""
-    found = []
-    for path in folder.glob("checkpoint-*"):
-        # transformers writes the state last but for the pruning of older ones.
-        step = path.name.rpartition("-")[2]
-        if step.isdigit() and (path / "trainer_state.json").is_file():
-            found.append((int(step), path))
-    return (found and (max(found)[1], max(found)[0])) or (None, 0)
-
-
-def make(path: str | Path) -> None:
-    """Make the run that a ``run.json`` describes, in its folder; the body of its process.
-
-    Raises:
-        InputError: the configuration, model or task is refused.
-        filelock.Timeout: another process is making this run.
+    >>> sweep = Sweep({"max_steps": 10}, {"num_generations": (4, 8), "seed": (0, 1)})
+    >>> list(sweep.runs())[:2]
+    ['num_generations=4,seed=0', 'num_generations=4,seed=1']
     """
-    from filelock import FileLock
 
-    run = Run.read(path)
-    folder = Path(path).resolve().parent
-    main = int(os.environ.get("RANK", "0")) == 0
-    with FileLock(folder / "lock", timeout=0) if main else nullcontext():
-        _make(run, folder, main)
+    base: Mapping[str, Any]
+    grid: Mapping[str, Sequence[Any]]
+    launch: tuple[str, ...] = ()
 
+    @classmethod
+    def read(cls, file: str | Path) -> Sweep:
+        """The sweep of a YAML file, or of a preset by its name.
 
-def _make(run: Run, folder: Path, main: bool) -> None:
-    import torch
+        Raises:
+            InputError: the file cannot be read or has no settings, or the grid is none.
+        """
+        preset = PRESETS / f"{file}.yaml"
+        path = preset if preset.is_file() else Path(file)
+        base = read_yaml(path)
+        if not isinstance(base, dict):
+            raise InputError(f"{path} has no settings: it must have lines such as model: NAME")
+        grid, launch = base.pop("grid", {}), base.pop("launch", [])
+        if not isinstance(launch, list):
+            raise InputError(f"{path}: launch is {launch!r}: it must be a list of arguments")
+        if not isinstance(grid, dict) or not set(grid) <= set(GRID):
+            raise InputError(
+                f"{path}: grid is {grid!r}: it must have lists for some of {', '.join(GRID)}; for "
+                "all else there are sweeps of their own, in folders of their own"
+            )
+        for name, values in grid.items():
+            if not isinstance(values, list) or not values or len({*map(str, values)}) < len(values):
+                raise InputError(f"{path}: {name} is {values!r}: list at least one, and none twice")
+        return cls(base, grid, tuple(map(str, launch)))
 
-    from .evaluation import Watched
-    from .models import check_lengths, load_model, tokenise
-    from .trainers import build_trainer, reward_function
-
-    torch.set_num_threads(run.threads)
-    started = time.monotonic()
-    task, held, dropped = run.split()
-    run = replace(run, max_new_tokens=task.max_new_tokens)
-    read = inputs(run, task, held)
-    if run.processes == 1:
-        settle(folder, read)
-    elif different(before := read_status(folder), read) and before:
-        # One process must not clear what another reads; Sweep.run clears before any begins.
-        raise InputError(
-            f"{folder} was begun with other {', '.join(different(before, read))}, or none on "
-            "record: remove it, or make the run through the sweep"
-        )
-    before = read_status(folder)
-    checkpoint, step = _last_checkpoint(folder / "checkpoints")
-    spent = 0.0 if before.get("status") == "finished" else float(before.get("seconds", 0.0))
-    state: dict[str, Any] = {
-        "status": "running",
-        "continued_from": step if checkpoint is not None else None,
-        "attempts": int(before.get("attempts", 0)) + 1,
-        "step_factor": run.step_factor(),
-        "deviations": {name: str(value) for name, value in run.deviations().items()},
-        "versions": versions(*_LIBRARIES),
-        "dropped_prompts": dropped,
-        "inputs": read,
-    }
-    seconds = 0.0
-    seen: list[float] = []
-
-    def total() -> float:
-        return spent + time.monotonic() - started
-
-    if main:
-        write_status(folder, state | {"seconds": spent})
-        trained = keep(folder / "training.jsonl", lambda record: record["step"] <= step)
-        seen.extend(trained[-1].get("rewards_seen", ()) if trained else ())
-        done = keep(
-            folder / "evaluations.jsonl",
-            lambda record: checkpoint is not None and record["step"] <= step,
-        )
-        seconds = max((record["seconds"] for record in done), default=0.0)
-    language_model = load_model(
-        run.model,
-        # Under a launcher the trainer takes the model to the process's own device.
-        device="cpu" if run.processes > 1 else run.device,
-        dtype=run.dtype,
-        pad_token=run.pad_token,
-    )
-    if read["weights"] == NOT_HERE:  # a model of the hub has come only now
-        state["inputs"] = read | {"weights": weights(run.model)}
-    for prompt in (*task.prompts, *held.prompts):
-        count = len(tokenise(language_model, prompt))
-        check_lengths(language_model, prompt.id, count, task.max_new_tokens)
-
-    def beat() -> None:
-        write_status(folder, state | {"seconds": total()})
-
-    rewards = Watched(reward_function(task, held), run.samples, seen)
-    trainer = build_trainer(
-        run,
-        language_model,
-        task,
-        folder / "checkpoints",
-        callbacks=[_recorder(run, rewards, folder, seconds, beat)],
-        rewards=rewards,
-        held=held,
-        greedy=run.greedy,
-    )
-    trainer.args.eval_on_start = checkpoint is None
-    try:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    finally:
-        if main:
-            beat()
-    if main:
-        write_status(folder, state | {"status": "finished", "seconds": total()})
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-
-
-_BEAT = 1.0
-"""Seconds between two notes of a run's time, the most that is lost of a process that is killed."""
-
-
-def _recorder(
-    run: Run, rewards: Watched, folder: Path, seconds: float, beat: Callable[[], None]
-) -> Any:
-    """A callback that has TRL evaluate at the checkpoints, and writes down what it logs."""
-    from transformers import TrainerCallback
-
-    class Recorder(TrainerCallback):
-        def __init__(self) -> None:
-            self.spent = seconds
-            self.since = self.beaten = time.monotonic()
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self.since = time.monotonic()
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            control.should_evaluate |= state.global_step in run.evaluated_at()
-            if state.is_world_process_zero and time.monotonic() - self.beaten >= _BEAT:
-                beat()
-                self.beaten = time.monotonic()
-
-        def on_evaluate(
-            self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
-        ) -> None:
-            took = metrics["eval_runtime"]
-            now = time.monotonic()
-            self.spent, self.since = self.spent + now - self.since - took, now
-            found = rewards.evaluation()
-            if state.is_world_process_zero:
-                how = {"samples": run.samples, "greedy": run.greedy, "seconds": self.spent}
-                record = {"step": state.global_step} | found | how | {"evaluation_seconds": took}
-                append(folder / "evaluations.jsonl", record)
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            if not state.is_world_process_zero or "loss" not in (logs or {}):
-                return
-            record = {"step": state.global_step} | {
-                name: logs[name]
-                for name in ("loss", "grad_norm", "reward", "frac_reward_zero_std")
-                if name in logs
+    def runs(self) -> dict[str, dict[str, Any]]:
+        """The settings of each run, by the name of its folder."""
+        points = [dict(zip(self.grid, each, strict=True)) for each in product(*self.grid.values())]
+        return {
+            ",".join(f"{name}={value}" for name, value in point.items()) or "run": {
+                **self.base,
+                **point,
             }
-            record |= {"length": logs.get("completions/mean_length")}
-            append(folder / "training.jsonl", record | {"rewards_seen": list(rewards.seen)})
+            for point in points
+        }
 
-    return Recorder()
+    def prepare(self, out: Path) -> dict[str, list[str]]:
+        """The folder of each run that is not finished, written, and the command that makes it.
+
+        Raises:
+            InputError: the folder holds a sweep of other settings, and the message names them.
+        """
+        from .training import FINISHED
+
+        _same_or_new(out / "sweep.yaml", self.base)
+        commands = {}
+        for name, settings in self.runs().items():
+            folder = out / name
+            if not (folder / FINISHED).exists():
+                folder.mkdir(exist_ok=True)
+                _write(folder / "run.yaml", settings | {"output_dir": str(folder)})
+                start = ("-m", "accelerate.commands.launch", *self.launch) if self.launch else ()
+                module = ("-m", "ustat_pg.llm.training", "--config", str(folder / "run.yaml"))
+                commands[name] = [sys.executable, *start, *module]
+        return commands
+
+    def run(
+        self, out: str | Path, workers: int = 1, say: Callable[[str], None] = print
+    ) -> tuple[str, ...]:
+        """Make the runs that are not finished; returns the names of those that failed.
+
+        Arguments:
+            out: a folder; that of a former sweep is continued, of the same grid or another.
+            workers: how many runs go on at a time.
+            say: what is called with a line for each run that ends.
+        """
+        folder = Path(out).resolve()
+        commands = self.prepare(folder)
+
+        def one(name: str) -> str | None:
+            log = folder / name / "log.txt"
+            with log.open("ab") as file:
+                environment = os.environ | {"TOKENIZERS_PARALLELISM": "false"}
+                code = subprocess.run(
+                    commands[name], stdout=file, stderr=subprocess.STDOUT, env=environment
+                ).returncode
+            say(f"{name}: {'failed' if code else 'finished'}")
+            if code:
+                said = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:]
+                say("\n".join([f"exit code {code}; the end of {log}:", *said]))
+            return name if code else None
+
+        with ThreadPoolExecutor(integer("workers", workers)) as pool:
+            return tuple(name for name in pool.map(one, commands) if name)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m ustat_pg.llm.sweep RUN.json``: make one run."""
-    from filelock import Timeout
+def _write(path: Path, settings: Mapping[str, Any]) -> None:
+    import yaml
 
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if len(given) != 1 or given[0].startswith("-"):
-        print("usage: python -m ustat_pg.llm.sweep OUT/KEY/run.json", file=sys.stderr)
-        return 2
-    try:
-        make(given[0])
-    except Timeout:
-        print(f"{given[0]}: another process is making this run", file=sys.stderr)
-        return BUSY
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    with whole_file(path) as file:
+        file.write(yaml.safe_dump(dict(settings), sort_keys=False).encode())
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _same_or_new(path: Path, settings: Mapping[str, Any]) -> None:
+    """Keep the settings of a new sweep; refuse a folder that another sweep has written."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, settings)
+        return
+    before = read_yaml(path)
+    if changed := [
+        f"{name} {before.get(name)!r}, not {settings.get(name)!r}"
+        for name in {**before, **settings}
+        if before.get(name) != settings.get(name)
+    ]:
+        raise InputError(
+            f"{path.parent} holds a sweep with {'; '.join(changed)}: name another folder, for one "
+            "table is of one sweep"
+        )
+
+
+def sweep_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of ``ustat-pg llm sweep``."""
+    presets = ", ".join(sorted(path.stem for path in PRESETS.glob("*.yaml")))
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the sweep in YAML: settings of a run, TRL's under TRL's names, and lists under grid: "
+        f"for some of {', '.join(GRID)}; or one that ships with the library: {presets}. Without it "
+        "nothing runs, and the results in --out are joined",
+    )
+    command.add_argument(
+        "--out", type=Path, metavar="DIR", required=True, help="of the runs and the joined results"
+    )
+    command.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time")
+    command.add_argument(
+        "--print",
+        action="store_true",
+        help="run nothing: print the shell command of each run that is not finished",
+    )
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """``ustat-pg llm sweep``; returns the exit code, 3 where a run failed."""
+    from .results import say_results
+
+    failed: tuple[str, ...] = ()
+    if options.config is not None:
+        made = Sweep.read(options.config)
+        if options.print:
+            for command in made.prepare(options.out.resolve()).values():
+                print(shlex.join(command))
+            return 0
+        failed = made.run(options.out, options.workers)
+    say_results(options.out)
+    return 3 if failed else 0

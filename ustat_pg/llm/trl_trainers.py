@@ -18,20 +18,31 @@ the version of TRL that is installed with ``ustat_pg[llm]``, whose insides they 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 from trl import GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from ..estimators import norm_weighted
+from ..estimators import RunningTable, advantages, norm_weighted
 from ..validation import InputError, integer
 from .models import sharded
 from .scores import Scores
 from .scores.tokens import of_tokens
-from .training import table_advantages
 
 __all__ = ["BaselineTrainer", "CorrectedGRPOTrainer"]
+
+TRL = "1.16"
+"""The version whose trainers are derived from here, private members included."""
+
+if (_found := version("trl")).split(".")[:2] != TRL.split("."):
+    raise InputError(
+        f"TRL is {_found}, and these trainers change what is inside that of {TRL}: "
+        f"pip install 'trl~={TRL}.0'"
+    )
 
 _LOGITS_BYTES = 2**28
 """How much of float32 logits the token proxy holds at a time."""
@@ -39,15 +50,28 @@ _PLAIN = {"beta": 0.0, "normalize_advantages": False, "reward_clip_range": None}
 """Settings of TRL that change the advantages, and what leaves them alone."""
 
 
-def _replace_advantages(trainer: Any, advantages: Any) -> Any:
-    """Of the advantages of all processes the own part; TRL's log gets those that count."""
+def _table_advantages(name: str, group_size: int) -> Callable[[Any], Any]:
+    """From rewards (B, G) to advantages, by a table's name."""
+    if name == "running-table":
+        return RunningTable(group_size).advantages
+    if name == "best":
+        raise InputError(
+            "best is the table of known prompts: take running-table, which learns it on the way"
+        )
+    # Refused now, and not at the first step.
+    advantages(name, np.zeros(group_size))
+    return partial(advantages, name)
+
+
+def _replace_advantages(trainer: Any, gathered: Any) -> Any:
+    """Return this process's slice of the gathered advantages, and log them in place of TRL's."""
     logged = trainer._logs["advantages"]
-    for _ in range(min(len(logged), len(advantages))):
+    for _ in range(min(len(logged), len(gathered))):
         logged.pop()
-    logged.extend(advantages.tolist())
-    own = len(advantages) // trainer.accelerator.num_processes
+    logged.extend(gathered.tolist())
+    own = len(gathered) // trainer.accelerator.num_processes
     start = trainer.accelerator.process_index * own
-    return advantages[start : start + own]
+    return gathered[start : start + own]
 
 
 class CorrectedGRPOTrainer(GRPOTrainer):
@@ -115,7 +139,7 @@ class BaselineTrainer(RLOOTrainer):
         self.ustat_pg_table: Callable[[Any], Any] | None = None
         group = integer("num_generations", self.num_generations, 2)
         if baseline not in ("grpo", "vanilla", *_WEIGHTS):
-            self.ustat_pg_table = table_advantages(baseline, group)
+            self.ustat_pg_table = _table_advantages(baseline, group)
         for name, plain in _PLAIN.items():
             if (value := getattr(self, name)) != plain and baseline != "grpo":
                 raise InputError(
@@ -139,22 +163,20 @@ class BaselineTrainer(RLOOTrainer):
         rewards = each.nansum(dim=1).double()
         if self.ustat_pg_table is not None:
             known = known.view(-1, size).all(dim=1).repeat_interleave(size)
-            advantages = torch.zeros_like(rewards)
+            new = torch.zeros_like(rewards)
             if known.any():
-                found = self.ustat_pg_table(rewards[known].view(-1, size))
-                advantages[known] = found.flatten()
+                new[known] = self.ustat_pg_table(rewards[known].view(-1, size)).flatten()
         elif self.ustat_pg_baseline == "vanilla":
-            advantages = rewards
+            new = rewards
         else:
             weights = _WEIGHTS[self.ustat_pg_baseline](self, output).to(rewards)
             weights = self.accelerator.gather(weights) * known
-            advantages = norm_weighted(
+            new = norm_weighted(
                 rewards.view(-1, size), squared_norms=weights.view(-1, size)
             ).flatten()
         # TRL's rule for completions without any reward: they do not move the policy.
-        advantages = torch.where(known, advantages, torch.zeros_like(advantages))
-        own = _replace_advantages(self, advantages.to(output["advantages"].dtype))
-        output["advantages"] = own
+        new = torch.where(known, new, torch.zeros_like(new))
+        output["advantages"] = _replace_advantages(self, new.to(output["advantages"].dtype))
         return output
 
 
