@@ -1,110 +1,263 @@
-"""TRL's trainers with this library's baselines, in a script of one's own."""
+"""A step of TRL's trainers, and of ours, is the gradient of the theory at the same completions."""
 
 from __future__ import annotations
+
+import json
 
 import numpy as np
 import pytest
 
+from tests.support.commands import two_processes
 from tests.support.models import fresh
 from tests.support.refusals import refuses
 from ustat_pg import estimators
+from ustat_pg.llm.budgets import allowed_group_sizes, refuse_group_size
+from ustat_pg.llm.prompts import Prompt, Task
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from datasets import Dataset  # noqa: E402
 from trl import GRPOConfig, RLOOConfig, RLOOTrainer  # noqa: E402
 
+from tests.support.trainers import (  # noqa: E402
+    LONGEST,
+    advantages,
+    gradient,
+    letters,
+    one_step,
+    trl_trainer,
+)
 from ustat_pg.llm import BaselineTrainer  # noqa: E402
+from ustat_pg.llm.training import dataset  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
+WEIGHTED = ("norm-weighted", "length-weighted", "token-weighted")
 
-def odd(*, completions, **columns):
+
+@pytest.fixture(scope="module")
+def task():
+    prompts = tuple(Prompt(f"q{i}", f"{i}+{i + 1}=" * (1 + i % 2), {}) for i in range(8))
+    return Task("sums", prompts, letters, LONGEST)
+
+
+def cosine(a, b):
+    return float(a @ b / (a.norm() * b.norm()))
+
+
+def is_step(change, wanted, factor=1.0):
+    assert cosine(change, wanted) > 1 - 1e-6
+    assert float(change.norm() / wanted.norm()) == pytest.approx(factor, abs=1e-4 * factor)
+
+
+LOO = ("rloo", "grpo-corrected")
+CASES = [*((name, size) for name in (*LOO, *WEIGHTED) for size in (16, 4)), ("vanilla", 8)]
+
+
+@pytest.mark.parametrize(("name", "micro_batch"), CASES)
+def test_a_step_is_the_gradient_of_the_theory(small, task, tmp_path, name, micro_batch):
+    change, scores, rewards, weights, trainer = one_step(
+        small, task, tmp_path, name, per_device_train_batch_size=micro_batch
+    )
+    own = advantages(name, rewards, weights)
+    is_step(change, gradient(scores, own))
+    assert len(set(weights["length-weighted"].flatten().tolist())) > 1
+    # Another estimator is told apart at this precision.
+    for other in {"rloo", "vanilla", *WEIGHTED} - {"rloo" if name in LOO else name}:
+        rival = gradient(scores, advantages(other, rewards, weights))
+        assert float((change - rival).norm() / rival.norm()) > 1e-3, other
+    if name in WEIGHTED:
+        logged = np.array(trainer._logs["advantages"])
+        np.testing.assert_allclose(logged, own.flatten(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("group_size", [2, 8])
+@pytest.mark.parametrize(
+    ("name", "settings", "longest"),
+    [
+        ("dr-grpo", {}, LONGEST),
+        ("trl-grpo", {"loss_type": "luspo", "scale_rewards": "none"}, 1),
+    ],
+)
+def test_trls_grpo_has_the_factor_that_is_named(
+    small, task, tmp_path, group_size, name, settings, longest
+):
+    change, scores, rewards, _, _ = one_step(
+        small, task, tmp_path, name, num_generations=group_size, **settings
+    )
+    wanted = gradient(scores, estimators.grpo(rewards))
+    is_step(change, wanted, (group_size - 1) / (group_size * longest))
+
+
+def test_stock_grpo_has_another_direction(small, task, tmp_path):
+    change, scores, rewards, _, _ = one_step(small, task, tmp_path, "grpo-stock")
+    assert cosine(change, gradient(scores, estimators.grpo(rewards))) < 1 - 1e-3
+
+
+def test_a_step_with_rewards_that_are_missing(small, task, tmp_path):
+    """A prompt whose verifier gives no rewards does not move the policy."""
+
+    def picky(*, prompts, completions, **columns):
+        found = letters(completions=completions)
+        return [None if text.startswith("3") else z for text, z in zip(prompts, found, strict=True)]
+
+    broken = Task("picky", task.prompts[2:4], picky, LONGEST)
+    for name in ("rloo", "length-weighted"):
+        trainer = trl_trainer(fresh(small), broken, tmp_path, name, budget=8)
+        trainer.train()
+        logged = np.array(trainer._logs["advantages"]).reshape(2, 4)
+        assert sorted(np.abs(logged).sum(1) == 0) == [False, True]
+
+
+def mostly(*, completions, **columns):
+    """1 where an answer begins with one of half of the characters."""
     return [float(ord(text[:1] or "a") % 2) for text in completions]
 
 
-def script(small, folder, trainer, *, rewards=odd, **changes):
-    """What a user's own script has: a model, prompts, a reward function, TRL's settings."""
-    keywords = {name: changes.pop(name) for name in ("baseline", "scores") if name in changes}
-    own = fresh(small)
-    settings = {
-        "beta": 0.0, "num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 1,
-        "max_completion_length": 5, "seed": 3, "report_to": "none", "use_cpu": True,
-        "bf16": False, "learning_rate": 1e-3, "save_strategy": "no", "disable_tqdm": True,
-    }  # fmt: skip
-    return trainer(
-        model=own.model,
-        reward_funcs=rewards,
-        args=RLOOConfig(str(folder), **(settings | changes)),
-        train_dataset=Dataset.from_list([{"prompt": f"{i}+1="} for i in range(4)]),
-        processing_class=own.tokenizer,
-        **keywords,
-    )
+def others(rewards):
+    """How many of the others of its group succeeded, for each output."""
+    return rewards.sum(1, keepdims=True) - rewards
 
 
-def advantages(trainer):
-    """Rewards and advantages of the last step, (B, G)."""
-    rewards = np.array(next(iter(trainer._logs["rewards"].values()))).reshape(-1, 4)
-    return rewards, np.array(trainer._logs["advantages"]).reshape(-1, 4)
-
-
-KNOWN = {
-    "grpo": estimators.grpo,
-    "vanilla": estimators.vanilla,
-    "bayes:1,1": lambda z: estimators.bayes(z, successes=1, failures=1),
-    "running-table": lambda z: estimators.bayes(z, successes=1, failures=1),
+TABLES = {
+    "bayes:1,1": lambda z, k: z - (k + 1) / 5,
+    "loo-table:0.1,0.3,0.4,0.9": lambda z, k: z - np.array([0.1, 0.3, 0.4, 0.9])[k],
+    # a₁(1), ..., a₁(4), then a₀(0), ..., a₀(3): biased, as a table may be.
+    "count-table:0.9,0.7,0.5,0.1,-0.1,-0.2,-0.5,-0.8": lambda z, k: np.where(
+        z == 1, np.array([0.9, 0.7, 0.5, 0.1])[k], np.array([-0.1, -0.2, -0.5, -0.8])[k]
+    ),
+    "running-table": lambda z, k: z - (k + 1) / 5,
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_a_script_takes_another_baseline(small, tmp_path, name):
-    trainer = script(small, tmp_path, BaselineTrainer, baseline=name)
-    assert isinstance(trainer, RLOOTrainer)
+@pytest.mark.parametrize("name", TABLES)
+def test_a_step_of_a_named_table(small, task, tmp_path, name):
+    binary = Task("mostly", task.prompts, mostly, LONGEST)
+    change, scores, rewards, _, trainer = one_step(small, binary, tmp_path, name)
+    z = rewards.numpy()
+    own = TABLES[name](z, others(z).astype(int))
+    is_step(change, gradient(scores, torch.tensor(own)))
+    rival = gradient(scores, estimators.grpo(rewards))
+    assert float((change - rival).norm() / rival.norm()) > 1e-2
+    np.testing.assert_allclose(trainer._logs["advantages"], own.flatten(), rtol=1e-6)
+
+
+def test_a_running_table_learns_from_the_steps_before(small, task, tmp_path):
+    """The second step's loss has the table of the first step's groups, and not of its own."""
+    binary = Task("mostly", task.prompts, mostly, LONGEST)
+    trainer = trl_trainer(fresh(small), binary, tmp_path, "running-table", max_steps=2)
+    rewards, losses = [], []
+    draw, loss = trainer._calculate_rewards, trainer._compute_loss
+
+    def drawing(*given):
+        rewards.append(draw(*given))
+        return rewards[-1]
+
+    def computing(model, inputs):
+        losses.append(inputs["advantages"].numpy())
+        return loss(model, inputs)
+
+    trainer._calculate_rewards, trainer._compute_loss = drawing, computing
     trainer.train()
-    rewards, found = advantages(trainer)
-    assert 0 < rewards.mean() < 1
-    np.testing.assert_allclose(found, KNOWN[name](rewards), atol=1e-6)
+    first, second = (found.numpy().reshape(4, 4).astype(int) for found in rewards)
+    table = [
+        (k + 1 + first[others(first) == k].sum()) / (5 + (others(first) == k).sum())
+        for k in range(4)
+    ]
+    # TRL shuffles the completions of a step.
+    wanted = np.sort((second - np.array(table)[others(second)]).flatten())
+    np.testing.assert_allclose(np.sort(losses[1]), wanted, atol=1e-6)
+    unlearned = np.sort((second - (others(second) + 1) / 5).flatten())
+    assert np.abs(wanted - unlearned).max() > 0.05
+    learned = trainer.ustat_pg_table.__self__
+    table = learned.table
+    trainer.evaluate(dataset(binary))
+    np.testing.assert_array_equal(learned.table, table)
 
 
-def test_norms_weight_unless_a_baseline_is_named(small, tmp_path):
-    """Against norms and lengths that are alike, which would leave the plain mean."""
-    found = {}
-    for name in ("norm-weighted", "length-weighted", "token-weighted"):
-        words = {} if name == "norm-weighted" else {"baseline": name}
-        trainer = script(small, tmp_path, BaselineTrainer, **words)
-        assert trainer.ustat_pg_baseline == name
-        trainer.train()
-        rewards, found[name] = advantages(trainer)
-        mixed = np.ptp(rewards, axis=1) > 0
-        assert mixed.any()
-        # Within the range of the others' rewards, 0 to 1, and not the plain mean.
-        assert (np.abs(found[name]) <= 1 + 1e-6).all()
-    plain = estimators.grpo(rewards)
-    assert np.abs(found["norm-weighted"] - plain)[mixed].max() > 1e-3
-    assert np.abs(found["norm-weighted"] - found["token-weighted"])[mixed].max() > 1e-4
+@pytest.mark.parametrize("name", ["bayes:1,1", "running-table"])
+def test_a_group_with_a_missing_reward_has_no_table(small, task, tmp_path, name):
+    def one_missing(*, completions, **columns):
+        return [None, *map(float, np.arange(1, len(completions)) % 2)]
+
+    missing = Task("missing", task.prompts, one_missing, LONGEST)
+    trainer = trl_trainer(fresh(small), missing, tmp_path, name, budget=8)
+    trainer.train()
+    whole = [-0.6, 0.6, -0.6, 0.6]
+    np.testing.assert_allclose(trainer._logs["advantages"], [0] * 4 + whole, atol=1e-6)
+    if name == "running-table":
+        np.testing.assert_allclose(trainer.ustat_pg_table.__self__.table, [0.2, 4 / 7, 3 / 7, 0.8])
+
+
+def test_group_sizes_that_the_budget_holds():
+    assert allowed_group_sizes(12, prompts=3) == (4, 6, 12)
+    refuse_group_size(6, 12, 2)
+    refuses("at least 2: choose one of 2, 3, 4, 6, 12", refuse_group_size, 1, 12)
+    refuses(r"needs 6 prompts .* there are 3: choose one of 4, 6, 12", refuse_group_size, 2, 12, 3)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "changes", "message"),
     [
-        ({"beta": 0.05}, r"beta is 0.05: .*take beta=0.0"),
-        ({"normalize_advantages": True}, "take normalize_advantages=False"),
-        ({"reward_clip_range": (-1.0, 1.0)}, "take reward_clip_range=None"),
-        ({"baseline": "rlooo"}, "baseline 'rlooo' is unknown"),
-        ({"baseline": "oracle"}, "oracle"),
-        ({"baseline": "best"}, "take running-table"),
-        ({"baseline": "loo-table:1,2"}, "a group of 4 needs as many"),
+        ("vanilla", {"beta": 0.05}, r"beta is 0.05: .*take beta=0.0"),
+        ("vanilla", {"normalize_advantages": True}, "take normalize_advantages=False"),
+        ("vanilla", {"reward_clip_range": (-1.0, 1.0)}, "take reward_clip_range=None"),
+        ("rlooo", {}, "baseline 'rlooo' is unknown"),
+        ("oracle", {}, "oracle"),
+        ("best", {}, "take running-table"),
+        ("loo-table:1,2", {}, "a group of 4 needs as many"),
     ],
 )
-def test_what_would_be_left_out_is_refused(small, tmp_path, changes, message):
-    refuses(message, script, small, tmp_path, BaselineTrainer, **changes)
+def test_what_would_be_left_out_is_refused(small, task, tmp_path, name, changes, message):
+    refuses(message, trl_trainer, fresh(small), task, tmp_path, name, **changes)
 
 
-def test_another_trainers_settings_are_refused(tmp_path):
-    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none")
-    refuses("args is a GRPOConfig: .* a trl.RLOOConfig", BaselineTrainer, None, odd, args)
+def test_a_script_of_ones_own(small, task, tmp_path):
+    """Norms weight unless a baseline is named; TRL's own keeps its penalty; GRPO's settings are refused."""
+    args = RLOOConfig(str(tmp_path), use_cpu=True, bf16=False, beta=0.0, max_steps=1)
+    given = {"args": args, "train_dataset": dataset(task), "processing_class": small.tokenizer}
+    trainer = BaselineTrainer(fresh(small).model, letters, **given)
+    assert isinstance(trainer, RLOOTrainer)
+    assert trainer.ustat_pg_baseline == "norm-weighted"
+    trl_trainer(fresh(small), task, tmp_path, "grpo", beta=0.05).train()
+    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    refuses("args is a GRPOConfig: .* a trl.RLOOConfig", BaselineTrainer, None, letters, args)
 
 
-def test_trl_s_own_baseline_keeps_its_penalty(small, tmp_path):
-    script(small, tmp_path, BaselineTrainer, baseline="grpo", beta=0.05).train()
+TWO_PROCESSES = """
+import json, sys
+from pathlib import Path
+
+import torch
+
+from tests.support import trainers as shared
+from ustat_pg.llm.models import load_model
+from ustat_pg.llm.prompts import Prompt, Task
+
+torch.set_num_threads(1)
+folder, out = map(Path, sys.argv[1:])
+small = load_model(str(folder))
+prompts = tuple(Prompt(f"q{i}", f"{i}+{i}=") for i in range(3))
+task = Task("sums", prompts, shared.letters, shared.LONGEST)
+worst = {}
+for name in ("rloo", "norm-weighted", "length-weighted", "token-weighted", "grpo-corrected"):
+    change, scores, rewards, weights, trainer = shared.one_step(
+        small, task, out.parent / name, name, num_generations=8, per_device_train_batch_size=4
+    )
+    wanted = shared.gradient(scores, shared.advantages(name, rewards, weights))
+    worst[name] = float((change - wanted).norm() / wanted.norm())
+    worst[name + " completions"] = len(scores)
+if trainer.accelerator.is_main_process:
+    out.write_text(json.dumps(worst))
+"""
+
+
+def test_a_step_of_two_processes(small, tmp_path):
+    """A group that lies on two processes is one group still, and the step the same gradient."""
+    script, out = tmp_path / "two.py", tmp_path / "worst.json"
+    script.write_text(TWO_PROCESSES)
+    two_processes(script, small.name, out)
+    worst = json.loads(out.read_text())
+    assert len(worst) == 10
+    for name, value in worst.items():
+        assert value == 16 if name.endswith("completions") else value < 1e-4, worst
