@@ -65,7 +65,8 @@ def _interval(values: Any) -> tuple[float, float, float]:
     if len(values) < 2 or np.ptp(values) == 0:
         end = mean if len(values) > 1 else math.nan
         return mean, end, end
-    return mean, *map(float, DescrStatsW(values).tconfint_mean())
+    low, high = DescrStatsW(values).tconfint_mean()
+    return mean, float(low), float(high)
 
 
 def _over_seeds(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
@@ -149,5 +150,6 @@ def say_results(out: Path) -> None:
     for name, table in tables.items():
         table.to_csv(out / f"{name}.csv", index=False)
     for name in ("table2", "differences"):
-        print(tabulate(tables[name], headers="keys", showindex=False, floatfmt=".4g"), end="\n\n")
+        rows = tables[name].to_dict("records")
+        print(tabulate(rows, headers="keys", floatfmt=".4g"), end="\n\n")
     print(f"{', '.join(f'{name}.csv' for name in tables)} in {out}")

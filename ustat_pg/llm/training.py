@@ -211,10 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        first, *_ = TrlParser(RunArguments).parse_args_and_config(
-            words, return_remaining_strings=True
-        )
-        parser = TrlParser((RunArguments, trainer_class(first.trainer)[1]))
+        kinds: list[Any] = [RunArguments]
+        first, *_ = TrlParser(kinds).parse_args_and_config(words, return_remaining_strings=True)
+        parser = TrlParser([*kinds, trainer_class(first.trainer)[1]])
         parser.set_defaults_with_config(**PLAIN)
         own, args = parser.parse_args_and_config(words)
     except ValueError as error:
