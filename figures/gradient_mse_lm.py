@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from math import inf
 from typing import TYPE_CHECKING
 
 from . import style
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["PICTURES", "draw", "draw_noise"]
 
 PANELS = {
     "base": "base",
@@ -63,74 +63,63 @@ def draw(frame: pd.DataFrame) -> Figure | None:
     weighted baseline comes from random groups of the pool, whose noise does not fall with G as the
     error does: its line ends where its band would reach below a fifth of it.
     """
-    laid = _laid(frame)
-    if laid is None:
-        return None
-    figure, panels = laid
-    for axis, own in panels:
-        _panel(axis, own)
-    _label_rows(figure, "MSE of one group's gradient")
-    known = set(frame["series"])
-    entries = [(text, BASELINES[key]) for key, text in NAMES.items() if key in known]
-    entries += [(key, look) for key, look in FAINT.items() if key in known]
-    style.legend(figure.axes[0], entries, loc="outside upper center", ncols=4)
-    return figure
+    lines = {name: (text, BASELINES[name]) for name, text in NAMES.items()}
+    lines |= {name: (name, look) for name, look in FAINT.items()}
+    return _draw(frame, _errors, "MSE of one group's gradient", lines)
 
 
-def _laid(frame: pd.DataFrame) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]] | None:
-    """A panel for each model with its points; None where there are none."""
-    names = [name for name in PANELS if (frame["panel"] == name).any()]
-    names += [name for name in dict.fromkeys(frame["panel"]) if name not in PANELS]
+def draw_noise(frame: pd.DataFrame) -> Figure | None:
+    """A panel for each model: noise over signal in units of grpo's, with bands by paired differences."""
+    return _draw(frame, _noise, "noise over signal, over grpo's", NOISE)
+
+
+def _draw(
+    frame: pd.DataFrame,
+    panel: Callable[[Axes, pd.DataFrame], None],
+    text: str,
+    lines: Mapping[str, tuple[str, Line]],
+) -> Figure | None:
+    """A panel for each model with its points, and the legend of the lines; None where there are no models."""
+    models = set(frame["panel"])
+    names = [name for name in PANELS if name in models] + sorted(models - PANELS.keys())
     if not names:
         return None
     rows = 2 if len(names) > 3 else 1
     figure, axes = style.panels(len(names), 2.3 * rows + 0.35, rows=rows, width=style.PAGE)
     for letter, axis, name in zip("abcdefgh", axes, names, strict=False):
-        axis.set_title(style.mark(letter) + style.plain(PANELS.get(name, str(name))), loc="left")
-    own = [frame[frame["panel"] == name] for name in names]
-    return figure, list(zip(axes, own, strict=False))
-
-
-def _label_rows(figure: Figure, text: str) -> None:
-    """The ordinate's name at the left of each row."""
-    axes = figure.axes
-    columns = -(-len(axes) // (2 if len(axes) > 3 else 1))
-    for axis in axes[::columns]:
-        axis.set_ylabel(text)
-
-
-def draw_noise(frame: pd.DataFrame) -> Figure | None:
-    """A panel for each model: noise over signal in units of grpo's, with bands by paired differences."""
-    laid = _laid(frame)
-    if laid is None:
-        return None
-    figure, panels = laid
-    for axis, own in panels:
+        own = frame[frame["panel"] == name]
         sizes = own["group_size"]
+        axis.set_title(style.mark(letter) + style.plain(PANELS.get(name, str(name))), loc="left")
         style.log_axis(axis, "x", [g for g in style.SIZES if sizes.min() <= g <= sizes.max()])
-        style.log_axis(axis, "y", [0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4])
-        values = own[own["series"].isin(NOISE)]["prediction"]
-        floor, top = values.min() / 1.2, values.max() * 1.2
-        for name, (_, look) in NOISE.items():
-            line = own[own["series"] == name].sort_values("group_size")
-            low, high = (line[f"pool_{end}"].clip(floor, top) for end in ("low", "high"))
-            axis.fill_between(
-                line["group_size"], low, high, color=look.colour, alpha=0.13, lw=0, zorder=1
-            )
-            axis.plot(line["group_size"], line["prediction"], **style.stroke(look))
-        axis.set(xlim=(sizes.min() / 1.12, sizes.max() * 1.12), ylim=(floor, top))
-        axis.set(xlabel="group size G", ylabel="")
-    _label_rows(figure, "noise over signal, over grpo's")
+        panel(axis, own)
+        axis.set(xlabel="group size G", xlim=(sizes.min() / 1.12, sizes.max() * 1.12))
+    for axis in figure.axes[:: -(-len(names) // rows)]:
+        axis.set_ylabel(text)
     known = set(frame["series"])
-    entries = [entry for name, entry in NOISE.items() if name in known]
+    entries = [entry for name, entry in lines.items() if name in known]
     style.legend(figure.axes[0], entries, loc="outside upper center", ncols=4)
     return figure
 
 
-def _panel(axis: Axes, own: pd.DataFrame) -> None:
-    """One model; its limits are those of the lines, which wide bands may leave."""
-    sizes = own["group_size"]
-    style.log_axis(axis, "x", [g for g in style.SIZES if sizes.min() <= g <= sizes.max()])
+def _band(axis: Axes, line: pd.DataFrame, look: Line, floor: float, top: float) -> None:
+    low, high = (line[end].clip(floor, top) for end in ("pool_low", "pool_high"))
+    axis.fill_between(line["group_size"], low, high, color=look.colour, alpha=0.13, lw=0, zorder=1)
+
+
+def _noise(axis: Axes, own: pd.DataFrame) -> None:
+    """The noise of one model."""
+    style.log_axis(axis, "y", [0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4])
+    values = own[own["series"].isin(NOISE)]["prediction"]
+    floor, top = values.min() / 1.2, values.max() * 1.2
+    for name, (_, look) in NOISE.items():
+        line = own[own["series"] == name].sort_values("group_size")
+        _band(axis, line, look, floor, top)
+        axis.plot(line["group_size"], line["prediction"], **style.stroke(look))
+    axis.set(ylim=(floor, top), ylabel="")
+
+
+def _errors(axis: Axes, own: pd.DataFrame) -> None:
+    """The errors of one model; its limits are those of the lines, which wide bands may leave."""
     style.decades(axis, own["prediction"])
     floor = axis.get_ylim()[0] / 10
     for name, look in (FAINT | {key: BASELINES[key] for key in NAMES}).items():
@@ -139,26 +128,14 @@ def _panel(axis: Axes, own: pd.DataFrame) -> None:
             line = line[(line["pool_low"] > line["prediction"] / 5).cummin()]
         if not len(line):
             continue
-        faint = name in FAINT
-        if not faint:
-            low, high = (line[end].clip(lower=floor) for end in ("pool_low", "pool_high"))
-            axis.fill_between(
-                line["group_size"], low, high, color=look.colour, alpha=0.13, lw=0, zorder=1
-            )
-        axis.plot(
-            line["group_size"], line["prediction"], lw=0.6 if faint else 1.0, **style.stroke(look)
-        )
-        _sampled(axis, line, look, floor, ASIDE.get(name, 0))
-    axis.set_xlim(sizes.min() / 1.12, sizes.max() * 1.12)
-    axis.set_xlabel("group size G")
-
-
-def _sampled(axis: Axes, line: pd.DataFrame, look: Line, floor: float, aside: int) -> None:
-    """What fresh groups gave, baselines side by side."""
-    drawn = line[line["estimate"].notna() & (line["estimate"] > 0)]
-    if not len(drawn):
-        return
-    style.measured(axis, drawn["group_size"] * 1.035**aside, drawn, look, least=floor)
+        if name not in FAINT:
+            _band(axis, line, look, floor, inf)
+        width = 0.6 if name in FAINT else 1.0
+        axis.plot(line["group_size"], line["prediction"], lw=width, **style.stroke(look))
+        drawn = line[line["estimate"].notna() & (line["estimate"] > 0)]
+        if len(drawn):
+            aside = drawn["group_size"] * 1.035 ** ASIDE.get(name, 0)
+            style.measured(axis, aside, drawn, look, least=floor)
 
 
 PICTURES = (

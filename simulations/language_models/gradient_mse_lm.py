@@ -28,12 +28,12 @@ from itertools import pairwise
 from ustat_pg.checks import equal
 from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
 from ustat_pg.llm.estimates import BASELINES as CURVES
-from ustat_pg.llm.estimates import TABLES, oracle_ratio
+from ustat_pg.llm.estimates import TABLES, noise_to_signal, oracle_ratio, ordering
+from ustat_pg.llm.estimates import curves as errors_of
 
 from ..problems import Suite
-from .cells import BASELINES, NOISE, SIGNAL, LmCell, drawn, pooled
-from .orders import above
-from .studies import CURVE_SIZES, NORMALISED, SIZES, Study, cell_of, short, study
+from .cells import AVERAGED, BASELINES, NOISE, NORMALISED, SIGNAL, LmCell, LmQuantity, drawn, pooled
+from .studies import CURVE_SIZES, SIZES, Error, Study, above, cell_of, short, study
 
 STEM = "gradient_mse_lm"
 
@@ -57,17 +57,18 @@ def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
     least = cell.group_sizes[0]
     for group_size in cell.group_sizes:
         for baseline in BASELINES if group_size == least else ("grpo",):
+            sampled = study.sampled(cell, baseline, group_size)
             formula = mean_of(cell, pooled(study.member, baseline, group_size))
-            ratio = Ratio(
-                study.sampled(cell, baseline, group_size),
-                formula,
-                study.error(baseline, group_size),
-            )
             yield study.check(
                 f"G={group_size}: {baseline}, sampled over predicted",
-                ratio,
+                Ratio(sampled, formula, study.error(baseline, group_size)),
                 equal(1.0, relative_margin=margin),
             )
+
+
+def _less(cell: LmCell, first: LmQuantity, second: LmQuantity) -> Linear:
+    """The first mean less the second."""
+    return Linear(cell, ((first, 1.0), (second, -1.0)))
 
 
 def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
@@ -75,16 +76,14 @@ def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
 
     What a wrong formula makes of a difference is a number that no model and no pool changes.
     """
-    least = cell.group_sizes[0]
+    least, member = cell.group_sizes[0], study.member
     wrong = {NO_SECOND: 0.0, SQUARE: (least - 1) / least}
     pairs = [("grpo", "oracle", wrong)]
-    if (order := _known_order(study, ("oracle", "vanilla"), least)) is not None:
+    if (order := _known_order(study, "oracle", "vanilla", least)) is not None:
         pairs.append((*order, {NO_BASELINE: 0.0}))
     for first, second, rivals in pairs:
         sampled, formula = (
-            Linear(
-                cell, ((of(study.member, first, least), 1), (of(study.member, second, least), -1))
-            )
+            _less(cell, of(member, first, least), of(member, second, least))
             for of in (drawn, pooled)
         )
         yield study.check(
@@ -100,7 +99,7 @@ def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
     With divisor G-1 these are √((G-1)/G) of themselves, whatever the model.
     """
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
-    grpo, normalised = study.noise([most], ["grpo", NORMALISED])[NOISE]
+    grpo, normalised = noise_to_signal(study.pool, [most], AVERAGED)[NOISE]
     for size, rivals in (
         (least, {DDOF: (least - 1) / least}),
         (most, {AS_GRPO: float(grpo / normalised)}),
@@ -121,7 +120,7 @@ def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
     A signal may be small beside its own error, so it is the difference, in units of the larger of the two.
     """
     most = cell.group_sizes[-1]
-    known = study.noise([most], ["grpo", NORMALISED])
+    known = noise_to_signal(study.pool, [most], AVERAGED)
     values = dict(zip(known["baseline"], known[SIGNAL].map(float), strict=True))
     for row in known.to_dict("records"):
         name, unit = str(row["baseline"]), 1 / max(row[SIGNAL], row[f"{SIGNAL}_se"])
@@ -135,12 +134,12 @@ def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
         )
 
 
-def _known_order(study: Study, pair: tuple[str, str], group_size: int) -> tuple[str, str] | None:
+def _known_order(study: Study, one: str, other: str, group_size: int) -> tuple[str, str] | None:
     """Two baselines, the one of the larger error first; None where the moments are not clear."""
-    value = {baseline: study.error(baseline, group_size) for baseline in pair}
+    value = {baseline: study.error(baseline, group_size) for baseline in (one, other)}
     first, second = sorted(value, key=value.__getitem__, reverse=True)
-    sure = study.larger(*pair, group_size) == first and study.apart(value[first], value[second])
-    return (first, second) if sure else None
+    larger = ordering(study.pool, group_size, [one, other])["larger"].iloc[0]
+    return (first, second) if larger == first and study.apart(value[first], value[second]) else None
 
 
 def _ratio(cell: LmCell, study: Study) -> Check:
@@ -158,27 +157,29 @@ def _ratio(cell: LmCell, study: Study) -> Check:
 def _excess(cell: LmCell, study: Study) -> Check:
     """What grpo's error exceeds the oracle's by, at the largest group over that at the smallest."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
-
-    def excess(group_size: int) -> Linear:
-        grpo, oracle = (drawn(study.member, b, group_size) for b in ("grpo", "oracle"))
-        return Linear(cell, ((grpo, 1.0), (oracle, -1.0)))
-
+    low, high = (
+        _less(cell, drawn(study.member, "grpo", size), drawn(study.member, "oracle", size))
+        for size in (least, most)
+    )
     predicted = least * (least - 1) / (most * (most - 1))
     scale = study.error("grpo", least) - study.error("oracle", least)
     return study.check(
         f": grpo's excess at G={most} over that at G={least}",
-        Ratio(excess(most), excess(least), scale),
+        Ratio(high, low, scale),
         # Half of the gap to the rival, or nearly.
         equal(predicted, {FIRST_ORDER: least / most}, scale=least / most, relative_margin=0.4),
     )
 
 
+def _error(study: Study, baseline: str, group_size: int) -> Error:
+    """A sampled error and its prediction."""
+    return drawn(study.member, baseline, group_size), 1.0, study.error(baseline, group_size)
+
+
 def _falls(cell: LmCell, study: Study) -> Check:
     """grpo's error falls with G."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
-    high, low = (
-        (drawn(study.member, "grpo", g), 1.0, study.error("grpo", g)) for g in (least, most)
-    )
+    high, low = (_error(study, "grpo", size) for size in (least, most))
     return above(f"{short(study.member)}: grpo, G={least} less G={most}", cell, high, low, (FLAT,))
 
 
@@ -188,33 +189,21 @@ def _order(cell: LmCell, study: Study) -> Iterator[Check]:
     Of vanilla and the oracle their difference says it, see :func:`_apart`.
     """
     group_size, worse = cell.group_sizes[-1], "vanilla"
-    if (order := _known_order(study, ("grpo", worse), group_size)) is None:
-        return
-    larger, smaller = (
-        (drawn(study.member, b, group_size), 1.0, study.error(b, group_size)) for b in order
-    )
-    yield above(
-        f"{short(study.member)} G={group_size}: {order[0]} above {order[1]}",
-        cell,
-        larger,
-        smaller,
-        () if order[0] == worse else (READING,),
-    )
+    if (order := _known_order(study, "grpo", worse, group_size)) is not None:
+        name = f"{short(study.member)} G={group_size}: {order[0]} above {order[1]}"
+        larger, smaller = (_error(study, baseline, group_size) for baseline in order)
+        yield above(name, cell, larger, smaller, () if order[0] == worse else (READING,))
 
 
-def _strength(cell: LmCell, weaker: Study, stronger: Study) -> Iterator[Check]:
+def _strength(cell: LmCell, *pair: Study) -> Iterator[Check]:
     """Which of two models has the larger error, where their moments are clear."""
     group_size = cell.group_sizes[-1]
-    rows = {s.member: s.curves([group_size], ["grpo"]).iloc[0] for s in (weaker, stronger)}
-    first, second = sorted(rows, key=lambda member: float(rows[member]["mse"]), reverse=True)
-    larger, smaller = float(rows[first]["mse"]), float(rows[second]["mse"])
-    if rows[first]["low"] > rows[second]["high"] and weaker.apart(larger, smaller):
-        yield above(
-            f"G={group_size}: grpo on {short(first)} above {short(second)}",
-            cell,
-            (drawn(first, "grpo", group_size), 1.0, larger),
-            (drawn(second, "grpo", group_size), 1.0, smaller),
-        )
+    rows = [errors_of(each.pool, [group_size], ["grpo"]).iloc[0] for each in pair]
+    ordered = sorted(zip(rows, pair, strict=True), key=lambda one: -float(one[0]["mse"]))
+    (first, more), (second, less) = ordered
+    if first["low"] > second["high"] and more.apart(float(first["mse"]), float(second["mse"])):
+        name = f"G={group_size}: grpo on {short(more.member)} above {short(less.member)}"
+        yield above(name, cell, _error(more, "grpo", group_size), _error(less, "grpo", group_size))
 
 
 def _checks(suite: Suite) -> Iterator[Check]:
@@ -247,18 +236,19 @@ def curves(suite: Suite) -> Iterator[Point]:
     another length compare.
     """
     for member in SIZES[suite.size].members:
-        pool, cell = study(member, suite), cell_of(suite.size, member)
-        group_sizes = [g for g in CURVE_SIZES if g <= pool.pool.rollouts]
-        for row in pool.curves(group_sizes, [*CURVES, "best"]).to_dict("records"):
-            group_size, baseline = int(row["group_size"]), str(row["baseline"])
-            sampled = baseline in BASELINES and group_size in cell.group_sizes
-            at = {"panel": short(member), "group_size": group_size}
+        own, cell = study(member, suite), cell_of(suite.size, member)
+        most = own.pool.rollouts
+        sizes = [size for size in CURVE_SIZES if size <= most]
+        for row in errors_of(own.pool, sizes, [*CURVES, "best"]).to_dict("records"):
+            size, baseline = int(row["group_size"]), str(row["baseline"])
+            sampled = baseline in BASELINES and size in cell.group_sizes
+            at = {"panel": short(member), "group_size": size}
             at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
-            functional = pool.sampled(cell, baseline, group_size) if sampled else None
+            functional = own.sampled(cell, baseline, size) if sampled else None
             yield Point(STEM, baseline, at, float(row["mse"]), functional)
         # The mean of a biased table takes a rollout beside the group.
-        smaller = [g for g in group_sizes if g < pool.pool.rollouts]
-        found = pool.noise(smaller, ["grpo", "vanilla", "oracle", *TABLES])
+        smaller = [size for size in sizes if size < most]
+        found = noise_to_signal(own.pool, smaller, ["grpo", "vanilla", "oracle", *TABLES])
         for row in found[found["relative"].notna()].to_dict("records"):
             at = {"panel": short(member), "group_size": int(row["group_size"])}
             at |= {"pool_low": float(row["relative_low"]), "pool_high": float(row["relative_high"])}

@@ -26,8 +26,7 @@ from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
 
 from ..problems import Suite
 from .cells import BATCH, LmCell, drawn, pooled
-from .orders import above
-from .studies import SIZES, Study, cell_of, predicted, short, study
+from .studies import SIZES, Study, above, cell_of, predicted, short, study
 
 STEM = "group_size_lm"
 

@@ -9,23 +9,17 @@ allowed twice the pool's interval.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from ustat_pg.checks import Statement
+from ustat_pg.checks import Statement, positive
 from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.experiment.functionals import Functional
-from ustat_pg.llm.estimates import (
-    ConstantsEstimate,
-    constants,
-    curves,
-    noise_to_signal,
-    ordering,
-)
+from ustat_pg.llm.estimates import ConstantsEstimate, constants, curves
 from ustat_pg.llm.scored import ScoredPool
 
 from ..problems import Entry, Suite
@@ -33,9 +27,6 @@ from .cells import LmCell, LmQuantity, drawn, pooled
 
 MEMBERS = ("embedded:base", "embedded:strong", "embedded:in-context", "embedded:short")
 """The paper's three strengths with a scratch-pad, and answers without one, the counter-example."""
-
-NORMALISED = "std"
-"""The advantages of GRPO as it was published, whose mean is not g."""
 
 CURVE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
@@ -99,28 +90,16 @@ class Study:
 
     def error(self, baseline: str, group_size: int) -> float:
         """The mean over prompts of a baseline's MSE at one prompt."""
-        return float(self.curves([group_size], [baseline])["mse"].iloc[0])
+        return float(curves(self.pool, [group_size], [baseline])["mse"].iloc[0])
 
     def apart(self, larger: float, smaller: float) -> bool:
         """Whether two predictions are far enough apart for their order to be asked."""
         return larger - smaller >= self.clear * larger
 
-    def curves(self, group_sizes: list[int], baselines: list[str]) -> pd.DataFrame:
-        """Errors with their intervals."""
-        return curves(self.pool, group_sizes, baselines)
-
-    def noise(self, group_sizes: list[int], baselines: list[str]) -> pd.DataFrame:
-        """Noise over signal with prompts drawn anew, beside the first baseline's."""
-        return noise_to_signal(self.pool, group_sizes, baselines)
-
     @cached_property
     def constants(self) -> ConstantsEstimate:
         """c1, c2, c3."""
         return constants(self.pool)
-
-    def larger(self, first: str, second: str, group_size: int) -> str:
-        """Which of two baselines has the larger error, or ``open``."""
-        return str(ordering(self.pool, group_size, [first, second])["larger"].iloc[0])
 
 
 def study(member: str, suite: Suite) -> Study:
@@ -136,8 +115,7 @@ def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
     from ustat_pg.llm.tasks import load_task
 
     how = SIZES[size]
-    model = load_model(member)
-    task = load_task(member, limit=how.prompts)
+    model, task = load_model(member), load_task(member, limit=how.prompts)
     out = None if folder is None else folder / f"{short(member)}-{size}-{seed}"
     # Of models this small a second thread does nothing but wait for the first, at full load.
     with threadpool_limits(1, user_api="openmp"):
@@ -149,7 +127,7 @@ def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
 def cell_of(size: str, *members: str) -> LmCell:
     """The cell of these models; those of several share the replications of each."""
     how = SIZES[size]
-    return LmCell(members, how.group_sizes, how.values, how.groups, tables=(NORMALISED,))
+    return LmCell(members, how.group_sizes, how.values, how.groups)
 
 
 def predicted(member: str, group_size: int) -> tuple[tuple[LmQuantity, float], ...]:
@@ -159,3 +137,17 @@ def predicted(member: str, group_size: int) -> tuple[tuple[LmQuantity, float], .
         (pooled(member, "c2"), 1 / group_size),
         (pooled(member, "c3"), 1 / (group_size * (group_size - 1))),
     )
+
+
+Error = tuple[LmQuantity, float, float]
+"""A sampled error, the factor that it is taken times, and the pool's prediction of their product."""
+
+
+def above(
+    name: str, cell: LmCell, larger: Error, smaller: Error, rivals: Sequence[str] = ()
+) -> Check:
+    """The larger error less the smaller one is positive, in units of the larger one's prediction."""
+    (first, first_factor, top), (second, second_factor, bottom) = larger, smaller
+    difference = Linear(cell, ((first, first_factor / top), (second, -second_factor / top)))
+    statement = positive((top - bottom) / top, rivals, scale=1.0)
+    return Check(name, "made-up", difference, statement, problem=short(first.member))
