@@ -23,7 +23,6 @@ NAMES = {
 TITLES = {
     "balanced": "one prompt, 4 arms",
     "digits": "handwritten digits",
-    "problem": "your problem",
 }
 
 

@@ -26,7 +26,6 @@ NAMES = {
 TITLES = {
     "balanced": "one prompt, 4 arms",
     "digits": "one of the handwritten digits",
-    "problem": "one prompt of your problem",
 }
 
 

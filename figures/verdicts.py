@@ -30,7 +30,6 @@ LOOKS = {
     "made-up": (style.BLUE, "o"),
     "generated": (style.ORANGE, "s"),
     "real": (style.GREEN, "D"),
-    "user": (style.PINK, "^"),
 }
 """Colour and marker of problems, by where they come from."""
 

@@ -1,15 +1,14 @@
 """The experiments: one file for each result, its design as data, its checks and its rivals.
 
-A file ``<stem>.py`` here asks its result of softmax bandits. ``networks`` and ``language_models`` have
-the files that ask otherwise of these, and ``stand_ins`` those for any problems in the bandits' place.
-``points`` has what figures draw of a result where that is much.
+A file ``<stem>.py`` here asks its result of softmax bandits, one of ``networks`` asks it of policies
+over tokens, one of ``language_models`` of those. ``points`` has what figures draw of a result on bandits
+where that is much.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +39,7 @@ STEMS = tuple(stem for stem in RESULTS if stem not in ON_LANGUAGE_MODELS)
 """The other results that have an experiment, in the paper's order."""
 
 ON_RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")
-"""The results on whole training runs alone: their problems have an interior optimum, so that one of the
-user's own, which need not have one, does not take their place."""
+"""The results on whole training runs alone, whose problems have an interior optimum."""
 
 KINDS = ("bandit", "tokens", "transformer", "language-model")
 """The kinds of problem: softmax bandits; token problems under a prefix softmax; the same under a
@@ -65,25 +63,24 @@ ON_NETWORKS = (
 """The results that are asked of tokens and transformers too; the others need an interior optimum."""
 
 
-def _first_of(*names: str) -> ModuleType:
-    """The first of some modules of this package that there is."""
-    whole = [f"{__name__}.{name}" for name in names]
-    return import_module(next((name for name in whole if find_spec(name)), whole[-1]))
+_FOLDERS = {
+    "bandit": "",
+    "tokens": ".networks",
+    "transformer": ".networks",
+    "language-model": ".language_models",
+}
+"""The folder with the experiments on each kind of problem."""
 
 
 def experiment(stem: str, suite: Suite) -> ModuleType:
-    """The module with a result's experiment on the suite's kind of problem.
-
-    A kind of problem is a folder of experiments; what a folder lacks is asked as it is of bandits.
-    """
-    return _first_of(*(f"{folder}.{stem}" for folder in suite.kind.folders), stem)
+    """The module with a result's experiment on the suite's kind of problem."""
+    return import_module(f"{__name__}{_FOLDERS[suite.on]}.{stem}")
 
 
 def claim(stem: str, suite: Suite) -> Claim:
     """The claim of that stem, designed on the suite's problems."""
-    module = experiment(stem, suite)
-    built: Claim = module.claim(suite)
-    if module.__name__ == f"{__name__}.{stem}" and suite.user is None and suite.on == "bandit":
+    built: Claim = experiment(stem, suite).claim(suite)
+    if suite.on == "bandit":
         from .regimes import checks
 
         built = replace(built, checks=(*built.checks, *checks(stem, suite)))
@@ -97,9 +94,9 @@ def claim(stem: str, suite: Suite) -> Claim:
 def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
     """The points that the result's figures draw, on the suite's problems."""
     module = experiment(stem, suite)
-    if module.__name__ == f"{__name__}.{stem}":
-        # Beside the claim where they are many, in its file where they are few.
-        module = _first_of(f"points.{stem}", stem)
+    if not hasattr(module, "curves"):
+        # In the claim's file where they are few, beside it where they are many.
+        module = import_module(f"{__name__}.points.{stem}")
     built: tuple[Point, ...] = tuple(module.curves(suite))
     return built
 

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from ustat_pg.cli import flags_of, guarded, in_flags
 from ustat_pg.paper import RESULTS, stem_of
 from ustat_pg.validation import InputError, integer
 
-from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, ON_RUNS, STEMS, claim, skeleton
+from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, skeleton
 from .mutants import command as mutants
 
 if TYPE_CHECKING:
@@ -138,7 +137,6 @@ def _add_suite(command: Any) -> None:
         "--on", choices=KINDS, default="bandit", help="the kind of problem (default: bandit)"
     )
     command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--problem", metavar="FILE", help="your own problem, .json or .npz")
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
@@ -163,29 +161,24 @@ def _add_check(commands: Any) -> None:
 
 
 def _suite(options: argparse.Namespace) -> Suite:
-    from ustat_pg.problems import load_problem
-
     from .problems import Suite
 
-    user = None if options.problem is None else load_problem(options.problem)
     integer("seed", options.seed, 0)
     # What differentiates a network needs its parameters.
     dense = options.engine == "autograd"
-    suite = Suite(options.size, options.seed, user, options.on, dense)
-    return replace(suite, folder=_folder(options, suite) / "pools")
+    return Suite(options.size, options.seed, options.on, dense, _folder(options) / "pools")
 
 
-def _folder(options: argparse.Namespace, suite: Suite) -> Path:
+def _folder(options: argparse.Namespace) -> Path:
     if getattr(options, "out", None) is not None:
         return Path(options.out)
-    name = _configuration(options, suite).replace(":", "").replace(" ", "-")
+    name = _configuration(options).replace(":", "").replace(" ", "-")
     return Path("results") / name
 
 
-def _configuration(options: argparse.Namespace, suite: Suite) -> str:
+def _configuration(options: argparse.Namespace) -> str:
     """What results in one folder have in common: the size, and what is not as usual."""
-    words = [] if suite.user is None else ["problem", suite.user.digest]
-    words += [options.size]
+    words = [options.size]
     words += [] if options.on == "bandit" else [options.on]
     words += [] if options.engine == "cpu" else [options.engine]
     words += [] if options.device == "cpu" else [options.device]
@@ -295,7 +288,7 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from .tables import plan_table
 
     suite = _suite(options)
-    store = Store(_folder(options, suite) / "blocks")
+    store = Store(_folder(options) / "blocks")
     with _cluster(options) as cluster:
         how = _options(options, cluster)
         plans = plan_claims([claim(stem, suite) for stem in stems], how, store, cluster)
@@ -362,8 +355,8 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         print(f"all claims take {took} on two cores; what is done is kept", file=sys.stderr)
     began, went = time.perf_counter(), {"start and imports, of one process": time.process_time()}
     suite = _suite(options)
-    folder = _folder(options, suite)
-    configuration = _configuration(options, suite)
+    folder = _folder(options)
+    configuration = _configuration(options)
     earlier = _earlier(folder, configuration)
     store = Store(folder / "blocks")
     with _cluster(options) as cluster:
@@ -374,17 +367,13 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
             settled = settle(stems, suite, how, store.folder, cluster)
         else:
             settled = settle_apart(stems, suite, how, store.folder)
-        if not settled.run.claims:
-            raise InputError(f"nothing of {', '.join(stems)} can be asked of this problem")
         lap = time.process_time()
         controls = run_controls([plan.claim for plan in settled.run.plans], how, cluster)
         went |= {**settled.seconds, "controls": time.process_time() - lap}
     run, points = settled.run.controlled(controls), settled.points
     asked = [done.stem for done in run.claims]
     notes = [*suite.skipped]
-    if left := [stem for stem in stems if stem not in asked]:
-        notes.append(f"not asked of this problem, and not counted: {', '.join(left)}")
-    results = document(run, how, _command(options, asked), options.problem, configuration)
+    results = document(run, how, _command(options, asked), configuration)
     whole = results
     others = set() if earlier is None else {done.stem for done in earlier.claims}
     if earlier is not None and earlier.run.versions == results.run.versions:
@@ -427,7 +416,7 @@ def _known(options: argparse.Namespace) -> list[str]:
         return list(ON_LANGUAGE_MODELS)
     if options.on != "bandit":
         return list(ON_NETWORKS)
-    return [stem for stem in STEMS if options.problem is None or stem not in ON_RUNS]
+    return list(STEMS)
 
 
 def _stems(words: Sequence[str]) -> list[str]:
@@ -447,11 +436,6 @@ def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
     if options.on == "language-model":
         _require_language_models(options)
     for stem in stems:
-        if options.problem is not None and stem in ON_RUNS:
-            raise InputError(
-                f"{stem} is about whole training runs on problems whose optimum is known: "
-                "it does not take --problem"
-            )
         if stem in known:
             continue
         if stem in ON_LANGUAGE_MODELS:
@@ -468,8 +452,6 @@ def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
 
 def _require_language_models(options: argparse.Namespace) -> None:
     """Refuse what language models cannot do, or a machine without the libraries."""
-    if options.problem is not None:
-        raise InputError("--on language-model takes no --problem: see ustat-pg llm mse")
     if options.engine == "exact":
         raise InputError(
             "--on language-model: the completions of a language model cannot be listed"
@@ -497,7 +479,6 @@ def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
     words += [f"--size {options.size}", f"--engine {options.engine}", f"--seed {options.seed}"]
     words += [] if options.on == "bandit" else [f"--on {options.on}"]
     words += [] if options.device == "cpu" else [f"--device {shlex.quote(options.device)}"]
-    words += [f"--problem {shlex.quote(options.problem)}"] if options.problem else []
     return " ".join(words)
 
 

@@ -5,8 +5,8 @@ Checked on whole training runs: with one identifiable direction the gap follows 
 budgets, under constant and decaying rates, at two steps; the group sizes that the rivals would
 choose lose to the best. With two directions it is the bound that is universal, not the gap: one and
 the same pair of group sizes changes order with c. The oracle and vanilla are best at G = 1. Under
-reshuffled epochs over few prompts c₁ cancels, and the best group is the largest. On digits, and on
-a user's problem, the curve itself.
+reshuffled epochs over few prompts c₁ cancels, and the best group is the largest. On digits the
+curve itself.
 
 The curve is that of the linearised runs; its own error is of order 1/T under c/(t + t₀), and
 allowed for as such. Falsified by a gap further off, or by an order that is not the predicted one.

@@ -88,11 +88,14 @@ RIVALS = (
     TIGHTER,
     SHORT,
 )
-OF_ERRORS = tuple(rival for rival in RIVALS if rival != SHORT)
-"""Those about an error; the other is about a mean."""
 
 
 def claim(suite: Suite) -> Claim:
+    """Single prompts; errors, means and noise of bandits made for what these leave open."""
+    return Claim(STEM, RIVALS, (*at_one_prompt(suite), *_of_bandits(suite)))
+
+
+def at_one_prompt(suite: Suite) -> list[Check]:
     """Every single prompt at every group size; the other baselines and matrices at small ones."""
     checks: list[Check] = []
     for entry in suite.single_prompts:
@@ -100,10 +103,7 @@ def claim(suite: Suite) -> Claim:
         sizes = dict.fromkeys((*suite.group_sizes, 8, *((LARGE,) if few else ())))
         checks += [_grpo(entry, group_size) for group_size in sizes]
         checks += _others(entry, suite.group_sizes[0])
-    if not suite.stand_ins:
-        checks += _of_bandits(suite)
-    # Means are asked of bandits alone.
-    return Claim(STEM, OF_ERRORS if suite.stand_ins else RIVALS, tuple(checks))
+    return checks
 
 
 def _grpo(entry: BanditEntry, group_size: int) -> Check:

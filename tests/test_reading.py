@@ -36,7 +36,6 @@ JSON = {
     "problem": ("a.json", main, "predict FILE --group-size 4", json.dumps(example_problem())),
     "advice": ("a.json", main, "advise FILE --budget 64", json.dumps(example_problem())),
     "problem explained": ("a.json", main, "explain trl --problem FILE", ""),
-    "problem checked": ("a.json", simulations.__main__.main, "verify mse --problem FILE", ""),
     "critic": (
         "a.json",
         main,

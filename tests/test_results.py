@@ -139,7 +139,6 @@ def test_an_inconclusive_check_makes_the_claim_inconclusive():
 
 
 SAME = Check("same", "made-up", CELL, equal(1.0, {RUNS: 1.0}))
-OWN = Check("same", "user", CELL, equal(1.0, {RUNS: 1.0}))
 NEVER = Check("never", "made-up", CELL, equal(1.0))
 
 
@@ -150,9 +149,6 @@ NEVER = Check("never", "made-up", CELL, equal(1.0))
         (SAME, (RUNS,), "INCONCLUSIVE"),
         (NEVER, (RUNS,), "INCONCLUSIVE"),
         (NEVER, (), "INCONCLUSIVE"),
-        # A problem of one's own need not tell anything apart.
-        (OWN, (RUNS,), "CONFIRMED"),
-        (OWN, (RUNS, OTHER), "CONFIRMED"),
     ],
 )
 @pytest.mark.parametrize("simulates", [True, False])

@@ -252,8 +252,6 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
         yield from _open_rivals(claim)
     if claim.failure is not None:
         yield f"REFUTED: {claim.failure}"
-    elif not claim.checks:
-        yield "nothing can be checked on this problem"
     elif claim.evidence("exact") is None:
         reasons = [f": {check.not_enumerated}" for check in claim.checks if check.not_enumerated]
         yield "nothing was enumerated" + (reasons[0] if reasons else "")
@@ -292,8 +290,6 @@ def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:
         words += ["--replications", ",".join(map(str, numbers))]
     if draws:
         words += [word for rival in check.planned_for for word in ("--refute", rival)]
-    if run.problem is not None:
-        words += ["--problem", run.problem]
     return [shlex.quote(word) for word in words]
 
 

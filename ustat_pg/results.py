@@ -45,7 +45,7 @@ __all__ = [
 KINDS = ("exact", "simulation")
 """The two kinds of evidence that a run produces."""
 
-ORIGINS = {"made-up": "made up", "generated": "generated", "real": "real data", "user": "problem"}
+ORIGINS = {"made-up": "made up", "generated": "generated", "real": "real data"}
 """Where a problem comes from, with the words that a reader sees."""
 
 VERDICTS_FILE = "verdicts.json"
@@ -353,8 +353,7 @@ class ClaimResult:
     ) -> ClaimResult:
         """REFUTED if any evidence is; CONFIRMED if every check is confirmed by each kind of
         evidence that is to be had, each kind is to be had at all, and each kind refutes every rival.
-        Where the claim leaves a rival to simulation, simulation alone is heard. On a problem of the
-        user's own a rival may coincide with the prediction, or have no check.
+        Where the claim leaves a rival to simulation, simulation alone is heard.
         """
         kinds = KINDS if simulates else KINDS[:1]
         settled = tuple(_rival(name, checks, kinds) for name in rivals)
@@ -363,7 +362,7 @@ class ClaimResult:
             # What was enumerated all the same is heard.
             kinds = KINDS[1:]
         verdict = worst(_of_kind(checks, kind) or Verdict.INCONCLUSIVE for kind in kinds)
-        if verdict == Verdict.CONFIRMED and not _excluded(settled, checks, alone):
+        if verdict == Verdict.CONFIRMED and not _excluded(settled, alone):
             verdict = Verdict.INCONCLUSIVE
         power = tuple(_power(checks, kind, effect) for kind in kinds for effect in EFFECTS)
         label = RESULTS[stem].label
@@ -380,17 +379,13 @@ def _power(checks: Sequence[CheckResult], kind: str, effect: float) -> Power:
     return Power(kind, effect, round(share, 6), round(max(heard, default=0.0), 6))
 
 
-def _excluded(
-    rivals: Sequence[RivalResult], checks: Sequence[CheckResult], alone: Collection[str]
-) -> bool:
+def _excluded(rivals: Sequence[RivalResult], alone: Collection[str]) -> bool:
     """Whether no rival is left open by a kind of evidence that is heard of it."""
     heard = {
         verdict
         for rival in rivals
         for verdict in (rival.simulation, None if rival.name in alone else rival.exact)
     }
-    if all(check.origin == "user" for check in checks):
-        return RivalVerdict.SURVIVED not in heard
     # A rival that nothing can tell from the prediction is none.
     return bool(rivals) and heard <= {RivalVerdict.REFUTED, None}
 
@@ -419,12 +414,11 @@ class Control:
 class Provenance:
     """Where and by which command a run was made.
 
-    A folder holds one ``configuration``: kind and digest of the problems, size, engine, device, seed.
+    A folder holds one ``configuration``: kind of the problems, size, engine, device, seed.
     """
 
     command: str
     configuration: str
-    problem: str | None
     paper: str
     size: str
     engine: str

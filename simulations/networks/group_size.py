@@ -13,7 +13,7 @@ from ..problems import Suite
 
 def claim(suite: Suite) -> Claim:
     """The gradient's error on every problem at two group sizes and one budget."""
-    checks = [check for entry in suite.stand_ins for check in gradient_errors(entry, 4)]
+    checks = [check for entry in suite.token_problems for check in gradient_errors(entry, 4)]
     return Claim(STEM, (PAPER, HALVED), tuple(checks))
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from ustat_pg.experiment import Claim
+from ustat_pg.experiment import Claim, Point
 from ustat_pg.predictions import oracle_ratio
 
-from ..oracle import LARGE, RIVALS, STEM, checks
+from ..oracle import LARGE, RIVALS, STEM, checks, points
 from ..problems import BanditEntry, Suite
-from ..stand_ins.oracle import batches, curves
-
-__all__ = ["STEM", "claim", "curves"]
 
 ORDERED = 2
 """Problems of each origin whose order is measured."""
@@ -32,7 +31,13 @@ def largest(entries: list[BanditEntry]) -> list[BanditEntry]:
 
 def claim(suite: Suite) -> Claim:
     """Ratios at small G everywhere; orders at one prompt and in minibatches."""
-    cases = batches(suite)
+    cases = [(entry, 1) for entry in suite.token_problems if entry.problem.contexts > 1]
     ordered = largest(suite.single_prompts) + largest([entry for entry, _ in cases])
     built = checks(suite.group_sizes[:2], suite.single_prompts, cases, ordered)
     return Claim(STEM, RIVALS, tuple(built))
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """The excess at one prompt."""
+    one_prompt = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
+    yield from points(one_prompt, suite.curve_sizes)

@@ -1,4 +1,4 @@
-"""The problems that claims are checked on: made up, generated from the seed, real, or the user's."""
+"""The problems that claims are checked on: made up, generated from the seed, or real."""
 
 from .bandits import BanditEntry, mse_of, spread, two_valued, word
 from .entry import Entry

@@ -17,7 +17,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Entry(Generic[P]):
-    """A problem with a name and where it comes from: made-up, generated, real or user.
+    """A problem with a name and where it comes from: made-up, generated or real.
 
     Arguments:
         name: for reports, unique in its claim.

@@ -211,7 +211,7 @@ def penalised(suite: Suite) -> Iterator[Entry[TokenPath]]:
         rng = np.random.default_rng([suite.seed, number, 47])
         path = _turned(SPACES["up to three tokens"], rng)
         yield Entry(f"up to three tokens#{suite.seed}.{number}", "generated", path)
-    if suite.stand_ins:
+    if suite.on != "bandit":
         return
     logits = suite.digits_rows(1).problem.policy.logits.round(6)
     path = TokenPath.between(OutputSpace(logits.shape[1], 1), logits, np.zeros(logits.shape))

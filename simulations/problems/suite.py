@@ -1,25 +1,26 @@
-"""The suite: what claims run on, and the kinds of problem that can take the bandits' place."""
+"""The suite: what claims run on, bandits or problems of another kind in their place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import InputError, one_of
 
 from .. import KINDS, ON_NETWORKS, ON_RUNS, STEMS
 from . import tokens
-from .bandits import BanditEntry, Bandits, prompts
+from .bandits import BanditEntry, Bandits
 from .entry import Entry
 from .landscapes import Landscapes
 
-SHOWN = ("problem", "sums", "addition-trained")
-"""The stand-ins that figures show."""
+SHOWN = ("sums", "addition-trained")
+"""The token problems that figures show."""
+
+NETWORKS = ("tokens", "transformer")
+"""The kinds of problem whose policies are networks over tokens."""
 
 
 @dataclass(frozen=True)
@@ -29,39 +30,32 @@ class Suite(Bandits):
     Arguments:
         size: smoke, quick or full: how many problems and group sizes.
         seed: seed of the generated problems.
-        user: a problem of the user's own, which then stands alone.
         on: the kind of problem: bandit, or tokens or transformer, which then stand alone.
         dense: whether networks keep the scores of all their parameters.
         folder: where the pools of language models are kept; nowhere unless given.
 
     Raises:
-        InputError: an unknown kind, or a user's problem and a kind at once.
+        InputError: an unknown kind.
     """
 
-    user: SoftmaxBandit | None = None
     on: str = "bandit"
     dense: bool = False
     folder: Path | None = None
 
     def __post_init__(self) -> None:
         one_of("kind of problem", self.on, KINDS)
-        if self.user is not None and self.on != "bandit":
-            raise InputError(f"a problem of one's own takes the place of the {self.on} problems")
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of problem, a user's own being one of them."""
-        return _KINDS[self.on if self.user is None else "user"]
 
     @cached_property
-    def stand_ins(self) -> tuple[BanditEntry, ...]:
-        """Problems in place of the bandits: the user's own, or those of another kind."""
-        return self.kind.stand_ins(self)
+    def token_problems(self) -> tuple[BanditEntry, ...]:
+        """The problems of networks over tokens; none unless these are asked."""
+        if self.on not in NETWORKS:
+            return ()
+        return tuple(tokens.bandits(self.on, self.generated, self.seed, dense=self.dense))
 
     @cached_property
     def single_prompts(self) -> list[BanditEntry]:
         """Problems of one prompt, for the results that condition on it."""
-        return self.kind.single_prompts(self)
+        return _open_prompts(self) if self.on in NETWORKS else self.every_single_prompt
 
     @cached_property
     def landscapes(self) -> Landscapes:
@@ -70,10 +64,9 @@ class Suite(Bandits):
         Raises:
             InputError: other problems stand in the bandits' place, and have no optimum that is known.
         """
-        if self.kind is not _KINDS["bandit"]:
+        if self.on != "bandit":
             raise InputError(
-                "whole training runs are asked of problems whose optimum is known, not of "
-                + ("a problem of one's own" if self.user is not None else self.on)
+                f"whole training runs are asked of problems whose optimum is known, not of {self.on}"
             )
         # Whole runs cost more than gradients: half as many problems of each kind.
         return Landscapes(max(self.generated // 2, 1), self.seed)
@@ -81,44 +74,26 @@ class Suite(Bandits):
     @property
     def skipped(self) -> tuple[str, ...]:
         """What is not asked of this kind of problem, and why."""
-        return self.kind.skipped(self)
+        if self.on == "language-model":
+            return (
+                "intervals on language models are those of nearly normal means: no bound on a "
+                "network's scores is known",
+                "nothing is enumerated on language models, and training is not judged: see "
+                "ustat-pg llm sweep",
+            )
+        return _skipped_on_networks(self) if self.on in NETWORKS else ()
 
     @property
     def curve_sizes(self) -> tuple[int, ...]:
-        """The group sizes that figures show; few on stand-ins, whose size is open."""
-        return (2, 4, 8, 16) if self.stand_ins else (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+        """The group sizes that figures show; few on token problems, whose size is open."""
+        return (2, 4, 8, 16) if self.token_problems else (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
     @property
     def shown(self) -> tuple[tuple[BanditEntry, int], ...]:
         """The problems that figures show, with their number of prompts in a minibatch."""
-        if self.stand_ins:
-            return tuple((entry, 1) for entry in self.stand_ins if entry.name in SHOWN)
+        if self.token_problems:
+            return tuple((entry, 1) for entry in self.token_problems if entry.name in SHOWN)
         return ((self.balanced, 1), (self.digits, 8))
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of problem.
-
-    Arguments:
-        folders: folders of this package, in which its experiments are looked for before the bandits' own.
-        stand_ins: its problems in place of the bandits.
-        single_prompts: those of one prompt.
-        skipped: what is not asked of it, and why.
-    """
-
-    folders: tuple[str, ...] = ()
-    stand_ins: Callable[[Suite], tuple[BanditEntry, ...]] = lambda suite: ()
-    single_prompts: Callable[[Suite], list[BanditEntry]] = lambda suite: suite.every_single_prompt
-    skipped: Callable[[Suite], tuple[str, ...]] = lambda suite: ()
-
-
-def _users_own(suite: Suite) -> tuple[BanditEntry, ...]:
-    return () if suite.user is None else (Entry("problem", "user", suite.user),)
-
-
-def _networks(suite: Suite) -> tuple[BanditEntry, ...]:
-    return tuple(tokens.bandits(suite.on, suite.generated, suite.seed, dense=suite.dense))
 
 
 def _open_prompts(suite: Suite) -> list[BanditEntry]:
@@ -127,7 +102,7 @@ def _open_prompts(suite: Suite) -> list[BanditEntry]:
     size has.
     """
     entries = []
-    for entry in suite.stand_ins:
+    for entry in suite.token_problems:
         value = entry.problem.moments().value
         likeliest = entry.problem.policy.probs.max(axis=1)
         places = np.flatnonzero((value > 0.1) & (value < 0.9) & (likeliest < 0.9))
@@ -150,22 +125,3 @@ def _skipped_on_networks(suite: Suite) -> tuple[str, ...]:
         "it: the bound of many steps assumes a PL constant, which no network has",
         f"group_size on {suite.on} is the noise at fixed parameters",
     )
-
-
-_NETWORKS = Kind(("networks", "stand_ins"), _networks, _open_prompts, _skipped_on_networks)
-
-_KINDS = {
-    "bandit": Kind(),
-    "user": Kind(("stand_ins",), _users_own, lambda suite: prompts(suite.stand_ins[0], 3)),
-    "tokens": _NETWORKS,
-    "transformer": _NETWORKS,
-    "language-model": Kind(
-        ("language_models",),
-        skipped=lambda suite: (
-            "intervals on language models are those of nearly normal means: no bound on a "
-            "network's scores is known",
-            "nothing is enumerated on language models, and training is not judged: see "
-            "ustat-pg llm sweep",
-        ),
-    ),
-}

@@ -7,6 +7,7 @@ import pytest
 from array_api_compat import array_namespace
 
 from simulations import Suite, claim
+from simulations.problems import Entry
 from tests.support import laws
 from tests.support.laws import COMPARED, DOUBLE, DRAWING, FAR, LAST, SUBJECTS, errors_of
 from tests.support.problems import (
@@ -341,14 +342,15 @@ def test_coordinates_of_the_span_give_the_same_errors():
     ],
 )
 def test_the_claims_hold_and_no_rival_survives(name, stems, engine, least, tmp_path):
-    """The gradient-level claims as they stand, on a token problem as if it were a user's."""
-    suite = Suite("smoke", user=named(name))
+    """The gradient-level claims as they stand, on one token problem."""
+    suite = Suite("smoke", on="tokens")
+    vars(suite)["token_problems"] = (Entry(name, "made-up", named(name)),)
     claims = [claim(stem, suite) for stem in stems]
     done = run_claims(claims, Options("smoke", engine=engine), Store(tmp_path)).claims
-    assert [(one.stem, one.verdict) for one in done] == [
-        (stem, Verdict.CONFIRMED) for stem in stems
-    ]
+    assert [one.stem for one in done] == list(stems)
+    found = [each for one in done for check in one.checks for each in check.found.values()]
+    assert {each.verdict for each in found} == {Verdict.CONFIRMED}
     verdicts = [rival.verdict for one in done for rival in one.rivals]
-    # A rival that needs a problem of its own is not tested on a user's.
+    # A rival that needs a problem of its own is not tested on another.
     assert RivalVerdict.SURVIVED not in verdicts
     assert verdicts.count(RivalVerdict.REFUTED) >= least

@@ -76,8 +76,10 @@ def results(stems, on, engine, folder):
     suite, few = Suite("smoke", on=on), []
     # In place of the whole list, which for transformers takes seconds: sums of two tokens, and addition.
     found = islice(bandits(on, 0), 3)
-    vars(suite)["stand_ins"] = tuple(entry for entry in found if entry.name in ("sums", "addition"))
-    assert len(suite.stand_ins) == 2
+    vars(suite)["token_problems"] = tuple(
+        entry for entry in found if entry.name in ("sums", "addition")
+    )
+    assert len(suite.token_problems) == 2
     for stem in stems:
         whole = claim(stem, suite)
         checks = tuple(check for check in whole.checks if check.name.endswith(ENDINGS))

@@ -17,15 +17,14 @@ from ustat_pg.experiment import Options, Store, options, run_claims
 from ustat_pg.experiment.options import BUDGETS
 from ustat_pg.experiment.provenance import document
 from ustat_pg.experiment.runner import check_alone
-from ustat_pg.problems import example_problem, load_problem
 from ustat_pg.report import check_command
 from ustat_pg.results import load_run, plain
 
 
-def stored_run(folder, stems, suite, options, problem=None):
+def stored_run(folder, stems, suite, options):
     """The records of a run, as they are read back from their file."""
     run = run_claims([claim(stem, suite) for stem in stems], options, Store(folder))
-    (folder / "verdicts.json").write_text(document(run, options, "", problem).json())
+    (folder / "verdicts.json").write_text(document(run, options).json())
     return load_run(folder)
 
 
@@ -99,18 +98,6 @@ def test_cells_of_unequal_replications_and_the_reference_engine(tmp_path, capsys
     code, alone = again(run, "oracle", stored, capsys)
     assert without_plan(alone) == without_plan(as_data(stored))
     assert code == (3 if alone["simulation"]["verdict"] == "INCONCLUSIVE" else 0)
-
-
-def test_the_users_own_problem_and_enumeration_alone(tmp_path, capsys):
-    path = tmp_path / "my problem.json"
-    path.write_text(json.dumps(example_problem()))
-    suite = Suite("smoke", 0, load_problem(str(path)))
-    run = stored_run(tmp_path / "out", ["mse"], suite, Options("smoke", "exact"), str(path))
-    stored = run.claims[0].checks[0]
-    code, alone = again(run, "mse", stored, capsys)
-    assert code == 0
-    assert alone["simulation"] is None
-    assert alone == as_data(stored)
 
 
 def test_exactly_n_replications_and_merging_changes_nothing_but_rounding():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from simulations import Suite
-from simulations import claim as claim_of
 from simulations.group_size import rivals, schedules
 from simulations.problems.landscapes import tug
 from simulations.problems.optima import moments_of
@@ -110,8 +109,3 @@ def test_paper_and_exact_optimum_lie_on_two_sides_of_a_feasible_order(entry):
     assert paper_group_size(known) < 2.5 < optimal_group_size(known)
     assert split.predicted > three.predicted
     assert rivals(split)["sqrt(c3/c1)"] < rivals(three)["sqrt(c3/c1)"]
-
-
-def test_a_users_problem_is_checked_without_training():
-    built = claim_of("group_size", Suite("smoke", user=random_problem(1, "plain", contexts=2)))
-    assert {check.origin for check in built.checks} == {"user"}

@@ -25,7 +25,6 @@ from tests.support.kills import blocks, claims_in, interruptible, kill_in_mid_ru
 from tests.support.readme import printed_table, verdict_table
 from ustat_pg.experiment import Options, load_results, options
 from ustat_pg.experiment.options import BUDGETS
-from ustat_pg.problems import example_problem
 from ustat_pg.results import load_curves, load_run
 
 COMMAND = [sys.executable, "-m", "simulations", "verify", "--size", "smoke", "normalised"]
@@ -189,48 +188,6 @@ def test_claims_of_one_configuration_share_a_folder_and_no_other_is_let_in(tmp_p
     assert (tmp_path / "verdicts.json").read_bytes() == before
 
 
-def rivals_on(problem, stems, folder, capsys):
-    """The claims on a problem of one's own, none refuted, and the verdicts on the last one's rivals."""
-    path = folder / "problem.json"
-    path.write_text(json.dumps(problem))
-    words = ["--size", "smoke", "--problem", str(path), "--json", "--out", str(folder / "out")]
-    assert main(["verify", *stems, *words]) in (0, 3)
-    claims = json.loads(capsys.readouterr().out)["claims"]
-    for entry in claims:
-        assert entry["verdict"] != "REFUTED"
-        assert {check["origin"] for check in entry["checks"]} == {"user"}
-    return {rival["name"]: rival["verdict"] for rival in claims[-1]["rivals"]}
-
-
-def test_the_users_own_problem(tmp_path, capsys):
-    rivals = rivals_on(example_problem(), ("mse", "minibatch"), tmp_path, capsys)
-    # Its contexts are not equally likely, so that there is no design without replacement.
-    assert rivals["(N-B)/N for (N-B)/(N-1)"] == "NOT TESTED"
-    assert rivals["no prompt term"] == "REFUTED"
-
-
-def test_what_cannot_be_asked_of_the_users_problem_is_one_line_and_does_not_count(tmp_path, capsys):
-    path = tmp_path / "problem.json"
-    path.write_text(json.dumps(example_problem()))
-    words = ["--size", "smoke", "--engine", "exact", "--problem", str(path), "--out"]
-    assert main(["verify", "mse", "length_weights", *words, str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    assert "1 of 1 results confirmed; " in said
-    assert said.count("length_weights") == 1
-    assert "\n- not asked of this problem, and not counted: length_weights\n" in said
-    assert main(["verify", "length_weights", *words, str(tmp_path / "none")]) == 2
-    assert "nothing of length_weights can be asked of this problem" in capsys.readouterr().err
-
-
-def test_rivals_that_coincide_on_the_users_problem_are_said_to(tmp_path, capsys):
-    flat = example_problem() | {"reward_values": [[[1.0, 1.0]] * 3] * 2}
-    verdicts = rivals_on(flat, ("mse",), tmp_path, capsys)
-    # With equal rewards grpo has no error: only E z² still says something else.
-    assert verdicts.pop("sigma2 replaced by E z^2") == "REFUTED"
-    assert verdicts.pop("explicit bound: a quarter of it") == "NOT DISTINGUISHABLE"
-    assert set(verdicts.values()) == {"NOT DISTINGUISHABLE"}
-
-
 NO_OPTIMUM = "limit_law needs a problem with an interior"
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 
@@ -245,7 +202,6 @@ IDENTITY = "ustatistic 'skewed G=2: grpo = U-statistic'"
         ("verify nothing", "claim 'nothing' is unknown"),
         ("verify --seed -1", "seed is -1"),
         ("verify oracle --workers 0", "workers is 0"),
-        ("verify --problem /nowhere.json", "/nowhere.json: No such file"),
         ("verify mse --out /proc/nowhere", "results cannot be written here"),
         ("check nothing x", "claim 'nothing' is unknown: choose of ustatistic"),
         ("check mse 'skewd G=2: grpo'", "check of mse 'skewd G=2: grpo' is unknown; the nearest"),
@@ -256,7 +212,6 @@ IDENTITY = "ustatistic 'skewed G=2: grpo = U-statistic'"
         (f"check {GRPO} --replications 4,4", "has 1 cell; give one number"),
         (f"check {IDENTITY} --replications 4,4", "has 1 cell"),
         (f"check {IDENTITY} --refute V-stat", "'V-statistic'"),
-        (f"check {GRPO} --problem /nowhere.json", "/nowhere.json: No such file"),
         # Problems of tokens.
         ("verify limit_law --on tokens", NO_OPTIMUM),
         *(("verify limit_law --on tokens", stem) for stem in GRADIENTS),
@@ -304,7 +259,7 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
 
 
 def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, monkeypatch):
-    from ustat_pg.predictions import lengths, mse
+    from ustat_pg.predictions import lengths
 
     monkeypatch.setattr(lengths, "_legendre", lambda nodes: nodes / 0)
     words = ["verify", "--workers", "1", "--size", "smoke", "--engine", "exact", "--out"]
@@ -314,11 +269,6 @@ def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, 
     assert "(asked in simulations/length_weights.py, line " in said
     refuted = {claim.stem: claim.verdict for claim in load_run(tmp_path / "all").claims}
     assert refuted == {"length_weights": "REFUTED", "oracle": "CONFIRMED"}
-    # On a problem of the user's own an error is about the problem.
-    monkeypatch.setattr(mse, "MsePrediction", lambda *_, **__: 1 / 0)
-    problem = tmp_path / "mine.json"
-    problem.write_text(json.dumps(example_problem()))
-    assert main([*words, str(tmp_path / "own"), "minibatch", "--problem", str(problem)]) == 70
 
 
 def test_where_the_time_went_and_what_would_be_seen_are_shown_where_asked(tmp_path, capsys):

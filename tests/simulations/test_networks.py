@@ -281,7 +281,7 @@ def test_dense_bandits_keep_their_parameters_and_the_same_moments():
 
 @pytest.mark.parametrize(("size", "count"), [("smoke", 1), ("quick", 2)])
 def test_suites_take_their_problems_from_here(size, count):
-    own = Suite(size, 3, on="tokens").stand_ins
+    own = Suite(size, 3, on="tokens").token_problems
     assert [entry.name for entry in own] == [name for name, _, _ in bandits("tokens", count, 3)]
     assert {entry.origin for entry in own} == {"made-up", "generated"}
 

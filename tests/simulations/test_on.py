@@ -20,7 +20,6 @@ from tests.support.commands import python
 from tests.support.kills import blocks, claims_in, kill_in_mid_run
 from tests.support.networks import WITHOUT_TORCH
 from tests.support.refusals import refuses
-from ustat_pg.problems import example_problem, random_problem
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 
@@ -47,13 +46,9 @@ def test_the_kinds_and_what_each_is_asked():
     assert "group_size" not in ON_RUNS
 
 
-def test_bandits_have_no_stand_ins_and_the_users_own_problem_stands_alone():
-    assert Suite().stand_ins == Suite().skipped == ()
-    suite = Suite(user=random_problem(0))
-    assert [(entry.name, entry.origin) for entry in suite.stand_ins] == [("problem", "user")]
+def test_bandits_are_asked_no_token_problems():
+    assert Suite().token_problems == Suite().skipped == ()
     refuses("'atari' is unknown: choose one of bandit, tokens", Suite, on="atari")
-    said = "takes the place of the tokens problems"
-    refuses(said, Suite, on="tokens", user=random_problem(0))
 
 
 def test_figures_show_some_of_the_problems():
@@ -69,7 +64,7 @@ def test_figures_show_some_of_the_problems():
 def test_one_prompt_is_the_hardest_or_the_easiest_that_is_open(seed):
     suite, closed = Suite("smoke", seed, on="tokens"), 0
     by = {entry.name: entry for entry in suite.single_prompts}
-    for entry in suite.stand_ins:
+    for entry in suite.token_problems:
         values = entry.problem.moments().value
         sure = [max(row) for row in entry.problem.policy.probs]
         # Neither sure nor hopeless, and not always the same answer: what is rarer than 1 in 10 takes
@@ -184,17 +179,10 @@ def test_a_device_that_is_not_there_or_on_which_nothing_would_run_is_refused(
     assert not list(Path().iterdir())
 
 
-def test_a_problem_of_ones_own_and_a_kind_exclude_each_other(tmp_path, refused):
-    path = tmp_path / "problem.json"
-    path.write_text(json.dumps(example_problem()))
-    said = refused(["verify", "mse", "--on", "tokens", "--problem", str(path)])
-    assert "takes the place of the tokens problems" in said
-
-
 def test_folders_and_commands_name_the_kind():
     def of(*words):
         options = command._parser().parse_args(["verify", "--size", "smoke", *words])
-        return options, command._folder(options, Suite("smoke", on=options.on))
+        return options, command._folder(options)
 
     options, folder = of("--on", "tokens", "--device", "cuda:1")
     assert folder == Path("results/smoke-tokens-cuda1")
@@ -230,7 +218,7 @@ def test_the_suite_asks_for_its_kind_seed_and_parameters(dense, monkeypatch):
         return iter(())
 
     monkeypatch.setattr(tokens, "bandits", bandits)
-    assert Suite("quick", 7, on="transformer", dense=dense).stand_ins == ()
+    assert Suite("quick", 7, on="transformer", dense=dense).token_problems == ()
     assert asked == [("transformer", 2, 7, {"dense": dense})]
 
 

@@ -48,8 +48,8 @@ def test_every_regime_holds_and_another_seed_has_others(stem):
 def test_a_claim_has_the_regimes_of_its_stem_on_bandits_alone():
     names = {check.name for check in claim("mse", Suite("smoke")).checks}
     assert {check.name for check in checks("mse", Suite("smoke"))} < names
-    user = Suite("smoke", user=Suite("smoke").balanced.problem)
-    assert not any("errors#" in check.name for check in claim("mse", user).checks)
+    tokens = claim("mse", Suite("smoke", on="tokens"))
+    assert not any("errors#" in check.name for check in tokens.checks)
 
 
 def test_an_error_of_large_batches_alone_is_refuted(monkeypatch):

@@ -8,6 +8,6 @@ NO_CLAIMS = Results(
     (),
     (),
     {},
-    Provenance("", "", None, "", "smoke", "cpu", "cpu", 0, 1, 1e-3, {}, {}, ()),
+    Provenance("", "", "", "smoke", "cpu", "cpu", 0, 1, 1e-3, {}, {}, ()),
 )
 """A run of nothing."""

@@ -21,7 +21,7 @@ class Check:
 
     Arguments:
         name: name, unique in its claim.
-        origin: place where the problem comes from: made-up, generated, real or user.
+        origin: place where the problem comes from: made-up, generated or real.
         functional: what is estimated.
         statement: where it lies and where rivals say it lies.
         problem: name of the problem, in results.

@@ -494,7 +494,7 @@ def _plans(options: Options) -> Iterator[str]:
     if min(pilot.first, after.first) < MOST:
         yield f"pilots draw from replication {pilot.first} on, which verdicts read too"
     statement = equal(Coin.mean, {PLANT: (1 + PLANTED) * Coin.mean})
-    origins = ("made-up", "generated", "real", "user")
+    origins = ("made-up", "generated", "real")
     checks = tuple(Check(origin, origin, Coin.once(), statement) for origin in origins)
     roomy = replace(options, size="full")
     plan = make_plan(Claim("mse", (PLANT,), checks), Coin.sums(400, 1000), roomy)

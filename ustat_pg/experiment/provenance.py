@@ -21,7 +21,6 @@ def document(
     run: Run,
     options: Options,
     command: str = "",
-    problem: str | None = None,
     configuration: str = "",
 ) -> Results:
     """The records of a run, with what reproduces it.
@@ -30,7 +29,6 @@ def document(
         run: the verdicts and the plans.
         options: size, engine, device, seed and workers.
         command: the one that makes the run again.
-        problem: the file of the user's own problem.
         configuration: what results in one folder have in common.
     """
     libraries = versions("numpy", "scipy", "numba", "llvmlite", "pandas", "scikit-learn", "torch")
@@ -43,7 +41,6 @@ def document(
     provenance = Provenance(
         command,
         configuration,
-        problem,
         PAPER,
         options.size,
         options.engine,

@@ -121,7 +121,6 @@ def test_order_is_asked_in_the_direction_that_the_moments_say(
         (("gradient_mse_lm",), "--on language-model"),
         (("mse", "--on", "language-model"), "not mse"),
         (("--on", "language-model", "--engine", "exact"), "cannot be listed"),
-        (("--on", "language-model", "--problem", "p.json"), "takes no --problem"),
     ],
 )
 def test_what_is_refused(words, message, capsys, tmp_path):

@@ -1,4 +1,4 @@
-"""The best leave-one-out table on other problems with rewards 0 and 1, without training."""
+"""The best leave-one-out table on networks: errors where rewards are 0 and 1, without training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_GAIN = 1e-6
 def claim(suite: Suite) -> Claim:
     """The errors at two group sizes; nothing where rewards are others, or nothing is to gain."""
     checks: list[Check] = []
-    for entry in suite.stand_ins:
+    for entry in suite.token_problems:
         for group_size in (2, 4):
             if entry.problem.binary:
                 moments = entry.problem.moments()

@@ -1,4 +1,4 @@
-"""Estimators that are tables by counts, on a problem of the user's own with rewards 0 and 1."""
+"""Estimators that are tables by counts, on networks with rewards 0 and 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def claim(suite: Suite) -> Claim:
     for entry in suite.single_prompts:
         if entry.problem.binary:
             checks += errors(entry, GROUP_SIZE)
-    for entry in suite.stand_ins:
+    for entry in suite.token_problems:
         if entry.problem.binary and silent_share(entry.problem.moments(), GROUP_SIZE) < 1:
             checks += means(entry, GROUP_SIZE)
             checks += noise(entry, GROUP_SIZE)

@@ -1,5 +1,5 @@
-"""Proposition 13 on a problem of the user's own with rewards 0 and 1, or on token problems: work along
-paths of policies, beside what is asked of every kind of problem.
+"""Proposition 13 on networks: work along paths of policies where rewards are 0 and 1 and differ, beside
+what is asked of every kind of problem.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ GROUP_SIZE = 4
 def claim(suite: Suite) -> Claim:
     """Work on the problems whose rewards are 0 and 1 and differ; the rate, and penalties on tokens."""
     checks: list[Check] = []
-    for entry in suite.stand_ins:
+    for entry in suite.token_problems:
         if entry.problem.binary and silent_share(entry.problem.moments(), GROUP_SIZE) < 1:
             checks += climbs(entry, GROUP_SIZE)
-    # On a problem of the user's own nothing else is spoken of.
-    beside = shared(suite) if suite.user is None else ()
-    return Claim(STEM, RIVALS, (*checks, *beside))
+    return Claim(STEM, RIVALS, (*checks, *shared(suite)))
 
 
 def curves(suite: Suite) -> tuple[Point, ...]:

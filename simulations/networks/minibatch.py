@@ -1,4 +1,4 @@
-"""Proposition 3 on problems in the bandits' place, in the designs that each of them allows."""
+"""Proposition 3 on networks, in the designs that each problem allows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_FIXED = 64
 
 
 def _cases(suite: Suite) -> Iterator[Case]:
-    for entry in suite.stand_ins:
+    for entry in suite.token_problems:
         contexts = entry.problem.contexts
         for batch_size in (1, 2):
             yield entry, 2, batch_size, "iid"

@@ -1,4 +1,4 @@
-"""Corollary 5 on problems in the bandits' place: outside Assumption 2, and inside where it holds."""
+"""Corollary 5 on networks, prompt by prompt: outside Assumption 2, and inside where it holds."""
 
 from __future__ import annotations
 

@@ -1,0 +1,5 @@
+"""Lemma 1 on networks: as on bandits, at the prompts of token problems."""
+
+from ..ustatistic import STEM, claim, curves
+
+__all__ = ["STEM", "claim", "curves"]

@@ -1,1 +1,0 @@
-"""Experiments on problems that take the bandits' place: a user's own, or networks'."""
