@@ -140,21 +140,15 @@ def _task(name: str) -> Task:
 
 @lru_cache
 def _digest(name: str) -> str:
-    """A digest of a model's weights and prompts."""
+    """A digest of a model's weights and prompts, and of the files and libraries that make a replication."""
     from ustat_pg.llm.models import load_model, weights_digest
 
     with _LOADING:
         weights = weights_digest(load_model(name).model)
-    return f"{weights} {[(prompt.text, prompt.columns) for prompt in _task(name).prompts]}"
-
-
-@lru_cache
-def _code() -> str:
-    """A digest of the files and libraries that make a replication."""
+    prompts = [(prompt.text, prompt.columns) for prompt in _task(name).prompts]
     libraries = f"{version('transformers')} {version('tokenizers')}"
-    own = Path(__file__).read_text(encoding="utf-8")
-    used = ("llm", "estimators", "predictions/count_tables.py")
-    return source_digest(used, salt=f"{libraries}\n{own}")
+    salt = f"{weights} {prompts} {libraries}\n{Path(__file__).read_text(encoding='utf-8')}"
+    return source_digest(("llm", "estimators", "predictions/count_tables.py"), salt=salt)
 
 
 @dataclass(frozen=True)
@@ -203,9 +197,8 @@ class LmCell(Cell):
     @property
     def name(self) -> str:
         """Everything that a replication depends on but its number and the seed."""
-        models = [(name, _digest(name)) for name in self.members]
-        words = json.dumps([models, self._sizes, _code()])
-        return "lm-" + hashlib.sha256(words.encode()).hexdigest()[:16]
+        words = [(name, _digest(name)) for name in self.members], self._sizes
+        return "lm-" + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
     @property
     def _sizes(self) -> Sizes:

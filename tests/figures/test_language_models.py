@@ -51,30 +51,30 @@ def bands(axis):
     ]
 
 
+def assert_banded(axis, line, colour):
+    """A line of that colour, and a band between the ends that its points say, within the axis."""
+    assert has(axis, line["group_size"], line["prediction"], color=colour)
+    corners = np.concatenate(bands(axis))
+    for end in ("pool_low", "pool_high"):
+        for x, y in zip(line["group_size"], line[end].clip(*axis.get_ylim()), strict=True):
+            assert np.isclose(corners, (x, y), rtol=1e-8).all(axis=1).any(), (x, end)
+
+
 def test_every_model_has_its_panel_with_lines_bands_and_points(errors):
     axes = draw(errors).axes
-    assert len(axes) == len(MODELS)
     for axis, (model, title) in zip(axes, MODELS.items(), strict=True):
         assert title in axis.get_title(loc="left")
         assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
-        assert axis.get_ylim()[0] > 0
         own = errors[errors["panel"] == model]
         for name in NAMES:
             line = own[own["series"] == name]
-            assert has(
-                axis, line["group_size"], line["prediction"], color=BASELINES[name].colour
-            ), (model, name)
-            corners = {tuple(corner) for found in bands(axis) for corner in found.round(9)}
-            for row in line.to_dict("records"):
-                for end in ("pool_low", "pool_high"):
-                    assert (row["group_size"], round(row[end], 9)) in corners, (model, name, end)
+            assert_banded(axis, line, BASELINES[name].colour)
             drawn = line[line["estimate"].notna()]
             # Points of baselines at one group size stand side by side.
             x = drawn["group_size"] * 1.035 ** ASIDE.get(name, 0)
-            if len(drawn):
-                assert has(axis, x, drawn["estimate"], linestyle="None")
-            for at, low, high in zip(x, drawn["low"], drawn["high"], strict=True):
-                assert (round(at, 9), round(low, 9), round(high, 9)) in spans(axis)
+            assert drawn.empty or has(axis, x, drawn["estimate"], linestyle="None")
+            for ends in zip(x, drawn["low"], drawn["high"], strict=True):
+                assert tuple(round(end, 9) for end in ends) in spans(axis)
         # What crowds another line has a line, and no band.
         assert len(bands(axis)) == len(NAMES)
         for name, look in FAINT.items():
@@ -102,20 +102,10 @@ def test_what_reaches_zero_goes_to_the_edge_and_weighted_lines_end_there(errors)
 
 def test_noise_over_signal_has_a_line_and_a_band_for_each_estimator(language_model_points):
     points = rows(language_model_points, "gradient_mse_lm_noise")
-    axes = draw_noise(points).axes
-    assert len(axes) == len(MODELS)
-    for axis, model in zip(axes, MODELS, strict=True):
+    for axis, model in zip(draw_noise(points).axes, MODELS, strict=True):
         own = points[points["panel"] == model]
-        low, high = axis.get_ylim()
-        corners = {tuple(corner) for found in bands(axis) for corner in found.round(9)}
         for name, (_, look) in NOISE.items():
-            line = own[own["series"] == name]
-            assert has(axis, line["group_size"], line["prediction"], color=look.colour), name
-            for row in line.to_dict("records"):
-                for end in ("pool_low", "pool_high"):
-                    place = min(max(row[end], low), high)
-                    near = [y for x, y in corners if x == row["group_size"]]
-                    assert min(abs(y - place) for y in near) < 1e-8, (name, end)
+            assert_banded(axis, own[own["series"] == name], look.colour)
         assert len(bands(axis)) == len(NOISE)
     assert draw_noise(points.iloc[:0]) is None
 
