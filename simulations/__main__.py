@@ -51,11 +51,6 @@ def _parser() -> argparse.ArgumentParser:
         "list", help="the results, and which of them this version verifies"
     )
     command.add_argument(
-        "--coverage",
-        action="store_true",
-        help="the public functions, and the claims that read each",
-    )
-    command.add_argument(
         "--runs",
         type=Path,
         metavar="DIR",
@@ -210,8 +205,6 @@ def _earlier(folder: Path, configuration: str) -> Results | None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    if options.coverage:
-        return _coverage(options)
     if options.runs is not None:
         return _runs(options)
     if options.json:
@@ -257,29 +250,6 @@ def _runs(options: argparse.Namespace) -> int:
             told = f"{said['confirmed']} of {said['claims']} confirmed: {told}"
         print(f"{folder:{width}}  {told}")
     return 0
-
-
-def _coverage(options: argparse.Namespace) -> int:
-    """Exit code 1 where no claim reads a function and nothing says why, or none moves an option."""
-    from .coverage import UNREAD, reading, unmoved
-
-    read = reading()
-    unread = {name: UNREAD.get(name, "") for name, stems in read.items() if not stems}
-    still = unmoved()
-    code = int(bool(still) or not all(unread.values()))
-    if options.json:
-        held = {"read": {n: s for n, s in read.items() if s}, "unread": unread, "unmoved": still}
-        print(json.dumps(held))
-        return code
-    width = max(map(len, read))
-    for name, stems in read.items():
-        if stems:
-            print(f"{name:{width}}  {', '.join(stems)}")
-    print("\nRead by no claim:")
-    for name, reason in unread.items():
-        print(f"{name:{width}}  {reason or 'no reason is given'}")
-    print(f"\nOptions at their default in every check: {', '.join(still) or 'none'}")
-    return code
 
 
 def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:

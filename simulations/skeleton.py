@@ -88,7 +88,7 @@ Its statement: {paper}, the entry {stem!r}.
 
   python -m simulations verify {stem} --engine exact    enumerate it, 2 s
   python -m simulations plan {stem}                     what simulation will cost
-  python -m simulations list --coverage                 which functions it reads
+  python -m simulations mutants --list                  which functions no planted error touches
 
 CONTRIBUTING.md, "Add a claim", says what else belongs to one; the tests ask for it.
 """

@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-__all__ = ["KINDS", "LAYERS", "RECORDS", "ROOT", "PlantedError", "errors", "occurrences", "planted"]
+__all__ = ["ENGINES", "KINDS", "RECORDS", "ROOT", "PlantedError", "errors", "pattern", "planted"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 RECORDS = {"bandit": "errors.toml", "language-model": "language_models.toml"}
 """The file of the errors, by the problems that claims are asked of."""
-
-LAYERS = {
-    "ustat_pg/predictions": "predictions",
-    "ustat_pg/estimators": "estimators",
-    "ustat_pg/ustatistics": "U-statistics",
-    "ustat_pg/moments": "moments",
-    "ustat_pg/policies": "policies",
-    "ustat_pg/problems": "problems",
-    "ustat_pg/rng": "draws",
-    "ustat_pg/engines/draws": "draws",
-    "ustat_pg/engines/runs/schedules": "schedules",
-    "ustat_pg/engines": "engines",
-    "ustat_pg/distributions": "distributions",
-    "ustat_pg/llm": "language models",
-    "ustat_pg/checks": "decider",
-    "ustat_pg/results": "decider",
-    "ustat_pg/experiment": "runner",
-    "simulations": "claims",
-}
-"""Layers of the program by the beginnings of paths; the first that fits holds."""
 
 KINDS = {
     "formula": "a formula that is wrong wherever it is asked",
@@ -50,9 +28,6 @@ KINDS = {
     "plan": "what is not planned for",
 }
 """What can be wrong, by the word before the colon of an error's name; without one it is a formula."""
-
-VERDICTS = ("CONFIRMED", "INCONCLUSIVE", "ERROR", "TIMEOUT", "REFUTED")
-"""From what an error must never have to what it must."""
 
 ENGINES = ("exact", "cpu")
 """Enumeration alone, then enumeration and simulation."""
@@ -95,13 +70,14 @@ class PlantedError:
     def allowed(self) -> tuple[str, ...]:
         """The verdicts of which it must have one."""
         if self.equivalent:
-            return tuple(verdict for verdict in VERDICTS if verdict != "REFUTED")
-        return ("INCONCLUSIVE", "REFUTED") if self.silent else ("REFUTED",)
+            return ("CONFIRMED", "INCONCLUSIVE", "ERROR", "TIMEOUT")
+        return ("REFUTED", "INCONCLUSIVE") if self.silent else ("REFUTED",)
 
     @property
     def layer(self) -> str:
-        """The layer of the program that it stands in."""
-        return next(layer for start, layer in LAYERS.items() if self.file.startswith(start))
+        """The room of the library that it stands in, or claims."""
+        library, room, *_ = self.file.removesuffix(".py").split("/")
+        return room if library == "ustat_pg" else "claims"
 
     @property
     def kind(self) -> str:
@@ -115,56 +91,40 @@ class PlantedError:
         return ENGINES[1:] if self.file.startswith(SIMULATED) else ENGINES
 
     @property
-    def module(self) -> str:
-        """The module that it stands in."""
-        return self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-    def source(self, root: Path = ROOT) -> str:
+    def source(self) -> str:
         """The changed text of its file."""
-        return planted((root / self.file).read_text(encoding="utf-8"), self.old, self.new)
+        return planted((ROOT / self.file).read_text(encoding="utf-8"), self.old, self.new)
 
 
 @cache
 def errors(on: str = "bandit") -> dict[str, PlantedError]:
     """The errors that claims on a kind of problem may see, by name, in the order of their file."""
-    data: Mapping[str, Mapping[str, Any]] = tomllib.loads(
-        Path(__file__).with_name(RECORDS[on]).read_text(encoding="utf-8")
-    )
-    found: dict[str, PlantedError] = {}
-    for file, rows in data.items():
-        for name, (stems, old, new, *why) in rows.items():
-            assert name not in found, f"two errors are called {name!r}"
-            found[name] = PlantedError(name, file, old, new, tuple(stems.split()), *why)
-    return found
+    data = tomllib.loads(Path(__file__).with_name(RECORDS[on]).read_text(encoding="utf-8"))
+    return {
+        name: PlantedError(name, file, old, new, tuple(stems.split()), *why)
+        for file, rows in data.items()
+        for name, (stems, old, new, *why) in rows.items()
+    }
 
 
-def _pattern(old: str) -> re.Pattern[str]:
+def pattern(old: str) -> re.Pattern[str]:
     """What finds a snippet by its words and signs.
 
     Spaces, line breaks and a comma before a closing bracket do not count, so that formatting cannot
     hide it. A line break at its end does.
     """
-    signs = re.findall(r"\w+|\S", old)
-    between = [r"\s*(?:,\s*)?" if sign in ")]}" else r"\s*" for sign in signs[1:]]
-    pattern = "".join(part for pair in zip(map(re.escape, signs), [*between, ""], strict=True)
-                      for part in pair)  # fmt: skip
-    if re.match(r"\w", signs[0]):
-        pattern = rf"(?<!\w){pattern}"
-    if re.match(r"\w", signs[-1]):
-        pattern += r"(?!\w)"
-    if old.endswith("\n"):
-        pattern += r"(?=[ \t]*\n)"
-    return re.compile(pattern)
-
-
-def occurrences(source: str, old: str) -> int:
-    """How often a snippet stands in a source."""
-    return len(_pattern(old).findall(source))
+    first, *rest = re.findall(r"\w+|\S", old)
+    found = re.escape(first)
+    for sign in rest:
+        found += (r"\s*(?:,\s*)?" if sign in ")]}" else r"\s*") + re.escape(sign)
+    before = r"(?<!\w)" if re.match(r"\w", first) else ""
+    after = r"(?!\w)" if re.match(r"\w", [first, *rest][-1]) else ""
+    return re.compile(before + found + after + (r"(?=[ \t]*\n)" if old.endswith("\n") else ""))
 
 
 def planted(source: str, old: str, new: str) -> str:
     """The source with each occurrence of a snippet changed."""
-    changed, count = _pattern(old).subn(lambda _: new.strip(), source)
+    changed, count = pattern(old).subn(lambda _: new.strip(), source)
     assert count, f"{old!r} is no longer there"
     assert changed != source, f"{old!r} is not changed"
     return changed

@@ -1,35 +1,32 @@
-"""The runner of errors: a process for each, what is found kept as it comes.
-
-The true program is asked first: an error counts as refuted only where the same claim, run in the same
-way, is not refuted without it.
-"""
+"""The runner of errors: each has a process of its own."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from threading import Event
 
-from ustat_pg.validation import InputError
+from ustat_pg.experiment.store import makes_blocks
 
-from .errors import ENGINES, ROOT, PlantedError
+from .errors import ROOT, PlantedError
+from .planted import answer
 
-__all__ = ["Found", "Mutants", "source_of"]
+__all__ = ["Found", "run_errors", "source_of"]
 
-COMMAND = (sys.executable, "-m", "simulations.mutants.planted")
+BLOCKS = Path("results/mutants")
+"""The folder with the true program's blocks."""
+
+LIMIT_SECONDS = 900
+"""The most that one process may take."""
+
+CONTEXT = get_context("forkserver")
+CONTEXT.set_forkserver_preload(["numba", "numpy", "pandas", "scipy.stats", "sklearn.datasets"])
 
 
 @dataclass(frozen=True)
@@ -37,12 +34,11 @@ class Found:
     """What became of one error, or of the true program.
 
     Arguments:
-        verdict: one of :data:`~simulations.mutants.errors.VERDICTS`.
+        verdict: REFUTED, CONFIRMED, INCONCLUSIVE, ERROR or TIMEOUT.
         stem: claim that said so, the first that refutes.
         engine: way of running it: exact, or cpu, which simulates too.
         by: what refutes: exact, simulation, control, or design, where a formula fails.
         check: check that refutes, or what an error of the program says.
-        seconds: seconds from start to end.
     """
 
     verdict: str
@@ -50,7 +46,6 @@ class Found:
     engine: str = ""
     by: str = ""
     check: str = ""
-    seconds: float = 0.0
 
 
 def source_of(root: Path = ROOT) -> str:
@@ -64,183 +59,57 @@ def source_of(root: Path = ROOT) -> str:
     return state.hexdigest()[:16]
 
 
-def compiles(error: PlantedError) -> bool:
-    """Whether the error changes what is compiled, whose cache must not be shared."""
-    text = (ROOT / error.file).read_text(encoding="utf-8")
-    return bool(re.search(r"\bimport body\b", text)) or "rng" in error.file
+def run_errors(
+    errors: Sequence[PlantedError], size: str, engines: Sequence[str], workers: int
+) -> Iterator[tuple[PlantedError, Found]]:
+    """Errors, as they come, with what became of each."""
 
-
-class Mutants:
-    """Errors run at one size.
-
-    Arguments:
-        size: smoke or quick.
-        folder: folder in which what is found is kept.
-        workers: processes at a time.
-        limit: seconds that one of them may take.
-        engines: ways of running claims: exact for enumeration, cpu for simulation too.
-        command: the process that reads what is asked.
-        verified: whether the true program is known to be confirmed; it is run first where not.
-    """
-
-    def __init__(
-        self,
-        size: str,
-        folder: Path,
-        workers: int = 1,
-        limit: int = 900,
-        engines: Sequence[str] = ENGINES,
-        command: Sequence[str] = COMMAND,
-        verified: bool = False,
-    ) -> None:
-        self.verified = verified
-        self.size, self.folder, self.workers = size, folder.resolve(), workers
-        self.limit, self.command, self.engines = limit, command, engines
-        self.source = source_of()
-        self.kept = self._kept()
-        self._lock = threading.Lock()
-        self._controls: dict[tuple[str, str], threading.Lock] = {}
-        self._own = threading.local()
-        self._servers: list[subprocess.Popen[str]] = []
-        self._stopped = False
-
-    @property
-    def _file(self) -> Path:
-        return self.folder / "mutants.jsonl"
-
-    def _kept(self) -> dict[str, Found]:
-        """What earlier runs found, by key; a line that was cut off is left out."""
-        kept = {}
-        if self._file.exists():
-            for line in self._file.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = json.loads(line)
-                    kept[row.pop("key")] = Found(**{k: row[k] for k in asdict(Found(""))})
-                except (ValueError, KeyError):
-                    continue
-        return kept
-
-    def key(self, error: PlantedError | None, stems: Sequence[str], engines: Sequence[str]) -> str:
-        """A name for what is asked, of this very program."""
-        change = None if error is None else (error.file, error.old, error.new)
-        text = json.dumps([self.source, self.size, change, list(stems), list(engines)])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def found(self, error: PlantedError) -> Found | None:
-        """What is known of an error: what the first way that refutes it says, else the last."""
-        known = None
-        for way in self.ways(error):
-            known = self.kept.get(self.key(error, error.stems, (way,)))
-            if known is None or known.verdict == "REFUTED":
+    def settled(error: PlantedError) -> Found:
+        for engine in (engine for engine in error.engines if engine in engines):
+            found = ask(error, error.stems, size, engine)
+            if found.verdict == "REFUTED" or stopped.is_set():
                 break
-        return known
+        return found
 
-    def ways(self, error: PlantedError) -> tuple[str, ...]:
-        """The ways in which claims are run, in turn, until one refutes."""
-        return tuple(way for way in error.engines if way in self.engines)
+    pool, stopped = ThreadPoolExecutor(workers), Event()
+    futures = {pool.submit(settled, error): error for error in errors}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        stopped.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in active_children():
+            process.kill()
 
-    def run(
-        self, errors: Sequence[PlantedError], on_done: Callable[[PlantedError, Found], None]
-    ) -> None:
-        """Run the errors of which nothing is known.
 
-        Raises:
-            InputError: a claim does not confirm the true program.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        missing = [error for error in errors if self.found(error) is None]
-        pool = ThreadPoolExecutor(self.workers)
-        futures = {pool.submit(self._settle, error): error for error in missing}
+def ask(error: PlantedError | None, stems: Sequence[str], size: str, engine: str) -> Found:
+    """What a process says of an error, or of the true program; it is killed after its time."""
+    file = "" if error is None else error.file
+    receiver, sender = CONTEXT.Pipe(duplex=False)
+    with TemporaryDirectory(prefix="mutant-") as folder:
+        # What the error changes is not kept beside the true program's.
+        blocks = Path(folder) if makes_blocks(file) or "/llm/" in file else BLOCKS
+        cache = Path(folder) if _compiled(file) else None
+        asked = (sender, error, stems, size, engine, blocks, cache)
+        process = CONTEXT.Process(target=answer, args=asked, daemon=True)
+        process.start()
+        sender.close()
         try:
-            for future in as_completed(futures):
-                on_done(futures[future], future.result())
+            if receiver.poll(LIMIT_SECONDS):
+                found = Found(**receiver.recv())
+                process.join()
+                return found
+            return Found("TIMEOUT", stems[0], engine, check=f"after {LIMIT_SECONDS} s")
+        except EOFError:
+            return Found("ERROR", stems[0], engine, check="its process died")
         finally:
-            with self._lock:
-                self._stopped = True
-                for server in self._servers:
-                    os.killpg(server.pid, signal.SIGKILL)
-            pool.shutdown(cancel_futures=True)
-            for server in self._servers:
-                server.communicate()
-
-    def _settle(self, error: PlantedError) -> Found:
-        """Run one error, and the true program where that was not yet run."""
-        for way in self.ways(error):
-            self._control(error.stems[0], way)
-            found = self._ask(error, error.stems, (way,))
-            if found.verdict == "REFUTED":
-                self._control(found.stem, way)
-                break
-        return found
-
-    def _control(self, stem: str, engine: str) -> None:
-        """Have the claim confirmed without an error."""
-        if self.verified:
-            return
-        with self._lock:
-            lock = self._controls.setdefault((stem, engine), threading.Lock())
-        with lock:
-            found = self._ask(None, (stem,), (engine,))
-        if found.verdict != "CONFIRMED":
-            raise InputError(
-                f"{stem} by {engine} is {found.verdict} without any error"
-                f"{f' ({found.check})' if found.check else ''}: nothing can be said of errors there"
-            )
-
-    def _ask(
-        self, error: PlantedError | None, stems: Sequence[str], engines: Sequence[str]
-    ) -> Found:
-        key = self.key(error, stems, engines)
-        if (known := self.kept.get(key)) is not None:
-            return known
-        found = self._process(error, stems, engines)
-        with self._lock:
-            self.kept[key] = found
-            name = "" if error is None else error.name
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"key": key, "name": name, **asdict(found)}) + "\n")
-        return found
-
-    def _server(self) -> subprocess.Popen[str]:
-        """The process that this thread asks."""
-        if not hasattr(self._own, "server"):
-            with self._lock:
-                self._own.server = subprocess.Popen(
-                    self.command, cwd=ROOT, text=True, start_new_session=True,
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                )  # fmt: skip
-                self._servers.append(self._own.server)
-        server: subprocess.Popen[str] = self._own.server
-        return server
-
-    def _process(
-        self, error: PlantedError | None, stems: Sequence[str], engines: Sequence[str]
-    ) -> Found:
-        change = None if error is None else (error.module, error.old, error.new)
-        asked: dict[str, Any] = {"error": change, "stems": stems, "engines": engines}
-        asked |= {"size": self.size, "limit": self.limit}
-        asked |= {"file": error.file if error else "", "blocks": str(self.folder / "blocks")}
-        start, server = time.monotonic(), self._server()
-        assert server.stdin is not None
-        assert server.stdout is not None
-        with _cache(error) as cache:
-            try:
-                server.stdin.write(json.dumps({**asked, "cache": cache}) + "\n")
-                server.stdin.flush()
-                said = server.stdout.readline()
-            except BrokenPipeError:
-                said = ""
-        if self._stopped or not said:
-            raise InputError("the process that runs errors has ended")
-        row: dict[str, Any] = {"stem": stems[0], **json.loads(said)}
-        return Found(seconds=round(time.monotonic() - start, 1), **row)
+            process.kill()
+            process.join()
 
 
-@contextmanager
-def _cache(error: PlantedError | None) -> Iterator[str]:
-    """A folder of its own for bodies that the error changes; empty where the cache is shared."""
-    if error is None or not compiles(error):
-        yield ""
-        return
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        yield folder
+def _compiled(file: str) -> bool:
+    """Whether a file holds what is compiled."""
+    return bool(file) and (
+        "rng" in file or bool(re.search(r"\bimport body\b", (ROOT / file).read_text("utf-8")))
+    )
