@@ -490,6 +490,6 @@ def test_a_page_has_all_its_parts(page):
     places = [text.index(f"\n## {part}") for part in parts]
     assert places == sorted(places)
     assert text.index(":::{admonition} Exercise") < text.index(":::{dropdown} Answer")
-    drawn = re.findall(r"\{figure\} \.\./(figures/\S+)", text)
+    drawn = re.findall(r"\{figure\} \.\./((?:figures|examples)/\S+)", text)
     assert drawn
     assert all((ROOT / file).is_file() for file in drawn)
