@@ -25,12 +25,10 @@ from tests.support.listed_pools import (
 from tests.support.pools import of_rollouts
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator
-from ustat_pg.llm import estimates, groups
-from ustat_pg.llm.errors import group_moments
-from ustat_pg.llm.groups import at_best_constant
+from ustat_pg.llm import estimates, tables
 from ustat_pg.llm.moments import Means, means, quantile
-from ustat_pg.llm.score_weights import leave_one_out
-from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.llm.scored import ScoredPool, leave_one_out
+from ustat_pg.llm.tables import at_best_constant, group_moments
 from ustat_pg.predictions import (
     gradient_mse,
     mse_constants,
@@ -192,7 +190,7 @@ def test_random_groups_depend_on_seed_and_name_only(monkeypatch):
     assert np.allclose(part[0, 0], whole[1, 1][[2, 0]], rtol=1e-12)
     assert not np.allclose(estimates.group_errors(pool, *asked, seed=6), whole)
     # Nor on how many prompts are taken at a time.
-    monkeypatch.setattr(groups, "_ENTRIES", 170)
+    monkeypatch.setattr(tables, "_ENTRIES", 170)
     assert np.allclose(estimates.group_errors(pool, *asked, seed=5), whole, rtol=1e-12)
 
 

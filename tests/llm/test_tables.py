@@ -21,12 +21,12 @@ from tests.support.listed_pools import (
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator
 from ustat_pg.llm import estimates
-from ustat_pg.llm.errors import group_moments
 from ustat_pg.llm.moments import prompt_moments
 from ustat_pg.llm.printing import noise_table, plain
 from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.llm.tables import (
     as_moments,
+    group_moments,
     learned_moments,
     raw_moments,
     table_moments,

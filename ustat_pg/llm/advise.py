@@ -40,8 +40,8 @@ def group_size_of_pool(
         draw: draws one into a file, as :func:`ustat_pg.cli.draw_advice` does.
     """
     from ..predictions import near_budget
+    from .constants import decide
     from .estimates import oracle_ratio, summary
-    from .looks import decide
 
     if options.rollouts is not None and options.model is None and options.scored is None:
         if options.plot is not None:

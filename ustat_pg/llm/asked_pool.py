@@ -146,7 +146,7 @@ def scored_pool(
 
     Of a pool that grows each look is what ``--limit`` would make, until one of them settles it.
     """
-    from .looks import look_sizes
+    from .constants import look_sizes
     from .models import precision
     from .pipeline import score
     from .scoring import check_memory

@@ -1,4 +1,4 @@
-"""Unbiased moments of each prompt of a scored pool, and their means with jackknife errors.
+"""Unbiased moments of each prompt of a scored pool, their means with jackknife errors, and minibatches.
 
 Each moment is a mean over tuples of *different* rollouts, a U-statistic of K_ij = ⟨s_i, s_j⟩ and z, so
 each is unbiased however few rollouts there are. Of K it takes the diagonal and two sums, which a pool
@@ -9,19 +9,22 @@ prompt; they hold the noise of rollouts too, which are drawn anew for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln
 from scipy.stats import t as student
 
-from ..validation import InputError
-from .score_weights import leave_one_out
-from .scored import ScoredPool
+from ..validation import InputError, finite_array, integer, one_of
+from .scored import ScoredPool, leave_one_out
 
 __all__ = [
+    "DESIGNS",
+    "Batches",
     "GroupMoments",
     "Means",
     "PromptMoments",
@@ -32,9 +35,12 @@ __all__ = [
     "prompt_moments",
     "quantile",
     "share_interval",
+    "sizes_of",
+    "zero_signal",
 ]
 
 Array = NDArray[np.float64]
+
 
 _ERRORS = 0.05
 """The share of intervals that miss, at all looks together."""
@@ -271,3 +277,166 @@ def pairs(vectors: Array, looks: int = 1) -> Means:
         rest = total - 2 * (vectors @ whole - own)
         without[:, 0] = rest / ((count - 1) * (count - 2))
     return Means(np.array([total / (count * (count - 1))]), without, looks)
+
+
+DESIGNS = ("prompt", "fixed", "iid")
+"""One prompt, the fixed set once each, prompts drawn i.i.d."""
+
+
+class Batches:
+    """Minibatches of the prompts of a pool.
+
+    Arguments:
+        pool: P prompts.
+        moments: of its prompts; None where no error is asked for.
+        design: one of :data:`DESIGNS`.
+        batch_size: B, for iid only.
+
+    Raises:
+        InputError: an unknown design, a batch size that it does not take, and for iid one prompt only
+            or a pool without sketches.
+    """
+
+    def __init__(
+        self, pool: ScoredPool, moments: PromptMoments | None, design: str, batch_size: int = 1
+    ) -> None:
+        one_of("design", design, DESIGNS)
+        batch = integer("batch size", batch_size)
+        if design != "iid" and batch != 1:
+            raise InputError(f"batch size is {batch}: the design {design!r} takes none")
+        self._pool, self._moments, self._design = pool, moments, design
+        self._scale = {"prompt": 1.0, "fixed": 1 / pool.size, "iid": 1 / batch}[design]
+        if design == "iid":
+            gradients(pool)
+
+    def error(self, found: GroupMoments) -> Means:
+        """E‖ĝ - g‖², ĝ and g of a minibatch; for prompt the mean of that given the prompt, one column."""
+        if self._design == "iid":
+            bias = self._products(found, found.factor - 1)
+            return _sum((self._scale, self._within(found)), (1.0, bias))
+        assert self._moments is not None
+        square = self._moments.gradient_sq
+        own = self._means(found.second - 2 * found.cross + square)
+        if self._design == "prompt" or not found.biased:
+            return _sum((self._scale, own))
+        bias = self._products(found, found.factor - 1)
+        return _sum((self._scale, own), (1 - self._scale, bias))
+
+    def noise(self, found: GroupMoments) -> Means:
+        """tr Cov ĝ and ‖E ĝ‖², two columns; for prompt both given the prompt, their means.
+
+        Raises:
+            InputError: for prompt and fixed, a biased table of groups of more than N/2: the squared mean
+                at one prompt takes two of them.
+        """
+        if self._design == "iid":
+            return beside(
+                _sum((self._scale, self._within(found))), self._products(found, found.factor)
+            )
+        if np.isnan(found.mean_sq).any():
+            raise InputError(
+                f"the mean of a biased table at one prompt takes two groups, and this pool has "
+                f"{self._pool.rollouts} rollouts a prompt: take groups of at most "
+                f"{self._pool.rollouts // 2}, or the design iid"
+            )
+        noise = _sum((self._scale, self._means(found.second - found.mean_sq)))
+        signal = _sum((self._scale, self._means(found.mean_sq)))
+        if self._design == "fixed":
+            signal = _sum((1.0, signal), (1 - self._scale, self._products(found, found.factor)))
+        return beside(noise, signal)
+
+    def _within(self, found: GroupMoments) -> Means:
+        """tr Cov of one group's ĝ, its prompt drawn too."""
+        return _sum((1.0, self._means(found.second)), (-1.0, self._products(found, found.factor)))
+
+    def _means(self, column: Array) -> Means:
+        return means(column[:, None], self._pool.looks)
+
+    def _pairs(self, each: Array) -> Means:
+        return pairs(each, self._pool.looks)
+
+    def _products(self, found: GroupMoments, factor: Array) -> Means:
+        """‖E ĝ‖² of means that f makes of sketches, from pairs of different prompts."""
+        if found.sketches is not None:
+            each = np.einsum("pr,prk->pk", factor, found.sketches)
+            return self._pairs(each)
+        if (factor == 0).all():
+            return self._means(np.zeros(self._pool.size))
+        if (factor == 1).all():
+            return self._unweighted
+        return self._pairs(gradients(self._pool) * factor[:, None])
+
+    @cached_property
+    def _unweighted(self) -> Means:
+        return self._pairs(gradients(self._pool))
+
+
+def _sum(*parts: tuple[float, Means]) -> Means:
+    """A linear combination."""
+    return Means(
+        np.sum([weight * part.full for weight, part in parts], axis=0),
+        np.sum([weight * part.without for weight, part in parts], axis=0),
+        parts[0][1].looks,
+    )
+
+
+def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> pd.DataFrame:
+    """The share of groups whose rewards are all equal, so that they teach nothing.
+
+    Σ_v C(n_v, G)/C(N, G) for prompts with n_v rewards equal to v: unbiased, and it never rises with G.
+    Of groups larger than N nothing is unbiased, and no share is given: it is at most that at G = N,
+    whose upper end is ``high`` there.
+
+    Arguments:
+        rewards: a scored pool, or rewards alone (P, N).
+        group_sizes: G >= 1.
+
+    Returns:
+        a row for each group size: group_size, share, low, high, se, biased (whether G > N: share
+        and se are NaN).
+
+    >>> zero_signal([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], [2, 4, 8]).share.tolist()
+    [0.75, 0.5, nan]
+    """
+    sizes = sizes_of(group_sizes)
+    looks = rewards.looks if isinstance(rewards, ScoredPool) else 1
+    table = (
+        rewards.rewards if isinstance(rewards, ScoredPool) else finite_array("rewards", rewards, 2)
+    )
+    count = table.shape[1]
+    # n of the value of each rollout; summing over rollouts counts a value n times.
+    same = (table[:, :, None] == table[:, None, :]).sum(axis=2).astype(np.float64)
+    shares = np.empty((len(table), len(sizes)))
+    for place, size in enumerate(np.minimum(sizes, count)):
+        enough = same >= size
+        many = np.where(enough, same, size)
+        log = gammaln(many + 1) - gammaln(many - size + 1)
+        log -= gammaln(count + 1) - gammaln(count - size + 1)
+        shares[:, place] = np.where(enough, np.exp(log) / same, 0.0).sum(axis=1)
+    found = means(shares, looks)
+    low, high = share_interval(found)
+    beyond = np.array(sizes) > count
+    return pd.DataFrame(
+        {
+            "group_size": sizes,
+            "share": np.where(beyond, np.nan, found.full),
+            "low": np.where(beyond, 0.0, low),
+            "high": high,
+            "se": np.where(beyond, np.nan, found.se),
+            "biased": beyond,
+        }
+    )
+
+
+def sizes_of(group_sizes: Sequence[int]) -> list[int]:
+    """Group sizes as whole numbers.
+
+    Raises:
+        InputError: none, or one that is not a positive whole number.
+    """
+    sizes = [
+        integer("group size", size) for size in np.atleast_1d(np.asarray(group_sizes)).tolist()
+    ]
+    if not sizes:
+        raise InputError("no group sizes are given: at least one is needed")
+    return sizes

@@ -27,10 +27,11 @@ from ..validation import InputError
 from ..whole_files import versions
 from .models import LanguageModel, check_lengths, tokenise, weights_digest
 from .prompts import Task
-from .score_weights import length_weights, moment_weights
 from .scored import (
     LEAST_ROLLOUTS,
     ScoredPool,
+    length_weights,
+    moment_weights,
     write_arrays,
 )
 from .scores import Scores

@@ -1,31 +1,45 @@
-"""Estimators that are tables by counts: their moments from all groups of a pool at once.
+"""The moments of every baseline's gradient at each prompt of a pool.
 
-With rewards 0 and 1 the advantages of a group are a table a₁(n), a₀(n) by its successes
+**Tables by counts.** With rewards 0 and 1 the advantages of a group are a table a₁(n), a₀(n) by its successes
 (:mod:`ustat_pg.predictions.count_tables`), whose mean at a prompt is w(p) g, w(p) = E δ(m) with
 δ(m) = a₁(m+1) - a₀(m). A pool of N rollouts with n successes has all groups of G <= N in it. Their means
 take no drawing: how many successes stand beside one rollout, or beside two, is hypergeometric in n, and it
 multiplies sums of blocks of K_ij = ⟨s_i, s_j⟩ (successes x successes, and so on). So one pool has the error,
 the mean and the noise of every such estimator, biased ones too, at every G.
+
+**Weighted baselines.** The error of a weighted leave-one-out baseline is a mean over groups, taken over
+random groups of the pool (an incomplete U-statistic: unbiased, for groups that the pool can fill). That at
+the best constant b*, a ratio of moments, is not linear in moments either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import hypergeom
 
+from ..baselines import ALIASES, parse
+from ..baselines import BASELINES as RECORDS
 from ..moments import Moments
-from ..predictions import CountTable
-from ..validation import InputError
+from ..predictions import CountTable, best_table, count_table
+from ..validation import InputError, finite_array, integer, one_of
 from .moments import GroupMoments, PromptMoments, prompt_moments
 from .scored import ScoredPool, address
 
 __all__ = [
+    "BASELINES",
+    "TABLES",
+    "WEIGHTED",
     "as_moments",
+    "at_best_constant",
     "binary",
+    "group_errors",
+    "group_moments",
     "learned_moments",
+    "names_of",
     "raw_moments",
     "table_moments",
 ]
@@ -112,7 +126,7 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     ĝ_x the pool's leave-one-out gradient. All are unbiased U-statistics. They take groups of G, G+1, 2G and
     G+1 rollouts: with fewer than 2G no estimate of ‖E ĝ‖² at one prompt is unbiased, as it is of degree 2G
     in the pass rate, and it is NaN there unless δ = 1. ‖E_X E ĝ‖² comes from pairs of different prompts
-    (:class:`ustat_pg.llm.batches.Batches`), up to G = N-1.
+    (:class:`ustat_pg.llm.moments.Batches`), up to G = N-1.
 
     The mean of ‖ĝ‖² over the groups of the pool, rewards of i and j not centred, is another estimate of
     E‖ĝ‖². Its spread is about the same, and larger where the table is far from centred: of vanilla's
@@ -267,3 +281,257 @@ def as_moments(found: PromptMoments, chosen: NDArray[np.bool_]) -> Moments:
         mean_gradient_sq=0.0,
         reward_range=(0.0, 1.0),
     )
+
+
+WEIGHTED = ("norm-weighted", "length-weighted", "token-weighted")
+"""Leave-one-out means with weights ‖s‖², the length, and verl's token proxy."""
+_ENTRIES = 4_000_000
+"""Entries of Gram matrices that are rearranged at once."""
+
+
+def _leave_out_ratio(weights: Array, rewards: Array) -> Array:
+    """Σ_{j≠i} w_j z_j / Σ_{j≠i} w_j along the last axis; 0 where all other weights are 0."""
+    # Sums over the others, not total minus own, which would be rounding where one dwarfs the rest.
+    apart = 1 - np.eye(rewards.shape[-1])
+    weight, weighted = weights @ apart, (weights * rewards) @ apart
+    empty = weight == 0
+    return np.where(empty, 0.0, weighted / np.where(empty, 1.0, weight))
+
+
+def at_best_constant(pool: ScoredPool) -> Array:
+    """E[‖s‖² (z - b*)²] of each prompt, (P,).
+
+    With b* of the same rollouts it is too low by a term of order 1/N, which a jackknife takes off.
+    """
+    z, norms, count = pool.rewards, pool.squared_norms, pool.rollouts
+    total = norms.sum(axis=1, keepdims=True)
+    best = (norms * z).sum(axis=1, keepdims=True) / np.where(total > 0, total, 1.0)
+    plug_in = (norms * (z - best) ** 2).sum(axis=1) / count
+    # Without rollout k the weighted sum of squares about its own best constant falls by
+    # q_k (z_k - b)² T / (T - q_k), T the total weight.
+    drop = norms * (z - best) ** 2
+    left = total - norms
+    ratio = np.where(left > 0, total / np.where(left > 0, left, 1.0), 0.0)
+    without = np.maximum(plug_in[:, None] * count - drop * ratio, 0.0) / (count - 1)
+    return count * plug_in - (count - 1) * without.mean(axis=1)
+
+
+def _streams(pool: ScoredPool, seed: int, permutations: int) -> NDArray[np.intp]:
+    """Random orders of the rollouts, (permutations, P, N), addressed by seed and prompt."""
+    orders = np.empty((permutations, pool.size, pool.rollouts), dtype=np.intp)
+    base = np.tile(np.arange(pool.rollouts), (permutations, 1))
+    for x, name in enumerate(pool.prompts):
+        orders[:, x] = np.random.default_rng([seed, address(name)]).permuted(base, axis=1)
+    return orders
+
+
+def group_errors(
+    pool: ScoredPool,
+    baselines: Sequence[str],
+    group_sizes: Sequence[int],
+    *,
+    permutations: int = 16,
+    seed: int = 0,
+) -> Array:
+    """E‖ĝ‖² - ‖g‖² of weighted baselines, from random groups of the pool.
+
+    Each permutation of a prompt's rollouts is cut into ⌊N/G⌋ groups, which are i.i.d. rollouts of the
+    policy, so the mean of ‖ĝ‖² = 1/G² Σ_ij A_i A_j K_ij over them is unbiased: an incomplete
+    U-statistic of order G. All baselines and group sizes share the permutations. What is taken off is
+    ‖g‖² from pairs of the pool whose rewards are centred as the baseline centres them, by the others
+    of the pool: unbiased for any centre that looks at neither of the pair, and with nearly the noise
+    that ‖ĝ‖² has, so that it cancels.
+
+    Arguments:
+        pool: of N rollouts.
+        baselines: of :data:`WEIGHTED`.
+        group_sizes: from 2 to N.
+        permutations: of each prompt's rollouts.
+        seed: of them; a prompt's own depend on the seed and its name only.
+
+    Returns:
+        the error at each prompt, (baselines, group sizes, P).
+
+    Raises:
+        InputError: an unknown baseline, or a group size that the pool cannot fill.
+
+    >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
+    >>> group_errors(pool, ["norm-weighted"], [2, 4]).shape
+    (1, 2, 1)
+    """
+    names = [one_of("baseline", name, WEIGHTED) for name in baselines]
+    sizes = [integer("group size", size) for size in group_sizes]
+    if not names or not sizes:
+        raise InputError("at least one baseline and one group size are needed")
+    if min(sizes) < 2:
+        raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
+    if max(sizes) > pool.rollouts:
+        raise InputError(
+            f"group size is {max(sizes)}: groups are drawn from the pool, which has "
+            f"{pool.rollouts} rollouts a prompt; sample more, or take smaller groups"
+        )
+    if pool.gram is None:
+        raise InputError(
+            "this pool has no Gram matrices, of which errors of random groups are made: score it "
+            "with memory for all completions of a prompt at once, or ask for baselines without weights"
+        )
+    rounds = integer("permutations", permutations)
+    orders = _streams(pool, integer("seed", seed, 0), rounds)
+    sources = {
+        "norm-weighted": pool.squared_norms,
+        "length-weighted": pool.lengths,
+        "token-weighted": pool.token_proxy,
+    }
+    total = np.zeros((len(names), len(sizes), pool.size))
+    step = max(1, _ENTRIES // pool.rollouts**2)
+    for start in range(0, pool.size, step):
+        part = np.arange(start, min(start + step, pool.size))
+        for order in orders[:, part]:
+            gram = pool.gram[part[:, None, None], order[:, :, None], order[:, None, :]]
+            rewards = pool.rewards[part[:, None], order]
+            weights = {name: sources[name][part[:, None], order] for name in names}
+            for place, size in enumerate(sizes):
+                groups = pool.rollouts // size
+                used, shape = groups * size, (len(part), groups, size)
+                blocks = np.einsum(
+                    "pgigj->pgij",
+                    gram[:, :used, :used].reshape(len(part), groups, size, groups, size),
+                )
+                z = rewards[:, :used].reshape(shape)
+                each = (weights[name][:, :used].reshape(shape) for name in names)
+                stack = np.stack([z - _leave_out_ratio(own, z) for own in each], axis=-1)
+                squares = (stack * (blocks @ stack)).sum(axis=2).mean(axis=1) / size**2
+                total[:, place, part] += squares.T
+    squares = np.stack([_pair_gradient_sq(pool, sources[name]) for name in names])
+    return total / rounds - squares[:, None]
+
+
+def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
+    """‖g‖² of each prompt from pairs i ≠ j, centred by the weighted mean of the others, (P,)."""
+    z, count = pool.rewards, pool.rollouts
+    assert pool.gram is not None
+    total = np.zeros(pool.size)
+    for i in range(count):
+        rest = np.delete(np.arange(count), i)
+        # Of rest each j has the weighted mean of those that are neither i nor j.
+        centre = _leave_out_ratio(weights[:, rest], z[:, rest])
+        total += (pool.gram[:, i, rest] * (z[:, [i]] - centre) * (z[:, rest] - centre)).sum(axis=1)
+    return total / (count * (count - 1))
+
+
+BASELINES = ("vanilla", "grpo", "oracle", "minimum-variance", *WEIGHTED)
+"""What is drawn of any rewards, and ``constant`` with its number."""
+TABLES = (
+    "bayes:1,1",
+    *(
+        record.name
+        for record in RECORDS.values()
+        if record.by_count and not record.parameters and record.name not in BASELINES
+    ),
+)
+"""Tables by counts, of rewards 0 and 1; any other by its name too. The best is learned on other prompts than
+it is judged on."""
+
+
+AGGREGATIONS = ("sequence-sum", "sequence-mean")
+"""Whether a loss adds up the tokens of a completion, or averages them (length_weights)."""
+
+
+def names_of(baselines: Sequence[str], constant: ArrayLike | None = None) -> list[str]:
+    """Baselines by the names that they have in results.
+
+    Raises:
+        InputError: none, an unknown one, or a constant without its number.
+    """
+    if isinstance(baselines, str):
+        raise InputError(f"baselines are {baselines!r}: give a list of names")
+    names = [ALIASES.get(name, name) for name in baselines]
+    for name in names:
+        if name in (*BASELINES, "constant"):
+            continue
+        family = RECORDS.get(name.partition(":")[0])
+        if family is None or not family.by_count:
+            raise InputError(
+                f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, 'constant'])}, "
+                f"or a table by counts such as {', '.join(TABLES)}"
+            )
+    if not names:
+        raise InputError("no baselines are given: at least one is needed")
+    if (constant is not None) != ("constant" in names):
+        raise InputError("a constant is given with, and only with, the baseline constant")
+    return names
+
+
+def group_moments(
+    pool: ScoredPool,
+    moments: PromptMoments | None,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    constant: ArrayLike | None = None,
+    aggregation: str = "sequence-sum",
+) -> list[list[GroupMoments]]:
+    """The moments of each baseline's gradient, for each baseline those of every group size.
+
+    Arguments:
+        moments: of the pool's prompts; None where the mean of scores is not 0.
+
+    Raises:
+        InputError: a group size that a baseline or the pool cannot take.
+    """
+    by_length = one_of("aggregation", aggregation, AGGREGATIONS) == "sequence-mean"
+    if moments is None:
+        for name in names:
+            record = RECORDS.get(name.partition(":")[0])
+            if record is None or not record.by_count or record.needs:
+                raise InputError(
+                    f"{name} is no table by counts of its own: aggregation sequence-mean and pools "
+                    "weighted by token take these only"
+                )
+        return [
+            [raw_moments(pool, count_table(name, size), by_length=by_length) for size in sizes]
+            for name in names
+        ]
+    if "grpo" in names and min(sizes) < 2:
+        raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
+    weighted = [name for name in dict.fromkeys(names) if name in WEIGHTED]
+    drawn = {}
+    if weighted:
+        drawn = dict(zip(weighted, group_errors(pool, weighted, sizes), strict=True))
+    squares = {
+        "vanilla": lambda: moments.norm_squared_reward,
+        "grpo": lambda: moments.norm_squared_advantage,
+        "oracle": lambda: moments.norm_squared_advantage,
+        "constant": lambda: moments.centred(_each(constant, pool)),
+        "minimum-variance": lambda: at_best_constant(pool),
+    }
+
+    def at(name: str) -> list[GroupMoments]:
+        if name not in squares and name not in drawn:
+            return [_of_table(pool, moments, name, size) for size in sizes]
+        if name in drawn:
+            errors = list(drawn[name])
+        else:
+            single = squares[name]() - moments.gradient_sq
+            errors = [single / size for size in sizes]
+        if name == "grpo":
+            pair = moments.variance_trace + moments.gradient_sq
+            errors = [e + pair / (g * (g - 1)) for e, g in zip(errors, sizes, strict=True)]
+        return [GroupMoments.unbiased(error, moments.gradient_sq) for error in errors]
+
+    return [at(name) for name in names]
+
+
+def _of_table(pool: ScoredPool, moments: PromptMoments, name: str, group_size: int) -> GroupMoments:
+    if parse(name)[0].needs:
+        return learned_moments(pool, moments, lambda known: best_table(known, group_size))
+    return table_moments(pool, count_table(name, group_size))
+
+
+def _each(constant: Any, pool: ScoredPool) -> Array:
+    """A constant of every prompt, (P,)."""
+    given = finite_array("constant", constant)
+    if given.shape not in ((), (pool.size,)):
+        raise InputError(
+            f"constant has shape {given.shape}: give a number, or one for each of {pool.size} prompts"
+        )
+    return np.broadcast_to(given, pool.size)
