@@ -36,7 +36,7 @@ from scipy.stats import norm
 
 from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, Pit, Training
+from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, Training
 from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.experiment import (
     Check,
@@ -46,6 +46,7 @@ from ustat_pg.experiment import (
     LawDistance,
     Linear,
     LogSlope,
+    Pit,
     mean_of,
 )
 from ustat_pg.predictions import (

@@ -25,17 +25,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from ustat_pg.checks import equal, positive
-from ustat_pg.engines import (
-    Decay,
-    Estimator,
-    GapTransform,
-    GradientCell,
-    Pit,
-    SquaredProjection,
-)
+from ustat_pg.engines import Decay, Estimator, GapTransform, GradientCell, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.engines.runs.cell import BINS
-from ustat_pg.experiment import Check, Claim, Eigenvalue, LawExcess, Linear
+from ustat_pg.experiment import Check, Claim, Eigenvalue, LawExcess, Linear, Pit
 from ustat_pg.predictions import (
     gap_transform,
     gradient_covariance,

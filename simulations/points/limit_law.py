@@ -9,8 +9,8 @@ import numpy as np
 from scipy.stats import norm
 
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Coordinate, Decay, OneRun, Pit
-from ustat_pg.experiment import LawShare, Point, mean_of
+from ustat_pg.engines import Coordinate, Decay, OneRun
+from ustat_pg.experiment import LawShare, Pit, Point, mean_of
 
 from ..limit_law import NORMAL, ORACLE, STEM, near, rivals
 from ..problems import Suite

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ustat_pg.engines import Pit
-from ustat_pg.experiment import LawShare, Point
+from ustat_pg.experiment import LawShare, Pit, Point
 
 from ..optimal_policy import STEM, runs_on
 from ..problems import Suite

@@ -9,7 +9,8 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import chi2, norm
 
-from ustat_pg.engines import ConditionalPit, Decay, Pit, Training
+from ustat_pg.engines import Decay, Training
+from ustat_pg.experiment import ConditionalPit, Pit
 from ustat_pg.predictions import finite_weights
 
 from .landscapes import LandscapeEntry

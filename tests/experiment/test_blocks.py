@@ -17,11 +17,11 @@ from ustat_pg.engines import (
     Gap,
     GradientCell,
     MomentSums,
-    Pit,
     SquaredError,
     Training,
 )
 from ustat_pg.engines.runs.cell import BINS
+from ustat_pg.experiment import Pit
 from ustat_pg.experiment.blocks import Block, record_of, run_task, sums_of
 
 LANDSCAPE = triple()

@@ -12,7 +12,7 @@ from simulations.problems.landscapes import triple
 from tests.support.refusals import refuses
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.checks.planning import MOST
-from ustat_pg.engines import Constant, Estimator, Gap, GapTransform, MomentSums, Pit, Training
+from ustat_pg.engines import Constant, Estimator, Gap, GapTransform, MomentSums, Training
 from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.experiment import (
     Check,
@@ -23,6 +23,7 @@ from ustat_pg.experiment import (
     Linear,
     LogSlope,
     Options,
+    Pit,
     Ratio,
     Store,
     mean_of,

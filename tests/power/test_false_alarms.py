@@ -9,8 +9,8 @@ from simulations.mse import rivals
 from simulations.problems import Suite, mse_of, two_valued
 from simulations.problems.landscapes import bowl, plane
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
-from ustat_pg.engines import Constant, Estimator, GradientCell, Pit, Training
-from ustat_pg.experiment import LawDistance, mean_of
+from ustat_pg.engines import Constant, Estimator, GradientCell, Training
+from ustat_pg.experiment import LawDistance, Pit, mean_of
 from ustat_pg.predictions import gradient_mse
 
 SEEDS = 2000

@@ -13,7 +13,7 @@ from simulations.problems.landscapes import triple
 from simulations.problems.optima import ball, covariance_of
 from ustat_pg.checks import equal, positive
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, GradientCell, Pit, Training
+from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, GradientCell, Training
 from ustat_pg.experiment import (
     Check,
     Claim,
@@ -22,6 +22,7 @@ from ustat_pg.experiment import (
     LawShare,
     Linear,
     LogSlope,
+    Pit,
     Ratio,
     mean_of,
 )

@@ -22,13 +22,12 @@ from .one_step import GapAfterStep, OneStep
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
 from .runs.cell import (
     Away,
-    ConditionalPit,
+    Binned,
     Coordinate,
     Cosine,
     Gap,
     GapTransform,
     OneRun,
-    Pit,
     Product,
     Training,
 )
@@ -38,9 +37,9 @@ from .runs.schedules import Constant, Decay
 __all__ = [
     "Away",
     "Ball",
+    "Binned",
     "Box",
     "Cell",
-    "ConditionalPit",
     "Constant",
     "Coordinate",
     "Cosine",
@@ -57,7 +56,6 @@ __all__ = [
     "MomentSums",
     "OneRun",
     "OneStep",
-    "Pit",
     "PracticalCell",
     "PracticalError",
     "Product",

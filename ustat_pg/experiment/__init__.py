@@ -18,6 +18,7 @@ from .functionals import (
     mean_of,
 )
 from .options import Options
+from .pits import ConditionalPit, Pit
 from .plan import Plan
 from .runner import Run, plan_claims, run_claims
 from .store import Store, StoreError
@@ -28,6 +29,7 @@ __all__ = [
     "Check",
     "ChiSquares",
     "Claim",
+    "ConditionalPit",
     "Eigenvalue",
     "EverySample",
     "Extrapolation",
@@ -39,6 +41,7 @@ __all__ = [
     "LogSlope",
     "LostWorkers",
     "Options",
+    "Pit",
     "Plan",
     "Point",
     "Ratio",

@@ -17,9 +17,10 @@ from scipy.optimize import brentq
 
 from ..checks import Evidence, Forecast, Interval, NearlyNormal, replications_needed
 from ..checks.planning import MOST
-from ..engines import Cell, ConditionalPit, MomentSums, Pit, Quantity, Training
+from ..engines import Binned, Cell, MomentSums, Quantity, Training
 from ..engines.runs.cell import BINS
 from ..validation import InputError
+from .pits import Pit
 
 __all__ = [
     "Eigenvalue",
@@ -476,7 +477,7 @@ class _Law(Functional):
     def exact(self, sums: Sums) -> float:
         raise NotImplementedError("a distribution is compared by simulation")
 
-    def _counts(self, sums: Sums, pit: Pit | ConditionalPit) -> tuple[int, np.ndarray]:
+    def _counts(self, sums: Sums, pit: Binned) -> tuple[int, np.ndarray]:
         """The number of runs, and how many of them lie in each bin of a transform."""
         block = sums[self.cell.name][1]
         return block.n, block.counts[pit.label]
@@ -491,7 +492,7 @@ class LawDistance(_Law):
     and a bin's width for what lies between the edges of the histogram. It has no exact value.
     """
 
-    pit: Pit | ConditionalPit
+    pit: Binned
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
@@ -557,7 +558,7 @@ class LawShare(_Law):
         level: probability between 0 and 1; taken to the nearest edge of a bin.
     """
 
-    pit: Pit | ConditionalPit
+    pit: Binned
     level: float
 
     @property

@@ -40,7 +40,6 @@ from ..engines import (
     Estimator,
     GradientCell,
     MomentSums,
-    Pit,
     Projection,
     SquaredError,
     Training,
@@ -65,6 +64,7 @@ from .functionals import (
 )
 from .measurements import Measurements
 from .options import Options
+from .pits import Pit
 from .plan import alpha_of, make_plan
 from .runner import run_claims
 from .store import Memory

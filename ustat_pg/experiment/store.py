@@ -33,6 +33,7 @@ _MAKERS = (
     "estimators",
     "experiment/blocks.py",
     "experiment/formulas.py",
+    "experiment/pits.py",
 )
 _MAKER_FILES = (
     "baselines.py",

@@ -17,7 +17,6 @@ from ustat_pg.engines import (
     Away,
     Ball,
     Box,
-    ConditionalPit,
     Constant,
     Coordinate,
     Decay,
@@ -26,12 +25,12 @@ from ustat_pg.engines import (
     GapTransform,
     GradientCell,
     InfeasibleError,
-    Pit,
     SquaredError,
     Training,
 )
 from ustat_pg.engines.runs import exact as trajectory_exact
 from ustat_pg.engines.runs.cell import BINS
+from ustat_pg.experiment import ConditionalPit, Pit
 from ustat_pg.predictions import finite_weights
 from ustat_pg.problems import LocationBandit, mixture_problem
 from ustat_pg.validation import InputError

@@ -18,11 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit
-from scipy.stats import chi2
 
 from ...digests import digest
-from ...distributions import WeightedChi2
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, integer, positive
 from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity, Replications
@@ -33,20 +30,19 @@ from .trajectory import TRAJECTORY_ENGINES, Trajectory
 __all__ = [
     "BINS",
     "Away",
-    "ConditionalPit",
+    "Binned",
     "Coordinate",
     "Cosine",
     "Gap",
     "GapTransform",
     "OneRun",
-    "Pit",
     "Product",
     "Training",
     "TrainingQuantity",
 ]
 
 BINS = 2048
-"""Bins of the histogram of a probability integral transform, equal in width."""
+"""Bins of a histogram, equal in width."""
 
 _BLOCK_WORK = 2**23
 """Outputs drawn in one block, about: an eighth of a second's work."""
@@ -113,55 +109,12 @@ class GapTransform(_OfRuns):
 
 
 @dataclass(frozen=True)
-class Pit(_OfRuns):
-    """F(J* - J(θₜ)), F the cdf of Σ wₖ χ²₁: uniform if that is the gap's law. Its histogram is kept.
-
-    Arguments:
-        estimator, step: estimator of the runs, and the step.
-        weights: weights of the gap itself, not of T times the gap.
-    """
-
-    kind = "pit"
-    weights: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.weights:
-            raise InputError("weights is empty: there must be at least one")
-        for weight in self.weights:
-            positive("weight", weight)
-
-    def of(self, gap: Array, theta: Array) -> Array:
-        """The quantity of gaps (R,)."""
-        if len(self.weights) == 1:
-            return np.asarray(chi2.cdf(gap / self.weights[0], 1))
-        return np.asarray(WeightedChi2(self.weights).cdf(gap))
-
-
-@dataclass(frozen=True)
-class ConditionalPit(_OfRuns):
-    """F(J* - J(θₜ)) with the law's own weight at each run's endpoint (Assumption 8): one chi-square
-    with the weight low + (high - low) · sigmoid(θₜⱼ).
-
-    Arguments:
-        estimator, step: estimator of the runs, and the step.
-        coordinate: j.
-        low, high: the weight where the sigmoid is 0 and 1.
-    """
-
-    kind = "conditional-pit"
-    coordinate: int
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        integer("coordinate", self.coordinate, 0)
-        positive("low", self.low)
-        positive("high", self.high)
+class Binned(_OfRuns):
+    """A number from 0 to 1 whose histogram is kept: a probability integral transform of the gap."""
 
     def of(self, gap: Array, theta: Array) -> Array:
         """The quantity of gaps (R,) at parameters (R, d)."""
-        weight = self.low + (self.high - self.low) * expit(theta[:, self.coordinate])
-        return np.asarray(chi2.cdf(gap / weight, 1))
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -275,7 +228,7 @@ class Away(_OfRuns):
 
 OfDeviation = Product | Cosine | Away
 
-TrainingQuantity = Gap | GapTransform | Pit | ConditionalPit | Coordinate | Product | Cosine | Away
+TrainingQuantity = Gap | GapTransform | Binned | Coordinate | Product | Cosine | Away
 """What can be asked of a bandit's runs."""
 
 
@@ -427,7 +380,7 @@ class Training(Cell):
                 f"{quantity.label} asks for {quantity.directions} identifiable directions: there "
                 f"are {rank}"
             )
-        if isinstance(quantity, (ConditionalPit, Coordinate)) and quantity.coordinate >= d:
+        if isinstance(quantity, Coordinate) and quantity.coordinate >= d:
             raise InputError(f"coordinate is {quantity.coordinate}: there are {d} parameters")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
@@ -437,7 +390,7 @@ class Training(Cell):
         self.require_quantities(quantities)
         for quantity in quantities:
             assert isinstance(quantity, TrainingQuantity)
-            if isinstance(quantity, (Pit, ConditionalPit, Away)):
+            if isinstance(quantity, (Binned, Away)):
                 raise InfeasibleError(
                     "distributions and shares of runs are compared by simulation; the means of a gap, of "
                     "its Laplace transform, of a parameter and of products of deviations are enumerated"
@@ -477,7 +430,7 @@ class Training(Cell):
         counts = {
             quantity.label: np.histogram(values[:, column], bins=BINS, range=(0, 1))[0]
             for column, quantity in enumerate(quantities)
-            if isinstance(quantity, (Pit, ConditionalPit))
+            if isinstance(quantity, Binned)
         }
         sums = MomentSums.of(values)
         return MomentSums(sums.n, sums.mean, sums.products, counts)
