@@ -46,7 +46,7 @@ JSON = {
     "rewards": (
         "a.json",
         main,
-        "advise --rollouts FILE --budget 64",
+        "rewards FILE",
         '{"rewards": [[1, 0, 1, 0.5]]}',
     ),
     "verdicts": ("verdicts.json", figures.__main__.main, "FILE", ""),
@@ -56,7 +56,7 @@ LINES = {
     "rollouts": (
         "a.jsonl",
         main,
-        "advise --rollouts FILE --budget 64",
+        "rewards FILE",
         '{"rewards": [1, 0, 1, 0.5]}',
     ),
     "prompts": (
@@ -72,7 +72,7 @@ YAML = {
     "sweep": ("a.yaml", main, "llm sweep --config FILE --print --out x", ""),
 }
 TABLES = {
-    "log": ("a.csv", main, "advise --rollouts FILE --budget 64",
+    "log": ("a.csv", main, "rewards FILE",
             "prompt,completion,reward\n" + "a,b,0\na,c,1\n" * 2),
     "curves": ("curves.csv", partial(asked, lambda path: load_curves(path.parent)), "", ""),
 }  # fmt: skip
@@ -306,7 +306,7 @@ def test_nothing_in_a_file_steers_the_terminal(capsys, tmp_path):
     rows = [{"id": STEERING, "rewards": [1, 0, 1, 0]}, {"id": STEERING, "rewards": [1]}]
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    said = refusal_of(capsys, main, "advise", "--rollouts", path, "--budget", "64")
+    said = refusal_of(capsys, main, "rewards", path)
     assert "\x1b" not in said
     assert guarded("prints", lambda: print(STEERING, "ε\n\tω") or 0) == 0
     assert capsys.readouterr().out == r"\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e" + " ε\n\tω\n"

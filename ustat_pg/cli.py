@@ -31,6 +31,7 @@ OVERVIEW = """\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
   advise PROBLEM --budget K        the group size with the least error at a budget, and what others cost
   explain "trl num_generations=8"  what a trainer's options mean: what they climb, how biased, how noisy
+  rewards FILE                     pass rates, and groups without signal, of logged rewards
   predict PROBLEM --group-size G   the exact error of an estimator, and what it is made of
   llm mse --model M --prompts P    the same for a language model; llm sweep trains it
   example, problems                a problem file to start from; problems that go by a name
@@ -45,7 +46,7 @@ Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of these words."""
     from .commands.arguments import add_explain, add_predict, add_problems
-    from .llm.arguments import advise_arguments
+    from .llm.arguments import add_rewards, advise_arguments
 
     parser = argparse.ArgumentParser(
         prog="ustat-pg", description="Predictions and advice for GRPO's policy gradient."
@@ -60,10 +61,11 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         help="the group size with the least error at a budget, and what others cost",
         description="The group size that gives grpo's gradient the least MSE at a budget of "
         "outputs per step, those that are nearly as good, and what others cost: for a problem in a "
-        "file, or for a language model and its prompts (--model, --prompts), a scored pool "
-        "(--scored), or as much as rewards alone say (--rollouts).",
+        "file, or for a language model and its prompts (--model, --prompts) or a scored pool "
+        "(--scored).",
     )
     advise_arguments(advice, "--help-all" in words)
+    add_rewards(commands)
     _add_llm(commands)
     commands.add_parser("example", help="print a problem file to start from")
     add_problems(commands)
@@ -143,19 +145,31 @@ def _llm(options: argparse.Namespace) -> int:
     return 0
 
 
+def _rewards(options: argparse.Namespace) -> None:
+    from .llm.rewards import summarise_rewards
+
+    found = summarise_rewards(
+        options.file, options.group_sizes, group_by=options.group_by, reward=options.reward
+    )
+    if options.csv:
+        print(found.zero_signal.to_csv(index=False), end="")
+    else:
+        print(json.dumps(found.to_dict(), allow_nan=False) if options.json else found)
+
+
 def _advise(options: argparse.Namespace) -> None:
     from .llm.arguments import refuse_ignored, source
     from .predictions import critical_budget, group_size_advice, mse_constants, near_budget
     from .problems import load_problem
 
-    asked_of = source(options, rewards_alone=True)
+    asked_of = source(options)
     if all(
         getattr(options, name) is None
         for name in ("problem", "model", "prompts", "rollouts", "scored")
     ):
         raise InputError(
-            "whose group size: name a problem in a file, or a language model (--model M --prompts P), "
-            "a scored pool (--scored FILE) or rewards (--rollouts FILE)"
+            "whose group size: name a problem in a file, or a language model (--model M --prompts P) "
+            "or a scored pool (--scored FILE)"
         )
     refuse_ignored(options, asked_of)
     if asked_of != "problem":
@@ -379,6 +393,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps(example_problem(), indent=1))
         elif options.command in ("advise", "group-size"):
             _advise(options)
+        elif options.command == "rewards":
+            _rewards(options)
         elif options.command == "llm":
             return _llm(options)
         elif options.command == "problems":

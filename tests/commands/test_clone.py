@@ -70,7 +70,7 @@ def test_a_clone_above_the_working_folder_is_found(tmp_path, monkeypatch):
 def test_alone_it_says_what_it_can_do(capsys):
     assert cli.main([]) == 0
     said = capsys.readouterr().out
-    assert len(said.splitlines()) == 10
+    assert len(said.splitlines()) == 11
     assert max(map(len, said.splitlines())) <= 110
     for word in ("verify", "report", "figures", "predict", "explain", "advise", "llm", "example"):
         assert f" {word} " in said or f" {word}," in said, word

@@ -8,9 +8,11 @@ import json
 import math
 import re
 from dataclasses import replace
+from io import StringIO
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("torch")
@@ -379,7 +381,7 @@ def test_every_option_that_is_not_read_is_refused_by_its_name():
     parser = argparse.ArgumentParser()
     arguments.add_arguments(parser, *GIVEN)
     assert set(GIVEN) == {name for name, _, _ in arguments.OPTIONS}
-    for asked_of in ("model", "rollouts", "rewards", "scored", "problem"):
+    for asked_of in ("model", "rollouts", "scored", "problem"):
         for name, read_by, _ in arguments.OPTIONS:
             words = [f"--{name}", *([] if GIVEN[name] is None else [GIVEN[name]])]
             options = parser.parse_args(words)
@@ -420,23 +422,25 @@ def test_the_advice_of_a_pool_is_drawn(capsys, kept, tmp_path):
     assert "Use G = " in out_of(capsys, *words, "--plot", tmp_path / "g.png")
     assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
     assert "must end in one of" in refused(capsys, *words, "--plot", tmp_path / "g")
-    alone = ("advise", "--rollouts", tmp_path / "r.jsonl", "--budget", "8")
-    assert "no advice to draw" in refused(capsys, *alone, "--plot", tmp_path / "g.png")
 
 
 def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
     file = tmp_path / "rewards.jsonl"
     rewards = [[1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
     file.write_text("\n".join(json.dumps({"rewards": row}) for row in rewards) + "\n")
-    words = ("group-size", "--rollouts", file, "--budget", "8")
+    words = ("rewards", file, "--group-sizes", "2,4,8")
     text = out_of(capsys, *words)
-    assert "Missing: no advice on G" in text
-    assert "--model" in text
+    assert "A group size takes the scores" in text
+    assert "at most the share at 4" in text
     found = strict(out_of(capsys, *words, "--json"))
     parts = [found[name] for name in ("pass_rate", "all_lowest", "all_highest")]
     assert parts == pytest.approx([5 / 12, 1 / 3, 1 / 3])
     shares = {row["group_size"]: row["share"] for row in found["zero_signal"]}
     assert (shares[2], shares[4]) == pytest.approx(((0.5 + 1 + 1) / 3, (0 + 1 + 1) / 3))
+    assert shares[8] is None
+    table = pd.read_csv(StringIO(out_of(capsys, "rewards", file, "--csv")))
+    assert table["group_size"].tolist() == [2, 4]
+    assert "group size is 1" in refused(capsys, "rewards", file, "--group-sizes", "1")
     assert not ANSWER & set(found)
 
 
@@ -509,7 +513,7 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
         ((*MSE, "--scored", "POOL", "--limit", "2", "--lora", "2"), "leave out --limit, --lora"),
         ((*ADVICE, "--scored", "POOL", "--budget", "8", "--samples", "8"), "leave out --samples"),
         ((*ADVICE, "--scored", "POOL", "--budget", "8", "--until", "flat"), "leave out --until"),
-        ((*ADVICE, "--rollouts", "a.jsonl", "--budget", "8", "--dtype", "float32"), "--dtype"),
+        ((*ADVICE, "--rollouts", "a.jsonl", "--budget", "8"), "which model"),
         ((*MSE, "ALL", "--rollouts", "a.jsonl"), "leave out --samples, --max-new-tokens"),
         ((*MSE, "ALL", "--clip", "0.2"), "without --ratio: leave out --clip"),
         ((*MSE, "ALL", "--ratio", "token"), "leave out --ratio"),
@@ -580,8 +584,6 @@ def test_rewards_alone_and_a_scored_pool_are_not_both_taken(capsys, tmp_path):
     scored = pool_of(tmp_path, [[1.0, 0.0, 0.0, 1.0]] * 3)
     both = ("group-size", "--rollouts", file, "--scored", scored, "--budget", "8")
     assert "serves alone" in refused(capsys, *both)
-    assert "no group size" in refused(capsys, "group-size", "--rollouts", file, "--budget", "1031")
-    assert "2" in out_of(capsys, "group-size", "--rollouts", file, "--budget", "1000000006")
 
 
 def test_small_numbers_stay_as_they_are_in_json(capsys, tmp_path):

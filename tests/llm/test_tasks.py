@@ -290,7 +290,7 @@ def test_data_sets_that_are_none_are_refused(dataset_files, tmp_path):
 
 
 def test_tasks_rewards_alone_and_help_need_no_torch(tmp_path):
-    """Advice from rewards alone runs where the extra is not installed."""
+    """Rewards are read where the extra is not installed."""
     (tmp_path / "r.json").write_text('{"rewards": [[1, 0, 1, 0]]}')
     code = """if True:
         import sys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,8 @@ import numpy as np
 
 from ..validation import InputError, integer
 from .arguments import source
-from .asked_pool import log_options, make_folder, on_policy_z, scored_pool, shown_progress
-from .budgets import allowed_group_sizes
-from .printing import finite, percent, records, say_facts
+from .asked_pool import make_folder, on_policy_z, scored_pool, shown_progress
+from .printing import finite, records, say_facts
 
 if TYPE_CHECKING:
     from ..predictions import GroupSizeAdvice
@@ -24,9 +22,6 @@ __all__ = ["group_size_of_pool"]
 
 _ENOUGH = 0.05
 """Of a model that samples, how far above the least error the advised G may be before no more is drawn."""
-
-_LARGEST = 1024
-"""The largest group of which rewards alone are asked."""
 
 
 def group_size_of_pool(
@@ -43,13 +38,6 @@ def group_size_of_pool(
     from .constants import decide
     from .estimates import oracle_ratio, summary
 
-    if options.rollouts is not None and options.model is None and options.scored is None:
-        if options.plot is not None:
-            raise InputError(
-                "rewards alone give no advice to draw: leave out --plot, or give --model"
-            )
-        _rewards_alone(options)
-        return
     costly = options.output_cost is not None or bool(options.prompt_cost)
     if not costly:
         # Before anything is sampled.
@@ -209,70 +197,3 @@ def _critic_cost(size: int, ratio: Any) -> str:
     known = np.isfinite(high) and low > 0
     ends = f"95%: {low - 1:.1%} to {high - 1:.1%}" if known else "its error is not known"
     return f"Not knowing the value costs {cost - 1:.1%} of error at one prompt with G = {size} ({ends})."
-
-
-def _rewards_alone(options: argparse.Namespace) -> None:
-    """Zero-signal shares and pass rates: all that rewards without a model say."""
-    from .estimates import zero_signal
-    from .files import load_rewards
-
-    names, rewards = load_rewards(options.rollouts, **log_options(options))
-    budget = options.budget
-    sizes = [size for size in allowed_group_sizes(budget) if size <= _LARGEST]
-    if not sizes:
-        raise InputError(
-            f"budget is {budget}: no group size from 2 to {_LARGEST} divides it; take another budget"
-        )
-    signal = zero_signal(rewards, sizes)
-    rates = rewards.mean(axis=1)
-    highest, lowest = rewards.max(), rewards.min()
-    never, always = ((rewards == end).all(axis=1).mean() for end in (lowest, highest))
-    missing = (
-        "no advice on G: that needs the scores of the rollouts, so name the model that wrote them "
-        "(--model) or a scored pool (--scored)"
-    )
-    if options.csv:
-        print(signal.to_csv(index=False), end="")
-        return
-    if options.json:
-        print(
-            json.dumps(
-                {
-                    "prompts": len(names),
-                    "rollouts": rewards.shape[1],
-                    "pass_rate": float(rates.mean()),
-                    "all_lowest": float(never),
-                    "all_highest": float(always),
-                    "pass_rates": dict(zip(names, rates.tolist(), strict=True)),
-                    "zero_signal": records(signal),
-                    "missing": missing,
-                },
-                allow_nan=False,
-            )
-        )
-        return
-    from tabulate import tabulate
-
-    print(
-        f"{len(names)} prompts, {rewards.shape[1]} rollouts of each; mean reward {rates.mean():.3f}; "
-        + (
-            f"all rewards are {highest:g}\n"
-            if highest == lowest
-            else f"all rewards {lowest:g} on {never:.1%} of prompts, all {highest:g} on {always:.1%}\n"
-        )
-    )
-    rows = [
-        [
-            int(row["group_size"]),
-            budget // int(row["group_size"]),
-            percent(row["share"]),
-            f"{row['low']:.1%} to {row['high']:.1%}",
-            f"at most the share at {rewards.shape[1]}, the rollouts there are"
-            if row["biased"]
-            else "",
-        ]
-        for row in signal.to_dict("records")
-    ]
-    header = ["G", "prompts", "groups with equal rewards", "95%", "note"]
-    print(tabulate(rows, header, disable_numparse=True, colalign=("right",) * 4 + ("left",)))
-    print(f"\nMissing: {missing}.")

@@ -14,6 +14,7 @@ from ..validation import InputError
 __all__ = [
     "OPTIONS",
     "add_arguments",
+    "add_rewards",
     "advise_arguments",
     "mse_arguments",
     "refuse_ignored",
@@ -80,7 +81,7 @@ def _option(
     return name, read_by, {key: value for key, value in told.items() if value is not None}
 
 
-_SAMPLED, _OWN, _ALONE, _SCORED, _PROBLEM = "model", "rollouts", "rewards", "scored", "problem"
+_SAMPLED, _OWN, _SCORED, _PROBLEM = "model", "rollouts", "scored", "problem"
 _ANY_MODEL = _SAMPLED, _OWN
 OPTIONS = (
     _option(
@@ -96,19 +97,19 @@ OPTIONS = (
     _option("verifier", _ANY_MODEL, "of a .jsonl file, with TRL's signature", "MODULE:FUNCTION"),
     _option(
         "rollouts",
-        (_OWN, _ALONE),
+        (_OWN,),
         "your own rollouts, .jsonl, or a trainer's log (.parquet, .csv, .jsonl, a folder)",
         "FILE",
         Path,
     ),
     _option(
         "group-by",
-        (_OWN, _ALONE),
+        (_OWN,),
         "of a log: what a group's completions share (default: prompt and step)",
         "COLUMN",
         nargs="+",
     ),
-    _option("reward", (_OWN, _ALONE), "of a log: the rewards, where it has several", "COLUMN"),
+    _option("reward", (_OWN,), "of a log: the rewards, where it has several", "COLUMN"),
     _option("scored", (_SCORED,), "a scored pool, .npz, alone", "FILE", Path),
     _option("limit", _ANY_MODEL, "take N prompts, drawn by --seed (default: all)", "N", int),
     _option(
@@ -210,26 +211,20 @@ _ADVISE = ("until",)
 _SOURCES = {
     _SAMPLED: "a model that samples has no use for all of this",
     _OWN: "rollouts of your own are not sampled again",
-    _ALONE: "rewards without the model that wrote them (--model) say little",
     _SCORED: "a scored pool serves alone",
     _PROBLEM: "a problem in a file is no language model: name one of the two",
 }
 """What may be asked of, and why it does not read the other options."""
 
 
-def source(options: argparse.Namespace, *, rewards_alone: bool = False) -> str:
-    """What a command is asked of: a key of the table's second column.
-
-    Arguments:
-        options: of the command.
-        rewards_alone: whether the command takes rollouts without a model.
-    """
+def source(options: argparse.Namespace) -> str:
+    """What a command is asked of: a key of the table's second column."""
     if getattr(options, "problem", None) is not None:
         return _PROBLEM
     if options.scored is not None:
         return _SCORED
     if options.rollouts is not None:
-        return _ALONE if rewards_alone and options.model is None else _OWN
+        return _OWN
     return _SAMPLED
 
 
@@ -308,6 +303,35 @@ def advise_arguments(command: argparse.ArgumentParser, everything: bool) -> None
     form.add_argument("--csv", action="store_true", help=csv)
     plot = "draw the error over the least against G" if everything else argparse.SUPPRESS
     command.add_argument("--plot", type=Path, metavar="FILE", help=plot)
+
+
+def add_rewards(commands: Any) -> None:
+    """The command of rewards without a model."""
+    command = commands.add_parser(
+        "rewards",
+        help="pass rates, and groups without signal, of logged rewards",
+        description="Pass rates and the share of groups whose rewards are all equal, at each group size, "
+        "of rewards or of a trainer's log.",
+    )
+    command.add_argument(
+        "file", metavar="FILE", type=Path, help=".json, .jsonl, .csv, .parquet, or a folder of them"
+    )
+    command.add_argument(
+        "--group-by",
+        nargs="+",
+        default=(),
+        metavar="COLUMN",
+        help="of a log: what a group's completions share (default: prompt and step)",
+    )
+    command.add_argument(
+        "--reward", metavar="COLUMN", help="of a log: the rewards, where it has several"
+    )
+    command.add_argument(
+        "--group-sizes", type=sizes, metavar="G[,G...]", help="(default: powers of 2)"
+    )
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    form.add_argument("--csv", action="store_true", help="the table of group sizes, as CSV")
 
 
 def quantity(text: str) -> int | float:
