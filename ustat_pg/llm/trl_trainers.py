@@ -18,8 +18,9 @@ the version of TRL that is installed with ``ustat_pg[llm]``, whose insides they 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from typing import Any
 
@@ -38,11 +39,13 @@ __all__ = ["BaselineTrainer", "CorrectedGRPOTrainer"]
 TRL = "1.16"
 """The version whose trainers are derived from here, private members included."""
 
-if (_found := version("trl")).split(".")[:2] != TRL.split("."):
-    raise InputError(
-        f"TRL is {_found}, and these trainers change what is inside that of {TRL}: "
-        f"pip install 'trl~={TRL}.0'"
-    )
+# The site is built without TRL: what stands in for it has no version.
+with suppress(PackageNotFoundError):
+    if (_found := version("trl")).split(".")[:2] != TRL.split("."):
+        raise InputError(
+            f"TRL is {_found}, and these trainers change what is inside that of {TRL}: "
+            f"pip install 'trl~={TRL}.0'"
+        )
 
 _LOGITS_BYTES = 2**28
 """How much of float32 logits the token proxy holds at a time."""
