@@ -35,7 +35,7 @@ BODIES = (
     "rng.py",
     "distributions",
     "engines",
-    "llm/scores/fold.py",
+    "llm/scores/sums.py",
 )
 """The files and folders of the package that hold bodies."""
 

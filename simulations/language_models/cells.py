@@ -43,7 +43,7 @@ from ustat_pg.validation import InputError
 if TYPE_CHECKING:
     from ustat_pg.llm.models import LanguageModel
     from ustat_pg.llm.prompts import Task
-    from ustat_pg.llm.store import Rollouts
+    from ustat_pg.llm.rollouts import Rollouts
 
 Array = NDArray[np.float64]
 
@@ -273,8 +273,7 @@ def _replication(member: str, sizes: Sizes, seed: int, number: int) -> dict[str,
     from ustat_pg.llm.generation import transformers_draw
     from ustat_pg.llm.models import tokenise
     from ustat_pg.llm.prompts import Prompt
-    from ustat_pg.llm.rollouts import decoded
-    from ustat_pg.llm.store import Rollouts
+    from ustat_pg.llm.rollouts import Rollouts, decoded
 
     group_sizes, values, groups, prompts = sizes
     task, model = _task(member), _model(member)

@@ -20,7 +20,7 @@ from ustat_pg.checks import Statement, positive
 from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.experiment.functionals import Functional
 from ustat_pg.llm.estimates import ConstantsEstimate, constants, curves
-from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.llm.pool import ScoredPool
 
 from ..problems import Entry, Suite
 from .cells import LmCell, LmQuantity, drawn, pooled
@@ -111,7 +111,8 @@ def study(member: str, suite: Suite) -> Study:
 @cache
 def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
     from ustat_pg.llm.models import load_model
-    from ustat_pg.llm.pipeline import collect, score
+    from ustat_pg.llm.rollouts import collect
+    from ustat_pg.llm.scoring import score
     from ustat_pg.llm.tasks import load_task
 
     how = SIZES[size]

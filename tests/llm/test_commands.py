@@ -24,8 +24,8 @@ from tests.support.refusals import refuses
 from ustat_pg.cli import main
 from ustat_pg.llm import arguments, estimates
 from ustat_pg.llm.models import load_model, machine_device
-from ustat_pg.llm.pipeline import greedy_rewards
-from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.rollouts import greedy_rewards
 from ustat_pg.llm.tasks import drawn, load_task
 from ustat_pg.predictions import group_size_advice
 from ustat_pg.problems import example_problem

@@ -27,7 +27,7 @@ from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator
 from ustat_pg.llm import estimates, tables
 from ustat_pg.llm.moments import Means, means, quantile
-from ustat_pg.llm.scored import ScoredPool, leave_one_out
+from ustat_pg.llm.pool import ScoredPool, leave_one_out
 from ustat_pg.llm.tables import at_best_constant, group_moments
 from ustat_pg.predictions import (
     gradient_mse,

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.support.models import random_model  # noqa: E402
-from ustat_pg.llm.gradients import LayerNorms, SketchedGradients  # noqa: E402
+from ustat_pg.llm.monitor import LayerNorms, SketchedGradients  # noqa: E402
 from ustat_pg.llm.scores.sums import Sketch  # noqa: E402
 
 IDS = torch.tensor([[2, 5, 3, 4, 1], [4, 4, 2, 3, 5], [0, 1, 2, 5, 5]])

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.support.refusals import refuses
-from ustat_pg.llm.files import load_rewards, load_rollouts
-from ustat_pg.llm.logs import LogWarning, groups_of_log, is_log
+from ustat_pg.llm.files import LogWarning, groups_of_log, is_log, load_rewards, load_rollouts
 from ustat_pg.validation import InputError
 
 PASSED = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 0]], float)

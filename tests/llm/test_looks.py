@@ -19,7 +19,7 @@ from tests.support.refusals import refuses
 from ustat_pg.cli import main
 from ustat_pg.llm import estimates
 from ustat_pg.llm.constants import constants, decide, look_sizes
-from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.tasks import drawn, load_task
 from ustat_pg.predictions import mse_constants, optimal_group_size
 from ustat_pg.problems import SoftmaxBandit

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ustat_pg.estimators import grpo
-from ustat_pg.llm.pairs import estimate_noise, step_sums
+from ustat_pg.llm.monitor import estimate_noise, step_sums
 from ustat_pg.predictions import critical_budget, mse_constants, optimal_group_size
 from ustat_pg.problems import SoftmaxBandit
 

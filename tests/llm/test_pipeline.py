@@ -11,9 +11,10 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.support.pools import same
-from ustat_pg.llm.pipeline import collect, score
+from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.prompts import Prompt, Task
-from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.llm.rollouts import collect
+from ustat_pg.llm.scoring import score
 
 PROMPTS = 5
 

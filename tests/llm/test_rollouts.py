@@ -13,8 +13,7 @@ import scipy.stats
 
 from tests.support.models import fresh, random_model, save_tiny
 from tests.support.refusals import refuses
-from ustat_pg.llm.prompts import Prompt, Task
-from ustat_pg.llm.verifiers import load_verifier
+from ustat_pg.llm.prompts import Prompt, Task, load_verifier
 from ustat_pg.memory import ChunkWarning
 
 torch = pytest.importorskip("torch")
@@ -23,8 +22,8 @@ transformers = pytest.importorskip("transformers")
 from ustat_pg.llm import generation  # noqa: E402
 from ustat_pg.llm.files import load_rewards, load_rollouts  # noqa: E402
 from ustat_pg.llm.models import LanguageModel, load_model  # noqa: E402
+from ustat_pg.llm.prompts import function_name, source_digest  # noqa: E402
 from ustat_pg.llm.rollouts import VerifierWarning, sample  # noqa: E402
-from ustat_pg.llm.verifiers import function_name, source_digest  # noqa: E402
 
 
 def even(prompts, completions, **columns):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pools import ARRAYS, same
 from tests.support.refusals import refuses
-from ustat_pg.llm.scored import ScoredPool, leave_one_out, moment_weights
+from ustat_pg.llm.pool import ScoredPool, leave_one_out, moment_weights
 from ustat_pg.validation import InputError
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.support.models import output_by_hand, random_model
 from tests.support.refusals import refuses
-from ustat_pg.llm.scores import Scores, layers, room, sums
+from ustat_pg.llm.scores import Scores, layers, sums, tokens
 from ustat_pg.llm.scores.sums import Sketch, dot, squares
 from ustat_pg.memory import ChunkWarning
 
@@ -372,7 +372,7 @@ def test_sums_that_do_not_fit_are_held_as_sketches(needs, monkeypatch, method):
     """The sketch is the same; inner products are off by as much as that of so many numbers."""
     model, each, sums = needs
     whole = Scores(model, sketch=128).of(PROMPT, COMPLETIONS, WEIGHTS)
-    monkeypatch.setattr(room, "_LEAST", 2048)
+    monkeypatch.setattr(tokens, "_LEAST", 2048)
     scores = Scores(model, memory=allowing(1.1 * each + 0.5 * sums), sketch=128, method=method)
     if method == "loop":
         plan = scores.room.plan

@@ -16,9 +16,9 @@ from tests.support.refusals import refuses
 from ustat_pg.llm import scoring
 from ustat_pg.llm.estimates import constants, prompt_moments
 from ustat_pg.llm.prompts import Prompt, Task
+from ustat_pg.llm.rollouts import Rollouts
 from ustat_pg.llm.scores import Scores
 from ustat_pg.llm.scoring import check_memory, score_pool
-from ustat_pg.llm.store import Rollouts
 
 N = 5
 
@@ -112,7 +112,7 @@ def test_gradients_of_prompts_meet_in_their_sketches(tiny):
 def test_moments_are_those_of_the_gram_matrix(name):
     """Of embedded models: to a millionth of the largest, and in double precision in any blocks."""
     from ustat_pg.llm.models import load_model
-    from ustat_pg.llm.pipeline import collect
+    from ustat_pg.llm.rollouts import collect
     from ustat_pg.llm.tasks import load_task
 
     model, task = load_model(f"embedded:{name}"), load_task(f"embedded:{name}", limit=6)
@@ -139,7 +139,7 @@ def test_moments_are_those_of_the_gram_matrix(name):
 def test_rollouts_that_are_not_the_policys_own_are_noticed(monkeypatch):
     """Temperature 1.1, and end tokens dropped; the policy's own are not."""
     from ustat_pg.llm.models import load_model
-    from ustat_pg.llm.pipeline import collect
+    from ustat_pg.llm.rollouts import collect
     from ustat_pg.llm.tasks import load_task
 
     model, task = load_model("embedded:short"), load_task("embedded:short", limit=80)

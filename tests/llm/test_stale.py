@@ -19,12 +19,11 @@ from tests.support.refusals import refuses
 from ustat_pg.llm.commands import divergence
 from ustat_pg.llm.estimates import constants, noise_to_signal
 from ustat_pg.llm.files import load_rollouts
+from ustat_pg.llm.pool import TokenWeights, divergences
 from ustat_pg.llm.prompts import Prompt
-from ustat_pg.llm.rollouts import sample
+from ustat_pg.llm.rollouts import Rollouts, sample
 from ustat_pg.llm.scores import Scores
 from ustat_pg.llm.scoring import score_pool
-from ustat_pg.llm.stale import TokenWeights, divergences
-from ustat_pg.llm.store import Rollouts
 from ustat_pg.llm.tables import raw_moments
 from ustat_pg.predictions import count_table
 

@@ -22,8 +22,8 @@ from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator
 from ustat_pg.llm import estimates
 from ustat_pg.llm.moments import prompt_moments
+from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.printing import noise_table, plain
-from ustat_pg.llm.scored import ScoredPool
 from ustat_pg.llm.tables import (
     as_moments,
     group_moments,

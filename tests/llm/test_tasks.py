@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from tests.support.refusals import refuses
-from ustat_pg.llm.prompts import Prompt, Task, VerifierError
+from ustat_pg.llm.prompts import Prompt, Task, VerifierError, load_verifier
 from ustat_pg.llm.tasks import drawn, jsonl_task, load_task, mathematics
-from ustat_pg.llm.verifiers import load_verifier
 
 MESSAGES = [{"role": "user", "content": "1 + 1 ="}]
 

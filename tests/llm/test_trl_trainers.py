@@ -11,7 +11,7 @@ from tests.support.commands import two_processes
 from tests.support.models import fresh
 from tests.support.refusals import refuses
 from ustat_pg import estimators
-from ustat_pg.llm.budgets import allowed_group_sizes, refuse_group_size
+from ustat_pg.llm.constants import allowed_group_sizes, refuse_group_size
 from ustat_pg.llm.prompts import Prompt, Task
 
 torch = pytest.importorskip("torch")

@@ -20,8 +20,7 @@ from tests.support.commands import ROOT, refusal_of, strict
 from tests.support.refusals import refuses
 from ustat_pg.cli import main
 from ustat_pg.llm.prompts import Prompt, Task
-from ustat_pg.llm.rollouts import sample
-from ustat_pg.llm.store import read_store
+from ustat_pg.llm.rollouts import read_store, sample
 
 ENGINE = '''
 """What is used of vLLM's interface: every second completion is cut, the others end."""

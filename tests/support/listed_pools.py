@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from ustat_pg.engines import GradientCell, SquaredError
-from ustat_pg.llm.scored import ScoredPool
+from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.problems import SoftmaxBandit, modular_sum
 

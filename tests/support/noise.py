@@ -10,7 +10,7 @@ from accelerate.utils import gather_object
 from tests.support.models import fresh, output_by_hand
 from tests.support.trainers import trl_trainer
 from ustat_pg.llm import NoiseMonitor
-from ustat_pg.llm.pairs import estimate_noise, step_sums
+from ustat_pg.llm.monitor import estimate_noise, step_sums
 
 BLOCKS = 2
 

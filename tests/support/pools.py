@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ustat_pg.llm.scored import moment_weights
+from ustat_pg.llm.pool import moment_weights
 
 ARRAYS = (
     "rewards",

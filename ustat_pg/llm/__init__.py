@@ -11,13 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .noise import NoiseMonitor
+    from .monitor import NoiseMonitor
     from .trl_trainers import BaselineTrainer, CorrectedGRPOTrainer
 
 _HOME = {
     "BaselineTrainer": "trl_trainers",
     "CorrectedGRPOTrainer": "trl_trainers",
-    "NoiseMonitor": "noise",
+    "NoiseMonitor": "monitor",
 }
 
 __all__ = ["BaselineTrainer", "CorrectedGRPOTrainer", "NoiseMonitor"]

@@ -16,7 +16,7 @@ from .printing import finite, records, say_facts
 
 if TYPE_CHECKING:
     from ..predictions import GroupSizeAdvice
-    from .scored import ScoredPool
+    from .pool import ScoredPool
 
 __all__ = ["group_size_of_pool"]
 

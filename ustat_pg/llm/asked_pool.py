@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..validation import InputError, integer
+from .pool import ScoredPool, TokenWeights
 from .printing import finite
-from .scored import ScoredPool
-from .stale import TokenWeights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .models import LanguageModel
-    from .pipeline import Progress
     from .prompts import Task
-    from .store import Rollouts
+    from .rollouts import Progress, Rollouts
 
 __all__ = ["log_options", "make_folder", "on_policy_z", "scored_pool", "shown_progress"]
 
@@ -148,8 +146,7 @@ def scored_pool(
     """
     from .constants import look_sizes
     from .models import precision
-    from .pipeline import score
-    from .scoring import check_memory
+    from .scoring import check_memory, score
 
     if options.scored is not None:
         return _on_policy(ScoredPool.load(options.scored), options), None
@@ -213,7 +210,7 @@ def _rollouts(
 ) -> tuple[Callable[[int, Path | None], list[Rollouts]], int]:
     """What gives the rollouts of so many prompts, kept in a folder, and how many prompts there are."""
     from .files import load_rollouts
-    from .pipeline import collect
+    from .rollouts import collect
     from .tasks import drawn
 
     seed = _seed(options)

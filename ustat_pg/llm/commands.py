@@ -28,6 +28,7 @@ from .estimates import (
     zero_signal,
 )
 from .moments import means
+from .pool import ScoredPool, TokenWeights
 from .printing import (
     noise_table,
     percent,
@@ -37,8 +38,6 @@ from .printing import (
     say_constants,
     say_facts,
 )
-from .scored import ScoredPool
-from .stale import TokenWeights
 from .tables import binary
 
 __all__ = ["divergence", "mse"]
@@ -147,7 +146,7 @@ def _say_errors(frame: pd.DataFrame, signal: pd.DataFrame) -> None:
 
 def _greedy(pool: ScoredPool, made_of: Any) -> NDArray[np.float64]:
     """Rewards of greedy completions of the pool's prompts."""
-    from .pipeline import greedy_rewards
+    from .rollouts import greedy_rewards
 
     model, task = made_of
     if task is None:

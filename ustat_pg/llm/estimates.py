@@ -40,7 +40,7 @@ from .moments import (
     sizes_of,
     zero_signal,
 )
-from .scored import ScoredPool
+from .pool import ScoredPool
 from .tables import (
     BASELINES,
     TABLES,
@@ -258,7 +258,7 @@ def noise_to_signal(
         constant: as there.
         aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
             ``loss_type="grpo"``, of tables by counts, design iid and pools scored ``by_length``. Of a pool
-            weighted by token (:mod:`ustat_pg.llm.stale`) either is of the weighted scores, of tables
+            weighted by token (:mod:`ustat_pg.llm.pool`) either is of the weighted scores, of tables
             by counts and design iid too.
 
     Returns:

@@ -20,7 +20,7 @@ from scipy.special import gammaln
 from scipy.stats import t as student
 
 from ..validation import InputError, finite_array, integer, one_of
-from .scored import ScoredPool, leave_one_out
+from .pool import ScoredPool, leave_one_out
 
 __all__ = [
     "DESIGNS",
@@ -174,7 +174,7 @@ class Means:
     Arguments:
         full: (Q,).
         without: (P, Q).
-        looks: of a sample that grows, see :attr:`ustat_pg.llm.scored.ScoredPool.looks`.
+        looks: of a sample that grows, see :attr:`ustat_pg.llm.pool.ScoredPool.looks`.
     """
 
     full: Array

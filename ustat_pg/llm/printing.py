@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from .scored import ScoredPool
+    from .pool import ScoredPool
 
 __all__ = [
     "finite",

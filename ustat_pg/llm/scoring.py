@@ -26,19 +26,20 @@ from ..reading import read_arrays
 from ..validation import InputError
 from ..whole_files import versions
 from .models import LanguageModel, check_lengths, tokenise, weights_digest
-from .prompts import Task
-from .scored import (
+from .pool import (
     LEAST_ROLLOUTS,
     ScoredPool,
+    TokenWeights,
+    divergences,
     length_weights,
     moment_weights,
     write_arrays,
 )
+from .prompts import Task
+from .rollouts import Progress, Rollouts
 from .scores import Scores
-from .stale import TokenWeights, divergences
-from .store import Rollouts
 
-__all__ = ["check_memory", "pool_of_scores", "score_pool"]
+__all__ = ["check_memory", "pool_of_scores", "score", "score_pool"]
 
 Array = NDArray[np.float64]
 
@@ -390,5 +391,40 @@ def _hash(text: str) -> str:
 def _code() -> str:
     """A hash of the source that computes scores."""
     here = Path(__file__).resolve().parent
-    files = [here / "scoring.py", here / "stale.py", *sorted((here / "scores").glob("*.py"))]
+    files = [here / "scoring.py", here / "pool.py", *sorted((here / "scores").glob("*.py"))]
     return _hash("".join(file.read_text("utf-8") for file in files))
+
+
+def score(
+    language_model: LanguageModel,
+    pools: Sequence[Rollouts],
+    *,
+    out: Path | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> ScoredPool:
+    """Score a pool; in a folder it leaves ``scored.npz``.
+
+    Finished prompts, from which an interrupted call goes on, are in ``scored`` until then and deleted
+    after. A call with the same weights and options takes from ``scored.npz`` the prompts whose rollouts
+    are the same; where the weights, the options or the code differ, all is scored anew.
+
+    Arguments:
+        language_model: whose scores.
+        pools: rollouts of each prompt.
+        out: the folder.
+        progress: called after each prompt.
+        options: parameters, memory, method, autocast_bf16, sketch, gram, by_length, token_weights,
+            config of :func:`score_pool`.
+
+    Raises:
+        InputError: as that function says.
+    """
+    return score_pool(
+        language_model,
+        pools,
+        out=None if out is None else out / "scored",
+        saved=None if out is None else out / "scored.npz",
+        progress=None if progress is None else lambda done, of: progress("scored", done, of),
+        **options,
+    )

@@ -27,7 +27,7 @@ from ..moments import Moments
 from ..predictions import CountTable, best_table, count_table
 from ..validation import InputError, finite_array, integer, one_of
 from .moments import GroupMoments, PromptMoments, prompt_moments
-from .scored import ScoredPool, address
+from .pool import ScoredPool, address
 
 __all__ = [
     "BASELINES",

@@ -27,9 +27,8 @@ import numpy as np
 from ..memory import out_of_memory
 from ..reading import regular
 from ..validation import InputError, integer
-from .prompts import Prompt, Task, Text, Verifier
-from .store import lines
-from .verifiers import load_verifier
+from .prompts import Prompt, Task, Text, Verifier, load_verifier
+from .rollouts import lines
 
 __all__ = ["drawn", "jsonl_task", "load_task", "math_answer", "mathematics"]
 

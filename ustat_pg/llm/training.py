@@ -33,7 +33,7 @@ from typing import Any
 
 from ..validation import InputError
 from ..whole_files import versions, whole_file
-from .budgets import refuse_group_size
+from .constants import refuse_group_size
 from .models import check_lengths, load_model, tokenise
 from .prompts import Task
 from .tasks import load_task

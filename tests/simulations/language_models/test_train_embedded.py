@@ -15,7 +15,7 @@ from simulations.language_models import train_embedded  # noqa: E402
 from simulations.language_models.train_embedded import RECIPES, batch  # noqa: E402
 from ustat_pg.llm import embedded  # noqa: E402
 from ustat_pg.llm.models import load_model  # noqa: E402
-from ustat_pg.llm.pipeline import collect  # noqa: E402
+from ustat_pg.llm.rollouts import collect  # noqa: E402
 
 ACCURACIES = {
     "base": (0.30, 0.45),

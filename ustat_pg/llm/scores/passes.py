@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...memory import slices
 from ...validation import InputError, finite_array, integer
 from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, refuse_unseen, selected
-from .loop import differentiate
-from .room import Room
 from .sums import PromptScores, Sketch, Statistics, Sums, dot, firsts, pieces, squares
-from .tokens import Batch, forward, of_tokens
+from .tokens import Batch, Room, forward, of_tokens
 
-__all__ = ["SKETCH", "Scores"]
+__all__ = ["SKETCH", "Scores", "differentiate"]
 
 Array = NDArray[np.float64]
 
@@ -397,3 +395,35 @@ class Scores:
 
     def _doubles(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
+
+
+def differentiate(
+    value: Callable[[], Tensor],
+    parameters: Sequence[nn.Parameter],
+    take: Callable[[int, Tensor], None],
+) -> None:
+    """Hand over the gradient of a number in each parameter, one at a time in memory.
+
+    Arguments:
+        value: makes the number, with its graph.
+        parameters: in which to differentiate; what their ``grad`` holds is there again in the end.
+        take: is called with a parameter's place and its gradient, (1, size), where there is one.
+    """
+    before = [p.grad for p in parameters]
+    number = {id(p): k for k, p in enumerate(parameters)}
+
+    def pass_on(parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            slope, parameter.grad = parameter.grad, None
+            take(number[id(parameter)], slope.flatten()[None])
+
+    handles = [p.register_post_accumulate_grad_hook(pass_on) for p in parameters]
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        torch.autograd.backward(value(), inputs=list(parameters))
+    finally:
+        for handle in handles:
+            handle.remove()
+        for parameter, slope in zip(parameters, before, strict=True):
+            parameter.grad = slope

@@ -5,6 +5,16 @@ the squared norms are kept, and the inner products of three sums, Σ s, Σ z̃ s
 reward less its mean: every moment of :mod:`ustat_pg.llm.estimates` is made of these. Prompts are
 compared by sketches of their gradients. Weighted leave-one-out baselines need the Gram matrix
 K_ij = ⟨s_i, s_j⟩ too, N² numbers a prompt, which is kept where it was made.
+
+**Rollouts of an older policy.** Trainers take several steps on one batch of rollouts. With the
+log-probabilities of the policy that drew them, ρ_t = π_θ/π_old of each token is known, and the step is
+
+    ĝ = (1/G) Σ_i A_i Σ_t w_t s_t,   s_t = ∇ log π_θ(y_t | y_{<t}),
+
+w of :func:`~ustat_pg.estimators.importance_weights`, clipped by the sign of A_i or truncated. The sign
+depends on the group. But where rewards are 0 and 1 and no advantage of a success is negative, nor one of a
+failure positive, it is that of the reward: each rollout then has one weighted score whatever its group, and
+:func:`~ustat_pg.llm.tables.raw_moments` has the noise and the signal of ĝ from all groups of the pool.
 """
 
 from __future__ import annotations
@@ -14,21 +24,24 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..estimators import KL_KINDS, RATIOS, clipped_weights, importance_weights, kl_values
 from ..reading import json_value, read_arrays
-from ..validation import InputError, finite_array, frozen, integer
+from ..validation import InputError, finite_array, frozen, integer, number, one_of
 from ..whole_files import whole_file
 
 __all__ = [
     "LEAST_ROLLOUTS",
     "ScoredPool",
+    "TokenWeights",
     "address",
+    "divergences",
     "leave_one_out",
     "length_weights",
     "moment_weights",
@@ -73,7 +86,7 @@ class ScoredPool:
             average the tokens of a completion need them.
         length_sketches: sketches of the same two sums, (P, 2, k), or None; given together.
         total_sketches: sketches of Σ s, (P, k), or None: of a pool whose scores are weighted by token
-            (:mod:`ustat_pg.llm.stale`). Their mean is not 0, and s then is Σ_t w_t s_t all over.
+            (:mod:`ustat_pg.llm.pool`). Their mean is not 0, and s then is Σ_t w_t s_t all over.
         divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3); of such a pool.
         bound: tokens of each completion whose weight was clipped or truncated, (P, N); of such a pool.
         config: what made the pool: model, task, seed, versions; of JSON's types.
@@ -407,3 +420,98 @@ def length_weights(weights: Array, lengths: Array) -> Array:
         lengths: |y|, (..., N).
     """
     return weights[..., :2, :] / lengths[..., None, :]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenWeights:
+    """What multiplies the score of each token of a rollout.
+
+    Arguments:
+        ratio: one of :data:`~ustat_pg.estimators.RATIOS`: token (PPO, GRPO), sequence (TRL's
+            ``RLOOTrainer``), gspo, prefix, or none.
+        clip: ε of PPO's clipping, below 1 and above; None for none.
+        clip_high: ε above, where it is another, as in DAPO.
+        truncate: the most that a weight may be, as in CISPO (TRL's ``epsilon_high`` there), which keeps
+            the score of every token; None for no limit.
+
+    Raises:
+        InputError: an unknown ratio, numbers out of range, ``clip_high`` without ``clip``, or both ways
+            of bounding a weight.
+
+    >>> logs = np.log([[2.0, 0.5], [2.0, 0.5]])
+    >>> weights = TokenWeights(clip=0.2)
+    >>> weights.of(logs, np.ones((2, 2)), np.array([1.0, 0.0]))
+    array([[0. , 0.5],
+           [2. , 0. ]])
+    """
+
+    ratio: str = "token"
+    clip: float | None = None
+    clip_high: float | None = None
+    truncate: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of("ratio", self.ratio, RATIOS)
+        for name in ("clip", "clip_high", "truncate"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name), minimum=0.0)
+        if self.clip_high is not None and self.clip is None:
+            raise InputError("clip_high is given without clip: it is the upper one of two bounds")
+        if self.clip is not None and self.truncate is not None:
+            raise InputError("weights are clipped or truncated: clip and truncate are both given")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The arguments, of JSON's types."""
+        return asdict(self)
+
+    def of(self, log_ratio: ArrayLike, mask: ArrayLike, rewards: ArrayLike) -> Array:
+        """w of each token.
+
+        Arguments:
+            log_ratio: log π_θ - log π_old of each token, (N, T).
+            mask: 1 for a token and 0 past a completion's end, (N, T).
+            rewards: z, (N,); where weights are clipped each is 0 or 1, and says the advantage's sign.
+
+        Returns:
+            (N, T), 0 past a completion's end.
+
+        Raises:
+            InputError: as the two functions say, and other rewards.
+        """
+        logs = np.asarray(log_ratio, dtype=np.float64)
+        weights = importance_weights(logs, np.asarray(mask, np.float64), ratio=self.ratio)
+        if self.truncate is not None:
+            weights = np.minimum(weights, self.truncate)
+        if self.clip is not None:
+            z = np.asarray(rewards, dtype=np.float64)
+            if not np.isin(z, (0, 1)).all():
+                raise InputError(
+                    f"rewards hold {z[~np.isin(z, (0, 1))][0]:g}: clipping goes by the sign of the "
+                    "advantage, which rewards 0 and 1 alone say without the rest of the group"
+                )
+            weights = clipped_weights(weights, 2 * z - 1, low=self.clip, high=self.clip_high)
+        return np.asarray(weights, dtype=np.float64)
+
+    def bound(self, log_ratio: ArrayLike, mask: ArrayLike, rewards: ArrayLike) -> Array:
+        """How many tokens of each completion have another weight than their ratio, (N,)."""
+        free = TokenWeights(ratio=self.ratio).of(log_ratio, mask, rewards)
+        return np.asarray((self.of(log_ratio, mask, rewards) != free).sum(axis=1), dtype=float)
+
+
+def divergences(log_ratio: ArrayLike) -> Array:
+    """k1, k2 and k3 of KL(π_old ‖ π_θ), summed over each completion's tokens.
+
+    Arguments:
+        log_ratio: log π_θ - log π_old of each token of completions that π_old drew, 0 past their ends,
+            (N, T).
+
+    Returns:
+        (N, 3). k1 and k3 are unbiased for the divergence of whole completions, the expected sum of their
+        tokens' divergences; k2 is not.
+
+    >>> divergences(np.log([[2.0, 1.0]])).round(4).tolist()
+    [[-0.6931, 0.2402, 0.3069]]
+    """
+    logs = np.asarray(log_ratio, dtype=np.float64)
+    return np.stack([kl_values(logs, kind).sum(axis=-1) for kind in KL_KINDS], axis=-1)

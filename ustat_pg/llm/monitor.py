@@ -9,36 +9,59 @@
 
 No completion is drawn and no gradient is computed for it. Hooks on the parameters see the gradient of
 each backward pass before it is accumulated, h = Σ Aᵢ sᵢ over the completions of a micro-batch once the
-loss's scale is taken off, and keep a sketch of it (:class:`ustat_pg.llm.scores.sums.Sketch`), from which
-:mod:`ustat_pg.llm.pairs` estimates. φ/τ, which parts one completion's share into c₂ and c₃, comes from
-the squared norms ‖Aᵢ sᵢ‖² in the input embedding and in one linear layer, another at each step.
+loss's scale is taken off, and keep a sketch of it (:class:`ustat_pg.llm.scores.sums.Sketch`). φ/τ, which
+parts one completion's share into c₂ and c₃, comes from the squared norms ‖Aᵢ sᵢ‖² in the input embedding
+and in one linear layer, another at each step. What hooks draw they draw anew at each step, from numbers of
+their own, so a training is the same with them and without.
 
 With several processes all this is gathered at each step, and every process has the estimate.
+
+**Pairs of one step** (theory/language_models.md). A leave-one-out trainer makes hₖ = Σ Aᵢ sᵢ over the m
+completions of micro-batch k. With n_same pairs of different completions of one prompt and n_other of
+different prompts,
+
+    E⟨hₖ, hₗ⟩ = β n_same + γ n_other,   E‖hₖ‖² = α m + β n_same + γ n_other,
+    γ = ‖g‖²,   β = E‖g(X)‖² (1 + 1/(G-1)²),   α = τ + φ/(G-1),
+
+exactly, at every G. β and γ are regressed on pairs k ≠ l, α is what ‖hₖ‖² has beyond them, and
+:func:`ustat_pg.predictions.paired_constants` makes c₁, c₂ and c₃ of the three.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..estimators import grpo
+from ..predictions import MseConstants, critical_budget, optimal_group_size, paired_constants
 from ..validation import InputError, integer, positive
-from .gradients import LayerNorms, SketchedGradients
+from .constants import noise_and_signal, ratio_interval
 from .models import sharded
-from .pairs import NoiseEstimate, estimate_noise, step_sums
+from .moments import Means, means
+from .scores.sums import Sketch, firsts
+
+__all__ = [
+    "LayerNorms",
+    "NoiseEstimate",
+    "NoiseMonitor",
+    "SketchedGradients",
+    "estimate_noise",
+    "step_sums",
+]
 
 try:
     from transformers import TrainerCallback
 except ImportError as error:
     raise ImportError(f"the monitor needs transformers ({error}): install ustat_pg[llm]") from error
 
-__all__ = ["NoiseMonitor"]
 
 _GROUP, _SHARE = "noise_group", "noise_share"
 """Which group a completion is of, and what ‖Aᵢ sᵢ‖² adds to φ: among a generation's tensors, so that TRL
@@ -315,3 +338,287 @@ def _refuse_advantages(found: torch.Tensor, wanted: torch.Tensor) -> None:
             f"an advantage is {off:.3g} off the leave-one-out one of its rewards: the monitor's "
             "identities hold for leave-one-out advantages only"
         )
+
+
+Array = NDArray[np.float64]
+Interval = tuple[float, float]
+_NAMES = ("c1", "c2", "c3", "gradient_sq", "phi_over_tau")
+
+
+@dataclass(frozen=True)
+class NoiseEstimate:
+    """What the steps of a window say, with standard errors and 95% intervals.
+
+    Errors are those of a jackknife over blocks of steps; intervals of ratios are Fieller's, and their
+    standard errors, by the delta method, NaN where the ratio has no value.
+
+    Arguments:
+        c1: tr Cov_X g(X); as an unbiased estimate it may be negative.
+        c2: E[τ - ‖g(X)‖²].
+        c3: E[φ + ‖g(X)‖²].
+        gradient_sq: ‖g‖², which may be negative too.
+        g_star: 1 + √(c3/c1), infinite where c1 is not positive.
+        k_crit: completions a step at which noise equals signal at the best G, infinite where
+            gradient_sq is not positive.
+        phi_over_tau: φ/τ, as it was given or measured.
+        steps: T, of the window so far.
+    """
+
+    c1: float
+    c1_se: float
+    c1_interval: Interval
+    c2: float
+    c2_se: float
+    c2_interval: Interval
+    c3: float
+    c3_se: float
+    c3_interval: Interval
+    gradient_sq: float
+    gradient_sq_se: float
+    gradient_sq_interval: Interval
+    g_star: float
+    g_star_se: float
+    g_star_interval: Interval
+    k_crit: float
+    k_crit_se: float
+    k_crit_interval: Interval
+    phi_over_tau: float
+    phi_over_tau_se: float
+    phi_over_tau_interval: Interval
+    steps: int
+
+    def metrics(self) -> dict[str, float]:
+        """What is finite, by name; an interval as ``_low`` and ``_high``."""
+        found: dict[str, float] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name.endswith("_interval"):
+                stem = each.name.removesuffix("_interval")
+                found |= {f"{stem}_low": value[0], f"{stem}_high": value[1]}
+            else:
+                found[each.name] = float(value)
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def step_sums(products: Array, groups: NDArray[np.int64], shares: ArrayLike = (0.0, 0.0)) -> Array:
+    """All that an estimate takes of one step.
+
+    Arguments:
+        products: ⟨hₖ, hₗ⟩ of its micro-batches, (k, k).
+        groups: which group a completion is of, (k, m).
+        shares: what its completions add to φ and to τ in some layer, in any unit.
+    """
+    count, size = groups.shape
+    same = (groups[:, None, :, None] == groups[None, :, None, :]).sum(axis=(2, 3)).astype(float)
+    other = size**2 - same
+    own_same, own_other = np.diagonal(same) - size, np.diagonal(other)
+    apart = ~np.eye(count, dtype=bool)
+    n, o, value = same[apart], other[apart], products[apart]
+    squares = np.diagonal(products)
+    return np.array(
+        [n @ n, n @ o, o @ o, n @ value, o @ value,
+         squares.sum(), own_same.sum(), own_other.sum(), groups.size, *np.asarray(shares)]
+    )  # fmt: skip
+
+
+def estimate_noise(
+    steps: Array, group_size: int, *, phi_over_tau: float | None = None, blocks: int = 10
+) -> NoiseEstimate:
+    """Constants from the sums of some steps.
+
+    Arguments:
+        steps: of :func:`step_sums`, (T, Q) in the order of the steps.
+        group_size: G.
+        phi_over_tau: φ/τ; None for that of the shares, 1 where they have none.
+        blocks: of consecutive steps, from 2 to T.
+
+    Raises:
+        InputError: another number of blocks.
+    """
+    if not 2 <= integer("blocks", blocks) <= len(steps):
+        raise InputError(
+            f"blocks are {blocks}: {len(steps)} steps make from 2 to {len(steps)} of them"
+        )
+    starts = np.arange(blocks) * len(steps) // blocks
+    blockwise = means(np.add.reduceat(steps, starts))
+
+    def found(mean: Array) -> Array:
+        """c₁, c₂, c₃, ‖g‖² and φ/τ of means (..., Q), (..., 5)."""
+        nn, no, oo, nv, ov, square, own_same, own_other, count, phi, tau = np.moveaxis(mean, -1, 0)
+        # Singular where n_same is the same for all pairs, as of steps that have one.
+        scale = nn * oo - no**2
+        scale = np.where(scale > 1e-9 * nn * oo, scale, np.nan)
+        beta, gamma = (oo * nv - no * ov) / scale, (nn * ov - no * nv) / scale
+        alpha = (square - beta * own_same - gamma * own_other) / count
+        ratio = phi_over_tau
+        if ratio is None:
+            ratio = np.divide(phi, tau, out=np.ones_like(tau), where=(tau > 0) & (phi > 0))
+        known = paired_constants(alpha, beta, gamma, group_size, ratio)
+        return np.stack([*known, gamma, np.broadcast_to(ratio, gamma.shape)], axis=-1)
+
+    known = blockwise.apply(found)
+    values: dict[str, Any] = {}
+    for name, *told in zip(_NAMES, known.full, known.se, *known.interval(), strict=True):
+        values |= _told(name, *told)
+    c1, c2, c3, gradient_sq, _ = np.maximum(np.nan_to_num(known.full), 0.0)
+    clipped = MseConstants(c1, c2, c3)
+    best = optimal_group_size(clipped)
+    budget = critical_budget(clipped, gradient_sq) if gradient_sq > 0 else math.inf
+    if not np.isfinite(known.full).all():
+        best = budget = math.nan
+    ratio = known.apply(lambda each: each[..., [2, 0]])
+    # d√r = dr / (2√r), and r = (G* - 1)².
+    error = _ratio_se(ratio) / (2 * (best - 1)) if best > 1 else math.nan
+    low, high = ratio_interval(ratio)
+    values |= _told("g_star", best, error, 1 + math.sqrt(low), 1 + math.sqrt(high))
+    noise = known.apply(lambda each: noise_and_signal(each[..., :4]))
+    values |= _told("k_crit", budget, _ratio_se(noise), *ratio_interval(noise))
+    return NoiseEstimate(steps=len(steps), **values)
+
+
+def _told(name: str, value: float, error: float, low: float, high: float) -> dict[str, Any]:
+    ends = float(low), float(high)
+    return {name: float(value), f"{name}_se": float(error), f"{name}_interval": ends}
+
+
+def _ratio_se(found: Means) -> float:
+    """By the delta method; NaN where the ratio has no value."""
+    numerator, denominator = found.full
+    if not denominator > 0:
+        return math.nan
+    slope = np.array([1.0, -numerator / denominator]) / denominator
+    return float(np.sqrt(slope @ found.covariance @ slope))
+
+
+class SketchedGradients:
+    """A sketch of each backward pass's gradient of all parameters, without ever holding the gradient.
+
+    Arguments:
+        parameters: that are trained.
+        numbers: of a sketch.
+        seed: of the draws, the same on every process.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], numbers: int, seed: int) -> None:
+        self.numbers, self.seed = numbers, seed
+        self._sizes = [parameter.numel() for parameter in parameters]
+        self._hooks = [
+            parameter.register_hook(partial(self._add, first))
+            for first, parameter in zip(firsts(self._sizes), parameters, strict=True)
+        ]
+        self._step: int | None = None
+        self._table: torch.Tensor | None = None
+
+    def begin(self, step: int, device: torch.device) -> torch.Tensor:
+        """The sketch that this backward pass is added to, (numbers,) or fewer."""
+        if step != self._step:
+            like = torch.zeros((), device=device)
+            self._sketch = Sketch(sum(self._sizes), self.numbers, like, [self.seed, step])
+            self._step = step
+        self._table = torch.zeros(1, 1, self._sketch.numbers, device=device)
+        return self._table[0, 0]
+
+    def end(self) -> None:
+        """Nothing is added until the next begin."""
+        self._table = None
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+
+    @torch.no_grad()
+    def _add(self, first: int, gradient: torch.Tensor) -> None:
+        if self._table is not None:
+            self._sketch.add(self._table, first, gradient.float().reshape(1, -1))
+
+
+class LayerNorms:
+    """Squared norms of the gradient of each output of a micro-batch, in the matrices that read and write it.
+
+    With inputs a and output gradients d of a linear layer ‖d loss_i/d W‖² is Σ_{t,u} ⟨aₜ, aᵤ⟩⟨dₜ, dᵤ⟩ over
+    the output's positions; of an embedding ⟨aₜ, aᵤ⟩ is 1 for equal tokens. Linear layers take turns, one a
+    step, in an order drawn anew for each round, and count as often as there are layers; the input embedding
+    is in every step. So the mean over a round is the sum over these matrices.
+    Not seen is the output embedding: TRL multiplies by its weight without a call that a hook would see.
+
+    Arguments:
+        model: that is trained.
+        seed: of the draws.
+    """
+
+    def __init__(self, model: Any, seed: int) -> None:
+        from transformers.pytorch_utils import Conv1D
+
+        self.seed = seed
+        self.layers = [
+            layer
+            for layer in model.modules()
+            if isinstance(layer, (torch.nn.Linear, Conv1D))
+            and layer.weight.requires_grad
+            and layer is not model.get_output_embeddings()
+        ]
+        table = model.get_input_embeddings()
+        self._table = (
+            table.register_forward_hook(self._read) if table.weight.requires_grad else None
+        )
+        self._turn: Any = None
+        self._step: int | None = None
+        self._see: Callable[[torch.Tensor], None] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no matrix is trained."""
+        return not self.layers and self._table is None
+
+    def begin(self, step: int, see: Callable[[torch.Tensor], None]) -> None:
+        """Tell ``see`` the norms, (m,), of the pass that comes; call it before the forward pass.
+
+        It is called for the linear layer and for the embedding, whose norms add up.
+        """
+        self._see = see
+        if step == self._step:
+            return
+        self._step = step
+        if self.layers:
+            turn, place = divmod(step, len(self.layers))
+            order = np.random.default_rng([self.seed, turn]).permutation(len(self.layers))
+            if self._turn is not None:
+                self._turn.remove()
+            self._turn = self.layers[order[place]].register_forward_hook(self._multiplied)
+
+    def end(self) -> None:
+        """No pass is looked at until the next begin."""
+        self._see = None
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for hook in (self._turn, self._table):
+            if hook is not None:
+                hook.remove()
+        self._turn = self._table = None
+
+    def _multiplied(self, layer: Any, given: tuple[Any, ...], output: Any) -> None:
+        def products() -> torch.Tensor:
+            a = inputs.float()
+            return (a @ a.mT) * float(len(self.layers))
+
+        inputs = given[0].detach()
+        self._tell(output, products)
+
+    def _read(self, layer: Any, given: tuple[Any, ...], output: Any) -> None:
+        ids = given[0]
+        self._tell(output, lambda: (ids[:, :, None] == ids[:, None, :]).float())
+
+    def _tell(self, output: Any, products: Callable[[], torch.Tensor]) -> None:
+        """Tell the norms, with the ⟨aₜ, aᵤ⟩ of its inputs, once the output's gradient is known."""
+        see = self._see
+        if see is None or not output.requires_grad or output.ndim != 3:
+            return
+
+        @torch.no_grad()
+        def norms(gradient: torch.Tensor) -> None:
+            d = gradient.float()
+            see((products() * (d @ d.mT)).sum(dim=(1, 2)))
+
+        output.register_hook(norms)
