@@ -73,7 +73,7 @@ def test_the_body_of_a_path_is_the_cpu_engines_to_rounding(bent, estimator, layo
 
 
 def test_the_exponential_is_that_of_the_lanes_to_three_units_in_the_last_place():
-    from ustat_pg.engines.runs.lanes import exponential
+    from ustat_pg.engines.runs.lanes.softmax import exponential
 
     @njit
     def both(x, ours, theirs):

@@ -17,7 +17,7 @@ from tests.support.bends import with_bends
 from tests.support.laws import FAR, LAST, the_same_at_once
 from tests.support.problems import smooth
 from ustat_pg.engines import Ball, Box, Decay, Estimator
-from ustat_pg.engines.runs.lanes import FEW_CONTEXTS, LANES
+from ustat_pg.engines.runs.lanes.plan import FEW_CONTEXTS, LANES
 from ustat_pg.engines.runs.trajectory import Trajectory
 
 TOLERANCE = 1e-9

@@ -13,7 +13,9 @@ from tests.support.bends import with_bends
 from tests.support.problems import RUN_ESTIMATORS
 from ustat_pg import rng
 from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
-from ustat_pg.engines.runs import lanes as bodies
+from ustat_pg.engines.runs.lanes.draw import block_words
+from ustat_pg.engines.runs.lanes.plan import LANES
+from ustat_pg.engines.runs.lanes.softmax import exponential
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.predictions import gradient_covariance
 from ustat_pg.problems import BentBandit, SoftmaxBandit, random_problem
@@ -475,21 +477,21 @@ def test_the_exponential_is_numpys_to_two_units_in_the_last_place():
             np.arange(1, 1000) * np.log(2) / 2,
         ]
     )
-    found = np.array([bodies.exponential(value) for value in x])
+    found = np.array([exponential(value) for value in x])
     expected = np.exp(x)
     assert (np.abs(found - expected) <= 2 * np.spacing(expected)).all()
-    assert bodies.exponential(0.0) == bodies.exponential(-0.0) == 1.0
-    assert bodies.exponential(-708.5) == bodies.exponential(-1e300) == 0.0
-    assert bodies.exponential(-np.inf) == 0.0
+    assert exponential(0.0) == exponential(-0.0) == 1.0
+    assert exponential(-708.5) == exponential(-1e300) == 0.0
+    assert exponential(-np.inf) == 0.0
 
 
 def test_the_bodies_words_are_those_of_the_library():
     key = rng.cell_key(3, "words")
-    out = np.empty(4 * bodies.LANES, np.int64)
+    out = np.empty(4 * LANES, np.int64)
     for first, slot, block in ((0, 0, 0), (FAR, 7, 3), (2**32 - 5, rng.CONTEXT_SLOT, 2**28)):
-        bodies.block_words(first, slot, block, key, out)
-        reps = first + np.arange(bodies.LANES)
-        found = out.reshape(4, bodies.LANES).T
+        block_words(first, slot, block, key, out)
+        reps = first + np.arange(LANES)
+        found = out.reshape(4, LANES).T
         assert np.array_equal(found, rng.words(key, reps, slot, 4, 4 * block))
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from ... import rng
 from ...validation import InputError
 from ..base import Array, Replications
-from . import lanes as bodies
+from .lanes import plan as bodies
+from .lanes import step
 from .regions import Ball, Box
 from .trajectory import Trajectory, starts
 
@@ -145,5 +146,5 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
     out = np.empty((block.count, len(plan.snapshots), trajectory.problem.d))
     key = rng.cell_key(block.seed, trajectory.name)
     group, batch = trajectory.group_size, trajectory.batch_size
-    bodies.run(block.first, key, group, batch, plan, rows_of(trajectory, plan), begin, out)
+    step.run(block.first, key, group, batch, plan, rows_of(trajectory, plan), begin, out)
     return out

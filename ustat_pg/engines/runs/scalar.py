@@ -19,23 +19,20 @@ from numpy.typing import NDArray
 from ...compiled import body
 from ...rng import CONTEXT_SLOT, MOST_PROMPTS
 from ..draws import swap, words_at
-from .lanes import (
+from .lanes.plan import (
     BOX,
     BY_COUNT,
     FREE,
     GROUP_MEAN,
     GRPO,
     IID,
-    LEAST_EXPONENT,
-    LN2_HIGH,
-    LN2_LOW,
-    LOG2_E,
     MINIMUM_VARIANCE,
     NORM_WEIGHTED,
     PROMPT_ONLY,
     UNIT,
     VALUE,
 )
+from .lanes.softmax import LEAST_EXPONENT, LN2_HIGH, LN2_LOW, LOG2_E
 
 __all__ = ["Room", "path", "path_kernel"]
 
