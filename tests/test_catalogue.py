@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 
@@ -94,10 +93,6 @@ def test_specs(spec, estimator, size, aggregation, scale):
     assert meaning.group_size == size
     assert meaning.aggregation.name == aggregation
     assert meaning.scale == scale
-
-
-def test_a_group_size_given_apart_holds():
-    assert resolve("trl num_generations=4", group_size=16).group_size == 16
 
 
 @pytest.mark.parametrize(
@@ -236,12 +231,6 @@ def test_files_that_are_refused(file, text, said):
     refuses(said, resolve, file(text))
 
 
-def test_yaml_without_its_library(monkeypatch, tmp_path):
-    (tmp_path / "run.yaml").write_text(TRL)
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    refuses("YAML needs PyYAML", resolve, f"trl {tmp_path / 'run.yaml'}")
-
-
 # ------------------------------------------------------------- scripts, JSON, mappings and configs
 
 SCRIPT = """#!/bin/bash
@@ -314,10 +303,6 @@ def test_sources_that_are_refused(source, name, text, said):
     refuses(said, resolve, source(name, text))
 
 
-def test_what_is_typed_alone_is_never_passed_over():
-    refuses("no option 'data.train_batch_sizes'", resolve, "verl data.train_batch_sizes=512")
-
-
 def test_mappings_configs_and_json_say_the_same(source):
     options = {"scale_rewards": False, "num_generations": 16, "epsilon_high": None, "seed": 3}
     for spec in (options, SimpleNamespace(**options), source("args.json", json.dumps(options))):
@@ -364,8 +349,3 @@ def test_no_option_of_reuse_is_ignored():
         named = {name.lstrip("/") for group in framework.steps for name in group}
         grouping = framework.of_kind("group size")[0].name
         assert {option.name for option in framework.of_kind("reuse")} == named - {grouping}
-
-
-def test_a_file_that_is_not_there():
-    pytest.importorskip("yaml")
-    refuses("No such file", resolve, "trl /no/run.yaml")

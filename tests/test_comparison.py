@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import ustat_pg
 from tests.support.advantages import rloo
 from ustat_pg import compare, gradient_mse
-from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.engines import Estimator
 from ustat_pg.problems import example_problem, problem_from_mapping, random_problem, save_problem
 from ustat_pg.validation import InputError
 
@@ -67,15 +66,6 @@ def test_the_error_of_a_ratio_is_that_of_many_runs():
     assert np.mean([row["standard_error"] for row in many]) == pytest.approx(scatter, rel=0.2)
 
 
-def test_blocks_add_up():
-    cell = GradientCell(EXAMPLE, 64, 2)
-    asked = [SquaredError(Estimator("grpo"))]
-    whole = cell.measure("cpu", asked, seed=3, replications=70_000)
-    (row,) = compare(EXAMPLE, "grpo", 64, batch_size=2, replications=70_000, seed=3).itertuples()
-    assert row.mse == pytest.approx(whole.mean[0], rel=1e-12)
-    assert row.standard_error == pytest.approx((whole.covariance[0, 0] / whole.n) ** 0.5, rel=1e-12)
-
-
 def test_functions_are_enumerated_in_every_order():
     problem = random_problem(1)
     frame = compare(problem, ["grpo", rloo, first_alone], [2, 3]).set_index("baseline")
@@ -97,16 +87,6 @@ def test_names_estimators_and_files(tmp_path):
     known = gradient_mse(EXAMPLE, "constant", 2, constant=0.5).mse
     assert frame["mse"][1] == pytest.approx(known, rel=1e-12)
     assert compare(EXAMPLE, Estimator("constant", 0.5), 2)["baseline"].item() == "constant=0.5"
-
-
-def test_a_function_of_torch():
-    pytest.importorskip("torch")
-
-    def mine(z):
-        return z - (z.sum(dim=-1, keepdim=True) - z) / (z.shape[-1] - 1)
-
-    frame = compare(EXAMPLE, ["grpo", mine], 3)
-    np.testing.assert_allclose(frame["ratio"], 1, rtol=1e-12)
 
 
 def test_without_an_error_there_is_no_ratio():
@@ -144,10 +124,6 @@ def test_without_an_error_there_is_no_ratio():
 def test_what_is_refused(words, message):
     with pytest.raises(InputError, match=message):
         compare(**{"problem": EXAMPLE, "baselines": ["grpo"], "group_sizes": 2, **words})
-
-
-def test_it_is_at_the_front():
-    assert "compare" in dir(ustat_pg)
 
 
 def test_the_bias_stands_beside_the_error():

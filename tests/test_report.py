@@ -16,7 +16,6 @@ from simulations.__main__ import main
 from tests.support.commands import refusal_of
 from tests.support.refusals import refuses
 from tests.support.site import ROOT
-from ustat_pg.checks.planning import MOST
 from ustat_pg.experiment import options
 from ustat_pg.paper import PAPER, RESULTS
 from ustat_pg.report import html, markdown, shown, summary, verdict_table
@@ -159,12 +158,6 @@ def test_the_run_is_described(page, folder):
     assert (
         "2 of 2 results confirmed; 12 of 12 wrong formulas refuted by enumeration and again" in text
     )
-
-
-def test_figures_are_drawn_and_shown(page, folder):
-    names = {a["id"] for a in page.all("figure")}
-    assert names == {"figure-verdicts", "figure-ustatistic", "figure-minibatch"}
-    assert (folder / "figures" / "minibatch.svg").exists()
 
 
 def claims_on(page):
@@ -357,34 +350,3 @@ def test_markdown_html_and_terminal_say_the_same(folder, tmp_path):
             row = f"{check['name']} {' '.join(found)} {check['error']} {rest} {check['verdict']}"
             assert words(row) in pages
             assert f"{' '.join(found)} ± {check['error']} {rest}" in page
-
-
-def test_a_difference_of_rounding_from_zero_does_not_look_like_one(folder, tmp_path):
-    def planted(rounding):
-        def change(document):
-            check = document["claims"][0]["checks"][0]
-            assert check["prediction"] == 0
-            check["rounding"] = rounding
-            for kind in ("exact", "simulation"):
-                check[kind] |= {"estimate": 5.6e-18, "interval": [5.6e-18, 5.6e-18]}
-                check[kind] |= {"verdict": "REFUTED", "smallest_discrepancy": rounding}
-
-        return altered(folder, tmp_path, change)
-
-    for text in (markdown(planted(1e-15)), html(planted(1e-15))):
-        assert "is REFUTED by exact: 0 to rounding in [0, 0], predicted 0" in text
-        assert "5.6e-18" not in text
-    # Beyond rounding a small difference stands as it is.
-    assert "5.6e-18 in [5.6e-18, 5.6e-18], predicted 0" in markdown(planted(0.0))
-
-
-@pytest.mark.parametrize(
-    ("needed", "said"),
-    [(10**6, "would need 1,000,000 replications"), (MOST, "no number of replications would do")],
-)
-def test_how_many_replications_are_missing_is_said(needed, said, folder, tmp_path):
-    undecided = in_simulation(verdict="INCONCLUSIVE", replications_needed=needed)
-    results = altered(folder, tmp_path, undecided)
-    (line,) = [line for line in markdown(results).splitlines() if "is INCONCLUSIVE by" in line]
-    assert said in line
-    assert f"{MOST:,}" not in line

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import torch
 
-from .record import Refused, foreign, lengths
+from .record import foreign, lengths, size_of
 
 FUNCTION = "areal.trainer.ppo.actor.PPOActor._compute_advantages"
 
@@ -30,9 +30,7 @@ def norm(options, section, size):
 
 
 def advantages(options, batch):
-    (size, *more) = {len(group) for group in batch}
-    if more:
-        raise Refused("groups have one size")
+    size = size_of(batch)
     tokens = torch.tensor([each for group in lengths(batch) for each in group])
     # One token of prompt, and an end that no output reaches.
     width = int(tokens.max()) + 2

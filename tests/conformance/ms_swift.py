@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .record import Refused, foreign
+from .record import Refused, foreign, size_of
 
 FUNCTION = "swift.rl_core.advantage.compute_advantages"
 
@@ -15,9 +15,7 @@ AUTO = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
 
 
 def advantages(options, batch):
-    (size, *more) = {len(group) for group in batch}
-    if more:
-        raise Refused("groups have one size")
+    size = size_of(batch)
     if size == 1:
         raise Refused("num_generations must be greater than 1 for GRPO")
     estimator, scale = options["advantage_estimator"], options["scale_rewards"]

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 import torch
 
-from .record import Refused, lengths, part
+from .record import Refused, flat, part
 
 FUNCTION = "nemo_rl.algorithms.grpo.dynamic_sampling, _create_advantage_estimator"
 
@@ -57,9 +57,7 @@ def advantages(options, batch):
     )
     master = SimpleNamespace(grpo=config, loss_fn=loss)
     sizes = [len(group) for group in batch]
-    rewards = torch.tensor([float(each) for group in batch for each in group])
-    tokens = torch.tensor([each for group in lengths(batch) for each in group])
-    mask = (torch.arange(int(tokens.max())) < tokens[:, None]).float()
+    rewards, _, mask = flat(batch)
     prompts = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(sizes))[:, None]
     rows = torch.arange(len(rewards))
     repeated = Batch(total_reward=rewards, prompts=prompts, mask=mask, row=rows)

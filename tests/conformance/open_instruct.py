@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from .record import Refused, passage
+from .record import passage, size_of
 
 FUNCTION = "open_instruct.data_loader.DataPreparationActor._data_preparation_loop"
 
@@ -22,9 +22,7 @@ LINES = compile(
 
 
 def advantages(options, batch):
-    (size, *more) = {len(group) for group in batch}
-    if more:
-        raise Refused("groups have one size")
+    size = size_of(batch)
     config = SimpleNamespace(
         num_samples_per_prompt_rollout=size,
         advantage_normalization_type=options["advantage_normalization_type"],

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 import torch
 
-from .record import Refused, lengths, part
+from .record import Refused, flat, part, size_of
 
 FUNCTION = "openrlhf.trainer.ppo_utils.experience_maker.compute_advantages_and_returns"
 
@@ -28,9 +28,7 @@ def advantages(options, batch):
     name = options["algo.advantage.estimator"]
     if name == "gae":
         raise Refused("a critic's values are wanted")
-    (size, *more) = {len(group) for group in batch}
-    if more:
-        raise Refused("groups have one size")
+    size = size_of(batch)
     if size == 1 and name != "reinforce":
         raise Refused(f"{name} requires n_samples_per_prompt > 1")
     plain = options["algo.advantage.no_std_norm"] == "true"
@@ -41,11 +39,10 @@ def advantages(options, batch):
         ),
         reward=SimpleNamespace(clip_range=(-10, 10)),
     )
-    tokens = torch.tensor([each for group in lengths(batch) for each in group])
-    mask = (torch.arange(int(tokens.max())) < tokens[:, None]).float()
+    rewards, tokens, mask = flat(batch)
     made = SimpleNamespace(
         index=list(range(len(tokens))),
-        rewards=torch.tensor([float(each) for group in batch for each in group]),
+        rewards=rewards,
         kl=torch.zeros_like(mask),
         action_mask=mask,
         info={},

@@ -59,17 +59,29 @@ def lengths(batch: list[list[float]]) -> list[list[int]]:
     return [[2 + next(counter) % 3 for _ in group] for group in batch]
 
 
-def padded(batch: list[list[float]]) -> tuple[Any, Any]:
-    """The rewards at each output's last token, and the mask of its tokens, as tensors."""
+def flat(batch: list[list[float]]) -> tuple[Any, Any, Any]:
+    """The rewards of all outputs, their tokens, and the mask of these, as tensors."""
     import torch
 
     tokens = torch.tensor([each for group in lengths(batch) for each in group])
     mask = (torch.arange(int(tokens.max())) < tokens[:, None]).float()
-    rewards = torch.zeros_like(mask)
-    rewards[torch.arange(len(tokens)), tokens - 1] = torch.tensor(
-        [float(each) for group in batch for each in group]
-    )
-    return rewards, mask
+    return torch.tensor([float(each) for group in batch for each in group]), tokens, mask
+
+
+def padded(batch: list[list[float]]) -> tuple[Any, Any]:
+    """The rewards at each output's last token, and the mask of its tokens, as tensors."""
+    rewards, tokens, mask = flat(batch)
+    placed = mask * 0
+    placed[range(len(tokens)), tokens - 1] = rewards
+    return placed, mask
+
+
+def size_of(batch: list[list[float]]) -> int:
+    """The size of all groups; refused where they differ."""
+    size, *more = {len(group) for group in batch}
+    if more:
+        raise Refused("groups have one size")
+    return size
 
 
 def foreign(name: str, *unused: str) -> Any:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import torch
 
-from .record import Refused, foreign, lengths
+from .record import Refused, flat, foreign, size_of
 
 FUNCTION = "roll.utils.functionals.compute_advantage"
 
@@ -20,9 +20,7 @@ def advantages(options, batch):
     norms = [options[key] for key in ("norm_mean_type", "norm_std_type")]
     if "running" in norms:
         raise Refused("statistics of earlier steps are wanted")
-    (size, *more) = {len(group) for group in batch}
-    if more:
-        raise Refused("groups have one size")
+    size = size_of(batch)
     mean, std = (None if norm == "none" else norm for norm in norms)
     configuration = SimpleNamespace(
         adv_estimator=name,
@@ -31,12 +29,10 @@ def advantages(options, batch):
         reward_clip=None,
         actor_infer=SimpleNamespace(generating_args=SimpleNamespace(num_return_sequences=size)),
     )
-    rewards = torch.tensor([float(each) for group in batch for each in group])
+    rewards, tokens, mask = flat(batch)
     data = SimpleNamespace(batch={"response_level_rewards": rewards}, meta_info={})
     try:
         module.reward_postprocess(data, configuration, {})
-        tokens = torch.tensor([each for group in lengths(batch) for each in group])
-        mask = (torch.arange(int(tokens.max())) < tokens[:, None]).float()
         spread = torch.zeros_like(mask)
         spread[torch.arange(len(tokens)), tokens - 1] = data.batch["response_level_rewards"]
         data.batch["token_level_rewards"] = spread

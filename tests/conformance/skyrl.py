@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from sphinx.ext.autodoc.mock import mock
 
-from .record import Refused, lengths, part
+from .record import Refused, padded, part
 
 FUNCTION = "skyrl.backends.skyrl_train.utils.ppo_utils.compute_advantages_and_returns"
 
@@ -38,12 +38,7 @@ def advantages(options, batch):
     if options["trainer.algorithm.advantage_batch_normalize"] == "true":
         raise Refused("the trainer normalises, among other things")
     sizes = [len(group) for group in batch]
-    tokens = torch.tensor([each for group in lengths(batch) for each in group])
-    mask = (torch.arange(int(tokens.max())) < tokens[:, None]).float()
-    rewards = torch.zeros_like(mask)
-    rewards[torch.arange(len(tokens)), tokens - 1] = torch.tensor(
-        [float(each) for group in batch for each in group]
-    )
+    rewards, mask = padded(batch)
     with mock(["loguru"]):
         found, _ = utils["compute_advantages_and_returns"](
             rewards,

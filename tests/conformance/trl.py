@@ -9,16 +9,14 @@ from unittest.mock import MagicMock
 import torch
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from .record import Refused, lengths
+from .record import Refused, lengths, size_of
 
 FUNCTION = "trl.GRPOTrainer._generate_and_score_completions"
 
 
 def step(trainer, configuration, batch, **options):
     """The advantages that a trainer works out from these rewards."""
-    (size, *more) = {len(group) for group in batch}
-    if more:
-        raise Refused("groups have one size")
+    size = size_of(batch)
     count = size * len(batch)
     try:
         args = configuration(

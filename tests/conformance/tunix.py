@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .record import Refused, foreign
+from .record import Refused, foreign, size_of
 
 FUNCTION = "tunix.rl.algo_core.compute_advantages"
 
@@ -12,9 +12,7 @@ core = foreign("tunix.rl.algo_core")
 
 
 def advantages(options, batch):
-    (size, *more) = {len(group) for group in batch}
-    if more:
-        raise Refused("groups have one size")
+    size = size_of(batch)
     if size == 1:
         raise Refused("num_generations must be greater than 1")
     function = core.function_registry.get_advantage_estimator(options["advantage_estimator"])

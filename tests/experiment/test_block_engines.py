@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +23,14 @@ from ustat_pg.engines import (
     SquaredError,
 )
 from ustat_pg.experiment import Options, Store, mean_of
-from ustat_pg.experiment import blocks as blocks_module
 from ustat_pg.experiment import store as store_module
-from ustat_pg.experiment.blocks import Block, record_of, run_task
+from ustat_pg.experiment.blocks import Block
 from ustat_pg.experiment.measurements import Measurements
 from ustat_pg.experiment.store import program
-from ustat_pg.experiment.work import Work, environment
 from ustat_pg.policies import PrefixSoftmax
 from ustat_pg.problems import modular_sum, random_problem
 
 GRPO = Estimator("grpo")
-needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 
 PROBLEM = modular_sum(2, 2, end=True)
 POLICY = PrefixSoftmax.random(PROBLEM.space, PROBLEM.contexts, seed=1)
@@ -70,15 +64,6 @@ class Counted(Cell):
         return MomentSums.of(np.column_stack([numbers / 1024] * len(quantities)))
 
 
-def work_on(tasks, store, executor=None, workers=1):
-    """The tasks' results."""
-    options = Options("smoke", workers=workers)
-    with environment(options, executor) as pool:
-        work = Work(store, options, pool)
-        work.run(tasks, "test")
-        return [record_of(work.sums([task])) for task in tasks]
-
-
 def measured(cell, options=None):
     """What the two quantities ask of a cell."""
     return Measurements([mean_of(cell, each) for each in QUANTITIES], options or Options("smoke"))
@@ -86,19 +71,6 @@ def measured(cell, options=None):
 
 def tasks_of(cell, n=32, options=None):
     return measured(cell, options).blocks({cell.name: n})[cell.name]
-
-
-def test_memory_that_runs_out_stops_the_run_and_keeps_what_is_done(tmp_path):
-    class Later(Counted):
-        def _measure(self, engine, quantities, block):
-            if block.first >= 16:
-                raise MemoryError("full")
-            return super()._measure(engine, quantities, block)
-
-    tasks = tasks_of(Later())
-    with pytest.raises(MemoryError, match="full"):
-        work_on(tasks, Store(tmp_path))
-    assert Store(tmp_path).get(tasks[0].description) is not None
 
 
 # Devices, threads, engines and pilots.
@@ -110,49 +82,6 @@ def test_the_device_is_part_of_an_autograd_blocks_key_and_of_no_other(engine):
     one, two = (Block(*asked, device=device).description for device in ("cpu", "cuda"))
     assert (one != two) == (engine == "autograd")
     assert ("device" in one) == (engine == "autograd")
-
-
-@needs_torch
-def test_the_device_reaches_the_engine(monkeypatch):
-    from ustat_pg.engines.gradients import autograd
-
-    asked = []
-
-    class Spy(type(autograd.ENGINE)):
-        def measure(self, cell, quantities, block):
-            asked.append(cell.device)
-            return super().measure(cell.on("cpu"), quantities, block)
-
-        def require(self, cell, quantities):
-            pass
-
-    monkeypatch.setattr(autograd, "ENGINE", Spy())
-    task = Block(
-        GradientCell(PROBLEM.at(POLICY), 2), (SquaredError(GRPO),), "autograd", 0, 0, 4, "cuda:1"
-    )
-    run_task(task)
-    assert asked == ["cuda:1"]
-
-
-@needs_torch
-def test_one_thread_in_torch_wherever_a_network_is_differentiated(monkeypatch):
-    import torch
-
-    seen = []
-
-    class Looking(Counted):
-        def _measure(self, *arguments):
-            seen.append(torch.get_num_threads())
-            return super()._measure(*arguments)
-
-    before = torch.get_num_threads()
-    monkeypatch.delattr(blocks_module._THREAD, "torch", raising=False)
-    try:
-        torch.set_num_threads(2)
-        run_task(Block(Looking(), QUANTITIES, "autograd", 0, 0, 4))
-        assert seen == [1]
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("engine", ["cpu", "reference", "cuda"])
@@ -177,15 +106,6 @@ def test_a_block_of_few_runs_is_its_own_pilots_size(size, pilot):
     assert [(task.first, task.replications) for task in tasks] == [
         (number * size, size) for number in range(3)
     ]
-
-
-def test_the_budget_counts_outputs():
-    options = Options("smoke")
-    assert Counted().budget(options.budget) == 6_000_000 * 256 // (4 * 1 * 2)
-    assert GradientCell(random_problem(0), 2).budget(options.budget) == 6_000_000
-    # One block at least.
-    long = Counted(steps=2**20, batch_size=2**10)
-    assert long.budget(options.budget) == long.block
 
 
 def test_the_version_of_torch_is_in_the_keys_of_what_torch_computes_alone(monkeypatch, tmp_path):
@@ -265,30 +185,3 @@ def test_every_file_that_makes_a_result_is_in_the_key():
 
 
 # Other processes.
-
-
-class Posted(Executor):
-    """Runs at once what was pickled, and pickles what comes back, errors too."""
-
-    def __init__(self):
-        self.sizes = []
-
-    def submit(self, function, *arguments):
-        sent = pickle.dumps((function, arguments))
-        self.sizes.append(len(sent))
-        function, arguments = pickle.loads(sent)
-        future = Future()
-        try:
-            future.set_result(pickle.loads(pickle.dumps(function(*arguments))))
-        except Exception as error:
-            future.set_exception(pickle.loads(pickle.dumps(error)))
-        return future
-
-
-def test_a_block_is_the_same_in_another_process(tmp_path):
-    step = OneStep(PROBLEM.at(POLICY), 2, 0.5)
-    tasks = Measurements([mean_of(step, GapAfterStep(GRPO))], Options("smoke")).blocks(
-        {step.name: 8192}
-    )[step.name]
-    here = work_on(tasks, Store(tmp_path / "here"))
-    assert work_on(tasks, Store(tmp_path / "there"), Posted()) == here

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import pickle
 from itertools import pairwise
 
 import numpy as np
-import pytest
 
 from simulations.problems.landscapes import triple
 from simulations.problems.optima import ball
@@ -15,9 +13,6 @@ from ustat_pg.engines import (
     Constant,
     Estimator,
     Gap,
-    GradientCell,
-    MomentSums,
-    SquaredError,
     Training,
 )
 from ustat_pg.engines.runs.cell import BINS
@@ -48,14 +43,6 @@ def test_a_result_is_plain_data_and_comes_back_whole():
         assert found.counts[label].dtype.kind == "i"
 
 
-def test_a_task_survives_the_way_to_another_process():
-    task = block()
-    sent = pickle.loads(pickle.dumps(task))
-    assert sent == task
-    assert sent.description == task.description
-    assert record_of(run_task(sent)) == record_of(run_task(task))
-
-
 def test_histograms_merge_bin_by_bin_whatever_the_parts():
     whole = run_task(block())
     for cuts in ((0, 1, 200), (0, 64, 128, 200), (0, 199, 200)):
@@ -76,27 +63,6 @@ def test_histograms_merge_bin_by_bin_whatever_the_parts():
             assert np.array_equal(backwards.counts[label], count)
 
 
-def test_a_block_without_its_histogram_is_not_merged_with_one_that_has_it():
-    one = run_task(block())
-    with pytest.raises(KeyError):
-        one.merge(MomentSums(one.n, one.mean, one.products))
-
-
-def test_the_exact_block_has_no_replications_and_no_histogram():
-    task = Block(CELL, QUANTITIES[:1], "exact")
-    stored = record_of(run_task(task))
-    assert stored["n"] == 0
-    assert "counts" not in stored
-    assert sums_of(stored).counts == {}
-
-
-def test_gradient_blocks_hold_no_histogram():
-    task = Block(
-        GradientCell(LANDSCAPE.at(LANDSCAPE.maximiser), 2), (SquaredError(GRPO),), "cpu", 0, 0, 50
-    )
-    assert set(record_of(run_task(task))) == {"n", "mean", "products"}
-
-
 def test_everything_that_matters_is_in_the_description():
     other = Training(LANDSCAPE, 2, 12, Constant(0.31), projection=ball(LANDSCAPE, 0.5))
     tasks = [
@@ -110,10 +76,3 @@ def test_everything_that_matters_is_in_the_description():
         Block(other, QUANTITIES, "cpu", 3, 0, 200),
     ]
     assert len({json.dumps(task.description, sort_keys=True) for task in tasks}) == len(tasks)
-
-
-def test_longer_runs_weigh_more():
-    longer = Training(LANDSCAPE, 2, 24, Constant(0.3))
-    assert Block(longer, QUANTITIES, "cpu", 0, 0, 5000).weight == pytest.approx(
-        2 * Block(CELL, QUANTITIES, "cpu", 0, 0, 5000).weight
-    )

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import signal
 import sys
 from concurrent.futures import (
-    BrokenExecutor,
-    CancelledError,
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
@@ -18,23 +14,20 @@ from multiprocessing import get_context
 from threading import Event, Lock
 
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 
 from simulations.__main__ import main
 from simulations.problems import mse_of
 from tests.support.claims import SKEWED, small_claim
 from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import Options, Store, blocks, executors, run_claims
+from ustat_pg.experiment import Options, Store, blocks, run_claims
 from ustat_pg.experiment.executors import (
     Cluster,
     LostWorkers,
-    WrongVersion,
-    loss,
     run_there,
 )
 from ustat_pg.experiment.store import program
 from ustat_pg.results import plain
-from ustat_pg.validation import InputError
 
 OPTIONS = Options("smoke", workers=2)
 
@@ -109,13 +102,6 @@ def test_a_cell_is_left_on_the_workers_once_and_changes_no_byte(whole, tmp_path)
     assert max(len(rest) for _, _, rest in pool.asked) < 1_000
 
 
-def test_another_program_is_refused_with_both_versions():
-    with pytest.raises(WrongVersion) as caught:
-        run_there("ustat_pg 0.0.1 (code 0)", *parts(block()))
-    assert program() in str(caught.value)
-    assert "ustat_pg 0.0.1 (code 0)" in str(caught.value)
-
-
 def test_a_worker_process_computes_with_one_thread_of_linear_algebra(monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
@@ -130,42 +116,6 @@ def test_a_worker_process_computes_with_one_thread_of_linear_algebra(monkeypatch
         assert threads() == {1}
 
 
-def test_a_run_in_threads_leaves_the_linear_algebra_as_it_was(tmp_path):
-    def threads() -> set[int]:
-        return {entry["num_threads"] for entry in threadpool_info() if entry["user_api"] == "blas"}
-
-    seen = []
-    with threadpool_limits(2):
-        settle(tmp_path, on_done=lambda: seen.append(threads()))
-        assert threads() == {2}
-    assert seen
-    assert all(number == {1} for number in seen)
-
-
-def test_a_broken_process_pool_keeps_finished_blocks_and_another_continues(whole, tmp_path):
-    def kill() -> None:
-        if len(list(tmp_path.glob("*.json"))) == 2:
-            os.kill(next(iter(pool._processes)), signal.SIGKILL)
-
-    with (
-        ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool,
-        pytest.raises(LostWorkers, match=r"died .*; finished blocks are kept"),
-    ):
-        settle(tmp_path, pool, kill)
-    kept = len(list(tmp_path.glob("*.json")))
-    assert kept >= 2
-    done: list[None] = []
-    assert settle(tmp_path, on_done=lambda: done.append(None)) == whole
-    assert len(done) == len(list(tmp_path.glob("*.json"))) - kept > 0
-
-
-@pytest.mark.parametrize(("threads", "most"), [(0, 2), (1, 2), (2, 4)])
-def test_the_queue_is_twice_as_long_as_a_cluster_is_wide(threads, most, whole, tmp_path):
-    with Counting(most) as pool:
-        assert settle(tmp_path, Cluster(pool, lambda: threads)) == whole
-    assert pool.most == most
-
-
 def test_a_cluster_that_has_gone_stops_the_run(tmp_path):
     left = [3]
 
@@ -178,21 +128,6 @@ def test_a_cluster_that_has_gone_stops_the_run(tmp_path):
     with Counting() as pool, pytest.raises(LostWorkers, match="no worker"):
         settle(tmp_path, Cluster(pool, threads))
     assert list(tmp_path.glob("*.json"))
-
-
-def test_losses_are_told_from_errors_of_the_program():
-    assert "died" in loss(BrokenExecutor("gone"))
-    assert "connection" in loss(CancelledError())
-    assert loss(ValueError("ours")) is loss(InputError("the user's")) is None
-
-
-def test_an_error_in_a_task_is_not_taken_for_a_lost_worker(tmp_path, monkeypatch):
-    def fail(task: blocks.Task) -> dict:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(executors, "run_task", fail)
-    with ThreadPoolExecutor(1) as pool, pytest.raises(ZeroDivisionError):
-        settle(tmp_path, Cluster(pool, lambda: 1))
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch, tmp_path, capsys):

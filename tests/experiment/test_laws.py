@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, log, sqrt
+from math import log, sqrt
 
 import numpy as np
 import pytest
@@ -11,23 +11,16 @@ from scipy.stats import binomtest, kstest
 from simulations.problems.landscapes import triple
 from tests.support.refusals import refuses
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
-from ustat_pg.checks.planning import MOST
 from ustat_pg.engines import Constant, Estimator, Gap, GapTransform, MomentSums, Training
 from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.experiment import (
-    Check,
-    Claim,
     LawDistance,
     LawExcess,
     LawShare,
     Linear,
     LogSlope,
-    Options,
     Pit,
     Ratio,
-    Store,
-    mean_of,
-    run_claims,
 )
 from ustat_pg.experiment import functionals as module
 
@@ -137,10 +130,6 @@ def test_a_band_that_is_too_short_is_seen(functional, draw, alpha, wrong, monkey
     assert misses(functional, 0.0, alpha, draw)[1]
 
 
-def test_a_wrong_share_is_outside_every_interval():
-    assert misses(SHARE, 0.4, 0.05, transforms(600, 1.0), 50)[0] == 50
-
-
 @pytest.mark.parametrize(
     ("functional", "margin", "alpha", "value", "powers", "least"),
     [
@@ -174,14 +163,6 @@ def test_the_interval_is_the_band_and_a_bin():
         assert evidence.replications == n
 
 
-def test_a_law_between_the_edges_is_within_a_bin():
-    # All in the middle of their bins: uniform on the edges, half a bin off between them.
-    sample = (np.arange(4 * BINS) % BINS + 0.5) / BINS
-    evidence = DISTANCE.evidence(sums_of(sample), 1e-3, {})
-    assert evidence.estimate == pytest.approx(0.0, abs=1e-12)
-    assert evidence.interval.contains(kstest(sample, "uniform").statistic)
-
-
 def test_a_wrong_law_is_refuted_and_its_rival_is_not():
     far = apart(2.0)
     statement = equal(0.0, {"square": far}, scale=1.0, relative_margin=0.015, digits=0.02)
@@ -208,12 +189,6 @@ def test_a_distances_plan_is_the_least_that_serves(margin, alpha):
     assert half > 0.95 * margin
     reach = margin - 1 / BINS
     assert sqrt(log(2 / alpha) / (2 * n)) <= reach < sqrt(log(2 / alpha) / (2 * (n - 1)))
-
-
-@pytest.mark.parametrize("functional", [DISTANCE, EXCESS])
-@pytest.mark.parametrize("margin", [1 / BINS, 1e-5, 0.0])
-def test_no_number_of_runs_resolves_a_bin(functional, margin):
-    assert functional.needed({}, margin, 1e-3, 0.0) == MOST
 
 
 # The order of two laws.
@@ -283,17 +258,6 @@ def test_the_slope_of_distances_that_halve():
         assert part.evidence(sums, 1e-3, sums).interval.contains(truth)
 
 
-def test_a_slopes_plan_serves_its_nearest_distance():
-    slope, sums, distances = power_slope()
-    needed = slope.needed(sums, 0.3, 1e-3, -1.0)
-    margin = 0.95 * (1 - np.exp(-0.3 / np.abs(slope._weights).sum()))
-    assert needed == max(
-        point.needed(sums, margin * value, 1e-3 / 4, value)
-        for point, value in zip(slope.points, distances, strict=True)
-    )
-    assert needed < MOST
-
-
 @pytest.mark.parametrize(
     "functional",
     [DISTANCE, EXCESS, LawShare(CELL, PIT, 0.5), LogSlope((0.0, 1.0), (DISTANCE,) * 2, (0.1, 0.1))],
@@ -349,41 +313,8 @@ def test_a_constant_is_a_quantity_that_is_always_the_same(make):
     assert make(0.75).exact(measured()) == pytest.approx(with_it.estimate)
 
 
-def test_a_mean_of_gaps_is_as_wide_as_gaps_can_be():
-    assert mean_of(CELL, PANEL[0]).range == pytest.approx((0.0, CELL.largest_gap))
-    assert linear(1, 0.5, -4.0).range == (-3.5, 0.5)
-    n = linear(1).needed(measured(), 0.02, 1e-3, 0.5)
-    assert n == ceil(n)
-    assert 2 < n < 100_000
-
-
 def test_an_excess_within_one_bin_is_inside_the_interval():
     rng = np.random.default_rng(0)
     # Both laws lie in the first bin of the third, which sets the edges; their excess is ¼ there.
     sums = sums_of(rng.random(100_000) / BINS, np.sqrt(rng.random(100_000)) / BINS)
     assert EXCESS.evidence(sums, 1e-3, {}).interval.contains(0.25)
-
-
-def test_a_slope_goes_through_runs_of_unequal_length(tmp_path):
-    ground = triple()
-    cells = [
-        Training(ground, 2, steps, Constant(0.1), start=ground.maximiser + 0.3) for steps in (5, 10)
-    ]
-    points = tuple(mean_of(cell, Gap(GRPO, cell.steps)) for cell in cells)
-    flat = equal(0.0, scale=1.0, digits=1.0, relative_margin=1.0)
-    check = Check("slope", "made-up", LogSlope((0.0, 1.0), points, (0.01, 0.01)), flat)
-    run = run_claims([Claim("limit_law", (), (check,))], Options("smoke"), Store(tmp_path))
-    # A claim without a rival concludes nothing; its check does.
-    assert run.claims[0].evidence("simulation") == Verdict.CONFIRMED
-
-
-@pytest.mark.parametrize("make", [Gap, GapTransform])
-@pytest.mark.parametrize("value", [-1.0, 0.0, float("nan"), float("inf")])
-def test_a_scale_or_rate_that_is_not_positive_is_refused(make, value):
-    refuses(r"(scale|rate) .*must be (positive|finite)", make, GRPO, 1, value)
-
-
-def test_a_rival_within_the_predictions_own_error_cannot_be_told_apart():
-    statement = equal(1.0, {"near": 1.01, "far": 1.2}, digits=0.05)
-    assert not statement.distinguishable("near")
-    assert statement.distinguishable("far")

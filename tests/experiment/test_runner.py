@@ -20,7 +20,6 @@ from ustat_pg.experiment import (
     Interrupted,
     Options,
     Store,
-    StoreError,
     load_results,
     load_run,
     mean_of,
@@ -29,11 +28,10 @@ from ustat_pg.experiment import (
     run_claims,
 )
 from ustat_pg.experiment import work as module
-from ustat_pg.experiment.measurements import Measurements
 from ustat_pg.experiment.provenance import document
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.report import exit_code, markdown, remarks, verdict_table
+from ustat_pg.report import exit_code, remarks
 from ustat_pg.validation import InputError
 
 CLAIMS = {"gradients": small_claim, "whole runs": claim_of_runs}
@@ -88,12 +86,6 @@ def test_a_wrong_prediction_is_refuted_by_both_kinds_of_evidence(factor, kind, c
     assert result.evidence("exact") == result.evidence("simulation") == Verdict.REFUTED
     assert exit_code(run.claims) == 1
     assert "REFUTED by simulation" in "\n".join(remarks(run.claims, run.set_aside))
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_workers_change_no_byte(workers, claim, whole, tmp_path):
-    run = run_claims([claim], Options("smoke", workers=workers), Store(tmp_path))
-    assert claims_of(run) == claims_of(whole)
 
 
 def test_processes_change_no_byte(claim, whole, tmp_path):
@@ -209,48 +201,6 @@ def test_a_second_run_computes_nothing(tmp_path, monkeypatch):
     assert claims_of(again) == claims_of(first)
 
 
-def test_a_truncated_block_is_computed_again_and_reported(tmp_path):
-    whole = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    victim = sorted(tmp_path.glob("*.json"))[0]
-    victim.write_text(victim.read_text()[:50])
-    run = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    assert claims_of(run) == claims_of(whole)
-    assert run.set_aside == (str(victim.with_suffix(".damaged")),)
-    assert "kept and computed again" in "\n".join(remarks(run.claims, run.set_aside))
-
-
-def test_a_disk_that_fills_keeps_what_was_finished(tmp_path, monkeypatch):
-    store, written = Store(tmp_path), []
-    put = store.put
-
-    def fill(description, result):
-        if len(written) == 2:
-            raise StoreError("No space left on device")
-        written.append(description)
-        put(description, result)
-
-    monkeypatch.setattr(store, "put", fill)
-    with pytest.raises(StoreError, match="No space"):
-        run_claims([small_claim()], Options("smoke"), store)
-    assert len(list(tmp_path.glob("*.json"))) == 2
-    monkeypatch.undo()
-    run = run_claims([small_claim()], Options("smoke"), store)
-    assert claims_of(run) == claims_of(
-        run_claims([small_claim()], Options("smoke"), Store(tmp_path / "whole"))
-    )
-
-
-def test_more_replications_begin_with_the_same_blocks(tmp_path):
-    (plan,) = plan_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    measured = Measurements((c.functional for c in plan.claim.checks), Options("smoke"))
-    name, cell = next(iter(measured.cells.items()))
-    counts = dict.fromkeys(measured.cells, cell.block)
-    few = measured.blocks(counts)[name]
-    many = measured.blocks({**counts, name: 5 * cell.block})[name]
-    assert many[: len(few)] == few
-    assert len(many) == 5 * len(few) == 5
-
-
 def test_the_plan_is_what_the_run_does(tmp_path):
     (plan,) = plan_claims([small_claim()], Options("smoke"), Store(tmp_path / "a"))
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "b"))
@@ -287,15 +237,6 @@ def test_no_results_are_one_clear_error(tmp_path, text):
         (tmp_path / "verdicts.json").write_text(text)
     with pytest.raises(InputError, match=r"verdicts\.json: no"):
         load_results(tmp_path)
-
-
-def test_table_and_report_name_every_check(tmp_path):
-    run = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    assert "Theorem 2" in verdict_table(run.claims)
-    assert "exact + simulation" in verdict_table(run.claims)
-    page = markdown(document(run, Options("smoke"), "the command"))
-    for part in ("G=2", "G=3", "other", "the command", "CONFIRMED"):
-        assert part in page
 
 
 @pytest.mark.parametrize(

@@ -59,13 +59,6 @@ def test_a_damaged_file_is_kept_named_and_computed_again(store, text):
     assert store.get(WHAT) == FOUND
 
 
-def test_damaged_twice_keeps_both(store):
-    for text in ("one", "two"):
-        file_of(store).write_text(text)
-        assert store.get(WHAT) is None
-    assert [Path(name).read_text() for name in store.set_aside] == ["one", "two"]
-
-
 def test_a_full_disk_is_one_clear_error_and_finished_blocks_stay(store, monkeypatch):
     store.put(WHAT, FOUND)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import json
@@ -200,24 +199,3 @@ def test_what_is_no_run_is_one_line_and_exit_2(write, message, tmp_path, capsys)
 
 def test_an_unknown_figure_is_refused(run, capsys):
     assert "'mes' is unknown: choose of verdicts" in refusal_of(capsys, main, run, "mes")
-
-
-def test_figures_import_nothing_that_simulates():
-    allowed = {f"ustat_pg.{name}" for name in ("paper", "reading", "results", "validation")}
-    for file in sorted((ROOT / "figures").glob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                names = [str(node.module)]
-            for name in names:
-                assert name.split(".")[0] not in ("simulations", "benchmarks", "numba"), file
-                assert not name.startswith("ustat_pg") or name in allowed, (file, name)
-
-
-def test_every_baseline_differs_from_the_others_without_colour():
-    from figures.style import BASELINES
-
-    looks = [(line.marker, line.dash) for line in BASELINES.values()]
-    assert len({marker for marker, _ in looks}) == len({dash for _, dash in looks}) == len(looks)

@@ -110,15 +110,6 @@ def test_noise_over_signal_has_a_line_and_a_band_for_each_estimator(language_mod
     assert draw_noise(points.iloc[:0]) is None
 
 
-def test_a_run_without_samples_or_with_one_model_is_drawn(errors):
-    bare = errors[errors["panel"] == "strong"].assign(estimate=np.nan, low=np.nan, high=np.nan)
-    (axis,) = draw(bare).axes
-    assert not spans(axis)
-    other = draw(bare.assign(panel="my $model$"))
-    other.draw_without_rendering()
-    assert r"my \$model\$" in other.axes[0].get_title(loc="left")
-
-
 def test_the_noise_has_its_band_and_heavy_lines_within_it(noise):
     (axis,) = draw_group_size(noise).axes
     for _, own in noise.groupby("series"):
@@ -166,19 +157,6 @@ def test_final_accuracies_stand_beside_the_papers_with_the_best_ringed(final):
         own = final[(final["panel"] == "final") & (final["series"] == trainer)]
         assert {(low, high) for _, low, high in spans(axis)} == heights(own)
     assert axes[0].get_ylim() == axes[1].get_ylim() != axes[2].get_ylim()
-
-
-def test_one_run_each_has_no_intervals(final):
-    figure = draw_final(final.assign(low=np.nan, high=np.nan))
-    figure.draw_without_rendering()
-    assert not any(spans(axis) for axis in figure.axes)
-
-
-def test_nothing_is_drawn_where_there_is_nothing(errors, noise, trained, final):
-    assert draw(errors.iloc[:0]) is None
-    assert draw_group_size(trained) is None
-    assert draw_final(final[final["panel"] == "paper"]) is None
-    assert len(draw_group_size(noise).axes) == 1
 
 
 def test_a_run_finds_its_sweep(sweep_folder, noise, tmp_path):

@@ -8,7 +8,6 @@ import re
 import pytest
 import scipy.stats
 
-from tests.support.refusals import refuses
 from ustat_pg.llm.arithmetic import (
     CATEGORIES,
     arithmetic_task,
@@ -72,10 +71,6 @@ def test_examples_are_added_to_the_same_questions_and_are_none_of_them(chat):
     shapes = [next(c for c in CATEGORIES if re.fullmatch(SHAPES[c], e)) for e in worked]
     assert shapes == list(CATEGORIES)
     assert [expressions(p)[-1] for p in shown.prompts] == [expressions(p)[0] for p in plain.prompts]
-
-
-def test_examples_that_cannot_be_found_are_refused():
-    refuses("not so many problems", arithmetic_task, problems=2000, largest=2, examples=30)
 
 
 def test_worked_examples_pass_their_own_verifier():

@@ -11,16 +11,14 @@ import textwrap
 
 import pytest
 
-from tests.support.models import CHARACTERS, TEMPLATE, character_tokenizer
+from tests.support.models import TEMPLATE, character_tokenizer
 from tests.support.refusals import refuses
 from ustat_pg.llm.prompts import Prompt
 from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 from ustat_pg.llm.models import (  # noqa: E402
-    check_lengths,
     end_tokens,
     load_model,
     tokenise,
@@ -48,20 +46,6 @@ def test_a_folder_is_loaded_ready_for_scores(tiny, tiny_folder):
     assert end_tokens(tiny) == (1,)
 
 
-def test_the_character_tokenizer_survives_its_folder(tiny):
-    """AutoTokenizer is known to put another tokenizer in the place of one for this architecture."""
-    ids = tiny.tokenizer(CHARACTERS)["input_ids"]
-    assert ids == list(range(2, 2 + len(CHARACTERS)))
-    assert tiny.tokenizer.decode(ids) == CHARACTERS
-    assert (tiny.tokenizer.pad_token_id, tiny.tokenizer.eos_token_id) == (0, 1)
-
-
-def test_dtype(tiny_folder):
-    assert load_model(tiny_folder, dtype="bfloat16").model.dtype == torch.bfloat16
-    assert load_model(tiny_folder, dtype="float").model.dtype == torch.float32
-    assert load_model(tiny_folder, dtype=torch.float64).model.dtype == torch.float64
-
-
 def test_prompts_become_tokens(tiny):
     text = "12 + 3 =\n"
     assert tiny.tokenizer.decode(tokenise(tiny, Prompt("a", text))) == text
@@ -70,21 +54,10 @@ def test_prompts_become_tokens(tiny):
     assert tiny.tokenizer.chat_template == TEMPLATE
 
 
-def test_what_the_tokenizer_does_not_know_is_refused(tiny):
-    refuses(r"prompt 'p3' has characters .* know: × é", tokenise, tiny, Prompt("p3", "3 × 4 é"))
-
-
 def test_messages_without_a_template_are_refused(tiny_folder, tmp_path):
     model = load_model(changed(tiny_folder, tmp_path)[0])
     with pytest.raises(InputError, match=r"'p3' is a list of messages .* no chat template"):
         tokenise(model, Prompt("p3", [{"role": "user", "content": "x"}]))
-
-
-def test_a_template_that_refuses_is_told(tiny_folder, tmp_path):
-    template = "{{ raise_exception('roles must alternate') }}"
-    model = load_model(changed(tiny_folder, tmp_path, chat_template=template)[0])
-    messages = Prompt("p3", [{"role": "user", "content": "x"}])
-    refuses(r"refuses prompt 'p3': roles must alternate", tokenise, model, messages)
 
 
 def test_no_pad_token_is_refused_and_can_be_named(tiny_folder, tmp_path):
@@ -97,11 +70,6 @@ def test_no_pad_token_is_refused_and_can_be_named(tiny_folder, tmp_path):
     made.add_special_tokens({"pad_token": "<new>"})
     made.save_pretrained(copy)
     refuses(r"the pad token '<new>' .* the model knows 98 tokens", load_model, copy)
-
-
-def test_lengths(tiny):
-    check_lengths(tiny, "p3", 200, 56)
-    refuses(r"'p3' has 200 tokens.* 57 more than .*, 256:", check_lengths, tiny, "p3", 200, 57)
 
 
 def test_a_fresh_adapter_is_the_only_part_trained(tiny_folder, tiny, tmp_path):
@@ -197,18 +165,6 @@ def test_a_folder_runs_no_code_and_is_not_waited_for(tiny_folder, tmp_path):
     os.mkfifo(copy / "generation_config.json.new")
     refuses("must be a file", load_model, copy)
     assert not made.exists()
-
-
-def test_a_gpu_that_is_not_there_is_refused(tiny_folder):
-    refuses("device is 'cuda'", load_model, tiny_folder, device="cuda")
-
-
-def test_out_of_memory_is_told(tiny_folder, monkeypatch):
-    def fail(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
-    refuses(r"memory ran out while .* smaller dtype", load_model, tiny_folder)
 
 
 OFFLINE = """

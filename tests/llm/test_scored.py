@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pools import ARRAYS, same
 from tests.support.refusals import refuses
-from ustat_pg.llm.pool import ScoredPool, leave_one_out, moment_weights
+from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.validation import InputError
 
 
@@ -43,12 +43,6 @@ def test_from_scores_holds_norms_sums_and_gradients():
         a = z[x] - z[x].mean()
         three = np.stack([np.ones(4), a, a**2]) @ s[x]
         np.testing.assert_allclose(found.sums[x], three @ three.T, rtol=1e-9)
-
-
-def test_leave_one_out_leaves_nothing_of_equal_rewards_however_large():
-    assert not leave_one_out(np.full((2, 7), 1e9 + 0.1)).any()
-    weights = moment_weights(np.array([1.0, 0.0, 0.0, 0.0]))
-    assert weights.tolist() == [[1] * 4, [0.75] + [-0.25] * 3, [0.5625] + [0.0625] * 3]
 
 
 @pytest.mark.parametrize("known", [("sketches", "gram"), ("surprise", "surprise_variance"), ()])
@@ -142,11 +136,6 @@ def test_a_pool_of_other_rewards_is_refused():
     refuses("sums of prompt 'p0'", replace, own, rewards=1 - 2 * own.rewards)
 
 
-def test_a_selection_is_none_of_the_files_that_made_the_whole():
-    whole = replace(pool(), config={"made_of": list("abcdef"), "task": "t"})
-    assert whole.select_prompts([2, 0]).config == {"task": "t"}
-
-
 def test_fewer_than_four_rollouts_are_refused_with_their_number():
     with pytest.raises(InputError, match="there are 3 rollouts per prompt: at least 4"):
         ScoredPool.from_scores(np.ones((2, 3)), np.ones((2, 3, 1)))
@@ -176,19 +165,3 @@ def test_surprise_is_told_in_its_standard_errors():
         given = parts(one, surprise=np.full((6, 5), surprise))
         given["surprise_variance"] = np.full((6, 5), variance)
         assert ScoredPool(**given).on_policy_z == pytest.approx(z)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "message"), [([], "no prompts"), ([6], "is not there"), ([1, 1], "chosen twice")]
-)
-def test_impossible_selections_are_refused(chosen, message):
-    refuses(message, pool().select_prompts, chosen)
-
-
-def test_arrays_of_a_pool_cannot_be_written():
-    given = pool()
-    for name in ARRAYS:
-        if getattr(given, name) is None:
-            continue
-        with pytest.raises(ValueError, match="read-only"):
-            getattr(given, name)[0] = 0

@@ -257,12 +257,6 @@ def test_parameters_by_pattern_add_up_to_all():
     agrees_with_the_loop(model, parts[0], parameters=groups[0])
 
 
-def test_a_tied_parameter_goes_by_either_name():
-    by_head = Scores(built(), parameters=["lm_head*"])
-    assert by_head.names == ("model.embed_tokens.weight",)
-    assert by_head.d == VOCABULARY * WIDTH
-
-
 def test_frozen_parameters_are_left_out():
     model = built()
     for name, parameter in model.named_parameters():
@@ -399,18 +393,6 @@ def test_too_little_memory_is_refused_before_and_after(needs):
     )
 
 
-def test_a_model_that_hooks_get_wrong_is_refused_before_a_completion_is_there():
-    refuses("score in model.norm.inner.weight", Scores(with_norm(Twice)).require, 5, 9)
-
-
-@pytest.mark.parametrize("memory", [None, 2**30])
-def test_unless_told_otherwise_memory_is_what_the_machine_has(monkeypatch, memory):
-    import psutil
-
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("M", (), {"available": 10**9}))
-    assert Scores(built(), memory=memory).room.memory == (memory or 10**9 // 2)
-
-
 def test_what_is_held_stays_within_the_flag(needs):
     """Tensors that torch has at once, by its own account, in blocks."""
     model, each, sums = needs
@@ -420,32 +402,6 @@ def test_what_is_held_stays_within_the_flag(needs):
     assert allocated(lambda: scores.of(PROMPT, COMPLETIONS, WEIGHTS)) < memory
     # The same count sees what a single pass takes.
     assert allocated(lambda: Scores(model).of(PROMPT, COMPLETIONS, WEIGHTS)) > 1.5 * memory
-
-
-def test_the_work_is_that_of_one_pass():
-    """Multiplications of matrix products against forward and backward of the sum of log-probabilities."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    model = random_model("Qwen2", **COMMON | SHAPE | UNTIED).eval()
-    rows = GENERATOR.integers(0, VOCABULARY, (6, 40)).tolist()
-
-    def operations(run):
-        with FlopCounterMode(display=False) as counter:
-            run()
-        return counter.get_total_flops()
-
-    def backward():
-        ids = torch.tensor([[*PROMPT, *row] for row in rows])
-        model(input_ids=ids[:, :-1]).logits[:, len(PROMPT) - 1 :].log_softmax(-1).sum().backward()
-
-    plain = operations(backward)
-    weights = np.ones((3, 6))
-    for most in (6, 2, 1):
-        scores = Scores(model)
-        scores.room.most = most
-        scores.of(PROMPT, rows, weights)
-        scores.of(PROMPT, rows, weights)
-        assert operations(lambda s=scores: s.of(PROMPT, rows, weights)) < 1.2 * plain
 
 
 def allocated(run):
@@ -490,21 +446,6 @@ def test_where_memory_runs_out_blocks_shrink(monkeypatch):
     tried.clear()
     scores.of(PROMPT, COMPLETIONS, WEIGHTS)
     assert set(tried) == {1}
-
-
-def test_out_of_memory_with_one_completion_is_said(monkeypatch):
-    out_beyond(monkeypatch, 0)
-    said = "out of memory with one completion of a model with 9816 "
-    refuses(said, Scores(built()).of, PROMPT, COMPLETIONS)
-
-
-def test_other_errors_are_not_taken_for_memory(monkeypatch):
-    def broken(self, batch, part, sink):
-        raise RuntimeError("shapes do not match")
-
-    monkeypatch.setattr(Scores, "_pass", broken)
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        Scores(built()).of(PROMPT, COMPLETIONS)
 
 
 def test_equal_completions_are_computed_once(monkeypatch):
@@ -641,12 +582,6 @@ def test_a_layer_without_effect_has_zero_scores(nan_where_unset):
         assert np.isfinite(found.sketches).all()
         assert found.gram is None or off(found.gram, expected) < 1e-12
     assert found.gram is not None
-
-
-def test_an_embedding_that_changes_itself_is_refused():
-    model = built("Qwen2")
-    model.model.embed_tokens.scale_grad_by_freq = True
-    refuses("belongs to a layer of class Embedding", Scores, model)
 
 
 # Bad input.

@@ -96,18 +96,6 @@ def test_sums_over_lengths_are_what_differentiation_gives(tiny, tmp_path):
     assert other.length_sums is None
 
 
-def test_gradients_of_prompts_meet_in_their_sketches(tiny):
-    """All parameters, so exact; and k numbers, whose inner products are right on average over pairs."""
-    pools = pool_of(8)
-    whole, few = (score_pool(tiny, pools, sketch=k).sketches for k in (10**6, 512))
-    exact, found = whole @ whole.T, few @ few.T
-    assert few.shape == (8, 512)
-    # One standard deviation of an inner product is at most √(2/512) of the norms: 6%.
-    norms = np.sqrt(np.diag(exact))
-    errors = (found - exact) / np.outer(norms, norms)
-    assert 1e-3 < np.abs(errors).max() < 5 * np.sqrt(2 / 512)
-
-
 @pytest.mark.parametrize("name", ["base", "short"])
 def test_moments_are_those_of_the_gram_matrix(name):
     """Of embedded models: to a millionth of the largest, and in double precision in any blocks."""
@@ -207,32 +195,6 @@ def test_an_interrupted_scoring_goes_on(tiny, tmp_path, monkeypatch, scored_prom
     assert scored_prompts == [rollouts.prompt_ids for rollouts in pools[3:]]
 
 
-def test_processes_that_share_a_folder_make_one_pool(tiny, tiny_folder, tmp_path, scored_prompts):
-    """Each a part of the prompts, with a model of its own; sketches of all can be compared."""
-    from ustat_pg.llm.models import load_model
-
-    pools = pool_of(7)
-    whole = score_pool(tiny, pools, sketch=512)
-    scored_prompts.clear()
-    for rank in range(2):
-        part = load_model(str(tiny_folder))
-        score_pool(part, pools[rank::2], sketch=512, out=tmp_path)
-    assert len(scored_prompts) == 7
-    joined = score_pool(tiny, pools, sketch=512, out=tmp_path, saved=tmp_path / "scored.npz")
-    assert len(scored_prompts) == 7
-    same(whole, joined)
-
-
-def test_a_prompt_that_cannot_be_written_whole_is_not_there(tiny, tmp_path, monkeypatch):
-    def torn(file, **arrays):
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "savez_compressed", torn)
-    refuses("cannot be kept: No space left on device", score_pool, tiny, pool_of(2), out=tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("damage", [b"", b"not a prompt", "cut"])
 def test_a_damaged_file_is_scored_again(tiny, tmp_path, scored_prompts, damage):
     pools = pool_of(4)
@@ -282,38 +244,12 @@ def test_other_scores_are_not_mixed_up(tiny, tmp_path, scored_prompts, change, a
     assert scored_prompts == []
 
 
-def test_a_prompt_without_room_for_its_gram_matrix_does_not_cost_the_others_theirs(
-    tiny, tmp_path, monkeypatch
-):
-    def without(scores, rollouts, *more):
-        found = own(scores, rollouts, *more)
-        return {name: found[name] for name in found if name != "gram" or rollouts is not pools[1]}
-
-    pools, own, kept = (
-        pool_of(3),
-        scoring._score,
-        {"out": tmp_path / "a", "saved": tmp_path / "a.npz"},
-    )
-    monkeypatch.setattr(scoring, "_score", without)
-    assert score_pool(tiny, pools, **kept).gram is None
-    monkeypatch.setattr(scoring, "_score", None)
-    assert score_pool(tiny, pools, **kept).gram is None
-    assert score_pool(tiny, [pools[2], pools[0]], **kept).gram is not None
-
-
 def test_files_made_by_other_code_are_not_found(tiny, tmp_path, monkeypatch, scored_prompts):
     pools = pool_of(2)
     score_pool(tiny, pools, out=tmp_path)
     monkeypatch.setattr(scoring, "_code", lambda: "another")
     score_pool(tiny, pools, out=tmp_path)
     assert len(scored_prompts) == 4
-
-
-def test_progress_counts_prompts(tiny, tmp_path):
-    pools, said = pool_of(5), []
-    for _ in range(2):
-        score_pool(tiny, pools, out=tmp_path, progress=lambda *pair: said.append(pair))
-    assert said == [(k, 5) for k in (1, 2, 3, 4, 5)] * 2
 
 
 # What cannot be done is refused before anything is sampled.
@@ -336,26 +272,6 @@ def test_memory_is_asked_for_the_longest_that_may_come(tiny):
     refuses(said, check_memory, tiny, long, memory=least)
     refuses("completions of 196 tokens after a prompt of 60", check_memory, tiny,
             task_of("1" * 60, longest=9999), memory=least)  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:.*")
-def test_an_adapter_is_planned_by_what_the_device_has(tiny):
-    """LoRA has few parameters and the activations of all."""
-    peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-    model = peft.get_peft_model(fresh(tiny).model, config).eval()
-    adapted = replace(tiny, model=model)
-    check_memory(adapted, task_of("1+1=", longest=64))
-    found = score_pool(adapted, pool_of(4))
-    assert found.config["scored_parameters"] < 2000
-    assert np.isfinite(constants(found).c1)
-
-
-def test_one_prompt_and_equal_rewards(tiny):
-    (rollouts,) = pool_of(1)
-    found = score_pool(tiny, [replace(rollouts, rewards=np.ones(N))])
-    assert not found.sketches.any()
-    assert (found.squared_norms > 0).all()
 
 
 # Bad input.

@@ -255,10 +255,3 @@ def test_what_weighted_pools_refuse(policies, pools):
 )
 def test_weights_that_are_none(given, said):
     refuses(said, TokenWeights, **given)
-
-
-def test_scores_refuse_weights_of_other_tokens(tiny):
-    scores = Scores(tiny.model)
-    refuses("weights of 1 completions, and 2", scores.of, [3], [[4], [5]], token_weights=[[1.0]])
-    refuses("1 tokens and 2 token weights", scores.of, [3], [[4]], token_weights=[[1.0, 1.0]])
-    refuses("token weights of completion 0", scores.of, [3], [[4]], token_weights=[[np.nan]])

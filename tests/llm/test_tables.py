@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.listed_pools import (
     LENGTHS,
-    exact_mse,
     expectation,
     linear,
     pool_of,
@@ -19,7 +18,6 @@ from tests.support.listed_pools import (
     token_problem,
 )
 from tests.support.refusals import refuses
-from ustat_pg.engines import Estimator
 from ustat_pg.llm import estimates
 from ustat_pg.llm.moments import prompt_moments
 from ustat_pg.llm.pool import ScoredPool
@@ -32,7 +30,6 @@ from ustat_pg.llm.tables import (
     table_moments,
 )
 from ustat_pg.predictions import best_table, count_table, gradient_mse
-from ustat_pg.problems import SoftmaxBandit
 
 FEATURES = [[[1.0, 0.2], [-0.5, 1.0], [0.3, -2.0]], [[0.1, 1.0], [2.0, -0.3], [-1.0, 0.4]]]
 BIASED = ("std", "group-mean", "maxrl", "pass-at-k:2", "others-std", "count-table:.3,2,-1,.5")
@@ -124,67 +121,6 @@ def test_the_factor_makes_a_pool_s_gradient_unbiased_for_the_mean(name, size):
             assert abs(wrong - right[0]) > 1e-3 * abs(right[0])
 
 
-@pytest.mark.parametrize("name", ["std", "maxrl", "vanilla", "bayes:1,2"])
-@pytest.mark.parametrize("size", [2, 3])
-def test_errors_are_unbiased_over_all_ordered_pools(name, size):
-    problem, table = solved(), count_table(name, size)
-    for context in (0, 1):
-        mean = expectation(problem, context, lambda pool: table_errors(pool, table))
-        true = exact_mse(problem, context, Estimator(name), size)
-        assert mean == pytest.approx(true, rel=1e-10)
-
-
-def by_tuples(z, gram, table):
-    """E‖ĝ‖², ⟨E ĝ, g⟩ and ‖E ĝ‖² of one prompt, tuple of different rollouts by tuple."""
-    count, size = len(z), table.group_size
-    won, lost, delta = table.successes, table.failures, table.delta
-
-    def mean(values):
-        return float(np.mean(list(values)))
-
-    def others(*without):
-        return [i for i in range(count) if i not in without]
-
-    def beside(i):
-        for group in itertools.combinations(others(i), size - 1):
-            m = int(z[list(group)].sum())
-            yield (won[m + 1] if z[i] else lost[m]) ** 2
-
-    def paired(drawn, value):
-        for i, j in itertools.permutations(range(count), 2):
-            rest = others(i, j)
-            centre = z[rest].mean()
-            for group in itertools.permutations(rest, drawn):
-                yield gram[i, j] * (z[i] - centre) * (z[j] - centre) * value(z[list(group)])
-
-    def both(k):
-        k = int(k.sum())
-        return won[k + 2] ** 2 - 2 * won[k + 1] * lost[k + 1] + lost[k] ** 2
-
-    def twice(k):
-        return delta[int(k[: size - 1].sum())] * delta[int(k[size - 1 :].sum())]
-
-    second = mean(gram[i, i] * square for i in range(count) for square in beside(i)) / size
-    second += (size - 1) / size * mean(paired(size - 2, both))
-    return (
-        second,
-        mean(paired(size - 1, lambda k: delta[int(k.sum())])),
-        mean(paired(2 * (size - 1), twice)),
-    )
-
-
-@pytest.mark.parametrize("name", ["std", "maxrl", "group-mean", "bayes:1,0.5", "vanilla"])
-@pytest.mark.parametrize("size", [2, 3])
-def test_hypergeometric_means_are_means_over_tuples_of_different_rollouts(name, size):
-    pool, _ = small_pool()
-    table = count_table(name, size)
-    found = table_moments(pool, table)
-    for x in range(pool.size):
-        expected = by_tuples(pool.rewards[x], pool.gram[x], table)
-        mine = found.second[x], found.cross[x], found.mean_sq[x]
-        assert mine == pytest.approx(expected, rel=1e-10, abs=1e-12)
-
-
 def test_tables_and_moments_are_one_estimate():
     """vanilla, grpo and the group mean, a multiple, go through the table or through moments of any reward."""
     pool = sampled(token_problem(), 200, 8, seed=3)
@@ -264,13 +200,6 @@ def test_intervals_of_noise_to_signal_cover():
     assert max(hits.values()) <= 0.995 * pools, hits
 
 
-def test_comparisons_are_sharper_than_what_they_compare():
-    pool = sampled(token_problem(), 200, 12, seed=2)
-    row = estimates.noise_to_signal(pool, [4], ["grpo", "std"]).iloc[1]
-    own = np.log(row["high"] / row["low"])
-    assert np.log(row["relative_high"] / row["relative_low"]) < own / 5
-
-
 def test_without_a_signal_there_is_no_ratio():
     rng = np.random.default_rng(0)
     pool = ScoredPool.from_scores(np.ones((6, 8)), rng.normal(size=(6, 8, 3)))
@@ -324,22 +253,6 @@ def test_the_best_table_is_learned_on_other_prompts_than_it_is_judged_on():
     turned = pool.select_prompts(order)
     again = learned_moments(turned, prompt_moments(turned), learn)
     np.testing.assert_allclose(again.second, found.second[order], rtol=1e-12)
-
-
-def test_a_large_pool_learns_nearly_the_best_table():
-    problem = SoftmaxBandit.tabular(
-        [0.5, 0.5], np.log([[0.1, 0.6, 0.3], [0.8, 0.1, 0.1]]),
-        [[[1.0], [0.0], [0.0]]] * 2, np.ones((2, 3, 1)),
-    )  # fmt: skip
-    numbers, contexts = np.random.default_rng(1), np.arange(400) % 2
-    arms = np.stack([numbers.choice(3, size=32, p=problem.policy.probs[x]) for x in contexts])
-    pool = pool_of(problem, contexts, arms)
-    known = as_moments(prompt_moments(pool), np.ones(400, bool))
-    learned, best = (best_table(m, 3).spec for m in (known, problem.moments()))
-    least, found, grpo = (
-        gradient_mse(problem.moments(), name, 3).mse for name in (best, learned, "grpo")
-    )
-    assert found - least < 0.02 * (grpo - least)
 
 
 # Scores over lengths.

@@ -127,11 +127,6 @@ def test_prompts_tasks_and_names_that_are_none_are_refused(call, arguments, said
     refuses(said, call, *arguments)
 
 
-def test_a_verifier_with_a_task_that_has_one_and_with_a_file_that_is_none():
-    refuses("has its own", load_task, "arithmetic", verifier="math:fsum")
-    refuses("No such file", load_task, "nowhere/p.jsonl", verifier="math:fsum")
-
-
 def lines(path, *rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

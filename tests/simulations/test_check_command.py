@@ -7,7 +7,6 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from attrs import evolve
 
 import simulations.__main__ as command
 from simulations import Suite, claim
@@ -76,13 +75,6 @@ def test_a_line_alone_is_the_runs_to_the_last_bit(smoke, stem, name, capsys):
     assert without_plan(alone) == without_plan(as_data(checks[stem, name]))
 
 
-def test_another_seed_draws_something_else(smoke, capsys):
-    stored = smoke.claims[1].checks[0]
-    other = evolve(smoke, run=evolve(smoke.run, seed=5))
-    _, alone = again(other, "mse", stored, capsys)
-    assert alone["simulation"]["estimate"] != stored.simulation.estimate
-
-
 def test_cells_of_unequal_replications_and_the_reference_engine(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(options, "LARGEST_BLOCK", 256)
     monkeypatch.setitem(BUDGETS, "smoke", 1024)
@@ -128,11 +120,3 @@ def test_a_wrong_prediction_is_refuted(capsys, monkeypatch):
     monkeypatch.setattr(command, "claim", lambda stem, suite: wrong)
     assert main(["check", "mse", first.name, "--size", "smoke"]) == 1
     assert capsys.readouterr().out.count("REFUTED") == 2
-
-
-def test_the_table_names_evidence_and_rivals(capsys):
-    assert main(["check", "mse", "skewed G=2: grpo", "--size", "smoke"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("Theorem 2 (mse): skewed G=2: grpo\npredicted 0.1248\n")
-    for word in ("exact", "simulation", "65,536", "CONFIRMED", "no second-order term"):
-        assert word in out

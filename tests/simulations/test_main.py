@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from simulations import ON_LANGUAGE_MODELS, ON_RUNS, STEMS, Suite, minibatch
+from simulations import ON_LANGUAGE_MODELS, ON_RUNS, STEMS, minibatch
 from simulations.__main__ import main
 from tests.support.claims import GRADIENTS
-from tests.support.commands import ROOT, python
+from tests.support.commands import ROOT
 from tests.support.kills import blocks, claims_in, interruptible, kill_in_mid_run
 from tests.support.readme import printed_table, verdict_table
 from ustat_pg.experiment import Options, load_results, options
@@ -300,29 +300,6 @@ def test_list_and_plan(tmp_path, capsys):
     assert main([*words, "--json"]) == 0
     (plan,) = json.loads(capsys.readouterr().out)
     assert max(plan["needed"].values()) <= Options("smoke").budget
-
-
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="reads Linux's account of memory"
-)
-def test_a_quick_claim_stays_below_a_gigabyte(tmp_path):
-    # Not getrusage: its maximum outlives exec, so that a large parent would count.
-    code = (
-        "import re, sys; from simulations.__main__ import main;"
-        f"code = main(['verify', 'oracle', '--out', {str(tmp_path)!r}]);"
-        "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]); sys.exit(code)"
-    )
-    done = python(code)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[-1]) < 1_000_000
-
-
-def test_a_suite_knows_both_sides_of_assumption_2():
-    suite = Suite("smoke")
-    inside = suite.balanced.problem.moments()
-    outside = suite.skewed.problem.moments()
-    assert abs(inside.norm_advantage[0]) < 1e-15
-    assert outside.optimal_baseline[0] == pytest.approx(0.128, abs=5e-4)
 
 
 def test_finished_runs_are_listed(tmp_path, capsys):

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 
 import numpy as np
 import pytest
 
-from simulations.problems import Suite, tokens
-from simulations.problems.tokens import drawn, drawn_task, improved, initial, tasks, until
+from simulations.problems import tokens
+from simulations.problems.tokens import improved, initial, tasks
 from tests.support.refusals import refuses
 from ustat_pg.policies import PrefixSoftmax, TabulatedPolicy
-from ustat_pg.problems import TokenBandit, modular_sum
-from ustat_pg.validation import InputError
+from ustat_pg.problems import TokenBandit
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 ON = ["tokens", pytest.param("transformer", marks=needs_torch)]
-
-
-def generator(seed=0):
-    return np.random.default_rng(seed)
 
 
 def likely_reward(bandit, x):
@@ -56,29 +50,6 @@ def test_tasks_reward_what_their_names_say():
     for problem in found.values():
         assert problem.rewards.min() == 0.0
         assert (problem.rewards.max(axis=1) == 1.0).all()
-
-
-def test_drawn_tasks_are_of_every_kind_with_and_without_grading_and_end():
-    seen = set()
-    for seed in range(120):
-        problem = drawn_task(generator(seed))
-        graded = bool(np.setdiff1d(problem.rewards, [0.0, 1.0]).size)
-        seen.add((problem.name, graded, problem.space.end))
-        assert len(set(problem.prompts)) == len(problem.prompts) >= 2
-        assert problem.space.count <= 10
-    assert {name for name, _, _ in seen} == {
-        "modular-sum", "sorting", "digit-addition", "brackets"
-    }  # fmt: skip
-    assert {graded for _, graded, _ in seen} == {True, False}
-    assert {end for _, _, end in seen} == {True, False}
-
-
-def test_a_drawn_problems_hardest_prompt_is_seldom_solved():
-    for seed in range(12):
-        problem, policy = drawn("tokens", generator(seed))
-        bandit = problem.at(policy)
-        values = [likely_reward(bandit, x) for x in range(problem.contexts)]
-        assert 0.1 < min(values) < 0.35
 
 
 # Policies.
@@ -154,7 +125,7 @@ def digests(found, wanted):
     return {name: bandit.digest for name, origin, bandit in found if origin == wanted}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_list_is_a_function_of_the_seed(seed):
     first, again, other = (list(bandits("tokens", 2, s)) for s in (seed, seed, seed + 1))
     same_list(first, again)
@@ -166,36 +137,7 @@ def test_the_list_is_a_function_of_the_seed(seed):
     assert origins == sorted(origins, key=["made-up", "generated"].index), "made-up ones come first"
 
 
-@needs_torch
-def test_the_list_of_transformers_too():
-    first, again = (list(islice(bandits("transformer", 1, 0), 5)) for _ in range(2))
-    assert first[-1][0] == "sums-trained"
-    same_list(first, again)
-    for _, _, bandit in first:
-        assert bandit.d <= bandit.policy.probs.size
-
-
-def test_more_problems_begin_with_the_same_ones():
-    few, many = list(bandits("tokens", 1, 3)), list(bandits("tokens", 3, 3))
-    assert [name for name, _, _ in many[: len(few)]] == [name for name, _, _ in few]
-    assert len(many) > len(few) + 3
-
-
-def test_passes_of_the_one_token_problem_are_off_a_half():
-    found = [b for name, _, b in bandits("tokens", 2, 1) if name.startswith("one-token")]
-    for bandit in found:
-        assert bandit.policy.probs.shape[1] == 2
-        for x in range(bandit.contexts):
-            assert 0.1 < abs(likely_reward(bandit, x) - 0.5) < 0.25
-
-
-def test_what_is_trained_is_trained():
-    by = {name: bandit for name, _, bandit in bandits("tokens", 2, 0)}
-    assert by["sums-trained"].objective() >= 0.8 > by["sums"].objective()
-    assert by["addition-trained"].objective() >= 0.4
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_drawn_problem_is_followed_by_what_its_policy_is_improved_to(seed):
     climbs = {}
     for name, _, bandit in bandits("tokens", 2, seed):
@@ -219,49 +161,6 @@ def test_a_drawn_problem_is_followed_by_what_its_policy_is_improved_to(seed):
             assert np.array_equal(bandit.context_probs, first.context_probs)
 
 
-def test_a_problem_that_is_not_learned_is_drawn_again(monkeypatch):
-    own, refused = tokens.improved, []
-
-    def improve(problem, policy, value, times=2):
-        if len(refused) < times:
-            refused.append(policy)
-            raise InputError("not reached")
-        return own(problem, policy, value)
-
-    monkeypatch.setattr(tokens, "improved", improve)
-    path = tokens._climbs("tokens", generator(1))
-    assert len({policy.theta.tobytes() for policy in refused}) == len(refused) == 2
-    assert all(policy is not start for start in refused for _, policy in path)
-    monkeypatch.setattr(tokens, "DRAWS", 3)
-    monkeypatch.setattr(tokens, "drawn", lambda on, rng: path[0])
-    monkeypatch.setattr(tokens, "improved", partial(improve, times=np.inf))
-    refused.clear()
-    said = "no policy that learns among 3: take another seed"
-    refuses(said, tokens._climbs, "tokens", generator(1))
-    assert len(refused) == 3
-
-
-def test_until_takes_the_first_of_which_the_property_holds(monkeypatch):
-    problem, drawn = tasks()["sums"], []
-
-    def draw():
-        drawn.append(initial("tokens", problem, seed=len(drawn)))
-        return problem, drawn[-1]
-
-    # A property of the bandit that the policy makes of the problem.
-    found, policy = until(draw, lambda bandit: bandit.objective() > 0.6)
-    assert found is problem
-    assert policy is drawn[-1]
-    returns = [problem.bandit(own).objective() for own in drawn]
-    assert len(returns) > 1
-    assert max(returns[:-1]) <= 0.6 < returns[-1]
-    monkeypatch.setattr(tokens, "DRAWS", 7)
-    drawn.clear()
-    said = "no problem of the kind wanted among 7: take another"
-    refuses(said, until, draw, lambda bandit: False)
-    assert len(drawn) == 7
-
-
 @needs_torch
 def test_dense_bandits_keep_their_parameters_and_the_same_moments():
     found = [list(islice(bandits("transformer", 0, dense=dense), 4)) for dense in (False, True)]
@@ -277,17 +176,3 @@ def test_dense_bandits_keep_their_parameters_and_the_same_moments():
         # Draws of the one are draws of the other; names say which is which.
         assert np.array_equal(short.policy.probs, dense.policy.probs)
         assert short.digest != dense.digest
-
-
-@pytest.mark.parametrize(("size", "count"), [("smoke", 1), ("quick", 2)])
-def test_suites_take_their_problems_from_here(size, count):
-    own = Suite(size, 3, on="tokens").token_problems
-    assert [entry.name for entry in own] == [name for name, _, _ in bandits("tokens", count, 3)]
-    assert {entry.origin for entry in own} == {"made-up", "generated"}
-
-
-def test_a_prompt_with_one_answer_is_seen_to_be_another_problem():
-    # The guard of `same`: two problems that differ in a reward alone.
-    one, other = modular_sum(2, 1, prompts=[(0,)]), modular_sum(2, 1, prompts=[(1,)])
-    policy = PrefixSoftmax.zeros(one.space, 1)
-    assert not same(one.bandit(policy), other.bandit(policy))

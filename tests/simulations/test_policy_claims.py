@@ -50,17 +50,6 @@ def test_which_checks_have_which_evidence(whole):
         assert said is None or "compared by simulation" in said
 
 
-def test_other_seeds_draw_something_else(whole, tmp_path):
-    run = run_claims([claim_of_runs()], Options("smoke", seed=1), Store(tmp_path))
-    assert run.claims[0].verdict == Verdict.CONFIRMED
-    for one, two in zip(run.claims[0].checks, whole.claims[0].checks, strict=True):
-        drawn = [c.found["simulation"].estimate for c in (one, two)]
-        assert drawn[0] != drawn[1]
-        assert ("exact" in one.found) == ("exact" in two.found)
-        if "exact" in one.found:
-            assert one.exact == two.exact
-
-
 # Planted errors.
 
 
@@ -109,8 +98,3 @@ def test_a_check_alone_is_the_runs_to_the_last_bit(place, whole):
     # Only the run's own pilots know what the check needs.
     assert alone.simulation == evolve(stored.simulation, replications_needed=0)
     assert alone.not_enumerated == stored.not_enumerated
-
-
-def test_a_check_alone_with_another_number_draws_that_many():
-    alone = check_alone(claim_of_runs(), "distribution", Options("smoke"), [3000])
-    assert alone.found["simulation"].replications == 3000

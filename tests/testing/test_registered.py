@@ -68,8 +68,3 @@ def test_what_it_takes_beside_is_bound():
 def test_what_cannot_be_checked_is_refused(function, error, message):
     with pytest.raises(error, match=message):
         registered(function)(np.ones((2, 3)))
-
-
-def test_an_output_has_a_token():
-    with pytest.raises(InputError, match="tokens is 0"):
-        registered(of_groups(leave_one_out), tokens=0)

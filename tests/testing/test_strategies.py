@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import hypothesis
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustat_pg import testing
-from ustat_pg.problems import random_problem
 
 
 @settings(max_examples=50, derandomize=True, database=None)
@@ -28,14 +26,6 @@ def test_strategies_draw_what_they_say(data):
     problem = data.draw(testing.problems("binary", max_contexts=2))
     assert problem.contexts <= 2
     assert set(np.unique(problem.reward_values)) == {0.0, 1.0}
-
-
-def test_strategies_shrink_to_the_plainest():
-    quiet = settings(database=None, derandomize=True)
-    assert hypothesis.find(testing.rewards(), lambda z: True, settings=quiet).tolist() == [0, 0]
-    least = hypothesis.find(testing.problems(), lambda p: p.arms >= 2, settings=quiet)
-    assert least.digest == random_problem(0, "plain", contexts=1).digest
-    assert hypothesis.find(testing.scores(), lambda s: True, settings=quiet).tolist() == [[0], [0]]
 
 
 def test_only_strategies_need_hypothesis_and_nothing_needs_torch():

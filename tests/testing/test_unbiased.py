@@ -63,14 +63,6 @@ def test_layouts_call_with_the_shapes_they_promise():
     assert seen == {"batched": {(2, 2)}, "minibatch": {(1, 2), (2, 2)}, "group": {(2,)}}
 
 
-def test_flat_arrays_by_the_wrapper_of_the_docstring():
-    def flat(z, size):
-        assert z.ndim == 1
-        return rloo(z.reshape(-1, size)).ravel()
-
-    assert_unbiased(lambda z: flat(z.reshape(-1), z.shape[-1]).reshape(z.shape))
-
-
 @pytest.mark.parametrize(
     ("function", "factor", "words"),
     [
