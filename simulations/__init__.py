@@ -77,18 +77,23 @@ def experiment(stem: str, suite: Suite) -> ModuleType:
     return import_module(f"{__name__}{_FOLDERS[suite.on]}.{stem}")
 
 
-def claim(stem: str, suite: Suite) -> Claim:
-    """The claim of that stem, designed on the suite's problems."""
+def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
+    """The claim of that stem, designed on the suite's problems.
+
+    Arguments:
+        stem: the result's.
+        suite: the problems.
+        regimes: whether the checks on regimes are among its own; no draw misleads these.
+    """
     built: Claim = experiment(stem, suite).claim(suite)
-    if suite.on == "bandit":
+    if suite.on == "bandit" and regimes:
         from .regimes import checks
 
         built = replace(built, checks=(*built.checks, *checks(stem, suite)))
     if suite.size != "smoke" or suite.on != "bandit":
         return built
     # Where no rival binds, a smoke run is content with intervals half again as wide.
-    wider = (replace(check, statement=check.statement.coarser(1.5)) for check in built.checks)
-    return replace(built, checks=tuple(wider))
+    return replace(built, checks=tuple(check.coarser(1.5) for check in built.checks))
 
 
 def curves(stem: str, suite: Suite) -> tuple[Point, ...]:

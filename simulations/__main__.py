@@ -470,9 +470,10 @@ def _check(options: argparse.Namespace) -> int:
             f"replications are {options.replications!r}: whole numbers with commas between them"
         ) from None
     suite = _suite(options)
-    result = check_alone(
-        claim(options.stem, suite), options.name, _options(options, None), numbers, options.refute
-    )
+    design = claim(options.stem, suite, regimes=False)
+    if not any(check.name == options.name for check in design.checks):
+        design = claim(options.stem, suite)
+    result = check_alone(design, options.name, _options(options, None), numbers, options.refute)
     if options.json:
         print(json.dumps(plain(result)))
     else:

@@ -26,7 +26,7 @@ from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
 from .problems import BanditEntry, Suite, mse_of
-from .problems.peers import COARSE, along, error, label, mean, peers, scale
+from .problems.peers import COARSE, Setting, along, error, label, mean, peers, scale
 
 STEM = "minibatch"
 
@@ -123,18 +123,18 @@ def checks(cases: Iterable[Case]) -> Iterator[Check]:
 def matrices(cases: Iterable[Case]) -> Iterator[Check]:
     """The other baselines' errors, and every baseline's matrix and mean along fixed directions."""
     for entry, group_size, batch_size, design in cases:
-        cell = GradientCell(entry.problem, group_size, batch_size, design)
+        at = Setting(entry, group_size, batch_size, design)
         for peer in peers(entry.problem):
             if peer.name not in ("grpo", "vanilla"):
-                yield error(entry, cell, peer)
+                yield error(at, peer)
             if entry.problem.d > MOST_PARAMETERS:
                 continue
-            yield along(entry, cell, peer, 0)
+            yield along(at, peer, 0)
             if peer.name in ("grpo", "group-mean"):
-                yield along(entry, cell, peer, 1)
-                yield mean(entry, cell, peer, 0)
+                yield along(at, peer, 1)
+                yield mean(at, peer, 0)
         if design == "iid":
-            yield from _constants(entry, cell)
+            yield from _constants(entry, at.cell)
 
 
 def _part(entry: BanditEntry) -> Check:

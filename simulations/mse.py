@@ -16,23 +16,24 @@ Cost: half a million groups for most checks, a few million for the nearest rival
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
-from ustat_pg.checks import at_most, equal
-from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed
+from ustat_pg.checks import Statement, at_most, equal
+from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed, Quantity
 from ustat_pg.engines.gradients.bounds import largest_norm
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
 from ustat_pg.moments import Moments
-from ustat_pg.predictions import explicit_bound, gradient_mse
+from ustat_pg.predictions import MsePrediction, explicit_bound, gradient_mse
 
 from .problems import BanditEntry, Suite, mse_of
 from .problems.peers import (
+    Setting,
     along,
     error,
-    label,
     mean,
     no_mean_score,
     peers,
@@ -57,6 +58,8 @@ ONE_OUTPUT = ("vanilla", "oracle", "minimum-variance")
 """Baselines that need no other output, beside a constant and a critic."""
 
 GRPO, ORACLE = Estimator("grpo"), Estimator("oracle")
+
+Weights = tuple[tuple[Quantity, float], ...]
 
 
 def rivals(m: Moments, group_size: int) -> dict[str, float]:
@@ -108,76 +111,85 @@ def at_one_prompt(suite: Suite) -> list[Check]:
 
 def _grpo(entry: BanditEntry, group_size: int) -> Check:
     """The theorem's formula, with its rivals."""
-    moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
-    value = gradient_mse(moments, "grpo", group_size).mse
-    return entry.check(
-        f"G={group_size}: grpo",
-        mean_of(cell, mse_of("grpo")),
-        equal(value, rivals(moments, group_size), scale=scale(cell, GRPO)),
-    )
+
+    def functional() -> Linear:
+        return mean_of(GradientCell(entry.problem, group_size), mse_of("grpo"))
+
+    def statement() -> Statement:
+        moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
+        value = gradient_mse(moments, "grpo", group_size).mse
+        return equal(value, rivals(moments, group_size), scale=scale(cell, GRPO))
+
+    return entry.check(f"G={group_size}: grpo", functional, statement)
 
 
-def _others(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+def _others(entry: BanditEntry, group_size: int) -> list[Check]:
     """The other baselines; the matrices; grpo's second-order term and its explicit bound."""
-    moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
-    matrices = GradientCell(entry.problem, group_size + 1)
+    at, matrices = Setting(entry, group_size), Setting(entry, group_size + 1)
     grpo, *others = peers(entry.problem)
-    for peer in others:
-        yield error(entry, cell, peer)
-        yield along(entry, matrices, peer, 0)
-    for number in (0, 1):
-        yield along(entry, matrices, grpo, number)
-    second, bound = (
-        gradient_mse(moments, "grpo", group_size).second_order_term,
-        explicit_bound(moments, group_size),
-    )
-    yield entry.check(
-        f"G={group_size}: explicit bound",
-        mean_of(cell, Distance(GRPO, ORACLE)),
-        at_most(bound, second, {TIGHTER: bound / 4}),
-    )
+
+    def bounded() -> Statement:
+        moments = entry.problem.moments()
+        bound = explicit_bound(moments, group_size)
+        second = gradient_mse(moments, "grpo", group_size).second_order_term
+        return at_most(bound, second, {TIGHTER: bound / 4})
+
+    apart = Distance(GRPO, ORACLE)
+    return [
+        *(error(at, peer) for peer in others),
+        *(along(matrices, peer, 0) for peer in others),
+        *(along(matrices, grpo, number) for number in (0, 1)),
+        entry.check(f"{at.name}: explicit bound", lambda: mean_of(at.cell, apart), bounded),
+    ]
 
 
-def _of_bandits(suite: Suite) -> Iterator[Check]:
+def _of_bandits(suite: Suite) -> list[Check]:
     """What is asked of bandits alone: anchors, records of one prompt of several, bounds."""
     repeated = [suite.repeated, *suite.repeats()]
+    checks: list[Check] = []
     for entry in (*suite.single_prompts, *repeated):
-        yield from _anchors(entry, 8)
+        checks += _anchors(entry, 8)
     for entry in (suite.skewed, *suite.coins(), *repeated):
-        yield _bounded(entry)
+        checks.append(_bounded(entry))
     for entry in (suite.several, *repeated):
-        yield from _prompts_of(entry)
+        checks += _prompts_of(entry)
     for entry in (suite.skewed, *repeated, *suite.coins()):
-        yield from _reinforce(entry)
+        checks += _reinforce(entry)
     for entry in (*suite.sure_coins(), *repeated):
-        yield from _terms(entry, suite.group_sizes[0])
-    for entry in (suite.skewed, *suite.coins()):
-        yield _mixed(entry, 3)
+        checks += _terms(entry, suite.group_sizes[0])
+    return checks + [_mixed(entry, 3) for entry in (suite.skewed, *suite.coins())]
 
 
-def _anchors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+def _anchors(entry: BanditEntry, group_size: int) -> list[Check]:
     """E s = 0 and E ĝ = ∇J, along the steepest of a few fixed directions."""
-    cell = GradientCell(entry.problem, group_size)
-    steepest = max(range(4), key=lambda n: abs(slope(entry.problem, direction(entry.problem, n))))
-    yield no_mean_score(entry, cell, 0)
-    for peer in peers(entry.problem):
-        if peer.name in ("grpo", "group-mean", "critic"):
-            yield mean(entry, cell, peer, steepest, *((SHORT,) if peer.name == "grpo" else ()))
+    at, gradient = Setting(entry, group_size), entry.problem.gradient()
+    steepest = max(range(4), key=lambda n: abs(gradient @ direction(entry.problem, n)))
+    asked = {"grpo": (SHORT,), "group-mean": (), "critic": ()}
+    means = [
+        mean(at, peer, steepest, *asked[peer.name])
+        for peer in peers(entry.problem)
+        if peer.name in asked
+    ]
+    return [no_mean_score(at, 0), *means]
 
 
 def _bounded(entry: BanditEntry) -> Check:
     """No estimate is longer than the bound that intervals rest on: of all pairs of outputs."""
-    found, size = entry.problem.outcomes, 2
-    possible = found.probs[0] > 0
-    rewards = found.rewards[0][possible]
-    scores = entry.problem.policy.scores(0)[found.arms[0][possible]]
-    apart = np.linalg.norm(scores[:, None] - scores, axis=-1)
-    longest = float((apart * np.abs(np.subtract.outer(rewards, rewards))).max() / 2)
-    bound = largest_norm(entry.problem, GRPO, size)
+    size = 2
+    at = Setting(entry, size)
+
+    def longest() -> float:
+        found = entry.problem.outcomes
+        possible = found.probs[0] > 0
+        rewards = found.rewards[0][possible]
+        scores = entry.problem.policy.scores(0)[found.arms[0][possible]]
+        apart = np.linalg.norm(scores[:, None] - scores, axis=-1)
+        return float((apart * np.abs(np.subtract.outer(rewards, rewards))).max() / 2)
+
     return entry.check(
         f"G={size}: no estimate longer than its bound",
-        Linear(GradientCell(entry.problem, size), ((mse_of("grpo"), 0.0),), longest),
-        at_most(bound, longest),
+        lambda: Linear(at.cell, ((mse_of("grpo"), 0.0),), longest()),
+        lambda: at_most(largest_norm(entry.problem, GRPO, size), longest()),
     )
 
 
@@ -186,74 +198,92 @@ def _prompts_of(entry: BanditEntry) -> Iterator[Check]:
     for x in range(entry.problem.contexts):
         cell = GradientCell(entry.problem.restrict([x]), 2)
         for baseline in ("grpo", "group-mean"):
-            value = gradient_mse(entry.problem.moments().at(x), baseline, 2).mse
             yield entry.check(
                 f"prompt {x} alone: {baseline}",
-                mean_of(cell, mse_of(baseline)),
-                equal(value, scale=scale(cell, Estimator(baseline))),
+                partial(mean_of, cell, mse_of(baseline)),
+                partial(_alone, entry, cell, x, baseline),
             )
+
+
+def _alone(entry: BanditEntry, cell: GradientCell, x: int, baseline: str) -> Statement:
+    value = gradient_mse(entry.problem.moments().at(x), baseline, 2).mse
+    return equal(value, scale=scale(cell, Estimator(baseline)))
 
 
 def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """The terms of the prediction one by one, over two prompts; and the bounds where they are attained."""
-    cell = GradientCell(entry.problem, group_size, 2)
+    at = Setting(entry, group_size, 2)
     for peer in peers(entry.problem):
-        yield along(entry, cell, peer, 0)
-    moments, size = entry.problem.moments(), scale(cell, GRPO)
-    found = gradient_mse(moments, "grpo", group_size, 2)
+        yield along(at, peer, 0)
     apart, whole = Distance(GRPO, ORACLE), mse_of("grpo")
-    bound = explicit_bound(moments, group_size, 2)
-    asked = {
-        "second-order term": (((apart, 1.0),), found.second_order_term),
-        "first-order and prompt terms": (
-            ((whole, 1.0), (apart, -1.0)),
-            found.prompt_term + found.first_order_term,
-        ),
-        "MSE of the oracle beside it": (((mse_of("oracle"), 1.0),), found.oracle_mse),
-        "MSE of no baseline beside it": (((mse_of("vanilla"), 1.0),), found.vanilla_mse),
+    parts = ((whole, 1.0), (apart, -1.0))
+    asked: dict[str, tuple[Weights, Callable[[MsePrediction], float]]] = {
+        "second-order term": (((apart, 1.0),), lambda of: of.second_order_term),
+        "first-order and prompt terms": (parts, lambda of: of.prompt_term + of.first_order_term),
+        "MSE of the oracle beside it": (((mse_of("oracle"), 1.0),), lambda of: of.oracle_mse),
+        "MSE of no baseline beside it": (((mse_of("vanilla"), 1.0),), lambda of: of.vanilla_mse),
     }
     # Two equal arms with sure rewards attain half the bound: σ² = R²/4 and ‖g‖² = σ² tr F.
     if entry.name.startswith("sure"):
-        asked["half the explicit bound attained"] = ((apart, 2.0),), bound
+        asked["half the explicit bound attained"] = (
+            ((apart, 2.0),),
+            lambda of: explicit_bound(entry.problem.moments(), group_size, 2),
+        )
         asked["paper's bound attained"] = (
             ((whole, 1.0), (apart, 1.0)),
-            float(found.paper_bound or 0),
+            lambda of: float(of.paper_bound or 0),
         )
+
+    def predicted() -> MsePrediction:
+        return gradient_mse(entry.problem.moments(), "grpo", group_size, 2)
+
+    def statement(value: Callable[[MsePrediction], float]) -> Statement:
+        return equal(value(predicted()), scale=scale(at.cell, GRPO))
+
     for what, (weights, value) in asked.items():
-        statement = equal(value, scale=size)
-        yield entry.check(f"{label(cell)}: {what}", Linear(cell, weights), statement)
-    square = sum(slope(entry.problem, unit) ** 2 for unit in np.eye(entry.problem.d))
-    if found.noise_to_signal is not None:
         yield entry.check(
-            f"{label(cell)}: noise to signal",
-            Linear(cell, ((whole, 1 / square),)),
-            equal(found.noise_to_signal, scale=size / square),
+            f"{at.name}: {what}",
+            partial(_of_cell, at, weights),
+            partial(statement, value),
         )
+
+    def square() -> float:
+        return sum(slope(entry.problem, unit) ** 2 for unit in np.eye(entry.problem.d))
+
+    yield entry.check(
+        f"{at.name}: noise to signal",
+        lambda: Linear(at.cell, ((whole, 1 / square()),)),
+        lambda: equal(
+            float(predicted().noise_to_signal or 0), scale=scale(at.cell, GRPO) / square()
+        ),
+    )
+
+
+def _of_cell(at: Setting, weights: Weights) -> Linear:
+    return Linear(at.cell, weights)
 
 
 def _reinforce(entry: BanditEntry) -> Iterator[Check]:
     """One output of one prompt, as in REINFORCE: every baseline that needs no other output."""
-    cell = GradientCell(entry.problem, 1)
-    moments, (none, *others) = entry.problem.moments(), peers(entry.problem, ONE_OUTPUT)
-    value = gradient_mse(moments, "vanilla", 1).mse
-    wrong = value + sum(slope(entry.problem, unit) ** 2 for unit in np.eye(entry.problem.d))
-    yield entry.check(
-        f"G=1: {none.name}",
-        mean_of(cell, mse_of("vanilla")),
-        equal(value, {"Sigma without - g g^T": wrong}, scale=scale(cell, none.estimator)),
-    )
+    at = Setting(entry, 1)
+    none, *others = peers(entry.problem, ONE_OUTPUT)
+
+    def statement() -> Statement:
+        value = none.squared_error(at.cell)
+        wrong = value + sum(slope(entry.problem, unit) ** 2 for unit in np.eye(entry.problem.d))
+        return equal(value, {"Sigma without - g g^T": wrong}, scale=scale(at.cell, none.estimator))
+
+    yield entry.check(f"G=1: {none.name}", lambda: mean_of(at.cell, mse_of("vanilla")), statement)
     for peer in others:
-        yield error(entry, cell, peer)
+        yield error(at, peer)
 
 
 def _mixed(entry: BanditEntry, group_size: int) -> Check:
     """The share of groups whose rewards are not all equal."""
-    cell = GradientCell(entry.problem, group_size)
-    share = 1 - float(entry.problem.zero_signal_share(group_size)[0])
     return entry.check(
         f"G={group_size}: groups with unequal rewards",
-        mean_of(cell, Mixed()),
-        equal(share, scale=1.0),
+        lambda: mean_of(GradientCell(entry.problem, group_size), Mixed()),
+        lambda: equal(1 - float(entry.problem.zero_signal_share(group_size)[0]), scale=1.0),
     )
 
 

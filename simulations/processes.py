@@ -184,7 +184,7 @@ def _designs(
     failed: dict[str, str] = {}
     for stem in stems:
         try:
-            designed, shown = claim(stem, suite), curves(stem, suite)
+            designed, shown = claim(stem, suite).made(), curves(stem, suite)
         except Exception as error:
             said = _formula_error(error)
             if said is None:

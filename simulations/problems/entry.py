@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -35,8 +35,16 @@ class Entry(Generic[P]):
     def __post_init__(self) -> None:
         one_of("origin", self.origin, ORIGINS)
 
-    def check(self, what: str, functional: Functional, statement: Statement) -> Check:
-        """A check on the problem; its name is the problem's and, after a space or a colon, what it is."""
+    def check(
+        self,
+        what: str,
+        functional: Functional | Callable[[], Functional],
+        statement: Statement | Callable[[], Statement],
+    ) -> Check:
+        """A check on the problem, what it asks and states made at once or when they are read.
+
+        Its name is the problem's and, after a space or a colon, what it is.
+        """
         space = "" if what.startswith(":") else " "
         return Check(
             f"{self.name}{space}{what}", self.origin, functional, statement, problem=self.name

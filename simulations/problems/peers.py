@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ustat_pg.checks import equal
+from ustat_pg.checks import Statement, equal
 from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
-from .bandits import BanditEntry, word
+from .bandits import BanditEntry
 
 CRITIC = (0.9, 0.2, 0.6)
 """Where a critic's values lie in the range of the rewards, prompt by prompt: not near the values."""
@@ -33,21 +34,49 @@ CONSTANT = 0.35
 
 
 @dataclass(frozen=True)
+class Setting:
+    """A problem with a minibatch's design; its cell is made when it is first read.
+
+    Arguments:
+        entry: the problem.
+        group_size, batch_size, design: those of the cell.
+    """
+
+    entry: BanditEntry
+    group_size: int
+    batch_size: int = 1
+    design: str = "iid"
+
+    @cached_property
+    def cell(self) -> GradientCell:
+        """The cell that is measured."""
+        return GradientCell(self.entry.problem, self.group_size, self.batch_size, self.design)
+
+    @cached_property
+    def name(self) -> str:
+        """The design as checks name it."""
+        batch = "" if self.batch_size == 1 else f" B={self.batch_size} {self.design}"
+        return f"G={self.group_size}{batch}"
+
+
+@dataclass(frozen=True)
 class Peer:
     """A baseline with a closed form.
 
     Arguments:
-        estimator: as engines run it.
+        baseline: its name.
+        name: what checks call it.
         asked: what predictions take beside its name.
     """
 
-    estimator: Estimator
+    baseline: str
+    name: str
     asked: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """What checks call it."""
-        return "critic" if self.estimator.learned else word(self.estimator)
+    @cached_property
+    def estimator(self) -> Estimator:
+        """The estimator as engines run it."""
+        return Estimator(self.baseline, self.asked.get("constant"), values=self.asked.get("critic"))
 
     def squared_error(self, cell: GradientCell) -> float:
         """The predicted MSE."""
@@ -87,9 +116,9 @@ def peers(problem: SoftmaxBandit, names: tuple[str, ...] = NAMED) -> tuple[Peer,
     """Every baseline with a closed form, a critic that is not the value among them."""
     constant, values = within(problem, (CONSTANT,))[0], within(problem, CRITIC)
     return (
-        *(Peer(Estimator(name)) for name in names),
-        Peer(Estimator("constant", constant), {"constant": constant}),
-        Peer(Estimator("critic", values=values), {"critic": values}),
+        *(Peer(name, name) for name in names),
+        Peer("constant", f"constant {constant:.4g}", {"constant": constant}),
+        Peer("critic", "critic", {"critic": values}),
     )
 
 
@@ -145,61 +174,67 @@ def slope(problem: SoftmaxBandit, unit: np.ndarray) -> float:
     )
 
 
-def along(entry: BanditEntry, cell: GradientCell, peer: Peer, number: int) -> Check:
+def along(at: Setting, peer: Peer, number: int) -> Check:
     """The second moment of a baseline's error along a fixed direction, the matrix's uᵀ M u."""
-    unit = direction(cell.problem, number)
-    return entry.check(
-        f"{label(cell)}: {peer.name} covariance along direction {number}",
-        mean_of(cell, SquaredProjection(peer.estimator, number)),
-        equal(
-            peer.square(cell, unit), scale=scale(cell, peer.estimator, unit), relative_margin=COARSE
-        ),
+
+    def statement() -> Statement:
+        unit = direction(at.entry.problem, number)
+        size = scale(at.cell, peer.estimator, unit)
+        return equal(peer.square(at.cell, unit), scale=size, relative_margin=COARSE)
+
+    return at.entry.check(
+        f"{at.name}: {peer.name} covariance along direction {number}",
+        lambda: mean_of(at.cell, SquaredProjection(peer.estimator, number)),
+        statement,
     )
 
 
-def error(entry: BanditEntry, cell: GradientCell, peer: Peer) -> Check:
+def error(at: Setting, peer: Peer) -> Check:
     """A baseline's MSE."""
-    return entry.check(
-        f"{label(cell)}: {peer.name}",
-        mean_of(cell, SquaredError(peer.estimator)),
-        equal(peer.squared_error(cell), scale=scale(cell, peer.estimator)),
+    return at.entry.check(
+        f"{at.name}: {peer.name}",
+        lambda: mean_of(at.cell, SquaredError(peer.estimator)),
+        lambda: equal(peer.squared_error(at.cell), scale=scale(at.cell, peer.estimator)),
     )
 
 
-def mean(entry: BanditEntry, cell: GradientCell, peer: Peer, number: int, *rivals: str) -> Check:
+def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
     """A baseline's mean along a fixed direction: the derivative of J, and its bias beside it.
 
     A rival says that it is (G-1)/G of the derivative, as with the full group's mean.
     """
-    unit = direction(cell.problem, number)
-    derivative = slope(cell.problem, unit)
-    own = float(cell.problem.gradient() @ unit)
-    short = dict.fromkeys(rivals, derivative * (1 - 1 / cell.group_size))
-    return entry.check(
-        f"{label(cell)}: mean of {peer.name} along direction {number}",
-        Linear(cell, ((Projection(peer.estimator, number), 1.0),), own),
-        equal(
-            derivative + peer.bias(cell, unit),
-            short,
-            scale=(cell.group_size * scale(cell, peer.estimator, unit)) ** 0.5,
-        ),
-    )
+
+    def functional() -> Linear:
+        own = float(at.entry.problem.gradient() @ direction(at.entry.problem, number))
+        return Linear(at.cell, ((Projection(peer.estimator, number), 1.0),), own)
+
+    def statement() -> Statement:
+        unit = direction(at.entry.problem, number)
+        derivative = slope(at.entry.problem, unit)
+        return equal(
+            derivative + peer.bias(at.cell, unit),
+            dict.fromkeys(rivals, derivative * (1 - 1 / at.group_size)),
+            scale=(at.group_size * scale(at.cell, peer.estimator, unit)) ** 0.5,
+        )
+
+    what = f"{at.name}: mean of {peer.name} along direction {number}"
+    return at.entry.check(what, functional, statement)
 
 
-def no_mean_score(entry: BanditEntry, cell: GradientCell, number: int) -> Check:
+def no_mean_score(at: Setting, number: int) -> Check:
     """E⟨s, u⟩ = 0, of rewards that are 1 more and the same: what no baseline makes of them."""
-    unit = direction(cell.problem, number)
-    policy = cell.problem.policy
-    spread = float(
-        cell.problem.context_probs @ (policy.probs * policy.inner(unit) ** 2).sum(axis=1)
-    )
-    one, none = Estimator("constant", -1.0), Estimator("vanilla")
-    weights = ((Projection(one, number), 1.0), (Projection(none, number), -1.0))
-    return entry.check(
-        f"{label(cell)}: mean score along direction {number}",
-        Linear(cell, weights),
-        equal(0.0, scale=spread**0.5),
-    )
+
+    def functional() -> Linear:
+        one, none = Estimator("constant", -1.0), Estimator("vanilla")
+        return Linear(at.cell, ((Projection(one, number), 1.0), (Projection(none, number), -1.0)))
+
+    def statement() -> Statement:
+        policy, unit = at.entry.problem.policy, direction(at.entry.problem, number)
+        squares = (policy.probs * policy.inner(unit) ** 2).sum(axis=1)
+        return equal(0.0, scale=float(at.entry.problem.context_probs @ squares) ** 0.5)
+
+    what = f"{at.name}: mean score along direction {number}"
+    return at.entry.check(what, functional, statement)
 
 
 def label(cell: GradientCell) -> str:

@@ -152,7 +152,7 @@ def test_what_makes_no_ratio_and_no_claim_is_refused():
     refuses("same cell", Ratio, grpo_at(2), mean_of(CELLS[3], PANEL[1]))
     check = Check("a", "made-up", grpo_at(2), equal(1.0, {"x": 2.0}))
     refuses("same name", Claim, "mse", ("x",), (check, check))
-    refuses("not listed", Claim, "mse", (), (check,))
+    refuses("not listed", Claim("mse", (), (check,)).made)
 
 
 def test_a_combination_reaches_as_far_as_all_its_terms_together():

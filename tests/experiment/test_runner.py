@@ -165,7 +165,7 @@ def test_a_formula_without_a_number_or_of_the_wrong_sign_is_refuted(prediction, 
     asked = small_claim()
     statements = equal(prediction), positive(prediction, ["other"], scale=1.0)
     checks = tuple(
-        replace(check, statement=statement)
+        replace(check, states=statement)
         for check, statement in zip(asked.checks, statements, strict=True)
     )
     run = run_claims([replace(asked, checks=checks)], Options("smoke"), Store(tmp_path))

@@ -115,8 +115,8 @@ def test_a_rival_asked_for_decides_the_verdict():
 def test_a_wrong_prediction_is_refuted(capsys, monkeypatch):
     design = claim("mse", Suite("smoke"))
     first = design.checks[0]
-    false = replace(first, statement=equal(first.statement.prediction * 1.2))
+    false = replace(first, states=equal(first.statement.prediction * 1.2))
     wrong = replace(design, checks=(false, *design.checks[1:]))
-    monkeypatch.setattr(command, "claim", lambda stem, suite: wrong)
+    monkeypatch.setattr(command, "claim", lambda stem, suite, **_: wrong)
     assert main(["check", "mse", first.name, "--size", "smoke"]) == 1
     assert capsys.readouterr().out.count("REFUTED") == 2

@@ -76,7 +76,7 @@ def test_runs_of_something_else_are_refuted(changed, estimator, tmp_path):
     """The prediction is right, and what is run is not what it is of."""
     claim = claim_of_runs()
     asked = GapTransform(estimator, STEPS, 1 / sum(weights("grpo")))
-    wrong = replace(claim.checks[0], functional=mean_of(training(**changed), asked))
+    wrong = replace(claim.checks[0], asks=mean_of(training(**changed), asked))
     run = run_claims([replace(claim, checks=(wrong,))], Options("smoke"), Store(tmp_path))
     for kind in ("exact", "simulation"):
         assert run.claims[0].evidence(kind) == Verdict.REFUTED

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 from ..checks import Statement
 from ..engines import Cell, Quantity
@@ -19,23 +21,47 @@ __all__ = ["Check", "Claim"]
 class Check:
     """A typed statement about a functional.
 
+    Each of the two may be given as a function that makes it when it is first read. Such a functional
+    is one that draws can mislead, on cells of one look, so that it is counted before it is made.
+
     Arguments:
         name: name, unique in its claim.
         origin: place where the problem comes from: made-up, generated or real.
-        functional: what is estimated.
-        statement: where it lies and where rivals say it lies.
+        asks: what is estimated.
+        states: where it lies and where rivals say it lies.
         problem: name of the problem, in results.
     """
 
     name: str
     origin: str
-    functional: Functional
-    statement: Statement
+    asks: Functional | Callable[[], Functional]
+    states: Statement | Callable[[], Statement]
     problem: str = ""
 
-    def __post_init__(self) -> None:
-        sharp = replace(self.statement, floor=self.functional.rounding)
-        object.__setattr__(self, "statement", sharp)
+    @cached_property
+    def functional(self) -> Functional:
+        """What is estimated."""
+        if isinstance(self.asks, Functional):
+            return self.asks
+        made = self.asks()
+        if not made.errs or looks_at(made) != 1:
+            raise TypeError(f"{self.name}: counted as one that errs, at one look")
+        return made
+
+    @cached_property
+    def statement(self) -> Statement:
+        """Where it lies, as sharp as its rounding allows."""
+        made = self.states if isinstance(self.states, Statement) else self.states()
+        return replace(made, floor=self.functional.rounding)
+
+    def coarser(self, factor: float) -> Check:
+        """The same check, content with intervals that are wider by a factor."""
+        return replace(self, states=lambda: self.statement.coarser(factor))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Functions that make something do not go from one process to another; what they make does.
+        made = self.functional, self.statement
+        return Check, (self.name, self.origin, *made, self.problem)
 
     @property
     def design(self) -> Design:
@@ -51,6 +77,11 @@ class Check:
             # Those of the quantities, or else of the cells.
             _baselines(quantities) or _baselines(cells),
         )
+
+
+def looks_at(functional: Functional) -> int:
+    """The most looks at the cells of a functional."""
+    return max((cell.looks for cell in functional.cells), default=1)
 
 
 def _baselines(speakers: Iterable[Cell | Quantity]) -> tuple[str, ...]:
@@ -75,7 +106,7 @@ class Claim:
             example; with all of them here the claim is settled by simulation, and its row says so.
 
     Raises:
-        InputError: names that occur twice, or a check with a rival that the claim does not list.
+        InputError: names that occur twice.
     """
 
     stem: str
@@ -87,10 +118,18 @@ class Claim:
         names = [check.name for check in self.checks]
         if len(set(names)) != len(names):
             raise InputError(f"{self.stem}: two checks have the same name")
+
+    def made(self) -> Claim:
+        """The claim, once every check of it is made.
+
+        Raises:
+            InputError: a check has a rival that the claim does not list.
+        """
         for listed in (self.by_simulation, *(check.statement.rivals for check in self.checks)):
             unknown = set(listed) - set(self.rivals)
             if unknown:
                 raise InputError(f"{self.stem}: rivals {sorted(unknown)} are not listed")
+        return self
 
     @property
     def label(self) -> str:

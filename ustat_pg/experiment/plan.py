@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ..checks import allotted_alpha
-from .claim import Check, Claim
-from .functionals import Sums
+from .claim import Check, Claim, looks_at
+from .functionals import Functional, Sums
 from .options import Options, block_of
 
 __all__ = ["Plan", "alpha_of", "make_plan"]
@@ -73,14 +73,22 @@ class Plan:
 
 def alpha_of(claim: Claim) -> float:
     """The false-alarm rate of each check of a claim, at all looks together."""
-    erring = sum(check.functional.errs for check in claim.checks)
-    return allotted_alpha(claim.stem, max(erring, 1))
+    return allotted_alpha(claim.stem, max(erring_of(claim), 1))
 
 
 def looks_of(claim: Claim) -> int:
     """The most looks at a check of a claim."""
-    cells = (cell for check in claim.checks for cell in check.functional.cells)
-    return max((cell.looks for cell in cells), default=1)
+    return max((looks_at(functional) for functional in _made(claim)), default=1)
+
+
+def erring_of(claim: Claim) -> int:
+    """The number of checks that draws can mislead."""
+    return len(claim.checks) - sum(not functional.errs for functional in _made(claim))
+
+
+def _made(claim: Claim) -> list[Functional]:
+    """What is estimated, where it need not be made to be known: the others err, at one look."""
+    return [check.asks for check in claim.checks if isinstance(check.asks, Functional)]
 
 
 def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:

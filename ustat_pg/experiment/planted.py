@@ -51,7 +51,7 @@ from .functionals import Eigenvalue, EverySample, Functional, Linear, LogSlope, 
 from .measurements import Measurements
 from .options import Options
 from .pits import Pit
-from .plan import alpha_of, make_plan
+from .plan import alpha_of, erring_of, make_plan
 from .runner import run_claims
 from .store import Memory
 from .work import Work, environment
@@ -201,7 +201,7 @@ def _verdicts() -> Iterator[str]:
 
 def _false_alarms(claims: Sequence[Claim]) -> Iterator[str]:
     """The rates of all checks add up to the suite's at most."""
-    spent = sum(alpha_of(claim) * sum(c.functional.errs for c in claim.checks) for claim in claims)
+    spent = sum(alpha_of(claim) * erring_of(claim) for claim in claims)
     if spent > FALSE_ALARMS * (1 + 1e-9):
         yield f"the checks may err at {spent:.2g} together, which must not exceed {FALSE_ALARMS:g}"
 

@@ -21,7 +21,7 @@ from ..paper import RESULTS
 from ..results import CheckResult, ClaimResult, Control, Findings
 from ..validation import InputError, integer, nearest
 from .claim import Check, Claim
-from .functionals import Sums
+from .functionals import Functional, Sums
 from .measurements import Measurements
 from .options import Options, block_of
 from .plan import Plan, make_plan
@@ -68,7 +68,8 @@ def _planned(claims: Sequence[Claim], work: Work, what: str) -> list[tuple[Measu
     """What each claim measures, and its plan, once the first wave is run."""
     options = work.options
     measured = [
-        Measurements((check.functional for check in claim.checks), options) for claim in claims
+        Measurements((check.functional for check in claim.made().checks), options)
+        for claim in claims
     ]
     work.run([task for each in measured for task in each.first_wave()], what)
     return [
@@ -213,7 +214,13 @@ def check_alone(
             raise InputError(_unknown(f"rival of {name!r}", rival, known))
     for number in replications:
         integer("replications", number, 2)
-    functionals = (other.functional for other in claim.checks)
+    # Other problems have other cells: their checks are counted, and not made.
+    place = check.problem.partition("[")[0]
+    functionals = [
+        other.functional
+        for other in claim.checks
+        if isinstance(other.asks, Functional) or other.problem.partition("[")[0] == place
+    ]
     measured = Measurements(functionals, options, only=check.functional)
     cells = measured.cells
     if len(replications) not in (0, 1, len(cells)):
