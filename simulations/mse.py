@@ -136,8 +136,7 @@ def _others(entry: BanditEntry, group_size: int) -> list[Check]:
 
     apart = Distance(GRPO, ORACLE)
     return [
-        *(error(at, peer) for peer in others),
-        *(along(matrices, peer, 0) for peer in others),
+        *(check for peer in others for check in (error(at, peer), along(matrices, peer, 0))),
         *(along(matrices, grpo, number) for number in (0, 1)),
         entry.check(f"{at.name}: explicit bound", lambda: mean_of(at.cell, apart), bounded),
     ]
