@@ -63,11 +63,7 @@ def draw(frame: pd.DataFrame) -> Figure:
     right.set(xlim=(0.2, 2.85), xlabel="how far one token's logit has turned")
     right.set_ylabel("penalty, by its gradient")
     right.set_title(style.mark("b") + "KL penalties, one token", loc="left")
-    named = []
-    for name, look in PENALTIES.items():
-        line = taken[taken["series"] == name].sort_values("amount")
-        named.append((float(line["prediction"].iloc[-1]), NAMES[name], (look,)))
-    style.label_ends(right, named)
+    style.label_ends(right, style.ends(taken.sort_values("amount"), PENALTIES, NAMES))
     return figure
 
 

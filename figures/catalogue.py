@@ -20,7 +20,6 @@ from . import (
     oracle_policy,
     practical_mse,
     suboptimality,
-    ustatistic,
     verdicts,
 )
 from .picture import Picture
@@ -31,7 +30,6 @@ PICTURES: dict[str, Picture] = {
     picture.name: picture
     for module in (
         verdicts,
-        ustatistic,
         mse,
         minibatch,
         oracle,

@@ -51,10 +51,7 @@ def draw_weights(frame: pd.DataFrame) -> Figure:
         axis.set(xlim=(0, 1), ylim=(0.035, 17), xlabel="pass rate p", ylabel="")
         axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "1/4", "1/2", "3/4", "1"])
         axis.set_title(f"{style.mark(letter)}G = {size:g}", loc="left")
-        for name, text in NAMES.items():
-            line = own.loc[own["series"] == name, "prediction"]
-            ends.append((float(line.iloc[-1]), text, (LINES[name],)))
-        style.label_ends(axis, ends)
+        style.label_ends(axis, [*ends, *style.ends(own, LINES, NAMES)])
     axes[0].set_ylabel("weight w(p) of a prompt's gradient")
     return figure
 
@@ -68,18 +65,11 @@ def draw_noise(frame: pd.DataFrame) -> Figure:
     for letter, (axis, rate) in zip("ab", zip(axes, rates, strict=True), strict=False):
         own = frame[frame["pass_rate"] == rate].sort_values("group_size")
         style.series(axis, own, "group_size", LINES)
-        sizes = own["group_size"]
-        style.log_axis(axis, "x", [g for g in style.SIZES if sizes.min() <= g <= sizes.max()])
-        axis.set(xlim=(sizes.min() / 1.15, sizes.max() * 1.15), xlabel="group size G", ylabel="")
+        style.by_size(axis, own["group_size"])
         axis.set_ylim(0, max(2.1, 1.05 * own["prediction"].max()))
         axis.yaxis.set_major_locator(MultipleLocator(0.5))
         axis.set_title(f"{style.mark(letter)}pass rate {rate:g}", loc="left")
-        ends = []
-        for name, look in LINES.items():
-            line = own.loc[own["series"] == name, "prediction"]
-            if len(line):
-                ends.append((float(line.iloc[-1]), NAMES[name], (look,)))
-        style.label_ends(axis, ends)
+        style.label_ends(axis, style.ends(own, LINES, NAMES))
     axes[0].set_ylabel("noise-to-signal, over grpo's")
     return figure
 

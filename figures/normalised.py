@@ -38,13 +38,9 @@ def draw(frame: pd.DataFrame) -> Figure:
     for letter, axis, problem in zip("abcdef", axes, problems, strict=False):
         own = frame[frame["problem"] == problem]
         style.series(axis, own, "group_size", LINES)
-        sizes = own["group_size"]
-        style.log_axis(axis, "x", [g for g in style.SIZES if sizes.min() <= g <= sizes.max()])
-        axis.set_xlim(sizes.min() / 1.15, sizes.max() * 1.15)
+        style.by_size(axis, own["group_size"])
         axis.set_ylim(0, 1.12 * own["prediction"].max())
-        axis.set_xlabel("group size G")
         axis.set_title(style.mark(letter) + TITLES.get(problem, style.plain(problem)), loc="left")
-        axis.set_ylabel("")
     axes[0].set_ylabel("G × squared error about g/σ")
     entries = [(NAMES[name], look) for name, look in LINES.items()]
     style.legend(axes[0], entries, loc="outside upper center", ncols=3)

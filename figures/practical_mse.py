@@ -41,12 +41,7 @@ def draw(frame: pd.DataFrame) -> Figure:
         axis.set_xlabel("distance from the policy that drew", x=0.5)
         axis.set_ylabel("")
         axis.set_title(style.mark(letter) + panel, loc="left")
-        ends = [
-            (float(own.loc[own["series"] == name, "prediction"].iloc[-1]), NAMES[name], (look,))
-            for name, look in LINES.items()
-            if (own["series"] == name).any()
-        ]
-        style.label_ends(axis, ends)
+        style.label_ends(axis, style.ends(own, LINES, NAMES))
     axes[0].set_ylabel("of the gradient")
     return figure
 

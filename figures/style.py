@@ -297,33 +297,6 @@ def label_ends(
         )
 
 
-def by_problem(
-    frame: pd.DataFrame,
-    lines: dict[str, Line],
-    names: dict[str, str],
-    titles: dict[str, str],
-    gap: float = 9.0,
-) -> Figure:
-    """Error against G on logarithmic axes, one panel for each problem, lines named at their ends."""
-    problems = list(dict.fromkeys(frame["problem"]))
-    figure, axes = panels(len(problems))
-    for letter, (axis, problem) in zip("abcdef", zip(axes, problems, strict=True), strict=False):
-        own = frame[frame["problem"] == problem]
-        series(axis, own, "group_size", lines)
-        sizes = own["group_size"]
-        log_axis(axis, "x", [g for g in SIZES if sizes.min() <= g <= sizes.max()])
-        decades(axis, own["prediction"])
-        axis.set_xlim(sizes.min() / 1.15, sizes.max() * 1.15)
-        axis.set_xlabel("group size G")
-        axis.set_ylabel("")
-        batch = int(own["batch_size"].fillna(1).iloc[0]) if "batch_size" in own else 1
-        title = plain(titles.get(problem, str(problem))) + (f", B = {batch}" if batch > 1 else "")
-        axis.set_title((mark(letter) if len(problems) > 1 else "") + title, loc="left")
-        label_ends(axis, merged(own, lines, names), gap)
-    axes[0].set_ylabel("mean squared error")
-    return figure
-
-
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -353,22 +326,20 @@ def decades(axis: Axes, values: pd.Series) -> None:
     axis.set_ylim(low, high)
 
 
-def merged(
+def by_size(axis: Axes, sizes: pd.Series) -> None:
+    """A logarithmic axis of group sizes."""
+    log_axis(axis, "x", [g for g in SIZES if sizes.min() <= g <= sizes.max()])
+    axis.set_xlim(sizes.min() / 1.15, sizes.max() * 1.15)
+    axis.set_xlabel("group size G")
+    axis.set_ylabel("")
+
+
+def ends(
     frame: pd.DataFrame, lines: dict[str, Line], names: dict[str, str]
 ) -> list[tuple[float, str, Sequence[Line]]]:
-    """The label of each line's end; lines that end in the same place share one."""
-    ends: list[tuple[float, str, Sequence[Line]]] = []
-    for name, look in lines.items():
-        own = frame[frame["series"] == name].sort_values("group_size")
-        if not len(own):
-            continue
-        y = float(own["prediction"].iloc[-1])
-        if ends and abs(ends[-1][0] - y) < 1e-6 * y:
-            before = ends.pop()
-            ends.append((y, f"{before[1]}\n= {names[name]}", (*before[2], look)))
-        else:
-            ends.append((y, names[name], (look,)))
-    return ends
+    """The label of each line's end, for the lines that there are; the rows are in order."""
+    last = frame.groupby("series")["prediction"].last()
+    return [(float(last[name]), names[name], (lines[name],)) for name in lines if name in last]
 
 
 def handles(entries: Iterable[tuple[str, Line]]) -> list[Line2D]:
