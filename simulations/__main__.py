@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ustat_pg.cli import flags_of, guarded, in_flags
+from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS, stem_of
 from ustat_pg.validation import InputError, integer
 
@@ -508,12 +508,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
 
     def command() -> int:
-        parser = _parser()
-        options = parser.parse_args(arguments)
-        try:
-            return run(options)
-        except InputError as error:
-            raise InputError(in_flags(str(error), flags_of(parser, options))) from error
+        return run(_parser().parse_args(arguments))
 
     def run(options: argparse.Namespace) -> int:
         if options.command == "list":

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .commands.advise import advise_problem
     from .commands.explain import explain
     from .comparison import compare
+    from .llm.advise import advise_model, advise_pool
     from .moments import Moments
     from .predictions import gradient_covariance, gradient_mse, group_size_advice
     from .problems import SoftmaxBandit, load_problem
@@ -22,6 +24,9 @@ _HOME = {
     "InputError": "validation",
     "Moments": "moments",
     "SoftmaxBandit": "problems",
+    "advise_model": "llm.advise",
+    "advise_pool": "llm.advise",
+    "advise_problem": "commands.advise",
     "compare": "comparison",
     "explain": "commands.explain",
     "gradient_covariance": "predictions",
@@ -35,6 +40,9 @@ __all__ = [
     "Moments",
     "SoftmaxBandit",
     "__version__",
+    "advise_model",
+    "advise_pool",
+    "advise_problem",
     "compare",
     "explain",
     "gradient_covariance",

@@ -5,27 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from difflib import get_close_matches
 from io import TextIOWrapper
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from ._version import __version__
 from .commands import clone
 from .reading import printable
 from .validation import InputError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .predictions import GroupSizeAdvice
-
-__all__ = ["draw_advice", "flags_of", "guarded", "in_flags", "main", "say_advice"]
+__all__ = ["guarded", "main"]
 
 OVERVIEW = """\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
@@ -46,7 +40,7 @@ Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of these words."""
     from .commands.arguments import add_explain, add_predict, add_problems
-    from .llm.arguments import add_rewards, advise_arguments
+    from .llm.arguments import add_rewards, advise_arguments, source
 
     parser = argparse.ArgumentParser(
         prog="ustat-pg", description="Predictions and advice for GRPO's policy gradient."
@@ -61,12 +55,14 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         help="the group size with the least error at a budget, and what others cost",
         description="The group size that gives grpo's gradient the least MSE at a budget of "
         "outputs per step, those that are nearly as good, and what others cost: for a problem in a "
-        "file, or for a language model and its prompts (--model, --prompts) or a scored pool "
-        "(--scored).",
+        "file, or for a language model and its prompts (--model M --prompts P), with rollouts of "
+        "your own (--rollouts FILE), or a scored pool (--scored FILE), each with --help of its own.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
     )
-    advise_arguments(advice, "--help-all" in words)
+    advise_arguments(advice, source(words))
     add_rewards(commands)
-    _add_llm(commands)
+    _add_llm(commands, words)
     commands.add_parser("example", help="print a problem file to start from")
     add_problems(commands)
     for name, (_, text) in clone.COMMANDS.items():
@@ -74,40 +70,9 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     return parser
 
 
-def flags_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, str]:
-    """The flags of the command that is called, by the names that the library has for them."""
-    found: dict[str, str] = {}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            chosen = action.choices.get(getattr(options, action.dest))
-            found |= {} if chosen is None else flags_of(chosen, options)
-        elif action.option_strings:
-            found[action.dest] = action.option_strings[-1]
-    return found
-
-
-def in_flags(message: str, flags: Mapping[str, str]) -> str:
-    """A message of the library with the flags that its names have in the shell.
-
-    >>> in_flags("max_new_tokens is 0: shorten it", {"max_new_tokens": "--max-new-tokens"})
-    '--max-new-tokens is 0: shorten it'
-    >>> in_flags("group size is 0; a group size", {"group_size": "--group-size"})
-    '--group-size is 0; a group size'
-    """
-    for name, flag in flags.items():
-        if flag in message:
-            continue
-        if "_" in name:
-            message = re.sub(rf"(?<![\w-]){name}(?![\w=])", flag, message)
-        # Of words that a sentence may have otherwise, only the one that a value is told of.
-        words = name.replace("_", " ")
-        message = re.sub(rf"^{words}(?= (is|are|holds?|has|must) )", flag, message)
-    return message
-
-
-def _add_llm(commands: Any) -> None:
+def _add_llm(commands: Any, words: Sequence[str]) -> None:
     """The commands on language models alone."""
-    from .llm.arguments import add_arguments, mse_arguments
+    from .llm.arguments import mse_arguments, source
     from .llm.sweep import sweep_arguments
 
     llm = commands.add_parser(
@@ -121,10 +86,13 @@ def _add_llm(commands: Any) -> None:
         "mse",
         help="Figure 4 for a model: every baseline's MSE at every G",
         description="The gradient MSE of every baseline at every group size, with 95% intervals, from "
-        "one scored pool of rollouts. Killed at any moment, the same command with --out continues.",
+        "one scored pool of rollouts. Killed at any moment, the same command with --out continues. "
+        "Rollouts of your own (--model M --rollouts FILE) and a scored pool (--scored FILE) have "
+        "--help of their own.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
     )
-    add_arguments(mse)
-    mse_arguments(mse)
+    mse_arguments(mse, source(words))
     sweep = parts.add_parser(
         "sweep",
         help="Figure 5 and Table 2: training runs over a grid of group sizes",
@@ -132,165 +100,6 @@ def _add_llm(commands: Any) -> None:
         "for each; finished runs are kept, failed ones reported. The results are joined in --out.",
     )
     sweep_arguments(sweep)
-
-
-def _llm(options: argparse.Namespace) -> int:
-    if options.part == "sweep":
-        from .llm.sweep import sweep
-
-        return sweep(options)
-    from .llm.commands import mse
-
-    mse(options)
-    return 0
-
-
-def _rewards(options: argparse.Namespace) -> None:
-    from .llm.rewards import summarise_rewards
-
-    found = summarise_rewards(
-        options.file, options.group_sizes, group_by=options.group_by, reward=options.reward
-    )
-    if options.csv:
-        print(found.zero_signal.to_csv(index=False), end="")
-    else:
-        print(json.dumps(found.to_dict(), allow_nan=False) if options.json else found)
-
-
-def _advise(options: argparse.Namespace) -> None:
-    from .llm.arguments import refuse_ignored, source
-    from .predictions import critical_budget, group_size_advice, mse_constants, near_budget
-    from .problems import load_problem
-
-    asked_of = source(options)
-    if all(
-        getattr(options, name) is None
-        for name in ("problem", "model", "prompts", "rollouts", "scored")
-    ):
-        raise InputError(
-            "whose group size: name a problem in a file, or a language model (--model M --prompts P) "
-            "or a scored pool (--scored FILE)"
-        )
-    refuse_ignored(options, asked_of)
-    if asked_of != "problem":
-        from .llm.advise import group_size_of_pool
-
-        if options.plot is not None:
-            # Before anything is sampled.
-            _refuse_plot(options.plot)
-        group_size_of_pool(options, say_advice, draw_advice)
-        return
-    problem = load_problem(options.problem)
-    costly = bool(options.prompt_cost) or options.output_cost is not None
-    near = None
-    moments = problem.moments()
-    known, signal = mse_constants(moments), moments.mean_gradient_sq
-    advice = group_size_advice(
-        problem,
-        options.budget,
-        prompt_cost=options.prompt_cost or 0.0,
-        output_cost=options.output_cost,
-        population=options.population,
-    )
-    if options.plot is not None:
-        draw_advice(advice, options.plot)
-    if options.csv:
-        print(advice.to_frame().to_csv(index=False), end="")
-        return
-    if not costly and options.population is None:
-        near = near_budget(known, options.budget)
-    more = {
-        **{name: getattr(known, name) for name in ("c1", "c2", "c3")},
-        "gradient_sq": signal,
-        "k_crit": critical_budget(known, signal) if signal > 0 else None,
-    }
-    say_advice(advice, as_json=options.json, more=more, near=near)
-
-
-def _refuse_plot(path: Path) -> None:
-    """Refuse a file that no picture can be written to."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("a picture needs matplotlib: pip install 'ustat_pg[figures]'") from None
-    known = sorted(Figure().canvas.get_supported_filetypes())
-    if path.suffix[1:].lower() not in known:
-        raise InputError(f"--plot {path}: its name must end in one of {', '.join(known)}")
-    if not path.parent.is_dir():
-        raise InputError(f"--plot {path}: there is no folder {path.parent}")
-
-
-def draw_advice(advice: GroupSizeAdvice, path: Path) -> None:
-    """Draw an advice into a file.
-
-    Arguments:
-        advice: the advice on a group size.
-        path: the picture, of a format that Matplotlib writes.
-
-    Raises:
-        InputError: Matplotlib is not installed, another format, or a file that cannot be written.
-    """
-    _refuse_plot(path)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    advice.plot(figure.add_subplot())
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise InputError(f"--plot {path}: {error.strerror}") from None
-
-
-def say_advice(
-    advice: GroupSizeAdvice,
-    *,
-    as_json: bool = False,
-    more: dict[str, Any] | None = None,
-    near: tuple[int, int] | None = None,
-    advised: str | None = None,
-) -> None:
-    """Print an advice, as a table with a sentence or as one JSON object.
-
-    Arguments:
-        advice: the advice on a group size.
-        as_json: which of the two.
-        more: what else the object holds.
-        near: a budget, and its group size, that is better where no group size here is good.
-        advised: the last sentence, where it is not that of constants known exactly.
-    """
-    from tabulate import tabulate
-
-    if as_json:
-        keys = ("group_size", "mse", "ratio_to_best", "zero_signal_share")
-        sizes = ("g_star_paper", "g_star_exact", "g_best", "g_interval")
-        said = {name: getattr(advice, name) for name in sizes}
-        table = [{key: getattr(row, key) for key in keys} for row in advice.table]
-        print(json.dumps({**said, "table": table, **(more or {})}, allow_nan=False))
-        return
-    rows = [
-        [
-            row.group_size,
-            row.batch_size,
-            f"{row.mse:.4g}",
-            f"{row.ratio_to_best:.3f}" if row.ratio_to_best < 1e4 else f"{row.ratio_to_best:.2g}",
-            "-" if row.zero_signal_share is None else f"{row.zero_signal_share:.1%}",
-            advice.remark(row),
-        ]
-        for row in advice.shown
-    ]
-    header = ["G", "prompts", "MSE", "over the best", "groups with equal rewards", "note"]
-    align = ("right",) * 5 + ("left",)
-    print(tabulate(rows, header, disable_numparse=True, colalign=align))
-    if len(rows) < len(advice.table):
-        print(f"({len(rows)} of {len(advice.table)} group sizes; --json gives all)")
-    print()
-    for text, star in (
-        ("best real G", advice.g_star_exact),
-        ("the paper's √(c3/c1), reconstructed", advice.g_star_paper),
-    ):
-        print(f"{text:36}", "none: more prompts gain nothing" if star is None else f"{star:.4g}")
-    print()
-    print(advised or advice.sentence(near))
 
 
 @contextmanager
@@ -364,6 +173,7 @@ def guarded(name: str, command: Callable[[], int]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code (2 for usage or input)."""
+    from .llm.arguments import refuse_unknown
 
     def command() -> int:
         words = list(sys.argv[1:] if arguments is None else arguments)
@@ -377,14 +187,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(
                 f"command {words[0]!r} is unknown: the nearest is {nearest!r} of {', '.join(known)}"
             )
-        options = parser.parse_args(words)
+        options, unknown = parser.parse_known_args(words)
         if options.command is None:
             print(OVERVIEW, end="")
             return 0
-        try:
-            return run(options)
-        except InputError as error:
-            raise InputError(in_flags(str(error), flags_of(parser, options))) from error
+        if options.command in ("advise", "group-size", "llm"):
+            refuse_unknown(words, unknown)
+        elif unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return run(options)
 
     def run(options: argparse.Namespace) -> int:
         if options.command == "example":
@@ -392,11 +203,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             print(json.dumps(example_problem(), indent=1))
         elif options.command in ("advise", "group-size"):
-            _advise(options)
+            from .commands.advise import run as advise
+
+            advise(options)
         elif options.command == "rewards":
-            _rewards(options)
+            from .commands.advise import rewards
+
+            rewards(options)
         elif options.command == "llm":
-            return _llm(options)
+            if options.part == "sweep":
+                from .llm.sweep import sweep
+
+                return sweep(options)
+            from .commands.language_models import mse
+
+            mse(options)
         elif options.command == "problems":
             from .commands.problems import run as problems
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -317,7 +316,7 @@ def test_prompts_are_drawn_by_the_seed(capsys, model, tmp_path):
 
 
 def test_a_log_has_lines_of_progress(capsys, model, monkeypatch):
-    monkeypatch.setattr("ustat_pg.llm.asked_pool._EVERY", 0.0)
+    monkeypatch.setattr("ustat_pg.commands.language_models._EVERY", 0.0)
     assert main(["llm", "mse", *model, "--limit", "2"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert any(re.fullmatch(r"sampled: 1 of 2 prompts, \d+ s", line) for line in lines)
@@ -376,23 +375,27 @@ GIVEN = {
 """A value of every option."""
 
 
-def test_every_option_that_is_not_read_is_refused_by_its_name():
-    """Of each source every option of the table, alone and together."""
-    parser = argparse.ArgumentParser()
-    arguments.add_arguments(parser, *GIVEN)
+ASKED_OF = {
+    "model": ["--model", "m"],
+    "rollouts": ["--model", "m", "--rollouts", "r.jsonl"],
+    "scored": ["--scored", "s.npz"],
+    "problem": ["p.json"],
+}
+COMMANDS = {"advise": ["advise", "--budget", "8"], "mse": ["llm", "mse"]}
+
+
+@pytest.mark.parametrize("asked_of", ASKED_OF)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_that_is_not_read_is_refused_by_its_name(command, asked_of, capsys):
+    """Of each source every option of the table that it does not read."""
+    if (command, asked_of) == ("mse", "problem"):
+        return
     assert set(GIVEN) == {name for name, _, _ in arguments.OPTIONS}
-    for asked_of in ("model", "rollouts", "scored", "problem"):
-        for name, read_by, _ in arguments.OPTIONS:
+    for name, read_by, _ in arguments.OPTIONS:
+        if asked_of not in read_by and name not in ("model", "prompts", "rollouts", "scored"):
             words = [f"--{name}", *([] if GIVEN[name] is None else [GIVEN[name]])]
-            options = parser.parse_args(words)
-            if asked_of in read_by:
-                arguments.refuse_ignored(options, asked_of)
-                continue
-            refuses(f"leave out --{name}, which", arguments.refuse_ignored, options, asked_of)
-            arguments.refuse_ignored(options, asked_of, name)
-    both = parser.parse_args(["--limit", "2", "--seed", "1"])
-    arguments.refuse_ignored(both, "rollouts")
-    refuses("leave out --limit, --seed", arguments.refuse_ignored, both, "scored")
+            said = refused(capsys, *COMMANDS[command], *ASKED_OF[asked_of], *words)
+            assert f"leave out --{name}, which" in said
 
 
 def test_the_advice_in_words(capsys, kept):
@@ -466,7 +469,6 @@ def spelled(model, kept, place, tiny_folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--prompts", "arithmetic"), "which model: --model"),
         (("--model", "MODEL"), "which prompts: --prompts"),
         (("--model", "MODEL", "--prompts", "riddles"), "the task is 'riddles'"),
         (("--model", "MODEL", "--prompts", "PROMPTS"), "have no verifier"),
@@ -483,7 +485,7 @@ def spelled(model, kept, place, tiny_folder, tmp_path):
         (("ALL", "--device", "abacus"), "device is 'abacus'"),
         (("ALL", "--dtype", "int8"), "dtype is 'int8'"),
         (("ALL", "--lora", "nowhere"), "lora is 'nowhere'"),
-        (("ALL", "--pad-token", "<none>"), "--pad-token is '<none>'"),
+        (("ALL", "--pad-token", "<none>"), "pad_token is '<none>'"),
         (("ALL", "--parameters", "*nothing*"), "no parameter"),
         (("ALL", "--backend", "vllm"), "vllm"),
         (("MODEL_ALONE", "--rollouts", "no.jsonl"), "no.jsonl"),
@@ -507,15 +509,14 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
     [
         ((*MSE, "ALL", "--group-sizes", "1,2"), "group size is 1"),
         ((*MSE, "ALL", "--vllm", "a=1"), "add --backend vllm"),
-        ((*MSE, "ALL", "--memory", "100KB"), "--memory is 100000 bytes"),
+        ((*MSE, "ALL", "--memory", "100KB"), "memory is 100000 bytes"),
         ((*MSE, "--scored", "POOL", "--group-sizes", "1,9"), "group size is 1"),
-        ((*ADVICE, "--budget", "16"), "whose group size"),
         ((*MSE, "--scored", "POOL", "--limit", "2", "--lora", "2"), "leave out --limit, --lora"),
         ((*ADVICE, "--scored", "POOL", "--budget", "8", "--samples", "8"), "leave out --samples"),
         ((*ADVICE, "--scored", "POOL", "--budget", "8", "--until", "flat"), "leave out --until"),
-        ((*ADVICE, "--rollouts", "a.jsonl", "--budget", "8"), "which model"),
-        ((*MSE, "ALL", "--rollouts", "a.jsonl"), "leave out --samples, --max-new-tokens"),
-        ((*MSE, "ALL", "--clip", "0.2"), "without --ratio: leave out --clip"),
+        ((*MSE, "ALL", "--rollouts", "a.jsonl"), "leave out --max-new-tokens, --samples"),
+        ((*MSE, "ALL", "--clip", "0.2"), "leave out --clip"),
+        ((*MSE, *RATIO[:-2], "--clip", "0.2"), "without --ratio: leave out --clip"),
         ((*MSE, "ALL", "--ratio", "token"), "leave out --ratio"),
         ((*MSE, *RATIO, "--remax"), "leave out --remax, which"),
         ((*MSE, *RATIO, "--clip", ".2", "--truncate", "2"), "clip and truncate are both given"),
@@ -536,7 +537,8 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_sampled(
 @pytest.mark.parametrize(
     "words",
     ["llm", "llm mse --group-sizes two", "llm mse --memory much", "llm mse --method guess",
-     "llm sweep --config table2", "llm mse --vllm fast", "group-size --model embedded:short"],
+     "llm sweep --config table2", "llm mse --vllm fast", "group-size --model embedded:short",
+     "advise --budget 16", "advise --rollouts a.jsonl --budget 16", "llm mse --prompts arithmetic"],
 )  # fmt: skip
 def test_usage_errors(words, capsys):
     with pytest.raises(SystemExit, match="2"):

@@ -321,4 +321,4 @@ def test_finished_runs_are_listed(tmp_path, capsys):
 
 def test_messages_have_flags(capsys):
     assert main(["verify", "mse", "--seed", "-1"]) == 2
-    assert "--seed is -1" in capsys.readouterr().err
+    assert "seed is -1" in capsys.readouterr().err

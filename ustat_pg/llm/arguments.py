@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,10 @@ from ..validation import InputError
 
 __all__ = [
     "OPTIONS",
-    "add_arguments",
     "add_rewards",
     "advise_arguments",
     "mse_arguments",
-    "refuse_ignored",
+    "refuse_unknown",
     "setting",
     "sizes",
     "source",
@@ -76,8 +75,11 @@ def _option(
     type: Callable[[str], Any] | None = None,
     **more: Any,
 ) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    """A row of the table below; argparse is told of what is not None."""
-    told = {"type": type, "metavar": metavar, "help": help, **more}
+    """A row of the table below; argparse is told of what is not None.
+
+    What is not given has the default of the function that is called.
+    """
+    told = {"type": type, "metavar": metavar, "help": help, "default": argparse.SUPPRESS, **more}
     return name, read_by, {key: value for key, value in told.items() if value is not None}
 
 
@@ -85,7 +87,11 @@ _SAMPLED, _OWN, _SCORED, _PROBLEM = "model", "rollouts", "scored", "problem"
 _ANY_MODEL = _SAMPLED, _OWN
 OPTIONS = (
     _option(
-        "model", _ANY_MODEL, "a hub id, a local folder, or embedded:NAME (base, strong, ...)", "M"
+        "model",
+        _ANY_MODEL,
+        "a hub id, a local folder, or embedded:NAME (base, strong, ...)",
+        "M",
+        required=True,
     ),
     _option(
         "prompts",
@@ -110,7 +116,7 @@ OPTIONS = (
         nargs="+",
     ),
     _option("reward", (_OWN,), "of a log: the rewards, where it has several", "COLUMN"),
-    _option("scored", (_SCORED,), "a scored pool, .npz, alone", "FILE", Path),
+    _option("scored", (_SCORED,), "a scored pool, .npz, alone", "FILE", Path, required=True),
     _option("limit", _ANY_MODEL, "take N prompts, drawn by --seed (default: all)", "N", int),
     _option(
         "until",
@@ -123,7 +129,7 @@ OPTIONS = (
     ),
     _option("samples", (_SAMPLED,), "rollouts a prompt (default: 64)", "N", int),
     _option("max-new-tokens", (_SAMPLED,), "longest completion", "T", int),
-    _option("seed", (_SAMPLED, "limit", "until"), "of prompts and rollouts (default: 0)", "S", int),
+    _option("seed", _ANY_MODEL, "of prompts and rollouts (default: 0)", "S", int),
     _option("device", _ANY_MODEL, "cpu, cuda, cuda:N (default: the machine's accelerator)"),
     _option("dtype", _ANY_MODEL, "of the weights: float32, bfloat16 (default: as stored)"),
     _option("lora", _ANY_MODEL, "an adapter, or a fresh one", "FOLDER_OR_RANK"),
@@ -167,7 +173,11 @@ OPTIONS = (
         action="append",
     ),
     _option(
-        "out", _ANY_MODEL, "keeps everything here, and goes on from what is there", "DIR", Path
+        "out",
+        (*_ANY_MODEL, _SCORED),
+        "keeps everything here, and goes on from what is there",
+        "DIR",
+        Path,
     ),
     _option(
         "prompt-cost", (*_ANY_MODEL, _SCORED, _PROBLEM), "of each prompt (default: 0)", "Q", float
@@ -198,94 +208,69 @@ OPTIONS = (
         "weight tokens by the ratio to the older policy that drew these rollouts, from log_probs",
         choices=("none", "token", "prefix", "sequence", "gspo"),
     ),
-    _option("clip", ("ratio",), "as PPO does, by the sign of the advantage", "E[,E_HIGH]", _clip),
-    _option("truncate", ("ratio",), "as CISPO does, the most that a weight may be", "C", float),
+    _option("clip", (_OWN,), "as PPO does, by the sign of the advantage", "E[,E_HIGH]", _clip),
+    _option("truncate", (_OWN,), "as CISPO does, the most that a weight may be", "C", float),
     _option("remax", _ANY_MODEL, "ReMax too: a greedy answer a prompt", action="store_true"),
 )
 """Every option that not everything reads: its name, what reads it, and argparse's words for it."""
 _COSTS = ("prompt-cost", "output-cost", "population")
-_RATIO = ("clip", "truncate")
-_MSE = ("remax", "by-length", "ratio", *_RATIO)
-_ADVISE = ("until",)
+_MSE = ("remax", "by-length", "ratio", "clip", "truncate")
 
-_SOURCES = {
+_WHY = {
     _SAMPLED: "a model that samples has no use for all of this",
     _OWN: "rollouts of your own are not sampled again",
     _SCORED: "a scored pool serves alone",
     _PROBLEM: "a problem in a file is no language model: name one of the two",
 }
-"""What may be asked of, and why it does not read the other options."""
+"""What may be asked of, and why it takes no other options."""
 
 
-def source(options: argparse.Namespace) -> str:
-    """What a command is asked of: a key of the table's second column."""
-    if getattr(options, "problem", None) is not None:
-        return _PROBLEM
-    if options.scored is not None:
+def source(words: Sequence[str]) -> str:
+    """What the words of a command ask of: a key of the table's second column."""
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    if "--scored" in given:
         return _SCORED
-    if options.rollouts is not None:
+    if "--rollouts" in given:
         return _OWN
-    return _SAMPLED
+    return _SAMPLED if given & {"--model", "--prompts"} else _PROBLEM
 
 
-def refuse_ignored(options: argparse.Namespace, asked_of: str, *more: str) -> None:
-    """Refuse options that would change nothing.
+def refuse_unknown(words: Sequence[str], unknown: Sequence[str]) -> None:
+    """Refuse words that a command does not take of what it is asked of.
 
     Arguments:
-        options: of the command.
-        asked_of: from :func:`source`.
-        more: options that the command reads whatever it is asked of.
+        words: of the command.
+        unknown: those that its parser left.
 
     Raises:
-        InputError: options that are given and not read; they are named.
+        InputError: there is one; options are named.
     """
-
-    def given(name: str) -> bool:
-        return getattr(options, name.replace("-", "_"), None) not in (None, False)
-
-    facts = {asked_of}
-    if asked_of in _ANY_MODEL:
-        facts |= {name for name in ("limit", "until", "ratio") if given(name)}
-    ignored = [
-        f"--{name}"
-        for name, read_by, _ in OPTIONS
-        if given(name) and name not in more and not facts & set(read_by)
-    ]
-    if ignored:
-        because = _SOURCES[asked_of]
-        if set(ignored) <= {f"--{name}" for name in _RATIO}:
-            because = "without --ratio"
-        raise InputError(f"{because}: leave out {', '.join(ignored)}, which would be ignored")
+    flags = [word for word in unknown if word.startswith("--")]
+    if flags:
+        why = _WHY[source(words)]
+        raise InputError(f"{why}: leave out {', '.join(flags)}, which would be ignored")
+    if unknown:
+        raise InputError(f"{' '.join(unknown)}: {_WHY[_PROBLEM]}")
 
 
-def add_arguments(command: Any, *names: str, shown: Collection[str] | None = None) -> None:
-    """What says which model, prompts and rollouts: ``mse`` and ``advise`` take the same.
-
-    Arguments:
-        command: a parser or a group of one.
-        names: those of :data:`OPTIONS` to add; all but those of one command where none is.
-        shown: those that the help shows; None for all.
-    """
-    for name, _, settings in OPTIONS:
-        if name in names or (not names and name not in (*_COSTS, *_MSE, *_ADVISE)):
-            hidden = shown is not None and name not in shown
-            command.add_argument(
-                f"--{name}", **settings | ({"help": argparse.SUPPRESS} if hidden else {})
-            )
+def _add(command: Any, asked_of: str, names: Collection[str]) -> None:
+    """Those options of the table that are read."""
+    for name, read_by, settings in OPTIONS:
+        if name in names and asked_of in read_by:
+            command.add_argument(f"--{name}", **settings)
 
 
-def advise_arguments(command: argparse.ArgumentParser, everything: bool) -> None:
-    """Those of ``advise``, of which the first help shows six.
+def advise_arguments(command: argparse.ArgumentParser, asked_of: str) -> None:
+    """Those of ``advise``, of what it is asked of alone.
 
     Arguments:
         command: the parser.
-        everything: whether the help shows all.
+        asked_of: from :func:`source`.
     """
-    shown = None if everything else ("model", "prompts", "rollouts", "scored")
-    command.add_argument("--help-all", action="help", help="all options, and exit")
-    command.add_argument(
-        "problem", metavar="PROBLEM", nargs="?", help="a .json or .npz file, or ustat:NAME"
-    )
+    if asked_of == _PROBLEM:
+        command.add_argument(
+            "problem", metavar="PROBLEM", help="a .json or .npz file, or ustat:NAME"
+        )
     command.add_argument(
         "--budget",
         type=quantity,
@@ -293,16 +278,18 @@ def advise_arguments(command: argparse.ArgumentParser, everything: bool) -> None
         metavar="K",
         help="outputs per step, B prompts times G; with costs, what a step may cost",
     )
-    add_arguments(command, *_COSTS, shown=shown)
-    models = command.add_argument_group("for a language model")
-    add_arguments(models, shown=shown)
-    add_arguments(models, *_ADVISE, shown=shown)
+    left_out = (*_MSE, "out") if asked_of == _SCORED else _MSE
+    _add(command, asked_of, [name for name, *_ in OPTIONS if name not in left_out])
     form = command.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    csv = "the table of group sizes alone, as CSV" if everything else argparse.SUPPRESS
-    form.add_argument("--csv", action="store_true", help=csv)
-    plot = "draw the error over the least against G" if everything else argparse.SUPPRESS
-    command.add_argument("--plot", type=Path, metavar="FILE", help=plot)
+    _form(form, "json", "one JSON object on stdout")
+    _form(form, "csv", "the table of group sizes alone, as CSV")
+    command.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the error over the least against G"
+    )
+
+
+def _form(command: Any, name: str, help: str) -> None:
+    command.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=help)
 
 
 def add_rewards(commands: Any) -> None:
@@ -343,13 +330,19 @@ def quantity(text: str) -> int | float:
     return int(number) if number.is_integer() else number
 
 
-def mse_arguments(command: argparse.ArgumentParser) -> None:
-    """Those of ``llm mse`` alone."""
+def mse_arguments(command: argparse.ArgumentParser, asked_of: str) -> None:
+    """Those of ``llm mse``, of what it is asked of alone.
+
+    Arguments:
+        command: the parser.
+        asked_of: from :func:`source`; a problem stands for a model that is not named yet.
+    """
     command.add_argument(
         "--group-sizes", type=sizes, metavar="G[,G...]", help="of the table (default: powers of 2)"
     )
-    add_arguments(command, *_MSE)
-    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    asked_of = _SAMPLED if asked_of == _PROBLEM else asked_of
+    _add(command, asked_of, [name for name, *_ in OPTIONS if name not in (*_COSTS, "until")])
+    _form(command, "json", "one JSON object on stdout")
 
 
 def sizes(text: str) -> list[int]:

@@ -1,11 +1,8 @@
-"""``ustat-pg llm mse``: every baseline's gradient error at every group size."""
+"""Every baseline's gradient error at every group size, as ``ustat-pg llm mse`` prints it."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +10,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..estimators import KL_KINDS
-from ..validation import InputError, integer
-from .arguments import refuse_ignored, source
-from .asked_pool import make_folder, on_policy_z, scored_pool, shown_progress
 from .estimates import (
     BASELINES,
     TABLES,
@@ -29,21 +23,10 @@ from .estimates import (
 )
 from .moments import means
 from .pool import ScoredPool, TokenWeights
-from .printing import (
-    noise_table,
-    percent,
-    plain,
-    reading,
-    records,
-    say_constants,
-    say_facts,
-)
+from .printing import constants_text, facts, finite, noise_table, percent, plain, reading
 from .tables import binary
 
-__all__ = ["divergence", "mse"]
-
-Told = tuple[dict[str, Any], Callable[[], None]]
-"""What was found, frames and what stands beside them, by the names that JSON has; what prints it."""
+__all__ = ["GROUP_SIZES", "divergence", "errors_of_pool", "errors_text"]
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64, 128)
 """Of tables, unless others are asked for."""
@@ -52,38 +35,25 @@ SIGNED = ("grpo", "std", "maxrl", "bayes:1,1", "vanilla")
 """Advantages whose sign is the reward's."""
 
 
-def mse(options: argparse.Namespace) -> None:
-    """Every baseline's gradient MSE at every group size; of an older policy's rollouts their noise."""
-    if options.ratio is not None and options.remax:
-        raise InputError(
-            "--ratio is of rollouts of an older policy: leave out --remax, which samples anew"
-        )
-    for size in options.group_sizes or ():
-        integer("group size", size, 2)
-    refuse_ignored(options, source(options), "out")
-    make_folder(options.out)
-    with shown_progress() as progress:
-        pool, made_of = scored_pool(options, progress)
-    sizes = options.group_sizes or [size for size in GROUP_SIZES if size <= pool.rollouts]
-    greedy = _greedy(pool, made_of) if options.remax else None
-    found, say = _stale(pool, sizes) if pool.weighted else _own(pool, sizes, greedy)
-    frames = {name: each for name, each in found.items() if isinstance(each, pd.DataFrame)}
-    if options.out is not None:
-        for name, frame in frames.items():
-            frame.to_csv(options.out / f"{name}.csv", index=False)
-    if options.json:
-        config = {name: own for name, own in pool.config.items() if name != "made_of"}
-        told = {"prompts": pool.size, "rollouts": pool.rollouts, "config": config}
-        told |= {name: records(each) if name in frames else each for name, each in found.items()}
-        print(json.dumps(told, allow_nan=False))
-        return
-    say()
-    if options.out is not None:
-        kept = (f"{name}.csv" for name in frames)
-        print(f"\nKept in {options.out}: rollouts.jsonl, scored.npz,\n{', '.join(kept)}")
+def errors_of_pool(
+    pool: ScoredPool, sizes: Sequence[int], greedy: NDArray[np.float64] | None = None
+) -> dict[str, Any]:
+    """Every baseline's gradient error at every group size; of an older policy's rollouts their noise.
+
+    Arguments:
+        pool: of the scores.
+        sizes: group sizes, each at least 2.
+        greedy: rewards of greedy completions, (P,), for ReMax.
+
+    Returns:
+        frames and numbers by the names that JSON has.
+    """
+    return _stale(pool, sizes) if pool.weighted else _own(pool, sizes, greedy)
 
 
-def _own(pool: ScoredPool, sizes: list[int], greedy: NDArray[np.float64] | None) -> Told:
+def _own(
+    pool: ScoredPool, sizes: Sequence[int], greedy: NDArray[np.float64] | None
+) -> dict[str, Any]:
     """Errors, orders, noise over signal and constants of a model's own rollouts."""
     frame = curves(pool, sizes, [name for name in BASELINES if name not in WEIGHTED])
     if greedy is not None:
@@ -99,8 +69,8 @@ def _own(pool: ScoredPool, sizes: list[int], greedy: NDArray[np.float64] | None)
     noise = _noise(pool, sizes, list(dict.fromkeys(names)), constant=greedy)
     orders = [ordering(pool, size).assign(group_size=size) for size in sizes]
     known = constants(pool) if pool.size > 1 else None
-    found = {
-        "on_policy_z": on_policy_z(pool),
+    return {
+        "on_policy_z": None if pool.on_policy_z is None else finite(pool.on_policy_z),
         "summary": summary(pool),
         "curves": frame,
         "zero_signal": zero_signal(pool, sizes),
@@ -110,21 +80,22 @@ def _own(pool: ScoredPool, sizes: list[int], greedy: NDArray[np.float64] | None)
         "constants": None if known is None else known.frame(),
     }
 
-    def say() -> None:
-        say_facts(pool, found["summary"])
-        _say_errors(frame, found["zero_signal"])
-        print(reading(orders))
-        if noise is not None:
-            print(f"\n{noise_table(found['noise_to_signal'])}")
-        _say_by_length(found)
-        if known is not None:
-            print()
-            say_constants(known)
 
-    return found, say
+def errors_text(pool: ScoredPool, found: dict[str, Any]) -> str:
+    """The tables that a person reads of what :func:`errors_of_pool` found."""
+    if pool.weighted:
+        return _stale_text(pool, found)
+    orders = [order for _, order in found["ordering"].groupby("group_size", sort=False)]
+    parts = [facts(pool), _errors_table(found["curves"], found["zero_signal"]), reading(orders)]
+    if found["noise_to_signal"] is not None:
+        parts.append(f"\n{noise_table(found['noise_to_signal'])}")
+    parts += _by_length_text(found)
+    if found["constants"] is not None:
+        parts.append(f"\n{constants_text(constants(pool))}")
+    return "\n".join(parts)
 
 
-def _say_errors(frame: pd.DataFrame, signal: pd.DataFrame) -> None:
+def _errors_table(frame: pd.DataFrame, signal: pd.DataFrame) -> str:
     """Errors in a table, a line for each group size."""
     from tabulate import tabulate
 
@@ -140,37 +111,30 @@ def _say_errors(frame: pd.DataFrame, signal: pd.DataFrame) -> None:
         rows.append([size, *cells, percent(share)])
     # Long names in two lines: the table fits a terminal.
     header = [name.replace("-", "-\n") for name in ("G", *names, "no signal")]
-    print(tabulate(rows, header, disable_numparse=True, stralign="right"))
-    print("\nMSE of one group's gradient, mean over prompts, ± half a 95% interval over prompts.")
+    table = tabulate(rows, header, disable_numparse=True, stralign="right")
+    return f"{table}\n\nMSE of one group's gradient, mean over prompts, ± half a 95% interval over prompts."
 
 
-def _greedy(pool: ScoredPool, made_of: Any) -> NDArray[np.float64]:
-    """Rewards of greedy completions of the pool's prompts."""
-    from .rollouts import greedy_rewards
-
-    model, task = made_of
-    if task is None:
-        raise InputError("--remax completes prompts anew: it needs the task, --prompts")
-    return greedy_rewards(model, task, pool.prompts)
-
-
-def _noise(pool: ScoredPool, sizes: list[int], names: Sequence[str], **how: Any) -> Any:
+def _noise(pool: ScoredPool, sizes: Sequence[int], names: Sequence[str], **how: Any) -> Any:
     """Noise over signal at the sizes that are smaller than the pool; None of one prompt or no size."""
     below = [size for size in sizes if size < pool.rollouts]
     return noise_to_signal(pool, below, names, **how) if below and pool.size > 1 else None
 
 
-def _by_length(pool: ScoredPool, sizes: list[int]) -> Any:
+def _by_length(pool: ScoredPool, sizes: Sequence[int]) -> Any:
     """Noise over signal where a completion's tokens are averaged; None where nothing is known of it."""
     if pool.length_sums is None:
         return None
     return _noise(pool, sizes, SIGNED, aggregation="sequence-mean")
 
 
-def _say_by_length(found: dict[str, Any]) -> None:
-    if found["noise_to_signal_by_length"] is not None:
-        table = noise_table(found["noise_to_signal_by_length"])
-        print(f"\nTokens of a completion averaged, 1/|o|:\n\n{table}")
+def _by_length_text(found: dict[str, Any]) -> list[str]:
+    frame = found["noise_to_signal_by_length"]
+    return (
+        []
+        if frame is None
+        else [f"\nTokens of a completion averaged, 1/|o|:\n\n{noise_table(frame)}"]
+    )
 
 
 def divergence(pool: ScoredPool) -> pd.DataFrame:
@@ -190,38 +154,34 @@ def divergence(pool: ScoredPool) -> pd.DataFrame:
     )
 
 
-def _stale(pool: ScoredPool, sizes: list[int]) -> Told:
+def _stale(pool: ScoredPool, sizes: Sequence[int]) -> dict[str, Any]:
     """Divergence, and noise over signal with ratio and clipping, of an older policy's rollouts."""
     assert pool.bound is not None
-    found = {
+    return {
         "bound_share": float(pool.bound.sum() / pool.lengths.sum()),
         "divergence": divergence(pool),
         "noise_to_signal": _noise(pool, sizes, SIGNED),
         "noise_to_signal_by_length": _by_length(pool, sizes),
     }
-    return found, partial(_say_stale, pool, found)
 
 
-def _say_stale(pool: ScoredPool, found: dict[str, Any]) -> None:
-    print(
-        f"{pool.config.get('model', 'a pool')}: {pool.size} prompts, {pool.rollouts} rollouts of each by an "
-        f"older policy; their mean reward {pool.rewards.mean():.3f}"
-    )
-    print(f"{_weighting(pool)}: {percent(found['bound_share'])} of tokens are bound")
+def _stale_text(pool: ScoredPool, found: dict[str, Any]) -> str:
     cells = [
         f"{row['name']} {plain(row['value'])}"
         + (f" ± {plain(row['se'], 2)}" if np.isfinite(row["se"]) else "")
         for row in found["divergence"].to_dict("records")
     ]
-    print(
-        f"KL of the older policy to this one, a completion ± standard error: {', '.join(cells)}\n"
-    )
     noise = found["noise_to_signal"]
-    if noise is None:
-        print("no noise over signal: it takes two prompts, and groups smaller than the pool's")
-    else:
-        print(noise_table(noise))
-    _say_by_length(found)
+    lines = [
+        f"{pool.config.get('model', 'a pool')}: {pool.size} prompts, {pool.rollouts} rollouts of each by an "
+        f"older policy; their mean reward {pool.rewards.mean():.3f}",
+        f"{_weighting(pool)}: {percent(found['bound_share'])} of tokens are bound",
+        f"KL of the older policy to this one, a completion ± standard error: {', '.join(cells)}\n",
+        "no noise over signal: it takes two prompts, and groups smaller than the pool's"
+        if noise is None
+        else noise_table(noise),
+    ]
+    return "\n".join(lines + _by_length_text(found))
 
 
 def _weighting(pool: ScoredPool) -> str:

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from .pool import ScoredPool
 
 __all__ = [
+    "constants_text",
+    "facts",
     "finite",
     "noise_table",
     "percent",
     "plain",
     "reading",
     "records",
-    "say_constants",
-    "say_facts",
 ]
 
 _ROUNDING = 1e-9
@@ -111,27 +111,30 @@ def reading(orders: Sequence[Any]) -> str:
     return "The paper's reading, vanilla above grpo above the oracle: " + "; ".join(words) + "."
 
 
-def say_facts(pool: ScoredPool, facts: Any) -> None:
+def facts(pool: ScoredPool) -> str:
     """A scored pool and its summary, before the tables."""
-    known = facts.set_index("name")
+    from .estimates import summary
+
+    known: Any = summary(pool).set_index("name")
     value, low, high = (float(known.loc["pass_rate", name]) for name in ("value", "low", "high"))
-    print(
-        f"{pool.config.get('model', 'a pool')}: {pool.size} prompts, {pool.rollouts} rollouts of "
-        f"each; mean reward {value:.3f} [{low:.3f}, {high:.3f}]"
+    correlation, best, mixed = (
+        float(known.loc[name, "value"]) for name in ("correlation", "best_less_value", "mixed")
     )
-    print(_precision(pool))
+    z = pool.on_policy_z
+    lines = [
+        f"{pool.config.get('model', 'a pool')}: {pool.size} prompts, {pool.rollouts} rollouts of "
+        f"each; mean reward {value:.3f} [{low:.3f}, {high:.3f}]",
+        _precision(pool),
+        f"on-policy test: {'none on record' if z is None else f'z = {z:+.1f}'}",
+        f"correlation of ‖s‖² and reward {correlation:.2f}; b* - V, weighted by ‖s‖², {best:.3f}; rewards "
+        f"differ on {mixed:.0%} of prompts\n",
+    ]
     if pool.looks > 1:
-        print(
+        level = (
             f"95% is that of all {pool.looks} looks together, {1 - 0.05 / pool.looks:.1%} of each"
         )
-    z = pool.on_policy_z
-    print(f"on-policy test: {'none on record' if z is None else f'z = {z:+.1f}'}")
-    print(
-        "correlation of ‖s‖² and reward "
-        f"{float(known.loc['correlation', 'value']):.2f}; b* - V, weighted by ‖s‖², "
-        f"{float(known.loc['best_less_value', 'value']):.3f}; rewards differ on "
-        f"{float(known.loc['mixed', 'value']):.0%} of prompts\n"
-    )
+        lines.insert(2, level)
+    return "\n".join(lines)
 
 
 def _precision(pool: ScoredPool) -> str:
@@ -145,13 +148,16 @@ def _precision(pool: ScoredPool) -> str:
     return told + ("; norms may be off by up to a tenth" if coarse else "")
 
 
-def say_constants(known: Any) -> None:
+def constants_text(known: Any) -> str:
     """c1, c2, c3 and G*, each with its interval."""
+    lines = []
     for name in ("c1", "c2", "c3"):
         low, high = known.interval(name)
-        print(f"{name} {getattr(known, name):10.4g}  [{low:.4g}, {high:.4g}]")
+        lines.append(f"{name} {getattr(known, name):10.4g}  [{low:.4g}, {high:.4g}]")
     for text, kind in (("exact, 1 + √(c3/c1)", "exact"), ("the paper's √(c3/c1)", "paper")):
         value = known.g_star_exact if kind == "exact" else known.g_star_paper
         low, high = known.g_star_interval(kind)
         end = "no upper end" if not np.isfinite(high) else f"{high:.3g}"
-        print(f"G*, {text:22} {'none' if value is None else f'{value:.3g}':>8}  [{low:.3g}, {end}]")
+        shown = "none" if value is None else f"{value:.3g}"
+        lines.append(f"G*, {text:22} {shown:>8}  [{low:.3g}, {end}]")
+    return "\n".join(lines)

@@ -114,6 +114,48 @@ class GroupSizeAdvice:
             return f"Use one prompt with G = {best}, or nearly: more prompts gain nothing here, and {near}."
         return f"Use G = {best}, or nearly: the optimum is wide, and {near}."
 
+    def to_dict(self) -> dict[str, Any]:
+        """The best group sizes and the table, as JSON has them."""
+        keys = ("group_size", "mse", "ratio_to_best", "zero_signal_share")
+        sizes = ("g_star_paper", "g_star_exact", "g_best", "g_interval")
+        table = [{key: getattr(row, key) for key in keys} for row in self.table]
+        return {**{name: getattr(self, name) for name in sizes}, "table": table}
+
+    def text(self, sentence: str | None = None) -> str:
+        """The table, the best real G, and a sentence.
+
+        Arguments:
+            sentence: what to do; :meth:`sentence` unless given.
+        """
+        from tabulate import tabulate
+
+        rows = [
+            [
+                row.group_size,
+                row.batch_size,
+                f"{row.mse:.4g}",
+                f"{row.ratio_to_best:.3f}"
+                if row.ratio_to_best < 1e4
+                else f"{row.ratio_to_best:.2g}",
+                "-" if row.zero_signal_share is None else f"{row.zero_signal_share:.1%}",
+                self.remark(row),
+            ]
+            for row in self.shown
+        ]
+        header = ["G", "prompts", "MSE", "over the best", "groups with equal rewards", "note"]
+        align = ("right",) * 5 + ("left",)
+        lines = [tabulate(rows, header, disable_numparse=True, colalign=align)]
+        if len(rows) < len(self.table):
+            lines.append(f"({len(rows)} of {len(self.table)} group sizes; --json gives all)")
+        lines.append("")
+        for text, star in (
+            ("best real G", self.g_star_exact),
+            ("the paper's √(c3/c1), reconstructed", self.g_star_paper),
+        ):
+            said = "none: more prompts gain nothing" if star is None else f"{star:.4g}"
+            lines.append(f"{text:36} {said}")
+        return "\n".join([*lines, "", sentence or self.sentence()])
+
     def to_frame(self) -> pd.DataFrame:
         """The table, with a row for each feasible group size.
 

@@ -1,0 +1,167 @@
+"""``ustat-pg advise`` and ``ustat-pg rewards``: group sizes of problems and models, groups without signal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..predictions import (
+    GroupSizeAdvice,
+    MseConstants,
+    critical_budget,
+    group_size_advice,
+    mse_constants,
+    near_budget,
+)
+from ..problems import SoftmaxBandit, load_problem
+from ..validation import InputError
+
+if TYPE_CHECKING:
+    from ..llm.advise import PoolAdvice
+
+__all__ = ["ProblemAdvice", "advise_problem", "rewards", "run"]
+
+
+@dataclass(frozen=True)
+class ProblemAdvice:
+    """The advice of a problem whose moments are known.
+
+    Arguments:
+        sizes: the table of group sizes, and the best.
+        constants: c1, c2 and c3.
+        gradient_sq: ‖∇J‖².
+        k_crit: the budget at which the least error is that; None where the gradient is 0.
+        better_budget: the nearest budget that a good group size divides, and that size; None with costs or
+            a population.
+    """
+
+    sizes: GroupSizeAdvice
+    constants: MseConstants
+    gradient_sq: float
+    k_crit: float | None
+    better_budget: tuple[int, int] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        return {
+            **self.sizes.to_dict(),
+            **{name: getattr(self.constants, name) for name in ("c1", "c2", "c3")},
+            "gradient_sq": self.gradient_sq,
+            "k_crit": self.k_crit,
+        }
+
+    def __str__(self) -> str:
+        return self.sizes.text(self.sizes.sentence(self.better_budget))
+
+
+def advise_problem(
+    problem: SoftmaxBandit | str | Path,
+    budget: float,
+    *,
+    prompt_cost: float = 0.0,
+    output_cost: float | None = None,
+    population: int | None = None,
+) -> ProblemAdvice:
+    """Which group size gives grpo's gradient the least error on a problem.
+
+    Arguments:
+        problem: a problem, its file, or ustat:NAME.
+        budget, prompt_cost, output_cost, population: those of
+            :func:`~ustat_pg.predictions.group_size_advice`.
+
+    Raises:
+        InputError: as that function says, or a file that is no problem.
+
+    >>> found = advise_problem("ustat:uneven", 64)
+    >>> found.sizes.g_best, round(found.k_crit, 1)
+    (2, 68.7)
+    """
+    if not isinstance(problem, SoftmaxBandit):
+        problem = load_problem(problem)
+    moments = problem.moments()
+    known, signal = mse_constants(moments), moments.mean_gradient_sq
+    advice = group_size_advice(
+        problem,
+        budget,
+        prompt_cost=prompt_cost,
+        output_cost=output_cost,
+        population=population,
+    )
+    free = not prompt_cost and output_cost is None and population is None
+    return ProblemAdvice(
+        advice,
+        known,
+        signal,
+        critical_budget(known, signal) if signal > 0 else None,
+        near_budget(known, int(budget)) if free else None,
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the advice on a problem, a scored pool or a model, or draw it."""
+    given = dict(vars(options))
+    plot, form = given.pop("plot", None), given.pop("form", None)
+    del given["command"]
+    if plot is not None:
+        # Before anything is sampled.
+        _refuse_plot(plot)
+    found = _advice(given)
+    if plot is not None:
+        _draw(found.sizes, plot)
+    if form == "csv":
+        print(found.sizes.to_frame().to_csv(index=False), end="")
+    else:
+        print(json.dumps(found.to_dict(), allow_nan=False) if form == "json" else found)
+
+
+def _advice(given: dict[str, Any]) -> ProblemAdvice | PoolAdvice:
+    if "problem" in given:
+        return advise_problem(**given)
+    from ..llm.advise import advise_model, advise_pool
+    from .language_models import shown_progress
+
+    with shown_progress() as progress:
+        if "scored" in given:
+            return advise_pool(given.pop("scored"), **given)
+        return advise_model(**given, progress=progress)
+
+
+def _refuse_plot(path: Path) -> None:
+    """Refuse a file that no picture can be written to."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("a picture needs matplotlib: pip install 'ustat_pg[figures]'") from None
+    known = sorted(Figure().canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in known:
+        raise InputError(f"--plot {path}: its name must end in one of {', '.join(known)}")
+    if not path.parent.is_dir():
+        raise InputError(f"--plot {path}: there is no folder {path.parent}")
+
+
+def _draw(advice: GroupSizeAdvice, path: Path) -> None:
+    """Draw an advice into a file."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    advice.plot(figure.add_subplot())
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise InputError(f"--plot {path}: {error.strerror}") from None
+
+
+def rewards(options: argparse.Namespace) -> None:
+    """Print pass rates, and groups without signal, of a file of rewards."""
+    from ..llm.rewards import summarise_rewards
+
+    found = summarise_rewards(
+        options.file, options.group_sizes, group_by=options.group_by, reward=options.reward
+    )
+    if options.csv:
+        print(found.zero_signal.to_csv(index=False), end="")
+    else:
+        print(json.dumps(found.to_dict(), allow_nan=False) if options.json else found)
