@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
@@ -112,17 +111,6 @@ def test_every_library_shuffles_alike(total, data):
     assert order.tolist() == tensor.tolist() == loop.tolist() == expected
 
 
-def test_words_of_a_replication_do_not_depend_on_its_company():
-    key = rng.cell_key(0, "cell")
-    alone = rng.words(key, 7, 2, 9)
-    for count in range(9, 14):
-        many = rng.words(key, np.arange(5, 10)[:, None], np.arange(4), count)
-        assert many.shape == (5, 4, count)
-        assert np.array_equal(many[2, 2, :9], alone)
-    for count in range(1, 9):
-        assert np.array_equal(rng.words(key, 7, 2, count), alone[:count])
-
-
 def test_words_differ_between_addresses():
     """No two addresses share a word: 64-bit pairs of words collide with probability 1e-11 here."""
     pairs = []
@@ -148,21 +136,6 @@ def test_keys_are_pinned():
     assert len(keys) == 200
     # "1" with cell "1x" against "11" with cell "x": the separator keeps them apart.
     assert rng.cell_key(1, "1x").tolist() != rng.cell_key(11, "x").tolist()
-
-
-def test_words_are_uniform():
-    """Bytes of 400,000 words, pairs of neighbours and single bits, at a fixed seed."""
-    drawn = rng.words(rng.cell_key(2024, "uniform"), np.arange(50_000), 0, 8)
-    count = np.bincount(drawn.astype(np.uint32).view(np.uint8).ravel(), minlength=256)
-    assert scipy.stats.chisquare(count).pvalue > 1e-3
-    nibble = drawn >> 28
-    pairs = np.bincount((nibble[:, :-1] * 16 + nibble[:, 1:]).ravel(), minlength=256)
-    assert scipy.stats.chisquare(pairs).pvalue > 1e-3
-    across = np.bincount((nibble[:-1] * 16 + nibble[1:]).ravel(), minlength=256)
-    assert scipy.stats.chisquare(across).pvalue > 1e-3
-    for bit in range(32):
-        ones = int(((drawn >> bit) & 1).sum())
-        assert abs(ones - drawn.size / 2) < 5 * np.sqrt(drawn.size) / 2
 
 
 def chosen(ends, word):
@@ -216,15 +189,6 @@ def test_thresholds_by_hand():
 def test_thresholds_refuse_what_is_no_law(probs):
     with pytest.raises(InputError, match="nonnegative and sum to 1"):
         rng.thresholds(probs)
-
-
-def test_draws_follow_the_law():
-    probs = np.array([0.05, 0.0, 0.35, 0.6])
-    drawn = rng.words(rng.cell_key(1, "law"), np.arange(40_000), 3, 4).ravel()
-    found = np.searchsorted(rng.thresholds(probs), drawn, side="right")
-    count = np.bincount(found, minlength=4)
-    assert count[1] == 0
-    assert scipy.stats.chisquare(count[[0, 2, 3]], probs[[0, 2, 3]] * len(drawn)).pvalue > 1e-3
 
 
 def test_slots_of_steps_never_meet():

@@ -23,9 +23,7 @@ from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError, base
 from ustat_pg.engines.gradients import exact, reference
 from ustat_pg.experiment import Options, Store, run_claims
-from ustat_pg.policies import OutputSpace, PrefixSoftmax
-from ustat_pg.predictions import gradient_mse
-from ustat_pg.problems import KINDS, SoftmaxBandit, TokenProblem, digits_problem, random_problem
+from ustat_pg.problems import SoftmaxBandit, digits_problem, random_problem
 from ustat_pg.validation import InputError
 
 BASELINES = ("vanilla", "group-mean", "oracle", "minimum-variance", "grpo")
@@ -149,13 +147,6 @@ def test_the_same_numbers_in_every_size_and_design(form):
         laws.same_numbers(SUBJECTS["cpu"], cell, replications=30)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_numbers_on_every_kind(kind):
-    for seed in range(3):
-        for cell in laws.cells(random_problem(seed, kind), (1, 2, 5), (1, 3)):
-            laws.same_numbers(SUBJECTS["cpu"], cell, replications=150)
-
-
 @engines([name for name in COMPARED if name in DOUBLE])
 def test_the_same_numbers_on_real_data_and_where_scores_vanish(subject):
     part = digits_problem().restrict(range(0, 1797, 60), uniform=True)
@@ -194,17 +185,6 @@ def test_the_same_numbers_under_a_large_offset(subject, batch):
     small = [0, 1, 2, 4]
     assert found[small] == pytest.approx(plain[small], rel=loose)
     assert found == pytest.approx(plain, rel=max(loose, 1e-4))
-
-
-def test_many_outputs():
-    """A thousand, few of them ever drawn: compiled grpo has the predicted error."""
-    problem = TokenProblem(OutputSpace(10, 3), [(3,)], lambda x, y: float(sum(y) % 10 == x[0]))
-    bandit = problem.at(PrefixSoftmax.random(problem.space, 1, seed=2, scale=0.5))
-    found = GradientCell(bandit, 8).measure("cpu", errors_of("grpo"), replications=20_000)
-    error = float(np.sqrt(found.covariance[0, 0] / found.n))
-    predicted = gradient_mse(bandit.moments(), "grpo", 8).mse
-    assert abs(found.mean[0] - predicted) < 5 * error
-    assert error < 0.02 * predicted
 
 
 @pytest.mark.parametrize("engine", ["exact", *(name for name in DOUBLE if name != "cpu")])
@@ -287,25 +267,6 @@ def test_the_cpu_engine_takes_no_function_and_no_new_baseline_for_another(monkey
 
 
 # The truth.
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_simulation_finds_what_enumeration_finds(kind):
-    problem = random_problem(5, kind, contexts=2)
-    if kind == "near-deterministic":
-        # As it is, its rare arms (1e-5) carry the error: a normal interval would take millions.
-        problem = problem.with_theta(problem.policy.theta / 2)
-    for size, batch in ((2, 1), (4, 1), (2, 2)):
-        error = laws.finds_the_truth(SUBJECTS["cpu"], GradientCell(problem, size, batch))
-        assert error.max() < 0.01
-
-
-@pytest.mark.parametrize("design", ["fixed", "without-replacement"])
-@pytest.mark.parametrize("form", FORMS)
-def test_simulation_finds_what_enumeration_finds_in_other_designs(form, design):
-    problem = random_problem(5, FORMS[form], contexts=2).restrict([0, 1], uniform=True)
-    cell = GradientCell(problem, 2, 2 if design == "fixed" else 1, design)
-    laws.finds_the_truth(SUBJECTS["cpu"], cell, 50_000)
 
 
 @pairs(DOUBLE)

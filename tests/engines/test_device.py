@@ -292,16 +292,6 @@ def test_a_replication_that_does_not_fit_is_refused(monkeypatch):
         chunks(2, SHAPES)
 
 
-def test_other_errors_of_the_device_are_not_hidden(monkeypatch):
-    Memory(monkeypatch, 10**6)
-
-    def broken(start, count, rooms):
-        raise RuntimeError("[700] CUDA_ERROR_ILLEGAL_ADDRESS")
-
-    with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
-        device.in_chunks(3, SHAPES, broken)
-
-
 def test_tables_that_do_not_fit_are_named(monkeypatch):
     memory = Memory(monkeypatch, 100, says=5000)
     problem = SoftmaxBandit.linear(
@@ -352,29 +342,6 @@ def test_runs_that_diverge_are_counted(monkeypatch):
     assert (found.runs, found.draws, found.diverged) == (50, 50 * 20 * 3, 3)
     assert found.rate == 3 / 3000
     assert 0.5e-12 < found.apart < 2e-12
-
-
-def test_runs_at_infinity_in_both_are_the_same(monkeypatch):
-    def lost(theta):
-        theta[3:5, 2] = [np.inf, np.nan]
-
-    found = flipped(monkeypatch, lost, lost, 9)
-    assert (found.diverged, found.apart) == (0, 0.0)
-
-
-def test_a_large_parameter_is_compared_by_its_digits(monkeypatch):
-    scales = [lambda theta, by=by: np.multiply(theta, by, theta) for by in (1e6, 1e6 * (1 + 1e-12))]
-    assert flipped(monkeypatch, *scales, 20).diverged == 0
-    assert flipped(monkeypatch, *scales, 20, tolerance=1e-14).diverged > 0
-
-
-def test_other_draws_are_seen(monkeypatch):
-    """The draws of the replication beside: every run is another."""
-
-    def late(theta):
-        theta[:] = np.roll(theta, 1, axis=0)
-
-    assert flipped(monkeypatch, as_they_are, late, 50).diverged == 50
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, np.inf, np.nan])

@@ -120,48 +120,7 @@ def test_error_mean_and_spread_are_those_of_every_outcome(design, size, batch):
         )
 
 
-def test_closed_forms_of_the_paper_are_tables_too():
-    """Theorem 2 and the tables are two derivations."""
-    problem = uneven()
-    moments = problem.moments()
-    for name in ("vanilla", "grpo", "group-mean"):
-        for size in (2, 3, 8):
-            theorem = gradient_mse(moments, name, size)
-            table = count_table(name, size)
-            weight = table.weight(moments.value)
-            np.testing.assert_allclose(weight, theorem.mean_factor, rtol=1e-13)
-            inner = table.second_moments(moments) - weight**2 * moments.gradient_sq
-            expected = theorem.first_order_term + theorem.second_order_term
-            assert float(moments.context_probs @ inner) == pytest.approx(expected, rel=1e-12)
-
-
 # The best table.
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 6])
-@pytest.mark.parametrize("name", ["grpo", "std", "maxrl", "pass-at-k:2"])
-def test_any_other_table_of_that_mean_has_a_greater_error(name, size):
-    if (name, size) not in SIZED:
-        return
-    problem = uneven()
-    moments, delta = problem.moments(), count_table(name, size).delta
-
-    def second(table):
-        return float(moments.context_probs @ table.second_moments(moments))
-
-    best = best_table(moments, size, delta)
-    np.testing.assert_allclose(best.delta, delta, rtol=0, atol=1e-12)
-    least = second(best)
-    assert least <= second(count_table(name, size)) * (1 + 1e-12)
-    rng = np.random.default_rng(size)
-    for step in (1e-3, 0.1, 1.0):
-        for _ in range(20):
-            shift = step * rng.normal(size=size)
-            # What is added to both columns beside k successes changes no mean.
-            other = CountTable(
-                best.successes + np.append(0.0, shift), best.failures + np.append(shift, 0.0)
-            )
-            assert second(other) > least
 
 
 def test_best_is_that_table_for_predictions_and_engines():
@@ -207,19 +166,6 @@ def test_uniform_pass_rates_by_hand(size, rloo, best):
     np.testing.assert_allclose(best_table(moments, size).baseline, expected, rtol=1e-12)
 
 
-def test_beta_pass_rates_give_the_posterior_mean():
-    """Beta(2, 1): a density of 2p, with an excess of sigma2 / (G (G-1+a+b)) over the oracle."""
-    nodes, weights = np.polynomial.legendre.leggauss(12)
-    rates = (nodes + 1) / 2
-    moments = noise(rates, weights * rates).moments()
-    for size in (1, 2, 5):
-        expected = (np.arange(size) + 2) / (size - 1 + 3)
-        np.testing.assert_allclose(best_table(moments, size).baseline, expected, rtol=1e-12)
-        error = {name: gradient_mse(moments, name, size).mse for name in ("best", "oracle")}
-        excess = (error["best"] - error["oracle"]) / error["oracle"]
-        assert excess == pytest.approx(1 / (size + 2), rel=1e-11)
-
-
 def test_a_count_that_no_prompt_shows_has_some_entry():
     sure = noise(np.array([1.0]), np.array([1.0])).moments()
     table = best_table(sure, 3)
@@ -247,26 +193,17 @@ REFUSED = {
     "no name": (lambda: count_table("stdd", 4), "did you mean std"),
     "no table": (lambda: count_table("oracle", 4), "oracle is no table"),
     "too small a group": (lambda: count_table("grpo", 1), "at least 2: group size is 1"),
-    "half a group": (lambda: count_table("std", 2.5), "group size is 2.5"),
     "best without moments": (lambda: count_table("best", 4), "moments are needed"),
-    "more attempts than outputs": (lambda: count_table("pass-at-k:5", 4), "at least k = 5"),
     "a table of another length": (
         lambda: count_table("loo-table:0,1", 4),
         "2 values: a group of 4",
     ),
     "rates above 1": (lambda: count_table("std", 4).weight(1.5), "pass rate is 1.5"),
-    "rates below 0": (lambda: count_table("std", 4).weight([-0.1]), "pass rate"),
-    "rates of NaN": (lambda: count_table("std", 4).weight(np.nan), "pass rate"),
     "two lengths": (lambda: CountTable(np.zeros(3), np.zeros(4)), "3 and 4 entries"),
-    "no group": (lambda: CountTable(np.zeros(1), np.zeros(1)), "1 and 1 entries"),
-    "NaN": (lambda: CountTable(np.full(3, np.nan), np.zeros(3)), "successes"),
     "graded rewards": (lambda: gradient_mse(GRADED, "std", 4), "std has a closed form for rewards"),
-    "covariance of graded rewards": (lambda: gradient_covariance(GRADED, "std", 4), "closed form"),
     "best of graded rewards": (lambda: best_table(GRADED, 4), "the best table has a closed form"),
-    "mean of graded rewards": (lambda: mean_gradient(GRADED, "std", 4), "closed form"),
     "share of graded rewards": (lambda: silent_share(GRADED, 4), "closed form"),
     "delta of another length": (lambda: best_table(BINARY, 4, [1.0, 1.0]), r"needs \(4,\)"),
-    "best of no group": (lambda: best_table(BINARY, 0), "group size is 0"),
     "loud groups": (
         lambda: mean_gradient(BINARY, "vanilla", 4, dynamic_sampling=True),
         "silent groups of vanilla are not silent",

@@ -138,40 +138,6 @@ def test_the_trace_of_the_covariance_is_the_mse_less_the_squared_bias(kind, base
         assert np.linalg.eigvalsh(matrix).min() > -1e-14 * scale
 
 
-@every_baseline
-@every_kind
-def test_the_terms_add_up_and_are_not_negative(kind, baseline):
-    problem = random_problem(7, kind)
-    found = gradient_mse(problem.moments(), baseline, 4, 3, **extra(baseline, problem.contexts))
-    terms = (
-        found.prompt_term,
-        found.first_order_term,
-        found.second_order_term,
-        found.squared_bias,
-    )
-    assert min(terms) >= 0
-    assert found.mse == pytest.approx(sum(terms), rel=1e-14)
-    assert (found.second_order_term > 0) <= (baseline in ("grpo", "group-mean"))
-    assert (found.squared_bias > 0) <= (baseline == "group-mean")
-
-
-@every_kind
-def test_the_explicit_bound_is_twice_the_exact_term_or_more(kind):
-    for seed in range(6):
-        moments = random_problem(seed, kind).moments()
-        for size in (2, 3, 16):
-            exact = gradient_mse(moments, "grpo", size).second_order_term
-            bound = explicit_bound(moments, size)
-            assert bound >= 2 * exact * (1 - 1e-9) - 1e-25
-
-
-def test_the_explicit_bound_is_attained_up_to_its_factor_two():
-    """Two equal arms, one rewarded: σ² = R²/4 and ‖g‖² = σ² tr F, both inequalities are tight."""
-    coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    exact = gradient_mse(coin.moments(), "grpo", 3).second_order_term
-    assert explicit_bound(coin.moments(), 3) == pytest.approx(2 * exact)
-
-
 def test_ratios_by_hand():
     # A minibatch: ratio - 1 = c3 / ((G-1) (G c1 + c2)); no c1 in a fixed set.
     expected = 1 + C3 / ((100 - 1) * (100 * C1 + C2["oracle"]))
@@ -226,17 +192,6 @@ def test_where_grpo_and_oracle_beat_vanilla(kind):
         assert np.array_equal(oracle_beats_vanilla(moments)[clear], (gain > 0)[clear])
 
 
-def test_both_answers_occur():
-    """Otherwise the test above compares constants."""
-    grpo, oracle = set(), set()
-    for seed in range(6):
-        for kind in ("plain", "rarely-solved", "negative-rewards", "near-deterministic"):
-            moments = random_problem(seed, kind).moments()
-            grpo |= {bool(b) for size in (2, 8) for b in grpo_beats_vanilla(moments, size)}
-            oracle |= {bool(b) for b in oracle_beats_vanilla(moments)}
-    assert grpo == oracle == {True, False}
-
-
 @every_kind
 def test_the_minimum_variance_gain_is_the_difference_of_two_errors(kind):
     for seed in range(4):
@@ -250,35 +205,6 @@ def test_the_minimum_variance_gain_is_the_difference_of_two_errors(kind):
             scale = float(moments.norm_squared_reward.max())
             assert found == pytest.approx(difference, rel=1e-8, abs=1e-13 * scale)
             assert found >= 0
-
-
-def test_the_minimum_variance_baseline_is_the_least_of_its_kind():
-    generator = np.random.default_rng(0)
-    for kind in ("plain", "binary", "linear", "negative-rewards"):
-        moments = random_problem(0, kind).moments()
-        least = gradient_mse(moments, "minimum-variance", 4).mse
-        for _ in range(20):
-            values = moments.optimal_baseline + generator.normal(size=3) * 0.3
-            assert gradient_mse(moments, "critic", 4, critic=values).mse > least
-
-
-@every_kind
-def test_a_critic_covers_the_other_prompt_only_baselines(kind):
-    moments = random_problem(1, kind).moments()
-    zeros = np.zeros(len(moments))
-    for name, values in (
-        ("vanilla", zeros),
-        ("oracle", moments.value),
-        ("minimum-variance", moments.optimal_baseline),
-    ):
-        assert (
-            gradient_mse(moments, "critic", 3, critic=values).mse
-            == gradient_mse(moments, name, 3).mse
-        )
-    assert (
-        gradient_mse(moments, "critic", 3, critic=zeros + 0.3).mse
-        == gradient_mse(moments, "constant", 3, constant=0.3).mse
-    )
 
 
 def test_what_is_learned_by_hand():
@@ -318,21 +244,12 @@ def test_at_par_a_learned_critic_has_the_error_of_grpo(kind):
         assert excess == pytest.approx(sum(signs) / 2, rel=1e-9)
 
 
-def test_aliases():
-    for alias, name in (("rloo", "grpo"), ("reinforce", "vanilla")):
-        found, expected = (gradient_mse(two_prompts(), each, 4) for each in (alias, name))
-        np.testing.assert_equal(dataclasses.asdict(found), dataclasses.asdict(expected))
-
-
 @pytest.mark.parametrize("function", [gradient_mse, gradient_covariance])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"baseline": "grpo", "group_size": 1}, "needs a group of at least 2: group size is 1"),
-        ({"baseline": "rloo", "group_size": 1}, "rloo needs a group of at least 2"),
         ({"baseline": "oracle", "group_size": 0}, "group size is 0"),
-        ({"baseline": "oracle", "group_size": 2.0}, "group size is 2.0"),
-        ({"baseline": "oracle", "group_size": True}, "group size is True"),
         ({"baseline": "oracle", "batch_size": 0}, "batch size is 0"),
         ({"baseline": "norm-weighted"}, "norm-weighted has no closed form"),
         ({"baseline": "ppo"}, "baseline 'ppo' is unknown: choose one of vanilla"),
@@ -351,11 +268,8 @@ def test_aliases():
             "constant is given, which the baseline grpo does not",
         ),
         ({"baseline": "constant", "constant": float("nan")}, "constant holds nan"),
-        ({"baseline": "constant", "constant": [0.5]}, "constant has shape"),
         ({"baseline": "critic"}, "critic is not given: .*one for each context"),
-        ({"baseline": "oracle", "critic": [0, 0, 0]}, "critic is given, which the baseline oracle"),
         ({"baseline": "critic", "critic": [0.0, 0.0]}, "predicted values have 2 entries"),
-        ({"baseline": "critic", "critic": [0.0, 0.0, np.nan]}, "predicted values holds nan"),
     ],
 )
 def test_refused(function, arguments, message):
@@ -399,7 +313,6 @@ def test_a_covariance_needs_matrices():
         *((grpo_beats_vanilla, (size,), "group size") for size in (1, 0, 2.5, True)),
         (oracle_ratio, (1,), "at least 2"),
         (minimum_variance_gain, (0,), "group size"),
-        (minimum_variance_gain, (1, 0), "batch size"),
     ],
 )
 def test_sizes_that_are_refused(function, sizes, message):

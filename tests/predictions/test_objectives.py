@@ -44,19 +44,6 @@ def test_the_objective_is_bernsteins_polynomial(name, size):
         )
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_its_slope_is_the_weight(size):
-    table, step = count_table("std", size), 1e-6
-    p = np.array([0.1, 0.45, 0.9])
-    rise = bernstein_objective(table, p + step) - bernstein_objective(table, p - step)
-    assert np.allclose(rise / (2 * step), table.weight(p), rtol=0, atol=1e-8)
-
-
-def test_pass_at_k_is_climbed_by_its_own_estimator():
-    p = np.array([[0.0, 0.2], [0.7, 1.0]])
-    assert np.allclose(bernstein_objective(count_table("pass-at-k:3", 5), p), 1 - (1 - p) ** 3)
-
-
 def test_the_arcsine_is_reached_as_one_over_G():
     for p in (0.2, 0.5):
         off = [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ustat_pg.engines import Estimator, PracticalCell, PracticalError, RatioBias, Rule, TargetBias
-from ustat_pg.policies import OutputSpace, PrefixSoftmax, TabularSoftmax
+from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import (
     count_table,
     gradient_mse,
@@ -18,7 +18,7 @@ from ustat_pg.predictions import (
     practical_mse,
     ratio_bias_matrix,
 )
-from ustat_pg.problems import SoftmaxBandit, TokenProblem, random_problem, token_outcomes
+from ustat_pg.problems import SoftmaxBandit, TokenProblem, token_outcomes
 from ustat_pg.validation import InputError
 
 SPACE = OutputSpace(2, 2, end=True)  # lengths 1 and 2: the end token is number 2
@@ -190,18 +190,6 @@ def test_the_sequence_ratio_is_unbiased_and_the_ratio_up_to_a_token_is_not():
         assert (mean == wanted).all()
         for ratio in ("none", "token", "prefix"):
             assert (law("std", 2, ratio, beta)[0] != target("std", 2, beta)).any()
-
-
-def test_one_token_outputs_have_no_ratio_bias_but_the_penaltys():
-    problem = random_problem(3, "binary", contexts=2)
-    drift = np.random.default_rng(0).normal(size=problem.d)
-    reference = TabularSoftmax(np.zeros((2, problem.arms)))
-    found = token_outcomes(problem, problem.policy.theta + drift, reference)
-    for ratio in ("token", "prefix", "gspo", "sequence"):
-        assert practical_mse(found, "std", 4, ratio=ratio).squared_bias < 1e-28
-    assert practical_mse(found, "std", 4, beta=0.1).squared_bias > 1e-6
-    for ratio in ("token", "prefix"):
-        assert practical_mse(found, "std", 4, beta=0.1, kl_ratio=ratio).squared_bias < 1e-28
 
 
 def test_at_equal_policies_it_is_theorem_2():

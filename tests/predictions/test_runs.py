@@ -94,13 +94,6 @@ def test_epochs_against_all_orders_of_four_prompts(four):
     assert found == pytest.approx(0.5 * curvature * (np.mean(squares) + within), rel=1e-12)
 
 
-def test_a_whole_epoch_in_one_step_leaves_nothing_of_the_prompts(four):
-    moments, basis = known(four)
-    found = epoch_gap(moments, basis, four.curvatures[0], RATES, group_size=3, batch_size=4)
-    noise = gradient_covariance(moments, "grpo", 3, 4, "fixed")
-    assert found == pytest.approx(float(mean_gap(four.curvatures, noise, RATES)), rel=1e-12)
-
-
 def test_half_an_epoch_is_a_draw_without_replacement(four):
     moments, basis = known(four)
     found = epoch_gap(moments, basis, four.curvatures[0], [0.3], group_size=3, batch_size=2)

@@ -33,17 +33,6 @@ def test_the_factor_holds_for_every_quadratic_between_and_is_attained_beyond(eta
         assert factor == pytest.approx(true.max(), rel=1e-12)
 
 
-def test_the_papers_factor_is_false_beyond_two_over_l():
-    eta, low, high = 3.0, 0.5, 1.0
-    papers = 1 - 2 * low * eta + low * high * eta**2
-    assert papers < (1 - eta * high) ** 2 == pytest.approx(one_step(eta, low, high))
-
-
-def test_the_factors_meet_at_two_over_l():
-    assert one_step(2.0, 0.5, 1.0) == 1.0
-    assert one_step(2.0 + 1e-9, 0.5, 1.0) == pytest.approx(1.0, abs=1e-8)
-
-
 def test_the_curve_by_hand():
     # eta .5: f = 1 - .3 + .3 1.1 .25 = .7825, added 1.1 .25 .7/2 = .09625;
     # eta 2 is beyond 2/L: f = 1.2^2 = 1.44, added 1.1 4 .7/2 = 1.54.
@@ -127,11 +116,9 @@ def test_under_decay_the_bound_tends_to_its_constant_at_order_one_over_t(offset)
     [
         ({"pl": 1.2}, "no function has"),
         ({"pl": 0.0}, "pl is 0.0: it must be positive"),
-        ({"pl": -1.0}, "pl is -1.0: it must be positive"),
         ({"pl": np.nan}, "pl holds nan"),
         ({"smoothness": np.inf}, "smoothness holds inf"),
         ({"mse": -0.1}, "mse"),
-        ({"mse": np.nan}, "mse holds nan"),
     ],
 )
 def test_impossible_constants_are_refused_everywhere(changes, message):
@@ -152,23 +139,14 @@ def test_impossible_constants_are_refused_everywhere(changes, message):
         (lambda: bound_curve(-1.0, [0.5], **MADE), "gap is -1.0: it must be at least 0"),
         (lambda: bound_curve(1.0, [0.5, 0.0], **MADE), r"rates\[1\] is 0"),
         (lambda: bound_curve(1.0, [], **MADE), "rates has shape"),
-        (lambda: bound_curve(1.0, [0.5], **LANDSCAPE, mse=[1.0, 1.0]), r"mse has shape \(2,\)"),
         (lambda: bound_curve(1.0, np.full(400, 1e3), **MADE), "the bound overflows"),
         (lambda: constant_floor(2 / 1.1, **MADE), "must be below 2/L"),
         (lambda: constant_bound(3, 1.0, 2.0, **MADE), "Assumption 5a"),
-        (lambda: constant_bound(3, 1.0, 0.0, **MADE), "eta is 0.0: it must be positive"),
         (lambda: constant_bound(1.5, 1.0, 0.5, **MADE), "steps is 1.5"),
         (lambda: constant_bound([-1], 1.0, 0.5, **MADE), r"steps is \[-1.0\]"),
-        (lambda: constant_bound(3, np.inf, 0.5, **MADE), "gap holds inf"),
         (lambda: decay_constant(1 / 0.6, **MADE), r"must be above 1/\(2μ\)"),
     ],
 )
 def test_bad_input_is_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
-
-
-def test_no_noise_and_no_gap_are_cases_like_any_other():
-    assert constant_floor(0.5, **LANDSCAPE, mse=0.0) == 0.0
-    assert decay_constant(8.0, **LANDSCAPE, mse=0.0) == 0.0
-    assert bound_curve(0.0, [0.5, 3.0], **LANDSCAPE, mse=0.0).tolist() == [0.0, 0.0, 0.0]

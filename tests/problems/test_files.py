@@ -66,15 +66,6 @@ def test_an_offset_is_written_and_read_back_to_the_last_bit(tmp_path, suffix):
     assert found.objective() == pytest.approx(location.maximum, rel=1e-13)
 
 
-@suffixes
-def test_a_problem_without_an_offset_has_none_in_its_file(tmp_path, suffix):
-    path = tmp_path / f"a{suffix}"
-    save_problem(with_offset(None), path)
-    assert load_problem(path).policy.offset is None
-    names = json.loads(path.read_text()) if suffix == ".json" else np.load(path).files
-    assert "offset" not in names
-
-
 def test_the_example():
     problem = problem_from_mapping(example_problem())
     assert (problem.contexts, problem.arms, problem.d) == (2, 3, 6)
@@ -100,7 +91,6 @@ OTHER_FORM = {"logits": None, "context_features": [[1.0]] * 2, "weights": [[0.0]
         (OTHER_FORM | {"offset": [[0.0] * 3] * 2}, "unknown names: offset"),
         ({"theta": [1.0]}, "exactly one of: logits; features with theta"),
         ({"features": [[[1.0]]]}, "exactly one of: logits; features with theta"),
-        ({"weights": [[1.0]]}, "exactly one of: logits; features with theta"),
         ({"logits": None, "features": [[1.0]]}, "lacks theta"),
         ({"logits": None, "weights": [[1.0]]}, "lacks context_feat"),
     ],
@@ -152,13 +142,10 @@ def example_with(**entries):
         (b"\xff\xfe{}", "not UTF-8"),
         (example_with(context_probs="[NaN, 1.0]"), "context_probs holds nan"),
         (example_with(context_probs="[0.6, 0.6]"), r"context_probs sums to 1\.2"),
-        (example_with(context_probs="null"), "context_probs is not an array of numbers"),
         (example_with(logits='[["a", 1, 2], [1, 2, 3]]'), "logits is not an array of numbers"),
         (example_with(logits="[[1, 2], [1, 2, 3]]"), "logits is ragged"),
-        (example_with(logits="{}"), "logits is not an array of numbers"),
         (example_with(logits="[[1e400, 0, 0], [0, 0, 0]]"), "logits holds inf"),
         (example_with(offset="[[0, 0, 0]]"), r"offset has shape \(1, 3\): .*, \(2, 3\)"),
-        (example_with(offset="[0, 0, 0]"), "offset has shape"),
         (example_with(offset="[[0, 0, NaN], [0, 0, 0]]"), "offset holds nan"),
     ],
 )

@@ -9,7 +9,7 @@ from scipy.spatial import KDTree
 from scipy.special import expit, logit
 
 from tests.support.landscapes import bump, hills, other_bump
-from ustat_pg.predictions import gradient_covariance, gradient_mse, limit_weights
+from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import (
     BentBandit,
     LocationBandit,
@@ -393,18 +393,6 @@ def test_the_gap_keeps_its_digits_near_the_maximiser(problem):
     assert abs(naive / (problem.curvatures[0] * 0.5e-18) - 1) > 0.5
 
 
-@each
-def test_the_gap_is_the_difference_of_returns(problem):
-    away = np.random.default_rng(3).normal(size=(200, problem.d))
-    theta = problem.maximiser + away * np.geomspace(1e-3, 3, 200)[:, None]
-    gap = problem.gap(theta)
-    assert np.allclose(gap, problem.maximum - problem.objective(theta), rtol=0, atol=4e-15)
-    exact = [problem.maximum - returned(problem, t) for t in theta[::20]]
-    assert np.allclose(gap[::20], exact, rtol=0, atol=4e-15)
-    assert problem.gap(problem.maximiser) == 0.0
-    assert problem.gap(problem.maximiser + problem.flat.sum(axis=1)) < 1e-28
-
-
 # Noise and directions of location bandits.
 
 
@@ -470,43 +458,6 @@ def test_the_norm_only_problem_has_its_closed_form():
     )
 
 
-def weights(problem, baseline, group, c=8.0, **known):
-    """Weights of the limit law of the scaled gap (Theorem 8), ascending."""
-    moments, u = problem.at(problem.maximiser).moments(), problem.identifiable
-    noise = u.T @ gradient_covariance(moments, baseline, group, **known) @ u
-    return limit_weights(problem.curvatures, noise, c)
-
-
-BASELINES = np.linspace(-1, 2, 31)
-
-
-@pytest.mark.parametrize("value", [0.5, 0.3])
-def test_on_the_ordered_problem_no_baseline_has_a_smaller_weight_than_the_oracle(value):
-    """Corollary 10, matrix form; a wrong sign anywhere would order some pair the other way."""
-    problem = ordered_problem(2, bend=[1.0, 2.0], value=value)
-    oracle = weights(problem, "oracle", 4)
-    assert weights(problem, "constant", 4, constant=value) == pytest.approx(oracle, rel=1e-12)
-    for b in BASELINES[np.abs(BASELINES - value) > 1e-9]:
-        assert (weights(problem, "constant", 4, constant=b) > oracle).all()
-    expected = oracle * (1 + value**2 / (value * (1 - value)))
-    assert weights(problem, "vanilla", 4) == pytest.approx(expected, rel=1e-12)
-    assert (weights(problem, "grpo", 4) > oracle).all()
-
-
-def test_on_the_norm_only_problem_another_baseline_has_the_smaller_least_weight():
-    """The counter-example: eigenvalues of G Cov .125 twice at b = V, .08 and .18 at b = .4."""
-    problem = norm_only_problem()
-    moments = problem.at(problem.maximiser).moments()
-    for b, expected in ((0.5, (0.125, 0.125)), (0.4, (0.08, 0.18))):
-        for group in (1, 4):
-            covariance = gradient_covariance(moments, "constant", group, constant=b)
-            assert np.linalg.eigvalsh(group * covariance) == pytest.approx(expected, rel=1e-12)
-    oracle, other = weights(problem, "oracle", 4), weights(problem, "constant", 4, constant=0.4)
-    assert other[0] < 0.7 * oracle[0]
-    assert other[1] > 1.3 * oracle[1]
-    assert other.sum() > oracle.sum()
-
-
 # What is refused.
 
 GOOD = {
@@ -547,7 +498,6 @@ NEAR_EDGE = [[[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]]] * 2
     ("make", "change", "message"),
     [
         (LocationBandit, {"directions": [[1.0, 0.0]]}, "directions has 1 rows"),
-        (LocationBandit, {"directions": np.zeros((2, 2))}, "does not depend on theta"),
         (LocationBandit, {"arms": [0.0, 0.0, 1.0]}, "must be different"),
         (LocationBandit, {"second_rewards": np.ones((2, 3, 2))}, "both or none"),
         (LocationBandit, SECOND, "changes the mean reward of context 0, arm 0 by 0.8"),
@@ -560,10 +510,7 @@ NEAR_EDGE = [[[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]]] * 2
             "flat in a direction",
         ),
         (LocationBandit.bump, {"features": [0.0, 1.0, 2.0]}, "targets has 2 entries and features"),
-        (LocationBandit.bump, {"height": 0.96}, "must not be negative"),
         (LocationBandit.bump, {"flat_dimensions": 1, "mixing": np.ones((2, 3))}, "one, not both"),
-        (LocationBandit.bump, {"mixing": np.ones((3, 3))}, "mixing has 3 rows"),
-        (LocationBandit.bump, {"targets": [3.0, 3.0]}, "no interior optimum"),
         (BentBandit, {"bends": [[[1.0]]]}, r"bends has shape \(1, 1, 1\): .*features, \(1, 2, 1\)"),
         (BentBandit, {"rewards": [[[1.0], [1.0]]]}, "the return does not depend on theta"),
         (
@@ -574,10 +521,8 @@ NEAR_EDGE = [[[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]]] * 2
         # No bend: the optimum is at infinity. A bend of the other sign: a minimum. At 5: outside.
         (BentBandit, {"bends": [[[0.0], [0.0]]]}, "no interior optimum"),
         (BentBandit, {"bends": [[[-1.0], [0.0]]]}, "no interior optimum"),
-        (BentBandit, {"bends": [[[0.1], [0.0]]]}, "no interior optimum"),
         (BentBandit, QUARTIC, "the optimum is flat in a direction"),
         (ordered_problem, {"bend": 0.0}, r"a number or \(2,\), positive"),
-        (ordered_problem, {"value": 0.0}, "value is 0.0: it must lie between 0 and 1"),
     ],
 )
 def test_refused(make, change, message):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -132,19 +130,6 @@ def test_values_do_not_depend_on_the_chunk():
         assert found.products == pytest.approx(whole.products, rel=1e-9, abs=1e-13)
 
 
-def test_a_chunk_is_what_memory_allows():
-    prepared = AutogradEngine(memory=2**16).prepared(NETWORK)
-    asked = []
-    prepared.shared_out("replications", 10, prepared.allowed("replications", 1000, 1), asked.append)
-    each = 2**16 // (8 * 1000 + 3 * 8 * NETWORK.d)
-    assert 1 < each < 10
-    assert [rows.stop - rows.start for rows in asked[:-1]] == [each] * (len(asked) - 1)
-    assert asked[0].start == 0
-    assert asked[-1].stop == 10
-    assert all(a.stop == b.start for a, b in pairwise(asked))
-    assert prepared.allowed("replications", 10**9, 1) == 1
-
-
 def test_running_out_of_memory_halves_the_chunk(monkeypatch):
     cell = GradientCell(PLAIN, 3)
     wanted = cell.measure("autograd", ONE, seed=1, replications=50)
@@ -168,40 +153,6 @@ def test_running_out_of_memory_halves_the_chunk(monkeypatch):
     # What did fit is remembered: the next block warns no more.
     cell.measure("autograd", ONE, seed=1, first=50, replications=20)
     assert sizes[9:] == [6, 6, 6, 2]
-
-
-def test_the_target_and_norms_halve_too(monkeypatch):
-    original, log_prob = autograd.Prepared._target, autograd.Prepared._log_prob
-    calls = []
-
-    def limited(self, most):
-        calls.append(most)
-        if most > 2:
-            out_of_memory()
-        return original(self, most)
-
-    monkeypatch.setattr(autograd.Prepared, "_target", limited)
-    with pytest.warns(ChunkWarning, match="ways through the outputs at once"):
-        found = AutogradEngine(memory=2**20).prepared(NETWORK).target
-    assert calls[-1] <= 2 < calls[-2]
-    assert found.numpy() == pytest.approx(NETWORK.gradient(), abs=1e-13)
-
-    failures = [True]
-
-    def once(self, theta, context, output):
-        if failures:
-            failures.pop()
-            out_of_memory()
-        return log_prob(self, theta, context, output)
-
-    monkeypatch.setattr(autograd.Prepared, "_log_prob", once)
-    where = torch.arange(3)[:, None, None].expand(3, 1, 7)
-    arms = torch.arange(7).expand(3, 1, 7)
-    with pytest.warns(
-        ChunkWarning, match="out of memory with 21 outputs at once: going on with 10"
-    ):
-        norms = AutogradEngine(memory=2**21).prepared(NETWORK).squared_norms(where, arms)
-    assert norms[:, 0].numpy() == pytest.approx(POLICY.squared_norms, rel=1e-12)
 
 
 def test_one_that_does_not_fit_is_refused_and_other_errors_are_not_hidden(monkeypatch):

@@ -11,7 +11,7 @@ from scipy.special import expit
 from scipy.stats import chi2, kstest
 
 from simulations.problems.landscapes import plane, triple, uneven
-from simulations.problems.optima import ball, covariance_of
+from simulations.problems.optima import ball
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import (
     Away,
@@ -23,7 +23,6 @@ from ustat_pg.engines import (
     Estimator,
     Gap,
     GapTransform,
-    GradientCell,
     InfeasibleError,
     SquaredError,
     Training,
@@ -31,7 +30,6 @@ from ustat_pg.engines import (
 from ustat_pg.engines.runs import exact as trajectory_exact
 from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.experiment import ConditionalPit, Pit
-from ustat_pg.predictions import finite_weights
 from ustat_pg.problems import LocationBandit, mixture_problem
 from ustat_pg.validation import InputError
 
@@ -104,12 +102,6 @@ def test_what_is_asked_again_is_equal(change):
     assert one == two
     assert hash(one) == hash(two)
     assert {one: "kept"}[two] == "kept"
-
-
-def test_a_run_is_no_gradient():
-    gradient = GradientCell(ONE.at(ONE.maximiser), 2)
-    assert cell() != gradient
-    assert cell().name != gradient.name
 
 
 @pytest.mark.parametrize("change", ["steps", "c", "constant rate", "start", "spread", "ball"])
@@ -210,14 +202,6 @@ def test_estimators_share_their_draws():
     assert np.ptp(steps[0]) > 0.1
 
 
-def test_differences_between_estimators_are_paired():
-    training = cell(start=None, projection=ball(ONE, 0.4))
-    quantities = (Gap(GRPO, 30), Gap(Estimator("group-mean"), 30))
-    sums = training.measure("cpu", quantities, seed=5, replications=4000)
-    correlation = sums.covariance[0, 1] / np.sqrt(np.prod(np.diag(sums.covariance)))
-    assert correlation > 0.5
-
-
 # Blocks.
 
 
@@ -271,27 +255,6 @@ def test_each_run_by_its_own_law_is_uniform():
         Pit(GRPO, 1, (0.003,)),
     ):
         assert kstest(other.of(gap, theta), "uniform").pvalue < 1e-6
-
-
-def distance(counts):
-    cumulative = np.cumsum(counts) / counts.sum()
-    return np.abs(cumulative - np.arange(1, BINS + 1) / BINS).max()
-
-
-def test_long_runs_have_the_law_of_the_linear_recursion():
-    schedule, steps = Decay(2.0 / ONE.curvatures[0], 100.0), 600
-    training = cell(schedule=schedule, steps=steps, start=None)
-    right, wrong = (
-        finite_weights(ONE.curvatures, covariance_of(ONE, baseline, 2), schedule.rates(steps))
-        for baseline in ("grpo", "oracle")
-    )
-    pits = [Pit(GRPO, steps, tuple(weights.tolist())) for weights in (right, wrong)]
-    sums = training.measure("cpu", pits, seed=8, replications=20_000)
-    near, far = (distance(sums.counts[pit.label]) for pit in pits)
-    # The band of 20,000 draws is .014 at 1e-3; what is left is the law's own error at this T.
-    assert near < 0.025
-    assert far > 0.08
-    assert sums.mean[0] == pytest.approx(0.5, abs=0.02)
 
 
 # Exact means.

@@ -22,7 +22,6 @@ from ustat_pg.problems import BentBandit, SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError, changed
 
 ENGINES = ("reference", "cpu")
-GRID = np.linspace(-2, 2, 9)
 FAR = 2**40 + 3
 
 
@@ -111,41 +110,29 @@ def test_schedules_by_hand():
     ("make", "message"),
     [
         (lambda: Constant(0.0), "eta is 0.0: it must be positive"),
-        (lambda: Constant(np.nan), "finite"),
-        (lambda: Decay(-1.0), "c is -1.0"),
         (lambda: Decay(1.0, -1.0), "t0 is -1.0: it must be above -1"),
         (lambda: Decay(1e308, -1 + 2**-53), "the first rate overflows"),
         (lambda: Ball([0.0, np.nan], 1.0), "centre"),
-        (lambda: Ball([0.0], 0.0), "radius is 0.0"),
         (lambda: Ball([0.0, 0.0], 1.0, [[1.0]]), "a row for each of the 2"),
         (lambda: Ball([0.0, 0.0], 1.0, [[1.0], [1.0]]), "orthonormal"),
-        (lambda: Box([0.0], [np.nan]), "neither NaN"),
         (lambda: Box([1.0], [0.0]), "low must be at most high"),
         (lambda: Box([np.inf], [np.inf]), "hold a point"),
         (lambda: Box([0.0], [1.0, 2.0]), r"both must be \(d,\)"),
         (lambda: ask(random_problem(0)), "TabularSoftmax: trajectories need an ArmLinearSoftmax"),
-        (lambda: ask(group_size=0), "group size is 0"),
         (lambda: ask(group_size=1), "grpo needs a group of at least 2"),
         (lambda: ask(group_size=1, estimator=Estimator("norm-weighted")), "at least 2"),
-        (lambda: ask(steps=0), "steps is 0"),
         (lambda: ask(steps=2**20 + 1), "at most 1048576"),
         (lambda: ask(batch_size=2**10 + 1), "at most 1024"),
-        (lambda: ask(batch_size=1.5), "batch size is 1.5"),
         (lambda: ask(design="fixed"), "design 'fixed' is unknown"),
         (lambda: ask(design="epochs", batch_size=2), "divide the number of contexts, 3"),
         (lambda: ask(schedule=0.1), "schedule is 0.1"),
         (lambda: ask(estimator="grpo"), "must be an Estimator"),
         (lambda: ask(estimator=Estimator("own", function=lambda z, _: z)), "cannot take own"),
-        (lambda: ask(start=[0.0, np.nan]), "start holds nan"),
         (lambda: ask(start=[0.0]), "start has 1 entries"),
-        (lambda: ask(start_scale=-1.0), "not negative"),
         (lambda: ask(start_scale=[1.0] * 3), r"a number or \(2,\)"),
         (lambda: ask(projection=1.0), "must be a Ball or a Box"),
         (lambda: ask(projection=Box([0.0], [1.0])), "the projection has 1 coordinates"),
-        (lambda: ask(snapshots=()), "increasing steps from 0 to 5"),
         (lambda: ask(snapshots=(6,)), "increasing steps from 0 to 5"),
-        (lambda: ask(snapshots=(-1, 5)), "snapshot is -1"),
-        (lambda: ask(snapshots=(3, 2)), "increasing"),
         (lambda: ask(snapshots=(2, 2)), "increasing"),
         (lambda: run("exact", ask()), "'exact' is unknown: choose one of reference"),
     ],
@@ -199,31 +186,6 @@ def has_both_moments(name, trajectory, place):
 def test_one_step_has_the_mean_and_the_covariance_of_the_estimator(name, estimator):
     """The rivals below are 5 and more standard errors away."""
     has_both_moments(name, ask(steps=1, estimator=estimator, batch_size=2), PROBLEM)
-
-
-def test_the_interval_sees_a_wrong_step():
-    """The mutants: own reward in grpo's mean, a rate off by one step or by t₀, vanilla's noise."""
-    group, count = 2, 200_000
-    schedule = Decay(4.0, 3.0)
-
-    def step(**more):
-        trajectory = ask(group_size=group, steps=1, **{"schedule": schedule, **more})
-        return run("cpu", trajectory, seed=5, replications=count)[:, 0] - PROBLEM.policy.theta
-
-    right = step()
-    expected = 4.0 / (1 + 3.0) * PROBLEM.gradient()
-    assert within(right, expected).all()
-    assert not within(step(estimator=Estimator("group-mean")), expected).all()
-    for rate in (4.0 / 3.0, 4.0 / 5.0, 4.0):
-        assert not within(step(schedule=Constant(rate)), expected).all()
-        assert not within(right, rate * PROBLEM.gradient()).all()
-    off = right - expected
-    products = off[:, :, None] * off[:, None, :]
-    moments = PROBLEM.moments()
-    assert within(products, gradient_covariance(moments, "grpo", group)).all()
-    for rival in ("oracle", "vanilla"):
-        assert not within(products, gradient_covariance(moments, rival, group)).all()
-    assert not within(products, gradient_covariance(moments, "grpo", group, 2)).all()
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -336,27 +298,6 @@ def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(name, tangen
     frozen_in = ask(touching, 3, 25, Constant(0.4), start=PLACE)
     rigid = run(name, frozen_in, seed=2, first=FAR, replications=40)[:, 0]
     assert np.abs(rigid - expected).max() > 0.05
-
-
-@pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
-def test_one_bent_step_has_the_mean_and_the_covariance_of_the_estimator(name, estimator):
-    """The tangent elsewhere is the rival that the intervals exclude."""
-    problem = BENT.at([0.0, 0.0])
-    trajectory = ask(problem, 3, 1, Constant(1.0), estimator=estimator, start=PLACE)
-    step, factor = has_both_moments(name, trajectory, BENT.at(PLACE))
-    tangent = problem.policy.tangent.with_theta(PLACE)
-    rival = SoftmaxBandit(tangent, BENT.context_probs, BENT.rewards, BENT.reward_probs).gradient()
-    assert not within(step, factor * rival).all()
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_bent_runs_settle_at_the_maximiser(name):
-    trajectory = ask(BENT.at(PLACE), 4, 1500, Decay(8.0, 40.0), start=PLACE, batch_size=2)
-    end = run(name, trajectory, seed=1, replications=40)[:, 0]
-    start, gap = BENT.gap(PLACE), BENT.gap(end)
-    assert gap.mean() < 0.02 * start
-    assert np.abs(end.mean(axis=0) - BENT.maximiser).max() < 0.05
 
 
 # Prompts, starts, projections.
@@ -493,22 +434,3 @@ def test_the_bodies_words_are_those_of_the_library():
         reps = first + np.arange(LANES)
         found = out.reshape(4, LANES).T
         assert np.array_equal(found, rng.words(key, reps, slot, 4, 4 * block))
-
-
-def test_the_sampled_path_of_the_cell_engine_and_the_first_step_agree_in_law():
-    """Another program for ĝ: the cell engines' groups, at other addresses."""
-    from ustat_pg.engines import GradientCell
-    from ustat_pg.engines.gradients import reference
-    from ustat_pg.estimators import advantages, gradient
-
-    cell = GradientCell(PROBLEM, 3)
-    draws = reference.draw(cell, seed=1, first=0, replications=20_000)
-    scores = np.stack([PROBLEM.policy.scores(x) for x in range(3)])
-    drawn = scores[draws.contexts[:, 0, None], draws.arms[:, 0]]
-    theirs = gradient(drawn, advantages("grpo", draws.rewards[:, 0]))
-    ours = run("cpu", ask(steps=1, schedule=Constant(1.0)), replications=20_000)[:, 0]
-    ours = ours - PROBLEM.policy.theta
-    for j in range(2):
-        # Steps have atoms, and a digit lost must not order them.
-        pair = (np.round(steps[:, j], 9) + 0.0 for steps in (ours, theirs))
-        assert scipy.stats.ks_2samp(*pair).pvalue > 1e-4
