@@ -336,6 +336,17 @@ def test_explain_refuses_other_rewards_and_two_sources(capsys, file, graded):
     assert "give one of the two" in commands.refusal_of(capsys, main, *words)
 
 
+def test_pass_rates_come_from_a_list_or_from_a_log(capsys, tmp_path):
+    (tmp_path / "rates.json").write_text("[0.75, 0.25]")
+    rows = ({"prompt": p, "rewards": r} for p, r in (("a", [1, 1, 0, 1]), ("b", [0, 0, 1, 0])))
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = [
+        found_by(capsys, "trl num_generations=4", "--pass-rates", tmp_path / name)
+        for name in ("rates.json", "log.jsonl")
+    ]
+    assert shown[0] == shown[1]
+
+
 def test_pass_rates_where_nothing_can_be_learned(capsys):
     found = found_by(capsys, "trl", "--pass-rate", "0,1")
     assert found["silent_share"] == 1

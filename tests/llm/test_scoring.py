@@ -322,3 +322,48 @@ def test_bad_options_are_refused(tiny, tmp_path):
     training = fresh(tiny)
     training.model.train()
     refuses("training mode", score_pool, training, pool_of(2))
+
+
+def test_processes_that_share_a_folder_make_one_pool(tiny, tiny_folder, tmp_path, scored_prompts):
+    """Each a part of the prompts, with a model of its own; sketches of all can be compared."""
+    from ustat_pg.llm.models import load_model
+
+    pools = pool_of(7)
+    whole = score_pool(tiny, pools, sketch=512)
+    scored_prompts.clear()
+    for rank in range(2):
+        part = load_model(str(tiny_folder))
+        score_pool(part, pools[rank::2], sketch=512, out=tmp_path)
+    assert len(scored_prompts) == 7
+    joined = score_pool(tiny, pools, sketch=512, out=tmp_path, saved=tmp_path / "scored.npz")
+    assert len(scored_prompts) == 7
+    same(whole, joined)
+
+
+def test_a_prompt_that_cannot_be_written_whole_is_not_there(tiny, tmp_path, monkeypatch):
+    def torn(file, **arrays):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", torn)
+    refuses("cannot be kept: No space left on device", score_pool, tiny, pool_of(2), out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_prompt_without_room_for_its_gram_matrix_does_not_cost_the_others_theirs(
+    tiny, tmp_path, monkeypatch
+):
+    def without(scores, rollouts, *more):
+        found = own(scores, rollouts, *more)
+        return {name: found[name] for name in found if name != "gram" or rollouts is not pools[1]}
+
+    pools, own, kept = (
+        pool_of(3),
+        scoring._score,
+        {"out": tmp_path / "a", "saved": tmp_path / "a.npz"},
+    )
+    monkeypatch.setattr(scoring, "_score", without)
+    assert score_pool(tiny, pools, **kept).gram is None
+    monkeypatch.setattr(scoring, "_score", None)
+    assert score_pool(tiny, pools, **kept).gram is None
+    assert score_pool(tiny, [pools[2], pools[0]], **kept).gram is not None

@@ -233,3 +233,51 @@ def test_an_address_where_no_scheduler_answers_is_refused_in_time():
         assert repr(place) in line
         assert "tcp://host:8786" in line
     assert ["no Dask scheduler answers" in line for line in lines] == [False] * 4 + [True] * 2
+
+
+@needs_dask
+def test_a_block_that_kills_and_a_scheduler_that_dies_leave_what_was_finished(
+    whole, dask, tmp_path
+):
+    cluster, out = dask(DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0"), tmp_path / "out"
+    address = cluster.wait_for(2)
+    run = start([*COMMAND, "--dask", address, "--out", str(out)])
+    until(lambda: blocks(out) >= 3, run)
+    cluster.lose(cluster.workers[0])
+    said, error = run.communicate(timeout=1200)
+    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
+    assert "workers died one after another on the same block; finished blocks are kept" in error
+    kept = blocks(out)
+    assert kept >= 3
+
+    # A connection that is lost for a moment ends the run too, and the client's thread is silent.
+    script = (
+        "import time\n"
+        "from ustat_pg.experiment.executors import dask_cluster\n"
+        f"with dask_cluster({address!r}) as cluster:\n"
+        "    client = cluster.keep(b'').client\n"
+        "    client.loop.add_callback(lambda: 1 / 0)\n"
+        "    client.loop.add_callback(client.scheduler_comm.comm.abort)\n"
+        "    while True: cluster.threads(), time.sleep(0.1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=1200
+    )
+    assert "LostWorkers: the connection to the scheduler was lost; finished" in done.stderr
+    assert "ZeroDivisionError" not in done.stderr
+
+    run = start([*COMMAND, "--dask", address, "--out", str(out)])
+    until(lambda: blocks(out) >= kept + 3, run)
+    cluster.scheduler.kill()
+    said, error = run.communicate(timeout=1200)
+    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
+    assert "scheduler" in error
+    assert "finished blocks are kept" in error
+    assert not (out / "verdicts.json").exists()
+
+    kept = blocks(out)
+    run = start([*COMMAND, "--workers", "2", "--out", str(out)])
+    assert run.communicate(timeout=1200)[1] == ""
+    assert run.returncode == 0
+    assert kept < blocks(out)
+    assert claims_of(out) == whole

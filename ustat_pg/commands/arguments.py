@@ -68,7 +68,11 @@ def add_explain(commands: Any) -> None:
         metavar="P",
         help="of a prompt; several, with commas or again, are equally likely prompts",
     )
-    explain.add_argument("--pass-rates", metavar="FILE", help="a JSON list of them")
+    explain.add_argument(
+        "--pass-rates",
+        metavar="FILE",
+        help="a JSON list of them, or rewards or a trainer's log, as for ustat-pg rewards",
+    )
     explain.add_argument("--problem", metavar="FILE", help="a .json or .npz file, in their place")
     explain.add_argument("--plot", metavar="FILE", help="draw w(p) into a picture")
     explain.add_argument("--json", action="store_true", help="one JSON object on stdout")

@@ -14,6 +14,7 @@ import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from ..catalogue import Family, Meaning, catalogue, resolve, short_name
 from ..moments import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, gradient_mse, silent_share
 from ..problems import load_problem
+from ..reading import read_json
 from ..validation import InputError, finite_array, integer
-from .predict import centred, numbers_in
+from .predict import centred
 
 __all__ = ["Explanation", "explain", "moments_of_pass_rates", "run"]
 
@@ -238,9 +240,7 @@ def run(options: argparse.Namespace) -> None:
     """Print an explanation, as text or as one JSON object, and draw it if that is asked."""
     rates = [number for text in options.pass_rate for number in _numbers(text)]
     if options.pass_rates is not None:
-        rates += numbers_in(options.pass_rates)
-        if not rates:
-            raise InputError(f"{options.pass_rates}: it must hold one list of numbers")
+        rates += _pass_rates(Path(options.pass_rates))
     found = explain(
         " ".join(options.spec) if options.spec else None,
         name=options.name,
@@ -254,6 +254,17 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(_plain(found), allow_nan=False))
     else:
         print("\n".join(_wrapped(line) for line in _text(found)))
+
+
+def _pass_rates(path: Path) -> list[float]:
+    """The pass rates in a JSON list, or of the prompts of a log."""
+    if path.suffix == ".json" and isinstance(numbers := read_json(path), list):
+        if not numbers:
+            raise InputError(f"{path}: it must hold one list of numbers")
+        return numbers
+    from ..llm.rewards import summarise_rewards
+
+    return [*summarise_rewards(path).pass_rates.values()]
 
 
 def _wrapped(line: str) -> str:
