@@ -97,9 +97,11 @@ class PoolAdvice:
         }
 
     def __str__(self) -> str:
+        from .estimates import summary
+
         known, pool, size = self.decision.known, self.pool, self.group_size
         low, high = known.g_star_interval()
-        lines = [facts(pool)]
+        lines = [facts(pool, summary(pool))]
         if "c1" in known.clipped:
             lines.append(
                 "The estimate of c1, the spread of prompts' gradients, is below 0 and taken as 0: what "

@@ -86,7 +86,11 @@ def errors_text(pool: ScoredPool, found: dict[str, Any]) -> str:
     if pool.weighted:
         return _stale_text(pool, found)
     orders = [order for _, order in found["ordering"].groupby("group_size", sort=False)]
-    parts = [facts(pool), _errors_table(found["curves"], found["zero_signal"]), reading(orders)]
+    parts = [
+        facts(pool, found["summary"]),
+        _errors_table(found["curves"], found["zero_signal"]),
+        reading(orders),
+    ]
     if found["noise_to_signal"] is not None:
         parts.append(f"\n{noise_table(found['noise_to_signal'])}")
     parts += _by_length_text(found)

@@ -111,11 +111,9 @@ def reading(orders: Sequence[Any]) -> str:
     return "The paper's reading, vanilla above grpo above the oracle: " + "; ".join(words) + "."
 
 
-def facts(pool: ScoredPool) -> str:
+def facts(pool: ScoredPool, summary: Any) -> str:
     """A scored pool and its summary, before the tables."""
-    from .estimates import summary
-
-    known: Any = summary(pool).set_index("name")
+    known = summary.set_index("name")
     value, low, high = (float(known.loc["pass_rate", name]) for name in ("value", "low", "high"))
     correlation, best, mixed = (
         float(known.loc[name, "value"]) for name in ("correlation", "best_less_value", "mixed")
