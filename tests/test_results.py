@@ -120,7 +120,7 @@ def test_a_formula_must_be_refuted_by_both_kinds_though_runs_need_not():
 
 def test_what_is_left_to_simulation_must_be_listed():
     said = r"rivals \['unheard of'\] are not listed"
-    refuses(said, Claim, "mse", (RUNS,), (MADE_UP,), ("unheard of",))
+    refuses(said, Claim("mse", (RUNS,), (MADE_UP,), ("unheard of",)).made)
 
 
 def test_an_inconclusive_check_makes_the_claim_inconclusive():
