@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from ustat_pg.llm import generation  # noqa: E402
 from ustat_pg.llm.files import load_rewards, load_rollouts  # noqa: E402
 from ustat_pg.llm.models import LanguageModel, load_model  # noqa: E402
 from ustat_pg.llm.rollouts import VerifierWarning, sample  # noqa: E402
+from ustat_pg.llm.tasks import load_task  # noqa: E402
 
 
 def even(prompts, completions, **columns):
@@ -208,7 +211,7 @@ def test_what_cannot_be_sampled_is_refused(small):
         ({"rollouts": 3}, task_of(), "rollouts is 3: .* at least 4"),
         ({"rollouts": 4.0}, task_of(), "rollouts is 4.0"),
         ({"batch": 0}, task_of(), "batch is 0"),
-        ({"backend": "sglang"}, task_of(), "backend is 'sglang'"),
+        ({"backend": "sglang"}, task_of(), "backend 'sglang' is unknown"),
         ({}, long, "prompt 'p1' has 260 tokens"),
         ({}, task_of(["x"]), "prompt 'p0' has characters"),
     ):
@@ -234,6 +237,19 @@ def test_a_store_serves_again_without_sampling(small, tmp_path, rows):
     more = sample(small, task_of(["1+1=", "2 + 3 =", "7", "8"], answer=2), 5, store=store)
     assert len(rows) == 20
     assert pools(more)["p0"] == pools(first)["p0"]
+
+
+def test_a_store_of_an_earlier_version_is_read_and_goes_on(tmp_path, rows):
+    old = tmp_path / "rollouts.jsonl"
+    shutil.copy(Path(__file__).parents[1] / "data" / "pools" / "rollouts.jsonl", old)
+    model, task = load_model("embedded:short"), load_task("embedded:short:problems=3")
+    read = load_rollouts(old, model)
+    assert pools(sample(model, task, 4, seed=2, store=old)) == pools(read)
+    assert [r.log_probs for r in sample(model, task, 4, seed=2, store=old)] == [
+        r.log_probs for r in read
+    ]
+    assert rows == []
+    assert pools(sample(model, task, 6, seed=2, store=old)) == pools(sample(model, task, 6, seed=2))
 
 
 class Killed(Exception):

@@ -203,7 +203,7 @@ def test_sampled_rollouts_keep_the_log_probabilities_that_scoring_finds(small, t
     [
         (None, "has no log_probs: the log-probability of each token under the policy that drew"),
         ([[-1.0]] * 3, "one list for each of 4"),
-        ([[-1.0]] * 4, "log_probs 1 of completion 0: one number for each of its 2 tokens"),
+        ([[-1.0]] * 4, "with one number for each of its tokens"),
         ([[-1.0, float("nan")]] * 4, "log-probability nan in completion 0"),
         ([[-1.0, 0.5]] * 4, "log-probability 0.5 in completion 0"),
         ([[-1.0, "x"]] * 4, "log-probability 'x' in completion 0"),
@@ -229,7 +229,6 @@ def test_what_weighted_pools_refuse(policies, pools):
     negative = "count-table:-1,2,-1,.5"
     refuses("clipped by the sign that centred", noise_to_signal, pool, [2], [negative])
     refuses("with by_length", noise_to_signal, pool, [2], ["std"], aggregation="sequence-mean")
-    refuses("given together", replace, pool, bound=None)
     without = [replace(each, log_probs=None) for each in pools]
     said = "prompt 'p0': its rollouts have no log-probabilities"
     refuses(said, score_pool, now, without, token_weights=TokenWeights())
