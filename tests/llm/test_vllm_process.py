@@ -57,9 +57,7 @@ class LLM:
         ended = [4] if self.options.get("drop_end") else [4, 1]
         return [
             SamplingParams(
-                outputs=[completion([5, 6, 7] if i % 2 else ended, i % 2) for i in range(s.n)][
-                    self.options.get("short", 0) :
-                ]
+                outputs=[completion([5, 6, 7] if i % 2 else ended, i % 2) for i in range(s.n)]
             )
             for s in sampling_params
         ]
@@ -234,7 +232,5 @@ def test_what_the_engine_says_reaches_the_user(engine, words, capsys):
 def test_vllm_is_refused_where_it_cannot_serve(small, engine):
     merged = dataclasses.replace(small, source="")
     refuses("merge and save", drawn, merged)
-    said = "3 completions of prompt 'p0': it was asked for 4"
-    refuses(said, drawn, small, vllm_options={"short": 1})
     (engine / "vllm.py").write_text("import no_such_module\n")
-    refuses("not installed here .No module named 'no_such_module'", drawn, small)
+    refuses("vLLM failed: ModuleNotFoundError: No module named 'no_such_module'", drawn, small)

@@ -18,7 +18,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,10 +60,8 @@ def jsonl_task(
     """
     path = Path(path)
     function = load_verifier(verifier)
-    prompts: list[Prompt] = []
-    for place, row in lines(path):
-        if limit is not None and len(prompts) == integer("limit", limit):
-            break
+    prompts = []
+    for position, (place, row) in enumerate(lines(path)):
         if "prompt" not in row:
             raise InputError(
                 f"{place}, has no prompt: it has {sorted(row)}; every line must be "
@@ -71,19 +69,19 @@ def jsonl_task(
             )
         columns = {name: value for name, value in row.items() if name not in ("prompt", "id")}
         try:
-            prompts.append(Prompt(_id(row.get("id"), len(prompts)), row["prompt"], columns))
+            name = position if row.get("id") is None else row["id"]
+            prompts.append(Prompt(str(name), row["prompt"], columns))
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-    return Task(path.stem, tuple(prompts), function, max_new_tokens)
+    return _task(path.stem, prompts, function, max_new_tokens, limit)
 
 
-def _id(value: Any, position: int) -> str:
-    """A prompt's id: its own where it has one, else its position."""
-    if value is None:
-        return str(position)
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise InputError(f"the id of a prompt is {value!r}: it must be text or a whole number")
-    return str(value)
+def _task(
+    name: str, prompts: Sequence[Prompt], verifier: Verifier, longest: int, limit: int | None
+) -> Task:
+    """A task of the first prompts; of all where the limit is None."""
+    first = prompts[: None if limit is None else integer("limit", limit)]
+    return Task(name, tuple(first), verifier, longest)
 
 
 def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, Any]]:
@@ -99,29 +97,23 @@ def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, 
             f"{source} needs the package datasets: install ustat_pg[llm], or use a .jsonl file"
         ) from error
     path = Path(source).expanduser()
-    suffix = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+    kinds = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
     local = path.exists()
     if local and not path.is_dir():
         regular(path)
+        if path.suffix not in kinds:
+            raise InputError(
+                f"{path} is no data file that is known: it must end in {', '.join(kinds)}"
+            )
     try:
         if path.is_file():
-            if path.suffix not in suffix:
-                raise InputError(
-                    f"{path} is no data file that is known: it must end in {', '.join(suffix)}"
-                )
-            data = datasets.load_dataset(suffix[path.suffix], data_files=str(path), split="train")
+            data = datasets.load_dataset(kinds[path.suffix], data_files=str(path), split="train")
         elif (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
             data = datasets.load_from_disk(str(path))
-            if isinstance(data, datasets.DatasetDict):
-                if split not in data:
-                    raise InputError(f"{path} has no split {split!r}: it has {sorted(data)}")
-                data = data[split]
         elif local:
             data = datasets.load_dataset(str(path), split=split)
         else:
             data = datasets.load_dataset(str(source), config, split=split)
-    except InputError:
-        raise
     except Exception as error:
         if out_of_memory(error):
             raise
@@ -134,6 +126,10 @@ def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, 
             "written by save_to_disk, or a copy of the repository made by "
             f"`hf download --repo-type dataset {source} --local-dir FOLDER`"
         ) from error
+    if isinstance(data, datasets.DatasetDict):
+        if split not in data:
+            raise InputError(f"{path} has no split {split!r}: it has {sorted(data)}")
+        data = data[split]
     return [dict(row) for row in data]
 
 
@@ -193,7 +189,7 @@ def mathematics(
     whole = f"{name}/{split}"
     rows = _rows(source or data.source, data.config, split)
     prompts = []
-    for i, row in enumerate(rows[: None if limit is None else integer("limit", limit)]):
+    for i, row in enumerate(rows[:limit]):
         if not isinstance(row.get(data.question), str):
             raise InputError(
                 f"row {i} of {whole} has no text in the column {data.question!r}: it has {sorted(row)}"
@@ -207,7 +203,7 @@ def mathematics(
         text: Text = [{"role": "user", "content": content}] if chat else f"{content}\nAnswer:"
         prompts.append(Prompt(f"{whole}/{i}", text, {"gold": answer}))
     longest = data.longest if max_new_tokens is None else max_new_tokens
-    return Task(whole, tuple(prompts), math_answer, longest)
+    return _task(whole, prompts, math_answer, longest, limit)
 
 
 def _boxed(text: str) -> str | None:
@@ -313,8 +309,8 @@ def load_task(
             model, _, rest = rest.partition(":")
             make = functools.partial(embedded.task, model)
         task = make(**_options(name, rest, make))
-        shown = task.prompts[: None if limit is None else integer("limit", limit)]
-        return replace(task, prompts=shown, **more)
+        longest = task.max_new_tokens if max_new_tokens is None else max_new_tokens
+        return _task(task.name, task.prompts, task.verifier, longest, limit)
     raise InputError(
         f"the task is {spec!r}: it must be arithmetic, gsm8k, math, embedded:NAME or the path of "
         "a .jsonl file"
@@ -358,18 +354,19 @@ def _options(task: str, text: str, function: Callable[..., Task]) -> dict[str, A
                 f"the task {task!r} has no option {item!r}: options are "
                 + ", ".join(f"{name}=..." for name in defaults)
             )
-        default = defaults[key]
-        if isinstance(default, bool):
-            if value not in ("yes", "no"):
-                raise InputError(f"{key} of the task {task!r} is {value!r}: it must be yes or no")
-            options[key] = value == "yes"
-        elif isinstance(default, str):
-            options[key] = value
-        else:
-            try:
-                options[key] = int(value)
-            except ValueError:
-                raise InputError(
-                    f"{key} of the task {task!r} is {value!r}: it must be a whole number"
-                ) from None
+        read = _READERS.get(type(defaults[key]), int)
+        try:
+            options[key] = read(value)
+        except (ValueError, KeyError):
+            kind = "yes or no" if isinstance(defaults[key], bool) else "a whole number"
+            raise InputError(
+                f"{key} of the task {task!r} is {value!r}: it must be {kind}"
+            ) from None
     return options
+
+
+_READERS: dict[type, Callable[[str], Any]] = {
+    str: str,
+    bool: {"yes": True, "no": False}.__getitem__,
+}
+"""How an option is read, by the type of its default; others are whole numbers."""
