@@ -305,7 +305,6 @@ def test_bad_rollouts_are_refused(tiny, spoil, message):
         ({"rewards": np.full(N, np.nan)}, " has rewards"),
         ({"rewards": np.ones(4)}, " has rewards"),
         ({"prompt_ids": (5,) * 300}, " has 300 tokens, with .* more than the context of .*, 256"),
-        ({"prompt_ids": (10**6,)}, ": token 1000000 is not one of the model's"),
     ],
 )
 def test_a_bad_prompt_is_named(tiny, change, said):
