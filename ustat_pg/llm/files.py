@@ -126,8 +126,8 @@ def load_rollouts(
                     f"prompt {name!r} of {path} has no rewards: give them in the file, or a task "
                     "whose verifier rewards the completions"
                 )
-            known = replace(rollouts, prompt=prompts.get(name, rollouts.prompt))
-            rollouts = verify(task, known, result.failed)
+            rollouts = replace(rollouts, prompt=prompts.get(name, rollouts.prompt))
+            rollouts = verify(task, rollouts, result.failed)
         if name not in result.failed:
             result.append(rollouts)
     warn_of(result.failed, len(pools))
@@ -289,7 +289,7 @@ def _log_probs(
 def load_rewards(
     path: str | Path, *, group_by: Sequence[str] = (), reward: str | None = None
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Rewards alone, for what needs no model: the share of groups without signal, and pass rates.
+    """Rewards alone, which need no model: the share of groups without signal, and pass rates.
 
     Arguments:
         path: JSON like ``{"rewards": [[1, 0, ...], ...]}``, with ``ids`` perhaps; JSONL with

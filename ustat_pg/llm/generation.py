@@ -47,16 +47,9 @@ def stripped(ids: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
 def uniforms(
     seed: int, prompt: str, completions: Sequence[int], length: int
 ) -> NDArray[np.float64]:
-    """The uniforms in [0, 1) that choose the tokens of completions, 53 bits each.
+    """The uniforms in [0, 1) that choose the tokens of some of a prompt's completions, (n, length).
 
-    Arguments:
-        seed: the seed.
-        prompt: the prompt's id.
-        completions: which of its completions, (n,).
-        length: the most tokens of a completion.
-
-    Returns:
-        (n, length). Completion i is the same whatever n, and its beginning whatever the length.
+    They have 53 bits each. Completion i is the same whatever n, and its beginning whatever the length.
     """
     bits = words(cell_key(seed, f"rollouts\x00{prompt}"), completions, 0, 2 * length)
     high, low = bits[:, 0::2].astype(np.uint64), bits[:, 1::2].astype(np.uint64)
@@ -115,16 +108,10 @@ def transformers_draw(
     """Draw completions of each prompt in turn, through ``generate``; several prompts share a call.
 
     Arguments:
-        language_model: the model.
         prompts: ids and tokens.
-        rollouts: completions of each prompt.
         length: the most tokens of a completion.
-        seed: the seed of the draws.
         batch: completions at a time; halved, with a warning, where memory runs out.
         first: the number of the first of them, so that a prompt's draws go on where they ended.
-
-    Returns:
-        an iterator over prompts.
 
     Raises:
         InputError: memory ran out at a single completion, or logits are NaN or infinite.
@@ -145,7 +132,7 @@ def transformers_draw(
 
 
 def empty_cache(language_model: LanguageModel) -> None:
-    """Give back what torch holds of a device's memory and does not use."""
+    """Give back the memory that torch holds of a device and does not use."""
     if language_model.device.startswith("cuda"):
         import torch
 

@@ -234,17 +234,17 @@ def _adapted(torch: Any, model: Any, lora: str | Path | int) -> Any:
         import peft
     except ImportError as error:
         raise InputError("lora needs the package peft: install ustat_pg[llm]") from error
-    stored = isinstance(lora, (str, Path))
-    if stored and not (Path(lora) / "adapter_config.json").is_file():
+    folder = None if isinstance(lora, int) else Path(lora)
+    if folder is not None and not (folder / "adapter_config.json").is_file():
         raise InputError(
-            f"lora is {str(lora)!r}: it must be the folder of a peft adapter, with "
+            f"lora is {str(folder)!r}: it must be the folder of a peft adapter, with "
             "adapter_config.json, or the rank of a fresh one"
         )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # Words between peft and transformers that no user can act on.
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
-        if not stored:
+        if isinstance(lora, int):
             settings = peft.LoraConfig(
                 r=integer("lora", lora),
                 lora_alpha=2 * lora,
@@ -255,11 +255,11 @@ def _adapted(torch: Any, model: Any, lora: str | Path | int) -> Any:
             torch.manual_seed(0)
             return peft.get_peft_model(model, settings)
         try:
-            return peft.PeftModel.from_pretrained(model, str(lora), is_trainable=True)
+            return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
         except Exception as error:
             if out_of_memory(error):
                 raise
-            raise InputError(f"the adapter {lora} does not fit the model: {error}") from error
+            raise InputError(f"the adapter {folder} does not fit the model: {error}") from error
 
 
 def _context(model: Any, tokenizer: Any) -> int:

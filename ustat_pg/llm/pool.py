@@ -24,7 +24,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ class ScoredPool:
         for name, value in self._arrays().items():
             shape = (count, *shapes.get(name, (rollouts,)))
             array = finite_array(name, value, len(shape))
-            if any(n not in (None, own) for n, own in zip(shape, array.shape, strict=True)):
+            if any(n not in (None, size) for n, size in zip(shape, array.shape, strict=True)):
                 raise InputError(f"{name} has shape {array.shape}: it must be {shape}")
             if name in ("sums", "gram", "length_sums"):
                 # Inner products that were made apart differ in their last digits.
@@ -250,7 +250,7 @@ class ScoredPool:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ScoredPool:
-        """Read what :meth:`save` wrote.
+        """Read a file of :meth:`save`.
 
         Raises:
             InputError: no such file, not a scored pool, or one of another format.
@@ -314,18 +314,13 @@ def moment_weights(rewards: Array) -> Array:
 
 
 def length_weights(weights: Array, lengths: Array) -> Array:
-    """1/|y| and z̃/|y| of each rollout, the weights of ``length_sums``, (..., 2, N).
-
-    Arguments:
-        weights: those of :func:`moment_weights`, (..., 3, N).
-        lengths: |y|, (..., N).
-    """
+    """1/|y| and z̃/|y| of each rollout, the weights of ``length_sums``, from :func:`moment_weights`."""
     return weights[..., :2, :] / lengths[..., None, :]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenWeights:
-    """What multiplies the score of each token of a rollout.
+    """Factors of the scores of a rollout's tokens.
 
     Arguments:
         ratio: one of :data:`~ustat_pg.estimators.RATIOS`: token (PPO, GRPO), sequence (TRL's
@@ -361,21 +356,13 @@ class TokenWeights:
         if self.clip is not None and self.truncate is not None:
             raise InputError("weights are clipped or truncated: clip and truncate are both given")
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """The arguments, of JSON's types."""
-        return asdict(self)
-
     def of(self, log_ratio: ArrayLike, mask: ArrayLike, rewards: ArrayLike) -> Array:
-        """w of each token.
+        """w of each token, (N, T), 0 past a completion's end.
 
         Arguments:
             log_ratio: log π_θ - log π_old of each token, (N, T).
             mask: 1 for a token and 0 past a completion's end, (N, T).
-            rewards: z, (N,); where weights are clipped each is 0 or 1, and says the advantage's sign.
-
-        Returns:
-            (N, T), 0 past a completion's end.
+            rewards: z, (N,); where weights are clipped each is 0 or 1, the sign of the advantage.
 
         Raises:
             InputError: as the two functions say, and other rewards.
@@ -401,15 +388,11 @@ class TokenWeights:
 
 
 def divergences(log_ratio: ArrayLike) -> Array:
-    """k1, k2 and k3 of KL(π_old ‖ π_θ), summed over each completion's tokens.
+    """k1, k2 and k3 of KL(π_old ‖ π_θ), summed over each completion's tokens, (N, 3).
 
-    Arguments:
-        log_ratio: log π_θ - log π_old of each token of completions that π_old drew, 0 past their ends,
-            (N, T).
-
-    Returns:
-        (N, 3). k1 and k3 are unbiased for the divergence of whole completions, the expected sum of their
-        tokens' divergences; k2 is not.
+    ``log_ratio`` is log π_θ - log π_old of each token of completions that π_old drew, 0 past their ends,
+    (N, T). k1 and k3 are unbiased for the divergence of whole completions, the expected sum of their
+    tokens' divergences; k2 is not.
 
     >>> divergences(np.log([[2.0, 1.0]])).round(4).tolist()
     [[-0.6931, 0.2402, 0.3069]]

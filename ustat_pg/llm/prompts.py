@@ -237,8 +237,7 @@ def load_verifier(name: str | Verifier) -> Verifier:
     A module is looked for where Python looks, then in the current folder.
 
     Raises:
-        InputError: the name has another form, the module cannot be imported, or it has no such
-            function.
+        InputError: no such function can be imported.
 
     >>> load_verifier("math:fsum").__name__
     'fsum'
@@ -261,7 +260,7 @@ def load_verifier(name: str | Verifier) -> Verifier:
         raise InputError(
             f"the verifier {name!r} is a {type(function).__name__}: it must be a function"
         )
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _module(name: str) -> Any:

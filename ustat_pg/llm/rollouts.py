@@ -444,13 +444,7 @@ def collect(
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Rollouts]:
-    """Sampled rollouts of every prompt of a task.
-
-    Arguments:
-        language_model, task, rollouts: those of :func:`sample`.
-        out: a folder, in which ``rollouts.jsonl`` grows; an interrupted call goes on there.
-        progress: called after each prompt.
-        options: seed, batch, backend, vllm_options of :func:`sample`.
+    """:func:`sample` into ``rollouts.jsonl`` of a folder ``out``, where an interrupted call goes on.
 
     Raises:
         InputError: as that function says, or a verifier that raised at every prompt.
@@ -475,12 +469,8 @@ def greedy_rewards(
 ) -> NDArray[np.float64]:
     """The rewards of one most probable completion of each prompt, (P,): the baseline of ReMax.
 
-    They are constants of their prompts, so :func:`ustat_pg.llm.estimates.curves` has ReMax's error.
-
-    Arguments:
-        language_model: the policy.
-        task: the prompts and the verifier.
-        names: ids of prompts, in a pool's order.
+    They are constants of their prompts (``names``, in a pool's order), so
+    :func:`ustat_pg.llm.estimates.curves` has ReMax's error.
 
     Raises:
         InputError: a prompt that the task has not, that with its completion is longer than the

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +53,6 @@ def check_memory(
 
     The longest prompt goes through the model once, with a completion of ``max_new_tokens``: no completion
     of the task holds more. A short one is differentiated in both ways.
-
-    Arguments:
-        language_model: the model.
-        task: prompts, and the longest completion.
-        by_length: as for :func:`score_pool`.
-        options: of :class:`~ustat_pg.llm.scores.Scores`.
-
-    Raises:
-        InputError: as :class:`~ustat_pg.llm.scores.Scores` says.
     """
     scores = Scores(language_model.model, **options)
     longest = max(len(tokenise(language_model, prompt)) for prompt in task.prompts)
@@ -90,8 +82,8 @@ def score_pool(
         gram: keep the Gram matrices too, which weighted baselines need, if the completions of every
             prompt fit in memory at once; else the pool is without.
         by_length: keep the sums of scores over their lengths too, of which
-            :func:`~ustat_pg.llm.estimates.noise_to_signal` makes what a loss that averages the tokens of a
-            completion does; two more sums of the parameters' size on the device.
+            :func:`~ustat_pg.llm.estimates.noise_to_signal` makes the noise of a loss that averages the tokens
+            of a completion; two more sums of the parameters' size on the device.
         token_weights: factors of the scores of tokens, by the ratio to the policy that drew them: the
             rollouts have its log-probabilities. The pool then has the noise and signal of that gradient.
         out: a folder of scored prompts, in which a later call with the same weights, options and code
@@ -105,8 +97,8 @@ def score_pool(
     Raises:
         InputError: no prompts, fewer than 4 rollouts, unequal numbers of them, two prompts of one
             name, completions longer than the model's context, rollouts without log-probabilities where
-            tokens are weighted, a folder that cannot be written to,
-            and whatever :class:`~ustat_pg.llm.scores.Scores` refuses; the prompt is named.
+            tokens are weighted, a folder that cannot be written to, or a refusal of
+            :class:`~ustat_pg.llm.scores.Scores`; the prompt is named.
     """
     prompts = list(pools)
     _refuse_unequal(prompts, language_model)
@@ -123,7 +115,7 @@ def score_pool(
         "sketch": scores.sketch,
         "gram": bool(gram),
         "by_length": bool(by_length),
-        "token_weights": None if token_weights is None else token_weights.config,
+        "token_weights": None if token_weights is None else asdict(token_weights),
         "precision": str(scores.dtype),
         "device": scores.device.type,
         "versions": versions("ustat_pg", "numpy", "torch", "transformers"),
@@ -156,19 +148,7 @@ def score(
     progress: Progress | None = None,
     **options: Any,
 ) -> ScoredPool:
-    """Score a pool into a folder: prompts in ``scored``, all of them in ``scored.npz``.
-
-    Arguments:
-        language_model: whose scores.
-        pools: rollouts of each prompt.
-        out: the folder.
-        progress: called after each prompt.
-        options: parameters, memory, method, autocast_bf16, sketch, gram, by_length, token_weights,
-            config of :func:`score_pool`.
-
-    Raises:
-        InputError: as that function says.
-    """
+    """:func:`score_pool` into a folder ``out``: prompts in ``scored``, all of them in ``scored.npz``."""
     return score_pool(
         language_model,
         pools,

@@ -145,7 +145,7 @@ def _math_answer(row: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class _DataSet:
-    """Where questions with answers come from, what a row of them means, and how long answers are."""
+    """A source of questions with answers, the meaning of a row, and the length of answers."""
 
     source: str
     config: str | None
@@ -177,7 +177,7 @@ def mathematics(
         source: a hub id; a local .jsonl, .json, .parquet or .csv file with columns ``question`` or
             ``problem``, and ``answer`` or ``solution``; a folder written by ``save_to_disk``; or a copy
             of the hub's repository. The data set's own on the hub unless given.
-        split: the split to take, of what has splits.
+        split: the split to take, where there are splits.
         chat: prompts as messages for an instruct model; else plain text.
         limit: take this many prompts, the first ones.
         max_new_tokens: the longest completion; 512 or 1024 unless given.
@@ -207,7 +207,7 @@ def mathematics(
 
 
 def _boxed(text: str) -> str | None:
-    r"""What stands in the last ``\boxed{}`` of a solution, braces balanced.
+    r"""The content of the last ``\boxed{}`` of a solution, braces balanced.
 
     >>> _boxed(r"so \boxed{1} or rather \boxed{\frac{1}{2}}.")
     '\\frac{1}{2}'
@@ -233,13 +233,9 @@ def math_answer(
 ) -> list[float]:
     r"""1 where math-verify finds the completion's answer equal to the right one, else 0.
 
-    math-verify limits its time by a signal, which works in the main thread only; in another thread
+    Completions are texts, or lists of messages the last of which counts; right answers (``gold``) are in
+    LaTeX. math-verify limits its time by a signal, which works in the main thread only; in another thread
     it runs without a limit.
-
-    Arguments:
-        prompts: not read.
-        completions: texts, or lists of messages of which the last counts.
-        gold: the right answers, in LaTeX.
 
     Raises:
         ValueError: a right answer that math-verify cannot read.
@@ -279,7 +275,7 @@ def load_task(
         limit: take this many prompts, the first ones.
 
     Raises:
-        InputError: an unknown task or option, or what the task itself refuses.
+        InputError: an unknown task or option, or a refusal of the task itself.
 
     >>> load_task("arithmetic:problems=2,seed=1").prompts[1].id
     'arithmetic/1/1'
@@ -320,15 +316,8 @@ def load_task(
 def drawn(items: Sequence[T], limit: int | None, seed: int = 0) -> list[T]:
     """Some of the prompts or rollouts, drawn at random; with one seed a larger limit holds a smaller.
 
-    Files are often sorted, by difficulty or by subject: their first lines are no sample of them.
-
-    Arguments:
-        items: what is drawn from.
-        limit: how many; all, in their order, where None or more than there are.
-        seed: of the order.
-
-    Raises:
-        InputError: the limit is no whole number of at least 1.
+    Files are often sorted, by difficulty or by subject: their first lines are no sample of them. All, in
+    their order, are drawn where the limit is None or more than there are.
 
     >>> drawn("abcdef", 2), drawn("abcdef", 3), drawn("abc", None)
     (['d', 'c'], ['d', 'c', 'f'], ['a', 'b', 'c'])

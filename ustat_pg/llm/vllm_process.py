@@ -44,18 +44,14 @@ def vllm_draw(
 ) -> Iterator[Drawn]:
     """Draw completions of each prompt in turn, through vLLM.
 
+    Log-probabilities are those that vLLM has; the scoring model's differ a little.
+
     Arguments:
         language_model: the model; on the CPU while vLLM runs, and back on its device after.
         prompts: ids and tokens.
-        rollouts: completions of each prompt.
         length: the most tokens of a completion.
-        seed: of vLLM's draws.
         batch: completions of one call of vLLM's ``generate``; :data:`AT_ONCE` where None.
         options: further arguments of ``vllm.LLM``.
-
-    Returns:
-        an iterator over prompts, with log-probabilities as vLLM has them: those of the model that scores
-        differ a little.
 
     Raises:
         InputError: vLLM is not installed, it failed or was killed, or the model is in no folder that it

@@ -65,7 +65,7 @@ Sink = Callable[[int, Uses], None]
 def selected(
     model: nn.Module, names: str | Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[nn.Parameter, ...]]:
-    """Names and parameters asked for; a tied one goes by any of its names, and counts once."""
+    """Names and parameters of some patterns; a tied one goes by any of its names, and counts once."""
     patterns = (names,) if isinstance(names, str) else tuple(names)
     if patterns == ("all",):
         patterns = ("*",)
@@ -193,7 +193,7 @@ def _normalisation(module: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor
         return centred
     if not type(module).__name__.endswith("RMSNorm") or set(module._parameters) != {"weight"}:
         return None
-    # The class itself is asked, with other weights: it may well compute in another precision.
+    # The class itself runs, with other weights: it may well compute in another precision.
     one, zero = torch.ones_like(weight, dtype=dtype), torch.zeros_like(weight, dtype=dtype)
 
     def with_weight(value: Tensor, read: Tensor) -> Tensor:
@@ -217,7 +217,7 @@ def _normalisation(module: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor
 class Hooks:
     """Hooks on the layers of one pass, in place while the forward pass runs.
 
-    ``sink`` is called with a parameter's number and all its uses as soon as the last is known.
+    ``sink`` is called with a parameter's number and all its uses as soon as the last is there.
     """
 
     def __init__(

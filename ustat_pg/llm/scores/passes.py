@@ -39,8 +39,8 @@ class Scores:
         model: a ``transformers`` causal language model in eval mode. Inputs are padded on the
             right and positions counted from the prompt's first token, so that padding is nothing
             that a completion's tokens attend to.
-        parameters: "all", or patterns (``*``, ``?``) of parameter names. Parameters without
-            ``requires_grad`` are never included; what it is now counts.
+        parameters: "all", or patterns (``*``, ``?``) of parameter names. Parameters that have no
+            ``requires_grad`` now are never included.
         memory: bytes to hold besides the model; None for four fifths of what the model's device
             has free now, and on a CPU for half of it. Completions that do not fit at once are
             processed in blocks, with the same result to rounding.
@@ -146,11 +146,7 @@ class Scores:
     def log_probs(
         self, prompt_ids: Sequence[int], completion_ids: Sequence[Sequence[int]]
     ) -> list[Array]:
-        """log π of each token of each completion, by a forward pass.
-
-        Raises:
-            InputError: as for :meth:`of`.
-        """
+        """log π of each token of each completion, by a forward pass."""
         self._refuse_training()
         batch = Batch.of(prompt_ids, completion_ids)
         logs = self.room.within(lambda: self._log_probs(batch), self.d)
@@ -173,22 +169,13 @@ class Scores:
         return logs
 
     def norms(self, prompt_ids: Sequence[int], completion_ids: Sequence[Sequence[int]]) -> Array:
-        """‖s_i‖² of each completion, (N,).
-
-        Raises:
-            InputError: as for :meth:`of`.
-        """
+        """‖s_i‖² of each completion, (N,)."""
         return self.of(prompt_ids, completion_ids).squared_norms
 
     def require(self, prompt: int, completion: int, more: int = 0) -> None:
-        """Refuse now any refusal of a prompt and a completion of some numbers of tokens.
+        """Refuse now any refusal of :meth:`of` a prompt and a completion of these numbers of tokens.
 
-        Arguments:
-            prompt, completion: tokens.
-            more: weighted sums beside those that every pool takes.
-
-        Raises:
-            InputError: as for :meth:`of`.
+        ``more`` are weighted sums beside those that every pool takes.
         """
         self._refuse_training()
         most = getattr(self.model.get_input_embeddings(), "num_embeddings", 3)
