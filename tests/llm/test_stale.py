@@ -203,10 +203,10 @@ def test_sampled_rollouts_keep_the_log_probabilities_that_scoring_finds(small, t
     [
         (None, "has no log_probs: the log-probability of each token under the policy that drew"),
         ([[-1.0]] * 3, "one list for each of 4"),
-        ([[-1.0]] * 4, "with one number for each of its tokens"),
-        ([[-1.0, float("nan")]] * 4, "log-probability nan in completion 0"),
-        ([[-1.0, 0.5]] * 4, "log-probability 0.5 in completion 0"),
-        ([[-1.0, "x"]] * 4, "log-probability 'x' in completion 0"),
+        ([[-1.0]] * 4, "one number for each of its tokens"),
+        ([[-1.0, float("nan")]] * 4, "log-probability nan"),
+        ([[-1.0, 0.5]] * 4, "log-probability 0.5"),
+        ([[-1.0, "x"]] * 4, "one number for each of its tokens"),
         ("x", "one list for each of 4"),
     ],
 )

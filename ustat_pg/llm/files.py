@@ -265,24 +265,19 @@ def _tokens(
 def _log_probs(
     place: str, value: Any, completions: Sequence[Sequence[int]]
 ) -> tuple[tuple[float, ...], ...]:
-    """Log-probabilities of each token of each completion.
-
-    Raises:
-        InputError: not a list of numbers for each completion, one for each token, none above 0.
-    """
+    """Log-probabilities of each token of each completion."""
     lengths = [len(ids) for ids in completions]
-    if not _all(value, list) or [len(row) for row in value] != lengths:
+    sound = _all(value, list) and [len(row) for row in value] == lengths
+    if not sound or not all(_all([x], (int, float)) for row in value for x in row):
         raise InputError(
             f"{place}, has other log_probs than one list for each of {len(lengths)} completions, with one "
             "number for each of its tokens"
         )
-    for i, row in enumerate(value):
-        for log in row:
-            if not _all([log], (int, float)) or not -math.inf < log <= _ROUNDING:
-                raise InputError(
-                    f"{place}, has the log-probability {log!r} in completion {i}: each must be a finite "
-                    "number, at most 0"
-                )
+    for log in (log for row in value for log in row):
+        if not -math.inf < log <= _ROUNDING:
+            raise InputError(
+                f"{place}, has the log-probability {log!r}: each must be a finite number, at most 0"
+            )
     return tuple(tuple(map(float, row)) for row in value)
 
 

@@ -266,13 +266,14 @@ def load_verifier(name: str | Verifier) -> Verifier:
 def _module(name: str) -> Any:
     """A module by name or by the path of its file."""
     if name.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+        # By its path, which tells two files of one name apart, and a file from a module of its name.
+        path = str(Path(name).resolve())
+        spec = importlib.util.spec_from_file_location(path, path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
-    # A command started through its script does not have the current folder on its path.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     importlib.invalidate_caches()
@@ -282,13 +283,7 @@ def _module(name: str) -> Any:
 def function_name(function: Any) -> str:
     """A function's module and name; of a module loaded from a file by its path, this path."""
     inner = _defined(function)
-    module, name = getattr(inner, "__module__", ""), getattr(inner, "__qualname__", "")
-    imported = vars(sys.modules[module]) if module in sys.modules else {}
-    spaces = getattr(inner, "__globals__", None)
-    # Two files of one name, or a file named like a module, are told apart by their paths only.
-    if spaces is not None and spaces is not imported and "__file__" in spaces:
-        module = str(Path(spaces["__file__"]).resolve())
-    return f"{module}:{name}"
+    return f"{getattr(inner, '__module__', '')}:{getattr(inner, '__qualname__', '')}"
 
 
 def _defined(function: Any) -> Any:
