@@ -84,13 +84,6 @@ def test_groups_of_another_size_are_left_out_and_counted(tmp_path):
     np.testing.assert_array_equal(rewards, PASSED[:2])
 
 
-def test_true_and_false_are_rewards(tmp_path):
-    path = jsonl(
-        tmp_path / "passed.jsonl", [{**row, "reward": bool(row["reward"])} for row in rows()]
-    )
-    np.testing.assert_array_equal(load_rewards(path)[1], PASSED)
-
-
 @pytest.mark.parametrize(
     ("found", "options", "said"),
     [

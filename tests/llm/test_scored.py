@@ -10,7 +10,6 @@ import pytest
 from tests.support.pools import ARRAYS, same
 from tests.support.refusals import refuses
 from ustat_pg.llm.pool import ScoredPool, moment_weights
-from ustat_pg.validation import InputError
 
 
 def pool(prompts=6, rollouts=5, seed=0):
@@ -103,11 +102,8 @@ def test_files_that_are_no_pools_are_refused(tmp_path):
 )
 def test_bad_pools_are_refused(change, message):
     refuses(message, ScoredPool, **parts(pool(), **change))
-
-
-def test_fewer_than_four_rollouts_are_refused_with_their_number():
-    with pytest.raises(InputError, match="there are 3 rollouts per prompt: at least 4"):
-        ScoredPool.from_scores(np.ones((2, 3)), np.ones((2, 3, 1)))
+    few = np.ones((2, 3)), np.ones((2, 3, 1))
+    refuses("there are 3 rollouts per prompt: at least 4", ScoredPool.from_scores, *few)
 
 
 def test_a_selection_keeps_what_is_of_its_prompts_and_rollouts():

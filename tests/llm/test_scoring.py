@@ -160,20 +160,6 @@ def test_rollouts_that_are_not_the_policys_own_are_noticed(monkeypatch):
 # Going on after an interruption.
 
 
-def test_finished_prompts_are_not_scored_again(tiny, tmp_path, scored_prompts):
-    pools = pool_of(6)
-    first = score_pool(tiny, pools, sketch=512, out=tmp_path)
-    assert len(scored_prompts) == 6
-    files = list(tmp_path.iterdir())
-    assert len(files) == 6
-    # Nothing of the model's size.
-    assert max(file.stat().st_size for file in files) < 4 * first.config["scored_parameters"]
-    same(first, score_pool(tiny, pools, sketch=512, out=tmp_path))
-    assert len(scored_prompts) == 6
-    same(first, score_pool(tiny, pools, sketch=512))
-    assert len(scored_prompts) == 12
-
-
 def test_an_interrupted_scoring_goes_on(tiny, tmp_path, monkeypatch, scored_prompts):
     pools = pool_of(6)
     whole = score_pool(tiny, pools)
@@ -219,9 +205,7 @@ def with_another_completion(rollouts):
 CHANGES = {
     "weights": (4, lambda tiny, first: (other_model(tiny), first, {})),
     "parameters": (4, lambda tiny, first: (tiny, first, {"parameters": ["*mlp*"]})),
-    "method": (4, lambda tiny, first: (tiny, first, {"method": "loop"})),
     "sketch": (4, lambda tiny, first: (tiny, first, {"sketch": 512})),
-    "gram": (4, lambda tiny, first: (tiny, first, {"gram": False})),
     "rewards": (1, lambda tiny, first: (tiny, replace(first, rewards=1 - first.rewards), {})),
     "completion": (1, lambda tiny, first: (tiny, with_another_completion(first), {})),
 }
@@ -302,7 +286,6 @@ def test_bad_rollouts_are_refused(tiny, spoil, message):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"rewards": np.full(N, np.nan)}, " has rewards"),
         ({"rewards": np.ones(4)}, " has rewards"),
         ({"prompt_ids": (5,) * 300}, " has 300 tokens, with .* more than the context of .*, 256"),
     ],

@@ -143,30 +143,6 @@ def test_noise_and_mean_are_those_of_all_groups_by_autograd(
         assert np.abs(found.second / other.second - 1).max() > 1e-3
 
 
-def test_rollouts_of_the_policy_itself_have_ratio_one(policies, pools):
-    now = policies[0]
-    scores = Scores(now.model)
-    own = [
-        replace(
-            each,
-            log_probs=tuple(
-                tuple(row.tolist())
-                for row in scores.log_probs(each.prompt_ids, each.completion_ids)
-            ),
-        )
-        for each in pools
-    ]
-    plain = score_pool(now, own, by_length=True)
-    weighted = score_pool(now, own, by_length=True, token_weights=TokenWeights(clip=0.2))
-    for name in ("squared_norms", "sums", "length_sums"):
-        assert np.allclose(getattr(weighted, name), getattr(plain, name), rtol=1e-5, atol=1e-8)
-    assert not weighted.bound.any()
-    assert np.abs(weighted.divergences).max() < 1e-5
-    asked = {"aggregation": "sequence-mean"}
-    one, other = (noise_to_signal(p, [2, 3], ["grpo", "std"], **asked) for p in (plain, weighted))
-    assert np.allclose(one["noise"], other["noise"], rtol=1e-5)
-
-
 def test_divergences_are_those_of_the_policies(policies, pools):
     """k1 by its definition, and k3 by its own."""
     pool = score_pool(policies[0], pools, token_weights=TokenWeights())
