@@ -321,10 +321,10 @@ def _reward_rows(
     path: Path, group_by: Sequence[str], reward: str | None
 ) -> list[tuple[str, str, Any]]:
     """(place, prompt's id, rewards) of every prompt of a file of rewards."""
-    rows = [(str(path), read_json(path))] if path.suffix == ".json" else []
-    rows = rows or _rows(path, group_by, reward)
+    whole = path.suffix == ".json" and not is_log(path)
+    rows = [(str(path), read_json(path))] if whole else _rows(path, group_by, reward)
     first = rows[0][1]
-    if path.suffix == ".json" or (len(rows) == 1 and _all(first.get("rewards"), list)):
+    if whole or (len(rows) == 1 and _all(first.get("rewards"), list)):
         if not isinstance(first, dict) or not isinstance(first.get("rewards"), list):
             raise InputError(f'{path} must be an object like {{"rewards": [[1, 0, 1, 1], ...]}}')
         ids = first.get("ids", list(range(len(first["rewards"]))))
