@@ -133,7 +133,7 @@ class _Store:
         return len(self.rollouts[prompt.id].texts) if prompt.id in self.rollouts else 0
 
     def verify(self, task: Task, rollouts: Rollouts, failed: dict[str, str]) -> None:
-        """Reward completions and keep both; sampling is what costs, so bad rewards lose none."""
+        """Reward completions and keep both; bad rewards lose none, since sampling is dear."""
         try:
             rollouts = verify(task, rollouts, failed)
         except InputError as error:

@@ -49,7 +49,7 @@ def check_memory(
     by_length: bool = False,
     **options: Any,
 ) -> None:
-    """Refuse, before anything is sampled, what :func:`score_pool` would refuse after it.
+    """Refuse, before anything is sampled, a model or a length that :func:`score_pool` would refuse.
 
     The longest prompt goes through the model once, with a completion of ``max_new_tokens``: no completion
     of the task holds more. A short one is differentiated in both ways.
@@ -57,7 +57,7 @@ def check_memory(
     scores = Scores(language_model.model, **options)
     longest = max(len(tokenise(language_model, prompt)) for prompt in task.prompts)
     room = language_model.context - longest
-    # A prompt that leaves none is refused by what samples.
+    # A prompt that leaves none is refused when it is sampled.
     scores.require(longest, max(1, min(task.max_new_tokens, room)), more=2 * by_length)
 
 

@@ -11,7 +11,7 @@ entries. Completions go through in blocks that fit the memory; sums are linear, 
 Sums of different prompts meet in a CountSketch of a few thousand numbers.
 
 ``method="loop"`` differentiates one completion at a time. It knows nothing of layers, takes any
-model, and is what the hooks are checked against: the first time they run, on one completion,
+model, and the hooks are checked against it: the first time they run, on one completion,
 parameter by parameter.
 """
 

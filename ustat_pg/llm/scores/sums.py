@@ -114,7 +114,7 @@ class Sketch:
     ε_c η_{c+p}, where a table of hashes would take a random number for each entry. Two entries of
     different stretches share a number with probability 1/k, wherever they stand, and no two of one stretch
     do, so the variance of ⟨Su, Sv⟩ is that of Charikar, Chen and Farach-Colton (2002), at most
-    2 ‖u‖² ‖v‖² / k, and what one turn in k adds, at which all η of two stretches meet their own: as much
+    2 ‖u‖² ‖v‖² / k, and the share of one turn in k, at which all η of two stretches meet themselves: as much
     again at most, where vectors hardly change within a stretch. Without the turn a column of a weight matrix
     whose width divides k would fall on one number.
     Vectors that have no more than k numbers are kept whole.
@@ -135,7 +135,7 @@ class Sketch:
         rng = np.random.default_rng(seed)
         bits = rng.integers(0, 2, 2 * stretches + self.numbers) * 2 - 1
         places = rng.integers(0, [[self.numbers], [2**31]], (2, stretches))
-        # How stretches lie to one another is what counts; the first stays, and all of a short vector.
+        # Only how stretches lie to one another counts; the first stays, and all of a short vector.
         places[0, 0] = 0
         turns, rows = torch.as_tensor(places, device=like.device)
         signs = torch.as_tensor(bits, dtype=like.dtype, device=like.device)
