@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ustat_pg.experiment.figure import Figure
 from ustat_pg.results import ORIGINS
 
 from . import style
-from .picture import Picture
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
     from ustat_pg.results import ClaimResult, Results
-
-__all__ = ["PICTURES", "draw"]
 
 EDGE = 8.0
 """Rivals further away than this are drawn at the edge."""
@@ -66,7 +64,7 @@ def _rows(claim: ClaimResult) -> list[dict[str, Any]]:
     return rows
 
 
-def draw(results: Results) -> Figure | None:
+def draw(results: Results) -> Drawing | None:
     """The figure of a run's checks; None if nothing was simulated."""
     from matplotlib.lines import Line2D
 
@@ -128,8 +126,8 @@ def draw(results: Results) -> Figure | None:
     return figure
 
 
-PICTURES = (
-    Picture(
+FIGURES = (
+    Figure(
         "verdicts",
         "Every simulated check",
         "One row for each simulated check, in half-widths of its interval about the prediction: a "
@@ -137,6 +135,6 @@ PICTURES = (
         "drawn hollow, may lie outside; the rivals that the check was planned to refute, drawn as crosses, "
         "lie outside.",
         None,
-        draw,
+        draw=draw,
     ),
 )

@@ -1,8 +1,8 @@
 """The experiments: one file for each result, its design as data, its checks and its rivals.
 
 A file ``<stem>.py`` here asks its result of softmax bandits, one of ``networks`` asks it of policies
-over tokens, one of ``language_models`` of those. ``points`` has what figures draw of a result on bandits
-where that is much.
+over tokens, one of ``language_models`` of those. ``points`` has points and figures of a result on bandits
+where they are many.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ustat_pg.paper import RESULTS
 if TYPE_CHECKING:
     from ustat_pg.experiment import Claim
     from ustat_pg.experiment.curves import Point
+    from ustat_pg.experiment.figure import Figure
 
     from .problems import Suite
 
@@ -30,6 +31,7 @@ __all__ = [
     "claim",
     "curves",
     "experiment",
+    "figures_of",
 ]
 
 ON_LANGUAGE_MODELS = ("gradient_mse_lm", "group_size_lm")
@@ -99,11 +101,24 @@ def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
 def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
     """The points that the result's figures draw, on the suite's problems."""
     module = experiment(stem, suite)
-    if not hasattr(module, "curves"):
-        # In the claim's file where they are few, beside it where they are many.
-        module = import_module(f"{__name__}.points.{stem}")
-    built: tuple[Point, ...] = tuple(module.curves(suite))
+    built: tuple[Point, ...] = tuple(
+        (module if hasattr(module, "curves") else _beside(stem)).curves(suite)
+    )
     return built
+
+
+def figures_of(stem: str) -> tuple[Figure, ...]:
+    """The figures that the result declares."""
+    module = import_module(f"{__name__}.{stem}")
+    declared: tuple[Figure, ...] = getattr(
+        module if hasattr(module, "curves") else _beside(stem), "FIGURES", ()
+    )
+    return declared
+
+
+def _beside(stem: str) -> ModuleType:
+    """The module with a result's points and figures, where its own would be long."""
+    return import_module(f"{__name__}.points.{stem}")
 
 
 def __getattr__(name: str) -> Any:

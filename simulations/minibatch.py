@@ -22,6 +22,7 @@ from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
@@ -180,6 +181,29 @@ def claim(suite: Suite) -> Claim:
     built = (*checks([*enumerated, *_drawn(suite)]), *matrices(enumerated))
     parts = map(_part, (suite.uneven, *suite.rates()))
     return Claim(STEM, RIVALS, (*built, *parts))
+
+
+FIGURES = (
+    Figure(
+        "minibatch",
+        "Three ways to choose prompts",
+        "B times the error against the number of prompts B: level for prompts drawn independently, "
+        "falling along a straight line for prompts drawn without replacement, down to the error of "
+        "a fixed set where all prompts are used; two wrong formulas, in dashed grey, miss the "
+        "simulated points.",
+        "designs",
+        x=Axis("prompts in a minibatch, B", "batch_size", ticks=(1, 4, 8, 12, 16)),
+        y=Axis("B × mean squared error"),
+        lines=(
+            Line("iid", "i.i.d.", "blue"),
+            Line("without-replacement", "without replacement", "orange"),
+            Line("fixed", "fixed set", "green, open"),
+            Line("rival: (N-B)/N for (N-B)/(N-1)", look="rival"),
+            Line("rival: no prompt term", look="second rival"),
+        ),
+        names="outside upper center",
+    ),
+)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ustat_pg.checks import equal
 from ustat_pg.engines import Distance, Estimator, GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     CountTable,
     count_table,
@@ -195,6 +196,32 @@ def _graded(entry: BanditEntry) -> Iterator[Check]:
         measured,
         equal(limit + later, wrong, digits=abs(beyond)),
     )
+
+
+FIGURES = (
+    Figure(
+        "normalised",
+        "The error of the normalised estimator against group size",
+        "G times the error of the normalised estimator about g/σ, against the group size: it comes to "
+        "a level that is the predicted limit, and that lies below the dashed line of tr Σ/σ² with rewards "
+        "0 and 1, and far above it with graded rewards of which one is rare; simulated points lie on the "
+        "predicted curves.",
+        "normalised",
+        y=Axis("G × squared error about g/σ", limits=(0, None)),
+        lines=(
+            Line("std", "divided by the group's deviation", "alone"),
+            Line("limit", "its limit"),
+            Line(f"rival: {NAIVE}", "tr Σ/σ², as if σ were known (rival)", "rival"),
+        ),
+        by="problem",
+        panels=(
+            Panel("pass rate 0.8", "skewed"),
+            Panel("pass rate 0.3", "balanced"),
+            Panel("rewards .6, .4 and, rarely, 0", "rare"),
+        ),
+        names="outside upper center",
+    ),
+)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

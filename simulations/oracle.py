@@ -24,6 +24,7 @@ import numpy as np
 from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, Ratio, mean_of
+from ustat_pg.experiment.figure import Axis, Curve, Figure, Line, Panel
 from ustat_pg.predictions import oracle_ratio
 from ustat_pg.problems import SoftmaxBandit
 
@@ -166,6 +167,40 @@ def points(cases: Iterable[tuple[BanditEntry, int]], group_sizes: Sequence[int])
                 at["one_prompt"] = str(entry.problem.contexts == 1)
                 cell = GradientCell(entry.problem, group_size, batch_size)
                 yield Point("ratio", entry.name, at, excess, _excess(cell))
+
+
+FIGURES = (
+    Figure(
+        "oracle",
+        "grpo against the oracle",
+        "On the left the ratio of grpo's error to the oracle's falls to 1 as the group grows, for a "
+        "nearly pure-noise reward along G/(G-1); on the right its excess over 1 on logarithmic axes "
+        "falls with slope -1 at one prompt and towards slope -2 in a minibatch of different prompts.",
+        "ratio",
+        lines=(
+            Line("", "{series}, one prompt", at={"one_prompt": True}),
+            Line("", "{series}, B = {batch_size:g}", at={"one_prompt": False}),
+        ),
+        panels=(
+            Panel(
+                "the ratio",
+                y=Axis("MSE of grpo / MSE of the oracle", limits=(0.92, 4)),
+                curves=(Curve(lambda g: g / (g - 1), "G/(G-1)", "limit"),),
+                levels=(1,),
+                plus=1,
+            ),
+            Panel(
+                "its excess over 1",
+                y=Axis("ratio - 1", scale="log"),
+                curves=(Curve(lambda g: 1 / (g - 1), look="limit"),),
+                slopes=((-1, 0.52, 0.9), (-2, 0.12, 0.26)),
+                precise=True,
+            ),
+        ),
+        names="outside right center",
+        height=2.55,
+    ),
+)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

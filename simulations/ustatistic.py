@@ -36,6 +36,7 @@ from ustat_pg.experiment import (
     Point,
     mean_of,
 )
+from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.experiment.formulas import FormulaDistance, Groups
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.ustatistics import covariance_ustatistic, covariance_variance_components
@@ -236,6 +237,31 @@ def _shared(entry: BanditEntry) -> Check:
             relative_margin=COARSE,
         ),
     )
+
+
+FIGURES = (
+    Figure(
+        "ustatistic",
+        "The two parts of grpo's error",
+        "Two lines fall with the group size on logarithmic axes: the first part of grpo's error, "
+        "which is the oracle's error, as 1/G, and the second part faster, as 1/(G(G-1)); their sum "
+        "is grpo's error and tends to the first part.",
+        "parts",
+        y=Axis("mean squared error", scale="log"),
+        lines=(
+            "grpo",
+            Line("first", "first part =\nthe oracle, 1/G", "oracle"),
+            Line("second", "second part,\n1/(G(G-1))", "orange"),
+        ),
+        by="problem",
+        panels=(
+            Panel("one prompt, 4 arms", "balanced"),
+            Panel("one of the handwritten digits", "digits"),
+        ),
+        names="ends",
+        height=2.2,
+    ),
+)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

@@ -9,10 +9,44 @@ from typing import Any
 import numpy as np
 
 from ustat_pg.experiment import Linear, Point
+from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 
 from ..group_size import LARGE_C, SMALL_C, STEM, crossing, schedules
 from ..problems import Suite
 from ..problems.splits import Split
+
+BEST = (1.0, 1.05)
+"""Gaps within 5% of the least."""
+
+FIGURES = (
+    Figure(
+        "group_size",
+        "The group size at a budget",
+        "Mean suboptimality gap after training against the group size at equal budgets, in three "
+        "panels: simulated points of several budgets, schedules and lengths fall on one curve, least "
+        "at 3 or 4; under reshuffled epochs the largest group is best; with two directions the "
+        "order of small and large groups depends on c.",
+        STEM,
+        by="panel",
+        panels=(
+            Panel(
+                "one direction",
+                "universal",
+                y=Axis("mean gap / least predicted", limits=(0.95, 2.5)),
+                band=BEST,
+            ),
+            Panel(
+                "24 prompts, K = 24",
+                "epochs",
+                y=Axis("", limits=(None, 2.1)),
+                lines=(Line("i.i.d.", "i.i.d. prompts"), Line("epochs", "reshuffled epochs")),
+                band=BEST,
+            ),
+            Panel("two directions, K = 48", "c", y=Axis("", limits=(0.95, 1.9)), band=BEST),
+        ),
+        names="upper center",
+    ),
+)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("seaborn")
 
 from figures.catalogue import PICTURES
-from figures.style import BASELINES, BLUE, ORANGE
+from figures.render import draw
+from figures.style import BLUE, LOOKS, ORANGE
 from tests.support.figures import has, heights, spans
 
 pytestmark = pytest.mark.usefixtures("look")
@@ -30,9 +31,9 @@ def of_series(names, x, places, **at):
 
 def test_a_line_is_the_prediction_and_its_points_are_the_estimates():
     frame = of_series(SERIES, "group_size", (2, 4, 8), problem="balanced")
-    (axis,) = PICTURES["mse"].draw(frame).axes
+    (axis,) = draw(PICTURES["mse"], frame).axes
     for name in SERIES:
-        own, look = frame[frame["series"] == name], BASELINES[name]
+        own, look = frame[frame["series"] == name], LOOKS[name]
         x = own["group_size"]
         assert has(axis, x, own["prediction"], color=look.colour, marker="None"), name
         assert has(axis, x, own["estimate"], marker=look.marker, linestyle="None"), name
@@ -41,15 +42,15 @@ def test_a_line_is_the_prediction_and_its_points_are_the_estimates():
 
 def test_a_line_has_its_own_name_at_its_end():
     frame = of_series(SERIES, "group_size", (2, 4, 8), problem="balanced")
-    (axis,) = PICTURES["mse"].draw(frame).axes
+    (axis,) = draw(PICTURES["mse"], frame).axes
     named = {text.get_text().replace("\n", "-"): text.get_color() for text in axis.texts}
-    assert named == {name: BASELINES[name].colour for name in SERIES}
+    assert named == {name: LOOKS[name].colour for name in SERIES}
 
 
 def test_the_ratio_is_bound_over_gap_and_its_interval_is_the_gaps_turned_round():
     names = ("constant: gap", "constant: bound", "decay: gap", "decay: bound")
     frame = of_series(names, "step", (1, 10, 100), problem="bowl")
-    upper, lower = PICTURES["suboptimality"].draw(frame).axes
+    upper, lower = draw(PICTURES["suboptimality"], frame).axes
     for rate, colour in (("constant", BLUE), ("decay", ORANGE)):
         gap, bound = (
             frame[frame["series"] == f"{rate}: {kind}"].set_index("step")
