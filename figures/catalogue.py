@@ -10,8 +10,6 @@ from ustat_pg.experiment.figure import Figure
 
 from . import gradient_mse_lm, group_size_lm, limit_law, optimality, suboptimality, verdicts
 
-__all__ = ["ALT", "PICTURES"]
-
 _DRAWN = {
     "optimality": optimality.FIGURES,
     "suboptimality": suboptimality.FIGURES,
@@ -28,6 +26,3 @@ PICTURES: dict[str, Figure] = {
     )
     for figure in figures
 }
-
-ALT = {name: figure.alt for name, figure in PICTURES.items()}
-"""Sentences for pages and reports that show the figure."""

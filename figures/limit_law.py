@@ -37,9 +37,8 @@ def draw(frame: pd.DataFrame) -> Drawing | None:
     for name, look in LAWS.items():
         law = frame[frame["series"] == f"density: {name}"].sort_values("quantile")
         left.plot(law["quantile"], law["prediction"], **style.stroke(look))
-    left.set_xlim(0, float(frame["quantile"].max()))
-    left.set_ylim(0, 1.2 * float((shares / np.diff(edges)).max()))
-    left.set(xlabel="$(T + t_0)$ gap", ylabel="density")
+    left.set(xlim=(0, float(frame["quantile"].max())), xlabel="$(T + t_0)$ gap")
+    left.set(ylim=(0, 1.2 * float((shares / np.diff(edges)).max())), ylabel="density")
     left.set_title(style.mark("a") + "runs (grey) and three laws", loc="left")
     _quantiles(right, frame, drawn)
     right.set_title(style.mark("b") + "quantile by quantile", loc="left")
@@ -64,18 +63,11 @@ def _quantiles(axis: Axes, frame: pd.DataFrame, drawn: pd.DataFrame) -> None:
         levels = law["level"].to_numpy()
         measured = np.interp(levels, shares, places)
         if name == OWN:
-            axis.vlines(
-                law["quantile"],
-                np.interp(levels, high, places),
-                np.interp(levels, low, places),
-                look.colour,
-                lw=0.8,
-                zorder=2.5,
-            )
+            ends = (np.interp(levels, share, places) for share in (high, low))
+            axis.vlines(law["quantile"], *ends, look.colour, lw=0.8, zorder=2.5)
         axis.plot(law["quantile"], measured, ls="none", zorder=3, **style.point(look))
-    axis.set_xlim(-0.25 * most, most)
-    axis.set_ylim(0, most)
-    axis.set(xlabel="quantile of the law", ylabel="quantile of the runs")
+    axis.set(xlim=(-0.25 * most, most), xlabel="quantile of the law")
+    axis.set(ylim=(0, most), ylabel="quantile of the runs")
 
 
 def draw_mixture(frame: pd.DataFrame) -> Drawing:
@@ -104,12 +96,10 @@ def _runs(axis: Axes, frame: pd.DataFrame) -> None:
     """Contours of the return, its ridge, and where runs go and end."""
     import seaborn as sns
 
-    table = frame[frame["series"] == "return"].pivot_table(
-        index="y", columns="x", values="prediction"
-    )
-    values = table.to_numpy()
+    heights = frame[frame["series"] == "return"]
+    table = heights.pivot_table(index="y", columns="x", values="prediction")
     shades = sns.light_palette("0.55", as_cmap=True)
-    ground = axis.contourf(table.columns, table.index, values, levels=12, cmap=shades)
+    ground = axis.contourf(table.columns, table.index, table.to_numpy(), levels=12, cmap=shades)
     ground.set_edgecolor("face")
     ground.set_linewidth(0.2)
     axis.plot(_ridge(table), table.index, color="black", lw=0.7, dashes=(3, 1.6))
@@ -120,12 +110,11 @@ def _runs(axis: Axes, frame: pd.DataFrame) -> None:
         axis.plot(path["x"], path["y"], color=colour, lw=0.6, alpha=0.9)
         axis.plot(path["x"].iloc[:1], path["y"].iloc[:1], "o", mfc="white", mec=colour, ms=3.4)
         axis.plot(path["x"].iloc[-1:], path["y"].iloc[-1:], "o", mfc=colour, mec="black", ms=4.2)
-    axis.set(
-        xlim=(float(table.columns.min()), float(table.columns.max())),
-        ylim=(float(table.index.min()), float(table.index.max())),
-        xlabel=r"$\theta_1$, which the return sees",
-        ylabel=r"$\theta_2$, which the noise sees",
-    )
+    for which, places, text in (
+        ("x", table.columns, r"$\theta_1$, which the return sees"),
+        ("y", table.index, r"$\theta_2$, which the noise sees"),
+    ):
+        axis.set(**{f"{which}lim": (places.min(), places.max()), f"{which}label": text})
 
 
 def _ridge(table: pd.DataFrame) -> np.ndarray:

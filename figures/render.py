@@ -166,7 +166,7 @@ def _lines(panel: Panel, points: pd.DataFrame) -> Iterator[Line]:
         for name in [line.series] if line.series else dict.fromkeys(rows["series"]):
             label = line.label
             if not line.series:
-                label = label.format(**rows[rows["series"] == name].iloc[0])
+                label = style.plain(label.format(**rows[rows["series"] == name].iloc[0]))
             named.append(replace(line, series=name, label=label))
     for place, line in enumerate(named):
         look = line.look or line.series

@@ -316,7 +316,7 @@ def handles(entries: Iterable[tuple[str, Look]]) -> list[Line2D]:
 def legend(axis: Axes, entries: Sequence[tuple[str, Look]], loc: Any, ncols: int = 1) -> None:
     """A legend of the whole figure, outside its panels."""
     axis.figure.legend(
-        handles=handles((plain(text), look) for text, look in entries),
+        handles=handles(entries),
         loc=loc, ncols=ncols, handlelength=3.2, columnspacing=1.4, labelspacing=0.4,
     )  # fmt: skip
 

@@ -9,8 +9,9 @@ pytest.importorskip("seaborn")
 
 from figures.catalogue import PICTURES
 from figures.render import draw
-from figures.style import BLUE, LOOKS, ORANGE
+from figures.style import BLUE, GREY, LOOKS, ORANGE
 from tests.support.figures import has, heights, spans
+from ustat_pg.experiment.figure import Curve, Figure, Line, Panel
 
 pytestmark = pytest.mark.usefixtures("look")
 
@@ -45,6 +46,43 @@ def test_a_line_has_its_own_name_at_its_end():
     (axis,) = draw(PICTURES["mse"], frame).axes
     named = {text.get_text().replace("\n", "-"): text.get_color() for text in axis.texts}
     assert named == {name: LOOKS[name].colour for name in SERIES}
+
+
+def test_a_panel_shifts_divides_and_leaves_out_as_it_declares():
+    frame = of_series(("a", "b"), "group_size", (2, 4, 8))
+    frame.loc[frame["group_size"] == 8, "high"] = 9.0
+    order = Curve(lambda g: 1 / g, "order 1", through=True)
+    panels = (
+        Panel("shifted", plus=1.0, lines=("b",)),
+        Panel("unit", over="a", lines=("a",)),
+        Panel("precise", precise=True, lines=("a",), curves=(order,)),
+    )
+    figure = Figure("name", "title", "alt", "source", panels=panels, names="outside upper center")
+    drawing = draw(figure, frame)
+    shifted, unit, precise = drawing.axes
+    a, b = (frame[frame["series"] == name] for name in "ab")
+    x = a["group_size"]
+    assert has(shifted, x, 1 + b["prediction"], marker="None")
+    assert {(low, high) for _, low, high in spans(shifted)} == {
+        (round(low + 1, 9), round(high + 1, 9))
+        for low, high in zip(b["low"], b["high"], strict=True)
+    }
+    assert has(unit, x, a["estimate"] / a["prediction"].min(), linestyle="None")
+    assert len(spans(precise)) == 2
+    assert has(precise, x, a["prediction"].iloc[0] * 2 / x, color=GREY)
+    assert [text.get_text() for text in drawing.legends[0].get_texts()] == ["b", "a", "order 1"]
+
+
+def test_lines_without_a_name_are_those_of_all_series_in_looks_of_their_own():
+    frame = of_series(("one", "two $"), "group_size", (2, 4), kind=True, size=3)
+    lines = (Line("", "{series}, {size:g}", at={"kind": True}),)
+    figure = Figure("name", "title", "alt", "source", lines=lines, names="upper left")
+    (axis,) = draw(figure, frame).axes
+    texts = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert texts == ["one, 3", r"two \$, 3"]
+    for name, colour in (("one", BLUE), ("two $", ORANGE)):
+        rows = frame[frame["series"] == name]
+        assert has(axis, rows["group_size"], rows["prediction"], color=colour)
 
 
 def test_the_ratio_is_bound_over_gap_and_its_interval_is_the_gaps_turned_round():
