@@ -55,16 +55,18 @@ def _render(figure: Figure, frame: pd.DataFrame) -> Drawing | None:
     legend: dict[str, Look] = {}
     for letter, axis, (panel, points) in zip("abcdefgh", axes, panels, strict=False):
         axis.set_title((style.mark(letter) if len(panels) > 1 else "") + panel.title, loc="left")
-        entries, ends = _fill(axis, panel, points)
+        drawn = _fill(axis, panel, points)
         if panel.y is figure.y and axis not in first_column:
             axis.set_ylabel("")
+        entries = {line.label.replace("\n", " "): look for _, line, look in drawn}
+        entries |= {curve.label: LOOKS[curve.look] for curve in panel.curves if curve.label}
         if panel.names == "ends":
-            style.label_ends(axis, ends)
+            style.label_ends(axis, _ends(drawn))
         elif str(panel.names).startswith("outside"):
             legend |= entries
         elif panel.names:
-            handles = style.handles(entries.items())
-            axis.legend(handles=handles, loc=panel.names, handlelength=2.8)
+            place: Any = panel.names
+            axis.legend(handles=style.handles(entries.items()), loc=place, handlelength=2.8)
     if legend:
         columns = 1 if "right" in figure.names else 2 if len(panels) == 1 else 4
         style.legend(axes[0], list(legend.items()), figure.names, columns)
@@ -89,56 +91,53 @@ def _panels(figure: Figure, frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.Dat
         yield replace(panel, title=title, x=x, y=y, lines=lines, names=names), points
 
 
-def _fill(
-    axis: Axes, panel: Panel, points: pd.DataFrame
-) -> tuple[dict[str, Look], list[tuple[float, str, Sequence[Look]]]]:
-    """Draw one panel; returns the entries of its legend, and the labels of its lines' ends."""
+def _fill(axis: Axes, panel: Panel, points: pd.DataFrame) -> list[Drawn]:
+    """Draw one panel; returns its series."""
     assert panel.x is not None
     assert panel.y is not None
-    x, factor = panel.x.column, 1.0
+    x, log, unit = panel.x.column, panel.y.scale == "log", 1.0
     if panel.over:
-        factor = float(points.loc[points["series"] == panel.over, "value"].min())
-    points = points.assign(**{name: points[name] / factor + panel.plus for name in MEASURES})
-    if panel.y.scale == "log":
+        unit = float(points.loc[points["series"] == panel.over, "value"].min())
+    points = points.assign(**{name: points[name] / unit + panel.plus for name in MEASURES})
+    if log:
         # An error of zero (one arm, equal rewards) has no place there.
         points = points[~(points["value"] <= 0)]
     drawn = list(_series(panel, points, x))
     there = np.unique(np.concatenate([rows[x] for rows, _, _ in drawn]))
-    curves = []
+    values = np.concatenate([rows["value"] for rows, _, _ in drawn])
+    if np.isnan(values).all():
+        values = np.concatenate([rows["estimate"] for rows, _, _ in drawn])
     for curve in panel.curves:
         heights = np.asarray(curve.values(there), float)
-        start = drawn[0][0]["value"].iloc[0] / heights[0] if curve.through else 1.0
-        curves.append((curve, start * heights))
-    shown = [rows["value"] for rows, _, _ in drawn]
-    heights = np.concatenate([*shown, *(values for curve, values in curves if not curve.through)])
-    if np.isnan(heights).all():
-        heights = np.concatenate([rows["estimate"] for rows, _, _ in drawn])
+        if curve.through:
+            heights *= drawn[0][0]["value"].iloc[0] / heights[0]
+        else:
+            values = np.append(values, heights)
+        axis.plot(there, heights, zorder=1.5, **style.stroke(LOOKS[curve.look]))
     _scale(axis, "x", panel.x, there)
-    _scale(axis, "y", panel.y, heights)
-    for curve, values in curves:
-        axis.plot(there, values, zorder=1.5, **style.stroke(LOOKS[curve.look]))
-    entries: dict[str, Look] = {}
-    ends: list[tuple[float, str, Sequence[Look]]] = []
+    _scale(axis, "y", panel.y, values)
+    floor = axis.get_ylim()[0] / 10 if log else None
     for rows, line, look in drawn:
-        look = replace(look, marker=look.marker if rows["estimate"].notna().any() else "")
-        label = line.label or look.label or style.plain(line.series)
-        _draw_line(axis, x, rows, look, panel.y, line.aside)
-        entries[label.replace("\n", " ")] = look
-        if len(rows) and np.isfinite(end := float(rows["value"].iloc[-1])):
-            if ends and abs(ends[-1][0] - end) < 1e-6 * abs(end):
-                # Lines that end in the same place share a label.
-                _, before, looks = ends.pop()
-                label, looks = f"{before}\n= {label}", (*looks, look)
-                ends.append((end, label, looks))
-            else:
-                ends.append((end, label, (look,)))
-    entries |= {curve.label: LOOKS[curve.look] for curve in panel.curves if curve.label}
+        _draw_line(axis, x, rows, look, floor, line.aside)
     # An end that is not declared is that of the drawn data.
     for which, limits in (("x", panel.x.limits), ("y", panel.y.limits)):
         if limits != (None, None):
             axis.set(**{f"{which}lim": limits})
     _guide(axis, panel)
-    return entries, ends
+    return drawn
+
+
+def _ends(drawn: Sequence[Drawn]) -> list[tuple[float, str, Sequence[Look]]]:
+    """The label of each line's end; lines that end in the same place share one."""
+    ends: list[tuple[float, str, Sequence[Look]]] = []
+    for rows, line, look in drawn:
+        end = float(rows["value"].iloc[-1])
+        if ends and abs(ends[-1][0] - end) < 1e-6 * abs(end):
+            _, text, looks = ends.pop()
+            ends.append((end, f"{text}\n= {line.label}", (*looks, look)))
+        elif np.isfinite(end):
+            ends.append((end, line.label, (look,)))
+    return ends
 
 
 def _series(panel: Panel, points: pd.DataFrame, x: str) -> Iterator[Drawn]:
@@ -154,7 +153,10 @@ def _series(panel: Panel, points: pd.DataFrame, x: str) -> Iterator[Drawn]:
         if line.cut:
             rows = rows[(rows["pool_low"] > rows["value"] / 5).cummin()]
         if len(rows):
-            yield rows, line, LOOKS[line.look]
+            look = LOOKS[line.look]
+            label = line.label or look.label or style.plain(line.series)
+            marker = look.marker if rows["estimate"].notna().any() else ""
+            yield rows, replace(line, label=label), replace(look, marker=marker)
 
 
 def _lines(panel: Panel, points: pd.DataFrame) -> Iterator[Line]:
@@ -184,10 +186,18 @@ def _rows(points: pd.DataFrame, line: Line) -> pd.DataFrame:
 
 
 def _draw_line(
-    axis: Axes, x: str, rows: pd.DataFrame, look: Look, ordinate: Axis, aside: int
+    axis: Axes, x: str, rows: pd.DataFrame, look: Look, floor: float | None, aside: int
 ) -> None:
-    """A series' line with the band of its prediction, if there is one, and its points."""
-    floor = axis.get_ylim()[0] / 10 if ordinate.scale == "log" else None
+    """A series' line with the band of its prediction, if there is one, and its points.
+
+    Arguments:
+        axis: with its scales.
+        x: column of the abscissa.
+        rows: the points.
+        look: the series'.
+        floor: where bands and intervals end that would leave a logarithmic axis.
+        aside: steps by which the points stand beside their place.
+    """
     if look.width == 1.0 and "pool_low" in rows and rows["pool_low"].notna().any():
         low, high = (rows[end].clip(lower=floor) for end in ("pool_low", "pool_high"))
         axis.fill_between(rows[x], low, high, color=look.colour, alpha=0.13, lw=0, zorder=1)
