@@ -199,6 +199,22 @@ def _runs(entry: LandscapeEntry, budget: int, step: int) -> Iterator[Check]:
         )
 
 
+LEAST_GAIN = 1e-6
+"""The least share of grpo's error that the best table must save, for the saving to be asked."""
+
+
+def on_networks(suite: Suite) -> Claim:
+    """The errors at two group sizes; nothing where rewards are others, or nothing is to gain."""
+    checks: list[Check] = []
+    for entry in suite.token_problems:
+        for group_size in (2, 4) if entry.problem.binary else ():
+            moments = entry.problem.moments()
+            best, grpo = (gradient_mse(moments, n, group_size).mse for n in ("best", "grpo"))
+            if grpo - best > LEAST_GAIN * grpo:
+                checks += gradient_errors(entry, group_size)
+    return Claim(STEM, OF_ERRORS, tuple(checks))
+
+
 def curves(suite: Suite) -> Iterator[Point]:
     """The error against G over the oracle's, and the gap of whole runs against G at one budget."""
     entry = suite.digits

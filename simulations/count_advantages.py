@@ -239,3 +239,15 @@ def telling(problem: SoftmaxBandit, differences: Array) -> tuple[int, Array]:
     shown = np.abs(units @ differences[lengths > 0].T) / lengths[lengths > 0]
     number = int(shown.min(axis=1, initial=1.0).argmax())
     return number, units[number]
+
+
+def on_networks(suite: Suite) -> Claim:
+    """Errors at single prompts, means over all; nothing where rewards are others, or never differ."""
+    checks: list[Check] = []
+    for entry in suite.single_prompts:
+        if entry.problem.binary:
+            checks += errors(entry, SMALL)
+    for entry in suite.winnable(SMALL):
+        checks += means(entry, SMALL)
+        checks += noise(entry, SMALL)
+    return Claim(STEM, RIVALS, tuple(checks))

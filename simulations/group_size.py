@@ -505,3 +505,9 @@ def claim(suite: Suite) -> Claim:
     checks += gradient_errors(suite.digits_rows(3), 4)
     checks += gradient_errors(suite.digits, 8)
     return Claim(STEM, RIVALS, tuple(checks))
+
+
+def on_networks(suite: Suite) -> Claim:
+    """The gradient's error on every problem at two group sizes and one budget."""
+    checks = [check for entry in suite.token_problems for check in gradient_errors(entry, 4)]
+    return Claim(STEM, (PAPER, HALVED), tuple(checks))

@@ -182,6 +182,26 @@ def claim(suite: Suite) -> Claim:
     return Claim(STEM, RIVALS, (*built, *parts))
 
 
+MOST_FIXED = 64
+"""Prompts of the largest fixed set."""
+
+
+def _cases_on_networks(suite: Suite) -> Iterator[Case]:
+    for entry in suite.token_problems:
+        contexts = entry.problem.contexts
+        for batch_size in (1, 2):
+            yield entry, 2, batch_size, "iid"
+        if entry.problem.uniform and contexts > 1:
+            yield entry, 2, 2, "without-replacement"
+            if contexts <= MOST_FIXED:
+                yield entry, 2, contexts, "fixed"
+
+
+def on_networks(suite: Suite) -> Claim:
+    """The formula in every design that a problem allows."""
+    return Claim(STEM, RIVALS, tuple(checks(_cases_on_networks(suite))))
+
+
 def curves(suite: Suite) -> Iterator[Point]:
     """B times the MSE against B in the three designs, and what two rivals say of it."""
     entry, group_size = suite.digits_rows(16), 4

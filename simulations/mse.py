@@ -80,7 +80,7 @@ def rivals(m: Moments, group_size: int) -> dict[str, float]:
     }
 
 
-RIVALS = (
+OF_ERRORS = (
     "no second-order term",
     "G^2 for G(G-1)",
     "||g||^2 missing",
@@ -89,8 +89,9 @@ RIVALS = (
     "explicit bound taken as the value",
     "Sigma without - g g^T",
     TIGHTER,
-    SHORT,
 )
+"""Those of an error; the other is of a mean, and asked of bandits alone."""
+RIVALS = (*OF_ERRORS, SHORT)
 
 
 def claim(suite: Suite) -> Claim:
@@ -286,6 +287,11 @@ def _mixed(entry: BanditEntry, group_size: int) -> Check:
     )
 
 
+def on_networks(suite: Suite) -> Claim:
+    """Errors and matrices at single prompts; the rival of a mean is left to bandits."""
+    return Claim(STEM, OF_ERRORS, tuple(at_one_prompt(suite)))
+
+
 def curves(suite: Suite) -> Iterator[Point]:
     """MSE against G of no baseline, grpo, the oracle and the minimum-variance baseline."""
     for entry, batch in suite.shown:
@@ -299,3 +305,6 @@ def curves(suite: Suite) -> Iterator[Point]:
                 measured = batch == 1 or group_size in MEASURED
                 drawn = mean_of(cell, mse_of(baseline)) if measured else None
                 yield Point("mse", baseline, at, value, drawn)
+
+
+curves_on_networks = curves

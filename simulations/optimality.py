@@ -503,3 +503,22 @@ def _checks(suite: Suite) -> Iterator[Check]:
 def claim(suite: Suite) -> Claim:
     """The corollary where it holds, its failures where it does not, and the printed figures."""
     return Claim(STEM, RIVALS, tuple(_checks(suite)))
+
+
+UNCORRELATED = 1e-12
+"""The largest E[‖s‖² a] that counts as 0, as a share of tr F times the greatest reward."""
+
+
+def _on_networks(suite: Suite) -> Iterator[Check]:
+    for entry in suite.single_prompts:
+        yield from outside(entry, 4)
+        yield from thresholds(entry)
+        moments = entry.problem.moments()
+        size = moments.fisher_trace[0] * max(abs(bound) for bound in moments.reward_range)
+        if abs(moments.norm_advantage[0]) <= UNCORRELATED * size:
+            yield from inside(entry, 4)
+
+
+def on_networks(suite: Suite) -> Claim:
+    """The corollary where it holds and its failures where it does not, prompt by prompt."""
+    return Claim(STEM, OF_ONE_PROMPT, tuple(_on_networks(suite)))

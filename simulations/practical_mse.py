@@ -32,7 +32,7 @@ from ustat_pg.predictions import (
 from ustat_pg.problems import token_outcomes
 
 from .problems import BanditEntry, Suite
-from .problems.batches import Batch, batches, graded_prompts
+from .problems.batches import Batch, batches, graded_prompts, one_token_prompts
 
 STEM = "practical_mse"
 
@@ -295,6 +295,12 @@ def bound(entry: BanditEntry) -> Iterator[Check]:
     )
 
 
+def on_networks(suite: Suite) -> Claim:
+    """The claim on a prefix softmax, or a transformer whose parameters all tokens share."""
+    several = batches(suite.on, suite.generated, suite.seed)
+    return claim_on(suite, several, one_token_prompts(suite.on, suite.generated, suite.seed))
+
+
 def curves(suite: Suite) -> Iterator[Point]:
     """Squared bias and variance against the distance, rule by rule."""
     yield from points("tokens")
@@ -317,3 +323,8 @@ def points(on: str) -> Iterator[Point]:
                     at = {"panel": panel, "distance": distance}
                     measured = Linear(cell, weights) if number % MEASURED == 0 else None
                     yield Point(STEM, name, at, value, measured)
+
+
+def curves_on_networks(suite: Suite) -> Iterator[Point]:
+    """Squared bias and variance against the distance."""
+    yield from points(suite.on)

@@ -39,6 +39,7 @@ from ustat_pg.predictions import (
     gradient_mse,
 )
 
+from .one_step import on_networks as on_networks
 from .problems import Suite, mse_of
 from .problems.basins import Basin, Scan, recursion, returns
 from .problems.landscapes import LandscapeEntry

@@ -256,3 +256,6 @@ def curves(suite: Suite) -> Iterator[Point]:
                 ("grpo", predicted.mse, mse_of("grpo")),
             ):
                 yield Point("parts", part, at, value, mean_of(cell, quantity))
+
+
+curves_on_networks = curves
