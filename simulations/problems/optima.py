@@ -35,17 +35,14 @@ def at_optimum(landscape: Landscape) -> SoftmaxBandit:
     return landscape.at(landscape.maximiser)
 
 
-def moments_of(landscape: Landscape) -> Moments:
-    """The moments at the maximiser."""
-    return at_optimum(landscape).moments()
+def moments_of(landscape: Landscape, away: Any = 0.0) -> Moments:
+    """The moments at the maximiser, or ``away`` from it."""
+    return landscape.at(landscape.maximiser + away).moments()
 
 
 def parts_of(landscape: Landscape, away: Any = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """C1, C2 and C3 of the covariance of a gradient in the identifiable directions, (r, r) each, at
-    the optimum or ``away`` from it.
-    """
-    moments = landscape.at(landscape.maximiser + away).moments()
-    return covariance_parts(moments, landscape.identifiable)
+    """C1, C2 and C3 of the covariance of a gradient in the identifiable directions, (r, r) each."""
+    return covariance_parts(moments_of(landscape, away), landscape.identifiable)
 
 
 def ball(landscape: Landscape, radius: float) -> Ball:
@@ -53,10 +50,27 @@ def ball(landscape: Landscape, radius: float) -> Ball:
     return Ball(landscape.maximiser, radius, landscape.identifiable)
 
 
-def covariance_of(
-    landscape: Landscape, baseline: str, group_size: int, batch_size: int = 1, **more: Any
+def whole_covariance(
+    moments: Moments, estimator: Estimator, group_size: int, batch_size: int = 1
 ) -> np.ndarray:
-    """Uᵀ Cov(ĝ) U at the optimum (Proposition 3), (r, r)."""
-    basis = landscape.identifiable
-    whole = gradient_covariance(moments_of(landscape), baseline, group_size, batch_size, **more)
-    return np.asarray(basis.T @ whole @ basis)
+    """Cov(ĝ) (Proposition 3), (d, d)."""
+    return gradient_covariance(
+        *(moments, estimator.baseline, group_size, batch_size),
+        constant=estimator.constant,
+        critic=estimator.values,
+    )
+
+
+def covariance_of(
+    landscape: Landscape,
+    baseline: str | Estimator,
+    group_size: int,
+    batch_size: int = 1,
+    *,
+    constant: float | None = None,
+    away: Any = 0.0,
+) -> np.ndarray:
+    """Uᵀ Cov(ĝ) U at the optimum or ``away`` from it, (r, r)."""
+    estimator = Estimator(baseline, constant) if isinstance(baseline, str) else baseline
+    whole = whole_covariance(moments_of(landscape, away), estimator, group_size, batch_size)
+    return np.asarray(landscape.identifiable.T @ whole @ landscape.identifiable)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from ustat_pg.predictions import (
     epoch_gap,
     finite_law,
     finite_weights,
-    gradient_covariance,
     linear_gap,
     mean_gap,
     sup_distance,
@@ -106,11 +106,11 @@ class NearOptimum:
 
     @cached_property
     def left_out(self) -> float:
-        """What the recursion leaves out of δ's second moments under grpo, relative."""
+        """The share of δ's second moments under grpo that the recursion leaves out."""
         return self.left_out_of(GRPO)
 
     def left_out_of(self, estimator: Estimator) -> float:
-        """What the recursion leaves out of δ's second moments, relative, to first order in the rates.
+        """The share of δ's second moments that the recursion leaves out, to first order in the rates.
 
         By how much curvature and noise change, on the average over points √r standard deviations from
         the optimum along the axes of the recursion's spread. A change of the curvature counts as much
@@ -124,15 +124,14 @@ class NearOptimum:
         sizes, axes = np.linalg.eigh(spread)
         steps = axes * np.sqrt(self.rank * sizes)
 
-        def noise_at(theta: np.ndarray) -> np.ndarray:
-            return self._noise_at(theta, estimator)
+        def bend_at(away: np.ndarray) -> np.ndarray:
+            return np.asarray(-basis.T @ landscape.hessian(landscape.maximiser + away) @ basis)
 
         # (2, r, r, r): before and behind, axis, matrix.
         bends, noises = (
-            np.array([[of(landscape.maximiser + sign * basis @ step) for step in steps.T]
-                      for sign in (1, -1)])
-            for of in (lambda theta: -basis.T @ landscape.hessian(theta) @ basis, noise_at)
-        )  # fmt: skip
+            np.array([[of(sign * basis @ step) for step in steps.T] for sign in (1, -1)])
+            for of in (bend_at, partial(self.noise, estimator))
+        )
         curvature, noise = np.diag(landscape.curvatures), self.noise(estimator)
         odd, uneven = (
             max(_relative(each, at_rest) for each in (parts[0] - parts[1]) / 2)
@@ -148,15 +147,6 @@ class NearOptimum:
         # Of a mean m and deviations σ, m³ + 3mσ² is at most 3m (m² + σ²).
         at_once = away * ((1.5 * moves + 1) * odd + uneven)
         return moves * even + change + 2 * odd**2 + at_once
-
-    def _noise_at(self, theta: np.ndarray, estimator: Estimator) -> np.ndarray:
-        """Uᵀ Cov(ĝ) U at some parameters, (r, r)."""
-        basis, moments = self.landscape.identifiable, self.landscape.at(theta).moments()
-        whole = gradient_covariance(
-            moments, estimator.baseline, self.group_size, self.batch_size,
-            constant=estimator.constant,
-        )  # fmt: skip
-        return np.asarray(basis.T @ whole @ basis)
 
     def off_of(self, estimator: Estimator = GRPO) -> float:
         """How far the law of the gap may be off the recursion's, as a probability: as far as all
@@ -197,15 +187,9 @@ class NearOptimum:
         high, low = (Gap(estimator, self.steps, scale) for estimator in (worse, better))
         return Linear(self.training, ((high, times), (low, -times)))
 
-    def noise(self, estimator: Estimator = GRPO) -> np.ndarray:
-        """Uᵀ Cov(ĝ) U at the optimum, (r, r)."""
-        return covariance_of(
-            self.landscape,
-            estimator.baseline,
-            self.group_size,
-            self.batch_size,
-            constant=estimator.constant,
-        )
+    def noise(self, estimator: Estimator = GRPO, away: Any = 0.0) -> np.ndarray:
+        """Uᵀ Cov(ĝ) U at the optimum or ``away`` from it, (r, r)."""
+        return covariance_of(self.landscape, estimator, self.group_size, self.batch_size, away=away)
 
     def spread(self, estimator: Estimator = GRPO) -> np.ndarray:
         """The second moments of the recursion after every step, (T + 1, r, r), written out: scales and
