@@ -11,8 +11,6 @@ import numpy as np
 from ustat_pg.checks import Statement, equal, positive
 from ustat_pg.experiment import Check, Extrapolation, Linear, LogSlope, Ratio
 from ustat_pg.experiment.functionals import Functional
-from ustat_pg.results import ORIGINS
-from ustat_pg.validation import one_of
 
 P = TypeVar("P")
 
@@ -23,19 +21,13 @@ class Entry(Generic[P]):
 
     Arguments:
         name: for reports, unique in its claim.
-        origin: one of ORIGINS.
+        origin: one of ``ORIGINS``.
         problem: a bandit, or a landscape with an interior optimum.
-
-    Raises:
-        InputError: the origin is unknown.
     """
 
     name: str
     origin: str
     problem: P
-
-    def __post_init__(self) -> None:
-        one_of("origin", self.origin, ORIGINS)
 
     def check(
         self,
