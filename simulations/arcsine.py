@@ -39,9 +39,9 @@ from ustat_pg.validation import changed
 
 from .problems import BanditEntry, Entry, Suite, two_valued
 from .problems.landscapes import LandscapeEntry
-from .problems.limits import later_terms
-from .problems.optima import ball
 from .problems.paths import TokenPath, along, mean_along, penalised, tilted
+from .shared.peers import later_terms
+from .shared.runs import ball
 
 STEM = "arcsine"
 

@@ -37,8 +37,8 @@ from ustat_pg.validation import changed
 
 from .problems import BanditEntry, Suite, mse_of
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import moments_of
-from .problems.splits import Split
+from .shared.runs import moments_of
+from .shared.splits import Split
 
 STEM = "best_baseline"
 

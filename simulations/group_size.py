@@ -40,11 +40,11 @@ from ustat_pg.predictions import (
 from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
-from .problems.argmin import Best, Excess, Flat, Lowest, scaled
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import GRPO, Noise, at_optimum, moments_of, parts_of
-from .problems.splits import Split
-from .problems.weights import projected, solved
+from .shared.argmin import Best, Excess, Flat, Lowest, scaled
+from .shared.runs import GRPO, Noise, at_optimum, moments_of, parts_of
+from .shared.splits import Split
+from .shared.weights import projected, solved
 
 STEM = "group_size"
 

@@ -39,8 +39,8 @@ from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 from .count_advantages import telling
 from .problems import Suite, mse_of
 from .problems.lengths import Worded, worded
-from .problems.limits import later_terms
 from .problems.paths import mean_along
+from .shared.peers import later_terms
 
 STEM = "length_weights"
 

@@ -66,11 +66,9 @@ from ustat_pg.predictions import (
 )
 
 from .problems import Entry, Suite
-from .problems.extrapolated import EXTRAPOLATED, RADIUS, Limit
 from .problems.landscapes import LandscapeEntry
-from .problems.mixture import Mixture
-from .problems.optima import GRPO
-from .problems.runs import NearOptimum
+from .shared.mixture import Mixture
+from .shared.runs import EXTRAPOLATED, GRPO, RADIUS, Limit, NearOptimum
 
 STEM = "limit_law"
 

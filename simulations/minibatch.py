@@ -26,7 +26,7 @@ from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
 from .problems import BanditEntry, Suite, mse_of
-from .problems.peers import COARSE, Setting, along, error, label, mean, peers, scale
+from .shared.peers import COARSE, Setting, along, error, label, mean, peers, scale
 
 STEM = "minibatch"
 

@@ -31,7 +31,7 @@ from ustat_pg.predictions import MsePrediction, explicit_bound, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Suite, mse_of
-from .problems.peers import (
+from .shared.peers import (
     Setting,
     along,
     error,

@@ -38,8 +38,8 @@ from ustat_pg.predictions import (
 from ustat_pg.problems import SoftmaxBandit, TokenBandit
 
 from .problems import BanditEntry, Entry, Suite, mse_of
-from .problems.limits import later_terms
 from .problems.tokens import Drawn, bandit_of, drawn_task, initial, until
+from .shared.peers import later_terms
 
 STEM = "normalised"
 

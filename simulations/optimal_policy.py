@@ -38,19 +38,19 @@ from ustat_pg.predictions import (
 
 from .problems import Suite, mse_of, word
 from .problems.landscapes import Landscape, LandscapeEntry
-from .problems.optima import (
+from .shared.peers import COARSE, scale
+from .shared.runs import (
     GRPO,
     ORACLE,
     VANILLA,
+    NearOptimum,
     at_optimum,
     constant,
     covariance_of,
     critic,
     moments_of,
 )
-from .problems.peers import COARSE, scale
-from .problems.runs import NearOptimum
-from .problems.weights import predicted_difference, projected, solved, weight_difference
+from .shared.weights import predicted_difference, projected, solved, weight_difference
 
 STEM = "optimal_policy"
 

@@ -62,7 +62,7 @@ from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
 from .problems.bandits import prompts
-from .problems.peers import CRITIC, label, scale, slope, within
+from .shared.peers import CRITIC, label, scale, slope, within
 
 STEM = "optimality"
 

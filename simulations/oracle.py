@@ -29,7 +29,7 @@ from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Entry, Suite, mse_of, spread, two_valued
 from .problems.bandits import prompts
-from .problems.peers import noise
+from .shared.peers import noise
 
 STEM = "oracle"
 

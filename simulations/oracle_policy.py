@@ -37,11 +37,9 @@ from ustat_pg.experiment import Check, Claim, Eigenvalue, Extrapolation, Linear,
 from ustat_pg.predictions import gap_transform, limit_weights
 
 from .problems import Suite
-from .problems.extrapolated import EXTRAPOLATED, Limit
 from .problems.landscapes import LandscapeEntry, Landscapes
-from .problems.optima import GRPO, ORACLE, parts_of
-from .problems.runs import NearOptimum
-from .problems.weights import constants, difference, predicted, scale
+from .shared.runs import EXTRAPOLATED, GRPO, ORACLE, Limit, NearOptimum, parts_of
+from .shared.weights import constants, difference, predicted, scale
 
 STEM = "oracle_policy"
 

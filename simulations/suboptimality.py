@@ -40,11 +40,9 @@ from ustat_pg.predictions import (
 
 from .one_step import on_networks as on_networks
 from .problems import Suite, mse_of
-from .problems.basins import Basin, recursion, returns
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import GRPO
-from .problems.rates import rates_of
-from .problems.runs import NearOptimum
+from .shared.basins import Basin, recursion, returns
+from .shared.runs import GRPO, NearOptimum, rates_of
 
 STEM = "suboptimality"
 

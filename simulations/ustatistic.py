@@ -42,7 +42,7 @@ from ustat_pg.ustatistics import covariance_ustatistic, covariance_variance_comp
 
 from .problems import BanditEntry, Suite, mse_of
 from .problems.bandits import prompts
-from .problems.peers import COARSE, scale
+from .shared.peers import COARSE, scale
 
 Array = NDArray[np.float64]
 Formula = Callable[[Array, Array], Array]

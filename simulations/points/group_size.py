@@ -12,7 +12,7 @@ from ustat_pg.experiment import Linear, Point
 
 from ..group_size import LARGE_C, SMALL_C, STEM, crossing, schedules
 from ..problems import Suite
-from ..problems.splits import Split
+from ..shared.splits import Split
 
 
 def curves(suite: Suite) -> Iterator[Point]:

@@ -8,7 +8,7 @@ from ustat_pg.experiment import LawShare, Pit, Point
 
 from ..optimal_policy import STEM, runs_on
 from ..problems import Suite
-from ..problems.optima import GRPO, ORACLE, VANILLA, constant
+from ..shared.runs import GRPO, ORACLE, VANILLA, constant
 
 LEVELS = (*(k / 32 for k in range(1, 32)), 2000 / 2048, 2030 / 2048)
 """Quantiles of the oracle's law at which cdfs are shown, on the edges of bins."""

@@ -10,8 +10,8 @@ from ustat_pg.predictions import limit_weights
 
 from ..oracle_policy import OFFSET, STEM, gaps, pairs, runs_at
 from ..problems import Suite
-from ..problems.optima import GRPO, ORACLE, at_optimum, covariance_of
-from ..problems.weights import axes, constants, difference, scale, weight_terms
+from ..shared.runs import GRPO, ORACLE, at_optimum, covariance_of
+from ..shared.weights import axes, constants, difference, scale, weight_terms
 
 
 def curves(suite: Suite) -> Iterator[Point]:

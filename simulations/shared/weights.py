@@ -19,8 +19,8 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
-from .landscapes import Landscape, LandscapeEntry
-from .optima import GRPO, ORACLE, covariance_of, moments_of, whole_covariance
+from ..problems.landscapes import Landscape, LandscapeEntry
+from .runs import GRPO, ORACLE, covariance_of, moments_of, whole_covariance
 
 
 def projected(

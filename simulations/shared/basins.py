@@ -13,7 +13,7 @@ from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.predictions import bound_curve, gradient_mse
 from ustat_pg.problems import Constants, LocationBandit, SoftmaxBandit, constants
 
-from .landscapes import Landscape, LandscapeEntry
+from ..problems.landscapes import Landscape, LandscapeEntry
 from .runs import NearOptimum
 
 

@@ -21,7 +21,7 @@ from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
-from .bandits import BanditEntry
+from ..problems import BanditEntry
 
 P = TypeVar("P")
 
@@ -243,3 +243,15 @@ def label(cell: GradientCell | Setting) -> str:
     """The design of a cell as checks name it."""
     batch = "" if cell.batch_size == 1 else f" B={cell.batch_size} {cell.design}"
     return f"G={cell.group_size}{batch}"
+
+
+def later_terms(value: Callable[[int], float], size: int, first: int = 8) -> tuple[float, float]:
+    """The part of a value at a size beyond its limit, and the error of that.
+
+    A value L + c/n + d/n² + … has its limit by Richardson's rule from three doublings of a larger size,
+    ``first`` times as large, and the error is the change that the last step of it made. The limit as it
+    is predicted has no say: a wrong one would allow for itself.
+    """
+    small, middle, large = (value(size * first * factor) for factor in (1, 2, 4))
+    limit, coarser = (small - 6 * middle + 8 * large) / 3, 2 * large - middle
+    return value(size) - limit, abs(limit - coarser)
