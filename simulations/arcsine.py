@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from math import log
 
 import numpy as np
@@ -39,9 +40,9 @@ from ustat_pg.validation import changed
 
 from .problems import BanditEntry, Entry, Suite, two_valued
 from .problems.landscapes import LandscapeEntry
-from .problems.limits import later_terms
-from .problems.optima import ball
 from .problems.paths import SPACES, TokenPath, along, mean_along, penalised, tilted
+from .shared.peers import later_terms
+from .shared.runs import ball
 
 STEM = "arcsine"
 
@@ -364,6 +365,12 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
             loop.drawn("k3", "loss"),
             equal(loop.predicted("k3", "loss"), {GRADIENT: 0.0}, scale=unit),
         )
+
+
+def on_networks(suite: Suite) -> Claim:
+    """Work on the problems whose rewards are 0 and 1 and differ; the rate, and penalties on tokens."""
+    paths = (climbs(entry, 4) for entry in suite.winnable(4))
+    return Claim(STEM, RIVALS, (*chain.from_iterable(paths), *shared(suite)))
 
 
 FIGURES = (

@@ -38,8 +38,8 @@ from ustat_pg.validation import changed
 
 from .problems import BanditEntry, Suite, mse_of
 from .problems.landscapes import LandscapeEntry
-from .problems.optima import moments_of
-from .problems.splits import Split
+from .shared.runs import moments_of
+from .shared.splits import Split
 
 STEM = "best_baseline"
 
@@ -198,6 +198,22 @@ def _runs(entry: LandscapeEntry, budget: int, step: int) -> Iterator[Check]:
             LogSlope((0.0, 1.0), (small.gap, other.gap), (small.predicted, other.predicted)),
             positive(gain, [refuted], scale=gain),
         )
+
+
+LEAST_GAIN = 1e-6
+"""The least share of grpo's error that the best table must save, for the saving to be asked."""
+
+
+def on_networks(suite: Suite) -> Claim:
+    """The errors at two group sizes; nothing where rewards are others, or nothing is to gain."""
+    checks: list[Check] = []
+    for entry in suite.token_problems:
+        for group_size in (2, 4) if entry.problem.binary else ():
+            moments = entry.problem.moments()
+            best, grpo = (gradient_mse(moments, n, group_size).mse for n in ("best", "grpo"))
+            if grpo - best > LEAST_GAIN * grpo:
+                checks += gradient_errors(entry, group_size)
+    return Claim(STEM, OF_ERRORS, tuple(checks))
 
 
 FIGURES = (

@@ -243,6 +243,18 @@ def telling(problem: SoftmaxBandit, differences: Array) -> tuple[int, Array]:
     return number, units[number]
 
 
+def on_networks(suite: Suite) -> Claim:
+    """Errors at single prompts, means over all; nothing where rewards are others, or never differ."""
+    checks: list[Check] = []
+    for entry in suite.single_prompts:
+        if entry.problem.binary:
+            checks += errors(entry, SMALL)
+    for entry in suite.winnable(SMALL):
+        checks += means(entry, SMALL)
+        checks += noise(entry, SMALL)
+    return Claim(STEM, RIVALS, tuple(checks))
+
+
 CLIMBERS = ("grpo", "std", "others-std", "maxrl", "pass-at-k:2")
 RATES = np.arange(1, 50) / 50
 MEASURED = (3, 10, 17, 25, 33, 40, 47)

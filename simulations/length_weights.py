@@ -41,8 +41,8 @@ from ustat_pg.problems import SoftmaxBandit, TokenProblem, WeightedBandit
 from .count_advantages import telling
 from .problems import Suite, mse_of
 from .problems.lengths import Worded, worded
-from .problems.limits import later_terms
 from .problems.paths import mean_along
+from .shared.peers import later_terms
 
 STEM = "length_weights"
 

@@ -27,7 +27,7 @@ from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
 from .problems import BanditEntry, Suite, mse_of
-from .problems.peers import COARSE, Setting, along, error, label, mean, peers, scale
+from .shared.peers import COARSE, Setting, along, error, label, mean, peers, scale
 
 STEM = "minibatch"
 
@@ -181,6 +181,26 @@ def claim(suite: Suite) -> Claim:
     built = (*checks([*enumerated, *_drawn(suite)]), *matrices(enumerated))
     parts = map(_part, (suite.uneven, *suite.rates()))
     return Claim(STEM, RIVALS, (*built, *parts))
+
+
+MOST_FIXED = 64
+"""Prompts of the largest fixed set."""
+
+
+def _cases_on_networks(suite: Suite) -> Iterator[Case]:
+    for entry in suite.token_problems:
+        contexts = entry.problem.contexts
+        for batch_size in (1, 2):
+            yield entry, 2, batch_size, "iid"
+        if entry.problem.uniform and contexts > 1:
+            yield entry, 2, 2, "without-replacement"
+            if contexts <= MOST_FIXED:
+                yield entry, 2, contexts, "fixed"
+
+
+def on_networks(suite: Suite) -> Claim:
+    """The formula in every design that a problem allows."""
+    return Claim(STEM, RIVALS, tuple(checks(_cases_on_networks(suite))))
 
 
 FIGURES = (

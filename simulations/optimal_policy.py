@@ -20,7 +20,7 @@ Cost: about 15 seconds on two cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -32,18 +32,26 @@ from ustat_pg.experiment import Check, Claim, Eigenvalue, LawExcess, LawShare, L
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     gap_transform,
-    gradient_covariance,
     limit_weights,
     matrix_correlation,
     sup_distance,
 )
 
 from .problems import Suite, mse_of, word
-from .problems.landscapes import LandscapeEntry
-from .problems.optima import GRPO, ORACLE, VANILLA, at_optimum, constant, critic, moments_of
-from .problems.peers import COARSE, scale
-from .problems.runs import NearOptimum
-from .problems.weights import excess_of, forms, predicted_difference, weight_difference
+from .problems.landscapes import Landscape, LandscapeEntry
+from .shared.peers import COARSE, scale
+from .shared.runs import (
+    GRPO,
+    ORACLE,
+    VANILLA,
+    NearOptimum,
+    at_optimum,
+    constant,
+    covariance_of,
+    critic,
+    moments_of,
+)
+from .shared.weights import predicted_difference, projected, solved, weight_difference
 
 STEM = "optimal_policy"
 
@@ -152,6 +160,29 @@ def _fisher(entry: LandscapeEntry, squares: np.ndarray) -> np.ndarray:
     return np.einsum("xk,xki,xkj->ij", chances, scores, scores)
 
 
+def _entries(
+    landscape: Landscape,
+    signs: dict[Estimator, float],
+    group_size: int,
+    form: Callable[[np.ndarray], np.ndarray],
+) -> tuple[Linear, ...]:
+    """A matrix of estimators' covariances at the optimum, its lower triangle row by row: each entry is
+    the trace of a covariance and the form of a symmetric unit.
+    """
+    problem, unit = at_optimum(landscape), np.eye(len(landscape.curvatures))
+    pairs = [(unit[j], unit[k]) for j in range(len(unit)) for k in range(j + 1)]
+    entries = []
+    for one, other in pairs:
+        matrix = form((np.outer(one, other) + np.outer(other, one)) / 2)
+        terms = [
+            (quantity, sign * share)
+            for estimator, sign in signs.items()
+            for quantity, share in projected(problem, estimator, matrix)
+        ]
+        entries.append(Linear(GradientCell(problem, group_size), tuple(terms)))
+    return tuple(entries)
+
+
 def _least_excess(
     entry: LandscapeEntry,
     worse: Estimator,
@@ -161,18 +192,15 @@ def _least_excess(
 ) -> Check:
     """The least eigenvalue of Cov - Cov: positive where the one covariance is larger as a matrix."""
     landscape, basis = entry.problem, entry.problem.identifiable
-    moments = moments_of(landscape)
-    high, low = (
-        gradient_covariance(
-            moments, each.baseline, group_size, constant=each.constant, critic=each.values
-        )
-        for each in (worse, better)
-    )
-    value = np.linalg.eigvalsh(basis.T @ (high - low) @ basis)[0]
+    high, low = (covariance_of(landscape, each, group_size) for each in (worse, better))
+    value = np.linalg.eigvalsh(high - low)[0]
     size = scale(GradientCell(at_optimum(landscape), group_size), worse)
+    excess = _entries(
+        landscape, {worse: 1.0, better: -1.0}, group_size, lambda unit: basis @ unit @ basis.T
+    )
     return entry.check(
         f"G={group_size}: least eigenvalue of Cov({word(worse)}) - Cov({word(better)})",
-        Eigenvalue((excess_of(landscape, worse, better, group_size=group_size),), (1.0,), 0),
+        Eigenvalue((excess,), (1.0,), 0),
         equal(float(value), rivals, scale=size, relative_margin=COARSE),
     )
 
@@ -191,23 +219,20 @@ def _several_prompts(entry: LandscapeEntry) -> Iterator[Check]:
         yield _least_excess(entry, worse, ORACLE, 1, {REVERSED: -float(larger[-1])})
     near = np.linalg.eigvalsh(_fisher(entry, (away / 4) ** 2) / 2)[0]
     yield _least_excess(entry, critic(values + away / 4), GRPO, 2, {AT_ONCE: float(near)})
-    curvatures, moments = landscape.curvatures, moments_of(landscape)
-    c = 1 / float(curvatures[0])
-    found = [forms(landscape, each, c, group_size=1) for each in (uneven, ORACLE)]
+    c = 1 / float(landscape.curvatures[0])
+    # ½ Λ^½ Γ Λ^½ of either.
+    forms = tuple(
+        _entries(landscape, {each: 1.0}, 1, lambda unit: solved(landscape, unit, c))
+        for each in (uneven, ORACLE)
+    )
     high, low = (
-        limit_weights(
-            curvatures,
-            landscape.identifiable.T
-            @ gradient_covariance(moments, each.baseline, 1, critic=each.values)
-            @ landscape.identifiable,
-            c,
-        )
+        limit_weights(landscape.curvatures, covariance_of(landscape, each, 1), c)
         for each in (uneven, ORACLE)
     )
     for place, gain in enumerate((high - low).tolist()):
         yield entry.check(
             f"limit weight {place + 1}: {word(uneven)} above the oracle",
-            Eigenvalue((found[0], found[1]), (1.0, -1.0), place),
+            Eigenvalue(forms, (1.0, -1.0), place),
             equal(gain, {REVERSED: -gain}, relative_margin=COARSE),
         )
 

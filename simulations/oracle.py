@@ -30,7 +30,7 @@ from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Entry, Suite, mse_of, spread, two_valued
 from .problems.bandits import prompts
-from .problems.peers import noise
+from .shared.peers import noise
 
 STEM = "oracle"
 
@@ -169,6 +169,31 @@ def points(cases: Iterable[tuple[BanditEntry, int]], group_sizes: Sequence[int])
                 yield Point("ratio", entry.name, at, excess, _excess(cell))
 
 
+ORDERED = 2
+"""Token problems of each origin whose order is measured."""
+
+
+def largest(entries: list[BanditEntry]) -> list[BanditEntry]:
+    """The entries of each origin with the largest excess: there its order takes the fewest groups."""
+
+    def excess(entry: BanditEntry) -> float:
+        ratio = oracle_ratio(entry.problem.moments(), LARGE)
+        return ratio if np.isfinite(ratio) else 0.0
+
+    chosen: list[BanditEntry] = []
+    for origin in dict.fromkeys(entry.origin for entry in entries):
+        chosen += sorted((e for e in entries if e.origin == origin), key=excess)[-ORDERED:]
+    return chosen
+
+
+def on_networks(suite: Suite) -> Claim:
+    """Ratios at small G everywhere; orders at one prompt and in minibatches."""
+    cases = [(entry, 1) for entry in suite.token_problems if entry.problem.contexts > 1]
+    ordered = largest(suite.single_prompts) + largest([entry for entry, _ in cases])
+    built = checks(suite.group_sizes[:2], suite.single_prompts, cases, ordered)
+    return Claim(STEM, RIVALS, tuple(built))
+
+
 FIGURES = (
     Figure(
         "oracle",
@@ -209,3 +234,9 @@ def curves(suite: Suite) -> Iterator[Point]:
     shown += [(suite.skewed, 1), (_noisy(), 1), *_batches(suite)]
     known = [case for case in shown if case[0].origin != "generated"]
     yield from points(known, suite.curve_sizes)
+
+
+def curves_on_networks(suite: Suite) -> Iterator[Point]:
+    """The excess at one prompt."""
+    one_prompt = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
+    yield from points(one_prompt, suite.curve_sizes)

@@ -32,7 +32,7 @@ from math import log, sqrt
 import numpy as np
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, GradientCell
+from ustat_pg.engines import Decay, Gap, GapTransform, GradientCell
 from ustat_pg.experiment import (
     Check,
     Claim,
@@ -47,11 +47,18 @@ from ustat_pg.experiment.figure import Axis, Curve, Figure, Line, Panel
 from ustat_pg.predictions import gap_transform, limit_weights
 
 from .problems import Suite
-from .problems.extrapolated import EXTRAPOLATED, Limit
 from .problems.landscapes import LandscapeEntry, Landscapes
-from .problems.optima import GRPO, ORACLE, at_optimum, covariance_of, parts_of
-from .problems.runs import NearOptimum
-from .problems.weights import axes, constants, difference, predicted, scale, weight_terms
+from .shared.runs import (
+    EXTRAPOLATED,
+    GRPO,
+    ORACLE,
+    Limit,
+    NearOptimum,
+    at_optimum,
+    covariance_of,
+    parts_of,
+)
+from .shared.weights import axes, constants, difference, predicted, scale, weight_terms
 
 STEM = "oracle_policy"
 
@@ -85,18 +92,28 @@ def _slope(
     that of log G.
     """
     constant = float(constants(entry)[weight])
-    values = tuple(constant / pairs(g) for g in group_sizes)
-    places = tuple(0.5 * log(pairs(g)) if exactly else log(g) for g in group_sizes)
     axis, margin = ("½ log G(G-1)", 0.25) if exactly else ("log G", 0.4)
-    return entry.check(
-        f"{_at(entry, weight)}G={group_sizes[0]}..{group_sizes[-1]}: order on {axis}",
-        LogSlope(places, tuple(difference(entry, g, weight=weight) for g in group_sizes), values),
-        equal(float(np.polyfit(places, np.log(values), 1)[0]), ORDERS, relative_margin=margin),
+    return entry.slope(
+        f"{_at(entry, weight)}{_between(group_sizes)}: order on {axis}",
+        _places(group_sizes) if exactly else [log(g) for g in group_sizes],
+        [difference(entry, g, weight=weight) for g in group_sizes],
+        [constant / pairs(g) for g in group_sizes],
+        ORDERS,
+        relative_margin=margin,
     )
 
 
 def _at(entry: LandscapeEntry, weight: int) -> str:
     return f"w{weight + 1} " if len(entry.problem.curvatures) > 1 else ""
+
+
+def _between(group_sizes: tuple[int, ...]) -> str:
+    return f"G={group_sizes[0]}..{group_sizes[-1]}"
+
+
+def _places(group_sizes: tuple[int, ...]) -> list[float]:
+    """½ log G(G-1)."""
+    return [0.5 * log(pairs(g)) for g in group_sizes]
 
 
 def _gradients(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
@@ -151,48 +168,48 @@ class _Difference:
 
     @property
     def measured(self) -> Extrapolation:
-        """What is measured."""
+        """The functional."""
         points = tuple(gaps(runs) for runs, _ in self.runs)
         return Extrapolation(points, tuple(share for _, share in self.runs))
-
-    def _of(self, estimator: Estimator) -> float:
-        return sum(share * _end(runs) * runs.expected(estimator) for runs, share in self.runs)
 
     @property
     def predicted(self) -> float:
         """The same of the linear recursion."""
-        return self._of(GRPO) - self._of(ORACLE)
+        grpo, oracle = (
+            sum(share * _end(runs) * runs.expected(estimator) for runs, share in self.runs)
+            for estimator in (GRPO, ORACLE)
+        )
+        return grpo - oracle
 
     @property
     def error(self) -> float:
         """The error of either gap: the product of what each of its runs leaves out."""
-        return sum(
-            _end(self.runs[0][0])
-            * self.runs[0][0].size(each)
-            * float(np.prod([runs.left_out_of(each) for runs, _ in self.runs]))
-            for each in (GRPO, ORACLE)
+        shortest = self.runs[0][0]
+        return _end(shortest) * sum(
+            shortest.size(estimator)
+            * float(np.prod([runs.left_out_of(estimator) for runs, _ in self.runs]))
+            for estimator in (GRPO, ORACLE)
         )
 
 
 def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
     """The same in whole training runs: the order in G, and the size."""
-    places = tuple(0.5 * log(pairs(g)) for g in group_sizes)
-    found = [_Difference(entry, g) for g in group_sizes]
-    values = tuple(each.predicted for each in found)
-    off = sum(each.error / value for each, value in zip(found, values, strict=True))
+    places = _places(group_sizes)
+    differences = [_Difference(entry, g) for g in group_sizes]
+    first, values = differences[0], [each.predicted for each in differences]
+    off = sum(each.error / value for each, value in zip(differences, values, strict=True))
     yield entry.check(
-        f"G={group_sizes[0]}..{group_sizes[-1]}: order of the mean gaps' difference, extrapolated",
-        LogSlope(places, tuple(each.measured for each in found), values),
+        f"{_between(group_sizes)}: order of the mean gaps' difference, extrapolated",
+        LogSlope(tuple(places), tuple(each.measured for each in differences), tuple(values)),
         equal(-2.0, ORDERS, digits=off / (places[-1] - places[0]), relative_margin=0.4),
     )
-    pair, value = found[0], values[0]
-    (noise,), (others,) = (pair.runs[0][0].noise(each) for each in (GRPO, ORACLE))
+    ((grpo,),), ((oracle,),) = (first.runs[0][0].noise(each) for each in (GRPO, ORACLE))
     # c λ is 2: without the 1 the weight is 3/4 as large.
-    wrong = {DENOMINATOR: 0.75 * value, RAW: float(noise[0] - others[0])}
+    wrong = {DENOMINATOR: 0.75 * values[0], RAW: float(grpo - oracle)}
     yield entry.check(
-        f"G={pair.group_size}: difference of the mean gaps, extrapolated",
-        pair.measured,
-        equal(value, wrong, digits=pair.error, relative_margin=0.6),
+        f"G={first.group_size}: difference of the mean gaps, extrapolated",
+        first.measured,
+        equal(values[0], wrong, digits=first.error, relative_margin=0.6),
     )
 
 
@@ -204,27 +221,20 @@ def _laws(entry: LandscapeEntry, group_sizes: tuple[int, ...], steps: int) -> Ch
     runs = [runs_at(entry, g, steps) for g in group_sizes]
     # Where a law's transform has gone a good part of its way from 1 to 0.
     rate = 1 / (2 * float(entry.problem.curvatures.max() * runs[0].spread()[-1].max()))
-    values = tuple(
-        gap_transform(each.weights(ORACLE), rate) - gap_transform(each.weights(), rate)
-        for each in runs
+    terms = (GapTransform(ORACLE, steps, rate), 1.0), (GapTransform(GRPO, steps, rate), -1.0)
+    places = _places(group_sizes)
+    return entry.slope(
+        f"{_between(group_sizes)}: order of the two laws' distance, T={steps}",
+        places,
+        [Linear(each.training, terms) for each in runs],
+        [
+            gap_transform(each.weights(ORACLE), rate) - gap_transform(each.weights(), rate)
+            for each in runs
+        ],
+        ORDERS,
+        digits=sum(each.left_out for each in runs) / (places[-1] - places[0]),
+        relative_margin=0.25,
     )
-    differences = tuple(
-        Linear(
-            each.training,
-            ((GapTransform(ORACLE, steps, rate), 1.0), (GapTransform(GRPO, steps, rate), -1.0)),
-        )
-        for each in runs
-    )
-    places = tuple(0.5 * log(pairs(g)) for g in group_sizes)
-    left_out = sum(each.left_out for each in runs) / (places[-1] - places[0])
-    return entry.check(
-        f"G={group_sizes[0]}..{group_sizes[-1]}: order of the two laws' distance, T={steps}",
-        LogSlope(places, differences, values),
-        equal(
-            float(np.polyfit(places, np.log(values), 1)[0]), ORDERS,
-            digits=left_out, relative_margin=0.25,
-        ),
-    )  # fmt: skip
 
 
 def _limits(
@@ -233,35 +243,29 @@ def _limits(
     """The difference of every limit weight, from the second moments of runs of both."""
     curvatures = entry.problem.curvatures
     schedule = Decay(1.0 / float(curvatures[0]), 40.0)
-    found = Limit(NearOptimum(entry, group_size, steps, schedule), first, stages)
-    noises = [found.runs.noise(each) for each in (GRPO, ORACLE)]
-    forms = (found.form(GRPO), found.form(ORACLE))
-    values = [limit_weights(curvatures, noise, schedule.c) for noise in noises]
-    root = np.sqrt(curvatures)
-    sums = np.add.outer(curvatures, curvatures)
-    plain = [
-        np.linalg.eigvalsh(0.5 * root[:, None] * schedule.c * noise / sums * root)
-        for noise in noises
-    ]
-    raw = [np.linalg.eigvalsh(noise) for noise in noises]
-    size = float(values[0][-1])
+    limit = Limit(NearOptimum(entry, group_size, steps, schedule), first, stages)
+    root, sums = np.sqrt(curvatures), np.add.outer(curvatures, curvatures)
+    noises = [limit.runs.noise(estimator) for estimator in (GRPO, ORACLE)]
+    high, low = (limit_weights(curvatures, noise, schedule.c) for noise in noises)
+    wrong = {
+        DENOMINATOR: [0.5 * root[:, None] * schedule.c * noise / sums * root for noise in noises],
+        RAW: noises,
+    }
     off = sum(
-        found.left_out_of(each) * float(weights[-1])
-        for each, weights in zip((GRPO, ORACLE), values, strict=True)
+        limit.left_out_of(estimator) * float(weights[-1])
+        for estimator, weights in ((GRPO, high), (ORACLE, low))
     )
-    for place in range(len(curvatures)):
-        wrong = {
-            name: float(pair[0][place] - pair[1][place])
-            for name, pair in ((DENOMINATOR, plain), (RAW, raw))
+    margins = {"scale": float(high[-1]), "relative_margin": 2.0, "digits": off}
+    for place, value in enumerate((high - low).tolist()):
+        others = {
+            rival: float(np.subtract(*map(np.linalg.eigvalsh, matrices))[place])
+            for rival, matrices in wrong.items()
         }
         yield entry.check(
             f"G={group_size}: limit weight {place + 1} above the oracle's, from runs",
-            Eigenvalue(forms, (1.0, -1.0), place),
-            equal(
-                float(values[0][place] - values[1][place]), wrong,
-                scale=size, relative_margin=2.0, digits=off,
-            ),
-        )  # fmt: skip
+            Eigenvalue((limit.form(GRPO), limit.form(ORACLE)), (1.0, -1.0), place),
+            equal(value, others, **margins),
+        )
 
 
 def _variants(landscapes: Landscapes) -> Iterator[Check]:
@@ -284,18 +288,16 @@ ENDS = (-2.0, 2.0)
 
 def _ends(entry: LandscapeEntry) -> Check:
     """Where the covariance sees a flat direction, another difference at every endpoint."""
-    landscape = entry.problem
-    points, values = [], []
-    for end in ENDS:
-        away = np.array([0.0, end])
-        # G(G-1) = 2.
-        pair = parts_of(landscape, away)[2] / 2
-        points.append(difference(entry, 2, away=away))
-        values.append(float(limit_weights(landscape.curvatures, pair, scale(entry))[0]))
-    return entry.check(
+    ends = [np.array([0.0, end]) for end in ENDS]
+    # G(G-1) = 2.
+    noises = [parts_of(entry.problem, away)[2] / 2 for away in ends]
+    return entry.slope(
         "G=2: log ratio of the differences at two endpoints",
-        LogSlope((0.0, 1.0), tuple(points), tuple(values)),
-        equal(log(values[1] / values[0]), {ENDPOINT: 0.0}, relative_margin=0.2),
+        (0.0, 1.0),
+        [difference(entry, 2, away=away) for away in ends],
+        [float(limit_weights(entry.problem.curvatures, n, scale(entry))[0]) for n in noises],
+        {ENDPOINT: 0.0},
+        relative_margin=0.2,
     )
 
 
@@ -312,7 +314,6 @@ def _checks(suite: Suite) -> Iterator[Check]:
             yield _slope(entry, (8, 32), 0, exactly=False)
     if not smoke:
         yield from _gradients(landscapes["slopes"][0], (2, 4))
-    if not smoke:
         yield from _limits(landscapes["twisted"][0], 2, 20, 60, 2)
     for entry in landscapes["quarrel"][:2]:
         for group_size in (2,) if smoke else (2, 4):

@@ -43,7 +43,7 @@ from ustat_pg.ustatistics import covariance_ustatistic, covariance_variance_comp
 
 from .problems import BanditEntry, Suite, mse_of
 from .problems.bandits import prompts
-from .problems.peers import COARSE, scale
+from .shared.peers import COARSE, scale
 
 Array = NDArray[np.float64]
 Formula = Callable[[Array, Array], Array]
@@ -282,3 +282,6 @@ def curves(suite: Suite) -> Iterator[Point]:
                 ("grpo", predicted.mse, mse_of("grpo")),
             ):
                 yield Point("parts", part, at, value, mean_of(cell, quantity))
+
+
+curves_on_networks = curves

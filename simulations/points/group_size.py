@@ -13,7 +13,7 @@ from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 
 from ..group_size import LARGE_C, SMALL_C, STEM, crossing, schedules
 from ..problems import Suite
-from ..problems.splits import Split
+from ..shared.splits import Split
 
 BEST = (1.0, 1.05)
 """Gaps within 5% of the least."""

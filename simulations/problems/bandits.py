@@ -120,7 +120,8 @@ def rare(name: str, origin: str, probs: Any, rewards: Any, other: np.ndarray) ->
 def prompts(entry: BanditEntry, count: int) -> list[BanditEntry]:
     """Single prompts of a problem, spread over its range of pass rates."""
     problem = entry.problem
-    order = np.argsort(problem.moments().value, kind="stable")
+    rates = (problem.policy.probs * problem.mean_rewards).sum(axis=-1)
+    order = np.argsort(rates, kind="stable")
     if len(order) == 1:
         return [entry]
     places = np.unique(np.linspace(0, len(order) - 1, count + 2).round().astype(int)[1:-1])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from ustat_pg.predictions import silent_share
 from ustat_pg.validation import InputError, one_of
 
-from .. import KINDS, ON_NETWORKS, ON_RUNS, STEMS
+from .. import KINDS, NETWORKS, ON_NETWORKS, ON_RUNS, STEMS
 from . import tokens
 from .bandits import BanditEntry, Bandits
 from .entry import Entry
@@ -18,9 +20,6 @@ from .landscapes import Landscapes
 
 SHOWN = ("sums", "addition-trained")
 """The token problems that figures show."""
-
-NETWORKS = ("tokens", "transformer")
-"""The kinds of problem whose policies are networks over tokens."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,12 @@ class Suite(Bandits):
         if self.on not in NETWORKS:
             return ()
         return tuple(tokens.bandits(self.on, self.generated, self.seed, dense=self.dense))
+
+    def winnable(self, group_size: int) -> Iterator[BanditEntry]:
+        """The token problems of rewards 0 and 1 which differ in some groups."""
+        for entry in self.token_problems:
+            if entry.problem.binary and silent_share(entry.problem.moments(), group_size) < 1:
+                yield entry
 
     @cached_property
     def single_prompts(self) -> list[BanditEntry]:

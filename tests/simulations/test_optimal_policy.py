@@ -8,7 +8,7 @@ import pytest
 from simulations import optimal_policy
 from simulations.optimal_policy import LEVELS
 from simulations.problems import Suite
-from simulations.problems.optima import covariance_of, moments_of
+from simulations.shared.runs import covariance_of, moments_of
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.predictions import limit_weights, matrix_correlation
 from ustat_pg.problems import LocationBandit

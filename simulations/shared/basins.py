@@ -13,7 +13,7 @@ from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.predictions import bound_curve, gradient_mse
 from ustat_pg.problems import Constants, LocationBandit, SoftmaxBandit, constants
 
-from .landscapes import Landscape, LandscapeEntry
+from ..problems.landscapes import Landscape, LandscapeEntry
 from .runs import NearOptimum
 
 
@@ -120,6 +120,17 @@ class Basin:
     def bounds(self, rates: ArrayLike, mse: float) -> np.ndarray:
         """Lemma 6's bounds on the gap at every step, (T + 1,)."""
         return bound_curve(self.gap, rates, mse=mse, **self.known)
+
+    def both(
+        self, rates: ArrayLike, reach: float, most: float, least: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The recursion from below, with what constants are within a reach of the optimum and the least
+        M, and from above, (T + 1,) each.
+        """
+        low = recursion(
+            self.gap, rates, mse=most if least is None else least, **self.other_ends(reach)
+        )
+        return low, recursion(self.gap, rates, mse=most, **self.known)
 
     def other_ends(self, reach: float) -> dict[str, float]:
         """The largest PL ratio and the least curvature within a reach of the optimum, in place of μ and

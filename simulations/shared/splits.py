@@ -11,8 +11,8 @@ from ustat_pg.engines import Decay, Estimator
 from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.experiment import Linear
 
+from ..problems.landscapes import Landscape, LandscapeEntry
 from .basins import Scan
-from .landscapes import Landscape, LandscapeEntry
 from .runs import NearOptimum
 
 START = 0.1

@@ -13,9 +13,8 @@ from ustat_pg.engines import Decay, Training
 from ustat_pg.experiment import ConditionalPit, Pit
 from ustat_pg.predictions import finite_weights
 
-from .landscapes import LandscapeEntry
-from .optima import GRPO, parts_of
-from .runs import NearOptimum
+from ..problems.landscapes import LandscapeEntry
+from .runs import GRPO, NearOptimum, parts_of
 
 SPREAD = 3.0
 """Standard deviation of the second parameter at the start."""

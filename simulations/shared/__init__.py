@@ -1,0 +1,1 @@
+"""What several claims share, and what one needs whose file it would make too long."""
