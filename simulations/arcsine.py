@@ -102,10 +102,8 @@ def claim(suite: Suite) -> Claim:
 
 def shared(suite: Suite) -> Iterator[Check]:
     """What is asked beside problems of every kind: the rate, and penalties on tokens."""
-    for entry in rates(suite):
-        yield from falls(entry)
-    for each in penalised(suite):
-        yield from penalties(each)
+    yield from chain.from_iterable(map(falls, rates(suite)))
+    yield from chain.from_iterable(map(penalties, penalised(suite)))
 
 
 def climbs(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -114,18 +112,18 @@ def climbs(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     ends = [tilted(problem, tilt).moments().value for tilt in (LOW, HIGH)]
 
     def work(objective: Objective) -> float:
-        low, high = (objective(each) for each in ends)
+        low, high = (objective(rates) for rates in ends)
         return float(problem.context_probs @ (high - low))
 
     cell, unbiased = GradientCell(along(problem, LOW, HIGH), group_size), work(lambda p: p)
-    own = work(climbed("std", group_size))
-    others = {rival: work(each) for rival, each in wrong_objectives(group_size).items()}
-    for name, wrong in (("std", others), ("std-ddof1", {DDOF: own})):
+    unit = work(climbed("std", group_size))
+    others = {rival: work(objective) for rival, objective in wrong_objectives(group_size).items()}
+    for name, wrong in (("std", others), ("std-ddof1", {DDOF: unit})):
         value = work(climbed(name, group_size)) - unbiased
         yield entry.check(
             f"G={group_size}: work of {name} beyond grpo's",
             mean_along(cell, ((Estimator(name), 1.0), (GRPO, -1.0))),
-            equal(value, {rival: each - unbiased for rival, each in wrong.items()}, scale=own),
+            equal(value, {rival: value - unbiased for rival, value in wrong.items()}, scale=unit),
         )
 
 
@@ -149,7 +147,7 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
     path, sizes = along(entry.problem, -0.4, 0.4), (8, 32)
 
     def work(objective: Objective) -> float:
-        low, high = (float(objective(each)[0]) for each in ends)
+        low, high = (float(objective(rates)[0]) for rates in ends)
         return high - low
 
     limit, unbiased = work(arcsine_objective), work(lambda p: p)
@@ -162,9 +160,9 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
     places = tuple(log(size) for size in sizes)
 
     def slope(size: int) -> float:
-        """Of the formula, from a fourth of a size up to it."""
-        few, many = (limit - work(climbed("std", each)) for each in (size // 4, size))
-        return log(many / few) / log(4)
+        """The formula's, from a fourth of a size up to it."""
+        far, near = (limit - work(climbed("std", at)) for at in (size // 4, size))
+        return log(near / far) / log(4)
 
     later, error = later_terms(slope, sizes[-1])
     yield entry.check(
@@ -185,7 +183,9 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
 
 def less(group_size: int, factor: float) -> Estimator:
     """grpo less a factor times std, as one estimator: its range is far below the sum of theirs."""
-    (won, lost), (over_won, over_lost) = (each.by_count(group_size) for each in (GRPO, STD))
+    (won, lost), (over_won, over_lost) = (
+        estimator.by_count(group_size) for estimator in (GRPO, STD)
+    )
     won, lost = won - factor * over_won, lost - factor * over_lost
     return Estimator("count-table:" + ",".join(map(repr, [*won[1:].tolist(), *lost[:-1].tolist()])))
 
@@ -255,7 +255,8 @@ class Pull:
         """Where the mean estimate is 0, alone and against one penalty or both, and where runs end."""
         top, size = self.best(self.own), self.group_size
         wrong = {
-            rival: derivative(partial(self.height, each), top) for rival, each in self.afar.items()
+            rival: derivative(partial(self.height, objective), top)
+            for rival, objective in self.afar.items()
         }
         cell = GradientCell(self.landscape.at([top]), size)
         yield self.entry.check(
@@ -266,7 +267,7 @@ class Pull:
         for kind, place in (("k3", "loss"), ("k1", "reward"))[: 1 + both]:
             yield from self.balance(kind, place)
         predicted, off, drawn = self.end(top)
-        ends = {rival: self.best(each) + off for rival, each in self.afar.items()}
+        ends = {rival: self.best(objective) + off for rival, objective in self.afar.items()}
         yield self.entry.check(
             f"G={size}: end of runs", drawn, equal(predicted, ends, scale=1.0, digits=abs(off))
         )
@@ -277,7 +278,8 @@ class Pull:
         top = self.best(self.own, partial(self.penalty, kind, place))
         force = derivative(partial(self.height, self.own), top)
         wrong = {
-            rival: derivative(partial(self.height, each), top) for rival, each in self.afar.items()
+            rival: derivative(partial(self.height, objective), top)
+            for rival, objective in self.afar.items()
         }
         bandit = self.landscape.at([top])
         ratios = np.log(self.reference / bandit.policy.probs)[..., None]
@@ -329,7 +331,7 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
     path = entry.problem
     reverse, forward = (-path.divergence(kind) for kind in ("k2", "k3"))
     unit = abs(reverse)
-    asked: list[tuple[str, str, dict[str, float]]] = [
+    works: list[tuple[str, str, dict[str, float]]] = [
         ("k1", "loss", {PENALISES: reverse}),
         ("k2", "loss", {}),
         ("k3", "loss", {REVERSE: reverse, WHOLE: forward}),
@@ -337,7 +339,7 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
         ("k2", "reward", {ALIKE: reverse}),
         ("k3", "reward", {ALIKE: reverse}),
     ]
-    for kind, place, wrong in asked:
+    for kind, place, wrong in works:
         # Where it is a gradient the ends are enough.
         ends = path.space.length == 1 or (kind, place) == ("k1", "reward")
         work = -path.divergence(kind, place) if ends else path.predicted(kind, place)

@@ -102,13 +102,13 @@ def wrong_weights(p: Array, group_size: int) -> dict[str, dict[str, Array]]:
 
 def wrong_errors(m: Moments, name: str, group_size: int) -> dict[str, float]:
     """The wrong values of an estimator's MSE at one prompt."""
-    own = gradient_mse(m, name, group_size)
-    w, square = float(own.mean_factor[0]), m.mean_gradient_sq
+    predicted = gradient_mse(m, name, group_size)
+    w, square = float(predicted.mean_factor[0]), m.mean_gradient_sq
     alone = count_table(name, group_size).second_moments(changed(m, gradient_sq=0 * m.gradient_sq))
-    wrong = {UNCORRELATED: float(alone[0]) - w**2 * square / group_size + own.squared_bias}
+    wrong = {UNCORRELATED: float(alone[0]) - w**2 * square / group_size + predicted.squared_bias}
     if name == "std":
         rloo = gradient_mse(m, "grpo", group_size).mse
-        wrong[RESCALED] = w**2 * rloo + own.squared_bias
+        wrong[RESCALED] = w**2 * rloo + predicted.squared_bias
     return wrong
 
 
@@ -156,19 +156,25 @@ def noise(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
     square = moments.mean_gradient_sq
     for name in NOISY:
-        found = gradient_mse(moments, name, group_size)
-        if found.noise_to_signal is None or found.cosine is None or found.cosine < LEAST_COSINE:
+        predicted = gradient_mse(moments, name, group_size)
+        if (
+            predicted.noise_to_signal is None
+            or predicted.cosine is None
+            or predicted.cosine < LEAST_COSINE
+        ):
             continue
         times = float(np.linalg.norm(mean_gradient(moments, name, group_size))) / square**0.5
         nothing = Estimator(count_table(name, group_size).scaled(0.0).spec)
         length = Distance(Estimator(name), nothing)
         # 2 ⟨ĝ, g⟩ = ‖ĝ‖² - ‖ĝ - g‖² + ‖g‖².
         along = Linear(cell, ((length, 0.5), (mse_of(name), -0.5)), square / 2)
-        wrong = {OTHER_SIGNAL: (1 + times**2 * found.noise_to_signal) * times / found.cosine}
+        wrong = {
+            OTHER_SIGNAL: (1 + times**2 * predicted.noise_to_signal) * times / predicted.cosine
+        }
         yield entry.check(
             f"G={group_size}: noise-to-signal of {name}",
-            Ratio(mean_of(cell, length), along, times * found.cosine * square),
-            equal((1 + found.noise_to_signal) * times / found.cosine, wrong),
+            Ratio(mean_of(cell, length), along, times * predicted.cosine * square),
+            equal((1 + predicted.noise_to_signal) * times / predicted.cosine, wrong),
         )
 
 

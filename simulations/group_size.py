@@ -419,10 +419,10 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
     parts, bends = parts_of(entry.problem), entry.problem.curvatures
     best = gap_group_size(parts[0], parts[2], bends, 2 / bends[0])
     splits = [replace(split, group_size=size) for size in (2, 3, 6)]
-    values = tuple(each.predicted for each in splits)
-    lowest = Lowest((2, 3, 6), tuple(each.gap for each in splits), values)
+    values = tuple(split.predicted for split in splits)
+    lowest = Lowest((2, 3, 6), tuple(split.gap for split in splits), values)
     # As far as the gaps' own errors move the least place of the curve through them.
-    gaps, errors = np.array(values), np.array([each.error for each in splits])
+    gaps, errors = np.array(values), np.array([split.error for split in splits])
     off = lowest.between(gaps - errors, gaps + errors).half_width
     yield entry.check(
         "G* of the gap, by runs at G = 2, 3, 6",

@@ -332,10 +332,10 @@ def token_means(entry: Worded) -> Iterator[Check]:
 
 def spread_alone(moments: LengthMoments, batch_size: int) -> Array:
     """The leading bias without the covariance of sum and tokens."""
-    own = moments.probs @ moments.lengths
+    of_prompt = moments.probs @ moments.lengths
     rho, mean = moments.context_probs, mean_length(moments)
-    inside = moments.probs @ moments.lengths**2 - own**2
-    variance = float(rho @ own**2 - mean**2 + rho @ inside / G)
+    inside = moments.probs @ moments.lengths**2 - of_prompt**2
+    variance = float(rho @ of_prompt**2 - mean**2 + rho @ inside / G)
     plain = aggregated_mean(moments, "sequence-sum", "grpo", G)
     return np.asarray(plain * variance / mean**2 / batch_size)
 

@@ -212,16 +212,18 @@ def _extrapolated_transform(runs: NearOptimum, stages: int, times: float = 1.0) 
     """The same, extrapolated: what one run leaves out is taken off, and products of it remain."""
     stretches, shares = zip(*EXTRAPOLATED[stages], strict=True)
     longer = [runs.stretched(stretch) for stretch in stretches]
-    rates = [times / sum(each.weights()) for each in longer]
-    values = [_transforms_at(each, rate) for each, rate in zip(longer, rates, strict=True)]
+    rates = [times / sum(stretched.weights()) for stretched in longer]
+    values = [
+        _transforms_at(stretched, rate) for stretched, rate in zip(longer, rates, strict=True)
+    ]
 
     def extrapolated(terms: Iterable[float]) -> float:
         return sum(share * term for share, term in zip(shares, terms, strict=True))
 
     wrong = {name: extrapolated(of[name] for _, of in values) for name in values[0][1]}
-    left_out = float(np.prod([each.left_out for each in longer]))
+    left_out = float(np.prod([stretched.left_out for stretched in longer]))
     digits = left_out * _sensitivity(runs, times / sum(runs.weights()))
-    points = [each.transform(rate) for each, rate in zip(longer, rates, strict=True)]
+    points = [stretched.transform(rate) for stretched, rate in zip(longer, rates, strict=True)]
     return runs.entry.check(
         f"{_at(runs)}: transform at {times:g}/mean, extrapolated",
         Extrapolation(tuple(points), shares),
@@ -250,7 +252,7 @@ def _cosines(runs: NearOptimum) -> Iterator[Check]:
         k = k / sqrt(k @ gamma @ k)
         wrong = {name: exp(-0.5 * k @ other @ k) for name, other in others.items()}
         wrong = (wrong if runs.rank > 1 else {}) | {LAPLACE: 1 / 1.5}
-        way = "".join("+" if each > 0 else "-" for each in sign)
+        way = "".join("+" if part > 0 else "-" for part in sign)
         yield runs.entry.check(
             f"{_at(runs)}: characteristic function along {way}",
             runs.within(RADIUS).cosine(k),
@@ -284,20 +286,20 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
     sizes = np.sqrt(np.diagonal(still.spread()[-1]))
     runs = replace(still, start=(2 * float(sizes[0]), -float(sizes[1]))).within(2 * RADIUS)
     curvatures, rates = runs.landscape.curvatures, runs.rates()
-    asked = (curvatures, runs.noise(), rates, runs.displacement)
-    gamma, root = finite_covariance(*asked), np.sqrt(curvatures)
+    recursion = (curvatures, runs.noise(), rates, runs.displacement)
+    gamma, root = finite_covariance(*recursion), np.sqrt(curvatures)
     pairs = [(j, k) for j in range(runs.rank) for k in range(j + 1)]
     products = {pair: Linear(runs.training, ((runs.product(*pair), 1.0),)) for pair in pairs}
-    for (j, k), found in products.items():
+    for (j, k), product in products.items():
         size = sqrt(gamma[j, j] * gamma[k, k])
         yield entry.check(
             f"two short steps: E d{k + 1} d{j + 1}",
-            found,
+            product,
             equal(float(gamma[j, k]), scale=size, digits=runs.left_out * size),
         )
     for what, value in (
-        ("mean gap", float(mean_gap(*asked))),
-        ("mean of the gap's law", finite_law(*asked).mean()),
+        ("mean gap", float(mean_gap(*recursion))),
+        ("mean of the gap's law", finite_law(*recursion).mean()),
     ):
         yield entry.check(
             f"two short steps: {what}", runs.gap(), equal(value, digits=runs.left_out * value)
@@ -306,7 +308,7 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
         Linear(runs.training, ((runs.product(j, k), 0.5 * float(root[j] * root[k])),))
         for j, k in pairs
     )
-    weights = finite_weights(*asked)
+    weights = finite_weights(*recursion)
     most = float(weights[-1])
     for place, weight in enumerate(weights.tolist()):
         yield entry.check(
@@ -361,12 +363,12 @@ def _consistent(entry: LandscapeEntry) -> Check:
         "G=2: 1 - E exp(-s gap) against T, from a start away",
         places,
         [Linear(runs[1].training, ((GapTransform(GRPO, end, rate), -1.0),), 1.0) for end in ends],
-        [1 - gap_transform(each.weights(), rate) for each in runs],
+        [1 - gap_transform(one.weights(), rate) for one in runs],
         {STAYS: 0.0},
         scale=1.0,
         relative_margin=0.2,
         # The slope of a rate that is half as fast lies between the two.
-        digits=sum(each.left_out for each in runs) / (places[1] - places[0]),
+        digits=sum(one.left_out for one in runs) / (places[1] - places[0]),
     )
 
 
@@ -389,7 +391,7 @@ def _curvatures(entry: LandscapeEntry) -> Iterator[Check]:
             return Linear(runs.training, ((Gap(GRPO, 0), 1.0),))
 
         # λ h² + a h⁴ + … at h and at h/2, on both sides.
-        shares = tuple(each / (3 * h**2) for each in (-1.0, -1.0, 16.0, 16.0))
+        shares = tuple(weight / (3 * h**2) for weight in (-1.0, -1.0, 16.0, 16.0))
         yield entry.check(
             f": curvature {place + 1}",
             Extrapolation(tuple(map(gap, (1.0, -1.0, 0.5, -0.5))), shares),
@@ -489,12 +491,12 @@ def _laws(suite: Suite) -> Iterator[Check]:
         nodes, shares = np.polynomial.legendre.leggauss(32)
         half = (PLACES[-1] - PLACES[0]) * mean / 2
         density = half * float(shares @ law.pdf(PLACES[0] * mean + half * (1 + nodes)))
-        own = float(conditional_transform([mean], [weights])[0])
+        by_own_law = float(conditional_transform([mean], [weights])[0])
         transform = gap_transform(weights, 1 / mean)
         yield _of_law(entry, ": cdf at the quantile 0.9", ((tail, 1.0),), 0.9)
         yield _of_law(entry, ": density", (high, (low[0], -1.0)), density)
         yield _of_law(entry, ": transform", ((TransformOf(weights, 1 / mean), 1.0),), transform)
-        yield _of_law(entry, ": transform of a run by its own law", (middle,), own)
+        yield _of_law(entry, ": transform of a run by its own law", (middle,), by_own_law)
     first, second, share = (0.2, 1.5), (1.1,), 0.3
     mixture = MixtureLaw([WeightedChi2(first), WeightedChi2(second)], np.array([share, 1 - share]))
     place = float(mixture.mean())

@@ -158,18 +158,18 @@ def _part(entry: BanditEntry) -> Check:
 def _constants(entry: BanditEntry, cell: GradientCell) -> Iterator[Check]:
     """The law of group sizes, (c₁ + c₂/G + c₃/(G(G-1)))/B, and the matrices behind its constants."""
     moments, grpo, group = entry.problem.moments(), Estimator("grpo"), cell.group_size
-    known, unit = mse_constants(moments), direction(entry.problem, 2)
+    constants, unit = mse_constants(moments), direction(entry.problem, 2)
     parts = covariance_parts(moments, unit[:, None])
     shares = 1, 1 / group, 1 / (group * (group - 1))
-    asked = {
-        "grpo by c1, c2, c3": (mse_of("grpo"), (known.c1, known.c2, known.c3), None),
+    terms_of = {
+        "grpo by c1, c2, c3": (mse_of("grpo"), (constants.c1, constants.c2, constants.c3), None),
         "grpo along direction 2 by C1, C2, C3": (
             SquaredProjection(grpo, 2),
             [float(part[0, 0]) for part in parts],
             unit,
         ),
     }
-    for what, (quantity, terms, where) in asked.items():
+    for what, (quantity, terms, where) in terms_of.items():
         value = sum(a * b for a, b in zip(terms, shares, strict=True)) / cell.batch_size
         statement = equal(value, scale=scale(cell, grpo, where), relative_margin=COARSE)
         yield entry.check(f"{label(cell)}: {what}", mean_of(cell, quantity), statement)

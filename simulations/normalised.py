@@ -131,14 +131,14 @@ def _checks(entry: BanditEntry) -> Iterator[Check]:
     )
     limit = float(normalised_distance(moments)[0])
     ((quantity, _),) = points[-1].weights
-    later, own = later_terms(lambda size: size * distance(entry, size)[1], LARGE, 4)
+    later, digits = later_terms(lambda size: size * distance(entry, size)[1], LARGE, 4)
     yield entry.check(
         f"G={LARGE}: distance",
         Linear(points[-1].cell, ((quantity, LARGE),)),
-        equal(limit + later, {EQUIVALENT: later}, digits=own, relative_margin=0.3),
+        equal(limit + later, {EQUIVALENT: later}, digits=digits, relative_margin=0.3),
     )
     measured, _ = error(entry, LARGE)
-    later, own = later_terms(lambda size: error(entry, size)[1], LARGE, 4)
+    later, digits = later_terms(lambda size: error(entry, size)[1], LARGE, 4)
     sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
     wrong = {NAIVE: sigma / float(moments.reward_variance[0]), UNDIVIDED: sigma}
     wrong = {rival: value + later for rival, value in wrong.items()}
@@ -147,7 +147,9 @@ def _checks(entry: BanditEntry) -> Iterator[Check]:
         (", as of any rewards", normalised_limit_of(*outcomes(entry.problem))),
     ):
         yield entry.check(
-            f"G={LARGE}: error about g/σ{what}", measured, equal(limit + later, wrong, digits=own)
+            f"G={LARGE}: error about g/σ{what}",
+            measured,
+            equal(limit + later, wrong, digits=digits),
         )
 
 
@@ -169,8 +171,8 @@ def graded_error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
 
 def outcomes(problem: SoftmaxBandit) -> tuple[Array, Array, Array]:
     """Probabilities, rewards and scores of what one rollout at a problem's one prompt can yield."""
-    found = problem.outcomes
-    return found.probs[0], found.rewards[0], problem.policy.scores(0)[found.arms[0]]
+    lists = problem.outcomes
+    return lists.probs[0], lists.rewards[0], problem.policy.scores(0)[lists.arms[0]]
 
 
 def graded_lines(entry: BanditEntry) -> tuple[float, dict[str, float]]:

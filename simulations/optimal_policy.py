@@ -90,7 +90,7 @@ def _by_transform(
 ) -> Check:
     """E exp(-s gap) of one baseline above that of another; s in units of 1/E gap of the oracle."""
     times = rate / sum(runs.weights(ORACLE))
-    high, low = (gap_transform(runs.weights(each), times) for each in (better, worse))
+    high, low = (gap_transform(runs.weights(estimator), times) for estimator in (better, worse))
     transforms = tuple(
         (GapTransform(estimator, runs.steps, times), sign)
         for estimator, sign in ((better, 1.0), (worse, -1.0))
@@ -192,7 +192,7 @@ def _least_excess(
 ) -> Check:
     """The least eigenvalue of Cov - Cov: positive where the one covariance is larger as a matrix."""
     landscape, basis = entry.problem, entry.problem.identifiable
-    high, low = (covariance_of(landscape, each, group_size) for each in (worse, better))
+    high, low = (covariance_of(landscape, estimator, group_size) for estimator in (worse, better))
     value = np.linalg.eigvalsh(high - low)[0]
     size = scale(GradientCell(at_optimum(landscape), group_size), worse)
     excess = _entries(
@@ -222,12 +222,12 @@ def _several_prompts(entry: LandscapeEntry) -> Iterator[Check]:
     c = 1 / float(landscape.curvatures[0])
     # ½ Λ^½ Γ Λ^½ of either.
     forms = tuple(
-        _entries(landscape, {each: 1.0}, 1, lambda unit: solved(landscape, unit, c))
-        for each in (uneven, ORACLE)
+        _entries(landscape, {estimator: 1.0}, 1, lambda unit: solved(landscape, unit, c))
+        for estimator in (uneven, ORACLE)
     )
     high, low = (
-        limit_weights(landscape.curvatures, covariance_of(landscape, each, 1), c)
-        for each in (uneven, ORACLE)
+        limit_weights(landscape.curvatures, covariance_of(landscape, estimator, 1), c)
+        for estimator in (uneven, ORACLE)
     )
     for place, gain in enumerate((high - low).tolist()):
         yield entry.check(
@@ -305,7 +305,9 @@ def _linear(entry: LandscapeEntry) -> Iterator[Check]:
     gain = times * (sum(runs.weights(ORACLE)) - sum(runs.weights(better)))
     name = f"{_at(runs)}: oracle's mean gap above that of V - λ/F"
     functional = runs.gap_difference(ORACLE, better, times)
-    digits = times * sum(runs.left_out_of(each) * runs.size(each) for each in (ORACLE, better))
+    digits = times * sum(
+        runs.left_out_of(estimator) * runs.size(estimator) for estimator in (ORACLE, better)
+    )
     yield from entry.gains(name, functional, gain, EVERYWHERE, digits=digits, relative_margin=0.3)
     yield from _by_law(runs, better, ORACLE, EVERYWHERE)
 

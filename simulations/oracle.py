@@ -100,10 +100,10 @@ def _slope(
     abscissae = tuple(log(g - shift) for g in group_sizes)
     # An excess that is no positive number has no order: 0 says so.
     excess = [oracle_ratio(moments, g, batch_size) - 1 for g in group_sizes]
-    sound = all(np.isfinite(each) and each > 0 for each in excess)
+    sound = all(np.isfinite(value) and value > 0 for value in excess)
     predicted = float(np.polyfit(abscissae, np.log(excess), 1)[0]) if sound else 0.0
     rival, order = (ONE_PROMPT, -2.0) if shift else (MINIBATCH, -1.0)
-    planned = tuple(each if sound else 1.0 for each in excess)
+    planned = tuple(value if sound else 1.0 for value in excess)
     yield entry.check(
         f"G={group_sizes[0]}..{group_sizes[-1]} B={batch_size}: order of ratio - 1",
         LogSlope(abscissae, tuple(map(_excess, cells)), planned),
@@ -232,8 +232,8 @@ def curves(suite: Suite) -> Iterator[Point]:
     """The excess at one prompt, and in a minibatch of many."""
     shown = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
     shown += [(suite.skewed, 1), (_noisy(), 1), *_batches(suite)]
-    known = [case for case in shown if case[0].origin != "generated"]
-    yield from points(known, suite.curve_sizes)
+    cases = [case for case in shown if case[0].origin != "generated"]
+    yield from points(cases, suite.curve_sizes)
 
 
 def curves_on_networks(suite: Suite) -> Iterator[Point]:

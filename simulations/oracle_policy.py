@@ -196,14 +196,14 @@ def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator
     """The same in whole training runs: the order in G, and the size."""
     places = _places(group_sizes)
     differences = [_Difference(entry, g) for g in group_sizes]
-    first, values = differences[0], [each.predicted for each in differences]
-    off = sum(each.error / value for each, value in zip(differences, values, strict=True))
+    first, values = differences[0], [pair.predicted for pair in differences]
+    off = sum(pair.error / value for pair, value in zip(differences, values, strict=True))
     yield entry.check(
         f"{_between(group_sizes)}: order of the mean gaps' difference, extrapolated",
-        LogSlope(tuple(places), tuple(each.measured for each in differences), tuple(values)),
+        LogSlope(tuple(places), tuple(pair.measured for pair in differences), tuple(values)),
         equal(-2.0, ORDERS, digits=off / (places[-1] - places[0]), relative_margin=0.4),
     )
-    ((grpo,),), ((oracle,),) = (first.runs[0][0].noise(each) for each in (GRPO, ORACLE))
+    ((grpo,),), ((oracle,),) = (first.runs[0][0].noise(estimator) for estimator in (GRPO, ORACLE))
     # c λ is 2: without the 1 the weight is 3/4 as large.
     wrong = {DENOMINATOR: 0.75 * values[0], RAW: float(grpo - oracle)}
     yield entry.check(
@@ -226,13 +226,13 @@ def _laws(entry: LandscapeEntry, group_sizes: tuple[int, ...], steps: int) -> Ch
     return entry.slope(
         f"{_between(group_sizes)}: order of the two laws' distance, T={steps}",
         places,
-        [Linear(each.training, terms) for each in runs],
+        [Linear(one.training, terms) for one in runs],
         [
-            gap_transform(each.weights(ORACLE), rate) - gap_transform(each.weights(), rate)
-            for each in runs
+            gap_transform(one.weights(ORACLE), rate) - gap_transform(one.weights(), rate)
+            for one in runs
         ],
         ORDERS,
-        digits=sum(each.left_out for each in runs) / (places[-1] - places[0]),
+        digits=sum(one.left_out for one in runs) / (places[-1] - places[0]),
         relative_margin=0.25,
     )
 

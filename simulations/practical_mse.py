@@ -311,16 +311,16 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 def points(on: str) -> Iterator[Point]:
     """The same for a kind of network, at outputs of three tokens."""
-    batch = next(each for each in batches(on, 0, 0) if each.most_tokens == 3)
+    batch = next(batch for batch in batches(on, 0, 0) if batch.most_tokens == 3)
     weight = float(count_table("std", GROUP).weight(batch.problem.moments().value)[0])
     for number, distance in enumerate(DISTANCES):
         cell = batch.cell(GROUP, distance, weights=(weight,))
         for name, rule in SHOWN.items():
-            found = predicted(batch, distance, rule)
+            prediction = predicted(batch, distance, rule)
             bias, error = RatioBias(rule), PracticalError(rule)
             for panel, value, weights in (
-                ("squared bias", found.squared_bias, ((bias, 1.0),)),
-                ("variance", found.variance, ((error, 1.0), (bias, -1.0))),
+                ("squared bias", prediction.squared_bias, ((bias, 1.0),)),
+                ("variance", prediction.variance, ((error, 1.0), (bias, -1.0))),
             ):
                 if value > 1e-12:
                     at = {"panel": panel, "distance": distance}

@@ -139,15 +139,15 @@ def _groups(cell: Groups) -> Iterator[tuple[Draws, Array]]:
 
 def rivals(cell: Groups) -> dict[str, float]:
     """What each rival says of E‖ĝ - U‖²: the distance of its own formula from the U-statistic."""
-    said = dict.fromkeys(WRONG, 0.0)
+    distances = dict.fromkeys(WRONG, 0.0)
     for draws, chance in _groups(cell):
         scores, rewards = cell.groups(draws)
         right = covariance_ustatistic(scores, rewards)
         for name, formula in WRONG.items():
             apart = (formula(scores, rewards) - right) / cell.scale
-            said[name] += float(chance @ (apart**2).sum(axis=-1))
+            distances[name] += float(chance @ (apart**2).sum(axis=-1))
     second = gradient_mse(cell.problem.moments(), "grpo", cell.group_size).second_order_term
-    return {**said, FIRST_PART: second / cell.scale / cell.scale}
+    return {**distances, FIRST_PART: second / cell.scale / cell.scale}
 
 
 def claim(suite: Suite) -> Claim:
@@ -176,21 +176,21 @@ def _estimated(entry: BanditEntry) -> Iterator[Check]:
     """What a group of four estimates of its own U-statistic's variance is right in the mean: summed over
     all groups it is grpo's error.
     """
-    found, size = entry.problem.outcomes, 4
-    probs = found.probs[0]
+    outcomes, size = entry.problem.outcomes, 4
+    probs = outcomes.probs[0]
     if len(probs) ** size > MOST_GROUPS:
         return
     ways = np.array(list(product(range(len(probs)), repeat=size)))
-    scores = entry.problem.policy.scores(0)[found.arms[0]]
-    estimates = covariance_variance_components(scores[ways], found.rewards[0][ways])
+    scores = entry.problem.policy.scores(0)[outcomes.arms[0]]
+    estimates = covariance_variance_components(scores[ways], outcomes.rewards[0][ways])
     parts = 2 * (2 * (size - 2) * estimates.zeta_1 + estimates.zeta_2) / (size * (size - 1))
     cell = GradientCell(entry.problem, size)
-    for what, each in (("variance", estimates.variance), ("parts, put together", parts)):
+    for what, variances in (("variance", estimates.variance), ("parts, put together", parts)):
         yield entry.check(
             f"G={size}: mean of the estimated {what}",
             mean_of(cell, mse_of("grpo")),
             equal(
-                float(probs[ways].prod(axis=1) @ each.sum(axis=-1)),
+                float(probs[ways].prod(axis=1) @ variances.sum(axis=-1)),
                 scale=scale(cell, Estimator("grpo")),
                 relative_margin=COARSE,
             ),

@@ -69,8 +69,8 @@ class Batch:
 
     def cell(self, group_size: int, distance: float, **options: Any) -> PracticalCell:
         """A minibatch at that distance."""
-        asked: dict[str, Any] = {"minibatch": 1, "drift": self.drift, "reference": self.reference}
-        return PracticalCell(self.problem, group_size, distance, **(asked | options))
+        usual: dict[str, Any] = {"minibatch": 1, "drift": self.drift, "reference": self.reference}
+        return PracticalCell(self.problem, group_size, distance, **(usual | options))
 
     def squared_bias(
         self, step: np.ndarray, group_size: int, beta: float, rule: Rule = ALGORITHM
@@ -106,7 +106,7 @@ class Batch:
         for k, j in combinations_with_replacement(range(len(probs)), 2):
             gradient = (rewards[k] - rewards[j]) * (scores[k] - scores[j])
             step = rate * (gradient + penalties[k] + penalties[j]) / 2
-            ways = (self.squared_bias(each, 2, beta, rule) for each in (step, -step))
+            ways = (self.squared_bias(way, 2, beta, rule) for way in (step, -step))
             total += probs[k] * probs[j] * (1 + (k != j)) * abs(next(ways) - next(ways)) / 2
         return float(total)
 
@@ -116,11 +116,11 @@ class Batch:
         if not 0.15 < rates.min() < 0.45:
             return False
         rules = {Rule(ratio, None, "sequence"): share for ratio, share in SEEN.items()}
-        asked = [kind(rule) for rule in rules for kind in (RatioBias, PracticalError)]
+        quantities = [kind(rule) for rule in rules for kind in (RatioBias, PracticalError)]
         # About the gradient over the deviation.
         weights = tuple(1 / np.sqrt(rates * (1 - rates)))
-        found = self.cell(4, 0.25, weights=weights).measure("exact", asked).mean
-        pairs = zip(found[::2], found[1::2], rules.values(), strict=True)
+        means = self.cell(4, 0.25, weights=weights).measure("exact", quantities).mean
+        pairs = zip(means[::2], means[1::2], rules.values(), strict=True)
         return all(bias > share * error for bias, error, share in pairs)
 
 

@@ -460,5 +460,5 @@ class Landscapes:
         for number in range(self.generated if family.stream else 0):
             rng = np.random.default_rng([self.seed, number, *family.stream])
             drawn = (family.drawn(rng) for _ in range(DRAWS))
-            other = next(each for each in drawn if apart(first, each) > APART)
+            other = next(landscape for landscape in drawn if apart(first, landscape) > APART)
             yield Entry(f"{name}#{self.seed}.{number}", "generated", other)

@@ -168,7 +168,7 @@ def _climbs(on: str, rng: np.random.Generator) -> list[Drawn]:
             later = [improved(problem, policy, aim) for aim in aims]
         except InputError:
             continue
-        return [(problem, each) for each in dict.fromkeys((policy, *later))]
+        return [(problem, climber) for climber in dict.fromkeys((policy, *later))]
     raise InputError(f"no policy that learns among {DRAWS}: take another seed")
 
 

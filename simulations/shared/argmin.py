@@ -54,20 +54,20 @@ class _OverSizes(OfPoints):
         low, high = (
             np.array([getattr(part.interval, end) for part in parts]) for end in ("low", "high")
         )
-        found, between = (
+        estimate, between = (
             self.of(np.array([part.estimate for part in parts])),
             self.between(low, high),
         )
         width = between.high - between.low
         n = sum(part.replications for part in parts)
-        return Evidence(found, between, width / 8 if width < inf else inf, n, alpha)
+        return Evidence(estimate, between, width / 8 if width < inf else inf, n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         """From the widest relative intervals of the points that leave the number within the margin."""
         values, share = np.array(self.predicted), 0.5
         while share > 1e-5:
-            found = self.between(values * (1 - share), values * (1 + share))
-            if found.high - found.low <= 1.8 * margin:
+            interval = self.between(values * (1 - share), values * (1 + share))
+            if interval.high - interval.low <= 1.8 * margin:
                 return max(
                     point.needed(sums, 0.7 * share * value, alpha / len(self.points), value)
                     for point, value in zip(self.points, self.predicted, strict=True)
@@ -179,11 +179,11 @@ class Lowest(_OverSizes):
             return (1 + self.cost / size) * (rise * size + level + fall / (size - 1))
 
         if self.cost:
-            found = minimize_scalar(
+            minimum = minimize_scalar(
                 lambda s: curve(1 + np.exp(s)), bounds=(np.log(where - 1), np.log(100 * where)),
                 method="bounded", options={"xatol": 1e-9},
             )  # fmt: skip
-            where = 1 + float(np.exp(found.x))
+            where = 1 + float(np.exp(minimum.x))
         where = max(where, self.least_size)
         return curve(where) if self.value else where
 

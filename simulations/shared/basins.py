@@ -34,7 +34,7 @@ def largest_mse(
     steps = np.linspace(-1, 1, 11 if basis.shape[1] == 1 else 7)
     grid = np.stack(np.meshgrid(*[steps] * basis.shape[1]), axis=-1).reshape(-1, basis.shape[1])
 
-    def found(points: np.ndarray) -> tuple[float, np.ndarray]:
+    def largest_at(points: np.ndarray) -> tuple[float, np.ndarray]:
         length = np.linalg.norm(points, axis=1, keepdims=True)
         points = points * np.minimum(1, radius / np.maximum(length, 1e-300))
         errors = [
@@ -49,10 +49,10 @@ def largest_mse(
         return max(errors), points[int(np.argmax(errors))]
 
     width = radius
-    most, where = found(width * grid)
+    most, where = largest_at(width * grid)
     for _ in range(2):
         width *= float(steps[1] - steps[0])
-        finer, where = found(where + width * grid)
+        finer, where = largest_at(where + width * grid)
         most = max(most, finer)
     return 1.001 * most
 

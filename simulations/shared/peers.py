@@ -136,8 +136,10 @@ def noise(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = No
     baseline = estimator.baseline_values(problem)
     if baseline is None:
         baseline = (outcomes.probs * outcomes.rewards).sum(axis=1)
-    each = (outcomes.probs * of_outcomes * (outcomes.rewards - baseline[:, None]) ** 2).sum(axis=1)
-    return float(problem.context_probs @ each) / (cell.group_size * cell.batch_size)
+    by_prompt = (outcomes.probs * of_outcomes * (outcomes.rewards - baseline[:, None]) ** 2).sum(
+        axis=1
+    )
+    return float(problem.context_probs @ by_prompt) / (cell.group_size * cell.batch_size)
 
 
 def scale(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = None) -> float:
@@ -207,8 +209,8 @@ def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
     """
 
     def functional() -> Linear:
-        own = float(at.entry.problem.gradient() @ direction(at.entry.problem, number))
-        return Linear(at.cell, ((Projection(peer.estimator, number), 1.0),), own)
+        target = float(at.entry.problem.gradient() @ direction(at.entry.problem, number))
+        return Linear(at.cell, ((Projection(peer.estimator, number), 1.0),), target)
 
     def statement() -> Statement:
         unit = direction(at.entry.problem, number)

@@ -183,7 +183,7 @@ class NearOptimum:
         schedule = self.schedule
         assert isinstance(schedule, Decay)
         slower = Decay(schedule.c, times * schedule.t0)
-        start = tuple(each / sqrt(times) for each in self.start)
+        start = tuple(away / sqrt(times) for away in self.start)
         return replace(self, steps=times * self.steps, schedule=slower, start=start)
 
     @cached_property
@@ -216,7 +216,7 @@ class NearOptimum:
         )
         curvature, noise = np.diag(landscape.curvatures), self.noise(estimator)
         odd, uneven = (
-            max(_relative(each, at_rest) for each in (parts[0] - parts[1]) / 2)
+            max(_relative(part, at_rest) for part in (parts[0] - parts[1]) / 2)
             for parts, at_rest in ((bends, curvature), (noises, noise))
         )
         even = _relative(bends.mean(axis=(0, 1)) - curvature, curvature)
@@ -394,7 +394,7 @@ class Limit:
 
     def left_out_of(self, estimator: Estimator) -> float:
         """The same of an estimator's runs."""
-        return float(np.prod([each.left_out_of(estimator) for each, _ in self.stretched]))
+        return float(np.prod([runs.left_out_of(estimator) for runs, _ in self.stretched]))
 
     def entry(
         self, j: int, k: int, times: float = 1.0, estimator: Estimator = GRPO
@@ -404,14 +404,14 @@ class Limit:
         assert isinstance(schedule, Decay)
         exponent = schedule.c * float(curvatures[j] + curvatures[k]) - 1
         points = []
-        for each, stretch in self.stretched:
-            ends = (self.first * stretch, each.steps)
+        for runs, stretch in self.stretched:
+            ends = (self.first * stretch, runs.steps)
             at = [step + stretch * schedule.t0 for step in ends]
             grown = [(one / at[0]) ** exponent for one in at]
             weights = (-grown[0] * at[0], grown[1] * at[1])
             shares = [times * weight / (grown[1] - grown[0]) for weight in weights]
-            products = [each.product(k, j, step, estimator) for step in ends]
-            points.append(Linear(each.training, tuple(zip(products, shares, strict=True))))
+            products = [runs.product(k, j, step, estimator) for step in ends]
+            points.append(Linear(runs.training, tuple(zip(products, shares, strict=True))))
         return Extrapolation(tuple(points), tuple(share for _, share in EXTRAPOLATED[self.stages]))
 
     def form(self, estimator: Estimator = GRPO) -> tuple[Extrapolation, ...]:
