@@ -85,10 +85,10 @@ def _points(parts: Sequence[pd.DataFrame | None]) -> dict[str | None, pd.DataFra
     """The points of every figure by its name in the curves."""
     import pandas as pd
 
-    known = [part for part in parts if part is not None]
-    if not known:
+    frames = [part for part in parts if part is not None]
+    if not frames:
         return {}
-    rows = pd.concat(known, ignore_index=True).groupby("figure", sort=False)
+    rows = pd.concat(frames, ignore_index=True).groupby("figure", sort=False)
     return {str(name): frame.reset_index(drop=True) for name, frame in rows}
 
 

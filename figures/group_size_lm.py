@@ -91,8 +91,7 @@ def _trainers(frame: pd.DataFrame) -> list[str]:
 def _noise(axis: Axes, frame: pd.DataFrame) -> None:
     """The advice: a line for each model, and sampled points, side by side at each G."""
     axis.axhspan(1.0, GOOD_NOISE, color="0.9", lw=0, zorder=0)
-    known = [name for name in MODELS if (frame["series"] == name).any()]
-    looks = {name: LOOKS[MODELS[name]] for name in known}
+    looks = {name: LOOKS[look] for name, look in MODELS.items() if (frame["series"] == name).any()}
     for place, (name, look) in enumerate(looks.items()):
         rows = frame[frame["series"] == name].sort_values("group_size")
         axis.plot(rows["group_size"], rows["prediction"], **style.stroke(look))
@@ -102,7 +101,7 @@ def _noise(axis: Axes, frame: pd.DataFrame) -> None:
             solid_capstyle="butt", zorder=1.5,
         )  # fmt: skip
         drawn = rows[rows["estimate"].notna()]
-        x = drawn["group_size"] * 1.045 ** (place - (len(known) - 1) / 2)
+        x = drawn["group_size"] * 1.045 ** (place - (len(looks) - 1) / 2)
         style.measured(axis, x, drawn, look, least=0.1)
     shown = frame[frame["prediction"] <= TOP_NOISE]["group_size"]
     style.log_axis(axis, "x", [2.0**n for n in range(1, 9) if 2.0**n <= shown.max()])

@@ -78,8 +78,9 @@ def _panels(figure: Figure, frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.Dat
     pairs = [(panel, frame) for panel in figure.panels]
     if figure.by:
         parts = list(frame.groupby(figure.by, sort=False))
-        known = {panel.of: panel for panel in figure.panels}
-        pairs = [(known.get(value, known.get(None, UNKNOWN)), rows) for value, rows in parts]
+        declared = {panel.of: panel for panel in figure.panels}
+        other = declared.get(None, UNKNOWN)
+        pairs = [(declared.get(value, other), rows) for value, rows in parts]
     for panel, points in pairs:
         if panel is UNKNOWN:
             title = style.plain(str(points[figure.by].iloc[0]))
@@ -201,10 +202,10 @@ def _draw_line(
     if look.width == 1.0 and "pool_low" in rows and rows["pool_low"].notna().any():
         low, high = (rows[end].clip(lower=floor) for end in ("pool_low", "pool_high"))
         axis.fill_between(rows[x], low, high, color=look.colour, alpha=0.13, lw=0, zorder=1)
-    known = rows[rows["value"].notna()]
-    if look.dash is not None and len(known):
+    line = rows[rows["value"].notna()]
+    if look.dash is not None and len(line):
         zorder = 2 if look.width == 1.0 else 1.5
-        axis.plot(known[x], known["value"], zorder=zorder, **style.stroke(look))
+        axis.plot(line[x], line["value"], zorder=zorder, **style.stroke(look))
     measured = rows[rows["estimate"].notna()]
     if floor is not None:
         # One at or below 0 contradicts the prediction, and has no place on this axis.
@@ -244,7 +245,7 @@ def _sizes(low: float, high: float) -> list[float]:
 
 
 def _guide(axis: Axes, panel: Panel) -> None:
-    """What is drawn in grey to read the panel by."""
+    """Grey lines, bands and words to read the panel by."""
     if panel.band:
         axis.axhspan(*panel.band, color="0.9", lw=0, zorder=0)
     for height in panel.levels:

@@ -231,7 +231,7 @@ def label_ends(
 
     Arguments:
         axis: with its final limits and scales.
-        labels: ordinate, text and the looks of each, of which the last gives the colour.
+        labels: ordinate, text and looks of each; the last look gives the colour.
         gap: the least distance of two labels, in points.
         x: where they start, in units of the panel's width.
     """
@@ -282,8 +282,8 @@ def plain(text: str) -> str:
 
 def decades(axis: Axes, values: pd.Series) -> None:
     """A logarithmic axis of ordinates, with ticks at 1, 2 and 5 where one decade would be too bare."""
-    known = values[values > 0]
-    low, high = float(known.min()) / 1.35, float(known.max()) * 1.35
+    positive = values[values > 0]
+    low, high = float(positive.min()) / 1.35, float(positive.max()) * 1.35
     steps: tuple[int, ...] = (
         (1,) if high / low > 300 else ((1, 2, 5) if high / low < 40 else (1, 3))
     )
@@ -297,7 +297,7 @@ def decades(axis: Axes, values: pd.Series) -> None:
 
 
 def handles(entries: Iterable[tuple[str, Look]]) -> list[Line2D]:
-    """What a legend shows: each look's line and points, with its text."""
+    """Entries of a legend: each look's line and points, with its text."""
     from matplotlib.lines import Line2D
 
     return [

@@ -52,19 +52,19 @@ def draw(frame: pd.DataFrame) -> Drawing:
     for (letter, problem), upper, lower in zip(
         zip("abcdef", problems, strict=False), *axes, strict=True
     ):
-        own = frame[frame["problem"] == problem]
-        bounds = own["series"].isin(list(BOUNDS))
+        points = frame[frame["problem"] == problem]
+        bounds = points["series"].isin(list(BOUNDS))
         for name, look in (BOUNDS | GAPS).items():
-            rows = own[own["series"] == name].sort_values("step")
+            rows = points[points["series"] == name].sort_values("step")
             if name in BOUNDS:
                 upper.plot(rows["step"], rows["prediction"], **style.stroke(look))
             else:
                 style.measured(upper, rows["step"], rows[rows["estimate"].notna()], look)
         style.log_axis(lower, "x", [1, 10, 100, 1000])
         style.log_axis(lower, "y", [1, 2, 5, 10, 20, 50])
-        _ratios(lower, own)
-        # What the linear theory predicts of the gap is not drawn: the bound holds without it.
-        style.decades(upper, own["prediction"].where(bounds, own["estimate"]))
+        _ratios(lower, points)
+        # The linear theory's prediction of the gap is not drawn: the bound holds without it.
+        style.decades(upper, points["prediction"].where(bounds, points["estimate"]))
         upper.set(xlabel="", ylabel="")
         lower.set_xlabel("steps T")
         title = style.plain(TITLES.get(problem, str(problem)))

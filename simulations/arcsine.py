@@ -424,8 +424,8 @@ def curves(suite: Suite) -> Iterator[Point]:
         pull, at = Pull(landscape, group_size, 600), {"panel": "ends", "group_size": group_size}
         predicted, _, drawn = pull.end(pull.best(pull.own))
         yield Point(STEM, "std", at, predicted, drawn)
-        for rival, each in pull.afar.items():
-            yield Point(STEM, f"rival: {rival}", at, pull.best(each))
+        for rival, objective in pull.afar.items():
+            yield Point(STEM, f"rival: {rival}", at, pull.best(objective))
     yield from _penalties()
 
 
@@ -438,6 +438,6 @@ def _penalties() -> Iterator[Point]:
         at = {"panel": "penalties", "amount": amount}
         for kind, place in (("k1", "loss"), ("k2", "loss"), ("k3", "loss"), ("k3", "reward")):
             drawn = path.drawn(kind, place)
-            weights = tuple((each, -share) for each, share in drawn.weights)
+            weights = tuple((quantity, -share) for quantity, share in drawn.weights)
             value = path.divergence(kind, place)
             yield Point(STEM, f"{kind} in the {place}", at, value, Linear(drawn.cell, weights))

@@ -352,16 +352,16 @@ def _noise(suite: Suite) -> Iterator[Point]:
             unit = _noise_to_signal(gradient_mse(moments, "grpo", group_size))
             at = {"group_size": group_size, "pass_rate": round(float(moments.value[0]), 6)}
             for name in CLIMBERS[:4]:
-                found = gradient_mse(moments, name, group_size)
-                value = _noise_to_signal(found) / unit
+                error = gradient_mse(moments, name, group_size)
+                value = _noise_to_signal(error) / unit
                 # What is measured is the MSE; the bias and the mean's length are those predicted.
-                variance = found.mse - found.squared_bias
+                variance = error.mse - error.squared_bias
                 scale = value / variance
-                measured = Linear(cell, ((mse_of(name), scale),), -scale * found.squared_bias)
+                measured = Linear(cell, ((mse_of(name), scale),), -scale * error.squared_bias)
                 yield Point("noise", name, at, value, measured)
 
 
-def _noise_to_signal(found: MsePrediction) -> float:
+def _noise_to_signal(error: MsePrediction) -> float:
     """The ratio, of an estimator whose mean is not 0."""
-    assert found.noise_to_signal is not None
-    return found.noise_to_signal
+    assert error.noise_to_signal is not None
+    return error.noise_to_signal

@@ -419,11 +419,9 @@ def _bias(suite: Suite) -> Iterator[Point]:
         at = {"panel": "bias", "batch_size": batch}
         measured = None
         if batch <= MEASURED:
-            found = measured_bias(entry, number, batch)
-            ((quantity, _),) = found.weights
-            measured = Linear(
-                found.cell, ((quantity, float(share)),), float(share * found.constant)
-            )
+            bias = measured_bias(entry, number, batch)
+            ((quantity, _),) = bias.weights
+            measured = Linear(bias.cell, ((quantity, float(share)),), float(share * bias.constant))
         leading = mean_length(moments) * token_mean_bias(moments, G, batch)
         yield Point(STEM, "exact", at, along(scaled_bias(moments, batch)), measured)
         yield Point(STEM, "leading", at, along(leading))

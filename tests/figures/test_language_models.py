@@ -74,7 +74,7 @@ def test_every_model_has_its_panel_with_lines_bands_and_points(errors):
             assert drawn.empty or has(axis, x, drawn["estimate"], linestyle="None")
             for ends in zip(x, drawn["low"], drawn["high"], strict=True):
                 assert tuple(round(end, 9) for end in ends) in spans(axis)
-        # What crowds another line has a line, and no band.
+        # Stand-ins, which crowd another line, have no band.
         assert len(bands(axis)) == 6
         for declared in ERRORS[6:]:
             line, colour = own[own["series"] == declared.series], LOOKS[declared.series].colour
