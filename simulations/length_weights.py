@@ -69,7 +69,7 @@ DIVISORS: dict[str, Callable[[Array, Array], Array]] = {
     "sequence-mean": lambda lengths, mean: lengths,
     "token-mean": lambda lengths, mean: np.full(len(lengths), mean),
 }
-"""What tokens are divided by, of the lengths of outputs and their mean: of many outputs, for token-mean."""
+"""Divisors of tokens by the lengths of outputs and their mean, which token-mean has of many outputs."""
 
 NODES = 6
 """Points on each side of a loop: weights are exact for polynomials of degree 11."""
@@ -257,7 +257,7 @@ def scaled_bias(moments: LengthMoments, batch_size: int, how: str = "token-mean"
 
 
 def measured_bias(entry: Worded, number: int, batch_size: int, how: str = "token-mean") -> Linear:
-    """The same along the direction of that number, against the plain estimate on the same draws."""
+    """The scaled bias along a direction, against the plain estimate on the same draws."""
     problem = entry.problem
     length = mean_length(problem.length_moments(entry.lengths))
     cell = TokenMeanCell(

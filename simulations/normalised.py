@@ -51,7 +51,7 @@ NAIVE = "tr Σ/σ²: estimating σ costs nothing"
 UNDIVIDED = "the limit is that of grpo itself"
 BINARY = "graded rewards by the formula of 0 and 1"
 OF_BINARY = (EQUIVALENT, NO_LIMIT, NAIVE, UNDIVIDED)
-"""What prompts of rewards 0 and 1 can refute."""
+"""Rivals that prompts of rewards 0 and 1 can refute."""
 RIVALS = (*OF_BINARY, BINARY)
 
 STD = Estimator("std")
@@ -62,7 +62,7 @@ LARGE = 32
 """The group size that stands for a large one: thousands of groups of three or four outcomes."""
 
 LARGE_GRADED = 64
-"""The same with graded rewards, of three outcomes, one of them rare."""
+"""The large group size with graded rewards, of three outcomes, one of them rare."""
 
 
 def over_deviation(entry: BanditEntry, group_size: int) -> CountTable:

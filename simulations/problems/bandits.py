@@ -38,7 +38,7 @@ def mse_of(baseline: str, constant: float | None = None) -> Quantity:
 
 
 def word(estimator: Estimator) -> str:
-    """What checks call a baseline."""
+    """The name of a baseline in checks."""
     value = estimator.constant
     return estimator.baseline if value is None else f"{estimator.baseline} {value:.4g}"
 

@@ -1,4 +1,4 @@
-"""The suite: what claims run on, bandits or problems of another kind in their place."""
+"""The suite: the problems of all claims, bandits or another kind in their place."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ SHOWN = ("sums", "addition-trained")
 
 @dataclass(frozen=True)
 class Suite(Bandits):
-    """What the claims run on.
+    """The problems that claims run on.
 
     Arguments:
-        size: smoke, quick or full: how many problems and group sizes.
-        seed: seed of the generated problems.
-        on: the kind of problem: bandit, or tokens or transformer, which then stand alone.
+        size, seed: as of :class:`Bandits`.
+        on: the kind of problem, one of ``KINDS``.
         dense: whether networks keep the scores of all their parameters.
-        folder: where the pools of language models are kept; nowhere unless given.
+        folder: folder of the pools of language models; none is kept unless given.
 
     Raises:
         InputError: an unknown kind.
@@ -78,7 +77,7 @@ class Suite(Bandits):
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """What is not asked of this kind of problem, and why."""
+        """The claims that skip this kind of problem, and why."""
         if self.on == "language-model":
             return (
                 "intervals on language models are those of nearly normal means: no bound on a "

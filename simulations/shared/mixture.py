@@ -22,12 +22,7 @@ SPREAD = 3.0
 
 @dataclass(frozen=True)
 class Mixture:
-    """Runs of grpo at G = 2 whose second parameter starts anywhere and hardly moves.
-
-    Arguments:
-        entry: the problem.
-        steps, schedule: length and rates of the runs.
-    """
+    """Runs of grpo at G = 2 whose second parameter starts anywhere and hardly moves."""
 
     entry: LandscapeEntry
     steps: int = 320
