@@ -100,15 +100,11 @@ def multiple(mean: Array, gradient: Array) -> float:
 def weighted(entry: Worded, how: str) -> WeightedBandit:
     """The problem with each output's score weighted as a trainer's loss weights its tokens."""
     # Of two prompts in a minibatch; the mean over these outputs is not one over drawn ones.
-    mask = np.tile(masks(entry), (PROMPTS, 1, 1))
+    lengths = np.array(entry.lengths)
+    tokens = (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
+    mask = np.tile(tokens, (PROMPTS, 1, 1))
     weights = mask.shape[0] * mask.shape[1] * token_weights(mask, how)[0, :, 0]
     return WeightedBandit.of(entry.problem, np.tile(weights, (entry.problem.contexts, 1)))
-
-
-def masks(entry: Worded) -> Array:
-    """1 where an output has a token, (K, T)."""
-    lengths = np.array(entry.lengths)
-    return (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
 
 
 def per_output(entry: Worded) -> Iterator[Check]:

@@ -27,7 +27,6 @@ from ustat_pg.checks import equal
 from ustat_pg.engines import Distance, Estimator, GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
 from ustat_pg.predictions import (
-    CountTable,
     count_table,
     gradient_mse,
     normalised_distance,
@@ -65,15 +64,10 @@ LARGE_GRADED = 64
 """The large group size with graded rewards, of three outcomes, one of them rare."""
 
 
-def over_deviation(entry: BanditEntry, group_size: int) -> CountTable:
-    """The leave-one-out estimate divided by the reward's true deviation."""
-    square = float(entry.problem.moments().reward_variance[0])
-    return count_table("grpo", group_size).scaled(square**-0.5)
-
-
 def distance(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
     """E‖ĝ_std - ĝ_grpo/σ‖²: what is measured, and its value at that G."""
-    limit = over_deviation(entry, group_size)
+    square = float(entry.problem.moments().reward_variance[0])
+    limit = count_table("grpo", group_size).scaled(square**-0.5)
     apart = count_table("std", group_size).less(limit)
     cell = GradientCell(entry.problem, group_size)
     measured = mean_of(cell, Distance(STD, Estimator(limit.spec)))

@@ -16,7 +16,7 @@ from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.predictions import practical_mse
 from ustat_pg.problems import SoftmaxBandit, modular_sum, token_outcomes
 
-from .bandits import BanditEntry, Bandits
+from .bandits import BanditEntry, Bandits, rare
 from .entry import Entry
 from .tokens import Drawn, initial, until
 
@@ -171,8 +171,4 @@ def graded_prompts(suite: Bandits) -> Iterator[BanditEntry]:
 
 def _rare(name: str, origin: str, rate: float, apart: float) -> BanditEntry:
     probs = [(1 - rate) / 2, (1 - rate) / 2, rate]
-    rewards = np.array([0.5 + apart, 0.5 - apart, 0.0])[None, :, None]
-    problem = SoftmaxBandit.linear(
-        [1.0], [[[1.0], [-1.0], [0.0]]], [0.0], rewards, np.ones_like(rewards), np.log([probs])
-    )
-    return Entry(name, origin, problem)
+    return rare(name, origin, probs, [0.5 + apart, 0.5 - apart, 0.0])

@@ -42,11 +42,6 @@ DRAWS = 1000
 Drawn = tuple[TokenProblem, SoftmaxPolicy]
 
 
-def has_torch() -> bool:
-    """Whether torch is installed, which transformers need."""
-    return find_spec("torch") is not None
-
-
 def tasks() -> dict[str, TokenProblem]:
     """Made-up problems of a few outputs each, by name."""
     return {
@@ -82,7 +77,7 @@ def initial(on: str, problem: TokenProblem, seed: int, scale: float = 1.0) -> So
         return PrefixSoftmax.random(problem.space, problem.contexts, seed=seed, scale=scale)
     if on != "transformer":
         raise InputError(f"{on!r} has no policy over tokens: choose tokens or transformer")
-    if not has_torch():
+    if find_spec("torch") is None:
         raise InputError("transformers need torch: pip install 'ustat_pg[torch]'")
     from ustat_pg.policies.transformer import TransformerPolicy
 
