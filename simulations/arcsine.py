@@ -79,7 +79,7 @@ def climbed(name: str, group_size: int) -> Objective:
 
 
 def wrong_objectives(group_size: int) -> dict[str, Objective]:
-    """What rivals say that the estimator divided by the deviation climbs."""
+    """The objectives that rivals say the estimator divided by the deviation climbs."""
     return {
         RETURN: lambda p: p,
         ARCSINE: arcsine_objective,
@@ -101,7 +101,7 @@ def claim(suite: Suite) -> Claim:
 
 
 def shared(suite: Suite) -> Iterator[Check]:
-    """What is asked beside problems of every kind: the rate, and penalties on tokens."""
+    """The checks beside problems of every kind: the rate, and penalties on tokens."""
     yield from chain.from_iterable(map(falls, rates(suite)))
     yield from chain.from_iterable(map(penalties, penalised(suite)))
 
@@ -139,7 +139,7 @@ def rates(suite: Suite) -> Iterator[BanditEntry]:
 
 
 def falls(entry: BanditEntry) -> Iterator[Check]:
-    """What the arcsine gains on a short path, less the work of std: its slope, and its size at G = 32.
+    """The gain of the arcsine on a short path, less the work of std: its slope, and its size at G = 32.
 
     Drawn as twice grpo less std on the same draws, which near p = 1/2 differ little.
     """
@@ -192,12 +192,8 @@ def less(group_size: int, factor: float) -> Estimator:
 
 @dataclass(frozen=True)
 class Pull:
-    """Two prompts that pull apart, a parameter between them, and the policy at -1 as reference.
-
-    Arguments:
-        entry: the landscape.
-        group_size: G.
-        steps: length of whole runs.
+    """Two prompts that pull apart, a parameter between them, and the policy at -1 as reference; whole
+    runs have some steps.
     """
 
     entry: LandscapeEntry

@@ -140,7 +140,7 @@ def _least(
     table: CountTable,
     wrong: dict[str, CountTable],
 ) -> Check:
-    """That the error, a parabola, rises alike from a table to that of no gain and the other way.
+    """The error, a parabola, rises alike from a table to that of no gain and the other way.
 
     Were a wrong table the least, it would be as lopsided here as it is, turned round, at that one.
     """

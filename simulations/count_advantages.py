@@ -75,7 +75,7 @@ SPREAD = ("others-std", "pass-at-k:2")
 """Those whose covariance is asked too: their weights differ most between prompts."""
 
 LEAST_COSINE = 0.1
-"""Of the angle between mean and gradient, below which a share of their product has no interval."""
+"""The least cosine of mean and gradient at which a share of their product has an interval."""
 
 MOST_PARAMETERS = 1_000
 """Parameters of the largest problem whose covariance, a matrix, is asked."""
@@ -239,8 +239,8 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def telling(problem: SoftmaxBandit, differences: Array) -> tuple[int, Array]:
-    """Of some random directions the one in which all of some differences (n, d) show: that whose least
-    angle's cosine is the greatest. Its number, and itself.
+    """The number and the vector of the random direction in which all differences (n, d) show best: its
+    least cosine with one of them is the greatest.
     """
     units = np.stack([direction(problem, number) for number in range(DIRECTIONS)])
     lengths = np.linalg.norm(differences, axis=1)

@@ -71,7 +71,7 @@ DIVISORS: dict[str, Callable[[Array, Array], Array]] = {
     "sequence-mean": lambda lengths, mean: lengths,
     "token-mean": lambda lengths, mean: np.full(len(lengths), mean),
 }
-"""What tokens are divided by, of the lengths of outputs and their mean: of many outputs, for token-mean."""
+"""Divisors of tokens by the lengths of outputs and their mean, which token-mean has of many outputs."""
 
 NODES = 6
 """Points on each side of a loop: weights are exact for polynomials of degree 11."""
@@ -102,15 +102,11 @@ def multiple(mean: Array, gradient: Array) -> float:
 def weighted(entry: Worded, how: str) -> WeightedBandit:
     """The problem with each output's score weighted as a trainer's loss weights its tokens."""
     # Of two prompts in a minibatch; the mean over these outputs is not one over drawn ones.
-    mask = np.tile(masks(entry), (PROMPTS, 1, 1))
+    lengths = np.array(entry.lengths)
+    tokens = (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
+    mask = np.tile(tokens, (PROMPTS, 1, 1))
     weights = mask.shape[0] * mask.shape[1] * token_weights(mask, how)[0, :, 0]
     return WeightedBandit.of(entry.problem, np.tile(weights, (entry.problem.contexts, 1)))
-
-
-def masks(entry: Worded) -> Array:
-    """1 where an output has a token, (K, T)."""
-    lengths = np.array(entry.lengths)
-    return (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
 
 
 def per_output(entry: Worded) -> Iterator[Check]:
@@ -259,7 +255,7 @@ def scaled_bias(moments: LengthMoments, batch_size: int, how: str = "token-mean"
 
 
 def measured_bias(entry: Worded, number: int, batch_size: int, how: str = "token-mean") -> Linear:
-    """The same along the direction of that number, against the plain estimate on the same draws."""
+    """The scaled bias along a direction, against the plain estimate on the same draws."""
     problem = entry.problem
     length = mean_length(problem.length_moments(entry.lengths))
     cell = TokenMeanCell(

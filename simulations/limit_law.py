@@ -209,7 +209,7 @@ def _transform(runs: NearOptimum, times: float = 1.0) -> Check:
 
 
 def _extrapolated_transform(runs: NearOptimum, stages: int, times: float = 1.0) -> Check:
-    """The same, extrapolated: what one run leaves out is taken off, and products of it remain."""
+    """The Laplace transform, extrapolated: products remain of the error that one run leaves out."""
     stretches, shares = zip(*EXTRAPOLATED[stages], strict=True)
     longer = [runs.stretched(stretch) for stretch in stretches]
     rates = [times / sum(stretched.weights()) for stretched in longer]

@@ -94,7 +94,7 @@ def _cases(suite: Suite) -> Iterator[Case]:
 
 
 def _drawn(suite: Suite) -> Iterator[Case]:
-    """What is too large to enumerate: many prompts in a minibatch, or to choose from."""
+    """Cases too large to enumerate: many prompts in a minibatch, or to choose from."""
     yield suite.uneven, 2, 16, "iid"
     yield suite.features, 8, 4, "fixed"
     yield suite.digits, 2, 1, "iid"

@@ -28,7 +28,6 @@ from ustat_pg.engines import Distance, Estimator, GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
-    CountTable,
     count_table,
     gradient_mse,
     normalised_distance,
@@ -52,7 +51,7 @@ NAIVE = "tr Σ/σ²: estimating σ costs nothing"
 UNDIVIDED = "the limit is that of grpo itself"
 BINARY = "graded rewards by the formula of 0 and 1"
 OF_BINARY = (EQUIVALENT, NO_LIMIT, NAIVE, UNDIVIDED)
-"""What prompts of rewards 0 and 1 can refute."""
+"""Rivals that prompts of rewards 0 and 1 can refute."""
 RIVALS = (*OF_BINARY, BINARY)
 
 STD = Estimator("std")
@@ -63,18 +62,13 @@ LARGE = 32
 """The group size that stands for a large one: thousands of groups of three or four outcomes."""
 
 LARGE_GRADED = 64
-"""The same with graded rewards, of three outcomes, one of them rare."""
-
-
-def over_deviation(entry: BanditEntry, group_size: int) -> CountTable:
-    """The leave-one-out estimate divided by the reward's true deviation."""
-    square = float(entry.problem.moments().reward_variance[0])
-    return count_table("grpo", group_size).scaled(square**-0.5)
+"""The large group size with graded rewards, of three outcomes, one of them rare."""
 
 
 def distance(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
     """E‖ĝ_std - ĝ_grpo/σ‖²: what is measured, and its value at that G."""
-    limit = over_deviation(entry, group_size)
+    square = float(entry.problem.moments().reward_variance[0])
+    limit = count_table("grpo", group_size).scaled(square**-0.5)
     apart = count_table("std", group_size).less(limit)
     cell = GradientCell(entry.problem, group_size)
     measured = mean_of(cell, Distance(STD, Estimator(limit.spec)))

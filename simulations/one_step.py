@@ -50,12 +50,7 @@ PACE = 100
 
 @dataclass(frozen=True)
 class Learner(Entry[TokenProblem]):
-    """A policy on a problem, and one step of it.
-
-    Arguments:
-        name, origin, problem: those of the entry; the problem is prompts and their verifier.
-        policy: the policy before the step.
-    """
+    """A policy on prompts with their verifier, and one step of it."""
 
     policy: SoftmaxPolicy
 
@@ -162,7 +157,7 @@ def _long_step(learner: Learner) -> Iterator[Check]:
 
 
 def _short_step(learner: Learner) -> Check:
-    """What one short step gains is at least what the bound leaves, and little more."""
+    """One short step gains at least as much as the bound leaves, and little more."""
     # So short that what the return bends is a small part of the gain.
     bandit, rate = learner.bandit, learner.rate / 8
     gap, gradient = learner.gap(learner.policy.theta), bandit.gradient()

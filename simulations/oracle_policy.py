@@ -147,12 +147,7 @@ def _end(runs: NearOptimum) -> float:
 
 @dataclass(frozen=True)
 class _Difference:
-    """(T + t₀) (E gap_grpo - E gap_oracle), extrapolated from runs of several lengths.
-
-    Arguments:
-        entry: the problem.
-        group_size: G.
-    """
+    """(T + t₀) (E gap_grpo - E gap_oracle), extrapolated from runs of several lengths."""
 
     entry: LandscapeEntry
     group_size: int
@@ -174,7 +169,7 @@ class _Difference:
 
     @property
     def predicted(self) -> float:
-        """The same of the linear recursion."""
+        """The value by the linear recursion."""
         grpo, oracle = (
             sum(share * _end(runs) * runs.expected(estimator) for runs, share in self.runs)
             for estimator in (GRPO, ORACLE)
@@ -193,7 +188,7 @@ class _Difference:
 
 
 def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
-    """The same in whole training runs: the order in G, and the size."""
+    """The difference in whole training runs: the order in G, and the size."""
     places = _places(group_sizes)
     differences = [_Difference(entry, g) for g in group_sizes]
     first, values = differences[0], [pair.predicted for pair in differences]

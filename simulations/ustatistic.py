@@ -74,7 +74,7 @@ RIGHT = (
 
 ONE_OUTPUT = (("oracle", "mean of 2 h1 - g"),)
 SHORT = "group-mean", "(G-1)/G U-statistic"
-"""The same of a single output, and of the full group's mean as baseline."""
+"""The estimator and formula of a single output, and of the full group's mean as baseline."""
 
 FIRST_PART = "g + first part only"
 SHARED = "pairs that share an output are correlated"
@@ -83,7 +83,7 @@ SIZES = {1: ONE_OUTPUT, 2: RIGHT, 3: (*RIGHT[:4], SHORT), 8: RIGHT[:2], 16: RIGH
 """Group sizes with what is asked there: of a single output, h₁; in large groups parts would take long."""
 
 CORRELATION = 0.5
-"""What the rival says of two terms of the second part with an output in common."""
+"""The correlation, by the rival, of two terms of the second part with an output in common."""
 
 
 def _kernel(h: Callable[[Array, Array, Array, Array], Array]) -> Formula:
@@ -138,7 +138,7 @@ def _groups(cell: Groups) -> Iterator[tuple[Draws, Array]]:
 
 
 def rivals(cell: Groups) -> dict[str, float]:
-    """What each rival says of E‖ĝ - U‖²: the distance of its own formula from the U-statistic."""
+    """E‖ĝ - U‖² by each rival: the distance of its formula from the U-statistic."""
     distances = dict.fromkeys(WRONG, 0.0)
     for draws, chance in _groups(cell):
         scores, rewards = cell.groups(draws)
@@ -173,8 +173,8 @@ def claim(suite: Suite) -> Claim:
 
 
 def _estimated(entry: BanditEntry) -> Iterator[Check]:
-    """What a group of four estimates of its own U-statistic's variance is right in the mean: summed over
-    all groups it is grpo's error.
+    """The variance that a group of four estimates of its U-statistic, summed over all groups, is grpo's
+    error.
     """
     outcomes, size = entry.problem.outcomes, 4
     probs = outcomes.probs[0]

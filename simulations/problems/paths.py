@@ -118,7 +118,7 @@ class TokenPath:
         ]
 
     def divergence(self, kind: str, place: str = "loss") -> float:
-        """What a penalty of whole outputs, each as one token, descends, at the path's end."""
+        """The divergence at the path's end that a penalty of whole outputs, each as one token, descends."""
         end, reference = (
             np.exp(self.space.along(log_softmax(logits, axis=-1)))
             for logits in (self.corners[-1], self.reference)
@@ -136,7 +136,7 @@ class TokenPath:
         )
 
     def drawn(self, kind: str, place: str) -> Linear:
-        """The same by drawn outputs: the coefficients and scores of their tokens."""
+        """The work of a penalty by drawn outputs: the coefficients and scores of their tokens."""
         return self._mean(lambda ratios: kl_coefficients(ratios, kind, place))
 
     def rewarded(self, kind: str) -> Linear:

@@ -33,7 +33,7 @@ _IRIS = (
     "pass rate of 0.7"
 )
 SOURCES = {"digits-3": _DIGITS, "iris": _IRIS}
-"""Of the problems that are not ours, which have the licence of their data."""
+"""Sources of the problems that are not ours, which have the licence of their data."""
 
 _OF_MOMENTS = tuple(
     name for name in Moments.__annotations__ if name not in ("matrices", "weighted_gradient")
@@ -63,7 +63,7 @@ def entries() -> Iterator[tuple[BanditEntry, str]]:
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """What the files hold, by the problems' names."""
+    """The contents of the files, by the problems' names."""
     files = {}
     for entry, title in entries():
         name, moments = entry.name.replace(" ", "-"), entry.problem.moments()

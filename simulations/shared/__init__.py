@@ -1,1 +1,1 @@
-"""What several claims share, and what one needs whose file it would make too long."""
+"""Helpers that several claims share, and those of one whose file they would make too long."""

@@ -18,12 +18,12 @@ from ustat_pg.experiment.functionals import OfPoints, Sums
 
 @dataclass(frozen=True)
 class _OverSizes(OfPoints):
-    """Something about a curve over group sizes.
+    """A number of a curve over group sizes, in increasing order.
 
     Arguments:
-        sizes: group sizes in increasing order.
-        points: what is measured at each.
-        predicted: their values: what replications are planned from.
+        sizes: the group sizes.
+        points: functional at each.
+        predicted: their values, from which replications are planned.
     """
 
     sizes: tuple[int, ...]
@@ -44,7 +44,7 @@ class _OverSizes(OfPoints):
 
     @abstractmethod
     def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
-        """What it can be where each value lies between these."""
+        """The range of the number where each value lies between these."""
 
     def exact(self, sums: Sums) -> float:
         return self.of(np.array([point.exact(sums) for point in self.points]))
@@ -54,10 +54,8 @@ class _OverSizes(OfPoints):
         low, high = (
             np.array([getattr(part.interval, end) for part in parts]) for end in ("low", "high")
         )
-        estimate, between = (
-            self.of(np.array([part.estimate for part in parts])),
-            self.between(low, high),
-        )
+        estimate = self.of(np.array([part.estimate for part in parts]))
+        between = self.between(low, high)
         width = between.high - between.low
         n = sum(part.replications for part in parts)
         return Evidence(estimate, between, width / 8 if width < inf else inf, n, alpha)
@@ -93,11 +91,7 @@ class Best(_OverSizes):
 
 @dataclass(frozen=True)
 class Excess(_OverSizes):
-    """The value at a group size over the least of all.
-
-    Arguments:
-        size: the group size.
-    """
+    """The value at a group size over the least of all."""
 
     size: int = 0
 

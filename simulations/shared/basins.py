@@ -59,12 +59,8 @@ def largest_mse(
 
 @dataclass(frozen=True)
 class Basin:
-    """A ball around an optimum, the constants on it, and the point where runs start.
-
-    Arguments:
-        entry: the problem.
-        radius: radius of the ball.
-        distance: distance of the start from the optimum, along the flattest direction.
+    """A ball around an optimum, the constants on it, and the point where runs start, at a distance from
+    the optimum along the flattest direction.
     """
 
     entry: LandscapeEntry
@@ -72,16 +68,11 @@ class Basin:
     distance: float
 
     @property
-    def point(self) -> np.ndarray:
-        """θ₀."""
-        landscape = self.entry.problem
-        return np.asarray(landscape.maximiser + self.distance * landscape.identifiable[:, 0])
-
-    @property
     def gap(self) -> float:
-        """The gap at θ₀, by sums over prompts and arms."""
+        """The gap at the start, by sums over prompts and arms."""
         landscape = self.entry.problem
-        start, top = returns(landscape, np.stack([self.point, landscape.maximiser]))
+        point = landscape.maximiser + self.distance * landscape.identifiable[:, 0]
+        start, top = returns(landscape, np.stack([point, landscape.maximiser]))
         return float(top - start)
 
     @property
@@ -186,13 +177,10 @@ def returns(landscape: Landscape, theta: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scan:
-    """A return with one identifiable direction, on a dense grid of a ball: its derivatives are
-    differences of sums over prompts and arms, and owe nothing to formulas.
+    """A return with one identifiable direction, on a dense grid of a ball: the gap J* - J at
+    displacements (n,) from the optimum, with its first and second derivative.
 
-    Arguments:
-        landscape: the return.
-        away: displacements from the optimum, (n,).
-        gap, slope, bend: J* - J there with its first and second derivative, (n,).
+    These are differences of sums over prompts and arms, and owe nothing to formulas.
     """
 
     landscape: Landscape

@@ -1,5 +1,5 @@
-"""What every claim about gradients asks of: the baselines with a closed form, each with its predictions,
-and numbers of a problem that owe nothing to them.
+"""The baselines with a closed form, each with its predictions, and numbers of a problem that owe
+nothing to them: claims about gradients share these.
 
 Scales, and whether there is anything to ask, come from :func:`noise` and :func:`slope`: they read a
 problem's outcomes and its return, never a prediction that is under test.
@@ -37,12 +37,7 @@ CONSTANT = 0.35
 
 @dataclass(frozen=True)
 class Setting:
-    """A problem with a minibatch's design; its cell is made when it is first read.
-
-    Arguments:
-        entry: the problem.
-        group_size, batch_size, design: those of the cell.
-    """
+    """A problem with a minibatch's design; its cell is made when it is first read."""
 
     entry: BanditEntry
     group_size: int

@@ -172,13 +172,13 @@ class NearOptimum:
         return rates_of(self.schedule, self.steps if steps is None else steps)
 
     def within(self, deviations: float) -> NearOptimum:
-        """The same runs on a ball of so many standard deviations of the recursion."""
+        """The runs on a ball of some standard deviations of the recursion."""
         most = max(self.displacement @ self.displacement, np.linalg.eigvalsh(self.spread()).max())
         return replace(self, radius=deviations * sqrt(float(most)))
 
     def stretched(self, times: int) -> NearOptimum:
-        """Runs of so many times the steps at rates so many times smaller, from a start so near that the
-        recursion is as far: what it leaves out becomes so many times smaller.
+        """Runs of ``times`` the steps at rates that are as much smaller, from a start so near that the
+        recursion is as far: the error that it leaves becomes as much smaller.
         """
         schedule = self.schedule
         assert isinstance(schedule, Decay)
@@ -231,10 +231,8 @@ class NearOptimum:
         return moves * even + change + 2 * odd**2 + at_once
 
     def off_of(self, estimator: Estimator = GRPO) -> float:
-        """How far the law of the gap may be off the recursion's, as a probability: as far as all
-        weights move it that are larger or smaller by what is left out.
-
-        No others between are farther off, for a gap grows with each weight.
+        """How far the law of the gap may be off the recursion's, as a probability: all weights are
+        larger, or smaller, by the share that is left out, and a gap grows with each weight.
         """
         root, share = np.sqrt(self.landscape.curvatures), self.left_out_of(estimator)
         weights = np.linalg.eigvalsh(0.5 * root[:, None] * self.spread(estimator)[-1] * root)
@@ -389,11 +387,11 @@ class Limit:
 
     @property
     def left_out(self) -> float:
-        """What remains: the product of what each of the runs leaves out, relative."""
+        """The relative error that remains: the product of those of each length."""
         return self.left_out_of(GRPO)
 
     def left_out_of(self, estimator: Estimator) -> float:
-        """The same of an estimator's runs."""
+        """The relative error of an estimator's runs."""
         return float(np.prod([runs.left_out_of(estimator) for runs, _ in self.stretched]))
 
     def entry(

@@ -73,7 +73,7 @@ def predicted_difference(
     batch_size: int = 1,
     away: Any = 0.0,
 ) -> float:
-    """What :func:`weight_difference` is, by the closed forms of the weight and of the covariances."""
+    """The :func:`weight_difference` by the closed forms of the weight and of the covariances."""
     moments = moments_of(landscape, away)
     high, low = (
         whole_covariance(moments, estimator, group_size, batch_size)
