@@ -57,12 +57,12 @@ def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
     least = cell.group_sizes[0]
     for group_size in cell.group_sizes:
         for baseline in BASELINES if group_size == least else ("grpo",):
-            sampled = study.sampled(cell, baseline, group_size)
-            formula = mean_of(cell, pooled(study.member, baseline, group_size))
-            yield study.check(
-                f"G={group_size}: {baseline}, sampled over predicted",
-                Ratio(sampled, formula, study.error(baseline, group_size)),
-                equal(1.0, relative_margin=margin),
+            yield study.agrees(
+                f"G={group_size}: {baseline}",
+                study.sampled(cell, baseline, group_size),
+                mean_of(cell, pooled(study.member, baseline, group_size)),
+                margin,
+                size=study.error(baseline, group_size),
             )
 
 
@@ -74,7 +74,7 @@ def _less(cell: LmCell, first: LmQuantity, second: LmQuantity) -> Linear:
 def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
     """Sampled differences of two errors over those of the formulas: 1.
 
-    What a wrong formula makes of a difference is a number that no model and no pool changes.
+    A wrong formula makes of a difference a number that no model and no pool changes.
     """
     least, member = cell.group_sizes[0], study.member
     wrong = {NO_SECOND: 0.0, SQUARE: (least - 1) / least}
@@ -86,11 +86,8 @@ def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
             _less(cell, of(member, first, least), of(member, second, least))
             for of in (drawn, pooled)
         )
-        yield study.check(
-            f"G={least}: {first} less {second}, sampled over predicted",
-            Ratio(sampled, formula),
-            equal(1.0, rivals, relative_margin=margin),
-        )
+        what = f"G={least}: {first} less {second}"
+        yield study.agrees(what, sampled, formula, margin, rivals=rivals)
 
 
 def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
@@ -107,11 +104,8 @@ def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
         sampled, formula = (
             mean_of(cell, of(study.member, f"{NOISE} {NORMALISED}", size)) for of in (drawn, pooled)
         )
-        yield study.check(
-            f"G={size}: noise of {NORMALISED}, sampled over predicted",
-            Ratio(sampled, formula),
-            equal(1.0, rivals, relative_margin=0.4),
-        )
+        what = f"G={size}: noise of {NORMALISED}"
+        yield study.agrees(what, sampled, formula, 0.4, rivals=rivals)
 
 
 def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
@@ -155,7 +149,7 @@ def _ratio(cell: LmCell, study: Study) -> Check:
 
 
 def _excess(cell: LmCell, study: Study) -> Check:
-    """What grpo's error exceeds the oracle's by, at the largest group over that at the smallest."""
+    """The excess of grpo's error over the oracle's, at the largest group over that at the smallest."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
     low, high = (
         _less(cell, drawn(study.member, "grpo", size), drawn(study.member, "oracle", size))

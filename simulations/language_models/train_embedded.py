@@ -7,8 +7,7 @@ one style, without a scratch-pad but with the positions that it would give to th
 the arithmetic at little cost. Then come whole documents, in all styles, with worked examples and
 scratch-pads. The loss is the cross-entropy of what a model may be asked to write.
 
-The same machine gives equal weights from equal seeds; another processor or version of torch rounds
-differently, and the difference grows.
+The same machine gives equal weights from equal seeds; another one rounds differently.
 """
 
 from __future__ import annotations

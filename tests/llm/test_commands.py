@@ -25,7 +25,7 @@ from ustat_pg.llm import estimates
 from ustat_pg.llm.models import load_model, machine_device
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.rollouts import greedy_rewards
-from ustat_pg.llm.tasks import drawn, load_task
+from ustat_pg.llm.tasks import load_task
 from ustat_pg.predictions import group_size_advice
 from ustat_pg.problems import example_problem
 
@@ -168,16 +168,6 @@ def test_rollouts_of_an_older_policy_are_weighted_by_ratio(kept, stepped, tmp_pa
     assert "weighted by token" in said
 
 
-def test_noise_of_averaged_tokens_stands_beside_that_of_sums(model, capsys):
-    found = strict(out_of(capsys, "llm", "mse", *model, "--by-length", "--json"))
-    own, other = (found[name] for name in ("noise_to_signal_by_length", "noise_to_signal"))
-    assert {row["baseline"] for row in own} < {row["baseline"] for row in other}
-    assert own[0]["noise"] != other[0]["noise"]
-    assert "1/|o|" in out_of(capsys, "llm", "mse", *model, "--by-length")
-    plain = strict(out_of(capsys, "llm", "mse", *model, "--json"))
-    assert plain["noise_to_signal_by_length"] is None
-
-
 @pytest.mark.parametrize(
     ("words", "prompts"),
     [
@@ -249,25 +239,17 @@ def test_the_answer_has_the_form_that_bandits_get(capsys, kept, tmp_path):
     assert set(found["table"][0]) == set(bandit["table"][0])
     pool = ScoredPool.load(kept / "scored.npz")
     known = estimates.constants(pool)
-
-    def share(size):
-        found = estimates.zero_signal(pool, [size])["share"].iloc[0]
-        return None if np.isnan(found) else found
-
-    advice = group_size_advice(known.predictions(), 24, zero_signal=share)
+    advice = group_size_advice(known.predictions(), 24)
     assert found["g_best"] == advice.g_best
     assert [row["mse"] for row in found["table"]] == [row.mse for row in advice.table]
-    # Of 8 rollouts nothing is known of groups of 12 and 24.
+    # Nothing is known of groups of 12 and 24 from 8 rollouts.
     shares = [row["zero_signal_share"] for row in found["table"]]
-    assert shares == [row.zero_signal_share for row in advice.table]
+    assert shares[:-2] == estimates.zero_signal(pool, [2, 3, 4, 6, 8])["share"].tolist()
     assert shares[-2:] == [None, None]
-    assert shares[:-2] == sorted(shares[:-2], reverse=True)
     assert 24 % found["g_best"] == 0
     assert found["critic_cost"]["group_size"] == found["g_robust"]
-    for name in ("c1", "c2", "c3"):
+    for name in ("c1", "c2", "c3", "gradient_sq"):
         assert found[name] == pytest.approx(getattr(known, name))
-    mean = estimates.summary(pool).set_index("name").loc["gradient_sq", "value"]
-    assert found["gradient_sq"] == pytest.approx(mean - known.c1)
     assert found["on_policy_z"] == pytest.approx(pool.on_policy_z)
     assert found["pool"]["dtype"] == "float32"
 
@@ -302,17 +284,6 @@ def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
     assert budget != 97
     assert budget % size == 0
     assert f"take a budget of {budget} with G = {size}, or" in out_of(capsys, *words, "97")
-
-
-def test_prompts_are_drawn_by_the_seed(capsys, model, tmp_path):
-    def prompts(*words):
-        folder = tmp_path / "-".join(words)
-        out_of(capsys, "llm", "mse", *model, "--limit", *words, "--out", folder)
-        return set(ScoredPool.load(folder / "scored.npz").prompts)
-
-    everything = [str(number) for number in range(4)]
-    assert prompts("2") == set(drawn(everything, 2, 0))
-    assert prompts("2", "--seed", "1") == set(drawn(everything, 2, 1))
 
 
 def test_a_log_has_lines_of_progress(capsys, model, monkeypatch):
@@ -559,13 +530,3 @@ def test_advice_with_costs_speaks_of_completions(capsys, tmp_path):
     assert completions % best == 0
     assert completions < 100
     assert "The best real G is known" not in text
-
-
-def test_small_numbers_stay_as_they_are_in_json(capsys, tmp_path):
-    rewards = np.random.default_rng(1).integers(0, 2, (6, 8)).astype(float)
-    file = pool_of(tmp_path, rewards, scale=1e-9)
-    words = ("llm", "mse", "--scored", file, "--group-sizes", "4", "--json")
-    told = json.loads(out_of(capsys, *words))
-    own = estimates.curves(ScoredPool.load(file), [4], ["grpo"])["mse"].iloc[0]
-    (found,) = (row["mse"] for row in told["curves"] if row["baseline"] == "grpo")
-    assert found == own

@@ -71,13 +71,12 @@ def advise_arguments(command: argparse.ArgumentParser, subject: str) -> None:
             "problem", metavar="PROBLEM", help="a .json or .npz file, or ustat:NAME"
         )
     add = command.add_argument
-    text = "outputs per step, B prompts times G; with costs, what a step may cost"
+    text = "outputs per step, B prompts times G; with costs, the most that a step may cost"
     add("--budget", type=quantity, required=True, metavar="K", help=text)
     if subject != _PROBLEM:
         _subject(command, subject)
     if subject in (_SAMPLED, _OWN):
-        text = "keeps everything here, and goes on from what is there"
-        add("--out", type=Path, metavar="DIR", help=text)
+        add("--out", type=Path, metavar="DIR", help="keep everything here, and go on from there")
         add(
             "--until",
             type=_until,
@@ -103,37 +102,28 @@ def mse_arguments(command: argparse.ArgumentParser, subject: str) -> None:
     subject = _SAMPLED if subject == _PROBLEM else subject
     command.usage = f"ustat-pg llm mse {_USAGE[subject]} [options]"
     add = command.add_argument
-    text = "of the table (default: powers of 2)"
-    add("--group-sizes", type=sizes, metavar="G[,G...]", help=text)
+    add("--group-sizes", type=sizes, metavar="G[,G...]", help="of the table (default: powers of 2)")
     _subject(command, subject)
-    text = "keeps everything here, and goes on from what is there"
-    add("--out", type=Path, metavar="DIR", help=text)
+    add("--out", type=Path, metavar="DIR", help="keep everything here, and go on from there")
     if subject != _SCORED:
         text = "the noise of losses that average a completion's tokens (1/|o|), too"
         add("--by-length", action="store_true", help=text)
-        text = "ReMax too: a greedy answer a prompt"
-        add("--remax", action="store_true", help=text)
+        add("--remax", action="store_true", help="ReMax too: a greedy answer a prompt")
     if subject == _OWN:
-        text = "weight tokens by the ratio to the older policy that drew these rollouts, from log_probs"
+        text = "weight tokens by the ratio to the older policy that drew them, from log_probs"
         add("--ratio", choices=("none", "token", "prefix", "sequence", "gspo"), help=text)
-        text = "as PPO does, by the sign of the advantage"
-        add("--clip", type=_clip, metavar="E[,E_HIGH]", help=text)
-        text = "as CISPO does, the most that a weight may be"
-        add("--truncate", type=float, metavar="C", help=text)
+        add("--clip", type=_clip, metavar="E[,E_HIGH]", help="clip ratios as PPO does")
+        add("--truncate", type=float, metavar="C", help="bound ratios as CISPO does")
     _form(command, "json", "one JSON object on stdout")
 
 
 def _subject(command: argparse.ArgumentParser, subject: str) -> None:
     """Add the options that say which model, prompts and rollouts, and how they are scored."""
     add = command.add_argument
-    doubt = partial(
-        *(add, "--off-policy"),
-        action="store_true",
-        help="go on with rollouts that another policy seems to have drawn",
-    )
+    text = "go on with rollouts that another policy seems to have drawn"
+    doubt = partial(add, "--off-policy", action="store_true", help=text)
     if subject == _SCORED:
-        text = "a scored pool, .npz, alone"
-        add("--scored", type=Path, required=True, metavar="FILE", help=text)
+        add("--scored", type=Path, required=True, metavar="FILE", help="a scored pool, .npz, alone")
         doubt()
         return
     text = "a hub id, a local folder, or embedded:NAME (base, strong, ...)"
@@ -144,24 +134,20 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
         help="arithmetic, gsm8k, math, embedded:NAME, each with options (math:source=FOLDER), or a "
         ".jsonl file; an embedded model has its own",
     )
-    text = "of a .jsonl file, with TRL's signature"
-    add("--verifier", metavar="MODULE:FUNCTION", help=text)
+    add("--verifier", metavar="MODULE:FUNCTION", help="of a .jsonl file, with TRL's signature")
     add("--limit", type=int, metavar="N", help="take N prompts, drawn by --seed (default: all)")
     add("--seed", type=int, metavar="S", help="of prompts and rollouts (default: 0)")
     if subject == _OWN:
-        text = "your own rollouts, .jsonl, or a trainer's log (.parquet, .csv, .jsonl, a folder)"
-        add("--rollouts", type=Path, metavar="FILE", help=text)
-        text = "of a log: what a group's completions share (default: prompt and step)"
+        add("--rollouts", type=Path, metavar="FILE", help="your own, .jsonl, or a trainer's log")
+        text = "of a log: shared by the completions of a group (default: prompt and step)"
         add("--group-by", nargs="+", metavar="COLUMN", help=text)
-        text = "of a log: the rewards, where it has several"
-        add("--reward", metavar="COLUMN", help=text)
+        add("--reward", metavar="COLUMN", help="of a log: the rewards, where it has several")
     else:
         draw = command.add_argument_group("sampling").add_argument
         draw("--samples", type=int, metavar="N", help="rollouts a prompt (default: 64)")
         draw("--max-new-tokens", type=int, metavar="T", help="longest completion")
         draw("--batch", type=int, metavar="N", help="completions sampled at a time")
-        text = "what samples (default: transformers)"
-        draw("--backend", choices=("transformers", "vllm"), help=text)
+        draw("--backend", choices=("transformers", "vllm"), help="sampler (default: transformers)")
         text = "an argument of vllm.LLM, gpu_memory_utilization=0.8 for example; may be repeated"
         draw("--vllm", type=setting, action="append", metavar="NAME=VALUE", help=text)
     score = command.add_argument_group("model and scores").add_argument
@@ -174,7 +160,7 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
     text = "loop knows every architecture (default: hooks)"
     score("--method", choices=("hooks", "loop"), help=text)
     score("--autocast", action="store_true", help="forward pass in bfloat16")
-    text = "to hold besides the model, 1GiB for example (default: most of what is free)"
+    text = "to hold besides the model, 1GiB for example (default: most of the free memory)"
     score("--memory", type=_bytes, metavar="SIZE", help=text)
     doubt()
 
@@ -194,7 +180,7 @@ def add_rewards(commands: Any) -> None:
     add = command.add_argument
     text = ".json, .jsonl, .csv, .parquet, or a folder of them"
     add("file", metavar="FILE", type=Path, help=text)
-    text = "of a log: what a group's completions share (default: prompt and step)"
+    text = "of a log: shared by the completions of a group (default: prompt and step)"
     add("--group-by", nargs="+", default=(), metavar="COLUMN", help=text)
     add("--reward", metavar="COLUMN", help="of a log: the rewards, where it has several")
     add("--group-sizes", type=sizes, metavar="G[,G...]", help="(default: powers of 2)")
