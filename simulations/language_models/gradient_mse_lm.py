@@ -114,9 +114,9 @@ def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
     A signal may be small beside its own error, so it is the difference, in units of the larger of the two.
     """
     most = cell.group_sizes[-1]
-    known = noise_to_signal(study.pool, [most], AVERAGED)
-    values = dict(zip(known["baseline"], known[SIGNAL].map(float), strict=True))
-    for row in known.to_dict("records"):
+    noise = noise_to_signal(study.pool, [most], AVERAGED)
+    values = dict(zip(noise["baseline"], noise[SIGNAL].map(float), strict=True))
+    for row in noise.to_dict("records"):
         name, unit = str(row["baseline"]), 1 / max(row[SIGNAL], row[f"{SIGNAL}_se"])
         parts = (drawn, unit), (pooled, -unit)
         difference = tuple((of(study.member, f"{SIGNAL} {name}", most), w) for of, w in parts)
@@ -192,7 +192,7 @@ def _order(cell: LmCell, study: Study) -> Iterator[Check]:
 def _strength(cell: LmCell, *pair: Study) -> Iterator[Check]:
     """Which of two models has the larger error, where their moments are clear."""
     group_size = cell.group_sizes[-1]
-    rows = [errors_of(each.pool, [group_size], ["grpo"]).iloc[0] for each in pair]
+    rows = [errors_of(study.pool, [group_size], ["grpo"]).iloc[0] for study in pair]
     ordered = sorted(zip(rows, pair, strict=True), key=lambda one: -float(one[0]["mse"]))
     (first, more), (second, less) = ordered
     if first["low"] > second["high"] and more.apart(float(first["mse"]), float(second["mse"])):
@@ -203,16 +203,16 @@ def _strength(cell: LmCell, *pair: Study) -> Iterator[Check]:
 def _checks(suite: Suite) -> Iterator[Check]:
     how = SIZES[suite.size]
     studies = [study(member, suite) for member in how.members]
-    for each in studies:
-        cell = cell_of(suite.size, each.member)
-        yield from _agree(cell, each, how.margin)
-        yield from _apart(cell, each, how.margin)
-        yield from _normalised(cell, each)
-        yield from _signals(cell, each)
-        yield _ratio(cell, each)
-        yield _excess(cell, each)
-        yield _falls(cell, each)
-        yield from _order(cell, each)
+    for one in studies:
+        cell = cell_of(suite.size, one.member)
+        yield from _agree(cell, one, how.margin)
+        yield from _apart(cell, one, how.margin)
+        yield from _normalised(cell, one)
+        yield from _signals(cell, one)
+        yield _ratio(cell, one)
+        yield _excess(cell, one)
+        yield _falls(cell, one)
+        yield from _order(cell, one)
     # Of the paper's three strengths; the last model is the counter-example.
     for weaker, stronger in pairwise(studies[:-1]):
         yield from _strength(cell_of(suite.size, weaker.member, stronger.member), weaker, stronger)
@@ -230,20 +230,20 @@ def curves(suite: Suite) -> Iterator[Point]:
     another length compare.
     """
     for member in SIZES[suite.size].members:
-        own, cell = study(member, suite), cell_of(suite.size, member)
-        most = own.pool.rollouts
+        predictions, cell = study(member, suite), cell_of(suite.size, member)
+        most = predictions.pool.rollouts
         sizes = [size for size in CURVE_SIZES if size <= most]
-        for row in errors_of(own.pool, sizes, [*CURVES, "best"]).to_dict("records"):
+        for row in errors_of(predictions.pool, sizes, [*CURVES, "best"]).to_dict("records"):
             size, baseline = int(row["group_size"]), str(row["baseline"])
             sampled = baseline in BASELINES and size in cell.group_sizes
             at = {"panel": short(member), "group_size": size}
             at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
-            functional = own.sampled(cell, baseline, size) if sampled else None
+            functional = predictions.sampled(cell, baseline, size) if sampled else None
             yield Point(STEM, baseline, at, float(row["mse"]), functional)
         # The mean of a biased table takes a rollout beside the group.
         smaller = [size for size in sizes if size < most]
-        found = noise_to_signal(own.pool, smaller, ["grpo", "vanilla", "oracle", *TABLES])
-        for row in found[found["relative"].notna()].to_dict("records"):
+        noise = noise_to_signal(predictions.pool, smaller, ["grpo", "vanilla", "oracle", *TABLES])
+        for row in noise[noise["relative"].notna()].to_dict("records"):
             at = {"panel": short(member), "group_size": int(row["group_size"])}
             at |= {"pool_low": float(row["relative_low"]), "pool_high": float(row["relative_high"])}
             yield Point(f"{STEM}_noise", str(row["baseline"]), at, float(row["relative"]))

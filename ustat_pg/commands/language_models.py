@@ -81,16 +81,16 @@ def _bar() -> Iterator[Progress]:
 
 def mse(options: argparse.Namespace) -> None:
     """Print every baseline's gradient MSE at every group size; of an older policy's rollouts their noise."""
-    given = {
+    settings = {
         name: value for name, value in vars(options).items() if name not in ("command", "part")
     }
-    as_json, sizes = given.pop("form", None) == "json", given.pop("group_sizes", None)
+    as_json, sizes = settings.pop("form", None) == "json", settings.pop("group_sizes", None)
     for size in sizes or ():
         integer("group size", size, 2)
     with shown_progress() as progress:
-        pool, greedy = _pool(given, progress)
+        pool, greedy = _pool(settings, progress)
     errors = errors_of_pool(pool, sizes, greedy)
-    files, out = [], given.get("out")
+    files, out = [], settings.get("out")
     if out is not None:
         for name, frame in errors.tables.items():
             if frame is not None:
@@ -104,16 +104,16 @@ def mse(options: argparse.Namespace) -> None:
         print(f"\nKept in {out}: rollouts.jsonl, scored.npz,\n{', '.join(files)}")
 
 
-def _pool(given: dict[str, Any], progress: Progress) -> tuple[ScoredPool, NDArray[Any] | None]:
+def _pool(settings: dict[str, Any], progress: Progress) -> tuple[ScoredPool, NDArray[Any] | None]:
     """The scored pool, and with --remax rewards of greedy completions."""
-    if "scored" in given:
-        pool = ScoredPool.load(given["scored"])
-        refuse_another_policy(pool, given.get("off_policy", False))
-        if "out" in given:
-            given["out"].mkdir(parents=True, exist_ok=True)
+    if "scored" in settings:
+        pool = ScoredPool.load(settings["scored"])
+        refuse_another_policy(pool, settings.get("off_policy", False))
+        if "out" in settings:
+            settings["out"].mkdir(parents=True, exist_ok=True)
         return pool, None
-    remax, ratio = given.pop("remax", False), given.pop("ratio", None)
-    bounds = {name: given.pop(name) for name in ("clip", "truncate") if name in given}
+    remax, ratio = settings.pop("remax", False), settings.pop("ratio", None)
+    bounds = {name: settings.pop(name) for name in ("clip", "truncate") if name in settings}
     if ratio is None and bounds:
         raise InputError(f"without --ratio: leave out {', '.join(f'--{name}' for name in bounds)}")
     if ratio is not None:
@@ -122,8 +122,8 @@ def _pool(given: dict[str, Any], progress: Progress) -> tuple[ScoredPool, NDArra
                 "--ratio is of rollouts of an older policy: leave out --remax, which samples anew"
             )
         low, high = bounds.pop("clip", (None, None))
-        given["token_weights"] = TokenWeights(ratio=ratio, clip=low, clip_high=high, **bounds)
-    source = ModelPool(**given)
+        settings["token_weights"] = TokenWeights(ratio=ratio, clip=low, clip_high=high, **bounds)
+    source = ModelPool(**settings)
     (pool,) = source.pools(progress)
     if not remax:
         return pool, None

@@ -86,10 +86,10 @@ class PoolAdvice:
         """The same in one line."""
         low, high = self.constants.g_star_interval()
         star, (least, most) = self.constants.g_star_exact, self.sizes.g_interval
-        known = "G* unknown" if star is None else f"G* {star:.3g}"
+        head = "G* unknown" if star is None else f"G* {star:.3g}"
         loss = "not bounded" if self.worst is None else f"at most {self.worst - 1:.1%}"
         return (
-            f"{known} [{low:.3g}, {high:.3g}], G from {least} to {most} within 5%, loss of "
+            f"{head} [{low:.3g}, {high:.3g}], G from {least} to {most} within 5%, loss of "
             f"G = {self.group_size} {loss}"
         )
 
@@ -110,18 +110,21 @@ class PoolAdvice:
         """The advice as JSON has it."""
         from .estimates import summary
 
-        known, pool = self.constants, self.pool
+        estimates, pool = self.constants, self.pool
         better = self.better_budget
         return {
             **self.sizes.to_dict(),
-            **{name: getattr(known, name) for name in ("c1", "c2", "c3", "gradient_sq", "k_crit")},
-            "k_crit_interval": [finite(end) for end in known.k_crit_interval()],
+            **{
+                name: getattr(estimates, name)
+                for name in ("c1", "c2", "c3", "gradient_sq", "k_crit")
+            },
+            "k_crit_interval": [finite(end) for end in estimates.k_crit_interval()],
             **self.record(),
             "looks": list(self.looks) or None,
             "better_budget": None if better is None or better[0] == self.budget else list(better),
             "on_policy_z": None if pool.on_policy_z is None else finite(pool.on_policy_z),
             "critic_cost": self.critic_cost,
-            "constants": records(known.frame()),
+            "constants": records(estimates.frame()),
             "pool": {
                 "prompts": pool.size,
                 "rollouts": pool.rollouts,
@@ -129,37 +132,37 @@ class PoolAdvice:
                 "autocast": pool.config.get("autocast_bf16"),
                 "summary": records(summary(pool)),
             },
-            "taken_as_zero": list(known.clipped),
+            "taken_as_zero": list(estimates.clipped),
         }
 
     def __str__(self) -> str:
         from .estimates import summary
 
-        known, pool, size = self.constants, self.pool, self.group_size
-        low, high = known.g_star_interval()
+        estimates, pool, size = self.constants, self.pool, self.group_size
+        low, high = estimates.g_star_interval()
         lines = [facts(pool, summary(pool))]
-        if "c1" in known.clipped:
+        if "c1" in estimates.clipped:
             lines.append(
                 "The estimate of c1, the spread of prompts' gradients, is below 0 and taken as 0: what "
                 f"follows is for that case. All that this pool tells is that G* is at least {low:.3g}.\n"
             )
         lines.append(self.sizes.text(self._advised()))
-        if known.k_crit is not None:
-            least, most = known.k_crit_interval()
+        if estimates.k_crit is not None:
+            least, most = estimates.k_crit_interval()
             lines.append(
-                f"Critical budget, where the least error is ‖g‖²: {known.k_crit:.3g} outputs a step "
+                f"Critical budget, where the least error is ‖g‖²: {estimates.k_crit:.3g} outputs a step "
                 f"(95%: {least:.3g} {_upwards(most)})."
             )
         if any(row.zero_signal_share is None for row in self.sizes.table):
             lines.append(
                 f"Of groups of more than the pool's {pool.rollouts} rollouts the share with equal rewards "
-                "is not known; it does not rise with G."
+                "is not estimates; it does not rise with G."
             )
         if self.better_budget is not None:
             lines.append(
                 f"The best real G is known from {low:.3g} {_upwards(high)} (95%, {pool.size} prompts)."
             )
-        if known.unbounded:
+        if estimates.unbounded:
             lines.append(
                 "The spread of prompts' gradients, c1, is not told from 0 by this pool: a larger group "
                 "may be as good; score more prompts to know."
@@ -172,7 +175,7 @@ class PoolAdvice:
         lines.append(self._critic_sentence())
         if self.looks and not self.looks[-1]["settled"]:
             lines.append(
-                "The prompts are used up, and not enough is known for --until: give more of them."
+                "The prompts are used up, and not enough is estimates for --until: give more of them."
             )
         return "\n".join(lines)
 
@@ -200,8 +203,8 @@ class PoolAdvice:
         what = f"with G = {self.group_size}"
         if cost is None:
             return f"What not knowing the value costs {what} cannot be told from this pool."
-        known = high is not None and low is not None and low > 0
-        ends = f"95%: {low - 1:.1%} to {high - 1:.1%}" if known else "its error is not known"
+        bounded = high is not None and low is not None and low > 0
+        ends = f"95%: {low - 1:.1%} to {high - 1:.1%}" if bounded else "its error is not known"
         return f"Not knowing the value costs {cost - 1:.1%} of error at one prompt {what} ({ends})."
 
 
@@ -279,8 +282,8 @@ def advise_model(
             if until is None:
                 break
             settled = advice is not None and advice.settles(until)
-            known = {} if advice is None else advice.record()
-            looks.append({"prompts": grown.size, **known, "settled": settled})
+            record = {} if advice is None else advice.record()
+            looks.append({"prompts": grown.size, **record, "settled": settled})
             so = "going on" if len(looks) < grown.looks else "there are no more"
             _LOG.info(
                 "look %d of %d: %d prompts, %s: %s",
@@ -304,12 +307,12 @@ def decide(
     population: int | None = None,
 ) -> PoolAdvice | None:
     """The advice of a pool of at least two prompts; None where no group of it has a signal."""
-    known = constants(pool)
+    estimates = constants(pool)
     if not np.ptp(pool.rewards, axis=1).any():
         return None
-    estimates = known.predictions()
+    values = estimates.predictions()
     sizes = group_size_advice(
-        estimates,
+        values,
         budget,
         prompt_cost=prompt_cost,
         output_cost=output_cost,
@@ -317,10 +320,10 @@ def decide(
         zero_signal=lambda size: finite(zero_signal(pool, [size])["share"].iloc[0]),
     )
     best, worst, better = sizes.g_best, None, None
-    ends = {name: known.interval(name) for name in ("c1", "c2", "c3")}
+    ends = {name: estimates.interval(name) for name in ("c1", "c2", "c3")}
     if np.isfinite(list(ends.values())).all():
         best, ratios = robust_group_size(
-            estimates,
+            values,
             group_sizes=[row.group_size for row in sizes.table],
             batch_sizes=[row.batch_size for row in sizes.table],
             **ends,
@@ -328,8 +331,8 @@ def decide(
         )
         worst = float(ratios.min())
     if output_cost is None and not prompt_cost and population is None:
-        better = near_budget(estimates, int(budget))
-    return PoolAdvice(pool, known, sizes, best, worst, budget, better)
+        better = near_budget(values, int(budget))
+    return PoolAdvice(pool, estimates, sizes, best, worst, budget, better)
 
 
 def _with_signal(advice: PoolAdvice | None) -> PoolAdvice:

@@ -37,12 +37,12 @@ _USAGE = {
 
 def source(words: Sequence[str]) -> str:
     """The subject of a command: a model, rollouts, a scored pool or a problem."""
-    given = {word.partition("=")[0] for word in words if word.startswith("--")}
-    if "--scored" in given:
+    flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+    if "--scored" in flags:
         return _SCORED
-    if "--rollouts" in given:
+    if "--rollouts" in flags:
         return _OWN
-    return _SAMPLED if given & {"--model", "--prompts"} else _PROBLEM
+    return _SAMPLED if flags & {"--model", "--prompts"} else _PROBLEM
 
 
 def refuse_unknown(words: Sequence[str], unknown: Sequence[str]) -> None:

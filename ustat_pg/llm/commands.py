@@ -160,8 +160,8 @@ def divergence(pool: ScoredPool) -> pd.DataFrame:
         a row for each: name, value, low, high (95%), se, by a jackknife over prompts.
     """
     assert pool.divergences is not None
-    known = means(pool.divergences.mean(axis=1))
-    low, high = known.interval()
+    averages = means(pool.divergences.mean(axis=1))
+    low, high = averages.interval()
     return pd.DataFrame(
-        {"name": KL_KINDS, "value": known.full, "low": low, "high": high, "se": known.se}
+        {"name": KL_KINDS, "value": averages.full, "low": low, "high": high, "se": averages.se}
     )

@@ -109,8 +109,8 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
     ...     [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0]],
     ...     [[[1.0], [-1.0], [1.0], [-1.0]], [[-1.0], [1.0], [1.0], [-1.0]]],
     ... )
-    >>> found = constants(pool)
-    >>> round(found.c2, 12), round(found.c3, 4), found.unbounded
+    >>> estimate = constants(pool)
+    >>> round(estimate.c2, 12), round(estimate.c3, 4), estimate.unbounded
     (0.0625, 0.5208, True)
     """
     moments, sketches = prompt_moments(pool), gradients(pool)
@@ -120,13 +120,13 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
         moments.variance_trace + moments.gradient_sq,
         moments.norm_squared_reward - moments.gradient_sq,
     ]
-    known = beside(means(np.column_stack(columns), pool.looks), pairs(sketches, pool.looks))
+    averages = beside(means(np.column_stack(columns), pool.looks), pairs(sketches, pool.looks))
 
     def with_c1(columns: Array) -> Array:
         within, c2, c3, vanilla, signal = np.moveaxis(columns, -1, 0)
         return np.stack([within - signal, c2, c3, vanilla, signal], axis=-1)
 
-    return ConstantsEstimate(known.apply(with_c1))
+    return ConstantsEstimate(averages.apply(with_c1))
 
 
 def noise_and_signal(columns: Array) -> Array:

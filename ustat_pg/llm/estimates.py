@@ -91,7 +91,7 @@ def curves(
         the prompts as a sample of all prompts; for the fixed set itself they are wider than needed.
 
     Raises:
-        InputError: any of these is not as said.
+        InputError: any of these is out of range.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> curves(pool, [2, 4], ["grpo"])[["baseline", "group_size", "mse"]].round(4).values.tolist()
@@ -100,16 +100,16 @@ def curves(
     names, sizes = names_of(baselines, constant), sizes_of(group_sizes)
     moments = prompt_moments(pool)
     rows = group_moments(pool, moments, names, sizes, constant)
-    known = beside(*(_error(pool, moments, group) for row in rows for group in row))
-    low, high = known.interval()
+    averages = beside(*(_error(pool, moments, group) for row in rows for group in row))
+    low, high = averages.interval()
     return pd.DataFrame(
         {
             "baseline": np.repeat(names, len(sizes)),
             "group_size": np.tile(sizes, len(names)),
-            "mse": known.full,
+            "mse": averages.full,
             "low": low,
             "high": high,
-            "se": known.se,
+            "se": averages.se,
             "biased": np.repeat([name == "minimum-variance" for name in names], len(sizes)),
         }
     )
@@ -156,11 +156,11 @@ def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPE
         errors[name] = group.second - 2 * group.cross
     both = list(combinations(names, 2))
     apart = np.stack([errors[first] - errors[second] for first, second in both], axis=1)
-    known = means(apart, pool.looks)
+    averages = means(apart, pool.looks)
     frame = pd.DataFrame(both, columns=["first", "second"])
-    frame["difference"] = known.full
-    frame["low"], frame["high"] = known.interval()
-    frame["se"] = known.se
+    frame["difference"] = averages.full
+    frame["low"], frame["high"] = averages.interval()
+    frame["se"] = averages.se
     frame["larger"] = np.select(
         [frame["low"] > 0, frame["high"] < 0, (frame["low"] == 0) & (frame["high"] == 0)],
         [frame["first"], frame["second"], "tie"],
@@ -232,14 +232,14 @@ def noise_to_signal(
         for relative noise, is not positive.
 
     Raises:
-        InputError: any of these is not as said.
+        InputError: any of these is out of range.
 
     >>> pool = ScoredPool.from_scores(
     ...     [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
     ...     [[[1.0], [-1.0], [2.0], [0.0]], [[2.0], [-1.0], [1.0], [-1.0]]],
     ... )
-    >>> found = noise_to_signal(pool, [3], ["grpo", "dr-grpo", "std"])
-    >>> found[["baseline", "noise", "signal", "ratio"]].round(4).values.tolist()
+    >>> frame = noise_to_signal(pool, [3], ["grpo", "dr-grpo", "std"])
+    >>> frame[["baseline", "noise", "signal", "ratio"]].round(4).values.tolist()
     [['grpo', 0.0972, 0.3889, 0.25], ['group-mean', 0.0432, 0.1728, 0.25], ['std', 0.1944, 0.7778, 0.25]]
     """
     names, sizes = names_of(baselines, constant), sizes_of(group_sizes)
@@ -297,9 +297,9 @@ def log_ratio(top: Means, below: Means) -> Means:
 
 def _exponential(logs: Means) -> tuple[Array, Array, Array]:
     """The ratios of their logarithms, and the ends of their intervals; NaN where there is none."""
-    known = np.isfinite(logs.full)
+    positive = np.isfinite(logs.full)
     value, low, high = (
-        np.where(known, np.exp(np.where(known, end, 0.0)), np.nan)
+        np.where(positive, np.exp(np.where(positive, end, 0.0)), np.nan)
         for end in (logs.full, *logs.interval())
     )
     return value, low, high
@@ -321,26 +321,26 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
     Returns:
         a row for each: name, value, low, high, se, biased.
     """
-    found, norms, count = prompt_moments(pool), pool.squared_norms, pool.rollouts
+    moments, norms, count = prompt_moments(pool), pool.squared_norms, pool.rollouts
     apart = norms - norms.mean(axis=1, keepdims=True)
-    gain = found.norm_squared_reward - found.norm_squared_advantage
+    gain = moments.norm_squared_reward - moments.norm_squared_advantage
     mixed = np.ptp(pool.rewards, axis=1) > 0
     columns = np.column_stack(
         [
-            found.value,
-            found.reward_variance,
-            found.fisher_trace,
-            found.gradient_sq,
-            found.norm_reward,
-            mixed & (gain > _TIE * np.abs(found.norm_squared_reward)),
+            moments.value,
+            moments.reward_variance,
+            moments.fisher_trace,
+            moments.gradient_sq,
+            moments.norm_reward,
+            mixed & (gain > _TIE * np.abs(moments.norm_squared_reward)),
             mixed,
-            found.norm_advantage,
+            moments.norm_advantage,
             (apart**2).sum(axis=1) / (count - 1),
         ]
     )
 
-    def quantities(given: Array) -> Array:
-        parts = np.moveaxis(given, -1, 0)
+    def quantities(averages: Array) -> Array:
+        parts = np.moveaxis(averages, -1, 0)
         value, variance, trace, gradient, reward, better, varied, product, spread = parts
         width = np.sqrt(np.maximum(spread * variance, 0.0))
         wide, moving = width > 0, trace > 0
@@ -351,20 +351,20 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
         columns = [value, variance, trace, gradient, correlation, best, gap, varied, share]
         return np.stack(columns, axis=-1)
 
-    known = means(columns, pool.looks).apply(quantities)
-    low, high = known.interval()
+    averages = means(columns, pool.looks).apply(quantities)
+    low, high = averages.interval()
     biased = {"correlation", "optimal_baseline", "best_less_value", "oracle_beats_vanilla"}
     names = ["pass_rate", "reward_variance", "fisher_trace", "gradient_sq", "correlation"]
     names += ["optimal_baseline", "best_less_value", "mixed", "oracle_beats_vanilla"]
     place = names.index("mixed")
-    low[place], high[place] = (ends[place] for ends in share_interval(known))
+    low[place], high[place] = (ends[place] for ends in share_interval(averages))
     return pd.DataFrame(
         {
             "name": names,
-            "value": known.full,
+            "value": averages.full,
             "low": low,
             "high": high,
-            "se": known.se,
+            "se": averages.se,
             "biased": [name in biased for name in names],
         }
     )

@@ -151,9 +151,9 @@ class ModelPool:
         }
         whole: Sequence[Any]
         if self.rollouts is not None:
-            asked = {"group_by": self.group_by, "reward": self.reward}
+            columns = {"group_by": self.group_by, "reward": self.reward}
             stale = self.token_weights is not None
-            read = load_rollouts(self.rollouts, model, task, **asked, stale=stale)
+            read = load_rollouts(self.rollouts, model, task, **columns, stale=stale)
             whole = drawn(read, self.limit, self.seed)
         else:
             assert task is not None

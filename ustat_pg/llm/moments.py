@@ -118,8 +118,8 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
         ‖g‖²^ = mean over i ≠ j of K_ij (z_i - c_ij)(z_j - c_ij),  c_ij the mean of the others.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
-    >>> found = prompt_moments(pool)
-    >>> found.value.tolist(), found.reward_variance.tolist(), found.variance_trace.tolist()
+    >>> moments = prompt_moments(pool)
+    >>> moments.value.tolist(), moments.reward_variance.tolist(), moments.variance_trace.tolist()
     ([0.25], [0.25], [0.25])
     """
     if pool.weighted:
@@ -135,9 +135,9 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
     pairs, triples = count * (count - 1), (count - 1) * (count - 2)
     others = (spread[:, None] - centred**2 * (count / (count - 1))) / (count - 2)
     # Sums over i ≠ j of K_ij z̃_i z̃_j and of K_ij (z̃_i² + z̃_j²).
-    own = (norms * centred**2).sum(axis=1)
-    products = sums[:, 1, 1] - own
-    squares = 2 * (sums[:, 0, 2] - own)
+    diagonal = (norms * centred**2).sum(axis=1)
+    products = sums[:, 1, 1] - diagonal
+    squares = 2 * (sums[:, 0, 2] - diagonal)
     gradient_sq = (((count - 1) ** 2 + 1) * products + (count - 1) * squares) / (
         (count - 2) ** 2 * pairs
     )
@@ -153,7 +153,7 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
         / triples,
         variance_trace=(norms * others).mean(axis=1),
         gradient_sq=gradient_sq,
-        pool_gradient_sq=(products + own) / (count - 1) ** 2,
+        pool_gradient_sq=(products + diagonal) / (count - 1) ** 2,
     )
 
 
@@ -190,23 +190,23 @@ class Means:
         return np.sqrt(np.diagonal(self.covariance))
 
     def interval(self) -> tuple[Array, Array]:
-        """95% intervals, at all looks together; from -∞ to ∞ where the error is not known."""
-        known = np.isfinite(self.se)
-        half = np.full(known.shape, np.inf)
-        half[known] = quantile(len(self.without), self.looks) * self.se[known]
+        """95% intervals, at all looks together; from -∞ to ∞ where the error is not finite."""
+        finite = np.isfinite(self.se)
+        half = np.full(finite.shape, np.inf)
+        half[finite] = quantile(len(self.without), self.looks) * self.se[finite]
         return self.full - half, self.full + half
 
 
-def share_interval(found: Means) -> tuple[Array, Array]:
+def share_interval(shares: Means) -> tuple[Array, Array]:
     """95% intervals of means of columns between 0 and 1, within these.
 
     Where all prompts have 0 the jackknife knows no error. But P prompts are all 0 with probability
     P(X = 0)^P, and no mean is above 1 - P(X = 0): so it is at most 1 - α^(1/P); at 1 likewise.
     """
-    low, high = found.interval()
-    room = 1 - (_ERRORS / (2 * found.looks)) ** (1 / len(found.without))
-    low = np.where(found.full == 1, 1 - room, np.clip(low, 0.0, 1.0))
-    return low, np.where(found.full == 0, room, np.clip(high, 0.0, 1.0))
+    low, high = shares.interval()
+    room = 1 - (_ERRORS / (2 * shares.looks)) ** (1 / len(shares.without))
+    low = np.where(shares.full == 1, 1 - room, np.clip(low, 0.0, 1.0))
+    return low, np.where(shares.full == 0, room, np.clip(high, 0.0, 1.0))
 
 
 def quantile(parts: int, looks: int = 1) -> float:
@@ -250,11 +250,11 @@ def pairs(vectors: Array, looks: int = 1) -> Means:
         vectors: u, (P, k), P >= 2; those of different prompts are independent.
     """
     count, whole = len(vectors), vectors.sum(axis=0)
-    own = np.einsum("pk,pk->p", vectors, vectors)
-    total = float(whole @ whole) - own.sum()
+    squares = np.einsum("pk,pk->p", vectors, vectors)
+    total = float(whole @ whole) - squares.sum()
     without = np.full((count, 1), np.nan)
     if count > 2:
-        rest = total - 2 * (vectors @ whole - own)
+        rest = total - 2 * (vectors @ whole - squares)
         without[:, 0] = rest / ((count - 1) * (count - 2))
     return Means(np.array([total / (count * (count - 1))]), without, looks)
 
@@ -292,16 +292,16 @@ def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> 
         log = gammaln(many + 1) - gammaln(many - size + 1)
         log -= gammaln(count + 1) - gammaln(count - size + 1)
         shares[:, place] = np.where(enough, np.exp(log) / same, 0.0).sum(axis=1)
-    found = means(shares, looks)
-    low, high = share_interval(found)
+    averages = means(shares, looks)
+    low, high = share_interval(averages)
     beyond = np.array(sizes) > count
     return pd.DataFrame(
         {
             "group_size": sizes,
-            "share": np.where(beyond, np.nan, found.full),
+            "share": np.where(beyond, np.nan, averages.full),
             "low": np.where(beyond, 0.0, low),
             "high": high,
-            "se": np.where(beyond, np.nan, found.se),
+            "se": np.where(beyond, np.nan, averages.se),
             "biased": beyond,
         }
     )

@@ -63,7 +63,7 @@ class _Counts:
                 "a table by counts takes rewards that are 0 or 1: this pool has others"
             )
         self.count, self.won, mean = pool.rollouts, z.sum(axis=1), z.mean(axis=1)
-        self.own = (norms * z).sum(axis=1), (norms * (1 - z)).sum(axis=1)
+        self.diagonals = (norms * z).sum(axis=1), (norms * (1 - z)).sum(axis=1)
         # z = z̃ + z̄ and 1 - z = (1 - z̄) - z̃: their sums are combinations of those of 1 and z̃.
         of_won = np.stack([mean, np.ones_like(mean)])
         of_lost = np.stack([1 - mean, -np.ones_like(mean)])
@@ -73,24 +73,24 @@ class _Counts:
 
         # Sums of K_ij over i ≠ j: both won, both lost, one of each.
         self.blocks = (
-            product(of_won, of_won) - self.own[0],
-            product(of_lost, of_lost) - self.own[1],
+            product(of_won, of_won) - self.diagonals[0],
+            product(of_lost, of_lost) - self.diagonals[1],
             2 * product(of_won, of_lost),
         )
 
-    def beside(self, excluded: int, own: int, values: Array) -> Array:
+    def beside(self, excluded: int, won: int, values: Array) -> Array:
         """E of values(0), ..., values(r) by the successes among r rollouts that are drawn from the others
-        than ``excluded``, ``own`` of them successes, (P,).
+        than ``excluded``, ``won`` of them successes, (P,).
         """
         drawn, others = len(values) - 1, self.count - excluded
-        left = np.clip(self.won - own, 0, others)
+        left = np.clip(self.won - won, 0, others)
         chances = hypergeom.pmf(np.arange(drawn + 1), others, left[:, None], drawn)
         return np.asarray(chances @ values)
 
     def alone(self, table: CountTable) -> Array:
         """(1/G) E ‖s‖² A², the part of E‖ĝ‖² of single rollouts, (P,)."""
-        total = self.own[0] * self.beside(1, 1, table.successes[1:] ** 2)
-        total += self.own[1] * self.beside(1, 0, table.failures[:-1] ** 2)
+        total = self.diagonals[0] * self.beside(1, 1, table.successes[1:] ** 2)
+        total += self.diagonals[1] * self.beside(1, 0, table.failures[:-1] ** 2)
         return total / (self.count * table.group_size)
 
     def centred(self, values: Array) -> Array:
@@ -131,8 +131,8 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
 
     >>> from ustat_pg.predictions import count_table
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
-    >>> found = table_moments(pool, count_table("std", 2))
-    >>> found.second.round(12).tolist(), found.cross.round(12).tolist(), found.factor.tolist()
+    >>> moments = table_moments(pool, count_table("std", 2))
+    >>> moments.second.round(12).tolist(), moments.cross.round(12).tolist(), moments.factor.tolist()
     ([0.208333333333], [-0.041666666667], [1.0])
     """
     counts = _Counts(pool, pool.squared_norms, pool.sums)
@@ -348,7 +348,7 @@ def group_errors(
                 )
                 z = rewards[:, :used].reshape(shape)
                 others = (weights[name][:, :used].reshape(shape) for name in baselines)
-                stack = np.stack([z - _leave_out_ratio(own, z) for own in others], axis=-1)
+                stack = np.stack([z - _leave_out_ratio(weight, z) for weight in others], axis=-1)
                 squares = (stack * (blocks @ stack)).sum(axis=2).mean(axis=1) / size**2
                 total[:, place, part] += squares.T
     squares = np.stack([_pair_gradient_sq(pool, sources[name]) for name in baselines])
@@ -470,9 +470,9 @@ def group_moments(
 
 
 def _of_each_prompt(constant: ArrayLike | None, pool: ScoredPool) -> Array:
-    given = finite_array("constant", constant)
-    if given.shape not in ((), (pool.size,)):
+    value = finite_array("constant", constant)
+    if value.shape not in ((), (pool.size,)):
         raise InputError(
-            f"constant has shape {given.shape}: give a number, or one for each of {pool.size} prompts"
+            f"constant has shape {value.shape}: give a number, or one for each of {pool.size} prompts"
         )
-    return np.broadcast_to(given, pool.size)
+    return np.broadcast_to(value, pool.size)

@@ -158,24 +158,24 @@ class BaselineTrainer(RLOOTrainer):
         if self.ustat_pg_baseline == "grpo" or not trainer.model.training:
             return output
         size = trainer.num_generations
-        known = ~torch.isnan(self._all_rewards).all(dim=1)
+        rewarded = ~torch.isnan(self._all_rewards).all(dim=1)
         weighted = self._all_rewards * self.reward_weights.to(self._all_rewards.device)
         rewards = weighted.nansum(dim=1).double()
         if self.ustat_pg_table is not None:
-            known = known.view(-1, size).all(dim=1).repeat_interleave(size)
+            rewarded = rewarded.view(-1, size).all(dim=1).repeat_interleave(size)
             new = torch.zeros_like(rewards)
-            if known.any():
-                new[known] = self.ustat_pg_table(rewards[known].view(-1, size)).flatten()
+            if rewarded.any():
+                new[rewarded] = self.ustat_pg_table(rewards[rewarded].view(-1, size)).flatten()
         elif self.ustat_pg_baseline == "vanilla":
             new = rewards
         else:
             weights = _WEIGHTS[self.ustat_pg_baseline](self, output).to(rewards)
-            weights = self.accelerator.gather(weights) * known
+            weights = self.accelerator.gather(weights) * rewarded
             new = norm_weighted(
                 rewards.view(-1, size), squared_norms=weights.view(-1, size)
             ).flatten()
         # TRL's rule for completions without any reward: they do not move the policy.
-        new = torch.where(known, new, torch.zeros_like(new))
+        new = torch.where(rewarded, new, torch.zeros_like(new))
         output["advantages"] = _replace_advantages(self, new.to(output["advantages"].dtype))
         return output
 
