@@ -62,9 +62,8 @@ class PoolAdvice:
     def settles(self, until: str | float) -> bool:
         """Whether the group size is known well enough.
 
-        Arguments:
-            until: flat, every whole G in the interval of G* is within 5% of the least error; or a share,
-                the most that the worst error may be above the least.
+        With flat, every whole G in the interval of G* is within 5% of the least error; with a share, the
+        worst error is at most that above the least.
         """
         if until == "flat":
             low, high = self.constants.g_star_interval()
@@ -99,12 +98,8 @@ class PoolAdvice:
         from .estimates import oracle_ratio
 
         ratio = oracle_ratio(self.pool, [self.group_size]).iloc[0]
-        ends = {name: finite(ratio[name]) for name in ("low", "high")}
-        return {
-            "group_size": self.group_size,
-            "mse_over_oracle": finite(ratio["predicted"]),
-            **ends,
-        }
+        low, value, high = (finite(ratio[name]) for name in ("low", "predicted", "high"))
+        return {"group_size": self.group_size, "mse_over_oracle": value, "low": low, "high": high}
 
     def to_dict(self) -> dict[str, Any]:
         """The advice as JSON has it."""

@@ -151,14 +151,7 @@ def _noise(
 
 
 def divergence(pool: ScoredPool) -> pd.DataFrame:
-    """k1, k2 and k3 of KL(π_old ‖ π_θ), means over completions of the sum over tokens.
-
-    Arguments:
-        pool: weighted by token.
-
-    Returns:
-        a row for each: name, value, low, high (95%), se, by a jackknife over prompts.
-    """
+    """k1, k2 and k3 of KL(π_old ‖ π_θ), means over completions of the sum over tokens, with 95% intervals."""
     assert pool.divergences is not None
     averages = means(pool.divergences.mean(axis=1))
     low, high = averages.interval()

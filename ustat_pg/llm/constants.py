@@ -130,10 +130,9 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
 
 
 def noise_and_signal(columns: Array) -> Array:
-    """c1 + c2 + 2 √(c1 c3) and ‖g‖², whose ratio is the critical budget, (..., 2).
+    """c1 + c2 + 2 √(c1 c3) and ‖g‖², whose ratio is the critical budget.
 
-    Arguments:
-        columns: c1, c2, c3 first and ‖g‖² last, (..., Q).
+    From c1, c2, c3 first and ‖g‖² last, (..., Q) to (..., 2).
     """
     c1, c2, c3, gradient_sq = (columns[..., place] for place in (0, 1, 2, -1))
     root = np.sqrt(np.maximum(c1, 0.0) * np.maximum(c3, 0.0))
@@ -144,10 +143,7 @@ def ratio_interval(both: Means) -> tuple[float, float]:
     """Fieller's 95% interval of a ratio of positive quantities, from 0 to at most infinity.
 
     The ratios r for which numerator - r denominator = 0 is not rejected. Where the denominator may be 0
-    no ratio is too large, and the upper end is infinite.
-
-    Arguments:
-        both: numerator and denominator.
+    no ratio is too large, and the upper end is infinite. ``both`` are numerator and denominator.
 
     >>> apart = np.array([[0.1, 0.1], [0.1, -0.1], [-0.1, 0.1], [-0.1, -0.1]])
     >>> low, high = ratio_interval(Means(np.array([6.0, 2.0]), [6.0, 2.0] + apart))

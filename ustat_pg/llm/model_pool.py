@@ -121,14 +121,9 @@ class ModelPool:
     def pools(self, progress: Progress | None = None, looks: bool = False) -> Generator[ScoredPool]:
         """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make.
 
-        Arguments:
-            progress: called after each prompt.
-            looks: whether the pool grows until its reader stops.
-
         Raises:
             InputError: options that do not fit together, or rollouts of another policy.
         """
-        from .files import load_rollouts
         from .models import precision
         from .rollouts import collect
         from .scoring import check_memory, score
@@ -151,6 +146,8 @@ class ModelPool:
         }
         whole: Sequence[Any]
         if self.rollouts is not None:
+            from .files import load_rollouts
+
             columns = {"group_by": self.group_by, "reward": self.reward}
             stale = self.token_weights is not None
             read = load_rollouts(self.rollouts, model, task, **columns, stale=stale)

@@ -161,10 +161,8 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
 class Means:
     """Means over prompts, and the same without each prompt, for a jackknife.
 
-    Arguments:
-        full: (Q,).
-        without: (P, Q).
-        looks: of a sample that grows, see :attr:`ustat_pg.llm.pool.ScoredPool.looks`.
+    They are (Q,) and (P, Q); ``looks`` are those of a sample that grows, see
+    :attr:`ustat_pg.llm.pool.ScoredPool.looks`.
     """
 
     full: Array
@@ -246,8 +244,7 @@ def gradients(pool: ScoredPool) -> Array:
 def pairs(vectors: Array, looks: int = 1) -> Means:
     """The mean of ⟨u_x, u_y⟩ over pairs of different prompts, which is ‖E u‖² without bias.
 
-    Arguments:
-        vectors: u, (P, k), P >= 2; those of different prompts are independent.
+    Vectors u are (P, k), P >= 2; those of different prompts are independent.
     """
     count, whole = len(vectors), vectors.sum(axis=0)
     squares = np.einsum("pk,pk->p", vectors, vectors)

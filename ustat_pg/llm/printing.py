@@ -59,12 +59,7 @@ def percent(value: float) -> str:
 
 
 def errors_table(frame: Any, signal: Any) -> str:
-    """Errors, a line for each group size.
-
-    Arguments:
-        frame: of :func:`~ustat_pg.llm.estimates.curves`.
-        signal: of :func:`~ustat_pg.llm.moments.zero_signal`.
-    """
+    """Errors and shares of groups without signal, a line for each group size."""
     from tabulate import tabulate
 
     rows, names = [], list(dict.fromkeys(frame["baseline"]))
@@ -169,13 +164,7 @@ def _precision(pool: ScoredPool) -> str:
 
 
 def stale_facts(pool: ScoredPool, bound_share: Any, divergence: Any) -> str:
-    """A pool of an older policy's rollouts, before the tables.
-
-    Arguments:
-        pool: weighted by token.
-        bound_share: the share of tokens whose weight is not their ratio.
-        divergence: of :func:`~ustat_pg.llm.commands.divergence`.
-    """
+    """A pool of an older policy's rollouts, before the tables."""
     cells = [
         f"{row['name']} {plain(row['value'])}"
         + (f" ± {plain(row['se'], 2)}" if np.isfinite(row["se"]) else "")

@@ -126,10 +126,8 @@ class Sweep:
     ) -> tuple[str, ...]:
         """Make the runs that are not finished; returns the names of those that failed.
 
-        Arguments:
-            out: a folder; that of a former sweep is continued, with the same grid or another.
-            workers: runs at a time.
-            say: called with a line for each run that ends.
+        The folder of a former sweep is continued, with the same grid or another. ``say`` takes a line for
+        each run that ends.
         """
         folder = Path(out).resolve()
         commands = self.prepare(folder)

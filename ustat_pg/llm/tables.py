@@ -120,14 +120,7 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
         E ĝ     = mean over i ≠ j of ½ (s_i-s_j)(z_i-z_j) E δ(m) = ĝ_x E δ(m),
 
     ĝ_x the pool's leave-one-out gradient. All are unbiased U-statistics, of groups of G, G+1 and G+1
-    rollouts. ‖E_X E ĝ‖² comes from pairs of different prompts.
-
-    Arguments:
-        pool: of N rollouts, rewards 0 and 1.
-        table: of groups of at most N-1; of at most N where it is unbiased, a leave-one-out baseline.
-
-    Raises:
-        InputError: other rewards, or a group that the pool cannot fill.
+    rollouts; an unbiased table takes groups of up to N. ‖E_X E ĝ‖² comes from pairs of different prompts.
 
     >>> from ustat_pg.predictions import count_table
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
@@ -170,16 +163,6 @@ def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False)
     centred, and the mean is not a multiple of g: over the groups of the pool it is
     (1/N) [E a₁ Σ_won u + E a₀ Σ_lost u], the successes of G-1 others hypergeometric. Nothing is known of g
     here.
-
-    Arguments:
-        pool: of N rollouts, rewards 0 and 1, scored with ``by_length`` or weighted by token.
-        table: of groups of at most N. With clipped weights no advantage of a success is negative, and none
-            of a failure positive.
-        by_length: whether u is over |y|.
-
-    Raises:
-        InputError: other rewards, a group that the pool cannot fill, other advantages, or a pool without
-            these sums.
     """
     norms, sums, sketches = _raw(pool, by_length)
     counts, size, room = _Counts(pool, norms, sums), table.group_size, pool.rollouts
@@ -297,14 +280,7 @@ def group_errors(
     U-statistic of order G. All baselines and group sizes share the permutations. From it goes ‖g‖² from
     pairs of the pool whose rewards are centred as the baseline centres them, by the others of the pool:
     unbiased for any centre that looks at neither of the pair, and with nearly the noise that ‖ĝ‖² has,
-    so that it cancels.
-
-    Arguments:
-        pool: of N rollouts, with Gram matrices.
-        baselines: of :data:`WEIGHTED`.
-        group_sizes: from 2 to N.
-        permutations: of each prompt's rollouts.
-        seed: of the permutations, which depend on it and on the prompt's name only.
+    so that it cancels. The permutations depend on the seed and on the prompt's name only.
 
     Returns:
         the error at each prompt, (baselines, group sizes, P).
@@ -421,8 +397,7 @@ def group_moments(
 ) -> list[list[GroupMoments]]:
     """The moments of each baseline's gradient, for each baseline those of every group size.
 
-    Arguments:
-        moments: of the pool's prompts; None where the mean of scores is not 0.
+    ``moments`` are None where the mean of scores is not 0.
     """
     by_length = one_of("aggregation", aggregation, AGGREGATIONS) == "sequence-mean"
     if moments is None:

@@ -138,12 +138,7 @@ def _split(run: RunArguments, longest: int) -> tuple[Task, Task]:
 
 
 def _train(run: RunArguments, args: Any) -> None:
-    """Make a run in its ``output_dir``, from its last checkpoint where it has one.
-
-    Arguments:
-        run: model, prompts and trainer.
-        args: TRL's configuration.
-    """
+    """Make a run in its ``output_dir``, from its last checkpoint where it has one."""
     import torch
     from transformers.trainer_utils import get_last_checkpoint
 

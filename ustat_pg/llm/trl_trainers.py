@@ -79,7 +79,7 @@ class CorrectedGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with advantages times G/(G-1): leave-one-out means from full ones.
 
     With ``scale_rewards="none"``, ``beta=0.0`` and a loss that sums tokens its step is that of
-    :func:`ustat_pg.estimators.grpo`. It costs nothing.
+    :func:`ustat_pg.estimators.grpo`.
     """
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
