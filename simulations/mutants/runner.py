@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 
-from ustat_pg.experiment.store import makes_blocks
+from ustat_pg.compiled import bodies
+from ustat_pg.experiment.store import makers
 
 from .errors import ROOT, PlantedError
 from .planted import answer
@@ -85,12 +85,12 @@ def run_errors(
 
 def ask(error: PlantedError | None, stems: Sequence[str], size: str, engine: str) -> Found:
     """What a process says of an error, or of the true program; it is killed after its time."""
-    file = "" if error is None else error.file
+    file = ROOT / (error.file if error else "")
     receiver, sender = CONTEXT.Pipe(duplex=False)
     with TemporaryDirectory(prefix="mutant-") as folder:
         # What the error changes is not kept beside the true program's.
-        blocks = Path(folder) if makes_blocks(file) or "/llm/" in file else BLOCKS
-        cache = Path(folder) if _compiled(file) else None
+        blocks = Path(folder) if file in makers() or "llm" in file.parts else BLOCKS
+        cache = Path(folder) if file in bodies() else None
         asked = (sender, error, stems, size, engine, blocks, cache)
         process = CONTEXT.Process(target=answer, args=asked, daemon=True)
         process.start()
@@ -106,10 +106,3 @@ def ask(error: PlantedError | None, stems: Sequence[str], size: str, engine: str
         finally:
             process.kill()
             process.join()
-
-
-def _compiled(file: str) -> bool:
-    """Whether a file holds what is compiled."""
-    return bool(file) and (
-        "rng" in file or bool(re.search(r"\bimport body\b", (ROOT / file).read_text("utf-8")))
-    )

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..digests import source_digest
 from ..reading import read_arrays
 from ..validation import InputError
 from ..whole_files import versions
@@ -130,7 +131,7 @@ def score_pool(
         "precision": str(scores.dtype),
         "device": scores.device.type,
         "versions": versions("ustat_pg", "numpy", "torch", "transformers"),
-        "code": _code(),
+        "code": source_digest(Path(__file__).resolve()),
     }
     chosen = options.get("parameters", "all")
     made = _hash(json.dumps(made_of, sort_keys=True))[:16]
@@ -386,13 +387,6 @@ def _plain(value: Any) -> Any:
 
 def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _code() -> str:
-    """A hash of the source that computes scores."""
-    here = Path(__file__).resolve().parent
-    files = [here / "scoring.py", here / "pool.py", *sorted((here / "scores").glob("*.py"))]
-    return _hash("".join(file.read_text("utf-8") for file in files))
 
 
 def score(
