@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -78,21 +78,22 @@ def _imported(file: Path) -> tuple[Path, ...]:
     """The project's files that the text of a file imports."""
     text = FOR_TYPES.sub("", file.read_text(encoding="utf-8"))
     above = (_root(file), *file.parents)
+    places: list[Path] = []
+    for dots, module, names in IMPORTS.findall(text):
+        place = above[len(dots)].joinpath(*module.split("."))
+        if place.is_dir():
+            # A name is a module of the package, or stands in its __init__.
+            inside = [place / name for name in re.findall(r"(\w+)(?: as \w+)?", names)]
+            places += [*inside, place] if any(map(_is_name, inside)) else inside
+        else:
+            places.append(place)
+    for dots, module, made in BY_NAME.findall(text):
+        place = above[len(dots)].joinpath(*module.split("."))
+        places += [path.with_suffix("") for path in place.glob("*.py")] if made else [place]
+    files = (path for place in places for path in (place / "__init__.py", place.with_suffix(".py")))
+    return tuple(dict.fromkeys(path for path in files if path.is_file()))
 
-    def places() -> Iterator[Path]:
-        for dots, module, names in IMPORTS.findall(text):
-            place = above[len(dots)].joinpath(*module.split("."))
-            for name in re.findall(r"(\w+)(?: as \w+)?", names):
-                inside = _module(place / name) if place.is_dir() else None
-                yield inside or _module(place) or place
-        for dots, module, made in BY_NAME.findall(text):
-            place = above[len(dots)].joinpath(*module.split("."))
-            yield from place.glob("*.py") if made else filter(None, [_module(place)])
 
-    return tuple(dict.fromkeys(place for place in places() if place.is_file()))
-
-
-def _module(place: Path) -> Path | None:
-    """The file of a module, or of a package."""
-    files = place / "__init__.py", place.with_suffix(".py")
-    return next((file for file in files if file.is_file()), None)
+def _is_name(place: Path) -> bool:
+    """Whether there is no such module."""
+    return not place.is_dir() and not place.with_suffix(".py").is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import sys
 import time
@@ -104,7 +105,7 @@ class Work:
         if isinstance(self.executor, ThreadPoolExecutor):
             # The threads of this process read tasks where they are.
             return self.executor.submit(self._timed, task)
-        fields = dict(vars(task))
+        fields = {each.name: getattr(task, each.name) for each in dataclasses.fields(task)}
         cell = fields.pop("cell")
         # A cell may be megabytes that hundreds of blocks share: it is pickled once.
         if id(cell) not in self._cells:
