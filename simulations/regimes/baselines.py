@@ -1,9 +1,8 @@
-"""Baselines by search and by pairs of critics: best tables and shrinkage, learned values, who beats whom."""
+"""Baselines by search and by pairs of critics: best tables, learned values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,18 +10,13 @@ from numpy.typing import NDArray
 from ustat_pg.engines import Estimator
 from ustat_pg.experiment import Check
 from ustat_pg.predictions import (
-    best_shrinkage,
     best_table,
     count_table,
     critic_error_at_par,
     critic_excess,
     critic_rollouts_at_par,
     explicit_bound,
-    grpo_beats_vanilla,
     learned_values,
-    minimum_variance_gain,
-    normalised_error_of,
-    oracle_beats_vanilla,
 )
 from ustat_pg.problems import SoftmaxBandit
 
@@ -65,28 +59,6 @@ def tables(drawn: Drawn) -> Iterator[Check]:
             yield drawn.check(f"{where}: δ of the best table", found.delta, gains)
         by_name, best = count_table("best", size, bandit), best_table(bandit.moments(), size)
         yield drawn.check(f"G={size}: the table called best", by_name.failures, best.failures)
-
-
-def shrinkage(drawn: Drawn) -> Iterator[Check]:
-    """The best amount of shrinkage, towards means near and far, also where it is all or nothing."""
-    bandit = problem(drawn, 3, binary=True)
-    moments = bandit.moments()
-    for mean in (None, 0.0, 1.0, float(moments.value[1]), float(drawn.rng.normal())):
-        size = drawn.size(2, LARGEST_GROUP)
-        centre = float(bandit.context_probs @ moments.value) if mean is None else mean
-
-        def error(amount: float, centre: float = centre, size: int = size) -> float:
-            return Law.of(bandit, Estimator(f"shrinkage:{amount},{centre!r}"), size).error(1, "iid")
-
-        none, half, full = error(0.0), error(0.5), error(1.0)
-        bend = 2 * (none + full - 2 * half)
-        best = np.clip((bend - (full - none)) / (2 * bend), 0.0, 1.0)
-        yield drawn.check(
-            f"G={size} towards {mean}: best amount",
-            best_shrinkage(moments, size, mean_value=mean),
-            best,
-            1e-6,
-        )
 
 
 def critics(drawn: Drawn) -> Iterator[Check]:
@@ -140,55 +112,7 @@ def critics(drawn: Drawn) -> Iterator[Check]:
     )
 
 
-def contests(drawn: Drawn) -> Iterator[Check]:
-    """Who beats whom, prompt by prompt, in groups of all sizes."""
-    bandit = problem(drawn, 12, binary=bool(drawn.rng.integers(2)), uniform=True)
-    moments, size = bandit.moments(), drawn.size(2, LARGEST_GROUP)
-    squares = {
-        name: np.einsum("xii->x", Law.of(bandit, Estimator(name), size).seconds)
-        for name in ("grpo", "oracle", "vanilla", "minimum-variance")
-    }
-    yield drawn.check(
-        f"G={size}: grpo beats no baseline",
-        np.asarray(grpo_beats_vanilla(moments, size), dtype=float),
-        squares["grpo"] < squares["vanilla"],
-    )
-    yield drawn.check(
-        f"G={size}: the oracle beats no baseline",
-        np.asarray(oracle_beats_vanilla(moments), dtype=float),
-        squares["oracle"] < squares["vanilla"],
-    )
-    batch = drawn.size(2, LARGEST_BATCH)
-    gain = bandit.context_probs @ (squares["oracle"] - squares["minimum-variance"]) / batch
-    yield drawn.check(
-        f"G={size} B={batch}: gain of the minimum-variance baseline",
-        minimum_variance_gain(moments, size, batch),
-        gain,
-        1e-7,
-    )
-
-
-def normalised(drawn: Drawn) -> Iterator[Check]:
-    """The normalised estimator's error of graded rewards in large groups, by the estimator."""
-    rng, size = drawn.rng, drawn.size(3, LARGEST_GROUP)
-    probs, rewards = rng.dirichlet([1.0] * 3), rng.normal(size=3)
-    bandit = SoftmaxBandit.linear(
-        [1.0], rng.normal(size=(1, 3, 2)), np.zeros(2), rewards[None, :, None],
-        np.ones((1, 3, 1)), np.log(probs[None]),
-    )  # fmt: skip
-    law = Law.of(bandit, Estimator("std"), size)
-    aim = bandit.gradient() / sqrt(float(probs @ (rewards - probs @ rewards) ** 2))
-    square = np.trace(law.seconds[0]) - 2 * law.means[0] @ aim + aim @ aim
-    yield drawn.check(
-        f"G={size}: error of std, graded",
-        normalised_error_of(probs, rewards, bandit.policy.scores(0), size),
-        size * square,
-        1e-8,
-    )
-
-
 ASKED: Asked = {
-    "best_baseline": (tables, shrinkage),
-    "optimality": (critics, contests),
-    "normalised": (normalised,),
+    "best_baseline": (tables,),
+    "optimality": (critics,),
 }
