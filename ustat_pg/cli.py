@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             problems(options)
         elif options.command == "explain":
-            from .commands.explain import run
+            from .commands.explained import run
 
             run(options)
         else:
