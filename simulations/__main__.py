@@ -36,7 +36,7 @@ ALL = (*STEMS, *ON_LANGUAGE_MODELS)
 ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
 
 APART = ("cpu", "reference", "exact")
-"""Engines of which several processes run side by side; a device is one."""
+"""Engines that run in several processes side by side; a device is one."""
 
 # Everything heavy is imported inside the commands: a usage message need not wait for it, and an
 # interruption meets the handler in main.
@@ -112,11 +112,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 DURATIONS = {"smoke": "a minute", "quick": "2 minutes", "full": "more, which plan tells"}
-"""What verify takes of all claims on bandits, on two cores."""
+"""The time that verify takes for all claims on bandits, on two cores."""
 
 
 def _add_suite(command: Any) -> None:
-    """What is asked of which problems, and how it is said."""
+    """Add the options of a suite: its problems, size, engine and seed."""
     command.add_argument(
         "--size",
         choices=("smoke", "quick", "full"),
@@ -159,7 +159,7 @@ def _suite(options: argparse.Namespace) -> Suite:
     from .problems import Suite
 
     integer("seed", options.seed, 0)
-    # What differentiates a network needs its parameters.
+    # Autograd needs the parameters of a network.
     dense = options.engine == "autograd"
     return Suite(options.size, options.seed, options.on, dense, _folder(options) / "pools")
 
@@ -172,7 +172,7 @@ def _folder(options: argparse.Namespace) -> Path:
 
 
 def _configuration(options: argparse.Namespace) -> str:
-    """What results in one folder have in common: the size, and what is not as usual."""
+    """The configuration that results in one folder share: the size, and options that are not as usual."""
     words = [options.size]
     words += [] if options.on == "bandit" else [options.on]
     words += [] if options.engine == "cpu" else [options.engine]
@@ -358,7 +358,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
             + ", ".join(stem for stem in _known(options) if stem in others - set(asked))
         )
     if earlier is None or earlier.claims != whole.claims:
-        # What was drawn of other verdicts says so no more.
+        # Delete figures and pages made from superseded verdicts.
         for stale in (folder / HTML_FILE, *(folder / FIGURES_FOLDER).glob("*.[sp][vn]g")):
             stale.unlink(missing_ok=True)
     store.write(folder / VERDICTS_FILE, whole.json())

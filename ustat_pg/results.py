@@ -96,7 +96,7 @@ class Findings:
 
 @frozen
 class Design:
-    """What a check is asked of.
+    """The design of a check.
 
     Arguments:
         problem: name of the problem; empty where there is none.
@@ -243,7 +243,7 @@ class RivalResult:
         """The kinds of evidence that refute it, where none that was to be had lets it pass."""
         verdicts = {"exact": self.exact, "simulation": self.simulation}
         found = tuple(kind for kind, says in verdicts.items() if says == RivalVerdict.REFUTED)
-        # What nothing could enumerate is left to simulation.
+        # A rival that nothing could enumerate is left to simulation.
         left = self.verdict == RivalVerdict.NOT_TESTED and "simulation" in found
         return found if left or self.verdict == RivalVerdict.REFUTED else ()
 
@@ -350,7 +350,7 @@ class ClaimResult:
         settled = tuple(_rival(name, checks, kinds) for name in rivals)
         alone = set(by_simulation) if simulates else set()
         if alone and set(rivals) <= alone and not any(check.exact for check in checks):
-            # What was enumerated all the same is heard.
+            # An enumeration all the same is heard.
             kinds = KINDS[1:]
         verdict = worst(_of_kind(checks, kind) or Verdict.INCONCLUSIVE for kind in kinds)
         if verdict == Verdict.CONFIRMED and not _excluded(settled, alone):
@@ -384,7 +384,7 @@ def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
 
 @frozen
 class Control:
-    """What a run did with effects planted in it: see ``ustat_pg.experiment.planted``.
+    """The answer of a run to effects planted in it: see ``ustat_pg.experiment.planted``.
 
     Arguments:
         name: part of the error machinery that is controlled.

@@ -27,7 +27,7 @@ KINDS = {
     "bounds": "a range that does not hold all values",
     "plan": "what is not planned for",
 }
-"""What can be wrong, by the word before the colon of an error's name; without one it is a formula."""
+"""The kinds of error, by the word before the colon of an error's name; without one it is a formula."""
 
 ENGINES = ("exact", "cpu")
 """Enumeration alone, then enumeration and simulation."""

@@ -91,7 +91,7 @@ def ask(error: PlantedError | None, stems: Sequence[str], size: str, engine: str
     answer = {"verdict": "ERROR", "stem": stems[0], "engine": engine, "by": "", "check": ""}
     receiver, sender = CONTEXT.Pipe(duplex=False)
     with TemporaryDirectory(prefix="mutant-") as folder:
-        # What the error changes is not kept beside the true program's.
+        # Blocks that the error changes are not kept beside the true program's.
         blocks = Path(folder) if file in makers() or "llm" in file.parts else BLOCKS
         cache = Path(folder) if file in bodies() else None
         arguments = (sender, error, stems, size, engine, blocks, cache)
@@ -130,7 +130,7 @@ def run_apart(
     """Send the answer of the claims: the first refutation, or the most doubtful verdict."""
     if cache is not None:
         import_module("numba").config.CACHE_DIR = str(cache)
-    # What a wrong formula divides by 0 is no news.
+    # A wrong formula may divide by 0.
     warnings.simplefilter("ignore")
     if error is not None:
         plant(error)

@@ -1,4 +1,4 @@
-"""What all evidence shares, asked of itself: problems, policies and engines at the edges of what they take;
+"""The ground that all evidence shares: problems, policies and engines at the edges of what they take;
 and the practical gradient output by output, at later minibatches and with weighted scores.
 """
 
@@ -34,7 +34,7 @@ ADVANTAGES = {"grpo": grpo, "std": standardised, "maxrl": maxrl}
 
 
 def edges(drawn: Drawn) -> Iterator[Check]:
-    """Prompts all but equally likely, scores of which the first is 0, baselines all but alike."""
+    """Prompts all but equally likely, scores whose first is 0, baselines all but alike."""
     rng = drawn.rng
     off = np.array([0.0, 1.0, -1.0]) * 10 ** rng.uniform(-6, -1.5)
     uneven = SoftmaxBandit.tabular(

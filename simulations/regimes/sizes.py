@@ -80,7 +80,7 @@ def constants(drawn: Drawn) -> Iterator[Check]:
 
 
 def _pairs(bandit: SoftmaxBandit, group_size: int) -> tuple[float, float, float, int, float]:
-    """What a run estimates: E‖A s‖², inner products of one prompt's terms and of two prompts', G, φ/τ."""
+    """A run's estimates: E‖A s‖², inner products of one prompt's terms and of two prompts', G, φ/τ."""
     own = pairs = square = pair = 0.0
     for draws, chance in minibatches(GradientCell(bandit, group_size)):
         x = int(draws.contexts[0, 0])

@@ -31,12 +31,12 @@ GRID = tuple(k / 20 for k in range(21))
 """The pass rates at which w is shown."""
 
 _SMALL = 1e-12
-"""‖g(x)‖² over p(1-p) E‖s‖² of prompts of which pass rates alone are known."""
+"""‖g(x)‖² over p(1-p) E‖s‖² of prompts whose pass rates alone are known."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What an estimator does to rewards 0 and 1.
+    """The effect of an estimator on rewards 0 and 1.
 
     Arguments:
         name: this library's name of it, or the framework's own where the library has none.
@@ -93,7 +93,7 @@ class Explanation:
 
 
 def moments_of_pass_rates(pass_rates: ArrayLike) -> Moments:
-    """Moments of equally likely prompts of which only the pass rates are known.
+    """Moments of equally likely prompts whose pass rates alone are known.
 
     E‖s‖² = 1 whatever the reward, and orthogonal gradients of ‖g(x)‖² = 1e-12 p(1-p).
 
@@ -137,7 +137,7 @@ def explain(
     pass_rates: ArrayLike | None = None,
     moments: Moments | HasMoments | None = None,
 ) -> Explanation:
-    """What a framework's options, or one of this library's estimators, do to rewards 0 and 1.
+    """Explain what a framework's options, or one of this library's estimators, do to rewards 0 and 1.
 
     Arguments:
         spec: a framework and its options, a file of them, a mapping or a config, as

@@ -165,7 +165,7 @@ def _bias(explanation: Explanation) -> str:
     same = bool(np.ptp(explanation.weight["w"]) < 1e-9) if explanation.weight else False
     what = "prompts are reweighted by their pass rate"
     if same:
-        # What divides by rewards is a constant only where these take two values.
+        # A divisor made of rewards is a constant only where these take two values.
         what = "a rescaled learning rate" + " with rewards 0 and 1" * bool(
             explanation.family.graded
         )

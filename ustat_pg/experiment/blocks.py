@@ -31,7 +31,7 @@ class Block:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """What is computed, as the store's key reads it."""
+        """The computation, as the store's key reads it."""
         return {
             # Last digits depend on the device; the other engines have none to choose.
             **({"device": self.device} if self.engine == "autograd" else {}),

@@ -48,7 +48,7 @@ def code_version() -> str:
 
 
 def program() -> str:
-    """What computes in this process, in words that are equal where results are interchangeable.
+    """The program of this process, in words that are equal where results are interchangeable.
 
     The words say nothing of the processor: kinds of processors may differ in a last digit.
     """

@@ -158,7 +158,7 @@ class Work:
                 raise
             raise LostWorkers(said) from error
         finally:
-            # What is under way when a run stops is finished and kept, unless its executor can drop it.
+            # Finish and keep the blocks under way when a run stops, unless its executor can drop them.
             for future, (_, task) in running.items():
                 if not future.cancel() and future.exception() is None:
                     self.store.put(task.description, record_of(future.result()))
