@@ -1,4 +1,4 @@
-"""Baselines by search and by pairs of critics: best tables, learned values."""
+"""Baselines by search and by pairs of critics: best tables and shrinkage, learned values."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ustat_pg.engines import Estimator
 from ustat_pg.experiment import Check
 from ustat_pg.predictions import (
+    best_shrinkage,
     best_table,
     count_table,
     critic_error_at_par,
@@ -59,6 +60,28 @@ def tables(drawn: Drawn) -> Iterator[Check]:
             yield drawn.check(f"{where}: δ of the best table", found.delta, gains)
         by_name, best = count_table("best", size, bandit), best_table(bandit.moments(), size)
         yield drawn.check(f"G={size}: the table called best", by_name.failures, best.failures)
+
+
+def shrinkage(drawn: Drawn) -> Iterator[Check]:
+    """The best amount of shrinkage, towards means near and far, also where it is all or nothing."""
+    bandit = problem(drawn, 3, binary=True)
+    moments = bandit.moments()
+    for mean in (None, 0.0, 1.0, float(moments.value[1]), float(drawn.rng.normal())):
+        size = drawn.size(2, LARGEST_GROUP)
+        centre = float(bandit.context_probs @ moments.value) if mean is None else mean
+
+        def error(amount: float, centre: float = centre, size: int = size) -> float:
+            return Law.of(bandit, Estimator(f"shrinkage:{amount},{centre!r}"), size).error(1, "iid")
+
+        none, half, full = error(0.0), error(0.5), error(1.0)
+        bend = 2 * (none + full - 2 * half)
+        best = np.clip((bend - (full - none)) / (2 * bend), 0.0, 1.0)
+        yield drawn.check(
+            f"G={size} towards {mean}: best amount",
+            best_shrinkage(moments, size, mean_value=mean),
+            best,
+            1e-6,
+        )
 
 
 def critics(drawn: Drawn) -> Iterator[Check]:
@@ -113,6 +136,6 @@ def critics(drawn: Drawn) -> Iterator[Check]:
 
 
 ASKED: Asked = {
-    "best_baseline": (tables,),
+    "best_baseline": (tables, shrinkage),
     "optimality": (critics,),
 }
