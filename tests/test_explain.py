@@ -255,7 +255,7 @@ def test_a_picture(capsys, tmp_path):
     out_of(capsys, "explain", "--name", "std", "--group-size", "8", "--plot", path)
     assert "<svg" in path.read_text()
     words = ("explain", "--name", "std", "--group-size", "8", "--plot", tmp_path / "w.nothing")
-    assert "not supported" in commands.refusal_of(capsys, main, *words)
+    assert "must end in one of" in commands.refusal_of(capsys, main, *words)
     words = ("explain", "trl scale_rewards=batch", "--plot", path)
     assert "nothing to draw" in commands.refusal_of(capsys, main, *words)
 

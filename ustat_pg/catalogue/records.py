@@ -413,18 +413,9 @@ def short_name(name: str) -> str:
     return ".".join(parts[-2:]) if len(parts[-1]) < 2 or parts[-1] in _VAGUE else parts[-1]
 
 
-_VAGUE = frozenset(
-    (
-        "name",
-        "enable",
-        "estimator",
-        "mean_level",
-        "std_level",
-        "mean_leave1out",
-        "std_unbiased",
-        "batch_size",
-        "init_coef",
-    )
+_VAGUE = (
+    *("name", "enable", "estimator", "mean_level", "std_level", "mean_leave1out"),
+    *("std_unbiased", "batch_size", "init_coef"),
 )
 """Last parts of names that say nothing without the part before them."""
 

@@ -16,6 +16,7 @@ from ..problems import load_problem
 from ..reading import read_json
 from ..validation import InputError
 from .explain import Explanation, explain
+from .plots import new_axes, refuse_plot, save
 
 __all__ = ["as_json", "as_text", "draw", "run"]
 
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
         moments=None if options.problem is None else load_problem(options.problem).moments(),
     )
     if options.plot is not None:
-        draw(explanation, options.plot)
+        draw(explanation, Path(options.plot))
     if options.json:
         print(json.dumps(as_json(explanation), allow_nan=False))
     else:
@@ -243,16 +244,12 @@ def _curve(explanation: Explanation) -> list[str]:
     return lines
 
 
-def draw(explanation: Explanation, path: str) -> None:
+def draw(explanation: Explanation, path: Path) -> None:
     """Draw w over the pass rates into a picture."""
     if explanation.weight is None or explanation.mean_factor is None:
         raise InputError(f"{explanation.name} has no closed form here: there is nothing to draw")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("a picture needs matplotlib: pip install 'ustat_pg[figures]'") from None
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.add_subplot()
+    refuse_plot(path)
+    axes = new_axes()
     axes.axhline(1.0, color="0.7", linewidth=1, label="expected reward: w = 1")
     curve = explanation.weight["pass_rate"], explanation.weight["w"]
     axes.plot(*curve, label=f"{explanation.name}, G = {explanation.group_size}")
@@ -260,7 +257,4 @@ def draw(explanation: Explanation, path: str) -> None:
     bottom = min(0, *explanation.weight["w"])
     axes.set(xlabel="pass rate p", ylabel="weight w(p)", xlim=(0, 1), ylim=(bottom, None))
     axes.legend(frameon=False)
-    try:
-        figure.savefig(path)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+    save(axes, path)
