@@ -150,5 +150,3 @@ def test_a_point_has_students_interval(n):
 )
 def test_one_run_and_no_number_have_no_interval_made_up(evidence):
     assert _interval(evidence) == Interval(-np.inf, np.inf)
-
-
