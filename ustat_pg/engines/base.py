@@ -107,9 +107,9 @@ class Estimator:
                     f"engines have no {self.baseline}: use constant or a function, or one of "
                     f"{', '.join(RUNNABLE)}"
                 )
-            if self.learned and record.name != "critic":
+            if self.learned and "predicted_value" not in record.needs:
                 raise InputError("values are given with, and only with, the baseline critic")
-            if (self.constant is not None) != (self.baseline == "constant"):
+            if (self.constant is not None) != ("constant" in record.needs):
                 raise InputError("a constant is given with, and only with, the baseline constant")
             if self.constant is not None:
                 finite_array("constant", self.constant, 0)
