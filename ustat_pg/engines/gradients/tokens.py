@@ -62,9 +62,6 @@ class TokenMeanCell(GradientCell):
         own = digest(self.how, {"numbers": np.array(numbers, dtype=np.float64)})
         return f"{super().name}/{own}"
 
-    def engine(self, asked: str) -> str:
-        return asked if asked in self.engines else "reference"
-
     def range(self, quantity: Quantity) -> tuple[float, float]:
         # No weight is above 1.
         low, high = super().range(quantity)
