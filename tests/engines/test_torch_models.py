@@ -91,15 +91,6 @@ def test_parts_are_all_outputs_once(name, most):
 
 
 @each
-def test_single_precision(name):
-    model, logs = model_of(policy_of(name), precision="float32"), dense(name)[0]
-    assert model.theta().dtype == torch.float32
-    found = model.all_log_probs(model.theta(), torch.arange(len(logs)))
-    assert found.dtype == torch.float32
-    assert found.numpy() == near(logs, digits=5)
-
-
-@each
 def test_nothing_is_made_on_another_device(name):
     """A tensor made without a device would land on the default one and fail."""
     contexts, numbers = (torch.tensor(a) for a in batch(name))
@@ -141,7 +132,6 @@ def test_tables_are_read_through_their_source():
             "has no parameters to differentiate",
         ),
         (lambda: model_of("grpo"), "no torch model of a str: there is one of TransformerPolicy"),
-        (lambda: model_of(policy_of("tabular"), precision="half"), "precision 'half' is unknown"),
         (lambda: model_of(policy_of("tabular"), "cuda:99"), "device 'cuda:99' is not there"),
         (lambda: device_of("meta"), "device is 'meta': choose cpu, cuda or cuda:N"),
         (lambda: device_of("gpu"), "device is 'gpu': choose cpu, cuda or cuda:N"),
