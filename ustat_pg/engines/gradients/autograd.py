@@ -218,7 +218,7 @@ class Prepared:
 
         def run(rows: slice) -> None:
             x, k = pairs[rows] // self.problem.arms, pairs[rows] % self.problem.arms
-            scores = vmap(grad(self._log_prob), (None, 0, 0))(self.theta, x, model.outputs()[k])
+            scores = vmap(grad(self._log_prob), (None, 0, 0))(self.theta, x, model.outputs[k])
             self._norms[x, k] = scores.square().sum(-1)
 
         self.shared_out("outputs", len(pairs), self.allowed("outputs", model.activity, 1), run)
@@ -294,7 +294,7 @@ class Prepared:
         unequal = rewards.amin(-1) < rewards.amax(-1)
         estimates = self.estimates(
             rows.expand_as(arms).flatten(1),
-            self.model.outputs()[arms.flatten(1)],
+            self.model.outputs[arms.flatten(1)],
             weights,
         )
         columns = []

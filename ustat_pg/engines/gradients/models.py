@@ -109,12 +109,9 @@ class Model(ABC):
         return torch.where(outputs >= 0, taken, torch.zeros_like(taken)).sum(-1)
 
     @cached_property
-    def _outputs(self) -> Tensor:
-        return self.integers(self.space.outputs)
-
     def outputs(self) -> Tensor:
         """The tokens of every output, (K, l), padded with -1."""
-        return self._outputs
+        return self.integers(self.space.outputs)
 
     @cached_property
     def _leaves(self) -> tuple[Tensor, Tensor]:
@@ -139,7 +136,7 @@ class Model(ABC):
     ) -> Tensor:
         """log π(y | x) of every output, or of those of some numbers (m,): (n, K) or (n, m)."""
         ways, own = self._leaves
-        outputs = self._outputs
+        outputs = self.outputs
         if numbers is not None:
             outputs = outputs[numbers]
             needed, own = torch.unique(own[numbers], return_inverse=True)
