@@ -33,6 +33,7 @@ class Baseline:
         closed_form: the error has one, in :mod:`ustat_pg.predictions.mse`.
         by_count: with rewards 0 and 1 the advantages are a table by the number of successes, in
             :mod:`ustat_pg.predictions.count_tables`.
+        kernel: its compiled form, one of ``KERNELS`` in :mod:`ustat_pg.engines.kinds`.
     """
 
     name: str
@@ -46,18 +47,55 @@ class Baseline:
     standardised: bool = False
     closed_form: bool = False
     by_count: bool = False
+    kernel: str | None = None
 
 
 BASELINES = {
     record.name: record
     for record in (
-        Baseline("vanilla", ("reinforce",), of_prompt=True, closed_form=True, by_count=True),
-        Baseline("grpo", ("rloo",), least_group=2, of_pairs=True, closed_form=True, by_count=True),
-        Baseline("group-mean", ("dr-grpo",), of_pairs=True, closed_form=True, by_count=True),
-        Baseline("oracle", needs=("value",), of_prompt=True, closed_form=True),
-        Baseline("constant", needs=("constant",), of_prompt=True, closed_form=True),
-        Baseline("minimum-variance", needs=("optimal_baseline",), of_prompt=True, closed_form=True),
-        Baseline("norm-weighted", needs=("squared_norms",), least_group=2, within_rewards=True),
+        Baseline(
+            "vanilla",
+            ("reinforce",),
+            of_prompt=True,
+            closed_form=True,
+            by_count=True,
+            kernel="constant",
+        ),
+        Baseline(
+            "grpo",
+            ("rloo",),
+            least_group=2,
+            of_pairs=True,
+            closed_form=True,
+            by_count=True,
+            kernel="grpo",
+        ),
+        Baseline(
+            "group-mean",
+            ("dr-grpo",),
+            of_pairs=True,
+            closed_form=True,
+            by_count=True,
+            kernel="group-mean",
+        ),
+        Baseline("oracle", needs=("value",), of_prompt=True, closed_form=True, kernel="value"),
+        Baseline(
+            "constant", needs=("constant",), of_prompt=True, closed_form=True, kernel="constant"
+        ),
+        Baseline(
+            "minimum-variance",
+            needs=("optimal_baseline",),
+            of_prompt=True,
+            closed_form=True,
+            kernel="minimum-variance",
+        ),
+        Baseline(
+            "norm-weighted",
+            needs=("squared_norms",),
+            least_group=2,
+            within_rewards=True,
+            kernel="norm-weighted",
+        ),
         Baseline("critic", needs=("predicted_value",), of_prompt=True, closed_form=True),
         Baseline("shrinkage", parameters=("amount", "mean_value"), least_group=2, by_count=True),
         Baseline("bayes", parameters=("successes", "failures"), by_count=True),
@@ -69,7 +107,7 @@ BASELINES = {
             needs=("squared_norms",),
             parameters=("prior_weight", "mean_value"),
         ),
-        Baseline("std", standardised=True, by_count=True),
+        Baseline("std", standardised=True, by_count=True, kernel="standardised"),
         Baseline("std-ddof1", standardised=True, by_count=True),
         Baseline("others-std", ("nemo",), least_group=2, by_count=True),
         Baseline("maxrl", by_count=True),

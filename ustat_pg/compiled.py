@@ -77,19 +77,16 @@ class Apart(Compiler):
         super().__init__(*others, flags, locals_)  # type: ignore[call-arg]
 
 
-def body(
-    function: Any = None, *, inline: bool = False, signature: Any = None, apart: bool = False
-) -> Any:
+def body(function: Any = None, *, inline: bool = False, apart: bool = False) -> Any:
     """Compile a body: without the interpreter lock, single-threaded, kept between processes.
 
     Arguments:
         function: plain arithmetic on numbers, arrays and tuples of them.
         inline: whether its code is copied into each caller.
-        signature: the types of all calls, where they are known; else each call's are compiled.
         apart: promises that no array it writes to is one of its other arguments.
     """
     if function is None:
-        return partial(body, inline=inline, signature=signature, apart=apart)
+        return partial(body, inline=inline, apart=apart)
     settings: Any = config
     options: Any = {"nogil": True, "error_model": "numpy", "forceinline": inline}
     if apart:
@@ -99,7 +96,7 @@ def body(
         # numba reads the folder here; other libraries' functions stay where they are kept.
         settings.CACHE_DIR = FOLDER
         try:
-            return njit(signature, cache=bool(FOLDER) and not apart, **options)(function)
+            return njit(cache=bool(FOLDER) and not apart, **options)(function)
         finally:
             settings.CACHE_DIR = before
 

@@ -29,6 +29,9 @@ def out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
+    # numba's errors of a driver are of several types.
+    if "CUDA_ERROR_OUT_OF_MEMORY" in str(error):
+        return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
 
 
@@ -65,7 +68,7 @@ def halving(size: int, what: str, run: Callable[[int], T]) -> tuple[T, int]:
     while True:
         try:
             return run(size), size
-        except (MemoryError, RuntimeError) as error:
+        except Exception as error:
             if not out_of_memory(error):
                 raise
             if size == 1:
@@ -91,7 +94,7 @@ def in_slices(
         size: number of them in a slice.
         what: word for them in warnings.
         run: work on one slice.
-        keep: function that is told of a smaller size, the first time that it fits.
+        keep: takes a smaller size, the first time that it fits.
     """
     start = 0
     while start < total:

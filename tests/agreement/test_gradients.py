@@ -9,7 +9,7 @@ from array_api_compat import array_namespace
 from simulations import Suite, claim
 from simulations.problems import Entry
 from tests.support import laws
-from tests.support.laws import COMPARED, DOUBLE, DRAWING, FAR, LAST, SUBJECTS, errors_of
+from tests.support.laws import COMPARED, DRAWING, FAR, LAST, SUBJECTS, errors_of
 from tests.support.problems import (
     FORMS,
     NAMED,
@@ -147,7 +147,7 @@ def test_the_same_numbers_in_every_size_and_design(form):
         laws.same_numbers(SUBJECTS["cpu"], cell, replications=30)
 
 
-@engines([name for name in COMPARED if name in DOUBLE])
+@engines(COMPARED)
 def test_the_same_numbers_on_real_data_and_where_scores_vanish(subject):
     part = digits_problem().restrict(range(0, 1797, 60), uniform=True)
     laws.same_numbers(subject, GradientCell(part, 4, 3))
@@ -187,7 +187,7 @@ def test_the_same_numbers_under_a_large_offset(subject, batch):
     assert found == pytest.approx(plain, rel=max(loose, 1e-4))
 
 
-@pytest.mark.parametrize("engine", ["exact", *(name for name in DOUBLE if name != "cpu")])
+@pytest.mark.parametrize("engine", ["exact", *(name for name in SUBJECTS if name != "cpu")])
 def test_a_function_is_measured_as_the_librarys_own(engine):
     own = Estimator("own", function=lambda z, _: z - z.mean(axis=-1, keepdims=True))
     quantities = [SquaredError(own), *errors_of("group-mean")]
@@ -201,7 +201,7 @@ def test_a_function_is_measured_as_the_librarys_own(engine):
 # Blocks.
 
 
-@pairs(DOUBLE, [*FORMS, *(n for n in ("prefix", "transformer-ragged") if n in NAMED)])
+@pairs(SUBJECTS, [*FORMS, *(n for n in ("prefix", "transformer-ragged") if n in NAMED)])
 def test_blocks_of_a_cell(subject, problem):
     cell = GradientCell(named(problem), 4, 2)
     laws.blocks_merge(subject, cell, 60 if subject.name == "autograd" else 300)
@@ -225,7 +225,7 @@ def test_chunks_are_pieces_of_the_whole(engine, most, monkeypatch):
 # Refusals.
 
 
-@engines(DOUBLE)
+@engines(SUBJECTS)
 def test_what_every_engine_refuses(subject):
     """A group of one has no others; with n = 0 a result would read as an enumerated mean."""
     problem = random_problem(0)
@@ -269,7 +269,7 @@ def test_the_cpu_engine_takes_no_function_and_no_new_baseline_for_another(monkey
 # The truth.
 
 
-@pairs(DOUBLE)
+@pairs(SUBJECTS)
 def test_every_engine_finds_what_enumeration_finds(subject, problem):
     for size, batch in ((3, 1), (2, 2)):
         cell = GradientCell(named(problem), size, batch)

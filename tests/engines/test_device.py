@@ -1,4 +1,4 @@
-"""The cuda engine without a device: its bodies compiled for a CPU, refusals, memory, flips."""
+"""The cuda engine without a device: its bodies compiled for a CPU, refusals, memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ustat_pg.engines import (
     Ball,
     Box,
     Constant,
-    Decay,
     Estimator,
     GradientCell,
     SquaredError,
@@ -32,9 +31,9 @@ from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs import cpu as trajectory_cpu
 from ustat_pg.engines.runs import cuda as trajectory_cuda
 from ustat_pg.engines.runs import scalar as path_bodies
-from ustat_pg.engines.runs.cuda import flips
 from ustat_pg.engines.runs.trajectory import Trajectory, starts
-from ustat_pg.problems import SoftmaxBandit, random_problem
+from ustat_pg.memory import ChunkWarning
+from ustat_pg.problems import random_problem
 from ustat_pg.validation import InputError
 
 FAR, scratch = laws.FAR, laws.scratch
@@ -178,12 +177,10 @@ PATH = Trajectory(smooth(3, 5, 2, 2), 3, 20, Constant(0.5), snapshots=(0, 10, 20
     "call",
     [
         lambda: CELL.measure("cuda", [QUANTITY], replications=5),
-        lambda: CELL.measure("cuda", [QUANTITY], replications=1),
         lambda: cuda.draw(CELL, seed=0, first=0, replications=5),
         lambda: PATH.run("cuda"),
-        lambda: flips(PATH, "cpu", "cuda", replications=2),
     ],
-    ids=["measure", "check", "draw", "run", "flips"],
+    ids=["measure", "draw", "run"],
 )
 def test_a_machine_without_a_device_says_so(no_device, call):
     with pytest.raises(
@@ -197,7 +194,6 @@ def test_the_simulator_beside_compiled_code_is_refused(monkeypatch):
     monkeypatch.setattr(config, "DISABLE_JIT", 0)
     with pytest.raises(InputError, match="set NUMBA_DISABLE_JIT=1 beside"):
         CELL.measure("cuda", [QUANTITY], replications=5)
-    assert device.device_name() == "numba's CUDA simulator"
 
 
 def test_what_the_cpu_engine_refuses_is_refused(no_device):
@@ -262,8 +258,8 @@ def test_a_chunk_fits_the_free_memory(monkeypatch):
 
 def test_a_chunk_that_does_not_fit_is_halved(monkeypatch):
     Memory(monkeypatch, 96 * 3, says=10**6)
-    with pytest.warns(UserWarning, match="the device ran out of memory: [53] replications") as seen:
-        assert chunks(10, SHAPES) == [(0, 3, 3), (3, 3, 3), (6, 3, 3), (9, 1, 3)]
+    with pytest.warns(ChunkWarning, match="going on with [52]") as seen:
+        assert chunks(10, SHAPES) == [(start, 2, 2) for start in range(0, 10, 2)]
     assert len(seen) == 2
 
 
@@ -277,82 +273,24 @@ def test_memory_that_runs_out_in_a_launch_costs_no_replication(monkeypatch):
         done.extend(range(start, start + count))
 
     monkeypatch.setattr(device, "MOST_THREADS", 4)
-    with pytest.warns(UserWarning, match="2 replications at once from here on"):
+    with pytest.warns(ChunkWarning, match="going on with 2"):
         device.in_chunks(10, SHAPES, run)
     assert done == list(range(10))
 
 
-def test_a_replication_that_does_not_fit_is_refused(monkeypatch):
+def test_what_does_not_fit_is_refused(monkeypatch):
     Memory(monkeypatch, 50, says=50)
-    with pytest.raises(
-        InputError,
-        match=r"one replication takes 104 bytes, of which weights \(3, 4\) takes 96 bytes: the "
-        r"device has 50 bytes free; use engine cpu",
-    ):
-        chunks(2, SHAPES)
-
-
-def test_tables_that_do_not_fit_are_named(monkeypatch):
-    memory = Memory(monkeypatch, 100, says=5000)
-    problem = SoftmaxBandit.linear(
-        [0.5, 0.5], np.ones((2, 3, 200)), np.ones(200), np.ones((2, 3, 1)), np.ones((2, 3, 1))
-    )
-    with pytest.raises(
-        InputError, match=r"the problem's tables take .* of which dense \(2, 3, 200\) takes 9.4 KiB"
-    ):
-        device.upload(cpu.problem_tables(problem), "the problem's tables")
-    monkeypatch.setattr(numba_cuda, "to_device", lambda array: memory.device_array(10**6, "u1"))
-    with pytest.raises(InputError, match=r"the bends take 24 bytes, of which the bends \(3,\)"):
-        device.upload(np.zeros(3), "the bends")
-    monkeypatch.setattr(numba_cuda, "to_device", np.array)
+    with pytest.raises(InputError, match="replications do not fit in memory one at a time"):
+        chunks(1, SHAPES)
+    with pytest.raises(InputError, match="the values take 216 bytes: the device has 50 bytes free"):
+        device.allocate("the values", (3, 9))
     small = cpu.problem_tables(CELL.problem)
     assert np.array_equal(device.upload(small, "tables").outcomes.ends, small.outcomes.ends)
-    with pytest.raises(InputError, match=r"the values \(3, 9\) take 216 bytes: .* 4.9 KiB free"):
-        device.allocate("the values", (3, 9))
+    full = RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
 
+    def refuse(array):
+        raise full
 
-# Flips.
-
-
-def flipped(monkeypatch, one, two, replications, **asked):
-    """Flips between two engines: the cpu engine, its parameters spoilt in one way and in another."""
-    spoil = {"one": one, "two": two}
-
-    def run(trajectory, name, *, seed, first, replications):
-        theta = trajectory_cpu.run(trajectory, Replications(seed, first, replications))
-        spoil[name](theta)
-        return theta
-
-    monkeypatch.setattr(Trajectory, "run", run)
-    return flips(PATH, "one", "two", replications=replications, **asked)
-
-
-def as_they_are(theta):
-    pass
-
-
-def test_runs_that_diverge_are_counted(monkeypatch):
-    def spoil(theta):
-        theta[7, 2, 0] += 1e-8
-        theta[9, 1:] -= 1e-3
-        theta[11, 1, 1] = np.nan
-        theta[20:30] += 1e-12
-
-    found = flipped(monkeypatch, as_they_are, spoil, 50)
-    assert (found.runs, found.draws, found.diverged) == (50, 50 * 20 * 3, 3)
-    assert found.rate == 3 / 3000
-    assert 0.5e-12 < found.apart < 2e-12
-
-
-@pytest.mark.parametrize("tolerance", [0.0, -1.0, np.inf, np.nan])
-def test_a_tolerance_that_is_none_is_refused(tolerance):
-    with pytest.raises(InputError, match="it must be positive and finite"):
-        flips(PATH, "cpu", "reference", tolerance=tolerance)
-
-
-def test_flipped_draws_are_rarer_than_one_in_a_million():
-    """A draw of another outcome moves θ by 1e-3 and more: none in 1.6 million draws."""
-    runs = Trajectory(smooth(3, 9, 2, 2), 4, 200, Decay(12.0, 100.0))
-    found = flips(runs, "reference", "cpu", seed=3, first=FAR, replications=2000)
-    assert (found.draws, found.diverged) == (1_600_000, 0)
-    assert found.apart < 1e-9
+    monkeypatch.setattr(numba_cuda, "to_device", refuse)
+    with pytest.raises(InputError, match=r"the tables take .* KiB: .* use engine cpu"):
+        device.upload(small, "the tables")

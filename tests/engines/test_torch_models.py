@@ -42,10 +42,10 @@ def test_log_probabilities_are_those_found_in_another_way(name):
     model, logs = model_of(policy_of(name)), dense(name)[0]
     theta, every = model.theta(), torch.arange(len(logs))
     assert theta.shape == (model.d,) == policy_of(name).theta.shape
-    assert model.outputs().shape == (logs.shape[1], model.length)
+    assert model.outputs.shape == (logs.shape[1], model.length)
     assert model.all_log_probs(theta, every).numpy() == near(logs)
     contexts, numbers = batch(name)
-    drawn = model.log_prob(theta, torch.tensor(contexts), model.outputs()[torch.tensor(numbers)])
+    drawn = model.log_prob(theta, torch.tensor(contexts), model.outputs[torch.tensor(numbers)])
     assert drawn.numpy() == near(logs[contexts, numbers])
     again = model.all_log_probs(theta, torch.tensor(contexts)).numpy()
     assert again == near(logs[contexts])
@@ -57,7 +57,7 @@ def test_gradients_are_the_scores_found_in_another_way(name):
     policy, scores = policy_of(name), dense(name)[1]
     model = model_of(policy)
     contexts, numbers = batch(name)
-    where, drawn = torch.tensor(contexts), model.outputs()[torch.tensor(numbers)]
+    where, drawn = torch.tensor(contexts), model.outputs[torch.tensor(numbers)]
     found = vmap(grad(log_one(model)), (None, 0, 0))(model.theta(), where, drawn).numpy()
     assert found == pytest.approx(scores[contexts, numbers], abs=1e-12)
     weights, every = RNG.normal(size=scores.shape[:2]), torch.arange(len(scores))
@@ -91,22 +91,13 @@ def test_parts_are_all_outputs_once(name, most):
 
 
 @each
-def test_single_precision(name):
-    model, logs = model_of(policy_of(name), precision="float32"), dense(name)[0]
-    assert model.theta().dtype == torch.float32
-    found = model.all_log_probs(model.theta(), torch.arange(len(logs)))
-    assert found.dtype == torch.float32
-    assert found.numpy() == near(logs, digits=5)
-
-
-@each
 def test_nothing_is_made_on_another_device(name):
     """A tensor made without a device would land on the default one and fail."""
     contexts, numbers = (torch.tensor(a) for a in batch(name))
     with torch.device("meta"):
         model = model_of(policy_of(name))
         theta = model.theta()
-        drawn = model.outputs()[numbers]
+        drawn = model.outputs[numbers]
         model.all_log_probs(theta, contexts, next(model.parts(2)))
         found = vmap(grad(log_one(model)), (None, 0, 0))(theta, contexts, drawn)
     assert found.device.type == "cpu"
@@ -141,7 +132,6 @@ def test_tables_are_read_through_their_source():
             "has no parameters to differentiate",
         ),
         (lambda: model_of("grpo"), "no torch model of a str: there is one of TransformerPolicy"),
-        (lambda: model_of(policy_of("tabular"), precision="half"), "precision 'half' is unknown"),
         (lambda: model_of(policy_of("tabular"), "cuda:99"), "device 'cuda:99' is not there"),
         (lambda: device_of("meta"), "device is 'meta': choose cpu, cuda or cuda:N"),
         (lambda: device_of("gpu"), "device is 'gpu': choose cpu, cuda or cuda:N"),

@@ -201,9 +201,6 @@ MOMENTS = bandit().length_moments(LENGTHS)
         (lambda: bandit().length_moments([1, 2, 2.5]), "3 whole numbers"),
         (lambda: bandit().length_moments([0, 1, 2]), "at least 1"),
         (lambda: changed(MOMENTS, probs=np.ones((2, 1))), "contexts and lengths"),
-        (lambda: TokenMeanCell(bandit(), 2, lengths=(1, 2)), "3 whole numbers"),
-        (lambda: TokenMeanCell(bandit(), 2, lengths=LENGTHS, how="sequence-mean"), "is unknown"),
-        (lambda: TokenMeanCell(bandit(), 2, lengths=LENGTHS, scale=0.5), "scale is 0.5"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message):

@@ -26,7 +26,6 @@ from ustat_pg.engines import (
     SquaredError,
     SquaredProjection,
 )
-from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import cpu, reference
 
 FAR = 2**40 + 3
@@ -36,7 +35,7 @@ LAST = 2**63
 DESIGNS = ("iid", "fixed", "without-replacement")
 
 ESTIMATORS = [
-    *(e for e in EACH if e.record.of_prompt or e.baseline in cpu.KINDS),
+    *(e for e in EACH if e.record.of_prompt or (e.record.kernel and not e.record.standardised)),
     Estimator("constant", constant=-1.5),
 ]
 """Those that every engine knows, the compiled ones too."""
@@ -122,24 +121,15 @@ SUBJECTS = {
 }
 if find_spec("torch") is not None:
     from ustat_pg.engines.gradients import autograd
-    from ustat_pg.engines.gradients.autograd import AutogradEngine
-
-    def _float32(
-        cell: GradientCell, quantities: Any, seed: int = 0, first: int = 0, replications: int = 0
-    ) -> MomentSums:
-        block = Replications(seed, first, replications)
-        return AutogradEngine(precision="float32").measure(cell, quantities, block)
 
     SUBJECTS |= {
         "autograd": Subject(
             "autograd", _measuring("autograd"), autograd.draw, 1e-9, 1e-13, replications=4_000
         ),
-        "autograd-float32": Subject("autograd-float32", _float32, None, 1e-3, 1e-6),
     }
 
 DRAWING = [name for name, subject in SUBJECTS.items() if subject.draw is not None]
 COMPARED = [name for name in SUBJECTS if name != "reference"]
-DOUBLE = [name for name in SUBJECTS if name != "autograd-float32"]
 
 
 def same_integers(

@@ -107,9 +107,9 @@ class Estimator:
                     f"engines have no {self.baseline}: use constant or a function, or one of "
                     f"{', '.join(RUNNABLE)}"
                 )
-            if learned and record.name != "critic":
+            if learned and "predicted_value" not in record.needs:
                 raise InputError("values are given with, and only with, the baseline critic")
-            if (self.constant is not None) != (self.baseline == "constant"):
+            if (self.constant is not None) != ("constant" in record.needs):
                 raise InputError("a constant is given with, and only with, the baseline constant")
             if self.constant is not None:
                 finite_array("constant", self.constant, 0)
@@ -343,15 +343,21 @@ class Cell(ABC):
     engines: tuple[str, ...] = ENGINES
     """The engines that measure the cell."""
 
+    measures: tuple[type, ...] = ()
+    """The quantities that it has."""
+
     settles: bool = True
     """Whether every mean that can be enumerated is found; else it is NaN where it is uncertain."""
 
     bounded: bool = True
     """Whether ranges bound what is measured; else means are taken to be nearly normal."""
 
+    reserve: float = 1.0
+    """The factor of replications beyond those that a pilot asks for."""
+
     looks: int = 1
-    """How often verdicts are asked for at most, of the planned replications first and then, while
-    one is open, of twice as many each time: for draws of which a pilot is a poor guide.
+    """How often verdicts are asked for at most, each time of twice as many replications: for draws
+    of which a pilot is a poor guide.
     """
 
     @property
@@ -368,11 +374,6 @@ class Cell(ABC):
     def outputs(self) -> int:
         """The outputs drawn in one replication: T B G."""
         return self.steps * self.batch_size * self.group_size
-
-    @property
-    def reserve(self) -> float:
-        """The factor of replications beyond what the pilot asks for, where a pilot is a poor guide."""
-        return 1.0
 
     def pilot(self, replications: int) -> int:
         """The replications that a plan is made from, where blocks are large enough for so many."""
@@ -392,9 +393,16 @@ class Cell(ABC):
         """The blocks of a figure's point for which so many are wanted."""
         return blocks
 
-    def engine(self, asked: str) -> str:
-        """The engine that runs the cell where that one was asked for."""
-        return asked
+    def __eq__(self, other: object) -> bool:
+        return self.name == other.name if isinstance(other, type(self)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def engine(self, name: str) -> str:
+        """The engine that runs the cell in the place of that one: where one alone draws, this one."""
+        drawing = [engine for engine in self.engines if engine != "exact"]
+        return name if name in self.engines or len(drawing) > 1 else drawing[0]
 
     def on(self, device: str) -> Cell:
         """The cell with its gradients on cpu, cuda or cuda:N, unless it names a device itself."""
@@ -418,9 +426,10 @@ class Cell(ABC):
     def rounding(self, quantity: Quantity) -> float:
         """The most that the enumerated mean of a quantity may be off by."""
 
-    @abstractmethod
     def require_quantity(self, quantity: Quantity) -> None:
         """Refuse a quantity that the cell does not have."""
+        if not isinstance(quantity, self.measures):
+            raise InputError(f"{quantity!r} is no quantity of a {type(self).__name__}")
 
     def require_quantities(self, quantities: Sequence[Quantity]) -> None:
         """Refuse quantities that cannot be measured together."""

@@ -6,7 +6,6 @@ its own, with ``NUMBA_ENABLE_CUDASIM=1`` and ``NUMBA_DISABLE_JIT=1``.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from math import ceil, prod
 from typing import Any, TypeVar
@@ -14,13 +13,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numba import config, cuda
 
+from ..memory import in_slices, out_of_memory
 from ..validation import InputError
 
 __all__ = [
     "MOST_THREADS",
     "Shapes",
     "allocate",
-    "device_name",
     "free_bytes",
     "in_chunks",
     "launch",
@@ -64,14 +63,6 @@ def require_device() -> None:
         )
 
 
-def device_name() -> str:
-    """What the current device calls itself."""
-    if _SETTINGS.ENABLE_CUDASIM:
-        return "numba's CUDA simulator"
-    name = cuda.get_current_device().name
-    return str(name.decode() if isinstance(name, bytes) else name)
-
-
 def free_bytes() -> float:
     """Free memory of the current device; infinite in the simulator."""
     return float(cuda.current_context().get_memory_info().free)
@@ -89,57 +80,40 @@ def _size(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """Whether the driver, whatever binding numba takes, ran out of memory."""
-    return isinstance(error, MemoryError) or "OUT_OF_MEMORY" in str(error)
+def _fitting(what: str, size: int, make: Callable[[], T]) -> T:
+    """Refuse what the device has no memory for."""
+    try:
+        return make()
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        raise InputError(
+            f"{what} take {_size(size)}: the device has {_size(free_bytes())} free; use engine cpu"
+        ) from error
 
 
-def allocate(what: str, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
-    """An array on the device.
+def allocate(what: str, shape: tuple[int, ...]) -> Any:
+    """An array of floats on the device.
 
     Raises:
         InputError: the array does not fit; its name and size, and what is free.
     """
-    try:
-        return cuda.device_array(shape, dtype)
-    except Exception as error:
-        if not _out_of_memory(error):
-            raise
-        wanted = prod(shape) * np.dtype(dtype).itemsize
-        raise InputError(
-            f"{what} {shape} take {_size(wanted)}: the device has {_size(free_bytes())} free"
-        ) from error
+    return _fitting(what, 8 * prod(shape), lambda: cuda.device_array(shape, np.float64))
 
 
-def upload(tables: T, what: str = "the tables") -> T:
+def upload(tables: T, what: str) -> T:
     """A tuple of tuples, arrays and numbers with its arrays on the device.
 
     Raises:
-        InputError: they do not fit; the largest of them, its size, and what is free.
+        InputError: they do not fit; their size, and what is free.
     """
-    arrays = list(_arrays(tables, what))
-    wanted, free = sum(array.nbytes for _, array in arrays), free_bytes()
-    name, largest = max(arrays, key=lambda pair: pair[1].nbytes)
-    refusal = InputError(
-        f"{what} take {_size(wanted)}, of which {name} {largest.shape} takes "
-        f"{_size(largest.nbytes)}: the device has {_size(free)} free; use engine cpu"
-    )
-    if wanted > free:
-        raise refusal
-    try:
-        return _uploaded(tables)
-    except Exception as error:
-        if not _out_of_memory(error):
-            raise
-        raise refusal from error
+    return _fitting(what, _bytes(tables), lambda: _uploaded(tables))
 
 
-def _arrays(value: Any, name: str) -> Any:
-    """The arrays in a tuple of tuples, with their names."""
-    if isinstance(value, np.ndarray):
-        yield name, value
-    for field in getattr(value, "_fields", ()):
-        yield from _arrays(getattr(value, field), field)
+def _bytes(value: Any) -> int:
+    if isinstance(value, tuple):
+        return sum(map(_bytes, value))
+    return value.nbytes if isinstance(value, np.ndarray) else 0
 
 
 def _uploaded(value: Any) -> Any:
@@ -157,7 +131,7 @@ def launch(kernel: Any, count: int, *arguments: Any) -> None:
 
 
 def in_chunks(total: int, shapes: Shapes, run: Callable[[int, int, list[Any]], None]) -> None:
-    """``run(start, count, scratch)`` over all replications, so many at once as fit the device.
+    """``run(start, count, scratch)`` over all replications, as many at once as fit the device.
 
     Arguments:
         total: replications.
@@ -169,40 +143,25 @@ def in_chunks(total: int, shapes: Shapes, run: Callable[[int, int, list[Any]], N
         InputError: the scratch of one replication does not fit.
 
     Warns:
-        UserWarning: the device ran out of memory and the chunk was halved.
+        ChunkWarning: the device ran out of memory and the chunk was halved.
     """
     each = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
-    free = free_bytes()
-    chunk = max(1, int(min(total, MOST_THREADS, SCRATCH_SHARE * free / each)))
-    start, scratch = 0, None
-    while start < total:
-        count = min(chunk, total - start)
+    most = max(1, int(min(total, MOST_THREADS, SCRATCH_SHARE * free_bytes() / each)))
+    scratch: list[Any] = []
+
+    def chunk(rows: slice) -> None:
+        count = rows.stop - rows.start
         try:
-            if scratch is None:
-                scratch = [
-                    cuda.device_array((*shape, chunk), dtype) for shape, dtype in shapes.values()
-                ]
-            run(start, count, scratch)
-            cuda.synchronize()
-        except Exception as error:
-            if not _out_of_memory(error):
-                raise
-            scratch = None
-            if chunk == 1:
-                name, (shape, dtype) = max(
-                    shapes.items(),
-                    key=lambda item: prod(item[1][0]) * np.dtype(item[1][1]).itemsize,
+            if not scratch:
+                scratch.extend(
+                    cuda.device_array((*shape, count), dtype) for shape, dtype in shapes.values()
                 )
-                raise InputError(
-                    f"the scratch of one replication takes {_size(each)}, of which {name} {shape} "
-                    f"takes {_size(prod(shape) * np.dtype(dtype).itemsize)}: the device has "
-                    f"{_size(free_bytes())} free; use engine cpu"
-                ) from error
-            chunk = ceil(chunk / 2)
-            warnings.warn(
-                f"the device ran out of memory: {chunk} replications at once from here on, "
-                "with the same results",
-                stacklevel=3,
-            )
-        else:
-            start += count
+            run(rows.start, count, list(scratch))
+            cuda.synchronize()
+        except Exception:
+            # A smaller chunk has scratch of its own.
+            scratch.clear()
+            raise
+
+    for _ in in_slices(total, most, "replications", chunk, lambda _: None):
+        pass

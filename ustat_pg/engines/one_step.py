@@ -15,7 +15,7 @@ import numpy as np
 from ..digests import digest
 from ..estimators import gradient
 from ..problems import SoftmaxBandit
-from ..validation import InputError, integer, positive
+from ..validation import InputError
 from .base import Array, Cell, Draws, Estimator, Integers, MomentSums, Quantity, Replications
 from .gradients.cell import GradientCell
 from .gradients.exact import ENGINE as EXACT
@@ -54,8 +54,7 @@ class OneStep(Cell):
         batch_size: B, prompts drawn independently.
 
     Raises:
-        InputError: a size that is not a positive whole number, a rate that is not positive, or
-            rewards that are drawn.
+        InputError: rewards that are drawn.
 
     >>> from ustat_pg.policies import PrefixSoftmax
     >>> from ustat_pg.problems import modular_sum
@@ -75,11 +74,9 @@ class OneStep(Cell):
     steps = 1
     block = _BLOCK
     engines = ("reference",)
+    measures = (GapAfterStep,)
 
     def __post_init__(self) -> None:
-        integer("group size", self.group_size)
-        integer("batch size", self.batch_size)
-        positive("rate", self.rate)
         if self.problem.reward_probs.max(axis=2).min() < 1:
             raise InputError("one step is asked of sure rewards: these are drawn")
 
@@ -87,12 +84,6 @@ class OneStep(Cell):
     def name(self) -> str:
         """The address of the minibatch's draws, and a digest of the rate."""
         return f"one-step/{self._minibatch.name}/{digest(repr(self.rate))}"
-
-    def __eq__(self, other: object) -> bool:
-        return self.name == other.name if isinstance(other, OneStep) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
     @cached_property
     def _minibatch(self) -> GradientCell:
@@ -114,12 +105,6 @@ class OneStep(Cell):
         chosen = rewards.max(axis=1) if best else rewards.min(axis=1)
         return float(self.problem.context_probs @ chosen)
 
-    # What a cell has to answer.
-
-    def engine(self, asked: str) -> str:
-        """The one engine that draws."""
-        return "reference"
-
     def range(self, quantity: Quantity) -> tuple[float, float]:
         return 0.0, self._return(best=True) - self._return(best=False)
 
@@ -127,9 +112,9 @@ class OneStep(Cell):
         return _EXACTNESS * self.range(quantity)[1]
 
     def require_quantity(self, quantity: Quantity) -> None:
-        """Refuse what is no gap after a step, and leave-one-out in a group of one."""
-        if not isinstance(quantity, GapAfterStep):
-            raise InputError(f"{quantity!r} is no quantity of one step")
+        """Refuse also functions, and leave-one-out in a group of one."""
+        super().require_quantity(quantity)
+        assert isinstance(quantity, GapAfterStep)
         quantity.estimator.require_name("one step")
         quantity.estimator.require_group(self.group_size)
 

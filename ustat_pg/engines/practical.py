@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..digests import digest
-from ..estimators import RATIOS, clipped_weights, importance_weights, kl_coefficients
+from ..estimators import clipped_weights, importance_weights, kl_coefficients
 from ..policies import SoftmaxPolicy
 from ..problems import SoftmaxBandit, token_outcomes
-from ..validation import InputError, changed, integer, number, one_of
+from ..validation import changed
 from .base import (
     Array,
     Cell,
@@ -72,12 +72,6 @@ class Rule:
     clip: float | tuple[float, float] | None = None
     kl_ratio: str = "none"
 
-    def __post_init__(self) -> None:
-        one_of("ratio", self.ratio, RATIOS)
-        one_of("ratio of the penalty", self.kl_ratio, RATIOS)
-        for side in self.sides or ():
-            number("clip", side, minimum=0.0)
-
     @property
     def sides(self) -> tuple[float, float] | None:
         """ε below and above, where weights are clipped."""
@@ -104,7 +98,6 @@ class _OfRule(ABC):
 
     @property
     def label(self) -> str:
-        """The name in blocks and stored results."""
         return f"{self.kind}[{self.rule.label}]"
 
     @abstractmethod
@@ -119,7 +112,6 @@ class PracticalError(_OfRule):
     kind = "practical-error"
 
     def errors(self, estimates: Any, target: Array) -> Array:
-        """ĝ - target."""
         return np.asarray(estimates(self.rule) - target)
 
 
@@ -137,7 +129,6 @@ class RatioBias(_OfRule):
     kind = "ratio-bias"
 
     def errors(self, estimates: Any, target: Array) -> Array:
-        """The estimate under the rule less that with the sequence ratio."""
         return np.asarray(estimates(self.rule) - estimates(UNBIASED))
 
 
@@ -203,24 +194,7 @@ class PracticalCell(Cell):
     steps_by: Rule = field(default_factory=Rule)
 
     engines = ("reference",)
-
-    def __post_init__(self) -> None:
-        for name in ("group_size", "batch_size", "minibatch"):
-            integer(name.replace("_", " "), getattr(self, name))
-        number("learning rate", self.learning_rate)
-        number("beta", self.beta, minimum=0.0)
-        self.estimator.require_group(self.group_size)
-        if self.drift is not None and (
-            np.shape(self.drift) != (self.problem.d,) or self.minibatch != 1
-        ):
-            raise InputError(
-                f"a drift has {self.problem.d} entries and takes the place of the steps before: "
-                f"its shape is {np.shape(self.drift)}, and the minibatch is number {self.minibatch}"
-            )
-        if self.weights is not None and len(self.weights) != self.problem.contexts:
-            raise InputError(f"{len(self.weights)} weights: {self.problem.contexts} are needed")
-
-    # Names.
+    measures = (PracticalError, RatioBias)
 
     @cached_property
     def name(self) -> str:
@@ -236,17 +210,9 @@ class PracticalCell(Cell):
             arrays |= {f"reference_{key}": value for key, value in named.items()}
         return f"practical/{self._drawn(1).name}/{digest(repr(words), arrays)}"
 
-    def __eq__(self, other: object) -> bool:
-        return self.name == other.name if isinstance(other, PracticalCell) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
     def _drawn(self, count: int) -> GradientCell:
-        """So many minibatches, all drawn at θ_old."""
+        """A cell of that many minibatches, all drawn at θ_old."""
         return GradientCell(self.problem, self.group_size, count * self.batch_size)
-
-    # What a cell has to answer.
 
     @property
     def steps(self) -> int:  # type: ignore[override]
@@ -259,18 +225,9 @@ class PracticalCell(Cell):
         return int(2 ** np.clip(np.floor(np.log2(_BLOCK_NUMBERS / self.problem.d)), 10, 14))
 
     @property
-    def reserve(self) -> float:
+    def reserve(self) -> float:  # type: ignore[override]
         """Half as many again after drawn steps: rare ones matter, which a pilot may lack."""
         return 1.5 if self.minibatch > 1 else 1.0
-
-    def engine(self, asked: str) -> str:
-        """The one engine that draws."""
-        return "reference"
-
-    def require_quantity(self, quantity: Quantity) -> None:
-        """Refuse what is no quantity of Algorithm 2's gradient."""
-        if not isinstance(quantity, PracticalQuantity):
-            raise InputError(f"{quantity!r} is no quantity of a practical gradient")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where there are too many outcomes."""
@@ -403,15 +360,11 @@ class PracticalCell(Cell):
     def _outcomes(self) -> tuple[_Coefficients, Array]:
         """Every outcome of a minibatch, with its probability."""
         parts = [(self._advantages(draws), p) for draws, p in minibatches(self._drawn(1))]
-        return (
-            _Coefficients(
-                *(
-                    np.concatenate([getattr(each, name) for each, _ in parts])
-                    for name in ("rising", "falling", "penalty")
-                )
-            ),
-            np.concatenate([p for _, p in parts]),
+        tables = (
+            np.concatenate([getattr(coefficients, name) for coefficients, _ in parts])
+            for name in ("rising", "falling", "penalty")
         )
+        return _Coefficients(*tables), np.concatenate([p for _, p in parts])
 
     @cached_property
     def _paths(self) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ from ustat_pg.validation import InputError, changed
 torch = pytest.importorskip("torch")
 
 from ustat_pg.engines.gradients import autograd  # noqa: E402
-from ustat_pg.engines.gradients.autograd import ENGINE, AutogradEngine  # noqa: E402
+from ustat_pg.engines.gradients.autograd import ENGINE  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 
@@ -101,31 +101,15 @@ def test_a_function_sees_what_the_reference_shows_it():
     assert seen[1].squared_norms == pytest.approx(seen[0].squared_norms, rel=1e-10)
 
 
-@pytest.mark.parametrize("name", ["grpo", "constant"])
-def test_advantages_are_wide_in_single_precision(name):
-    """Rewards that single precision would round to one another."""
-    rewards = [[[2.0**30 + 0.25], [2.0**30]]]
-    problem = SoftmaxBandit.tabular([1.0], [[0.3, 0.0]], rewards, np.ones((1, 2, 1)))
-    estimator = Estimator(name, constant=2.0**30 if name == "constant" else None)
-    cell, quantities = GradientCell(problem, 4), [SquaredError(estimator)]
-    wide, narrow = (
-        AutogradEngine(precision=p).measure(cell, quantities, Replications(count=30)).mean
-        for p in ("float64", "float32")
-    )
-    assert wide[0] > 1e-4
-    assert narrow == pytest.approx(wide, rel=1e-4)
-
-
 # Memory.
 
 
-def test_values_do_not_depend_on_the_chunk():
+def test_values_do_not_depend_on_the_chunk(monkeypatch):
     cell = GradientCell(NETWORK, 3, 2)
-    whole, *others = (
-        AutogradEngine(memory=memory).measure(cell, MANY, Replications(2, 7, 30))
-        for memory in (2**30, 2**20, 2**16, 1)
-    )
-    for found in others:
+    whole = ENGINE.measure(cell, MANY, Replications(2, 7, 30))
+    for memory in (2**20, 2**16, 1):
+        monkeypatch.setattr(autograd, "MEMORY", memory)
+        found = ENGINE.measure(cell, MANY, Replications(2, 7, 30))
         assert found.mean == pytest.approx(whole.mean, rel=1e-10, abs=1e-14)
         assert found.products == pytest.approx(whole.products, rel=1e-9, abs=1e-13)
 
@@ -169,11 +153,9 @@ def test_one_that_does_not_fit_is_refused_and_other_errors_are_not_hidden(monkey
 
 
 def test_few_problems_are_kept_and_never_one_for_another():
-    engines = (ENGINE, AutogradEngine(precision="float32"), AutogradEngine(memory=2**20))
-    made = [engine.prepared(PLAIN) for engine in engines]
-    assert len({id(one) for one in made}) == 3
-    assert made[0] is ENGINE.prepared(PLAIN)
-    assert made[0] is not ENGINE.prepared(LINEAR)
+    made = ENGINE.prepared(PLAIN)
+    assert made is ENGINE.prepared(PLAIN)
+    assert made is not ENGINE.prepared(LINEAR)
     for seed in range(12):
         ENGINE.prepared(random_problem(seed, "plain", contexts=2))
     assert len(autograd._KEPT) == autograd.KEPT_PROBLEMS
@@ -195,49 +177,19 @@ def test_the_device_is_the_cells_or_the_environments(monkeypatch):
         cell.measure("autograd", ONE, replications=2)
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("problem", [NETWORK, LINEAR], ids=["network", "linear"])
-def test_nothing_is_made_on_another_device(problem, precision):
+def test_nothing_is_made_on_another_device(problem):
     """A tensor made without a device would land on the default one and fail."""
     own = Estimator("own", function=lambda z, draws: z * draws.squared_norms)
     even = problem.restrict(range(3), uniform=True)
     with torch.device("meta"):
         for cell in (GradientCell(problem, 3, 2), GradientCell(even, 3, 2, "without-replacement")):
             for quantities in (ONE, [*MANY, SquaredError(own)]):
-                AutogradEngine(precision=precision).measure(cell, quantities, Replications(count=3))
+                ENGINE.measure(cell, quantities, Replications(count=3))
         autograd.draw(GradientCell(even, 2, 3, "fixed"), seed=0, first=0, replications=2)
 
 
 # What is refused.
-
-
-def bandit(logits, rewards):
-    """Two arms of sure rewards, the same for every prompt."""
-    prompts = len(logits)
-    law = np.ones((prompts, 2, 1))
-    return SoftmaxBandit.tabular(np.full(prompts, 1 / prompts), logits, [rewards] * prompts, law)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem", "message"),
-    [
-        ({"precision": "half"}, PLAIN, "precision 'half' is unknown"),
-        ({"memory": 0}, PLAIN, "memory is 0"),
-        (
-            {"precision": "float32"},
-            bandit([[0.0, 0.0], [0.0, 1e40]], [[1.0], [0.0]]),
-            "log-probabilities hold (nan|-inf) at context 1, output 0",
-        ),
-        (
-            {"precision": "float32"},
-            bandit([[0.0, 0.0]], [[1e45], [0.0]]),
-            r"mse\[grpo\] of replication [34] is (nan|inf)",
-        ),
-    ],
-)
-def test_bad_input_is_refused(options, problem, message):
-    with pytest.raises(InputError, match=message):
-        AutogradEngine(**options).measure(GradientCell(problem, 2), ONE, Replications(0, 3, 2))
 
 
 def test_tables_of_another_size_than_their_source_are_refused():

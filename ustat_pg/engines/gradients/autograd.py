@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ... import rng
 from ...memory import halving, in_slices, slices
 from ...problems import SoftmaxBandit
-from ...validation import InputError, integer
+from ...validation import InputError
 from ..base import Array, Draws, Estimator, MomentSums, Replications
 from .cell import (
     Distance,
@@ -50,6 +50,12 @@ __all__ = ["ENGINE", "AutogradEngine", "draw"]
 
 DEVICE = "USTAT_DEVICE"
 """The environment variable that names the device of a cell that names none."""
+
+MEMORY = 2**28
+"""Bytes that gradients may take at once."""
+
+BYTES = 8
+"""Those of a number."""
 
 GRADIENT_COPIES = 3
 """Copies of a gradient that exist at once: what a backward pass returns, and what it still holds."""
@@ -134,7 +140,6 @@ class Prepared:
 
     problem: SoftmaxBandit
     model: Model
-    memory: int
     sizes: dict[str, int] = field(default_factory=dict)
     """How many of something at once did fit, where memory ran out."""
 
@@ -148,21 +153,13 @@ class Prepared:
         self.theta = model.theta()
         self.ends = Ends.of(self.problem, model.device)
         self.arms = model.integers(outcomes.arms)
-        self.rewards = self.wide(outcomes.rewards)
-        self._norms = torch.full_like(self.wide(self.problem.mean_rewards), torch.nan)
-
-    def wide(self, array: Any) -> Tensor:
-        """A float64 copy on the device: rewards and advantages are so in either precision."""
-        return torch.tensor(np.array(array), dtype=torch.float64, device=self.model.device)
-
-    @property
-    def bytes(self) -> int:
-        return torch.finfo(self.model.dtype).bits // 8
+        self.rewards = model.floats(outcomes.rewards)
+        self._norms = torch.full_like(model.floats(self.problem.mean_rewards), torch.nan)
 
     def allowed(self, what: str, numbers: int, gradients: int) -> int:
         """How many of something fit, each of so many numbers beside so many gradients."""
-        vectors = self.bytes * gradients * self.model.d
-        most = self.memory // (self.bytes * numbers + GRADIENT_COPIES * vectors)
+        vectors = BYTES * gradients * self.model.d
+        most = MEMORY // (BYTES * numbers + GRADIENT_COPIES * vectors)
         if self.model.device.type == "cpu":
             most = min(most, CACHE_BYTES // max(vectors, 1))
         return max(1, min(int(most), self.sizes.get(what, int(most))))
@@ -180,7 +177,7 @@ class Prepared:
     @cached_property
     def target(self) -> Tensor:
         """g, the gradient of the enumerated return, (d,)."""
-        most = max(1, int(self.memory // (2 * self.bytes * self.model.activity)))
+        most = max(1, int(MEMORY // (2 * BYTES * self.model.activity)))
         return halving(most, "ways through the outputs", self._target)[0]
 
     def _target(self, most: int) -> Tensor:
@@ -188,7 +185,8 @@ class Prepared:
         model = self.model
         parts = list(model.parts(most))
         each = most // model.space.vocabulary ** (model.length - 1)
-        probs, rewards = self.wide(self.problem.context_probs), self.wide(self.problem.mean_rewards)
+        probs = model.floats(self.problem.context_probs)
+        rewards = model.floats(self.problem.mean_rewards)
         total = torch.zeros_like(self.theta)
         for some in slices(self.problem.contexts, each):
             here = torch.arange(some.start, some.stop, device=model.device)
@@ -196,12 +194,10 @@ class Prepared:
                 logs = [model.all_log_probs(self.theta, here, outputs) for outputs in parts]
             values = torch.zeros(len(here), dtype=torch.float64, device=model.device)
             for outputs, log_probs in zip(parts, logs, strict=True):
-                _require_finite(log_probs, here, outputs)
-                values += (log_probs.double().exp() * rewards[here][:, outputs]).sum(-1)
+                values += (log_probs.exp() * rewards[here][:, outputs]).sum(-1)
             for outputs in parts:
                 # A constant changes no gradient of a mean, and the value keeps the most digits.
-                centred = probs[here, None] * (rewards[here][:, outputs] - values[:, None])
-                weights = centred.to(model.dtype)
+                weights = probs[here, None] * (rewards[here][:, outputs] - values[:, None])
 
                 def part_of_return(
                     theta: Tensor, x: Tensor = here, k: Tensor = outputs, w: Tensor = weights
@@ -214,7 +210,7 @@ class Prepared:
     # The estimates.
 
     def squared_norms(self, contexts: Tensor, arms: Tensor) -> Tensor:
-        """‖∇ log π‖² of outputs drawn: float64, of the arms' shape."""
+        """‖∇ log π‖² of outputs drawn, of the arms' shape."""
         model = self.model
         contexts = contexts.expand_as(arms)
         pairs = (contexts * self.problem.arms + arms).unique()
@@ -222,8 +218,8 @@ class Prepared:
 
         def run(rows: slice) -> None:
             x, k = pairs[rows] // self.problem.arms, pairs[rows] % self.problem.arms
-            scores = vmap(grad(self._log_prob), (None, 0, 0))(self.theta, x, model.outputs()[k])
-            self._norms[x, k] = scores.double().square().sum(-1)
+            scores = vmap(grad(self._log_prob), (None, 0, 0))(self.theta, x, model.outputs[k])
+            self._norms[x, k] = scores.square().sum(-1)
 
         self.shared_out("outputs", len(pairs), self.allowed("outputs", model.activity, 1), run)
         return self._norms[contexts, arms]
@@ -265,26 +261,25 @@ class Prepared:
     def advantages(
         self, estimator: Estimator, contexts: Tensor, arms: Tensor, rewards: Tensor
     ) -> Tensor:
-        """Advantages of the drawn outputs (r, B, G), float64."""
+        """Advantages of the drawn outputs (r, B, G)."""
         if estimator.function is not None:
             norms = self.squared_norms(contexts[..., None], arms)
-            drawn = (found.cpu().numpy() for found in (contexts, arms, rewards, norms))
-            return self.wide(estimator.advantages(self.problem, Draws(*drawn)))
+            drawn = (tensor.cpu().numpy() for tensor in (contexts, arms, rewards, norms))
+            return self.model.floats(estimator.advantages(self.problem, Draws(*drawn)))
 
         def of_prompt() -> Tensor:
             values = estimator.baseline_values(self.problem)
             assert values is not None
-            return self.wide(values)[contexts]
+            return self.model.floats(values)[contexts]
 
-        return _tensor(
-            estimator.weigh(
-                rewards,
-                value=of_prompt,
-                optimal_baseline=of_prompt,
-                predicted_value=of_prompt,
-                squared_norms=lambda: self.squared_norms(contexts[..., None], arms),
-            )
+        weighed: Tensor = estimator.weigh(
+            rewards,
+            value=of_prompt,
+            optimal_baseline=of_prompt,
+            predicted_value=of_prompt,
+            squared_norms=lambda: self.squared_norms(contexts[..., None], arms),
         )
+        return weighed
 
     def values(
         self, quantities: Sequence[GradientQuantity], contexts: Tensor, chosen: Tensor
@@ -299,8 +294,8 @@ class Prepared:
         unequal = rewards.amin(-1) < rewards.amax(-1)
         estimates = self.estimates(
             rows.expand_as(arms).flatten(1),
-            self.model.outputs()[arms.flatten(1)],
-            weights.to(self.model.dtype),
+            self.model.outputs[arms.flatten(1)],
+            weights,
         )
         columns = []
         for quantity in quantities:
@@ -313,31 +308,14 @@ class Prepared:
             else:
                 error = estimates[:, estimators.index(quantity.estimator)] - self.target
             if isinstance(quantity, (SquaredError, Distance)):
-                columns.append(error.double().square().sum(-1))
+                columns.append(error.square().sum(-1))
             else:
-                along = (
-                    error @ self.model.floats(direction(self.problem, quantity.number))
-                ).double()
+                along = error @ self.model.floats(direction(self.problem, quantity.number))
                 columns.append(along if isinstance(quantity, Projection) else along.square())
         return torch.stack(columns, dim=-1).cpu().numpy()
 
 
-def _tensor(found: Any) -> Tensor:
-    assert isinstance(found, Tensor)
-    return found
-
-
-def _require_finite(logs: Tensor, contexts: Tensor, outputs: Tensor) -> None:
-    if not bool(torch.isfinite(logs).all()):
-        row, column = (int(i) for i in torch.nonzero(~torch.isfinite(logs))[0])
-        raise InputError(
-            f"log-probabilities hold {float(logs[row, column])} at context {int(contexts[row])}, "
-            f"output {int(outputs[column])}: the policy's parameters are too large for its "
-            "precision or its training has diverged"
-        )
-
-
-_KEPT: dict[tuple[str, str, str, int], Prepared] = {}
+_KEPT: dict[tuple[str, str], Prepared] = {}
 _LOCK = Lock()
 
 
@@ -346,15 +324,11 @@ def _device(name: str | None) -> str:
     return name or os.environ.get(DEVICE) or "cpu"
 
 
-@dataclass(frozen=True)
 class AutogradEngine:
     """Draws as the reference engine does, and differentiates surrogates.
 
-    Arguments:
-        precision: type of parameters and gradients, float64 or float32; rewards, advantages and sums
-            are float64 either way.
-        memory: bytes that gradients may take at once. Where it runs out nonetheless the work goes
-            on in smaller chunks, with a :class:`~ustat_pg.memory.ChunkWarning`.
+    Where memory runs out the work goes on in smaller chunks, with a
+    :class:`~ustat_pg.memory.ChunkWarning`.
 
     >>> from ustat_pg.engines import GradientCell, Estimator, SquaredError
     >>> from ustat_pg.engines.base import Replications
@@ -364,13 +338,7 @@ class AutogradEngine:
     (1,)
     """
 
-    precision: str = "float64"
-    memory: int = 2**28
-
-    name: ClassVar[str] = "autograd"
-
-    def __post_init__(self) -> None:
-        integer("memory", self.memory)
+    name = "autograd"
 
     def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
         """Refuse tables, and a device that is not there."""
@@ -380,36 +348,24 @@ class AutogradEngine:
     def prepared(self, problem: SoftmaxBandit, device: str | None = None) -> Prepared:
         """The problem on a device, made once."""
         device = _device(device)
-        place = (problem.digest, device, self.precision, self.memory)
+        place = problem.digest, device
         with _LOCK:
             if place not in _KEPT:
                 while len(_KEPT) >= KEPT_PROBLEMS:
                     del _KEPT[next(iter(_KEPT))]
-                model = model_of(problem.policy, device, self.precision)
-                _KEPT[place] = Prepared(problem, model, self.memory)
+                _KEPT[place] = Prepared(problem, model_of(problem.policy, device))
             return _KEPT[place]
 
     def measure(
         self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """The sums of a block.
-
-        Raises:
-            InputError: also where log-probabilities or what is measured are not finite.
-        """
+        """The sums of a block."""
         prepared = self.prepared(cell.problem, cell.device)
 
         def run(rows: slice) -> Array:
             first = block.first + rows.start
             drawn = _draw(cell, prepared.ends, block.seed, first, rows.stop - rows.start)
-            values = prepared.values(quantities, *drawn)
-            if not np.isfinite(values).all():
-                row, column = np.argwhere(~np.isfinite(values))[0]
-                raise InputError(
-                    f"{quantities[column].label} of replication {first + row} is "
-                    f"{values[row, column]}: the policy's scores or its rewards are too large"
-                )
-            return values
+            return prepared.values(quantities, *drawn)
 
         size = prepared.allowed(
             "replications", *prepared.per_replication(len(estimators_of(quantities)), cell.outputs)

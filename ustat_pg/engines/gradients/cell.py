@@ -214,6 +214,7 @@ class GradientCell(Cell):
     device: str | None = None
 
     steps = 1
+    measures = (SquaredError, Distance, Projection, SquaredProjection, Mixed)
 
     def __post_init__(self) -> None:
         if not isinstance(self.problem, SoftmaxBandit):
@@ -239,20 +240,21 @@ class GradientCell(Cell):
         return replace(self, device=device)
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        return _gradient_quantity(quantity).range(self.problem, self.group_size)
+        return _own(quantity).range(self.problem, self.group_size)
 
     def rounding(self, quantity: Quantity) -> float:
-        return _gradient_quantity(quantity).rounding(self.problem)
+        return _own(quantity).rounding(self.problem)
 
     def require_quantity(self, quantity: Quantity) -> None:
-        """Refuse what is no quantity of a gradient, and leave-one-out in a group of one."""
-        for estimator in _gradient_quantity(quantity).estimators:
+        """Refuse also leave-one-out in a group of one."""
+        super().require_quantity(quantity)
+        for estimator in _own(quantity).estimators:
             estimator.require_group(self.group_size)
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where there are too many outcomes."""
         self.require_quantities(quantities)
-        _engine("exact").require(self, [_gradient_quantity(quantity) for quantity in quantities])
+        _engine("exact").require(self, [*map(_own, quantities)])
 
     def _measure(
         self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
@@ -261,9 +263,8 @@ class GradientCell(Cell):
         return _engine(engine).measure(self, quantities, block)
 
 
-def _gradient_quantity(quantity: Quantity) -> GradientQuantity:
-    if not isinstance(quantity, GradientQuantity):
-        raise InputError(f"{quantity!r} is no quantity of a gradient")
+def _own(quantity: Quantity) -> GradientQuantity:
+    assert isinstance(quantity, GradientQuantity)
     return quantity
 
 

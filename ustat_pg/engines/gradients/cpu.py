@@ -12,6 +12,7 @@ from ... import rng
 from ...policies import SharedLinearSoftmax, TabularSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError
+from .. import kinds
 from ..base import Array, Estimator, Integers, MomentSums, Replications
 from . import lanes
 from . import scalar as bodies
@@ -45,17 +46,7 @@ DESIGNS = {
 }
 """The bodies' number of each design."""
 
-KINDS = {
-    "grpo": bodies.GRPO,
-    "group-mean": bodies.GROUP_MEAN,
-    "norm-weighted": bodies.NORM_WEIGHTED,
-}
-"""The bodies' number of each baseline that is no function of the prompt alone."""
-
-OTHERWISE = {"std": bodies.STANDARDISED}
-"""That of baselines which are tables by counts where rewards are 0 and 1, where they are others."""
-
-OF_MINIBATCHES = (bodies.NORM_WEIGHTED, bodies.STANDARDISED)
+OF_MINIBATCHES = (kinds.NORM_WEIGHTED, kinds.STANDARDISED)
 """Baselines that the body for one prompt does not know."""
 
 
@@ -144,12 +135,9 @@ def draw(
 
 def _kind(estimator: Estimator, problem: SoftmaxBandit) -> int | None:
     """The bodies' number of an estimator; None where they have no coefficients for it."""
-    record = estimator.record
-    if record.of_prompt:
-        return bodies.PROMPT_ONLY
-    if record.name in KINDS:
-        return KINDS[record.name]
-    return bodies.BY_COUNT if record.by_count and problem.binary else OTHERWISE.get(record.name)
+    # At fixed parameters every baseline of the prompt is a list of numbers.
+    of_prompt = estimator.record.of_prompt
+    return kinds.PROMPT_ONLY if of_prompt else kinds.kind_of(estimator.record, problem.binary)
 
 
 def require_compiled(
@@ -244,9 +232,9 @@ def scratch_shapes(
 def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bodies.Asked:
     """The quantities as the compiled body reads them."""
     problem, estimators = cell.problem, estimators_of(quantities)
-    kinds = np.array([_kind(estimator, problem) for estimator in estimators], dtype=np.int64)
+    codes = np.array([_kind(estimator, problem) for estimator in estimators], dtype=np.int64)
     by_count = np.zeros((len(estimators), 2, cell.group_size + 1))
-    for row in np.flatnonzero(kinds == bodies.BY_COUNT).tolist():
+    for row in np.flatnonzero(codes == kinds.BY_COUNT).tolist():
         won, lost = estimators[row].by_count(cell.group_size)
         by_count[row] = lost, won - lost
     baselines = np.zeros((len(estimators), problem.contexts))
@@ -263,12 +251,12 @@ def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) 
         along[j] = problem.policy.inner(unit)
     kind, first, second = np.ascontiguousarray(table.T)
     return bodies.Asked(
-        kinds=kinds,
+        kinds=codes,
         baselines=baselines,
         by_count=by_count,
         centre=problem_tables(problem).centre,
-        weighted=bodies.NORM_WEIGHTED in kinds,
-        standardised=bodies.STANDARDISED in kinds,
+        weighted=kinds.NORM_WEIGHTED in codes,
+        standardised=kinds.STANDARDISED in codes,
         quantity=kind,
         first=first,
         second=second,

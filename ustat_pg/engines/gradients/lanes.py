@@ -11,12 +11,11 @@ import numpy as np
 
 from ...compiled import body
 from ..draws import words_at
+from ..kinds import BY_COUNT, PROMPT_ONLY
 from .scalar import (
-    BY_COUNT,
     DISTANCE,
     LINEAR,
     PROB,
-    PROMPT_ONLY,
     REWARD,
     coefficients,
     draw_prompts,

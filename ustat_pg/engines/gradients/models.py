@@ -25,7 +25,7 @@ from ...policies import (
     TabularSoftmax,
     TabulatedPolicy,
 )
-from ...validation import InputError, integer, one_of
+from ...validation import InputError
 
 try:
     import torch
@@ -35,7 +35,7 @@ try:
 except ImportError:
     raise InputError("torch models need torch: pip install 'ustat_pg[torch]'") from None
 
-from ...policies.network import PRECISIONS, device_of
+from ...policies.network import device_of
 from ...policies.transformer import TransformerPolicy
 
 __all__ = ["Model", "device_of", "differentiable", "model_of"]
@@ -50,13 +50,10 @@ class Model(ABC):
         policy: whose parameters it starts from.
         space: its outputs.
         device: device of all tensors.
-        dtype: type of the parameters and of what is computed of them.
     """
 
-    def __init__(
-        self, policy: SoftmaxPolicy, space: OutputSpace, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self.policy, self.space, self.device, self.dtype = policy, space, device, dtype
+    def __init__(self, policy: SoftmaxPolicy, space: OutputSpace, device: torch.device) -> None:
+        self.policy, self.space, self.device = policy, space, device
 
     @property
     def d(self) -> int:
@@ -83,8 +80,8 @@ class Model(ABC):
         return self.floats(self.policy.theta)
 
     def floats(self, array: ArrayLike) -> Tensor:
-        """A copy of the array on the device: torch has no read-only tensors."""
-        return torch.tensor(np.array(array), dtype=self.dtype, device=self.device)
+        """A float64 copy of the array on the device: torch has no read-only tensors."""
+        return torch.tensor(np.array(array), dtype=torch.float64, device=self.device)
 
     def integers(self, array: ArrayLike) -> Tensor:
         """A copy of the array as int64 on the device."""
@@ -112,12 +109,9 @@ class Model(ABC):
         return torch.where(outputs >= 0, taken, torch.zeros_like(taken)).sum(-1)
 
     @cached_property
-    def _outputs(self) -> Tensor:
-        return self.integers(self.space.outputs)
-
     def outputs(self) -> Tensor:
         """The tokens of every output, (K, l), padded with -1."""
-        return self._outputs
+        return self.integers(self.space.outputs)
 
     @cached_property
     def _leaves(self) -> tuple[Tensor, Tensor]:
@@ -134,7 +128,7 @@ class Model(ABC):
     def parts(self, most: int) -> Iterator[Tensor]:
         """The numbers of all outputs in parts that :meth:`all_log_probs` reads ``most`` ways for."""
         _, own = self._leaves
-        sizes = torch.bincount(own // integer("most", most))
+        sizes = torch.bincount(own // most)
         yield from torch.argsort(own, stable=True).split(sizes.tolist())
 
     def all_log_probs(
@@ -142,7 +136,7 @@ class Model(ABC):
     ) -> Tensor:
         """log π(y | x) of every output, or of those of some numbers (m,): (n, K) or (n, m)."""
         ways, own = self._leaves
-        outputs = self._outputs
+        outputs = self.outputs
         if numbers is not None:
             outputs = outputs[numbers]
             needed, own = torch.unique(own[numbers], return_inverse=True)
@@ -161,8 +155,8 @@ class _Transformer(Model):
 
     policy: TransformerPolicy
 
-    def __init__(self, policy: TransformerPolicy, device: torch.device, dtype: torch.dtype) -> None:
-        super().__init__(policy, policy.space, device, dtype)
+    def __init__(self, policy: TransformerPolicy, device: torch.device) -> None:
+        super().__init__(policy, policy.space, device)
         self._lengths = self.integers([len(prompt) for prompt in policy.prompts])
         self._longest = max(map(len, policy.prompts))
         self._equal = min(map(len, policy.prompts)) == self._longest
@@ -206,8 +200,8 @@ class _Transformer(Model):
 class _Prefix(Model):
     policy: PrefixSoftmax
 
-    def __init__(self, policy: PrefixSoftmax, device: torch.device, dtype: torch.dtype) -> None:
-        super().__init__(policy, policy.space, device, dtype)
+    def __init__(self, policy: PrefixSoftmax, device: torch.device) -> None:
+        super().__init__(policy, policy.space, device)
         lengths = self.space.vocabulary ** np.arange(self.length - 1)
         self._offsets = self.integers(np.cumsum([0, *lengths]))
 
@@ -232,8 +226,8 @@ class _Prefix(Model):
 class _Bandit(Model):
     """Policies of one token, which differ in their logits alone."""
 
-    def __init__(self, policy: SoftmaxPolicy, device: torch.device, dtype: torch.dtype) -> None:
-        super().__init__(policy, OutputSpace(policy.logits.shape[1], 1), device, dtype)
+    def __init__(self, policy: SoftmaxPolicy, device: torch.device) -> None:
+        super().__init__(policy, OutputSpace(policy.logits.shape[1], 1), device)
 
     @property
     def activity(self) -> int:
@@ -303,7 +297,7 @@ def differentiable(policy: SoftmaxPolicy) -> SoftmaxPolicy:
     return policy
 
 
-_KINDS: dict[type[SoftmaxPolicy], Callable[[Any, torch.device, torch.dtype], Model]] = {
+_KINDS: dict[type[SoftmaxPolicy], Callable[[Any, torch.device], Model]] = {
     PrefixSoftmax: _Prefix,
     TabularSoftmax: _Tabular,
     SharedLinearSoftmax: _Shared,
@@ -311,24 +305,21 @@ _KINDS: dict[type[SoftmaxPolicy], Callable[[Any, torch.device, torch.dtype], Mod
 }
 
 
-def model_of(policy: SoftmaxPolicy, device: str = "cpu", precision: str = "float64") -> Model:
+def model_of(policy: SoftmaxPolicy, device: str = "cpu") -> Model:
     """The policy as a function of its parameters.
 
     Arguments:
         policy: a transformer, per prefix, or of a bandit; or tables made of one.
         device: cpu, cuda or cuda:N.
-        precision: float64 or float32.
 
     Raises:
-        InputError: a policy without parameters to differentiate, a device that is not there, or
-            an unknown precision.
+        InputError: a policy without parameters to differentiate, or a device that is not there.
 
     >>> model = model_of(TabularSoftmax(np.log([[0.25, 0.75]])))
     >>> model.all_log_probs(model.theta(), torch.tensor([0])).exp()
     tensor([[0.2500, 0.7500]], dtype=torch.float64)
     """
-    dtype = PRECISIONS[one_of("precision", precision, PRECISIONS)]
     own, where = differentiable(policy), device_of(device)
     if isinstance(own, TransformerPolicy):
-        return _Transformer(own, where, dtype)
-    return next(make for kind, make in _KINDS.items() if isinstance(own, kind))(own, where, dtype)
+        return _Transformer(own, where)
+    return next(make for kind, make in _KINDS.items() if isinstance(own, kind))(own, where)

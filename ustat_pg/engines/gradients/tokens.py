@@ -10,7 +10,6 @@ import numpy as np
 
 from ...digests import digest
 from ...estimators import token_weights
-from ...validation import InputError, finite_array, number, one_of
 from ..base import Array, Draws, Estimator, MomentSums, Quantity, Replications
 from .cell import Distance, GradientCell, GradientQuantity, Mixed, Projection
 
@@ -28,11 +27,8 @@ class TokenMeanCell(GradientCell):
         lengths: tokens of every output, K whole numbers >= 1.
         how: token-mean, over the minibatch, or prompt-mean, over each group.
         scale: c, by which estimates are multiplied, at least 1; E|y| makes them comparable.
-        less_plain: whether the estimate of the sum over tokens is taken off, on the same draws, so that
+        less_plain: whether the estimate of the sum over tokens on the same draws is subtracted, so that
             the difference has little noise.
-
-    Raises:
-        InputError: lengths or a scale that are not as said, or another way.
 
     >>> from ustat_pg.problems import random_problem
     >>> from ustat_pg.engines import SquaredError
@@ -48,22 +44,11 @@ class TokenMeanCell(GradientCell):
 
     engines = ("exact", "reference")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("aggregation", self.how, ("token-mean", "prompt-mean"))
-        lengths = finite_array("lengths", self.lengths, 1, minimum=1)
-        if len(lengths) != self.problem.arms or (lengths != np.round(lengths)).any():
-            raise InputError(f"lengths must be {self.problem.arms} whole numbers, one for each arm")
-        number("scale", self.scale, minimum=1.0)
-
     @property
     def name(self) -> str:
         numbers = [self.scale, float(self.less_plain), *self.lengths]
         own = digest(self.how, {"numbers": np.array(numbers, dtype=np.float64)})
         return f"{super().name}/{own}"
-
-    def engine(self, asked: str) -> str:
-        return asked if asked in self.engines else "reference"
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
         # No weight is above 1.

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from ...digests import digest
 from ...problems import InteriorProblem, SoftmaxBandit
-from ...validation import InputError, integer, positive
+from ...validation import InputError, integer
 from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity, Replications
 from .regions import Ball, Box, Theta
 from .schedules import Schedule
@@ -83,9 +83,6 @@ class Gap(_OfRuns):
     kind = "gap"
     scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        positive("scale", self.scale)
-
     def of(self, gap: Array) -> Array:
         """The quantity of a gap."""
         return self.scale * gap
@@ -99,9 +96,6 @@ class GapTransform(_OfRuns):
 
     kind = "transform"
     rate: float
-
-    def __post_init__(self) -> None:
-        positive("rate", self.rate)
 
     def of(self, gap: Array) -> Array:
         """The quantity of a gap."""
@@ -124,9 +118,6 @@ class Coordinate(_OfRuns):
     kind = "coordinate"
     coordinate: int
 
-    def __post_init__(self) -> None:
-        integer("coordinate", self.coordinate, 0)
-
     def of(self, gap: Array, theta: Array) -> Array:
         """The quantity of parameters (R, d)."""
         return theta[:, self.coordinate]
@@ -134,23 +125,12 @@ class Coordinate(_OfRuns):
 
 @dataclass(frozen=True)
 class Product(_OfRuns):
-    """scale · δⱼ δₖ, δ = Uᵀ(θₜ - θ*): an entry of the second moments in the identifiable directions.
-
-    Arguments:
-        estimator, step: estimator of the runs, and the step.
-        first, second: j and k.
-        scale: number above 0.
-    """
+    """scale · δⱼ δₖ, δ = Uᵀ(θₜ - θ*): an entry of the second moments in the identifiable directions."""
 
     kind = "product"
     first: int
     second: int
     scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        integer("first", self.first, 0)
-        integer("second", self.second, 0)
-        positive("scale", self.scale)
 
     @property
     def directions(self) -> int:
@@ -171,11 +151,7 @@ class Product(_OfRuns):
 class Cosine(_OfRuns):
     """cos⟨k, δ⟩, δ = Uᵀ(θₜ - θ*), whose mean is the real part of δ's characteristic function.
 
-    It is exp(-½ kᵀΓk) where δ is normal with covariance Γ: several k tell the whole of Γ.
-
-    Arguments:
-        estimator, step: estimator of the runs, and the step.
-        frequency: k, (r,).
+    It is exp(-½ kᵀΓk) where δ is normal with covariance Γ: several frequencies k tell the whole of Γ.
     """
 
     kind = "cosine"
@@ -201,18 +177,11 @@ class Away(_OfRuns):
     """Whether a run is so far from the optimum, ‖Uᵀ(θₜ - θ*)‖ >= distance: 1 or 0, whose mean is a share.
 
     At the radius of a ball that is Θ it says which runs were stopped at the edge in that step.
-
-    Arguments:
-        estimator, step: estimator of the runs, and the step.
-        distance: number above 0.
     """
 
     kind = "away"
     directions: ClassVar[int] = 1
     distance: float
-
-    def __post_init__(self) -> None:
-        positive("distance", self.distance)
 
     def of(self, deviation: Array) -> Array:
         """The quantity of deviations (R, r)."""
@@ -263,11 +232,6 @@ class Training(Cell):
     _example: Trajectory = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.landscape, InteriorProblem):
-            raise InputError(
-                f"landscape is {self.landscape!r}: it must be a problem with an interior optimum, a "
-                "LocationBandit for example"
-            )
         # Refuses what no trajectory could run; vanilla fits every group size.
         example = self.trajectory(Estimator("vanilla"), (self.steps,))
         object.__setattr__(self, "_example", example)
@@ -308,12 +272,6 @@ class Training(Cell):
         }
         return f"{self._example.name}/{digest(json.dumps(rest, sort_keys=True))}"
 
-    def __eq__(self, other: object) -> bool:
-        return self.name == other.name if isinstance(other, Training) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
     @property
     def block(self) -> int:
         """The runs in a block: a power of 2, about an eighth of a second's work."""
@@ -330,6 +288,7 @@ class Training(Cell):
         return min(_largest_gap(self.landscape, self.projection), everywhere)
 
     engines = ("exact", *TRAJECTORY_ENGINES)
+    measures = (Gap, GapTransform, Binned, Coordinate, Product, Cosine, Away)
     settles = False
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
@@ -343,10 +302,7 @@ class Training(Cell):
     def _reach(self) -> float:
         """How far Uᵀθ can be from Uᵀθ* in Θ; infinite unless Θ is a ball in these directions."""
         theta_set, basis = self.projection, self.landscape.identifiable
-        if not isinstance(theta_set, Ball):
-            return float("inf")
-        own = np.eye(self.landscape.d) if theta_set.basis is None else theta_set.basis
-        if not np.allclose(own @ (own.T @ basis), basis, rtol=0, atol=1e-9):
+        if not isinstance(theta_set, Ball) or not _spans(theta_set, basis):
             return float("inf")
         off = (theta_set.centre - self.landscape.maximiser) @ basis
         return theta_set.radius + float(np.linalg.norm(off))
@@ -369,9 +325,9 @@ class Training(Cell):
         return float(share * np.abs(self.range(quantity)).max())
 
     def require_quantity(self, quantity: Quantity) -> None:
-        """Refuse what is no quantity of a training run, and steps that it does not take."""
-        if not isinstance(quantity, TrainingQuantity):
-            raise InputError(f"{quantity!r} is no quantity of a training run")
+        """Refuse also steps that the runs do not take, and directions that they do not have."""
+        super().require_quantity(quantity)
+        assert isinstance(quantity, TrainingQuantity)
         if integer("step", quantity.step, 0) > self.steps:
             raise InputError(f"step is {quantity.step}: the runs take {self.steps}")
         d, rank = self.landscape.d, self.landscape.identifiable.shape[1]
@@ -406,27 +362,27 @@ class Training(Cell):
     def _measure(
         self, engine: str, quantities: Sequence[TrainingQuantity], block: Replications
     ) -> MomentSums:
-        steps: dict[Estimator, dict[int, list[int]]] = {}
+        columns: dict[Estimator, list[int]] = {}
         for column, quantity in enumerate(quantities):
-            steps.setdefault(quantity.estimator, {}).setdefault(quantity.step, []).append(column)
+            columns.setdefault(quantity.estimator, []).append(column)
         if engine == "exact":
-            return MomentSums.exact(_expected(self, quantities, steps))
+            return MomentSums.exact(self._expected(quantities, columns))
         values = np.empty((block.count, len(quantities)))
-        for estimator, by_step in steps.items():
-            snapshots = sorted(by_step)
-            theta = self.trajectory(estimator, snapshots).run(
+        for estimator, own in columns.items():
+            steps = sorted({quantities[column].step for column in own})
+            theta = self.trajectory(estimator, steps).run(
                 engine, seed=block.seed, first=block.first, replications=block.count
             )
             gaps, deviations = self.landscape.gap(theta), self._deviations(theta)
-            for place, step in enumerate(snapshots):
-                for column in by_step[step]:
-                    quantity, gap = quantities[column], gaps[:, place]
-                    if isinstance(quantity, (Gap, GapTransform)):
-                        values[:, column] = quantity.of(gap)
-                    elif isinstance(quantity, OfDeviation):
-                        values[:, column] = quantity.of(deviations[:, place])
-                    else:
-                        values[:, column] = quantity.of(gap, theta[:, place])
+            for column in own:
+                quantity = quantities[column]
+                place = steps.index(quantity.step)
+                if isinstance(quantity, (Gap, GapTransform)):
+                    values[:, column] = quantity.of(gaps[:, place])
+                elif isinstance(quantity, OfDeviation):
+                    values[:, column] = quantity.of(deviations[:, place])
+                else:
+                    values[:, column] = quantity.of(gaps[:, place], theta[:, place])
         counts = {
             quantity.label: np.histogram(values[:, column], bins=BINS, range=(0, 1))[0]
             for column, quantity in enumerate(quantities)
@@ -439,6 +395,36 @@ class Training(Cell):
         """Uᵀ(θ - θ*) of parameters (..., d), summed in a fixed order, (..., r)."""
         off, basis = theta - self.landscape.maximiser, self.landscape.identifiable
         return np.asarray((off[..., :, None] * basis).cumsum(axis=-2)[..., -1, :])
+
+    def _expected(
+        self, quantities: Sequence[TrainingQuantity], columns: dict[Estimator, list[int]]
+    ) -> Array:
+        """The quantities' means, by backward induction."""
+        from .exact import expectations
+
+        means = np.empty(len(quantities))
+        for estimator, own in columns.items():
+            asked = {column: quantities[column] for column in own}
+            steps = sorted({quantity.step for quantity in asked.values()})
+            of_gaps = {c: q.of for c, q in asked.items() if isinstance(q, (Gap, GapTransform))}
+            places = {c: q.coordinate for c, q in asked.items() if isinstance(q, Coordinate)}
+            of_deviations = {c: q.of for c, q in asked.items() if isinstance(q, OfDeviation)}
+            # One backward pass serves all steps and functions.
+            mean = expectations(
+                self.landscape,
+                self.trajectory(estimator, steps[-1:]),
+                list(of_gaps.values()),
+                steps,
+                coordinates=list(places.values()),
+                of_deviations=list(of_deviations.values()),
+                relative=min(_OF_DEVIATIONS.get(q.kind, _RELATIVE) for q in asked.values()),
+            )
+            for row, column in enumerate([*of_gaps, *places, *of_deviations]):
+                at = row, steps.index(quantities[column].step)
+                # An expectation that the finest grid leaves uncertain is none: no verdict reads it.
+                sure = mean.error[at] <= self.rounding(quantities[column])
+                means[column] = mean.values[at] if sure else np.nan
+        return means
 
 
 @dataclass(frozen=True, eq=False)
@@ -472,39 +458,10 @@ class OneRun(Training):
         return super()._measure(engine, quantities, replace(block, seed=block.seed + self.number))
 
 
-def _expected(
-    training: Training,
-    quantities: Sequence[TrainingQuantity],
-    steps: dict[Estimator, dict[int, list[int]]],
-) -> Array:
-    """The quantities' means, by backward induction."""
-    from .exact import expectations
-
-    means = np.empty(len(quantities))
-    for estimator, by_step in steps.items():
-        moments = sorted(by_step)
-        asked = {column: quantities[column] for step in moments for column in by_step[step]}
-        of_gaps = {c: q.of for c, q in asked.items() if isinstance(q, (Gap, GapTransform))}
-        places = {c: q.coordinate for c, q in asked.items() if isinstance(q, Coordinate)}
-        of_deviations = {c: q.of for c, q in asked.items() if isinstance(q, OfDeviation)}
-        columns = [*of_gaps, *places, *of_deviations]
-        # One backward pass serves all steps and functions.
-        runs = training.trajectory(estimator, (moments[-1],))
-        mean = expectations(
-            training.landscape,
-            runs,
-            list(of_gaps.values()),
-            moments,
-            coordinates=list(places.values()),
-            of_deviations=list(of_deviations.values()),
-            relative=min(_OF_DEVIATIONS.get(each.kind, _RELATIVE) for each in asked.values()),
-        )
-        for row, column in enumerate(columns):
-            at = row, moments.index(quantities[column].step)
-            # An expectation that the finest grid leaves uncertain is none: no verdict reads it.
-            sure = mean.error[at] <= training.rounding(quantities[column])
-            means[column] = mean.values[at] if sure else np.nan
-    return means
+def _spans(ball: Ball, basis: Array) -> bool:
+    """Whether a ball bounds all of these directions (d, r)."""
+    own = np.eye(ball.d) if ball.basis is None else ball.basis
+    return np.allclose(own @ (own.T @ basis), basis, rtol=0, atol=1e-9)
 
 
 @lru_cache(maxsize=64)
@@ -516,10 +473,7 @@ def _largest_gap(landscape: InteriorProblem, theta_set: Theta | None) -> float:
     """
     basis = landscape.identifiable
     rank = basis.shape[1]
-    if not isinstance(theta_set, Ball) or rank > 2:
-        return np.inf
-    own = np.eye(landscape.d) if theta_set.basis is None else theta_set.basis
-    if not np.allclose(own @ (own.T @ basis), basis, rtol=0, atol=1e-9):
+    if not isinstance(theta_set, Ball) or rank > 2 or not _spans(theta_set, basis):
         return np.inf
     radii = np.linspace(0, theta_set.radius, 65)
     if rank == 1:

@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import asinh, ceil, floor, isfinite, log, log10
-from typing import Any
+from math import asinh, ceil, floor, log, log10
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -35,7 +35,6 @@ from ...estimators import gradient
 from ...memory import slices
 from ...policies import ArmLinearSoftmax
 from ...problems import InteriorProblem, SoftmaxBandit
-from ...validation import InputError, finite_array, integer
 from ..base import Array, Draws, InfeasibleError, Integers, Replications
 from ..gradients.cell import GradientCell
 from ..gradients.exact import minibatches, size
@@ -81,31 +80,20 @@ class Expectations:
             reach shrinks by a third, added up, of that shape. Both are errors of the poorer grids: those
             of the values are smaller. Where the projection makes kinks, the last two changes count,
             and threefold.
-        points: number of points of the grid that gave the values.
-        outcomes: number of outcomes of a minibatch, those with equal displacements counted once.
         converged: whether the error is within what was allowed; if not, a finer or wider grid
             would be too large.
     """
 
     values: Array
     error: Array
-    points: int
-    outcomes: int
     converged: bool
 
 
 def require_enumerable(landscape: InteriorProblem, trajectory: Trajectory) -> None:
-    """Raise where the expectations cannot be had.
+    """Raise :class:`InfeasibleError` where :func:`expectations` would.
 
-    Arguments:
-        landscape: the return, with its optimum.
-        trajectory: runs on ``landscape.at(θ)`` for some θ.
-
-    Raises:
-        InfeasibleError: more than 2 identifiable directions, too many outcomes, the design epochs,
-            random starts, a second action, steps or a projection that leave the identifiable
-            directions.
-        InputError: the trajectory is not on this landscape.
+    More than 2 identifiable directions, too many outcomes, the design epochs, random starts, a second
+    action, and steps or a projection that leave the identifiable directions are infeasible.
     """
     _Chain(landscape, trajectory)
 
@@ -134,13 +122,12 @@ def expectations(
             independently; its snapshots are not used.
         functions: each takes gaps (n,) to values (n,).
         steps: t, 0 to ``trajectory.steps``, in any order.
-        coordinates: numbers j of parameters, whose rows follow those of the functions.
-        of_deviations: each takes Uᵀ(θ - θ*) (n, r) to values (n,); their rows are the last.
+        coordinates: numbers j of parameters; their rows are next.
+        of_deviations: each takes Uᵀ(θ - θ*) (n, r) to values (n,); their rows are last.
         relative, absolute: the error allowed.
 
     Raises:
-        InfeasibleError, InputError: see :func:`require_enumerable`; also no function, values that are
-            not finite or of another shape, steps that are not there, an allowed error that is not positive.
+        InfeasibleError: see :func:`require_enumerable`; also where the first grid is too large.
 
     >>> import numpy as np
     >>> from ustat_pg.engines import Constant
@@ -154,14 +141,6 @@ def expectations(
     (array([[0.18573, 0.09889, 0.00452]]), True)
     """
     chain = _Chain(landscape, trajectory)
-    if not functions and not coordinates and not of_deviations:
-        raise InputError("functions is empty: there must be at least one, or a coordinate")
-    asked = [integer("step", step, 0) for step in steps]
-    if not asked or max(asked) > trajectory.steps:
-        raise InputError(f"steps are {asked}: they must be 0 to {trajectory.steps}, at least one")
-    for name, number in (("relative", relative), ("absolute", absolute)):
-        if not (isfinite(number) and number > 0):
-            raise InputError(f"{name} is {number!r}: it must be positive")
 
     def excess(error: Array, values: Array) -> Array:
         return np.asarray(error / (absolute + relative * np.abs(values)))
@@ -172,16 +151,16 @@ def expectations(
     @cache
     def backward(grid: _Grid) -> Array:
         # A projection cuts grids of any reach to one.
-        return chain.backward(grid, applied, asked)
+        return chain.backward(grid, applied, steps)
 
     def run(reach: float, spacing: float) -> tuple[_Grid, Array]:
         grid = chain.grid(reach, scale, spacing)
         return grid, backward(grid)
 
-    if max(asked) <= 1:
+    if max(steps) <= 1:
         # The outcomes of one minibatch are listed: no grid is needed.
-        values = np.stack([chain.after(step, applied) for step in asked], axis=1)
-        return Expectations(values, np.zeros_like(values), 1, chain.outcomes, True)
+        values = np.stack([chain.after(step, applied) for step in steps], axis=1)
+        return Expectations(values, np.zeros_like(values), True)
     scale = chain.scale(functions)
     reach, spacing, widenings = _REACH, _SPACING, 0
     earlier: Array | None = None
@@ -200,7 +179,7 @@ def expectations(
         converged = bool(left.max() <= 1) and not (rough and earlier is None)
         hopeless = False
         if rough and earlier is not None:
-            # Refining goes on as it went last, and with kinks no faster than the spacing falls.
+            # Refining goes on as it went last; with kinks no faster than the spacing falls.
             pace = np.minimum(change / np.maximum(earlier, 1e-300), 1 / _RATIO)
             least = left * pace ** (log(chain.finer(grid)) / log(_RATIO))
             hopeless = bool((least[left > 1] > _HOPELESS).all())
@@ -211,7 +190,7 @@ def expectations(
             spacing, earlier = spacing / _RATIO, change
         following = chain.grid(reach, scale, spacing / _RATIO)
         if converged or (hopeless and not wider) or chain.too_large(following) is not None:
-            return Expectations(fine, error, grid.points, chain.outcomes, converged)
+            return Expectations(fine, error, converged)
         if wider:
             narrow, (_, coarse) = coarse, run(reach, spacing)
         else:
@@ -252,7 +231,6 @@ class _Chain:
         self.landscape, self.trajectory = landscape, trajectory
         self.basis = np.asarray(landscape.identifiable)
         self._require_enumerable()
-        self._require_same()
         start = starts(trajectory, Replications(count=1))[0]
         self.start = (start - landscape.maximiser) @ self.basis
         self.origin = start - self.basis @ self.start
@@ -291,29 +269,6 @@ class _Chain:
                 "state would be more than the identifiable directions"
             )
 
-    def _require_same(self) -> None:
-        """The trajectory's policy and rewards are those of the landscape."""
-        problem, d = self.trajectory.problem, self.landscape.d
-        same = problem.d == d
-        for theta in (np.zeros(d), np.random.default_rng(0).normal(size=d)):
-            if same:
-                other = self.landscape.at(theta)
-                pairs: list[tuple[Any, Any]] = [
-                    (problem.context_probs, other.context_probs),
-                    (problem.reward_values, other.reward_values),
-                    (problem.reward_probs, other.reward_probs),
-                ]
-                same = all(one.shape == two.shape for one, two in pairs)
-            if same:
-                mine = self.bandit(theta[None]).policy
-                pairs += [(mine.probs, other.policy.probs)]
-                pairs += [(mine.scores(x), other.policy.scores(x)) for x in range(problem.contexts)]
-                same = all(np.allclose(one, two, rtol=1e-9, atol=1e-12) for one, two in pairs)
-        if not same:
-            raise InputError(
-                "the trajectory's problem is not on this landscape: make it of landscape.at(theta)"
-            )
-
     def bandit(self, theta: Array) -> SoftmaxBandit:
         """One bandit whose contexts are those of all parameters (m, d), parameter by parameter."""
         problem, moving = self.trajectory.problem, self.trajectory.policy
@@ -343,12 +298,12 @@ class _Chain:
         )
         cell = GradientCell(uniform, trajectory.group_size, trajectory.batch_size)
         self._refuse(size(cell))
-        found = [(draws, probability) for draws, probability in minibatches(cell)]
-        chance = np.concatenate([probability for _, probability in found])
+        parts = list(minibatches(cell))
+        chance = np.concatenate([probability for _, probability in parts])
         kept = chance > 0
-        self.contexts: Integers = np.concatenate([draws.contexts for draws, _ in found])[kept]
-        self.arms: Integers = np.concatenate([draws.arms for draws, _ in found])[kept]
-        self.rewards: Array = np.concatenate([draws.rewards for draws, _ in found])[kept]
+        self.contexts: Integers = np.concatenate([draws.contexts for draws, _ in parts])[kept]
+        self.arms: Integers = np.concatenate([draws.arms for draws, _ in parts])[kept]
+        self.rewards: Array = np.concatenate([draws.rewards for draws, _ in parts])[kept]
         rng = np.random.default_rng(1)
         reach = 1 + np.abs(self.start)
         probes = np.concatenate(
@@ -420,12 +375,12 @@ class _Chain:
 
     def too_large(self, grid: _Grid) -> str | None:
         """Why this grid is not feasible, or None."""
-        for number, what, limit in self._loads(grid):
-            if number > limit:
-                return (
-                    f"a grid of {grid.points} points needs {number:.3g} {what} (limit {limit:.0e})"
-                )
-        return None
+        reasons = (
+            f"a grid of {grid.points} points needs {number:.3g} {what} (limit {limit:.0e})"
+            for number, what, limit in self._loads(grid)
+            if number > limit
+        )
+        return next(reasons, None)
 
     def finer(self, grid: _Grid) -> float:
         """By what the spacing of the finest feasible grid is smaller."""
@@ -491,8 +446,8 @@ class _Chain:
         largest = float(self._gap(ends).max())
         gaps = np.concatenate([[0.0], largest * np.geomspace(1e-14, 1, 600)])
         nearest = largest
-        for number, function in enumerate(functions):
-            values = _apply(function, number, gaps)
+        for function in functions:
+            values = function(gaps)
             off = np.abs(values - values[0])
             if off.max() > 0:
                 nearest = min(nearest, float(gaps[np.argmax(off >= off.max() / 2)]))
@@ -532,8 +487,8 @@ class _Chain:
         """What is asked at points y (m, r): (F + C + H, m)."""
         theta = self.theta(y)
         gaps = self._gap(theta)
-        applied = [_apply(f, number, gaps) for number, f in enumerate(functions)]
-        others = [_apply(h, number, y) for number, h in enumerate(of_deviations)]
+        applied = [function(gaps) for function in functions]
+        others = [function(y) for function in of_deviations]
         return np.stack([*applied, *theta.T[list(coordinates)], *others])
 
     def after(self, step: int, applied: Callable[[Array], Array]) -> Array:
@@ -576,23 +531,12 @@ class _Chain:
             if t:
                 values = u[:active, :-1].reshape(active, *grid.shape)
                 curves, rate = coefficients(values), rates[t - 1]
-                body(curves, axes, y, move, chance, rate, self.projection.plain, u[:active])
-        found = u[:, -1].reshape(len(later), count)
-        return found[[later.index(t) for t in steps]].T
+                body(curves, axes, y, move, chance, rate, self.projection, u[:active])
+        at_start = u[:, -1].reshape(len(later), count)
+        return at_start[[later.index(t) for t in steps]].T
 
 
-def _apply(function: Callable[[Array], Array], number: int, points: Array) -> Array:
-    values = finite_array(f"function {number}", function(points))
-    if values.shape != points.shape[:1]:
-        raise InputError(
-            f"function {number} returned shape {values.shape} for points {points.shape}: "
-            "it must give one value for each"
-        )
-    return values
-
-
-@dataclass(frozen=True, eq=False)
-class _Projection:
+class _Projection(NamedTuple):
     """P in y: z = R y + shift is clipped to a ball around 0, or to a box; R has orthonormal rows.
 
     Arguments:
@@ -607,11 +551,6 @@ class _Projection:
     low: Array
     high: Array
     radius: float = -1.0
-
-    @property
-    def plain(self) -> tuple[Array, Array, Array, Array, float]:
-        """The arrays that the bodies read."""
-        return self.frame, self.shift, self.low, self.high, self.radius
 
     def bounds(self, r: int) -> tuple[Array, Array]:
         """The bounds of the points left, (r,) each; infinite unless every direction is clipped."""

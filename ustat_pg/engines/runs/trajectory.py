@@ -41,8 +41,8 @@ from ...policies import ArmLinearSoftmax, BentSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError, finite_array, frozen, integer, one_of
 from ..base import Array, Estimator, Replications, block_of
-from .regions import Ball, Box, Theta
-from .schedules import Constant, Decay, Schedule
+from .regions import Theta
+from .schedules import Schedule
 
 __all__ = ["TRAJECTORY_DESIGNS", "TRAJECTORY_ENGINES", "Trajectory", "starts"]
 
@@ -50,67 +50,6 @@ TRAJECTORY_DESIGNS = ("iid", "epochs")
 """Prompts drawn independently from ρ; all prompts in a new random order again and again."""
 
 TRAJECTORY_ENGINES = ("reference", "cpu", "cuda")
-
-
-def require_run(
-    group_size: int,
-    steps: int,
-    schedule: Schedule,
-    batch_size: int,
-    design: str,
-    context_probs: Array,
-) -> None:
-    """Refuse sizes beyond the addresses, an unknown schedule, and a design that does not fit."""
-    integer("group size", group_size)
-    for name, value, most in (
-        ("steps", steps, rng.MOST_STEPS),
-        ("batch size", batch_size, rng.MOST_PROMPTS),
-    ):
-        if integer(name, value) > most:
-            raise InputError(f"{name} is {value}: it can be at most {most}")
-    if not isinstance(schedule, (Constant, Decay)):
-        raise InputError(f"schedule is {schedule!r}: it must be a Constant or a Decay")
-    one_of("design", design, TRAJECTORY_DESIGNS)
-    contexts = len(context_probs)
-    if design == "epochs":
-        if not np.allclose(context_probs, 1 / contexts, rtol=1e-9, atol=0):
-            raise InputError("design epochs needs uniform context probabilities")
-        if contexts % batch_size:
-            raise InputError(
-                f"batch size is {batch_size}: in design epochs it must divide the "
-                f"number of contexts, {contexts}"
-            )
-
-
-def start_scale(value: ArrayLike, d: int) -> Array:
-    """The standard deviations of a start, a number or (d,)."""
-    scale = finite_array("start_scale", value)
-    if scale.shape not in ((), (d,)) or (scale < 0).any():
-        raise InputError(
-            f"start_scale is {scale.tolist()}: it must be a number or ({d},), not negative"
-        )
-    return scale
-
-
-def steps_kept(snapshots: Sequence[int], steps: int) -> tuple[int, ...]:
-    """The steps at which θ is kept, increasing, of so many."""
-    kept = [integer("snapshot", step, 0) for step in snapshots]
-    if not kept or kept != sorted(set(kept)) or kept[-1] > steps:
-        raise InputError(f"snapshots are {kept}: they must be increasing steps from 0 to {steps}")
-    return tuple(kept)
-
-
-def spread(centre: Array, scale: Array, address: str, block: Replications) -> Array:
-    """The starts of runs with that address, normal about ``centre``, (R, d).
-
-    Coordinate j is centreⱼ + scaleⱼ Φ⁻¹((w + ½) 2⁻³²), w word j of the start's slot.
-    """
-    theta = np.tile(centre, (block.count, 1))
-    if scale.any():
-        key, numbers = rng.cell_key(block.seed, address), block.first + np.arange(block.count)
-        words = rng.words(key, numbers, rng.step_slots(0, 0), len(centre))
-        theta += scale * ndtri((words + 0.5) * 2.0**-32)
-    return theta
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,39 +95,51 @@ class Trajectory:
                 f"the policy is a {type(self.problem.policy).__name__}: trajectories need an "
                 "ArmLinearSoftmax or a BentSoftmax (features of context and arm)"
             )
-        require_run(
-            self.group_size,
-            self.steps,
-            self.schedule,
-            self.batch_size,
-            self.design,
-            self.problem.context_probs,
-        )
-        if not isinstance(self.estimator, Estimator):
-            raise InputError(f"estimator is {self.estimator!r}: it must be an Estimator")
+        integer("group size", self.group_size)
+        for name, value, most in (
+            ("steps", self.steps, rng.MOST_STEPS),
+            ("batch size", self.batch_size, rng.MOST_PROMPTS),
+        ):
+            if integer(name, value) > most:
+                raise InputError(f"{name} is {value}: it can be at most {most}")
+        one_of("design", self.design, TRAJECTORY_DESIGNS)
+        if self.design == "epochs":
+            self._require_epochs()
         self.estimator.require_name("trajectories")
         self.estimator.require_group(self.group_size)
-        self._require_start()
-        if self.projection is not None:
-            if not isinstance(self.projection, (Ball, Box)):
-                raise InputError(f"projection is {self.projection!r}: it must be a Ball or a Box")
-            if self.projection.d != self.problem.d:
-                raise InputError(
-                    f"the projection has {self.projection.d} coordinates: the problem has "
-                    f"{self.problem.d} parameters"
-                )
-        snapshots = (self.steps,) if self.snapshots is None else self.snapshots
-        object.__setattr__(self, "snapshots", steps_kept(snapshots, self.steps))
-
-    def _require_start(self) -> None:
         d = self.problem.d
         start = self.problem.policy.theta if self.start is None else self.start
-        start = finite_array("start", start, 1)
-        scale = start_scale(self.start_scale, d)
-        if len(start) != d:
-            raise InputError(f"start has {len(start)} entries: the problem has {d} parameters")
+        start, scale = (
+            finite_array("start", start, 1),
+            finite_array("start_scale", self.start_scale),
+        )
+        if len(start) != d or scale.shape not in ((), (d,)) or (scale < 0).any():
+            raise InputError(
+                f"start has {len(start)} entries and start_scale is {scale.tolist()}: the start needs "
+                f"{d}, and its scale is a number or ({d},), not negative"
+            )
         object.__setattr__(self, "start", start)
         object.__setattr__(self, "start_scale", frozen(np.broadcast_to(scale, d).copy()))
+        if self.projection is not None and self.projection.d != d:
+            raise InputError(
+                f"the projection has {self.projection.d} coordinates: the problem has {d} parameters"
+            )
+        snapshots = [self.steps] if self.snapshots is None else list(self.snapshots)
+        if not snapshots or snapshots != sorted(set(snapshots)) or snapshots[-1] > self.steps:
+            raise InputError(
+                f"snapshots are {snapshots}: they must be increasing steps from 0 to {self.steps}"
+            )
+        object.__setattr__(self, "snapshots", tuple(snapshots))
+
+    def _require_epochs(self) -> None:
+        contexts = self.problem.contexts
+        if not self.problem.uniform:
+            raise InputError("design epochs needs uniform context probabilities")
+        if contexts % self.batch_size:
+            raise InputError(
+                f"batch size is {self.batch_size}: in design epochs it must divide the "
+                f"number of contexts, {contexts}"
+            )
 
     @property
     def name(self) -> str:
@@ -247,7 +198,15 @@ class Trajectory:
 
 
 def starts(trajectory: Trajectory, block: Replications) -> Array:
-    """θ₀ of the replications, projected, (R, d)."""
+    """θ₀ of the replications, projected, (R, d).
+
+    Coordinate j is startⱼ + scaleⱼ Φ⁻¹((w + ½) 2⁻³²), w word j of the start's slot.
+    """
     centre, scale = np.asarray(trajectory.start), np.asarray(trajectory.start_scale)
-    theta = spread(centre, scale, trajectory.name, block)
+    theta = np.tile(centre, (block.count, 1))
+    if scale.any():
+        key = rng.cell_key(block.seed, trajectory.name)
+        numbers = block.first + np.arange(block.count)
+        words = rng.words(key, numbers, rng.step_slots(0, 0), len(centre))
+        theta += scale * ndtri((words + 0.5) * 2.0**-32)
     return theta if trajectory.projection is None else trajectory.projection.project(theta)

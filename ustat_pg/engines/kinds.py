@@ -1,0 +1,45 @@
+"""One numbering of the kinds of estimators, which all compiled bodies read."""
+
+from __future__ import annotations
+
+from ..baselines import Baseline
+
+__all__ = [
+    "BY_COUNT",
+    "GROUP_MEAN",
+    "GRPO",
+    "MINIMUM_VARIANCE",
+    "NORM_WEIGHTED",
+    "PROMPT_ONLY",
+    "STANDARDISED",
+    "VALUE",
+    "kind_of",
+]
+
+PROMPT_ONLY, VALUE, MINIMUM_VARIANCE, GRPO, GROUP_MEAN, NORM_WEIGHTED, BY_COUNT, STANDARDISED = (
+    range(8)
+)
+
+KERNELS = {
+    "constant": PROMPT_ONLY,
+    "value": VALUE,
+    "minimum-variance": MINIMUM_VARIANCE,
+    "grpo": GRPO,
+    "group-mean": GROUP_MEAN,
+    "norm-weighted": NORM_WEIGHTED,
+    "standardised": STANDARDISED,
+}
+"""The number of each :attr:`~ustat_pg.baselines.Baseline.kernel`."""
+
+
+def kind_of(record: Baseline, binary: bool) -> int | None:
+    """The number of a baseline, None where no body has it; of two forms the one with fewer sums.
+
+    Arguments:
+        record: what is known of the baseline.
+        binary: whether all rewards are 0 or 1, where a baseline may be a table by counts.
+    """
+    forms = [KERNELS[record.kernel]] if record.kernel else []
+    if record.by_count and binary:
+        forms.append(BY_COUNT)
+    return min(forms, default=None)
