@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import style
 from .picture import Picture
-from .style import BASELINES, Line
+from .style import BASELINES, LABELS, Line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,12 +24,7 @@ PANELS = {
 """Titles of the models, the paper's three strengths and the counter-example."""
 
 NAMES = {
-    "vanilla": "vanilla",
-    "grpo": "grpo",
-    "oracle": "oracle",
-    "minimum-variance": "minimum variance",
-    "norm-weighted": "norm-weighted",
-    "best": "best table, of other prompts",
+    name: "best table, of other prompts" if name == "best" else LABELS[name] for name in BASELINES
 }
 
 FAINT = {

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["PICTURES", "draw_errors", "draw_parts"]
 
 ERRORS = {
-    "vanilla": "vanilla",
-    "grpo": "grpo",
-    "minimum-variance": "minimum\nvariance",
-    "oracle": "oracle",
+    name: style.LABELS[name].replace(" ", "\n")
+    for name in ("vanilla", "grpo", "minimum-variance", "oracle")
 }
 PARTS = {
     "grpo": "grpo",

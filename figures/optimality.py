@@ -19,13 +19,6 @@ LINES = {
     name: style.BASELINES[name]
     for name in ("vanilla", "grpo", "norm-weighted", "oracle", "minimum-variance")
 }
-NAMES = {
-    "vanilla": "vanilla",
-    "grpo": "grpo",
-    "norm-weighted": "norm-weighted",
-    "oracle": "oracle",
-    "minimum-variance": "minimum variance",
-}
 
 LEVELS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75)
 """Levels of the ratio's shades, finer towards 1."""
@@ -118,7 +111,10 @@ def draw_map(frame: pd.DataFrame) -> Figure:
         ha="left",
     )
     style.legend(
-        axis, [(NAMES[n], look) for n, look in LINES.items()], loc="outside upper center", ncols=2
+        axis,
+        [(style.LABELS[name], look) for name, look in LINES.items()],
+        loc="outside upper center",
+        ncols=2,
     )
     return figure
 

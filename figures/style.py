@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ustat_pg import baselines
 from ustat_pg.validation import InputError
 
 if TYPE_CHECKING:
@@ -63,15 +64,19 @@ class Line:
     hollow: bool = False
 
 
+_PALETTE = {
+    "blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED, "pink": PINK, "brown": BROWN, "sky": SKY,
+}  # fmt: skip
+
 BASELINES = {
-    "vanilla": Line(RED, "s", (4, 1.2, 1, 1.2)),
-    "grpo": Line(BLUE, "o"),
-    "minimum-variance": Line(PINK, "^", (1, 1), size=5.5, hollow=True),
-    "oracle": Line(GREEN, "D", (4, 1.5), size=2.4),
-    "norm-weighted": Line(BROWN, "v", (2, 1), size=3.4),
-    "best": Line(SKY, "P", (6, 1, 1, 1, 1, 1), size=3.4),
+    name: Line(_PALETTE[record.look.colour], *record.look[1:])
+    for name, record in baselines.BASELINES.items()
+    if record.look is not None
 }
 """The look of every baseline, in every figure."""
+
+LABELS = {name: record.label for name, record in baselines.BASELINES.items()}
+"""The name of every baseline, in every figure."""
 
 
 @contextmanager

@@ -1,22 +1,34 @@
-"""The baselines: one record each of what is known of it beside its formula.
+"""The registry of estimators: one record each of all that is known of it beside its formulas.
 
-The formulas are :mod:`ustat_pg.estimators`. On the ground, because predictions, estimators and engines
-all read these records, and may not know each other.
+The formulas are :mod:`ustat_pg.estimators` and, as tables by counts, those of
+:mod:`ustat_pg.predictions.count_tables`.
+On the ground, because predictions, estimators, engines, pools and figures all read these records, and may
+not know each other. Nothing else lists estimators by name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .validation import InputError, integer, one_of
 
-__all__ = ["ALIASES", "BASELINES", "Baseline", "baseline", "parse", "require_group"]
+__all__ = ["ALIASES", "BASELINES", "Baseline", "Look", "baseline", "parse", "require_group"]
+
+
+class Look(NamedTuple):
+    """The look of an estimator in figures: a colour of the palette, marker, dash, size, open or not."""
+
+    colour: str
+    marker: str
+    dash: tuple[float, ...] = ()
+    size: float = 3.0
+    hollow: bool = False
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A baseline, all but its formula.
+    """A baseline, all but its formulas.
 
     Arguments:
         name: the name in results.
@@ -28,11 +40,17 @@ class Baseline:
         least_group: the smallest group; 2 where an output's own reward is left out.
         of_prompt: a function of the prompt alone.
         of_pairs: the estimate is a share of the mean of ½ (s - s')(z - z') over pairs of outputs.
+        whole_group: (G-1)/G times grpo, since the mean holds the output's own reward.
         within_rewards: never outside the range of the group's rewards, or 0.
         standardised: advantages whose mean square is at most 1.
         closed_form: the error has one, in :mod:`ustat_pg.predictions.mse`.
         by_count: with rewards 0 and 1 the advantages are a table by the number of successes, in
             :mod:`ustat_pg.predictions.count_tables`.
+        of_pools: its error is estimated from a pool of rollouts, whatever the rewards.
+        function: its advantage function; the name with underscores unless given.
+        kernel: its arithmetic in compiled engines, one of ``KERNELS`` of :mod:`ustat_pg.engines.draws`.
+        label: its name in figures; the name unless given.
+        look: its look in figures.
     """
 
     name: str
@@ -42,26 +60,99 @@ class Baseline:
     least_group: int = 1
     of_prompt: bool = False
     of_pairs: bool = False
+    whole_group: bool = False
     within_rewards: bool = False
     standardised: bool = False
     closed_form: bool = False
     by_count: bool = False
+    of_pools: bool = False
+    function: str = ""
+    kernel: str = ""
+    label: str = ""
+    look: Look | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", self.function or self.name.replace("-", "_"))
+        object.__setattr__(self, "label", self.label or self.name)
 
 
 BASELINES = {
     record.name: record
     for record in (
-        Baseline("vanilla", ("reinforce",), of_prompt=True, closed_form=True, by_count=True),
-        Baseline("grpo", ("rloo",), least_group=2, of_pairs=True, closed_form=True, by_count=True),
-        Baseline("group-mean", ("dr-grpo",), of_pairs=True, closed_form=True, by_count=True),
-        Baseline("oracle", needs=("value",), of_prompt=True, closed_form=True),
-        Baseline("constant", needs=("constant",), of_prompt=True, closed_form=True),
-        Baseline("minimum-variance", needs=("optimal_baseline",), of_prompt=True, closed_form=True),
-        Baseline("norm-weighted", needs=("squared_norms",), least_group=2, within_rewards=True),
+        Baseline(
+            "vanilla",
+            aliases=("reinforce",),
+            of_prompt=True,
+            closed_form=True,
+            by_count=True,
+            of_pools=True,
+            kernel="prompt-only",
+            look=Look("red", "s", (4, 1.2, 1, 1.2)),
+        ),
+        Baseline(
+            "grpo",
+            aliases=("rloo",),
+            least_group=2,
+            of_pairs=True,
+            closed_form=True,
+            by_count=True,
+            of_pools=True,
+            kernel="grpo",
+            look=Look("blue", "o"),
+        ),
+        Baseline(
+            "group-mean",
+            aliases=("dr-grpo",),
+            of_pairs=True,
+            whole_group=True,
+            closed_form=True,
+            by_count=True,
+            kernel="group-mean",
+        ),
+        Baseline(
+            "oracle",
+            needs=("value",),
+            of_prompt=True,
+            closed_form=True,
+            of_pools=True,
+            kernel="value",
+            look=Look("green", "D", (4, 1.5), size=2.4),
+        ),
+        Baseline(
+            "constant",
+            needs=("constant",),
+            of_prompt=True,
+            closed_form=True,
+            kernel="prompt-only",
+        ),
+        Baseline(
+            "minimum-variance",
+            needs=("optimal_baseline",),
+            of_prompt=True,
+            closed_form=True,
+            of_pools=True,
+            kernel="minimum-variance",
+            label="minimum variance",
+            look=Look("pink", "^", (1, 1), size=5.5, hollow=True),
+        ),
+        Baseline(
+            "norm-weighted",
+            needs=("squared_norms",),
+            least_group=2,
+            within_rewards=True,
+            of_pools=True,
+            kernel="norm-weighted",
+            look=Look("brown", "v", (2, 1), size=3.4),
+        ),
         Baseline("critic", needs=("predicted_value",), of_prompt=True, closed_form=True),
         Baseline("shrinkage", parameters=("amount", "mean_value"), least_group=2, by_count=True),
         Baseline("bayes", parameters=("successes", "failures"), by_count=True),
-        Baseline("best", needs=("best_table",), by_count=True),
+        Baseline(
+            "best",
+            needs=("best_table",),
+            by_count=True,
+            look=Look("sky", "P", (6, 1, 1, 1, 1, 1), size=3.4),
+        ),
         Baseline("count-table", parameters=("values", "..."), by_count=True),
         Baseline("loo-table", parameters=("values", "..."), by_count=True),
         Baseline(
@@ -69,9 +160,21 @@ BASELINES = {
             needs=("squared_norms",),
             parameters=("prior_weight", "mean_value"),
         ),
-        Baseline("std", standardised=True, by_count=True),
-        Baseline("std-ddof1", standardised=True, by_count=True),
-        Baseline("others-std", ("nemo",), least_group=2, by_count=True),
+        Baseline(
+            "std",
+            standardised=True,
+            by_count=True,
+            function="standardised",
+            kernel="standardised",
+        ),
+        Baseline("std-ddof1", standardised=True, by_count=True, function="unbiased_std"),
+        Baseline(
+            "others-std",
+            aliases=("nemo",),
+            least_group=2,
+            by_count=True,
+            function="others_standardised",
+        ),
         Baseline("maxrl", by_count=True),
         Baseline("pass-at-k", parameters=("k",), by_count=True),
     )
@@ -94,15 +197,14 @@ def parse(name: str) -> tuple[Baseline, dict[str, Any]]:
     """
     family, _, text = name.partition(":") if isinstance(name, str) else (name, "", "")
     one_of("baseline", family, [*BASELINES, *ALIASES])
-    known = ALIASES.get(family, family)
-    record = BASELINES[known]
-    wanted, given = record.parameters, text.split(",") if text else []
-    if wanted[-1:] == ("...",) and given:
-        return record, {wanted[0]: tuple(_number(name, each) for each in given)}
-    if len(given) != len(wanted):
-        written = f"{known}:{','.join(wanted)}" if wanted else known
-        raise InputError(f"baseline {name!r}: it is written {written}")
-    return record, {key: _number(name, each) for key, each in zip(wanted, given, strict=True)}
+    record = BASELINES[ALIASES.get(family, family)]
+    keys, texts = record.parameters, text.split(",") if text else []
+    if keys[-1:] == ("...",) and texts:
+        return record, {keys[0]: tuple(_number(name, number) for number in texts)}
+    if len(texts) != len(keys):
+        spelling = f"{record.name}:{','.join(keys)}" if keys else record.name
+        raise InputError(f"baseline {name!r}: it is written {spelling}")
+    return record, {key: _number(name, number) for key, number in zip(keys, texts, strict=True)}
 
 
 def _number(name: str, text: str) -> float:

@@ -36,7 +36,7 @@ LAST = 2**63
 DESIGNS = ("iid", "fixed", "without-replacement")
 
 ESTIMATORS = [
-    *(e for e in EACH if e.record.of_prompt or e.baseline in cpu.KINDS),
+    *(e for e in EACH if e.record.of_prompt or (e.record.kernel and not e.record.standardised)),
     Estimator("constant", constant=-1.5),
 ]
 """Those that every engine knows, the compiled ones too."""

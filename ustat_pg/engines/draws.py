@@ -1,11 +1,27 @@
-"""The compiled engines' draws: words at an address, and steps of a shuffle."""
+"""What compiled engines share: words at an address, steps of a shuffle, and the numbers of kernels."""
 
 from __future__ import annotations
 
 from .. import rng
 from ..compiled import body
 
-__all__ = ["philox", "swap", "words_at"]
+__all__ = ["KERNELS", "philox", "swap", "words_at"]
+
+KERNELS = (
+    "prompt-only",
+    "grpo",
+    "group-mean",
+    "norm-weighted",
+    "value",
+    "minimum-variance",
+    "by-count",
+    "standardised",
+)
+"""The arithmetics of advantages that compiled bodies know; a body reads the place of one here."""
+
+PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED, VALUE, MINIMUM_VARIANCE, BY_COUNT, STANDARDISED = (
+    range(len(KERNELS))
+)
 
 MASK = rng.MASK
 

@@ -13,6 +13,7 @@ from ...policies import SharedLinearSoftmax, TabularSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError
 from ..base import Array, Estimator, Integers, MomentSums, Replications
+from ..draws import BY_COUNT, KERNELS, NORM_WEIGHTED, PROMPT_ONLY, STANDARDISED
 from . import lanes
 from . import scalar as bodies
 from .cell import (
@@ -45,17 +46,7 @@ DESIGNS = {
 }
 """The bodies' number of each design."""
 
-KINDS = {
-    "grpo": bodies.GRPO,
-    "group-mean": bodies.GROUP_MEAN,
-    "norm-weighted": bodies.NORM_WEIGHTED,
-}
-"""The bodies' number of each baseline that is no function of the prompt alone."""
-
-OTHERWISE = {"std": bodies.STANDARDISED}
-"""That of baselines which are tables by counts where rewards are 0 and 1, where they are others."""
-
-OF_MINIBATCHES = (bodies.NORM_WEIGHTED, bodies.STANDARDISED)
+OF_MINIBATCHES = (NORM_WEIGHTED, STANDARDISED)
 """Baselines that the body for one prompt does not know."""
 
 
@@ -146,10 +137,10 @@ def _kind(estimator: Estimator, problem: SoftmaxBandit) -> int | None:
     """The bodies' number of an estimator; None where they have no coefficients for it."""
     record = estimator.record
     if record.of_prompt:
-        return bodies.PROMPT_ONLY
-    if record.name in KINDS:
-        return KINDS[record.name]
-    return bodies.BY_COUNT if record.by_count and problem.binary else OTHERWISE.get(record.name)
+        return PROMPT_ONLY
+    if record.by_count and problem.binary and not record.of_pairs:
+        return BY_COUNT
+    return KERNELS.index(record.kernel) if record.kernel else None
 
 
 def require_compiled(
@@ -246,7 +237,7 @@ def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) 
     problem, estimators = cell.problem, estimators_of(quantities)
     kinds = np.array([_kind(estimator, problem) for estimator in estimators], dtype=np.int64)
     by_count = np.zeros((len(estimators), 2, cell.group_size + 1))
-    for row in np.flatnonzero(kinds == bodies.BY_COUNT).tolist():
+    for row in np.flatnonzero(kinds == BY_COUNT).tolist():
         won, lost = estimators[row].by_count(cell.group_size)
         by_count[row] = lost, won - lost
     baselines = np.zeros((len(estimators), problem.contexts))
@@ -267,8 +258,8 @@ def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) 
         baselines=baselines,
         by_count=by_count,
         centre=problem_tables(problem).centre,
-        weighted=bodies.NORM_WEIGHTED in kinds,
-        standardised=bodies.STANDARDISED in kinds,
+        weighted=NORM_WEIGHTED in kinds,
+        standardised=STANDARDISED in kinds,
         quantity=kind,
         first=first,
         second=second,

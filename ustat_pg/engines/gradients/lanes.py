@@ -10,19 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...compiled import body
-from ..draws import words_at
-from .scalar import (
-    BY_COUNT,
-    DISTANCE,
-    LINEAR,
-    PROB,
-    PROMPT_ONLY,
-    REWARD,
-    coefficients,
-    draw_prompts,
-    pick,
-    pick_at,
-)
+from ..draws import BY_COUNT, PROMPT_ONLY, words_at
+from .scalar import DISTANCE, LINEAR, PROB, REWARD, coefficients, draw_prompts, pick, pick_at
 
 __all__ = ["LANES", "one_prompt_block", "word_rows"]
 

@@ -30,11 +30,10 @@ from numpy.typing import NDArray
 
 from ...compiled import body
 from ...rng import CONTEXT_SLOT
-from ..draws import swap, words_at
+from ..draws import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, STANDARDISED, swap, words_at
 
 __all__ = ["Asked", "Room", "Search", "Tables", "block", "draw_block", "minibatches", "one_prompt"]
 
-PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED, BY_COUNT, STANDARDISED = 0, 1, 2, 3, 4, 5
 SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION, MIXED = 0, 1, 2, 3, 4
 IID, FIXED, WITHOUT_REPLACEMENT = 0, 1, 2
 TABULAR, SHARED, DENSE = 0, 1, 2

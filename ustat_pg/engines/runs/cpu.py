@@ -7,6 +7,7 @@ import numpy as np
 from ... import rng
 from ...validation import InputError
 from ..base import Array, Replications
+from ..draws import BY_COUNT, KERNELS, MINIMUM_VARIANCE, NORM_WEIGHTED, STANDARDISED, VALUE
 from .lanes import plan as bodies
 from .lanes import step
 from .regions import Ball, Box
@@ -14,15 +15,6 @@ from .trajectory import Trajectory, starts
 
 __all__ = ["plan_of", "run"]
 
-KINDS = {
-    "vanilla": bodies.PROMPT_ONLY,
-    "constant": bodies.PROMPT_ONLY,
-    "oracle": bodies.VALUE,
-    "minimum-variance": bodies.MINIMUM_VARIANCE,
-    "grpo": bodies.GRPO,
-    "group-mean": bodies.GROUP_MEAN,
-    "norm-weighted": bodies.NORM_WEIGHTED,
-}
 DESIGNS = {"iid": bodies.IID, "epochs": bodies.EPOCHS}
 
 ROUNDING = 1e-14
@@ -33,10 +25,12 @@ def plan_of(trajectory: Trajectory) -> bodies.Plan:
     """A trajectory as the compiled body reads it."""
     problem, theta_set = trajectory.problem, trajectory.projection
     estimator, group = trajectory.estimator, trajectory.group_size
-    kind, by_count = KINDS.get(estimator.baseline), np.zeros((2, 1))
-    if kind is None and estimator.record.by_count and np.isin(problem.reward_values, (0, 1)).all():
-        kind, by_count = bodies.BY_COUNT, np.stack(estimator.by_count(group)[::-1])
-    if kind is None:
+    record, by_count = estimator.record, np.zeros((2, 1))
+    if record.kernel and record.kernel != KERNELS[STANDARDISED]:
+        kind = KERNELS.index(record.kernel)
+    elif record.by_count and np.isin(problem.reward_values, (0, 1)).all():
+        kind, by_count = BY_COUNT, np.stack(estimator.by_count(group)[::-1])
+    else:
         raise InputError(f"compiled engines cannot run {estimator.label}: use reference")
     contexts, arms, values = problem.reward_values.shape
     low, high = np.zeros(problem.d), np.zeros(problem.d)
@@ -108,7 +102,7 @@ def rows_of(trajectory: Trajectory, plan: bodies.Plan) -> bodies.Rows:
             form, shares = bodies.SPACED, np.exp(shares - shares.max(axis=0))
     edges = np.asarray(1 + plan.law * bodies.UNIT, dtype=np.float64)
     outcomes, group = arms * len(plan.rewards), trajectory.group_size
-    counted = plan.kind in (bodies.MINIMUM_VARIANCE, bodies.NORM_WEIGHTED)
+    counted = plan.kind in (MINIMUM_VARIANCE, NORM_WEIGHTED)
     # Measured: counting costs a step for each outcome, and as much again for every fourth output.
     counted |= outcomes * (group + 4) <= 16 * group
     by_context = (
@@ -121,7 +115,7 @@ def rows_of(trajectory: Trajectory, plan: bodies.Plan) -> bodies.Rows:
         True,
         counted,
         counted,
-        plan.kind in (bodies.VALUE, bodies.MINIMUM_VARIANCE),
+        plan.kind in (VALUE, MINIMUM_VARIANCE),
         True,
     ]
     table = np.concatenate(parts)

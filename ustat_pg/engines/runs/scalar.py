@@ -18,20 +18,18 @@ from numpy.typing import NDArray
 
 from ...compiled import body
 from ...rng import CONTEXT_SLOT, MOST_PROMPTS
-from ..draws import swap, words_at
-from .lanes.plan import (
-    BOX,
+from ..draws import (
     BY_COUNT,
-    FREE,
     GROUP_MEAN,
     GRPO,
-    IID,
     MINIMUM_VARIANCE,
     NORM_WEIGHTED,
     PROMPT_ONLY,
-    UNIT,
     VALUE,
+    swap,
+    words_at,
 )
+from .lanes.plan import BOX, FREE, IID, UNIT
 from .lanes.softmax import LEAST_EXPONENT, LN2_HIGH, LN2_LOW, LOG2_E
 
 __all__ = ["Room", "path", "path_kernel"]

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ....compiled import body
 from ...draws import MASK
 
-PROMPT_ONLY, GRPO, GROUP_MEAN, NORM_WEIGHTED, VALUE, MINIMUM_VARIANCE, BY_COUNT = range(7)
 IID, EPOCHS = 0, 1
 FREE, BALL, BOX = 0, 1, 2
 FULL, BENT, SHARED, SPACED = range(4)

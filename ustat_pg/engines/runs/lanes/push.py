@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ....compiled import body, fma
-from .plan import BY_COUNT, GRPO, LANES, MINIMUM_VARIANCE, PROMPT_ONLY, VALUE, row_at
+from ...draws import BY_COUNT, GRPO, MINIMUM_VARIANCE, PROMPT_ONLY, VALUE
+from .plan import LANES, row_at
 
 BASE, SLOPE, MASS, SHIFT, NORM = (row * LANES for row in range(5))
 """Rows of ``terms``, of which advantages are made; in one array, so that no loop asks whether two overlap."""

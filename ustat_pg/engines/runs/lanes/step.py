@@ -8,24 +8,9 @@ import numpy as np
 
 from ....compiled import body, fma
 from ....rng import CONTEXT_SLOT, MOST_PROMPTS
+from ...draws import GROUP_MEAN, GRPO, MINIMUM_VARIANCE, NORM_WEIGHTED, VALUE
 from . import draw, push, softmax
-from .plan import (
-    BENT,
-    BOX,
-    EPOCHS,
-    FREE,
-    GROUP_MEAN,
-    GRPO,
-    IID,
-    LANES,
-    MINIMUM_VARIANCE,
-    NORM_WEIGHTED,
-    SHARED,
-    SPACED,
-    VALUE,
-    empty_rows,
-    row_at,
-)
+from .plan import BENT, BOX, EPOCHS, FREE, IID, LANES, SHARED, SPACED, empty_rows, row_at
 
 
 @body(apart=True)
