@@ -147,8 +147,9 @@ class LocationBandit(InteriorProblem):
             matrix = np.eye(rows)
         success = low + height * np.exp(-((grid - places[:, None]) ** 2) / width)
         chance = np.stack([success, 1 - success], axis=-1)
+        shares = np.full(len(places), 1 / len(places)) if context_probs is None else context_probs
         return cls(
-            np.full(len(places), 1 / len(places)) if context_probs is None else context_probs,
+            np.asarray(shares, dtype=np.float64),
             design @ matrix,
             grid,
             tau,
