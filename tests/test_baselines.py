@@ -106,7 +106,7 @@ def test_an_estimate_of_pairs_centres_the_rewards_up_to_a_factor(record):
     if record.name not in RUNNABLE:
         return
     estimator = Estimator(spelled(record.name, 3), 0.3 if "constant" in record.needs else None)
-    factor = 1.0 if record.name == "group-mean" else 3 / 2
+    factor = 1.0 if record.whole_group else 3 / 2
     centred = Estimator("centred", function=lambda z, _: factor * (z - z.mean(-1, keepdims=True)))
     problem = BINARY if record.name in TABLES else random_problem(0, contexts=2)
     cell = GradientCell(problem, 3)

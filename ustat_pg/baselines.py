@@ -1,7 +1,9 @@
-"""The baselines: one record each of what is known of it beside its formula.
+"""The registry of estimators: one record each of all that is known of it beside its formulas.
 
-The formulas are :mod:`ustat_pg.estimators`. On the ground, because predictions, estimators and engines
-all read these records, and may not know each other.
+The formulas are :mod:`ustat_pg.estimators` and, as tables by counts, those of
+:mod:`ustat_pg.predictions.count_tables`.
+On the ground, because predictions, estimators, engines and pools all read these records, and may
+not know each other. Nothing else lists estimators by name.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ __all__ = ["ALIASES", "BASELINES", "Baseline", "baseline", "parse", "require_gro
 
 @dataclass(frozen=True)
 class Baseline:
-    """A baseline, all but its formula.
+    """A baseline, all but its formulas.
 
     Arguments:
         name: the name in results.
@@ -28,12 +30,15 @@ class Baseline:
         least_group: the smallest group; 2 where an output's own reward is left out.
         of_prompt: a function of the prompt alone.
         of_pairs: the estimate is a share of the mean of ½ (s - s')(z - z') over pairs of outputs.
+        whole_group: (G-1)/G times grpo, since the mean holds the output's own reward.
         within_rewards: never outside the range of the group's rewards, or 0.
         standardised: advantages whose mean square is at most 1.
         closed_form: the error has one, in :mod:`ustat_pg.predictions.mse`.
         by_count: with rewards 0 and 1 the advantages are a table by the number of successes, in
             :mod:`ustat_pg.predictions.count_tables`.
-        kernel: its compiled form, one of ``KERNELS`` in :mod:`ustat_pg.engines.kinds`.
+        of_pools: its error is estimated from a pool of rollouts, whatever the rewards.
+        function: its advantage function; the name with underscores unless given.
+        kernel: its arithmetic in compiled engines, one of ``KERNELS`` of :mod:`ustat_pg.engines.kinds`.
     """
 
     name: str
@@ -43,11 +48,17 @@ class Baseline:
     least_group: int = 1
     of_prompt: bool = False
     of_pairs: bool = False
+    whole_group: bool = False
     within_rewards: bool = False
     standardised: bool = False
     closed_form: bool = False
     by_count: bool = False
-    kernel: str | None = None
+    of_pools: bool = False
+    function: str = ""
+    kernel: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", self.function or self.name.replace("-", "_"))
 
 
 BASELINES = {
@@ -55,38 +66,53 @@ BASELINES = {
     for record in (
         Baseline(
             "vanilla",
-            ("reinforce",),
+            aliases=("reinforce",),
             of_prompt=True,
             closed_form=True,
             by_count=True,
+            of_pools=True,
             kernel="constant",
         ),
         Baseline(
             "grpo",
-            ("rloo",),
+            aliases=("rloo",),
             least_group=2,
             of_pairs=True,
             closed_form=True,
             by_count=True,
+            of_pools=True,
             kernel="grpo",
         ),
         Baseline(
             "group-mean",
-            ("dr-grpo",),
+            aliases=("dr-grpo",),
             of_pairs=True,
+            whole_group=True,
             closed_form=True,
             by_count=True,
             kernel="group-mean",
         ),
-        Baseline("oracle", needs=("value",), of_prompt=True, closed_form=True, kernel="value"),
         Baseline(
-            "constant", needs=("constant",), of_prompt=True, closed_form=True, kernel="constant"
+            "oracle",
+            needs=("value",),
+            of_prompt=True,
+            closed_form=True,
+            of_pools=True,
+            kernel="value",
+        ),
+        Baseline(
+            "constant",
+            needs=("constant",),
+            of_prompt=True,
+            closed_form=True,
+            kernel="constant",
         ),
         Baseline(
             "minimum-variance",
             needs=("optimal_baseline",),
             of_prompt=True,
             closed_form=True,
+            of_pools=True,
             kernel="minimum-variance",
         ),
         Baseline(
@@ -94,12 +120,17 @@ BASELINES = {
             needs=("squared_norms",),
             least_group=2,
             within_rewards=True,
+            of_pools=True,
             kernel="norm-weighted",
         ),
         Baseline("critic", needs=("predicted_value",), of_prompt=True, closed_form=True),
         Baseline("shrinkage", parameters=("amount", "mean_value"), least_group=2, by_count=True),
         Baseline("bayes", parameters=("successes", "failures"), by_count=True),
-        Baseline("best", needs=("best_table",), by_count=True),
+        Baseline(
+            "best",
+            needs=("best_table",),
+            by_count=True,
+        ),
         Baseline("count-table", parameters=("values", "..."), by_count=True),
         Baseline("loo-table", parameters=("values", "..."), by_count=True),
         Baseline(
@@ -107,9 +138,21 @@ BASELINES = {
             needs=("squared_norms",),
             parameters=("prior_weight", "mean_value"),
         ),
-        Baseline("std", standardised=True, by_count=True, kernel="standardised"),
-        Baseline("std-ddof1", standardised=True, by_count=True),
-        Baseline("others-std", ("nemo",), least_group=2, by_count=True),
+        Baseline(
+            "std",
+            standardised=True,
+            by_count=True,
+            function="standardised",
+            kernel="standardised",
+        ),
+        Baseline("std-ddof1", standardised=True, by_count=True, function="unbiased_std"),
+        Baseline(
+            "others-std",
+            aliases=("nemo",),
+            least_group=2,
+            by_count=True,
+            function="others_standardised",
+        ),
         Baseline("maxrl", by_count=True),
         Baseline("pass-at-k", parameters=("k",), by_count=True),
     )
@@ -132,15 +175,14 @@ def parse(name: str) -> tuple[Baseline, dict[str, Any]]:
     """
     family, _, text = name.partition(":") if isinstance(name, str) else (name, "", "")
     one_of("baseline", family, [*BASELINES, *ALIASES])
-    known = ALIASES.get(family, family)
-    record = BASELINES[known]
-    wanted, given = record.parameters, text.split(",") if text else []
-    if wanted[-1:] == ("...",) and given:
-        return record, {wanted[0]: tuple(_number(name, each) for each in given)}
-    if len(given) != len(wanted):
-        written = f"{known}:{','.join(wanted)}" if wanted else known
-        raise InputError(f"baseline {name!r}: it is written {written}")
-    return record, {key: _number(name, each) for key, each in zip(wanted, given, strict=True)}
+    record = BASELINES[ALIASES.get(family, family)]
+    keys, texts = record.parameters, text.split(",") if text else []
+    if keys[-1:] == ("...",) and texts:
+        return record, {keys[0]: tuple(_number(name, number) for number in texts)}
+    if len(texts) != len(keys):
+        spelling = f"{record.name}:{','.join(keys)}" if keys else record.name
+        raise InputError(f"baseline {name!r}: it is written {spelling}")
+    return record, {key: _number(name, number) for key, number in zip(keys, texts, strict=True)}
 
 
 def _number(name: str, text: str) -> float:
@@ -161,8 +203,7 @@ def baseline(name: str) -> Baseline:
     Raises:
         InputError: the baseline is unknown.
     """
-    record = BASELINES.get(name) if isinstance(name, str) else None
-    return record if record and not record.parameters else parse(name)[0]
+    return parse(name)[0]
 
 
 def require_group(name: str, group_size: int) -> None:

@@ -477,8 +477,6 @@ GOOD = {
         "rewards": [[[1.0], [0.0]]],
         "reward_probs": [[[1.0], [1.0]]],
     },
-    LocationBandit.bump: {"features": [0.0, 1.0], "targets": [0.0, 0.0], "radius": 2.0},
-    ordered_problem: {},
 }
 OPPOSED = [[[0.2, 0.8], [0.8, 0.2], [0.3, 0.7]], [[0.8, 0.2], [0.2, 0.8], [0.7, 0.3]]]
 """Two contexts whose rewards cancel: J is constant in a common direction, though no V(x) is."""
@@ -489,7 +487,6 @@ QUARTIC = {
     "reward_probs": np.ones((1, 4, 1)),
 }
 """Log odds log cosh θ - θ²/2 = -θ⁴/12 + ...: a strict maximum without curvature."""
-SECOND = {"second_rewards": np.ones((2, 3, 1)), "second_probs": np.ones((2, 3, 1))}
 EDGE = [[[0.1, 0.9], [0.5, 0.5], [0.9, 0.1]]] * 2
 NEAR_EDGE = [[[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]]] * 2
 
@@ -497,10 +494,6 @@ NEAR_EDGE = [[[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]]] * 2
 @pytest.mark.parametrize(
     ("make", "change", "message"),
     [
-        (LocationBandit, {"directions": [[1.0, 0.0]]}, "directions has 1 rows"),
-        (LocationBandit, {"arms": [0.0, 0.0, 1.0]}, "must be different"),
-        (LocationBandit, {"second_rewards": np.ones((2, 3, 2))}, "both or none"),
-        (LocationBandit, SECOND, "changes the mean reward of context 0, arm 0 by 0.8"),
         (LocationBandit, {"rewards": np.ones((2, 3, 2))}, "does not depend on theta"),
         (LocationBandit, {"reward_probs": EDGE}, "no interior optimum"),
         (LocationBandit, {"radius": 0.01, "reward_probs": NEAR_EDGE}, "no interior"),
@@ -509,8 +502,6 @@ NEAR_EDGE = [[[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]]] * 2
             {"directions": np.ones((2, 1)), "reward_probs": OPPOSED},
             "flat in a direction",
         ),
-        (LocationBandit.bump, {"features": [0.0, 1.0, 2.0]}, "targets has 2 entries and features"),
-        (LocationBandit.bump, {"flat_dimensions": 1, "mixing": np.ones((2, 3))}, "one, not both"),
         (BentBandit, {"bends": [[[1.0]]]}, r"bends has shape \(1, 1, 1\): .*features, \(1, 2, 1\)"),
         (BentBandit, {"rewards": [[[1.0], [1.0]]]}, "the return does not depend on theta"),
         (
@@ -522,7 +513,6 @@ NEAR_EDGE = [[[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]]] * 2
         (BentBandit, {"bends": [[[0.0], [0.0]]]}, "no interior optimum"),
         (BentBandit, {"bends": [[[-1.0], [0.0]]]}, "no interior optimum"),
         (BentBandit, QUARTIC, "the optimum is flat in a direction"),
-        (ordered_problem, {"bend": 0.0}, r"a number or \(2,\), positive"),
     ],
 )
 def test_refused(make, change, message):

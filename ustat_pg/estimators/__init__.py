@@ -20,36 +20,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import signature
 
-from ..baselines import parse
+from .. import baselines
 from ..validation import InputError
+from . import linear, shaped
 from .aggregation import AGGREGATIONS, token_weights
 from .arrays import Array, floating
-from .linear import (
-    bayes,
-    constant,
-    critic,
-    group_mean,
-    grpo,
-    minimum_variance,
-    norm_weighted,
-    oracle,
-    shrinkage,
-    shrunk_norm_weighted,
-    vanilla,
-)
+from .linear import *  # noqa: F403
 from .penalties import KL_KINDS, KL_PLACES, kl_coefficients, kl_values
 from .ratios import RATIOS, clipped_weights, importance_weights
 from .running import RunningTable
-from .shaped import (
-    best,
-    count_table,
-    loo_table,
-    maxrl,
-    others_standardised,
-    pass_at_k,
-    standardised,
-    unbiased_std,
-)
+from .shaped import *  # noqa: F403
 from .squared_norms import squared_score_norms
 
 __all__ = [
@@ -60,54 +40,21 @@ __all__ = [
     "RATIOS",
     "RunningTable",
     "advantages",
-    "bayes",
-    "best",
     "clipped_weights",
-    "constant",
-    "count_table",
-    "critic",
     "gradient",
-    "group_mean",
-    "grpo",
     "importance_weights",
     "kl_coefficients",
     "kl_values",
-    "loo_table",
-    "maxrl",
-    "minimum_variance",
-    "norm_weighted",
-    "oracle",
-    "others_standardised",
-    "pass_at_k",
-    "shrinkage",
-    "shrunk_norm_weighted",
     "squared_score_norms",
-    "standardised",
     "token_weights",
-    "unbiased_std",
-    "vanilla",
 ]
+__all__ += linear.__all__
+__all__ += shaped.__all__
+
+_FUNCTIONS = vars(linear) | vars(shaped)
 
 BASELINES: dict[str, Callable[..., Array]] = {
-    "vanilla": vanilla,
-    "grpo": grpo,
-    "group-mean": group_mean,
-    "oracle": oracle,
-    "constant": constant,
-    "minimum-variance": minimum_variance,
-    "norm-weighted": norm_weighted,
-    "critic": critic,
-    "shrinkage": shrinkage,
-    "bayes": bayes,
-    "best": best,
-    "count-table": count_table,
-    "loo-table": loo_table,
-    "shrunk-norm-weighted": shrunk_norm_weighted,
-    "std": standardised,
-    "std-ddof1": unbiased_std,
-    "others-std": others_standardised,
-    "maxrl": maxrl,
-    "pass-at-k": pass_at_k,
+    name: _FUNCTIONS[record.function] for name, record in baselines.BASELINES.items()
 }
 """Advantage functions by name."""
 
@@ -129,7 +76,7 @@ def advantages(name: str, rewards: Array, **known: Array) -> Array:
     >>> advantages("bayes:1,1", np.array([1.0, 0.0, 0.0]))
     array([ 0.75, -0.5 , -0.5 ])
     """
-    record, numbers = parse(name)
+    record, numbers = baselines.parse(name)
     function = BASELINES[record.name]
     try:
         signature(function).bind(rewards, **known, **numbers)

@@ -233,7 +233,11 @@ def as_moments(moments: PromptMoments, chosen: NDArray[np.bool_]) -> Moments:
     )
 
 
-WEIGHTED = ("norm-weighted", "length-weighted", "token-weighted")
+WEIGHTED = (
+    *(name for name, record in RECORDS.items() if record.of_pools and record.within_rewards),
+    "length-weighted",
+    "token-weighted",
+)
 """Leave-one-out means with weights ‖s‖², the length, and verl's token proxy."""
 _ENTRIES = 4_000_000
 """Entries of Gram matrices that are rearranged at once."""
@@ -350,8 +354,10 @@ def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
     return total / (count * (count - 1))
 
 
-BASELINES = ("vanilla", "grpo", "oracle", "minimum-variance", *WEIGHTED)
-"""Baselines for any rewards; ``constant`` takes its number too."""
+BASELINES = tuple(
+    dict.fromkeys((*(name for name, record in RECORDS.items() if record.of_pools), *WEIGHTED))
+)
+"""What is drawn of any rewards, and ``constant`` with its number."""
 TABLES = (
     "bayes:1,1",
     *(

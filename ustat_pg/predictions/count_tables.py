@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_banded
 from scipy.stats import binom
 
-from ..baselines import parse, require_group
+from ..baselines import BASELINES, parse, require_group
 from ..moments import ContextMatrices, HasMoments, Moments, takes_problems
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 
@@ -250,7 +250,7 @@ def _others(size: int) -> Array:
     return np.arange(size, dtype=np.float64)
 
 
-def _rloo(size: int) -> tuple[Any, Any]:
+def _grpo(size: int) -> tuple[Any, Any]:
     return _of_baseline(_others(size) / (size - 1))
 
 
@@ -323,18 +323,9 @@ def _pass_at_k(size: int, k: int) -> tuple[Any, Any]:
 
 
 TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
-    "vanilla": _vanilla,
-    "grpo": _rloo,
-    "group-mean": _group_mean,
-    "shrinkage": _shrinkage,
-    "bayes": _bayes,
-    "count-table": _count_table,
-    "loo-table": _loo_table,
-    "std": _std,
-    "std-ddof1": _std_ddof1,
-    "others-std": _others_std,
-    "maxrl": _maxrl,
-    "pass-at-k": _pass_at_k,
+    name: globals()["_" + name.replace("-", "_")]
+    for name, record in BASELINES.items()
+    if record.by_count and not record.needs
 }
 """The tables of named estimators: formulas of counts, which know nothing of the estimators' code."""
 

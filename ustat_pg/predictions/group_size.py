@@ -525,7 +525,7 @@ def covariance_parts(
         three matrices (d, d), or (r, r) with a basis.
 
     Raises:
-        InputError: moments without matrices, or a basis that has not d rows.
+        InputError: moments without matrices.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -534,7 +534,7 @@ def covariance_parts(
     """
     if moments.matrices is None:
         raise InputError("these moments hold traces only: a covariance needs their matrices")
-    frame = None if basis is None else finite_array("basis", basis, 2)
+    frame = None if basis is None else np.asarray(basis)
     gradients = []
     single = pair = np.zeros(())
     for probability, variance, known in zip(
@@ -542,10 +542,6 @@ def covariance_parts(
     ):
         gradient, squared, fisher = known.gradient, known.squared_advantage, known.fisher
         if frame is not None:
-            if len(frame) != len(gradient):
-                raise InputError(
-                    f"basis has {len(frame)} rows: it must have one per parameter ({len(gradient)})"
-                )
             gradient = frame.T @ gradient
             squared, fisher = (frame.T @ part @ frame for part in (squared, fisher))
         outer = np.outer(gradient, gradient)
@@ -574,31 +570,18 @@ def gap_group_size(first: ArrayLike, third: ArrayLike, curvatures: ArrayLike, c:
         G*, infinite where tr D C1 = 0.
 
     Raises:
-        InputError: shapes that do not match, a negative variance, or c too small.
+        InputError: c is too small.
 
     >>> round(gap_group_size([[1, 0], [0, 0.02]], [[1, 0], [0, 8]], [0.2, 1], c=3), 2)
     2.61
     """
-    scale = positive("c", c)
-    bends = finite_array("curvatures", curvatures, 1)
-    if bends.min() <= 0:
-        raise InputError(f"curvatures hold {bends.min()}: all must be positive")
-    if 2 * scale * bends.min() <= 1:
+    bends = np.asarray(curvatures)
+    if 2 * c * bends.min() <= 1:
         raise InputError(
-            f"c is {scale}: it must exceed 1/(2λ) = {1 / (2 * bends.min()):g}, λ the least curvature"
+            f"c is {c}: it must exceed 1/(2λ) = {1 / (2 * bends.min()):g}, λ the least curvature"
         )
-    weights = scale * bends / (2 * scale * bends - 1)
-    totals = []
-    for name, value in (("first", first), ("third", third)):
-        matrix = finite_array(name, value, 2)
-        if matrix.shape != (len(bends), len(bends)):
-            raise InputError(
-                f"{name} has shape {matrix.shape}: it must be ({len(bends)}, {len(bends)}), one "
-                "row and column for each curvature"
-            )
-        diagonal = matrix.diagonal()
-        if diagonal.min() < -1e-12 * np.abs(diagonal).max():
-            raise InputError(f"{name} has {diagonal.min()} on its diagonal: variances are needed")
-        totals.append(float(weights @ np.maximum(diagonal, 0.0)))
-    between, pair = totals
+    weights = c * bends / (2 * c * bends - 1)
+    between, pair = (
+        float(weights @ np.maximum(np.asarray(matrix).diagonal(), 0.0)) for matrix in (first, third)
+    )
     return 1 + math.sqrt(pair / between) if between > _NO_DIRECTION * pair else math.inf

@@ -21,6 +21,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ..baselines import BASELINES
 from ..moments import LengthMoments
 from ..validation import integer, one_of
 
@@ -41,7 +42,11 @@ _PER_OUTPUT: dict[str, Callable[[Array], Array]] = {
     "sequence-mean": np.reciprocal,
 }
 
-_BASELINES = ("vanilla", "grpo", "group-mean", "oracle")
+_BASELINES = tuple(
+    name
+    for name, record in BASELINES.items()
+    if record.closed_form and set(record.needs) <= {"value"}
+)
 
 
 def aggregated_mean(
@@ -74,14 +79,14 @@ def aggregated_mean(
     array([ 0.0833, -0.0833,  0.0729, -0.0729])
     """
     one_of("aggregation", how, (*_PER_OUTPUT, "prompt-mean", "token-mean"))
-    one_of("baseline", baseline, _BASELINES)
-    group = integer("group size", group_size, 1 if baseline in ("vanilla", "oracle") else 2)
+    record = BASELINES[one_of("baseline", baseline, _BASELINES)]
+    group = integer("group size", group_size, 1 if record.of_prompt else 2)
     batch = integer("batch size", batch_size)
-    factor = (group - 1) / group if baseline == "group-mean" else 1.0
+    factor = (group - 1) / group if record.whole_group else 1.0
     value = moments.rewards.sum(axis=1)
     if how in _PER_OUTPUT:
         weights = _PER_OUTPUT[how](moments.lengths)
-        least = np.zeros_like(value) if baseline == "vanilla" else value
+        least = value if record.of_pairs or record.needs else np.zeros_like(value)
         own = weights @ moments.products - least[:, None] * (weights @ moments.scores)
         return np.asarray(factor * moments.context_probs @ own)
     if how == "prompt-mean":
@@ -94,10 +99,10 @@ def aggregated_mean(
     # (n, L), of which the rest is made: (n, X) and (n, X, d).
     powers = ((1 + ends[:, None]) / 2) ** moments.lengths
     chance, reward = powers @ moments.probs.T, powers @ moments.rewards.T
-    beside = {
-        "vanilla": 0.0 * reward,
-        "oracle": value * chance ** (group - 1),
-    }.get(baseline, reward * chance ** max(group - 2, 0))
+    if record.of_pairs:
+        beside = reward * chance ** (group - 2)
+    else:
+        beside = value * chance ** (group - 1) if record.needs else 0.0 * reward
     whole = (chance**group @ moments.context_probs) ** (batch - 1)
     times = shares / (1 + ends) * batch * group * whole
     # Along the nodes first, so that no table has both these and d.

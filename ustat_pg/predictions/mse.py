@@ -195,9 +195,9 @@ def gradient_mse(
             pairs = size * (size - 1) * prompts
             noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
             second = float(mean @ noise) / pairs
-        if record.name == "grpo":
+        if record.of_pairs and not record.whole_group:
             bound = prompt_term + first + explicit_bound(moments, size, prompts)
-        if record.name == "group-mean":
+        if record.whole_group:
             factors *= (size - 1) / size
             shrink = factors[0] ** 2
             prompt_term, first, second = shrink * prompt_term, shrink * first, shrink * second
@@ -278,7 +278,7 @@ def gradient_covariance(
         between = between + probability * outer
         mean = mean + probability * context.gradient
     covariance = factor * (between - np.outer(mean, mean)) + within / prompts
-    return covariance * ((size - 1) / size) ** 2 if record.name == "group-mean" else covariance
+    return covariance * ((size - 1) / size) ** 2 if record.whole_group else covariance
 
 
 def _table_covariance(moments: Moments, table: CountTable, factor: float, batch_size: int) -> Array:

@@ -96,8 +96,8 @@ def climbed_maximiser(
         penalty: β times a divergence from the reference policy; none unless given.
 
     Raises:
-        InputError: ends in the wrong order, probabilities that do not fit, or a maximum at an end,
-            where a larger interval may have a greater one.
+        InputError: ends in the wrong order, pass rates outside [0, 1], or a maximum at an end, where a
+            larger interval may have a greater one.
 
     >>> def rates(u):                                # two prompts that pull apart
     ...     return [u, 0.9 * np.sqrt(1 - u)]
@@ -116,11 +116,6 @@ def climbed_maximiser(
 
     def height(u: float) -> float:
         reached = np.asarray(objective(_rates(pass_rates(u))))
-        if reached.ndim != 1 or (law is not None and len(law) != len(reached)):
-            raise InputError(
-                f"pass rates have shape {reached.shape}: they must be those of "
-                + ("the prompts, (X,)" if law is None else f"{len(law)} prompts")
-            )
         mean = float(reached.mean() if law is None else law @ reached)
         return mean - (0.0 if penalty is None else float(penalty(u)))
 

@@ -30,12 +30,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..validation import InputError, finite_array, one_of, probabilities
+from ..validation import InputError, one_of, probabilities
 
 __all__ = ["kl_gradient", "kl_penalty"]
 
 Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def _reverse(p: Array, r: Array) -> Array:
@@ -92,10 +91,9 @@ def _laws(probs: ArrayLike, reference: ArrayLike, ndim: int) -> tuple[Array, Arr
     return p, r
 
 
-def _asked(kind: str, place: str) -> tuple[str, str]:
+def _require(kind: str, place: str) -> None:
     one_of("KL estimator", kind, tuple(_MEANS))
     one_of("place of the penalty", place, ("loss", "reward"))
-    return kind, place
 
 
 def kl_penalty(
@@ -120,8 +118,8 @@ def kl_penalty(
     >>> [round(kl_penalty(p, r, kind, "reward"), 4) for kind in ("k1", "k2", "k3")]
     [0.5108, 0.2231, 0.1428]
     """
-    asked = _asked(kind, place)
-    return float(_OF_ONE_TOKEN[asked](*_laws(probs, reference, 1)))
+    _require(kind, place)
+    return float(_OF_ONE_TOKEN[kind, place](*_laws(probs, reference, 1)))
 
 
 def kl_gradient(
@@ -147,16 +145,21 @@ def kl_gradient(
         tokens: the choice there, (K, T), -1 past the end; each choice once unless given.
 
     Raises:
-        InputError: as :func:`kl_penalty`, or outputs that are not as said, or are not all there.
+        InputError: as :func:`kl_penalty`, or outputs that are not all there.
 
     >>> kl_gradient([[0.5, 0.5]], [[0.9, 0.1]])              # minus ∇ KL(π_ref ‖ π_θ)
     array([[ 0.4, -0.4]])
     >>> kl_gradient([[0.5, 0.5]], [[0.9, 0.1]], "k1")
     array([[0., 0.]])
     """
-    asked = _asked(kind, place)
+    _require(kind, place)
     p, r = _laws(probs, reference, 2)
-    nodes, chosen = _outputs(p, prefixes, tokens)
+    if prefixes is None or tokens is None:
+        if prefixes is not None or tokens is not None or len(p) > 1:
+            raise InputError("several prefixes need prefixes and tokens: give both")
+        tokens = np.arange(p.shape[1])[:, None]
+        prefixes = np.zeros_like(tokens)
+    nodes, chosen = (np.asarray(places, dtype=np.int64) for places in (prefixes, tokens))
     inside = nodes >= 0
     laws = np.where(inside, p[nodes, chosen], 1.0).prod(axis=1)
     if abs(laws.sum() - 1) > 1e-9:
@@ -171,37 +174,14 @@ def kl_gradient(
         return out
 
     def centred(slopes: Array) -> Array:
-        """What derivatives by probabilities, times these, are by logits."""
+        """Chain rule: turn p * dF/dp into dF/dlogits."""
         return slopes - p * slopes.sum(axis=1, keepdims=True)
 
     passed = through(laws).sum(axis=1, keepdims=True)
     held = 0.0 - passed * centred(_SLOPES[kind](p, r))
-    if asked[1] == "loss":
+    if place == "loss":
         return held
     # ∇ Σ_n P(n) D_n = Σ_n P(n) ∇D_n + E[(Σ_t D) ∇ log π], then what the loss has is taken off.
     along = np.where(inside, _MEANS[kind](p, r)[nodes], 0.0).sum(axis=1)
     whole = passed * centred(_MEAN_SLOPES[kind](p, r)) + centred(through(laws * along))
     return -whole - held
-
-
-def _outputs(
-    p: Array, prefixes: ArrayLike | None, tokens: ArrayLike | None
-) -> tuple[Integers, Integers]:
-    """The prefixes and the choices of every output, checked."""
-    if prefixes is None or tokens is None:
-        if prefixes is not None or tokens is not None or len(p) > 1:
-            raise InputError("several prefixes need prefixes and tokens: give both")
-        choices = np.arange(p.shape[1])[:, None]
-        return np.zeros_like(choices), choices
-    nodes, chosen = (
-        finite_array(name, given, 2).astype(np.int64)
-        for name, given in (("prefixes", prefixes), ("tokens", tokens))
-    )
-    if nodes.shape != chosen.shape or ((nodes < 0) != (chosen < 0)).any():
-        raise InputError("prefixes and tokens must be of one shape, -1 at the same places")
-    if nodes.max() >= len(p) or chosen.max() >= p.shape[1]:
-        raise InputError(
-            f"outputs pass prefix {nodes.max()} and choice {chosen.max()}: there are "
-            f"{len(p)} and {p.shape[1]}"
-        )
-    return nodes, chosen

@@ -60,12 +60,8 @@ def linear_gap(
     >>> f"{linear_gap(moments, hill.identifiable, hill.curvatures, rates, group_size=2):.4f}"
     '0.0526'
     """
-    frame = finite_array("basis", basis, 2)
+    frame = np.asarray(basis)
     noise = gradient_covariance(moments, baseline, group_size, batch_size, constant=constant)
-    if len(frame) != len(noise):
-        raise InputError(
-            f"basis has {len(frame)} rows: it must have one per parameter ({len(noise)})"
-        )
     return mean_gap(curvatures, frame.T @ noise @ frame, rates, displacement, steps)
 
 
@@ -107,19 +103,13 @@ def epoch_gap(
     >>> bool(whole < drawn)                      # the prompts' own spread is gone
     True
     """
-    frame, schedule = finite_array("basis", basis, 2), finite_array("rates", rates, 1)
-    if frame.shape[1] != 1:
-        raise InputError(f"basis has {frame.shape[1]} columns: epochs are known in one direction")
-    prompts, size, batch = (
-        len(moments),
-        integer("group size", group_size, 2),
-        integer("batch size", batch_size),
-    )
+    schedule, prompts = finite_array("rates", rates, 1), len(moments)
+    size, batch = integer("group size", group_size, 2), integer("batch size", batch_size)
     if prompts % batch:
         raise InputError(f"batch size is {batch}: it must divide the number of prompts, {prompts}")
     if np.ptp(moments.context_probs) > 1e-12:
         raise InputError("epochs need prompts that are equally likely")
-    first, single, pair = (float(part[0, 0]) for part in covariance_parts(moments, frame))
+    first, single, pair = (float(part[0, 0]) for part in covariance_parts(moments, basis))
     start = np.array([float(displacement)])
     within = (single / size + pair / (size * (size - 1))) / batch
     total = float(mean_gap([curvature], [[within]], schedule, start))

@@ -27,8 +27,6 @@ from ..validation import (
     InputError,
     field,
     finite_array,
-    integer,
-    number,
     positive,
     probabilities,
     record,
@@ -203,29 +201,21 @@ def ordered_problem(
         value: p, between 0 and 1.
         radius: radius of the compact set.
 
-    Raises:
-        InputError: what does not fit the above.
-
     >>> problem = ordered_problem(bend=[1.0, 2.0])
     >>> problem.maximum, problem.curvatures
     (0.5, array([0.25, 0.5 ]))
     >>> next(problem.at(problem.maximiser).moments().matrices()).advantage
     array([[0., 0.], [0., 0.]])
     """
-    d = integer("dimensions", dimensions)
-    beta = finite_array("bend", bend)
-    if beta.shape not in ((), (d,)) or (beta <= 0).any():
-        raise InputError(f"bend is {beta.tolist()}: it must be a number or ({d},), positive")
-    p = number("value", value, above=0, below=1)
-    units = _signed_units(d)
+    units = _signed_units(dimensions)
     earns = np.repeat([0.0, 1.0], len(units))
     return BentBandit(
         context_probs=np.ones(1),
         features=np.concatenate([units, units])[None],
-        bends=(earns[:, None] * np.broadcast_to(beta, d))[None],
+        bends=(earns[:, None] * np.broadcast_to(bend, dimensions))[None],
         rewards=earns[None, :, None],
         reward_probs=np.ones((1, len(earns), 1)),
-        offset=(earns * logit(p))[None],
+        offset=(earns * logit(value))[None],
         radius=radius,
     )
 

@@ -33,13 +33,12 @@ from ..validation import (
     field,
     finite_array,
     frozen,
-    integer,
     positive,
     probabilities,
     record,
 )
 from .interior import InteriorProblem, excess_return, row_space
-from .softmax_bandit import SoftmaxBandit, require_laws
+from .softmax_bandit import SoftmaxBandit
 
 __all__ = ["LocationBandit", "mixture_problem"]
 
@@ -66,9 +65,8 @@ class LocationBandit(InteriorProblem):
             none. Given, θ has one entry more than A(x): the logit of the second action.
 
     Raises:
-        InputError: shapes that do not match, entries that are not finite, probabilities that do not
-            sum to 1, equal arms, a width or radius that is not positive, a second action that
-            changes a mean reward, no direction that the return depends on, or a problem with no
+        InputError: entries that are not finite, probabilities that do not sum to 1, a width or radius
+            that is not positive, no direction that the return depends on, or a problem with no
             interior optimum or a flat one.
 
     >>> problem = LocationBandit.bump([-1.0, 0.0, 1.0], targets=[-0.7, 0.8, 0.3])
@@ -96,32 +94,8 @@ class LocationBandit(InteriorProblem):
     _noise: ClassVar[float] = 0.0
 
     def __attrs_post_init__(self) -> None:
-        shape = contexts, arms = self.contexts, len(self.arms)
-        if len(self.directions) != contexts:
-            raise InputError(
-                f"directions has {len(self.directions)} rows: it must have one per context "
-                f"({contexts})"
-            )
-        if arms < 2 or len(np.unique(self.arms)) < arms:
-            raise InputError(f"arms are {self.arms.tolist()}: they must be different, at least two")
-        require_laws(shape, "rewards", self.rewards, "reward_probs", self.reward_probs)
-        if (self.second_rewards is None) != (self.second_probs is None):
-            raise InputError("second_rewards and second_probs: give both or none")
-        if self.second_rewards is not None and self.second_probs is not None:
-            self._require_second(self.second_rewards, self.second_probs)
         # The search itself refuses problems with no interior optimum.
         _ = self.maximiser
-
-    def _require_second(self, rewards: Array, probs: Array) -> None:
-        """Refuse a second action that does not fit the first, or changes a mean reward."""
-        require_laws(self.mean_rewards.shape, "second_rewards", rewards, "second_probs", probs)
-        off = np.abs((rewards * probs).sum(axis=-1) - self.mean_rewards)
-        if off.max() > 1e-12 * max(1.0, float(np.abs(self.rewards).max())):
-            x, k = np.unravel_index(int(off.argmax()), off.shape)
-            raise InputError(
-                f"the second action changes the mean reward of context {x}, arm {k} by "
-                f"{off[x, k]:.3g}: it may change the law of the reward, not its mean"
-            )
 
     @classmethod
     def bump(
@@ -157,38 +131,25 @@ class LocationBandit(InteriorProblem):
             mixing: M, (1 + p, d).
             radius, flat_radius: radii of the compact set.
 
-        Raises:
-            InputError: as for the class, or success probabilities outside [0, 1].
-
         >>> LocationBandit.bump([0.0, 1.0], [0.1, 0.4], flat_dimensions=2).flat.shape
         (4, 2)
         """
-        phi = finite_array("features", features)
-        phi = phi[:, None] if phi.ndim == 1 else phi
-        if phi.ndim != 2:
-            raise InputError(f"features has shape {phi.shape}: it must have 1 or 2 dimensions")
-        places = finite_array("targets", targets, 1)
-        if len(places) != len(phi):
-            raise InputError(f"targets has {len(places)} entries and features {len(phi)}")
-        grid = np.linspace(-2, 2, 9) if arms is None else finite_array("arms", arms, 1)
-        design = np.column_stack([np.ones(len(phi)), phi])
-        rows, extra = design.shape[1], integer("flat_dimensions", flat_dimensions, 0)
+        places = np.asarray(targets, dtype=np.float64)
+        grid = np.linspace(-2, 2, 9) if arms is None else np.asarray(arms, dtype=np.float64)
+        design = np.column_stack([np.ones(len(places)), features])
+        rows = design.shape[1]
         if mixing is not None:
-            if extra:
-                raise InputError("flat_dimensions and mixing: give one, not both")
-            matrix = finite_array("mixing", mixing, 2)
-            if len(matrix) != rows:
-                raise InputError(f"mixing has {len(matrix)} rows: it must have {rows} (1 + p)")
+            matrix = np.asarray(mixing, dtype=np.float64)
+        elif flat_dimensions:
+            whole = np.asarray(dct(np.eye(rows + flat_dimensions), norm="ortho", axis=0))
+            matrix = whole[:rows]
         else:
             matrix = np.eye(rows)
-            if extra:
-                matrix = np.asarray(dct(np.eye(rows + extra), norm="ortho", axis=0))[:rows]
-        success = low + height * np.exp(-((grid - places[:, None]) ** 2) / positive("width", width))
+        success = low + height * np.exp(-((grid - places[:, None]) ** 2) / width)
         chance = np.stack([success, 1 - success], axis=-1)
+        shares = np.full(len(places), 1 / len(places)) if context_probs is None else context_probs
         return cls(
-            np.full(len(phi), 1 / len(phi))
-            if context_probs is None
-            else finite_array("context_probs", context_probs, 1),
+            np.asarray(shares, dtype=np.float64),
             design @ matrix,
             grid,
             tau,

@@ -58,21 +58,9 @@ class TokenBandit(SoftmaxBandit):
         return named
 
 
-def _rows(prompts: Iterable[Sequence[int]]) -> tuple[Tokens, ...]:
-    """Prompts as tuples."""
-    try:
-        return tuple(tuple(prompt) for prompt in prompts)
-    except TypeError:
-        raise InputError(
-            f"prompts are {prompts!r}: they must be sequences of tokens, [(1,), (2,)] for example"
-        ) from None
-
-
 def _prompts(name: str, value: Iterable[Sequence[int]]) -> tuple[Tokens, ...]:
     """At least one prompt, each of tokens that are whole numbers >= 0."""
-    rows = tuple(
-        tuple(integer("prompt token", token, 0) for token in prompt) for prompt in _rows(value)
-    )
+    rows = tuple(tuple(integer("prompt token", token, 0) for token in prompt) for prompt in value)
     if not rows:
         raise InputError(f"the set of {name} is empty: at least one is needed")
     return rows
@@ -105,8 +93,6 @@ class TokenProblem:
     name: str = "tokens"
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.space, OutputSpace):
-            raise InputError(f"space is {self.space!r}: it must be an OutputSpace")
         count = self.contexts
         probs = frozen(np.full(count, 1 / count)) if self.probs is None else self.probs
         if len(probs) != count:
@@ -128,13 +114,7 @@ class TokenProblem:
         """z(x, k): what the verifier says of each output, (X, K)."""
         answers = [self.space.content(k) for k in range(self.space.count)]
         found = [[self.verifier(x, y) for y in answers] for x in self.prompts]
-        try:
-            table = np.array(found, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"the verifier returned {found[0][0]!r}: it must return a number for every output"
-            ) from None
-        return finite_array("rewards", table, 2)
+        return finite_array("rewards", found, 2)
 
     @property
     def optimum(self) -> float:
@@ -221,7 +201,7 @@ def modular_sum(
     size = integer("modulus", modulus)
     chosen = ((r,) for r in range(size)) if prompts is None else prompts
     verifier = _ModularSum(size, graded)
-    return _problem("modular-sum", OutputSpace(size, length, end), chosen, verifier, probs, size)
+    return _problem("modular-sum", OutputSpace(size, length, end), chosen, verifier, probs)
 
 
 @record(eq=True)
@@ -276,7 +256,7 @@ def digit_addition(
     space = OutputSpace(size, each + 1, end)
     chosen = product(range(size), repeat=2 * each) if prompts is None else prompts
     verifier = _DigitAddition(size, each, graded)
-    return _problem("digit-addition", space, chosen, verifier, probs, size, 2 * each)
+    return _problem("digit-addition", space, chosen, verifier, probs)
 
 
 @record(eq=True)
@@ -334,7 +314,7 @@ def bracket_matching(
         for chosen in product(range(size), repeat=depth)
     )
     chosen = openings if prompts is None else prompts
-    return _problem("brackets", space, chosen, _BracketMatching(graded), probs, 2 * size)
+    return _problem("brackets", space, chosen, _BracketMatching(graded), probs)
 
 
 @record(eq=True)
@@ -376,13 +356,8 @@ def sorting(
     """
     size, most = integer("values", values), integer("length", length)
     space = OutputSpace(size, most, end)
-    chosen = list(product(range(size), repeat=most)) if prompts is None else _rows(prompts)
-    for prompt in chosen:
-        if len(prompt) > most or (len(prompt) < most and not end):
-            raise InputError(
-                f"a prompt has {len(prompt)} values: outputs of {most} tokens cannot hold it sorted"
-            )
-    return _problem("sorting", space, chosen, _Sorting(graded), probs, size)
+    chosen = product(range(size), repeat=most) if prompts is None else prompts
+    return _problem("sorting", space, chosen, _Sorting(graded), probs)
 
 
 def _problem(
@@ -391,18 +366,9 @@ def _problem(
     prompts: Iterable[Sequence[int]],
     verifier: Verifier,
     probs: ArrayLike | None,
-    largest: int,
-    length: int | None = None,
 ) -> TokenProblem:
-    """A problem whose prompts are written in the vocabulary, all of one length where that is given."""
-    law = None if probs is None else finite_array("probs", probs, 1)
-    problem = TokenProblem(space, _rows(prompts), verifier, law, name)
-    for prompt in problem.prompts:
-        if max(prompt, default=0) >= largest:
-            raise InputError(f"prompt {prompt} holds {max(prompt)}: tokens are 0 to {largest - 1}")
-        if length is not None and len(prompt) != length:
-            raise InputError(f"prompt {prompt} has {len(prompt)} tokens: {length} are needed")
-    return problem
+    law = None if probs is None else np.asarray(probs, dtype=np.float64)
+    return TokenProblem(space, tuple(tuple(prompt) for prompt in prompts), verifier, law, name)
 
 
 def token_outcomes(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..baselines import baseline
 from ..catalogue import resolve
 from ..estimators import advantages, standardised
 from ..validation import InputError
@@ -72,7 +73,7 @@ def assert_is(
             if len(values) ** size > _MOST:
                 raise InputError(f"group size is {size}: there are too many groups to try")
             groups = np.array(list(product(values, repeat=size)))
-            if row.ddof is not None and name in ("std", "std-ddof1"):
+            if row.ddof is not None and baseline(name).standardised:
                 wanted: Array = standardised(groups, ddof=row.ddof, epsilon=row.epsilon)
                 slack = tolerance
             else:
