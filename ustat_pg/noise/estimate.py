@@ -86,6 +86,14 @@ class NoiseEstimate:
     steps: int
     steps_needed: float
 
+    def sentence(self) -> str:
+        """The estimate in words, with two digits."""
+        low, high = self.budget_over_critical_interval
+        if not math.isfinite(self.noise_to_signal) or low <= 0:
+            return "The signal is not told from 0 yet: go on measuring, or widen the window."
+        size = round(self.budget_over_critical * self.k_crit)
+        return f"{size} completions a step are {low:.1g} to {high:.1g} of the critical batch."
+
     def metrics(self, detail: bool = True) -> dict[str, float]:
         """All that is finite, by name; an interval as ``_low`` and ``_high``."""
         values: dict[str, float] = {}

@@ -36,9 +36,10 @@ class NoiseMeter:
         meter.estimate().noise_to_signal
 
     A hook on each parameter sees the gradient of a backward pass before it is accumulated, and keeps a
-    sketch of it; no copy as large as a parameter is made. Parameters sharded along their first axis (FSDP2) have their
-    shard sketched at its own place, from what each pass adds to it. Several processes each call all methods:
-    what they hold is gathered in :meth:`step`, gradients taken to be averaged over them, as DDP and FSDP do.
+    sketch of it; no copy as large as a parameter is made. Parameters sharded along their first axis
+    (FSDP2) have their shard sketched at its own place, from what each pass adds to it. Several processes
+    each call all methods: what they hold is gathered in :meth:`step`, gradients taken to be averaged over
+    them, as DDP and FSDP do.
 
     Arguments:
         parameters: of the model; those that are not trained are passed over.
