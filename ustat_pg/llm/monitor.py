@@ -187,6 +187,9 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         self._on = True
 
     def _stop(self) -> None:
+        if self._meter is not None:
+            # Another train() goes on.
+            self.saved = self._meter.state_dict()
         for hooks in (self._meter, self._norms):
             if hooks is not None:
                 hooks.remove()

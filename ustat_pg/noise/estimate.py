@@ -246,7 +246,7 @@ def _ratio_se(numerator: float, denominator: float, covariance: Array) -> float:
     if not denominator > 0:
         return math.nan
     slope = np.array([1.0, -numerator / denominator]) / denominator
-    return math.sqrt(max(slope @ covariance @ slope, 0.0))
+    return math.sqrt(max(float(slope @ covariance @ slope), 0.0))
 
 
 def _ratio_interval(function: Callable[[Array], Array], steps: Array) -> Interval:

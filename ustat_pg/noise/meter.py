@@ -147,6 +147,7 @@ class NoiseMeter:
         table = self._table[0, 0]
         if any(self._sharded):
             after = self._shards()
+            assert self._before is not None
             table = table + (after - self._before) / self._scale
             self._before = after
         self._table = None
@@ -170,15 +171,15 @@ class NoiseMeter:
         if not self._sketches:
             raise InputError("a step has no micro-batch: open one with meter.micro_batch(prompts)")
         sketches, groups = torch.stack(self._sketches), self._groups
-        shares = np.asarray(shares, dtype=float)
+        own = np.asarray(shares, dtype=float)
         self.clear()
         self._count += 1
         if distributed.is_available() and distributed.is_initialized():
-            sketches, groups, shares = self._gathered(sketches, groups, shares)
+            sketches, groups, own = self._gathered(sketches, groups, own)
         rows = sketches.cpu().numpy().astype(float) * sum(map(len, groups))
         if len(groups) < 2 or not np.isfinite(rows).all():
             return False
-        self._steps.append(step_sums(rows @ rows.T, groups, shares))
+        self._steps.append(step_sums(rows @ rows.T, groups, own))
         return True
 
     def estimate(self) -> NoiseEstimate:
