@@ -16,7 +16,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,33 +68,34 @@ class InTurns(TrainerCallback):
     def __init__(self, trainer: Any, monitor: NoiseMonitor, watched: Sequence[bool]) -> None:
         monitor.watch(trainer)
         trainer.remove_callback(monitor)
-        # The methods that watch put before the trainer's own.
-        self.seen = {name: value for name, value in vars(trainer).items() if _of(value, monitor)}
-        self.trainer, self.monitor, self.watched = trainer, monitor, watched
+        self.monitor, self.watched = monitor, watched
         self.seconds: list[float] = []
-        self.on = True
+        self.on = False
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Switch, which no training does and is not counted."""
         if self.on:
             self.monitor.on_train_end(args, state, control)
-            for name in self.seen:
-                vars(self.trainer).pop(name, None)
         self.on = self.watched[state.global_step]
         if self.on:
-            vars(self.trainer).update(self.seen)
-            self.monitor.on_train_begin(args, state, control)
+            self.monitor.on_train_begin(args, state, control, **given)
         self.since = time.process_time()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Pass on."""
+        if self.on:
+            self.monitor.on_substep_end(args, state, control)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Pass on, and estimate, as each record does."""
+        if self.on:
+            self.monitor.on_pre_optimizer_step(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """The monitor's work at the end of a step is the step's."""
-        if self.on:
-            self.monitor.on_step_end(args, state, control)
+        if self.on and self.monitor._meter is not None and self.monitor._meter.steps > 1:
+            self.monitor.estimate()
         self.seconds.append(time.process_time() - self.since)
-
-
-def _of(value: Any, monitor: NoiseMonitor) -> bool:
-    return isinstance(value, partial) and getattr(value.func, "__self__", None) is monitor
 
 
 def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[float]:
@@ -121,7 +121,7 @@ def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[
             processing_class=model.tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        clock = InTurns(trainer, NoiseMonitor(10, blocks=2), watched)
+        clock = InTurns(trainer, NoiseMonitor(10), watched)
         trainer.add_callback(clock)
         trainer.train()
     return clock.seconds

@@ -1,78 +1,62 @@
-"""A run that monitors watch, and the same estimate from gradients by plain autograd."""
+"""A run that a monitor watches, and the same estimate from what each backward pass accumulated."""
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
-from accelerate.utils import gather_object
+import torch
+from transformers import TrainerCallback
 
-from tests.support.models import fresh, output_by_hand
+from tests.support.models import fresh
 from tests.support.trainers import trl_trainer
 from ustat_pg.llm import NoiseMonitor
-from ustat_pg.llm.monitor import estimate_noise, step_sums
+from ustat_pg.noise.estimate import estimate_noise, step_sums
 
-BLOCKS = 2
+WHOLE = 10**8
+"""Numbers of a sketch that keeps all of a small model's gradient."""
 
 
-def watched(small, task, folder, *, name="rloo", seeds=1, phi_over_tau=1.0, **settings):
-    """Monitors with other sketches that all watch a run, the trainer, and its micro-batches.
+class Seen(TrainerCallback):
+    """Gradients by differences of what is accumulated, and the prompts of each micro-batch."""
 
-    Of each micro-batch: its advantages, and the prompt and completion of each output, as they came to
-    the loss.
-    """
-    plain = {"max_steps": BLOCKS, "per_device_train_batch_size": 4, "learning_rate": 1e-12}
-    trainer = trl_trainer(fresh(small), task, folder, name, **(plain | settings))
-    monitors = [
-        NoiseMonitor(BLOCKS, blocks=BLOCKS, seed=seed, phi_over_tau=phi_over_tau).watch(trainer)
-        for seed in range(seeds)
-    ]
-    seen, loss = [], trainer._compute_loss
+    def __init__(self):
+        self.steps, self.rows, self.prompts = [], [], []
+        self.total = 0.0
 
-    def computing(model, inputs):
-        kept = [
-            [
-                tuple(row[mask.bool()].tolist())
-                for row, mask in zip(
-                    *(inputs[f"{part}_{kind}"] for kind in ("ids", "mask")), strict=True
-                )
-            ]
-            for part in ("prompt", "completion")
+    def on_substep_end(self, args, state, control, model=None, **_):
+        grads = [p.grad for p in model.parameters() if p.requires_grad]
+        total = torch.cat([g.double().flatten() for g in grads]).numpy().copy()
+        self.rows.append(total - self.total)
+        self.total = total
+
+    def on_pre_optimizer_step(self, args, state, control, **given):
+        self.on_substep_end(args, state, control, **given)
+        rows, prompts = np.array(self.rows), self.prompts
+        rows = rows * sum(map(len, prompts))
+        self.steps.append(step_sums(rows @ rows.T, prompts))
+        self.rows, self.prompts, self.total = [], [], 0.0
+
+
+def watched(small, task, folder, *, name="rloo", monitor=None, **settings):
+    """The monitor, the trainer, and what was seen by hand."""
+    plain = {"max_steps": 3, "per_device_train_batch_size": 2, "learning_rate": 1e-12}
+    monitor, seen = monitor or NoiseMonitor(3, sketch=WHOLE), Seen()
+    trainer = trl_trainer(
+        fresh(small), task, folder, name, callbacks=[monitor, seen], **(plain | settings)
+    )
+    compute = trainer.compute_loss
+
+    def computing(model, inputs, *given, **named):
+        names = [
+            hash(tuple(row[mask.bool()].tolist()))
+            for row, mask in zip(inputs["prompt_ids"], inputs["prompt_mask"], strict=True)
         ]
-        seen.append((inputs["advantages"].tolist(), *kept))
-        return loss(model, inputs)
+        seen.prompts.append(np.array(names))
+        return compute(model, inputs, *given, **named)
 
-    trainer._compute_loss = computing
+    trainer.compute_loss = computing
     trainer.train()
-    return monitors, trainer, seen
+    return monitor, trainer, seen
 
 
-def by_hand(small, seen, *, steps=BLOCKS, group_size=4):
-    """The estimate from all processes' micro-batches, each gradient a sum of scores by autograd."""
-    model = copy.deepcopy(small.model).double()
-    everything = gather_object([seen])
-    sums = []
-    for step in range(steps):
-        terms, groups = [], []
-        for own in everything:
-            count = len(own) // steps
-            for advantages, prompts, outputs in own[step * count : (step + 1) * count]:
-                scores = [
-                    output_by_hand(model, *each)[1] for each in zip(prompts, outputs, strict=True)
-                ]
-                terms.append(np.array(advantages) @ np.array(scores))
-                groups.append([hash(prompt) for prompt in prompts])
-        h = np.array(terms)
-        sums.append(step_sums(h @ h.T, np.array(groups)))
-    return estimate_noise(np.array(sums), group_size, blocks=BLOCKS)
-
-
-NAMES = ("c1", "c2", "c3", "gradient_sq")
-
-
-def distance(monitors, wanted):
-    """How far the mean over sketches is off, in standard errors of that mean, by name."""
-    found = np.array([[getattr(m.estimate(), name) for name in NAMES] for m in monitors])
-    off = found.mean(0) - [getattr(wanted, name) for name in NAMES]
-    errors = found.std(0, ddof=1) / np.sqrt(len(monitors))
-    return dict(zip(NAMES, (off / errors).tolist(), strict=True)), errors
+def by_hand(seen, **options):
+    return estimate_noise(np.array(seen.steps), **options)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..noise.estimate import fieller
 from ..predictions import MseConstants, critical_budget
 from .moments import Means, beside, gradients, means, pairs, prompt_moments, quantile
 from .pool import ScoredPool
@@ -150,21 +151,8 @@ def ratio_interval(both: Means) -> tuple[float, float]:
     >>> round(low, 3), round(high, 3)
     (2.307, 4.186)
     """
+    width = quantile(len(both.without), both.looks)
+    if not math.isfinite(width):
+        return 0.0, math.inf
     numerator, denominator = both.full
-    width, covariance = quantile(len(both.without), both.looks), both.covariance
-    if not math.isfinite(width) or not np.isfinite(covariance).all():
-        return 0.0, math.inf
-    top, mixed, bottom = (width**2 * covariance[i, j] for i, j in ((0, 0), (0, 1), (1, 1)))
-    # a r² - 2 b r + c <= 0.
-    a, b, c = (
-        float(part)
-        for part in (denominator**2 - bottom, denominator * numerator - mixed, numerator**2 - top)
-    )
-    inside = b * b - a * c
-    if a > 0 and denominator > 0:
-        root = math.sqrt(max(inside, 0.0))
-        return max((b - root) / a, 0.0), max((b + root) / a, 0.0)
-    if a >= 0 or inside <= 0 or c <= 0:
-        # A denominator below 0 by more than its error, or a numerator not told from 0.
-        return 0.0, math.inf
-    return max((b - math.sqrt(inside)) / a, 0.0), math.inf
+    return fieller(float(numerator), float(denominator), both.covariance, -width, width)

@@ -1,89 +1,61 @@
-"""The noise of a training's own gradients: c₁, c₂, c₃, ‖g‖², G* and K_crit while TRL's ``RLOOTrainer`` runs.
+"""The noise of a training's own gradients while TRL trains.
 
-    >>> from ustat_pg.llm import NoiseMonitor                                  # doctest: +SKIP
-    >>> monitor = NoiseMonitor(window=50)                                      # doctest: +SKIP
-    >>> trainer = RLOOTrainer(model, reward, args, callbacks=[monitor], ...)   # doctest: +SKIP
-    >>> monitor.watch(trainer)                                                 # doctest: +SKIP
-    >>> trainer.train()                                                        # doctest: +SKIP
-    >>> monitor.estimate().g_star, monitor.estimate().g_star_interval          # doctest: +SKIP
+    >>> from ustat_pg.llm import NoiseMonitor                                              # doctest: +SKIP
+    >>> monitor = NoiseMonitor()                                                           # doctest: +SKIP
+    >>> trainer = GRPOTrainer(model, reward, args, data, callbacks=[monitor])              # doctest: +SKIP
+    >>> trainer.train()                                                                    # doctest: +SKIP
+    >>> monitor.estimate().k_crit, monitor.estimate().k_crit_interval                      # doctest: +SKIP
 
-No completion is drawn and no gradient is computed for it. Hooks on the parameters see the gradient of
-each backward pass before it is accumulated, h = Σ Aᵢ sᵢ over the completions of a micro-batch once the
-loss's scale is taken off, and keep a sketch of it (:class:`ustat_pg.llm.scores.sums.Sketch`). φ/τ, which
-parts one completion's share into c₂ and c₃, comes from the squared norms ‖Aᵢ sᵢ‖² in the input embedding
-and in one linear layer, another at each step. What hooks draw they draw anew at each step, from numbers of
-their own, so a training is the same with them and without.
-
-With several processes all this is gathered at each step, and every process has the estimate.
-
-**Pairs of one step** (theory/language_models.md). A leave-one-out trainer makes hₖ = Σ Aᵢ sᵢ over the m
-completions of micro-batch k. With n_same pairs of different completions of one prompt and n_other of
-different prompts,
-
-    E⟨hₖ, hₗ⟩ = β n_same + γ n_other,   E‖hₖ‖² = α m + β n_same + γ n_other,
-    γ = ‖g‖²,   β = E‖g(X)‖² (1 + 1/(G-1)²),   α = τ + φ/(G-1),
-
-exactly, at every G. β and γ are regressed on pairs k ≠ l, α is what ‖hₖ‖² has beyond them, and
-:func:`ustat_pg.predictions.paired_constants` makes c₁, c₂ and c₃ of the three.
+No completion is drawn and no gradient is computed for it: a :class:`ustat_pg.noise.NoiseMeter` looks at the
+backward passes. Prompts of a micro-batch are known by their tokens. What hooks draw they draw anew at each
+step, from numbers of their own, so a training has the same gradients with them and without.
 """
 
 from __future__ import annotations
 
-import math
+import hashlib
+import sys
+import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 
-from ..estimators import grpo
-from ..predictions import MseConstants, critical_budget, optimal_group_size, paired_constants
-from ..validation import InputError, integer, positive
-from .constants import noise_and_signal, ratio_interval
-from .models import sharded
-from .moments import Means, means
-from .scores.sums import Sketch, firsts
+from ..noise import NoiseEstimate, NoiseMeter
+from ..validation import InputError, integer
 
-__all__ = [
-    "LayerNorms",
-    "NoiseEstimate",
-    "NoiseMonitor",
-    "SketchedGradients",
-    "estimate_noise",
-    "step_sums",
-]
+__all__ = ["LayerNorms", "NoiseEstimate", "NoiseMonitor"]
 
 try:
-    from transformers import TrainerCallback
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_callback import ExportableState
 except ImportError as error:
     raise ImportError(f"the monitor needs transformers ({error}): install ustat_pg[llm]") from error
 
-
-_GROUP, _SHARE = "noise_group", "noise_share"
-"""Which group a completion is of, and what ‖Aᵢ sᵢ‖² adds to φ: among a generation's tensors, so that TRL
-shuffles them with it."""
+_FEWEST = 10
+"""Steps before anything is logged, if the window has as many."""
 _TOLERANCE = 1e-3
-"""How far an advantage may be from leave-one-out, over the largest: that of half precision."""
+"""How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
 
 
-class NoiseMonitor(TrainerCallback):
-    """Estimates of c₁, c₂, c₃, ‖g‖², G* and K_crit from the micro-batches of the last steps.
+class NoiseMonitor(TrainerCallback, ExportableState):
+    """Signal, noise and critical budget of the steps that a ``GRPOTrainer`` or ``RLOOTrainer`` makes.
 
-    They are logged at each step as ``noise/c1`` and so on, each with ``_se``, ``_low`` and ``_high``
-    (95%), by way of TRL's own metrics: in ``trainer.state.log_history`` and wherever TRL reports to.
-    What is infinite or not known is left out. The policy moves within a window, so an estimate is the
-    mean over its steps.
+    They are logged at each record as ``noise/signal``, ``noise/noise_to_signal``, ``noise/k_crit`` and
+    ``noise/budget_over_critical``, each with ``_se``, ``_low`` and ``_high`` (95%), wherever TRL reports to.
+    Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
+    policy moves within a window, so an estimate is the mean over its steps. Of several iterations over the
+    same completions the first is measured. An error in here is one warning, and the training goes on.
 
     Arguments:
-        window: steps that an estimate is made of; those with a missing reward are left out.
+        window: steps that an estimate is made of.
+        detail: whether to log c₁, c₂, c₃ and G* too, where advantages are leave-one-out up to a factor.
         phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which parts what one completion adds into c₂ and
-            c₃. None to measure it, in linear layers and the input embedding, and in groups of at least 3;
-            of groups of 2 it is taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
-        blocks: of consecutive steps that the jackknife leaves out.
+            c₃. None to measure it, in linear layers and the input embedding; in groups of 2 it is taken to
+            be 1, its value for rewards of 0 and 1 under Assumption 2.
+        metric: ``"euclidean"``, or ``"adam"`` for the noise as AdamW sees it.
         sketch: numbers that are kept of each micro-batch's gradient.
         seed: of the sketch.
 
@@ -95,442 +67,286 @@ class NoiseMonitor(TrainerCallback):
         self,
         window: int = 50,
         *,
+        detail: bool = False,
         phi_over_tau: float | None = None,
-        blocks: int = 10,
+        metric: str = "euclidean",
         sketch: int = 4096,
         seed: int = 0,
     ) -> None:
-        self.blocks = integer("blocks", blocks, 2)
-        self.window = integer("window", window, self.blocks)
-        self.phi_over_tau = None if phi_over_tau is None else positive("phi_over_tau", phi_over_tau)
-        self.sketch = integer("sketch", sketch)
-        self.seed = integer("seed", seed, 0)
-        self._steps: deque[NDArray[np.float64]] = deque(maxlen=self.window)
+        self.window = integer("window", window, 2)
+        self.detail, self.phi_over_tau, self.metric = detail, phi_over_tau, metric
+        self.sketch, self.seed = integer("sketch", sketch), seed
+        self.saved: dict[str, Any] | None = None
         self._trainer: Any = None
-        self._sketch: SketchedGradients | None = None
+        self._meter: NoiseMeter | None = None
         self._norms: LayerNorms | None = None
-        self._generations = 0
-        self._clear()
+        self._open = self._partial = False
+        self._off = self._on = False
+        self._sentence = ""
 
     def watch(self, trainer: Any) -> NoiseMonitor:
-        """Look at the micro-batches of this trainer; it becomes its callback if it is not yet.
-
-        Arguments:
-            trainer: TRL's ``RLOOTrainer``, or one of :mod:`ustat_pg.llm.trl_trainers` whose
-                advantages are leave-one-out; not yet training.
-
-        Returns:
-            this monitor.
+        """Become this trainer's callback, where it was not given as one.
 
         Raises:
-            InputError: the trainer's step is not made of the sums that the estimates are for.
+            InputError: this monitor has another trainer.
         """
-        if self._trainer is not None:
+        if self._trainer not in (None, trainer):
             raise InputError("this monitor watches a trainer already: make another")
-        _refuse(trainer)
         self._trainer = trainer
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
-        for name, wrapper in (
-            ("_calculate_rewards", self._rewarded),
-            ("_generate_and_score_completions", self._generated),
-            ("_compute_loss", self._lost),
-        ):
-            setattr(trainer, name, partial(wrapper, getattr(trainer, name)))
         return self
 
     def estimate(self) -> NoiseEstimate:
-        """What the steps in the window say.
+        """Signal and noise over the steps in the window.
 
         Raises:
-            InputError: there are fewer steps than blocks.
+            InputError: fewer than two steps were measured.
         """
-        if len(self._steps) < self.blocks:
-            raise InputError(
-                f"{len(self._steps)} steps were seen: an estimate takes at least {self.blocks}, one for "
-                "each block of the jackknife"
-            )
-        return estimate_noise(
-            np.array(self._steps),
-            self._trainer.num_generations,
-            phi_over_tau=self.phi_over_tau,
-            blocks=self.blocks,
-        )
+        if self._meter is None:
+            raise InputError("0 steps were measured: an estimate takes at least 2")
+        return self._meter.estimate()
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def state(self) -> dict[str, Any]:
+        """Of a checkpoint."""
+        names = ("window", "detail", "phi_over_tau", "metric", "sketch", "seed")
+        saved = self._meter.state_dict() if self._meter else self.saved
+        return {
+            "args": {name: getattr(self, name) for name in names},
+            "attributes": {"saved": saved},
+        }
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Put a hook on each parameter that is trained."""
-        if self._trainer is None:
-            raise InputError(
-                "the monitor does not know its trainer, and a callback is not told: "
-                "call monitor.watch(trainer) before trainer.train()"
-            )
-        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        self._sketch = SketchedGradients(parameters, self.sketch, self.seed)
-        if self.phi_over_tau is None and self._trainer.num_generations > 2:
-            self._norms = LayerNorms(model, self.seed)
-            if self._norms.empty:
-                raise InputError(
-                    "no linear layer or embedding is trained: φ/τ is not measured, give phi_over_tau"
-                )
+        self._safely(self._begin, args, state, given.get("optimizer"))
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Close the micro-batch."""
+        self._safely(self._close)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take up the step."""
+        self._safely(self._step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take the hooks away."""
-        for hooks in (self._sketch, self._norms):
+        self._stop()
+
+    def _safely(self, act: Callable[..., Any], *given: Any) -> Any:
+        """Act; an error switches the monitor off."""
+        if self._off:
+            return None
+        try:
+            return act(*given)
+        except Exception as error:
+            self._off = True
+            self._stop()
+            warnings.warn(f"NoiseMonitor is off, the training goes on: {error}", stacklevel=2)
+            return None
+
+    def _begin(self, args: Any, state: Any, optimizer: Any) -> None:
+        if self._trainer is None:
+            self._trainer = _caller()
+        trainer = self._trainer
+        self._size = trainer.num_generations
+        batches = args.gradient_accumulation_steps
+        if batches * trainer.accelerator.num_processes < 2:
+            raise InputError(
+                "a step is one micro-batch, which has no pair: raise gradient_accumulation_steps, with a "
+                "smaller per_device_train_batch_size for the same step"
+            )
+        loss, loo = _kinds(trainer)
+        mixing = getattr(args, "top_entropy_quantile", 1.0) < 1 or getattr(
+            args, "entropy_coef", 0.0
+        )
+        # A sum over the completions of a step does not depend on their order.
+        self._sorts = batches % args.steps_per_generation == 0 and loss != "bnpo" and not mixing
+        self._rolls = self.detail and args.per_device_train_batch_size % self._size == 0
+        ratio = self.phi_over_tau
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if self.detail and loo and ratio is None:
+            self._norms = LayerNorms(model, self.seed) if self._size > 2 else None
+            if self._norms is None or self._norms.empty:
+                self._norms, ratio = None, 1.0
+        optimizer = getattr(optimizer, "optimizer", optimizer)
+        self._meter = NoiseMeter(
+            trainer.model.parameters(), self.window, leave_one_out=self.detail and loo,
+            phi_over_tau=ratio if loo and self.detail else 1.0, metric=self.metric,
+            optimizer=optimizer, numbers=self.sketch, seed=self.seed,
+        )  # fmt: skip
+        stored = (state.stateful_callbacks or {}).get(type(self).__name__)
+        if isinstance(stored, dict):
+            self.saved = stored["attributes"]["saved"]
+        if self.saved:
+            self._meter.load_state_dict(self.saved)
+        self._shares = np.zeros(2)
+        self._own: dict[int, torch.Tensor] = {}
+        self._passed: deque[torch.Tensor] = deque(maxlen=args.steps_per_generation)
+        self._compute, self._log = trainer.compute_loss, trainer.log
+        trainer.compute_loss, trainer.log = self._computed, self._logged
+        self._on = True
+
+    def _stop(self) -> None:
+        if self._meter is not None:
+            # Another train() goes on.
+            self.saved = self._meter.state_dict()
+        for hooks in (self._meter, self._norms):
             if hooks is not None:
                 hooks.remove()
+        if self._on:
+            # What the class has is seen again.
+            for name, before in (("compute_loss", self._compute), ("log", self._log)):
+                if getattr(before, "__func__", None) is getattr(type(self._trainer), name, None):
+                    vars(self._trainer).pop(name, None)
+                else:
+                    setattr(self._trainer, name, before)
+        self._on = False
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take up the step, and log."""
-        for hooks in (self._sketch, self._norms):
-            if hooks is not None:
-                hooks.end()
-        accelerator = self._trainer.accelerator
-        scaled = [each * scale for each, scale in zip(self._sketches, self._scales, strict=True)]
-        kept = [torch.stack(seen) for seen in (scaled, self._groups, self._shares)]
-        missing = self._missing
-        self._clear()
-        if missing:
+    def _computed(self, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
+        """A micro-batch's loss; its backward pass follows."""
+        if model.training and torch.is_grad_enabled():
+            self._safely(self._open_micro_batch, inputs)
+        return self._compute(model, inputs, *given, **named)
+
+    def _logged(self, logs: dict[str, Any], *given: Any, **named: Any) -> Any:
+        if "loss" in logs:
+            logs = logs | (self._safely(self._metrics) or {})
+        return self._log(logs, *given, **named)
+
+    def _open_micro_batch(self, inputs: Any) -> None:
+        assert self._meter is not None
+        self._close()
+        if any(inputs["completion_ids"] is each for each in self._passed):
+            # A later iteration: the policy has moved on these very completions.
+            self._partial = True
+        else:
+            batches = getattr(self._trainer, "_buffered_inputs", None)
+            if batches and inputs is batches[0]:
+                self._arrange(batches)
+            self._passed.append(inputs["completion_ids"])
+        scaler = getattr(self._trainer.accelerator, "scaler", None)
+        scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
+        self._meter.begin(_prompts(inputs), scale)
+        share = self._own.get(id(inputs))
+        if self._norms is not None and share is not None:
+
+            def see(squared: torch.Tensor) -> None:
+                phi = float((share * squared.double()).sum())
+                self._shares += phi, float(squared.double().sum()) - phi / (self._size - 1)
+
+            self._norms.begin(self._trainer.state.global_step, see)
+        self._open = True
+
+    def _arrange(self, batches: list[Any]) -> None:
+        """Undo TRL's shuffle where that changes no gradient, and look at whole groups' advantages."""
+        prompts = np.concatenate([_prompts(batch) for batch in batches])
+        if self._sorts and _movable(batches):
+            order = np.argsort(prompts, kind="stable")
+            # Halves of groups meet in a micro-batch: pairs of one prompt lie in neighbours.
+            order = np.roll(order, self._size // 2) if self._rolls else order
+            rows = len(prompts) // len(batches)
+            for name, first in list(batches[0].items()):
+                if isinstance(first, torch.Tensor) and first.ndim:
+                    whole = torch.cat([batch[name] for batch in batches])
+                    parts = whole[torch.as_tensor(order, device=whole.device)].split(rows)
+                    for batch, part in zip(batches, parts, strict=True):
+                        batch[name] = part
+            prompts = prompts[order]
+        self._own = {}
+        if self._meter is None or not self._meter.leave_one_out:
             return
-        if accelerator.num_processes > 1:
-            kept = [accelerator.gather(each) for each in kept]
-        sketches, groups, shares = (each.cpu().numpy() for each in kept)
-        own = sketches.astype(float)
-        self._steps.append(step_sums(own @ own.T, groups, shares.sum(axis=0)))
-        if len(self._steps) < self.blocks:
-            return
-        metrics = self._trainer._metrics["train"]
-        for name, value in self.estimate().metrics().items():
-            # The latest, where several steps make one record.
-            metrics[f"noise/{name}"] = [value]
+        advantages = torch.cat([batch["advantages"] for batch in batches]).double()
+        shares = torch.zeros_like(advantages)
+        for prompt in np.unique(prompts):
+            rows = torch.as_tensor(np.flatnonzero(prompts == prompt), device=advantages.device)
+            own = advantages[rows]
+            if len(own) != self._size:
+                continue
+            if abs(own.sum()) > _TOLERANCE * len(own) * own.abs().max():
+                # They are not leave-one-out: c₁, c₂ and c₃ have no meaning.
+                self._meter.leave_one_out = False
+                return
+            # The others' variance, which is independent of completion i, over Aᵢ².
+            squares = (own * ((self._size - 1) / self._size)).square()
+            spread = squares.sum() - squares * (self._size / (self._size - 1))
+            share = spread.clamp(min=0) / (own.square() * max(self._size - 2, 1))
+            shares[rows] = share.nan_to_num(0.0, 0.0, 0.0)
+        parts = shares.split([len(batch["advantages"]) for batch in batches])
+        self._own = {id(batch): part for batch, part in zip(batches, parts, strict=True)}
 
-    def _clear(self) -> None:
-        self._sketches: list[torch.Tensor] = []
-        self._groups: list[torch.Tensor] = []
-        self._shares: list[torch.Tensor] = []
-        self._scales: list[torch.Tensor] = []
-        self._missing = False
+    def _close(self) -> None:
+        if self._open and self._meter is not None:
+            self._open = False
+            self._meter.end()
+            if self._norms is not None:
+                self._norms.end()
 
-    def _rewarded(self, inner: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Of all processes, a column for each reward function."""
-        self._rewards = inner(*given, **named)
-        return self._rewards
+    def _step(self) -> None:
+        assert self._meter is not None
+        self._close()
+        if self._partial:
+            self._meter.clear()
+        else:
+            self._meter.step(self._shares)
+        self._shares, self._partial = np.zeros(2), False
 
-    def _generated(self, inner: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """A generation's tensors, and which group each completion is of."""
-        output = inner(*given, **named)
-        trainer, size = self._trainer, self._trainer.num_generations
-        if not trainer.model.training:
-            return output
-        self._missing |= bool(torch.isnan(self._rewards).all(dim=1).any())
-        rewards = (self._rewards * trainer.reward_weights.to(self._rewards)).nansum(dim=1).double()
-        if getattr(trainer, "reward_clip_range", None):
-            rewards = rewards.clamp(*trainer.reward_clip_range)
-        advantages = grpo(rewards.view(-1, size))
-        groups = self._generations + torch.arange(len(advantages), device=rewards.device)
-        self._generations += len(advantages)
-        own = len(output["advantages"])
-        first = own * trainer.accelerator.process_index
-        part = slice(first, first + own)
-        if not self._missing:
-            _refuse_advantages(output["advantages"], advantages.flatten()[part])
-        output[_GROUP] = groups.repeat_interleave(size)[part]
-        # The others' variance, which is independent of completion i, over Aᵢ².
-        squares = (advantages * ((size - 1) / size)).square()
-        spread = squares.sum(dim=1, keepdim=True) - squares * (size / (size - 1))
-        share = spread.clamp(min=0) / (advantages.square() * max(size - 2, 1))
-        output[_SHARE] = share.nan_to_num(0.0, 0.0, 0.0).flatten()[part]
-        return output
-
-    def _lost(self, inner: Callable[..., Any], model: Any, inputs: Any) -> Any:
-        """A micro-batch's loss; its backward pass begins a sketch."""
-        step, sketch, norms = self._trainer.state.global_step, self._sketch, self._norms
-        watched = model.training and torch.is_grad_enabled()
-        groups, share = inputs.get(_GROUP), inputs.get(_SHARE)
-        found = torch.zeros(2, dtype=torch.float64, device=inputs["advantages"].device)
-
-        def see(squared: torch.Tensor) -> None:
-            own = (share * squared.double()).sum()
-            found[0] += own
-            found[1] += squared.double().sum() - own / (self._trainer.num_generations - 1)
-
-        if watched and norms is not None:
-            norms.begin(step, see)
-        loss = inner(model, inputs)
-        if not watched or sketch is None:
-            return loss
-        # Both losses are means over the micro-batch; luspo's is divided by the accumulation besides.
-        factor = float(len(groups))
-        if not _is_rloo(self._trainer):
-            factor *= self._trainer.current_gradient_accumulation_steps
-
-        def begin(gradient: torch.Tensor) -> None:
-            # d(what is differentiated)/d(loss): accumulation, mixed precision and whatever else.
-            self._scales.append(-factor / gradient.detach())
-            self._sketches.append(sketch.begin(step, gradient.device))
-            self._groups.append(groups)
-            self._shares.append(found)
-
-        loss.register_hook(begin)
-        return loss
+    def _metrics(self) -> dict[str, float]:
+        if self._meter is None or self._meter.steps < min(_FEWEST, self.window):
+            return {}
+        found = self.estimate()
+        sentence = found.sentence()
+        if sentence != self._sentence and self._trainer.is_world_process_zero():
+            print(sentence, file=sys.stderr)
+        self._sentence = sentence
+        return {f"noise/{name}": value for name, value in found.metrics(self.detail).items()}
 
 
-def _is_rloo(trainer: Any) -> bool:
-    from trl import RLOOTrainer
+def _caller() -> Any:
+    """The trainer that calls its callbacks: it does not tell them who it is."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        trainer = frame.f_locals.get("self")
+        if isinstance(trainer, Trainer):
+            return trainer
+        frame = frame.f_back  # type: ignore[assignment]
+    raise InputError("no trainer calls it: call monitor.watch(trainer) before trainer.train()")
 
-    return isinstance(trainer, RLOOTrainer)
 
+def _kinds(trainer: Any) -> tuple[str, bool]:
+    """The loss's name, and whether advantages may be leave-one-out, up to a factor, of whole scores."""
+    from trl import GRPOTrainer, RLOOTrainer
 
-def _refuse(trainer: Any) -> None:
-    """Refuse a trainer whose micro-batches are not sums of leave-one-out terms, by its settings."""
-    from trl import GRPOTrainer
-
-    grpo_kind = isinstance(trainer, GRPOTrainer)
-    if not grpo_kind and not _is_rloo(trainer):
-        raise InputError(
-            f"the trainer is a {type(trainer).__name__}: the monitor is for TRL's RLOOTrainer, and for "
-            "ustat_pg.llm's with leave-one-out advantages"
-        )
     args = trainer.args
-    scaled = getattr(args, "normalize_advantages", False) or (
-        getattr(args, "scale_rewards", "none") not in ("none", False)
+    whole = not args.mask_truncated_completions and args.num_iterations == 1
+    if isinstance(trainer, RLOOTrainer):
+        return "rloo", whole and not args.normalize_advantages
+    if not isinstance(trainer, GRPOTrainer):
+        raise InputError(
+            f"the trainer is a {type(trainer).__name__}: GRPOTrainer and RLOOTrainer are known"
+        )
+    unscaled = args.scale_rewards in ("none", False) and not args.beta
+    return args.loss_type, whole and unscaled and args.loss_type in ("luspo", "dr_grpo", "dapo")
+
+
+def _prompts(inputs: Any) -> Any:
+    """A number for the prompt of each completion, from its tokens."""
+    ids, masks = inputs["prompt_ids"].cpu().numpy(), inputs["prompt_mask"].cpu().numpy()
+    digests = [
+        hashlib.blake2b(row[mask.astype(bool)].astype(np.int64).tobytes(), digest_size=7).digest()
+        for row, mask in zip(ids, masks, strict=True)
+    ]
+    return np.array([int.from_bytes(digest, "big") for digest in digests])
+
+
+def _movable(batches: list[Any]) -> bool:
+    """Whether all that a generation holds are rows of completions, and numbers of all."""
+    rows = len(batches[0]["completion_ids"])
+    return all(
+        value is None
+        or (isinstance(value, torch.Tensor) and (not value.ndim or len(value) == rows))
+        for batch in batches
+        for value in batch.values()
     )
-    group_size, accumulation = trainer.num_generations, args.gradient_accumulation_steps
-    micro_batches = accumulation * trainer.accelerator.num_processes
-    outputs = micro_batches * args.per_device_train_batch_size
-    refused = {
-        f"num_generations is {group_size}: leave-one-out takes at least 2": group_size < 2,
-        "advantages are divided by a standard deviation: set normalize_advantages=False "
-        "(scale_rewards='none')": scaled,
-        f"the loss is {getattr(args, 'loss_type', None)!r}: take RLOOTrainer, or the "
-        "CorrectedGRPOTrainer of ustat_pg.llm with loss_type='luspo'": grpo_kind
-        and args.loss_type != "luspo",
-        f"beta is {args.beta}: with a KL term the step is not that of the rewards, set beta=0": (
-            args.beta != 0
-        ),
-        f"num_iterations is {args.num_iterations}: importance ratios would not be 1, set it to 1": (
-            args.num_iterations != 1
-        ),
-        f"steps_per_generation is {args.steps_per_generation} at {accumulation} accumulation steps: "
-        "completions of an earlier policy would have ratios that are not 1, make it a divisor": (
-            accumulation % args.steps_per_generation != 0
-        ),
-        "mask_truncated_completions leaves terms out of the sum: set it to False": (
-            args.mask_truncated_completions
-        ),
-        "a step is one micro-batch, which has no pair: raise gradient_accumulation_steps, with a "
-        "smaller per_device_train_batch_size for the same step": micro_batches < 2,
-        f"a step is {outputs} completions of one prompt: ‖g‖² takes at least two prompts": (
-            outputs < 2 * group_size
-        ),
-        "the weights are spread over processes: without FSDP and ZeRO stage 3": sharded(trainer),
-    }
-    for message, holds in refused.items():
-        if holds:
-            raise InputError(message)
-
-
-def _refuse_advantages(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Refuse advantages that are not the rewards' leave-one-out ones."""
-    off = float((found.double() - wanted).abs().max())
-    if off > _TOLERANCE * float(wanted.abs().max()):
-        raise InputError(
-            f"an advantage is {off:.3g} off the leave-one-out one of its rewards: the monitor's "
-            "identities hold for leave-one-out advantages only"
-        )
-
-
-Array = NDArray[np.float64]
-Interval = tuple[float, float]
-_NAMES = ("c1", "c2", "c3", "gradient_sq", "phi_over_tau")
-
-
-@dataclass(frozen=True)
-class NoiseEstimate:
-    """What the steps of a window say, with standard errors and 95% intervals.
-
-    Errors are those of a jackknife over blocks of steps; intervals of ratios are Fieller's, and their
-    standard errors, by the delta method, NaN where the ratio has no value.
-
-    Arguments:
-        c1: tr Cov_X g(X); as an unbiased estimate it may be negative.
-        c2: E[τ - ‖g(X)‖²].
-        c3: E[φ + ‖g(X)‖²].
-        gradient_sq: ‖g‖², which may be negative too.
-        g_star: 1 + √(c3/c1), infinite where c1 is not positive.
-        k_crit: completions a step at which noise equals signal at the best G, infinite where
-            gradient_sq is not positive.
-        phi_over_tau: φ/τ, as it was given or measured.
-        steps: T, of the window so far.
-    """
-
-    c1: float
-    c1_se: float
-    c1_interval: Interval
-    c2: float
-    c2_se: float
-    c2_interval: Interval
-    c3: float
-    c3_se: float
-    c3_interval: Interval
-    gradient_sq: float
-    gradient_sq_se: float
-    gradient_sq_interval: Interval
-    g_star: float
-    g_star_se: float
-    g_star_interval: Interval
-    k_crit: float
-    k_crit_se: float
-    k_crit_interval: Interval
-    phi_over_tau: float
-    phi_over_tau_se: float
-    phi_over_tau_interval: Interval
-    steps: int
-
-    def metrics(self) -> dict[str, float]:
-        """What is finite, by name; an interval as ``_low`` and ``_high``."""
-        found: dict[str, float] = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name.endswith("_interval"):
-                stem = each.name.removesuffix("_interval")
-                found |= {f"{stem}_low": value[0], f"{stem}_high": value[1]}
-            else:
-                found[each.name] = float(value)
-        return {name: value for name, value in found.items() if math.isfinite(value)}
-
-
-def step_sums(products: Array, groups: NDArray[np.int64], shares: ArrayLike = (0.0, 0.0)) -> Array:
-    """All that an estimate takes of one step.
-
-    Arguments:
-        products: ⟨hₖ, hₗ⟩ of its micro-batches, (k, k).
-        groups: which group a completion is of, (k, m).
-        shares: what its completions add to φ and to τ in some layer, in any unit.
-    """
-    count, size = groups.shape
-    same = (groups[:, None, :, None] == groups[None, :, None, :]).sum(axis=(2, 3)).astype(float)
-    other = size**2 - same
-    own_same, own_other = np.diagonal(same) - size, np.diagonal(other)
-    apart = ~np.eye(count, dtype=bool)
-    n, o, value = same[apart], other[apart], products[apart]
-    squares = np.diagonal(products)
-    return np.array(
-        [n @ n, n @ o, o @ o, n @ value, o @ value,
-         squares.sum(), own_same.sum(), own_other.sum(), groups.size, *np.asarray(shares)]
-    )  # fmt: skip
-
-
-def estimate_noise(
-    steps: Array, group_size: int, *, phi_over_tau: float | None = None, blocks: int = 10
-) -> NoiseEstimate:
-    """Constants from the sums of some steps.
-
-    Arguments:
-        steps: of :func:`step_sums`, (T, Q) in the order of the steps.
-        group_size: G.
-        phi_over_tau: φ/τ; None for that of the shares, 1 where they have none.
-        blocks: of consecutive steps, from 2 to T.
-
-    Raises:
-        InputError: another number of blocks.
-    """
-    if not 2 <= integer("blocks", blocks) <= len(steps):
-        raise InputError(
-            f"blocks are {blocks}: {len(steps)} steps make from 2 to {len(steps)} of them"
-        )
-    starts = np.arange(blocks) * len(steps) // blocks
-    blockwise = means(np.add.reduceat(steps, starts))
-
-    def found(mean: Array) -> Array:
-        """c₁, c₂, c₃, ‖g‖² and φ/τ of means (..., Q), (..., 5)."""
-        nn, no, oo, nv, ov, square, own_same, own_other, count, phi, tau = np.moveaxis(mean, -1, 0)
-        # Singular where n_same is the same for all pairs, as of steps that have one.
-        scale = nn * oo - no**2
-        scale = np.where(scale > 1e-9 * nn * oo, scale, np.nan)
-        beta, gamma = (oo * nv - no * ov) / scale, (nn * ov - no * nv) / scale
-        alpha = (square - beta * own_same - gamma * own_other) / count
-        ratio = phi_over_tau
-        if ratio is None:
-            ratio = np.divide(phi, tau, out=np.ones_like(tau), where=(tau > 0) & (phi > 0))
-        known = paired_constants(alpha, beta, gamma, group_size, ratio)
-        return np.stack([*known, gamma, np.broadcast_to(ratio, gamma.shape)], axis=-1)
-
-    known = blockwise.apply(found)
-    values: dict[str, Any] = {}
-    for name, *told in zip(_NAMES, known.full, known.se, *known.interval(), strict=True):
-        values |= _told(name, *told)
-    c1, c2, c3, gradient_sq, _ = np.maximum(np.nan_to_num(known.full), 0.0)
-    clipped = MseConstants(c1, c2, c3)
-    best = optimal_group_size(clipped)
-    budget = critical_budget(clipped, gradient_sq) if gradient_sq > 0 else math.inf
-    if not np.isfinite(known.full).all():
-        best = budget = math.nan
-    ratio = known.apply(lambda each: each[..., [2, 0]])
-    # d√r = dr / (2√r), and r = (G* - 1)².
-    error = _ratio_se(ratio) / (2 * (best - 1)) if best > 1 else math.nan
-    low, high = ratio_interval(ratio)
-    values |= _told("g_star", best, error, 1 + math.sqrt(low), 1 + math.sqrt(high))
-    noise = known.apply(lambda each: noise_and_signal(each[..., :4]))
-    values |= _told("k_crit", budget, _ratio_se(noise), *ratio_interval(noise))
-    return NoiseEstimate(steps=len(steps), **values)
-
-
-def _told(name: str, value: float, error: float, low: float, high: float) -> dict[str, Any]:
-    ends = float(low), float(high)
-    return {name: float(value), f"{name}_se": float(error), f"{name}_interval": ends}
-
-
-def _ratio_se(found: Means) -> float:
-    """By the delta method; NaN where the ratio has no value."""
-    numerator, denominator = found.full
-    if not denominator > 0:
-        return math.nan
-    slope = np.array([1.0, -numerator / denominator]) / denominator
-    return float(np.sqrt(slope @ found.covariance @ slope))
-
-
-class SketchedGradients:
-    """A sketch of each backward pass's gradient of all parameters, without ever holding the gradient.
-
-    Arguments:
-        parameters: that are trained.
-        numbers: of a sketch.
-        seed: of the draws, the same on every process.
-    """
-
-    def __init__(self, parameters: Sequence[torch.Tensor], numbers: int, seed: int) -> None:
-        self.numbers, self.seed = numbers, seed
-        self._sizes = [parameter.numel() for parameter in parameters]
-        self._hooks = [
-            parameter.register_hook(partial(self._add, first))
-            for first, parameter in zip(firsts(self._sizes), parameters, strict=True)
-        ]
-        self._step: int | None = None
-        self._table: torch.Tensor | None = None
-
-    def begin(self, step: int, device: torch.device) -> torch.Tensor:
-        """The sketch that this backward pass is added to, (numbers,) or fewer."""
-        if step != self._step:
-            like = torch.zeros((), device=device)
-            self._sketch = Sketch(sum(self._sizes), self.numbers, like, [self.seed, step])
-            self._step = step
-        self._table = torch.zeros(1, 1, self._sketch.numbers, device=device)
-        return self._table[0, 0]
-
-    def end(self) -> None:
-        """Nothing is added until the next begin."""
-        self._table = None
-
-    def remove(self) -> None:
-        """Take the hooks away."""
-        for hook in self._hooks:
-            hook.remove()
-
-    @torch.no_grad()
-    def _add(self, first: int, gradient: torch.Tensor) -> None:
-        if self._table is not None:
-            self._sketch.add(self._table, first, gradient.float().reshape(1, -1))
 
 
 class LayerNorms:

@@ -3,8 +3,7 @@
 Scores arrive parameter by parameter and a few completions at a time, and are gone when the next
 arrive. Norms and inner products are added up in float64.
 
-In a :class:`Sketch` entry p of stretch c goes to place p + t_c of row ρ_c, around the end, with the sign
-ε_c η_{c+p}. On a CPU that is one compiled pass over the vectors; on a device a few operations for each
+On a CPU a :class:`Sketch` is one compiled pass over the vectors; on a device a few operations for each
 entry, many at once.
 """
 
@@ -20,12 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...compiled import body
+from ...noise.sketch import Draws, by_windows
+from ...noise.sketch import Sketch as AnySketch
 from .layers import Use, Uses
 
 __all__ = [
     "PromptScores",
     "Sketch",
     "Sums",
+    "by_loops",
     "dot",
     "pieces",
     "squares",
@@ -38,9 +40,6 @@ _CONTRACTION = 2**14
 
 _FEW = 32
 """Rows below which a product is made in float64 altogether."""
-
-_SEED = 20_260_101
-"""Of the sketches of scores: those of different processes can be compared."""
 
 
 def dot(first: Tensor, second: Tensor) -> Tensor:
@@ -107,46 +106,11 @@ def _rows(uses: Uses, rows: slice) -> Tensor:
     return total
 
 
-class Sketch:
-    """CountSketch of vectors of d numbers: k numbers whose inner products are unbiased for theirs.
-
-    The c-th stretch of k entries is turned by a random number of places and added, entry p with the sign
-    ε_c η_{c+p}, where a table of hashes would take a random number for each entry. Two entries of
-    different stretches share a number with probability 1/k, wherever they stand, and no two of one stretch
-    do, so the variance of ⟨Su, Sv⟩ is that of Charikar, Chen and Farach-Colton (2002), at most
-    2 ‖u‖² ‖v‖² / k, and the share of one turn in k, at which all η of two stretches meet themselves: as much
-    again at most, where vectors hardly change within a stretch. Without the turn a column of a weight matrix
-    whose width divides k would fall on one number.
-    Vectors that have no more than k numbers are kept whole.
-
-    Arguments:
-        d: entries of a vector.
-        numbers: k.
-        like: a tensor of the precision and on the device of the vectors.
-        seed: of the draws; that of all scores unless given.
-    """
-
-    def __init__(
-        self, d: int, numbers: int, like: Tensor, seed: int | Sequence[int] = _SEED
-    ) -> None:
-        self.numbers = min(numbers, d)
-        stretches = -(-d // self.numbers)
-        # NumPy's bits are the same everywhere; torch's depend on the device.
-        rng = np.random.default_rng(seed)
-        bits = rng.integers(0, 2, 2 * stretches + self.numbers) * 2 - 1
-        places = rng.integers(0, [[self.numbers], [2**31]], (2, stretches))
-        # Only how stretches lie to one another counts; the first stays, and all of a short vector.
-        places[0, 0] = 0
-        turns, rows = torch.as_tensor(places, device=like.device)
-        signs = torch.as_tensor(bits, dtype=like.dtype, device=like.device)
-        self._draws = turns, rows, signs[:stretches], signs[stretches:]
+class Sketch(AnySketch):
+    """The same sketch, by a compiled loop where the vectors are on a CPU."""
 
     def add(self, table: Tensor, start: int, values: Tensor) -> None:
-        """Add vectors that are ``values`` (r, m) from entry ``start`` on, and else 0.
-
-        ``table`` is (r, M, k): each stretch is added to a random row. The sum over rows is the sketch;
-        with M > 1 the table itself is one of M k numbers.
-        """
+        """Add vectors that are ``values`` (r, m) from entry ``start`` on, and else 0."""
         fold = by_loops if table.device.type == "cpu" else by_windows
         fold(table, values, start, self._draws)
 
@@ -228,13 +192,6 @@ def firsts(sizes: Sequence[int]) -> list[int]:
     return [0, *np.cumsum(sizes)[:-1].tolist()]
 
 
-Draws = tuple[Tensor, Tensor, Tensor, Tensor]
-"""t, ρ and ε, (C,) each, and η, (C + k,), for C stretches."""
-
-_TURNED = 2**20
-"""Entries of each vector that are turned at once, few enough for a cache."""
-
-
 def by_loops(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
     """Add ``values`` (r, m), from entry ``start`` on, to a table (r, M, k) on a CPU."""
     arrays = (draw.numpy() for draw in draws)
@@ -261,22 +218,3 @@ def _loops(
                 for j in range(high - low):
                     to[j] += sign * flips[j] * entries[j]
             done += count
-
-
-def by_windows(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
-    """The same on any device, by operations on whole tensors."""
-    turns, rows, signs, line = draws
-    k, stop = table.shape[2], start + values.shape[1]
-    step = max(1, _TURNED // k) * k
-    for place in range(start // k * k, stop, step):
-        low, high = max(place, start), min(place + step, stop)
-        first, last = low // k, -(-high // k)
-        piece = values[:, low - start : high - start]
-        piece = torch.nn.functional.pad(piece, (low - first * k, last * k - high))
-        flips = line[first : last - 1 + k].unfold(0, k, 1)
-        signed = piece.view(len(piece), last - first, k) * flips * signs[first:last, None]
-        # All turns of a stretch are windows of two copies of it.
-        windows = signed.repeat(1, 1, 2).unfold(2, k, 1)
-        stretches = torch.arange(last - first, device=table.device)
-        turned = windows[:, stretches, k - turns[first:last]]
-        table.index_add_(1, rows[first:last] % table.shape[1], turned)

@@ -1,0 +1,358 @@
+"""The meter measures α, β and γ of enumeration, in any composition of micro-batches."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.support.commands import two_processes
+from tests.support.refusals import refuses
+
+torch = pytest.importorskip("torch")
+
+from ustat_pg.noise import NoiseMeter  # noqa: E402
+from ustat_pg.noise.estimate import _slopes, estimate_noise, step_sums  # noqa: E402
+
+GROUP, PROMPTS, ARMS = 4, 2, 3
+LOGITS = torch.tensor([[0.3, -0.2, 0.1], [-0.5, 0.4, 0.0]], dtype=torch.float64)
+REWARDS = torch.tensor([[1.0, 0.2, 0.0], [0.1, 1.0, 0.6]], dtype=torch.float64)
+LENGTHS = torch.tensor([2.0, 5.0, 3.0], dtype=torch.float64)
+FEATURES = torch.tensor(
+    [[[1.0, 0.2], [0.0, 0.7], [-1.0, 0.1]], [[0.8, 0.0], [0.3, 0.3], [-1.0, 1.0]]],
+    dtype=torch.float64,
+)
+
+
+def advantages(rewards, kind):
+    apart = rewards - rewards.mean(-1, keepdim=True)
+    if kind in ("std", "clipped", "k3"):
+        return apart / (rewards.std(-1, correction=0, keepdim=True) + 1e-4)
+    if kind == "std-ddof1":
+        return apart / (rewards.std(-1, keepdim=True) + 1e-4)
+    return apart * GROUP / (GROUP - 1)
+
+
+def losses(theta, x, arms, advantage, kind):
+    """A completion's own loss, for arrays of prompts and arms."""
+    logp = torch.log_softmax(FEATURES[x] @ theta + LOGITS[x], -1)
+    own = logp.gather(-1, arms[..., None])[..., 0]
+    if kind == "clipped":
+        # Rollouts are of an older policy: some ratios leave the band.
+        ratio = (own - old()[x, arms]).exp()
+        return -torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.1) * advantage)
+    if kind == "lengths":
+        return -advantage * own / LENGTHS[arms]
+    if kind == "k3":
+        log_ratio = torch.log_softmax(LOGITS[x], -1).gather(-1, arms[..., None])[..., 0] - own
+        return -advantage * own + 0.5 * (log_ratio.exp() - log_ratio - 1)
+    return -advantage * own
+
+
+THETA = torch.tensor([0.3, -0.2], dtype=torch.float64)
+
+
+def old():
+    return torch.log_softmax(FEATURES @ (0.3 * THETA) + LOGITS, -1)
+
+
+def behaviour(kind):
+    """Of rollouts, (prompts, arms)."""
+    return (old() if kind == "clipped" else torch.log_softmax(FEATURES @ THETA + LOGITS, -1)).exp()
+
+
+def terms(kind):
+    """All groups of each prompt: their probabilities, (X, N), and gradients of each loss, (X, N, G, d)."""
+    arms = torch.tensor(list(itertools.product(range(ARMS), repeat=GROUP)))
+    probs, gradients = [], []
+    for x in range(2):
+        where = torch.full_like(arms, x)
+        advantage = advantages(REWARDS[x][arms], kind)
+        table = torch.func.jacrev(lambda t: losses(t, where, arms, advantage, kind))(THETA)  # noqa: B023
+        gradients.append(table)
+        probs.append(behaviour(kind)[x][arms].prod(-1))
+    return torch.stack(probs), torch.stack(gradients), arms
+
+
+def enumerated(kind):
+    """α, β and γ, exactly; two prompts equally often."""
+    probs, v, _ = terms(kind)
+    mean = (probs[..., None, None] * v).sum(1).mean((0, 1))
+    alpha = (probs[..., None] * v.square().sum(-1)).sum(1).mean()
+    total = (probs * v.sum(2).square().sum(-1)).sum(1).mean()
+    return float(alpha), float((total - GROUP * alpha) / (GROUP * (GROUP - 1))), float(mean @ mean)
+
+
+KINDS = ["rloo", "std", "std-ddof1", "clipped", "lengths", "k3"]
+DEALS = {
+    "one": [1] * 8,
+    "halves": [2] * 4,
+    "whole": [4] * 2,
+    "unequal": [1, 4, 3],
+    "most": [6, 2],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("deal", DEALS)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_expectations_are_those_of_enumeration(kind, deal, shuffled):
+    """Mean products over all pairs of groups, weighed by their probability: no randomness is left."""
+    probs, v, _ = terms(kind)
+    alpha, beta, gamma = enumerated(kind)
+    if deal == "most" and not shuffled:
+        pytest.skip("one pair of micro-batches, with both kinds of pairs of completions")
+    # Means of products of completions: of one group, and of two groups.
+    within = torch.einsum("xn,xnid,xnjd->ij", probs, v, v) / 2
+    mean = torch.einsum("xn,xnid->id", probs, v) / 2
+    whole = torch.block_diag(within, within)
+    whole[:GROUP, GROUP:] = mean @ mean.T
+    whole[GROUP:, :GROUP] = mean @ mean.T
+    dealt = []
+    for seed in range(4):
+        order = np.random.default_rng(seed).permutation(8) if shuffled else np.arange(8)
+        parts = np.split(order, np.cumsum(DEALS[deal])[:-1])
+        indicator = np.array([[i in part for i in range(8)] for part in parts], dtype=float)
+        products = indicator @ whole.numpy() @ indicator.T
+        dealt.append(step_sums(products, [part // GROUP for part in parts]))
+    sums = np.mean(dealt, axis=0)
+    got_beta, got_gamma = _slopes(sums)
+    estimate = estimate_noise(np.stack([sums, sums]), leave_one_out=False)
+    assert estimate.signal == pytest.approx(gamma, rel=1e-9)
+    assert got_gamma == pytest.approx(gamma, rel=1e-9)
+    noise = alpha + (GROUP - 1) * beta - GROUP * gamma
+    assert estimate.k_crit == pytest.approx(noise / gamma, rel=1e-9)
+    assert estimate.noise_to_signal == pytest.approx(noise / gamma / 8, rel=1e-9)
+    if sums[0] > 0:
+        assert got_beta == pytest.approx(beta, rel=1e-9)
+        got_alpha = (sums[5] - got_beta * sums[6] - got_gamma * sums[7]) / sums[8]
+        assert got_alpha == pytest.approx(alpha, rel=1e-9)
+
+
+def run(deal, *, kind="rloo", steps=6, seed=0, meter=None, clip=1.0, start=0, **options):
+    """A plain loop over a frozen policy; the meter, and by hand what its steps are."""
+    theta = torch.nn.Parameter(THETA.clone())
+    meter = meter(theta) if meter else NoiseMeter([theta], 100, **options)
+    sums = []
+    for step in range(start, steps):
+        rng = np.random.default_rng([seed, step])
+        x = torch.as_tensor(rng.integers(2, size=PROMPTS))
+        arms = torch.stack(
+            [torch.as_tensor(rng.choice(ARMS, GROUP, p=behaviour(kind)[i].numpy())) for i in x]
+        )
+        advantage = advantages(REWARDS[x[:, None], arms], kind).flatten()
+        place, arms = torch.arange(PROMPTS).repeat_interleave(GROUP), arms.flatten()
+        order = torch.as_tensor(rng.permutation(8))
+        rows, groups = [], []
+        for part in order.split(deal):
+            with meter.micro_batch(place[part], scale=clip):
+                each = losses(theta, x[place[part]], arms[part], advantage[part], kind)
+                (each.sum() * clip / 8).backward()
+            rows.append(torch.autograd.grad(
+                losses(theta, x[place[part]], arms[part], advantage[part], kind).sum(), theta
+            )[0].numpy())  # fmt: skip
+            groups.append(place[part].numpy())
+        assert meter.step()
+        theta.grad = None
+        rows = np.array(rows)
+        sums.append(step_sums(rows @ rows.T, groups))
+    return meter, np.array(sums)
+
+
+@pytest.mark.parametrize("deal", DEALS)
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_a_plain_loop_measures_its_own_gradients(deal, scale):
+    meter, sums = run(DEALS[deal], clip=scale)
+    wanted = estimate_noise(sums)
+    assert meter.estimate().signal == pytest.approx(wanted.signal, rel=1e-4)
+    assert meter.estimate().k_crit_interval == pytest.approx(wanted.k_crit_interval, rel=1e-3)
+    assert math.isnan(meter.estimate().c1)
+
+
+def test_constants_of_leave_one_out_are_those_of_enumeration():
+    alpha, beta, gamma = enumerated("rloo")
+    probs, v, _ = terms("rloo")
+    within = torch.einsum("xn,xnid,xnjd->ij", probs, v, v) / 2
+    mean = torch.einsum("xn,xnid->id", probs, v) / 2
+    whole = torch.block_diag(within, within)
+    whole[:GROUP, GROUP:] = whole[GROUP:, :GROUP] = mean @ mean.T
+    sums = step_sums(whole.numpy(), [np.array([i // GROUP]) for i in range(8)])
+    estimate = estimate_noise(np.stack([sums, sums]), leave_one_out=True, phi_over_tau=0.8)
+    from ustat_pg.predictions import paired_constants
+
+    wanted = paired_constants(alpha, beta, gamma, GROUP, 0.8)
+    assert (estimate.c1, estimate.c2, estimate.c3) == pytest.approx(wanted, rel=1e-9)
+    assert estimate.g_star == pytest.approx(1 + math.sqrt(wanted[2] / wanted[0]))
+
+
+@pytest.mark.parametrize("tails", [0.0, 0.7])
+def test_intervals_cover(tails):
+    """95% intervals of 300 windows of 50 steps, where the largest 1% of ‖v‖² hold 1% and 18% of them."""
+    rng, d, count = np.random.default_rng(1), 20, 300
+    missed = np.zeros(2)
+    crit = 0.49 * d + 2.25 * d + 3 * 0.49 * d
+    for _ in range(count):
+        sums = []
+        for _ in range(50):
+            prompts = np.exp(tails * rng.standard_normal((8, 1, 1)) - tails**2)
+            own = np.exp(tails * rng.standard_normal((8, 4, 1)) - tails**2)
+            v = 0.7 * prompts * rng.standard_normal((8, 1, d))
+            v = v + 1.5 * own * rng.standard_normal((8, 4, d))
+            v[..., 0] += 1
+            h = v.reshape(-1, 2, d).sum(1)
+            sums.append(step_sums(h @ h.T, list(np.repeat(np.arange(8), 2)[:, None].repeat(2, 1))))
+        estimate = estimate_noise(np.array(sums))
+        intervals = estimate.signal_interval, estimate.k_crit_interval
+        missed += [not low <= true <= high for (low, high), true in zip(intervals, (1, crit))]  # noqa: B905
+    # 15 of 300 are meant; beyond 29 has a chance of 5e-4, below 4 one of 5e-4.
+    assert ((missed >= 4) & (missed <= 29)).all(), missed
+
+
+def test_a_resumed_run_goes_on():
+    whole, _ = run([2] * 4)
+    first, _ = run([2] * 4, steps=3)
+    state = json.loads(json.dumps(first.state_dict()))
+
+    def resumed(theta):
+        meter = NoiseMeter([theta], 100)
+        meter.load_state_dict(state)
+        return meter
+
+    second, _ = run([2] * 4, start=3, meter=resumed)
+    assert repr(second.estimate()) == repr(whole.estimate())
+
+
+def test_adam_s_metric():
+    theta = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.5]))
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    optimizer = torch.optim.AdamW([theta], lr=1e-9)
+    meter = NoiseMeter([theta, frozen], metric="adam", optimizer=optimizer)
+    rows = torch.tensor([[1.0, 0.1, 3.0], [2.0, -0.3, 1.0]])
+    for step in range(3):
+        for row in rows:
+            with meter.micro_batch([int(row[0])]):
+                (theta @ row).backward()
+        # Adam has no second moment before its first step.
+        assert meter.step() is (step > 0)
+        optimizer.step()
+        optimizer.zero_grad()
+    total = rows.sum(0)
+    scaled = rows / (total.abs() + 1e-8) * 2
+    assert meter.estimate().signal == pytest.approx(float(scaled[0] @ scaled[1]), rel=1e-4)
+
+
+def test_checkpointing_autocast_and_bfloat16():
+    for dtype, checkpoint in ((torch.float32, True), (torch.bfloat16, False)):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(5, 3).to(dtype)
+        rows = torch.randn(4, 5).to(dtype)
+
+        def loss(row, layer=layer, checkpoint=checkpoint):
+            if checkpoint:
+                return torch.utils.checkpoint.checkpoint(layer, row, use_reentrant=False).sum()
+            return layer(row).square().sum()
+
+        meter = NoiseMeter(layer.parameters())
+        for _ in range(2):
+            for place, row in enumerate(rows):
+                with meter.micro_batch([place // 2]), torch.autocast("cpu", enabled=checkpoint):
+                    loss(row).backward()
+            meter.step()
+        grads = [torch.autograd.grad(loss(row), list(layer.parameters())) for row in rows]
+        h = np.array([torch.cat([g.float().flatten() for g in each]).numpy() for each in grads])
+        sums = step_sums(h @ h.T, [np.array([i // 2]) for i in range(4)])
+        wanted = estimate_noise(np.stack([sums, sums]))
+        # The meter measures the mean over the completions of a step: here the step is their sum.
+        assert meter.estimate().signal == pytest.approx(16 * wanted.signal, rel=2e-2)
+
+
+def test_refusals():
+    theta = torch.nn.Parameter(torch.ones(2))
+    meter = NoiseMeter([theta])
+    refuses("a step has no micro-batch", meter.step)
+    refuses("0 steps were measured", meter.estimate)
+    refuses("no parameter is trained", NoiseMeter, [])
+    refuses("metric is 'adam': give the optimizer", NoiseMeter, [theta], metric="adam")
+    for prompts in ([], "ab", [[1], [2]]):
+        refuses("give one number or text for each completion", meter.begin, prompts)
+    meter.begin(["a"])
+    refuses("no gradient came: call loss.backward", meter.end)
+    meter.begin(["a"])
+    refuses("open already", meter.begin, ["b"])
+    with pytest.raises(RuntimeError, match="own"):  # noqa: SIM117
+        with NoiseMeter([theta]).micro_batch([1]):
+            raise RuntimeError("own")
+
+
+def test_importing_takes_torch_and_numpy_alone():
+    code = (
+        "import sys, ustat_pg.noise; print([m for m in ('numba', 'sklearn', 'statsmodels', 'scipy',"
+        " 'pandas', 'transformers', 'trl') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+PROCESSES = """
+import json, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from ustat_pg.noise import NoiseMeter
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, out, kind = dist.get_rank(), Path(sys.argv[1]), sys.argv[2]
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+if kind == "fsdp":
+    from torch.distributed.fsdp import fully_shard
+    model = fully_shard(model)
+elif kind == "ddp":
+    model = torch.nn.parallel.DistributedDataParallel(model)
+meter = NoiseMeter(model.parameters(), numbers=16)
+one = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+torch.manual_seed(0)
+one = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+from unittest.mock import patch
+alone = NoiseMeter(one.parameters(), numbers=16)
+for step in range(3):
+    rows = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(step))
+    loss = lambda m, r: m(r).square().sum() / 12
+    for k in range(4):
+        with meter.micro_batch([k // 2] * 3 if kind == "ddp" else [f"p{k // 2}"] * 3):
+            loss(model, rows[rank, k]).backward()
+    meter.step()
+    model.zero_grad()
+    order = [(p, k) for p in range(2) for k in range(4)]
+    if kind == "ddp":
+        for p, k in order:
+            with alone.micro_batch([k // 2] * 3):
+                (loss(one, rows[p, k]) / 2).backward()
+    else:
+        for k in range(4):
+            with alone.micro_batch([f"p{k // 2}"] * 6):
+                ((loss(one, rows[0, k]) + loss(one, rows[1, k])) / 2).backward()
+    with patch("torch.distributed.is_initialized", return_value=False):
+        alone.step()
+    one.zero_grad()
+out.with_suffix(f".{rank}").write_text(json.dumps([meter.estimate().metrics(), alone.estimate().metrics()]))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_give_the_numbers_of_one(tmp_path, kind):
+    script, out = tmp_path / "two.py", tmp_path / "outcome.json"
+    script.write_text(PROCESSES)
+    two_processes(script, out, kind)
+    (first, alone), (second, _) = (
+        json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(2)
+    )
+    assert first == second
+    assert first == pytest.approx(alone, rel=1e-3)

@@ -1,0 +1,318 @@
+"""From inner products of micro-batches to the noise of a step, with intervals.
+
+Let completion i add vᵢ/n to a step ĝ of n completions: advantage, clipping, ratio, penalty, weight of length,
+all of it. Where prompts are independent and completions of a prompt exchangeable, sums Hₖ over
+micro-batches have
+
+    E⟨Hₖ, Hₗ⟩ = β n_same + γ n_other,   E‖Hₖ‖² = α m + β n_same + γ n_other,
+
+exactly, n_same and n_other the pairs of different completions of one prompt and of different ones. So
+‖E ĝ‖² = γ, and tr Cov ĝ = E‖ĝ‖² - γ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..validation import InputError
+
+__all__ = ["NoiseEstimate", "estimate_noise", "fieller", "step_sums"]
+
+Array = NDArray[np.float64]
+Interval = tuple[float, float]
+
+_KNOWN = 0.3
+"""The relative error at which a ratio is called known."""
+_DRAWS = 999
+"""Resampled windows that tell how skewed a ratio's error is."""
+_FEW = 10
+"""Steps below which nothing is resampled, and the error is taken to be normal."""
+_LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class NoiseEstimate:
+    """What the steps of a window say of one step, with standard errors and 95% intervals.
+
+    Errors are those of a jackknife over steps. Intervals of ratios are Fieller's, with
+    quantiles by a bootstrap over steps, since gradients have heavy tails; a ratio whose denominator is
+    not told from 0 has no upper end. Constants are NaN unless advantages are leave-one-out.
+
+    Arguments:
+        signal: ‖E ĝ‖², unbiased, so it may be negative.
+        noise_to_signal: tr Cov ĝ / ‖E ĝ‖² of one step.
+        k_crit: completions a step at which noise equals signal, in groups of this size.
+        budget_over_critical: completions of a step over ``k_crit``.
+        c1: tr Cov_X g(X).
+        c2: E[τ - ‖g(X)‖²].
+        c3: E[φ + ‖g(X)‖²].
+        g_star: 1 + √(c3/c1), infinite where c1 is not positive.
+        phi_over_tau: φ/τ, as it was given or measured.
+        steps: T, of the window so far.
+        steps_needed: further steps until noise over signal is known to 30%; infinite while the signal
+            is not told from 0.
+    """
+
+    signal: float
+    signal_se: float
+    signal_interval: Interval
+    noise_to_signal: float
+    noise_to_signal_se: float
+    noise_to_signal_interval: Interval
+    k_crit: float
+    k_crit_se: float
+    k_crit_interval: Interval
+    budget_over_critical: float
+    budget_over_critical_se: float
+    budget_over_critical_interval: Interval
+    c1: float
+    c1_se: float
+    c1_interval: Interval
+    c2: float
+    c2_se: float
+    c2_interval: Interval
+    c3: float
+    c3_se: float
+    c3_interval: Interval
+    g_star: float
+    g_star_se: float
+    g_star_interval: Interval
+    phi_over_tau: float
+    steps: int
+    steps_needed: float
+
+    def sentence(self) -> str:
+        """The estimate in words, with two digits."""
+        low, high = self.budget_over_critical_interval
+        if not math.isfinite(self.noise_to_signal) or low <= 0:
+            return "The signal is not told from 0 yet: go on measuring, or widen the window."
+        size = round(self.budget_over_critical * self.k_crit)
+        return f"{size} completions a step are {low:.1g} to {high:.1g} of the critical batch."
+
+    def metrics(self, detail: bool = True) -> dict[str, float]:
+        """All that is finite, by name; an interval as ``_low`` and ``_high``."""
+        values: dict[str, float] = {}
+        for field in fields(self):
+            if not detail and field.name.startswith(("c1", "c2", "c3", "g_star", "phi")):
+                continue
+            value = getattr(self, field.name)
+            if field.name.endswith("_interval"):
+                stem = field.name.removesuffix("_interval")
+                values |= {f"{stem}_low": value[0], f"{stem}_high": value[1]}
+            else:
+                values[field.name] = float(value)
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def step_sums(
+    products: Array, groups: list[NDArray[np.int64]], shares: ArrayLike = (0.0, 0.0)
+) -> Array:
+    """All that an estimate takes of one step.
+
+    Arguments:
+        products: ⟨Hₖ, Hₗ⟩ of its micro-batches, (k, k), H = n times what each adds to the step.
+        groups: which prompt each completion is of, for each micro-batch.
+        shares: what its completions add to φ and to τ, in any unit.
+    """
+    names, places = np.unique(np.concatenate(groups), return_inverse=True)
+    counts = np.zeros((len(groups), len(names)))
+    sizes = np.array([len(group) for group in groups], dtype=float)
+    np.add.at(counts, (np.repeat(np.arange(len(groups)), sizes.astype(int)), places), 1)
+    same = counts @ counts.T
+    other = np.outer(sizes, sizes) - same
+    own_same, own_other = np.diagonal(same) - sizes, np.diagonal(other)
+    # The variance of a product grows with the number of its pairs.
+    apart = ~np.eye(len(groups), dtype=bool)
+    root = np.sqrt(np.outer(sizes, sizes))[apart]
+    n, o, value = same[apart] / root, other[apart] / root, products[apart] / root
+    total, squares = sizes.sum(), np.trace(products)
+    return np.array(
+        [n @ n, n @ o, o @ o, n @ value, o @ value, squares, own_same.sum(), own_other.sum(),
+         total, total**2, products.sum(), len(names), *np.asarray(shares)]
+    )  # fmt: skip
+
+
+def estimate_noise(
+    steps: Array, *, leave_one_out: bool = False, phi_over_tau: float | None = 1.0
+) -> NoiseEstimate:
+    """Signal, noise and constants from the sums of some steps.
+
+    Arguments:
+        steps: of :func:`step_sums`, (T, Q), T at least 2.
+        leave_one_out: whether advantages are leave-one-out, so that c₁ to c₃ exist.
+        phi_over_tau: φ/τ, which parts c₂ from c₃; None for that of the shares.
+
+    Raises:
+        InputError: fewer than two steps.
+    """
+    if len(steps) < 2:
+        raise InputError(f"{len(steps)} steps were measured: an estimate takes at least 2")
+    count = len(steps)
+    size = steps[:, 8].sum() / steps[:, 11].sum()
+    mean = steps[:, 8].mean()
+
+    def noise_and_signal(sums: Array) -> Array:
+        gamma = _slopes(sums)[1]
+        noise = (sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8]
+        return np.stack([noise, gamma], axis=-1)
+
+    def constants(sums: Array) -> Array:
+        beta, gamma = _slopes(sums)
+        alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
+        others = size - 1
+        spread = beta / (1 + 1 / others**2)
+        ratio = _ratio(sums, phi_over_tau)
+        single = alpha / (1 + ratio / others)
+        return np.stack([spread - gamma, single - spread, ratio * single + spread], axis=-1)
+
+    width = student(count - 1)
+    values: dict[str, float | Interval] = {}
+
+    def put(name: str, value: float, error: float, low: float, high: float) -> None:
+        values[name], values[f"{name}_se"] = float(value), float(error)
+        values[f"{name}_interval"] = float(low), float(high)
+
+    (noise, signal), covariance = _jackknife(noise_and_signal, steps)
+    error = math.sqrt(covariance[1, 1])
+    put("signal", signal, error, signal - width * error, signal + width * error)
+    crit = noise / signal if signal > 0 else math.nan if math.isnan(signal) else math.inf
+    crit_se = _ratio_se(noise, signal, covariance)
+    low, high = _ratio_interval(noise_and_signal, steps)
+    put("k_crit", crit, crit_se, low, high)
+    put("noise_to_signal", crit / mean, crit_se / mean, low / mean, high / mean)
+    share = mean / crit if crit else math.inf
+    put("budget_over_critical", share, share * crit_se / crit if crit else math.nan,
+        mean / high if high else math.inf, mean / low if low else math.inf)  # fmt: skip
+    needed = count * (crit_se / (_KNOWN * crit)) ** 2 - count if crit_se == crit_se else math.inf
+    if leave_one_out and size > 1:
+        known, covariance = _jackknife(constants, steps)
+        errors = np.sqrt(np.diagonal(covariance))
+        for name, value, error in zip(("c1", "c2", "c3"), known, errors, strict=True):
+            put(name, value, error, value - width * error, value + width * error)
+        c1, _, c3 = known
+        ratio = max(c3, 0.0) / c1 if c1 > 0 else math.nan if math.isnan(c1) else math.inf
+        pair = covariance[np.ix_([2, 0], [2, 0])]
+        slope = _ratio_se(c3, c1, pair) / (2 * math.sqrt(ratio)) if ratio > 0 else math.nan
+        low, high = fieller(c3, c1, pair, -width, width)
+        put("g_star", 1 + math.sqrt(ratio), slope, 1 + math.sqrt(low), 1 + math.sqrt(high))
+    else:
+        for name in ("c1", "c2", "c3", "g_star"):
+            put(name, *[math.nan] * 4)
+    return NoiseEstimate(
+        **values,  # type: ignore[arg-type]
+        phi_over_tau=float(_ratio(steps.mean(axis=0), phi_over_tau)),
+        steps=count,
+        steps_needed=max(0.0, needed),
+    )
+
+
+def _slopes(sums: Array) -> tuple[Array, Array]:
+    """β and γ; of pairs that have no prompt in common γ alone."""
+    nn, no, oo, nv, ov = np.moveaxis(sums[..., :5], -1, 0)
+    scale = nn * oo - no**2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.where(scale > 1e-9 * nn * oo, scale, np.nan)
+        beta, gamma = (oo * nv - no * ov) / scale, (nn * ov - no * nv) / scale
+        return beta, np.where(nn == 0, ov / np.where(oo > 0, oo, np.nan), gamma)
+
+
+def _ratio(sums: Array, given: float | None) -> Array:
+    if given is not None:
+        return np.full(sums.shape[:-1], given)
+    phi, tau = sums[..., 12], sums[..., 13]
+    return np.divide(phi, tau, out=np.ones_like(tau), where=(tau > 0) & (phi > 0))
+
+
+def _pseudo(function: Callable[[Array], Array], steps: Array) -> tuple[Array, Array]:
+    """A function of the mean over steps, and the jackknife's pseudo-values, (T, R)."""
+    count, total = len(steps), steps.sum(axis=0)
+    without = function((total - steps) / (count - 1))
+    return function(total / count), (count - 1) * (without.mean(axis=0) - without)
+
+
+def _jackknife(function: Callable[[Array], Array], steps: Array) -> tuple[Array, Array]:
+    """A function of the mean over steps, and its covariance."""
+    value, apart = _pseudo(function, steps)
+    return value, apart.T @ apart / (len(steps) * (len(steps) - 1))
+
+
+def _ratio_se(numerator: float, denominator: float, covariance: Array) -> float:
+    """By the delta method; NaN where the ratio has no value."""
+    if not denominator > 0:
+        return math.nan
+    slope = np.array([1.0, -numerator / denominator]) / denominator
+    return math.sqrt(max(float(slope @ covariance @ slope), 0.0))
+
+
+def _ratio_interval(function: Callable[[Array], Array], steps: Array) -> Interval:
+    """Fieller's, with the quantiles of numerator - r denominator over its error by a bootstrap over steps.
+
+    Squares of gradients have heavy tails, and a Student's interval misses on one side.
+    """
+    (numerator, denominator), apart = _pseudo(function, steps)
+    if not np.isfinite(apart).all():
+        return 0.0, math.inf
+    count = len(steps)
+    terms = -apart[:, 1]
+    if denominator > 0:
+        terms = apart[:, 0] - numerator / denominator * apart[:, 1]
+    drawn = terms[np.random.default_rng(0).integers(count, size=(_DRAWS, count))]
+    spread = np.maximum(drawn.std(axis=1, ddof=1), 1e-3 * terms.std())
+    pivots = drawn.mean(axis=1) * math.sqrt(count) / np.where(spread > 0, spread, 1.0)
+    below, above = np.quantile(pivots, [_LEVEL / 2, 1 - _LEVEL / 2])
+    if count < _FEW:
+        below, above = -student(count - 1), student(count - 1)
+    covariance = apart.T @ apart / (count * (count - 1))
+    return fieller(numerator, denominator, covariance, below, above)
+
+
+def fieller(
+    numerator: float, denominator: float, covariance: Array, below: float, above: float
+) -> Interval:
+    """Fieller's interval of a ratio of positive quantities, from 0 to at most infinity.
+
+    The ratios r for which numerator - r denominator lies from ``below`` to ``above`` of its errors. Where the
+    denominator is not told from 0 no ratio is too large, and the upper end is infinite.
+
+    >>> low, high = fieller(6.0, 2.0, np.diag([0.05, 0.05]), -1.96, 1.96)
+    >>> round(low, 2), round(high, 2)
+    (2.43, 3.88)
+    """
+    if not np.isfinite([numerator, denominator, *covariance.ravel()]).all():
+        return 0.0, math.inf
+    numerator, denominator = float(numerator), float(denominator)
+
+    def ends(width: float) -> Interval:
+        top, both, bottom = (
+            float(width**2 * covariance[i, j]) for i, j in ((0, 0), (0, 1), (1, 1))
+        )
+        # a r² - 2 b r + c <= 0.
+        a, b, c = denominator**2 - bottom, denominator * numerator - both, numerator**2 - top
+        inside = b * b - a * c
+        if a > 0 and denominator > 0:
+            root = math.sqrt(max(inside, 0.0))
+            return max((b - root) / a, 0.0), max((b + root) / a, 0.0)
+        if a >= 0 or inside <= 0 or c <= 0:
+            # A denominator below 0 by more than its error, or a numerator not told from 0.
+            return 0.0, math.inf
+        return max((b - math.sqrt(inside)) / a, 0.0), math.inf
+
+    return ends(above)[0], ends(below)[1]
+
+
+def student(freedom: int) -> float:
+    """The 97.5% point of Student's t, to 1e-3 from 4 degrees of freedom on (Cornish and Fisher)."""
+    z, n = 1.959963984540054, float(freedom)
+    if freedom < 4:
+        return {1: 12.7062047, 2: 4.3026527, 3: 3.1824463}[freedom]
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )

@@ -1,0 +1,90 @@
+"""CountSketch of vectors that arrive piece by piece.
+
+Entry p of stretch c goes to place p + t_c of row ρ_c, around the end, with the sign ε_c η_{c+p}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Draws", "Sketch", "by_windows"]
+
+Draws = tuple[Tensor, Tensor, Tensor, Tensor]
+"""t, ρ and ε, (C,) each, and η, (C + k,), for C stretches."""
+
+_SEED = 20_260_101
+"""Of the sketches of scores: those of different processes can be compared."""
+_TURNED = 2**20
+"""Entries of each vector that are turned at once, few enough for a cache."""
+
+
+class Sketch:
+    """CountSketch of vectors of d numbers: k numbers whose inner products are unbiased for theirs.
+
+    The c-th stretch of k entries is turned by a random number of places and added, entry p with the sign
+    ε_c η_{c+p}, where a table of hashes would take a random number for each entry. Two entries of
+    different stretches share a number with probability 1/k, wherever they stand, and no two of one stretch
+    do, so the variance of ⟨Su, Sv⟩ is that of Charikar, Chen and Farach-Colton (2002), at most
+    2 ‖u‖² ‖v‖² / k, and what one turn in k adds, at which all η of two stretches meet their own: as much
+    again at most, where vectors hardly change within a stretch. Without the turn a column of a weight matrix
+    whose width divides k would fall on one number.
+    Vectors that have no more than k numbers are kept whole.
+
+    Arguments:
+        d: entries of a vector.
+        numbers: k.
+        like: a tensor of the precision and on the device of the vectors.
+        seed: of the draws; that of all scores unless given.
+    """
+
+    def __init__(
+        self, d: int, numbers: int, like: Tensor, seed: int | Sequence[int] = _SEED
+    ) -> None:
+        self.numbers = min(numbers, d)
+        stretches = -(-d // self.numbers)
+        # NumPy's bits are the same everywhere; torch's depend on the device.
+        rng = np.random.default_rng(seed)
+        bits = rng.integers(0, 2, 2 * stretches + self.numbers) * 2 - 1
+        places = rng.integers(0, [[self.numbers], [2**31]], (2, stretches))
+        # How stretches lie to one another is what counts; the first stays, and all of a short vector.
+        places[0, 0] = 0
+        turns, rows = torch.as_tensor(places, device=like.device)
+        signs = torch.as_tensor(bits, dtype=like.dtype, device=like.device)
+        self._draws = turns, rows, signs[:stretches], signs[stretches:]
+
+    def add(self, table: Tensor, start: int, values: Tensor) -> None:
+        """Add vectors that are ``values`` (r, m) from entry ``start`` on, and else 0.
+
+        ``table`` is (r, M, k): each stretch is added to a random row. The sum over rows is the sketch;
+        with M > 1 the table itself is one of M k numbers.
+        """
+        by_windows(table, values, start, self._draws)
+
+
+def by_windows(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
+    """Add vectors on any device, by operations on whole tensors.
+
+    Arguments:
+        table: (r, M, k).
+        values: (r, m), entries ``start`` to ``start`` + m, of the same precision.
+        draws: of all stretches.
+    """
+    turns, rows, signs, line = draws
+    k, stop = table.shape[2], start + values.shape[1]
+    step = max(1, _TURNED // k) * k
+    for place in range(start // k * k, stop, step):
+        low, high = max(place, start), min(place + step, stop)
+        first, last = low // k, -(-high // k)
+        own = values[:, low - start : high - start]
+        own = torch.nn.functional.pad(own, (low - first * k, last * k - high))
+        flips = line[first : last - 1 + k].unfold(0, k, 1)
+        signed = own.view(len(own), last - first, k) * flips * signs[first:last, None]
+        # All turns of a stretch are windows of two copies of it.
+        windows = signed.repeat(1, 1, 2).unfold(2, k, 1)
+        stretches = torch.arange(last - first, device=table.device)
+        turned = windows[:, stretches, k - turns[first:last]]
+        table.index_add_(1, rows[first:last] % table.shape[1], turned)
