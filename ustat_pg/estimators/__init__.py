@@ -40,6 +40,7 @@ from .linear import (
 from .penalties import KL_KINDS, KL_PLACES, kl_coefficients, kl_values
 from .ratios import RATIOS, clipped_weights, importance_weights
 from .running import RunningTable
+from .sequential import balanced, sequential, two_stage
 from .shaped import (
     best,
     count_table,
@@ -60,6 +61,7 @@ __all__ = [
     "RATIOS",
     "RunningTable",
     "advantages",
+    "balanced",
     "bayes",
     "best",
     "clipped_weights",
@@ -79,11 +81,13 @@ __all__ = [
     "oracle",
     "others_standardised",
     "pass_at_k",
+    "sequential",
     "shrinkage",
     "shrunk_norm_weighted",
     "squared_score_norms",
     "standardised",
     "token_weights",
+    "two_stage",
     "unbiased_std",
     "vanilla",
 ]

@@ -24,10 +24,10 @@ from array_api_compat import device, to_device
 from numpy.typing import NDArray
 
 from ..sampling import Plan
-from ..validation import InputError, integer
+from ..validation import InputError, integer, one_of
 from .arrays import Array, rewards_of
 
-__all__ = ["sequential", "two_stage"]
+__all__ = ["balanced", "sequential", "two_stage"]
 
 Floats = NDArray[np.float64]
 Trigger = Callable[[Floats], bool]
@@ -137,6 +137,50 @@ def sequential(rewards: Array, *, plan: str | Plan | Trigger) -> Array:
     return _by_reward(xp, rewards, weigh)
 
 
+def balanced(rewards: Array, *, outputs: int, divisor: str = "none") -> Array:
+    """A sub-sample of successes and failures in equal numbers, centred at the mean of all that were drawn.
+
+    The first outputs/2 successes and failures are used, more of one kind where the other is short;
+    Aᵢ = (zᵢ - p̂)/divisor, p̂ the mean of all n rewards, and 0 for outputs that are not used. What
+    Reinforce-Ada trains on. Biased: what it climbs is in adaptive_groups.
+
+    Arguments:
+        rewards: (..., n), 0 and 1, n at least the outputs used.
+        outputs: the size of the sub-sample.
+        divisor: ``none``; ``rate``, p̂; or ``std``, the deviation of all n rewards with ddof 1.
+
+    Returns:
+        advantages (..., n), n/outputs times as large: ĝ = (1/n) Σᵢ sᵢ Aᵢ is the sub-sample's mean.
+
+    Raises:
+        InputError: rewards that are not 0 and 1, fewer than the outputs used, or another divisor.
+
+    >>> import numpy as np
+    >>> balanced(np.array([0.0, 1.0, 0.0, 0.0]), outputs=2).round(4)
+    array([-0.5,  1.5,  0. ,  0. ])
+    """
+    used = integer("outputs", outputs, 2)
+    one_of("divisor", divisor, ("none", "rate", "std"))
+    xp, rewards = rewards_of(rewards, "grpo")
+    size = rewards.shape[-1]
+    if size < used or not bool(xp.all((rewards == 0) | (rewards == 1))):
+        raise InputError(f"a balanced sub-sample takes {used} outputs or more with rewards 0 and 1")
+    mean = xp.mean(rewards, axis=-1, keepdims=True)
+    number = mean * size
+    successes = xp.clip(number, max=xp.clip(used - size + number, min=used // 2))
+    place = xp.cumulative_sum(rewards, axis=-1)
+    other = xp.cumulative_sum(1 - rewards, axis=-1)
+    kept = xp.where(rewards == 1, place <= successes, other <= used - successes)
+    mixed = (number > 0) & (number < size)
+    by = {
+        "none": xp.ones_like(mean),
+        "rate": mean,
+        "std": xp.sqrt(mean * (1 - mean) * (size / (size - 1))),
+    }[divisor]
+    advantages = (rewards - mean) / xp.where(mixed, by, xp.ones_like(by)) * (size / used)
+    return xp.where(kept & mixed, advantages, xp.zeros_like(advantages))
+
+
 def _mixed(pilot: Floats) -> bool:
     return bool(pilot[0] != pilot[-1])
 
@@ -144,13 +188,14 @@ def _mixed(pilot: Floats) -> bool:
 def _by_reward(xp: Any, rewards: Array, weigh: Callable[[Floats, Counts], Floats]) -> Array:
     """Advantages that depend on an output's reward and on how often each reward occurs in its group."""
     host = np.asarray(np.from_dlpack(to_device(rewards, "cpu")), dtype=np.float64)
-    advantages = np.empty(host.shape)
-    for place in np.ndindex(host.shape[:-1]):
-        row = host[place]
-        values, index, numbers = np.unique(row, return_inverse=True, return_counts=True)
+    groups, place = np.unique(host.reshape(-1, host.shape[-1]), axis=0, return_inverse=True)
+    advantages = np.empty(groups.shape)
+    for row, group in enumerate(groups):
+        values, index, numbers = np.unique(group, return_inverse=True, return_counts=True)
         counts = tuple(zip(values.tolist(), numbers.tolist(), strict=True))
         # Adding 0 leaves no -0.
-        advantages[place] = weigh(row, counts)[index] + 0.0
+        advantages[row] = weigh(group, counts)[index] + 0.0
+    advantages = advantages[place].reshape(host.shape)
     if isinstance(rewards, np.ndarray):
         return advantages.astype(rewards.dtype)
     return xp.asarray(advantages.tolist(), dtype=rewards.dtype, device=device(rewards))

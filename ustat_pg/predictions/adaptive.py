@@ -26,6 +26,7 @@ from ..moments import Moments, takes_problems
 from ..sampling import Plan
 from ..validation import InputError, finite_array, integer, nearest, number
 from .count_tables import count_table, require_binary
+from .mse import gradient_mse
 
 __all__ = [
     "PLAN_ESTIMATORS",
@@ -35,6 +36,7 @@ __all__ = [
     "plan_cost",
     "plan_mse",
     "plan_weight",
+    "sized_mse",
 ]
 
 Array = NDArray[np.float64]
@@ -74,8 +76,8 @@ class _Uses:
 
     won: Array
     lost: Array
-    successes: Array
-    failures: Array
+    successes: NDArray[np.int64]
+    failures: NDArray[np.int64]
 
 
 def _sequential(plan: Plan) -> _Uses:
@@ -243,7 +245,7 @@ def plan_mse(
     True
     >>> found = plan_mse(coin, "3+2 if mixed", "grpo")
     >>> round(found.expected_size, 4), found.mean_factor.round(4)
-    (4.5, array([0.9]))
+    (4.5, array([0.825]))
     """
     require_binary(moments, "a plan of sampling")
     scheme, batch = Plan.parse(plan), integer("batch size", batch_size)
@@ -259,6 +261,14 @@ def plan_mse(
     sizes = scheme.expected_size(p)
     if scheme.otherwise == "batch":
         sizes = sizes / share
+    return _predicted(moments, weight, second, sizes, batch)
+
+
+def _predicted(
+    moments: Moments, weight: Array, second: Array, sizes: Array, batch: int
+) -> PlanPrediction:
+    """The record of a batch, from the mean factor, the second moment and the outputs at each prompt."""
+    probs = moments.context_probs
     square, along = map(float, moments.mean_gradient(weight))
     noise = max(float(probs @ second) - square, 0.0)
     bias = max(square - 2 * along + moments.mean_gradient_sq, 0.0)
@@ -281,6 +291,54 @@ def plan_mse(
 
 _ROUNDING = 1e-14
 """A share, of groups or of a squared length, below which there is what rounding leaves of 0."""
+
+
+@takes_problems
+def sized_mse(
+    moments: Moments,
+    sizes: ArrayLike,
+    baseline: str = "grpo",
+    batch_size: int = 1,
+    *,
+    pooled: bool = False,
+) -> PlanPrediction:
+    """Mean, error, noise and cost where each prompt's group size was fixed before its rewards were seen.
+
+    Sizes made of earlier steps, as a forecast of pass rates, look at no reward that is used: leave-one-out
+    stays unbiased at each prompt. A loss that takes the mean over all outputs of the batch weights prompts
+    by their size, n(x)/E n.
+
+    Arguments:
+        moments: of the problem, or the problem.
+        sizes: n(x), (X,).
+        baseline: one with a closed form at every size.
+        batch_size: B, prompts drawn independently.
+        pooled: whether the mean is over all outputs; its divisor is B E n, the outputs of many prompts.
+
+    Raises:
+        InputError: sizes of another length, or a baseline that cannot take them.
+
+    >>> from ustat_pg.problems import example_problem, problem_from_mapping
+    >>> problem = problem_from_mapping(example_problem())
+    >>> sized_mse(problem, [2, 6]).mean_factor, sized_mse(problem, [2, 6], pooled=True).mean_factor
+    (array([1., 1.]), array([0.5, 1.5]))
+    """
+    probs, batch = moments.context_probs, integer("batch size", batch_size)
+    numbers = [integer("group size", size) for size in np.asarray(sizes).tolist()]
+    if len(numbers) != len(moments):
+        raise InputError(
+            f"sizes has {len(numbers)} entries: it must have one per prompt ({len(moments)})"
+        )
+    mean_size = float(probs @ np.array(numbers))
+    weight, second = np.empty(len(numbers)), np.empty(len(numbers))
+    for x, size in enumerate(numbers):
+        alone = gradient_mse(moments.at(x), baseline, size)
+        share = size / mean_size if pooled else 1.0
+        factor = float(alone.mean_factor[0])
+        # The MSE about g holds ‖g‖² and twice the mean along it.
+        square = alone.mse + (2 * factor - 1) * float(moments.gradient_sq[x])
+        weight[x], second[x] = share * factor, share**2 * square
+    return _predicted(moments, weight, second, np.array(numbers, dtype=float), batch)
 
 
 def _second_stage_share(plan: Plan, p: Array) -> Array:
@@ -307,11 +365,11 @@ def plan_cost(moments: Moments, plan: Plan | str, stage_cost: float = 0.0) -> fl
     require_binary(moments, "a plan of sampling")
     scheme = Plan.parse(plan)
     probs, p = moments.context_probs, moments.value
-    second = _second_moment(scheme, _sequential(scheme), moments)
-    size = probs @ scheme.expected_size(p)
+    second = float(probs @ _second_moment(scheme, _sequential(scheme), moments))
+    size = float(probs @ scheme.expected_size(p))
     if stage_cost:
-        size += stage_cost * (probs @ _second_stage_share(scheme, p))
-    return float(size * max(probs @ second - moments.mean_gradient_sq, 0.0))
+        size += stage_cost * float(probs @ _second_stage_share(scheme, p))
+    return size * max(second - moments.mean_gradient_sq, 0.0)
 
 
 @takes_problems
