@@ -126,14 +126,14 @@ class _OrderedCell(GradientCell):
             used = self._used(draws)
             result = np.zeros(rewards.shape)
             numbers = used.sum(axis=-1)
-            for number in np.unique(numbers):
+            for number in np.unique(numbers[numbers > 0]):
                 here = numbers == number
                 places = np.argsort(~used[here], axis=-1, kind="stable")[..., :number]
                 group = np.take_along_axis(rewards[here], places, axis=-1)
                 own = self._advantages(estimator.baseline, group)
                 # Engines take means over all that was drawn, estimates over what counts.
                 spread = np.zeros(rewards[here].shape)
-                np.put_along_axis(spread, places, own * self.group_size / max(number, 1), axis=-1)
+                np.put_along_axis(spread, places, own * self.group_size / number, axis=-1)
                 result[here] = spread
             return result
 
@@ -162,7 +162,8 @@ class PlanCell(_OrderedCell):
     Arguments:
         problem, group_size, batch_size, design, device: as of a gradient cell; group_size is the plan's
             largest, and set by it.
-        plan: the plan in words; it draws no lots and throws no group away.
+        plan: the plan in words; it draws no lots, and nothing takes the place of a group that
+            it throws away.
 
     >>> from ustat_pg.engines import Estimator, SquaredError
     >>> from ustat_pg.problems import SoftmaxBandit
@@ -187,15 +188,29 @@ class PlanCell(_OrderedCell):
     def _scheme(self) -> Plan:
         return Plan.parse(self.plan)
 
-    def _used(self, draws: Draws) -> Array:
+    def _stops(self, draws: Draws) -> tuple[Integers, Integers]:
+        """The outputs drawn before each group's stop, and the number of its look, S + (B,)."""
         scheme, rewards = self._scheme, draws.rewards
-        stop = np.zeros(rewards.shape[:-1], dtype=np.int64)
-        for look, chances in zip(scheme.looks[:-1], scheme.go_on, strict=True):
+        stop = np.full(rewards.shape[:-1], len(scheme.looks) - 1)
+        for index, (look, chances) in enumerate(zip(scheme.looks, scheme.go_on, strict=False)):
             successes = rewards[..., :look].sum(axis=-1).astype(np.int64)
-            ends = (stop == 0) & (np.array(chances, dtype=np.float64)[successes] == 0)
-            stop[ends] = look
-        stop[stop == 0] = scheme.looks[-1]
-        return np.asarray(np.arange(self.group_size) < stop[..., None])
+            ends = np.array(chances, dtype=np.float64)[successes] == 0
+            stop = np.where(ends, np.minimum(stop, index), stop)
+        return np.array(scheme.looks)[stop], stop
+
+    def _sizes(self, draws: Draws) -> Integers:
+        return self._stops(draws)[0]
+
+    def _used(self, draws: Draws) -> Array:
+        sizes, looks = self._stops(draws)
+        used = np.arange(self.group_size) < sizes[..., None]
+        successes = (draws.rewards * used).sum(axis=-1).astype(np.int64)
+        for look, chances in enumerate(self._scheme.kept):
+            lost = (looks == look) & (
+                np.append(chances, 1)[np.minimum(successes, len(chances))] == 0
+            )
+            used = used & ~lost[..., None]
+        return np.asarray(used)
 
     def _advantages(self, name: str, rewards: Array) -> Array:
         family, _, outputs = name.partition(":")
