@@ -26,6 +26,7 @@ from ustat_pg.engines import Estimator, Projection, SquaredError
 from ustat_pg.engines.gradients.adaptive import GroupSize, PlanCell, SizedCell, of_plan
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
 from ustat_pg.predictions import (
+    best_two_stage,
     count_table,
     known_rates_bound,
     plan_cost,
@@ -150,10 +151,38 @@ def under_a_plan(entry: BanditEntry, words: str) -> Iterator[Check]:
             ),
         )
     size = plan_mse(moments, plan).expected_size
+    if words == TWO_STAGES:
+        yield from _searched(entry, cell)
     yield entry.check(
         f"{words}: outputs drawn",
         mean_of(cell, GroupSize()),
         equal(size, {ALWAYS: float(plan.looks[-1])}, scale=size),
+    )
+
+
+def _searched(entry: BanditEntry, other: PlanCell) -> Iterator[Check]:
+    """The plan of least cost among small ones: what it costs, and that another one costs no less."""
+    moments, sequential = entry.problem.moments(), SquaredError(of_plan("sequential"))
+    plan, cost = best_two_stage(moments, largest_pilot=4, largest_group=other.group_size)
+    cell, size = PlanCell.of(entry.problem, plan.text), plan_mse(moments, plan).expected_size
+    yield entry.check(
+        "best of two stages: outputs times error",
+        Linear(cell, ((sequential, size),)),
+        equal(cost, {PLAIN: size * plan_mse(moments, plan, "grpo").mse}, scale=cost),
+    )
+    drawn = plan_mse(moments, other.plan).expected_size
+    yield entry.check(
+        f"{other.plan}: no less than the best of two stages",
+        Linear(other, ((sequential, -drawn),)),
+        at_most(-cost, -plan_cost(moments, other.plan)),
+    )
+    later = plan_cost(moments, other.plan, 2.0) / plan_cost(moments, other.plan)
+    more = other.group_size - Plan.parse(other.plan).looks[0]
+    goes_on = (drawn - Plan.parse(other.plan).looks[0]) / more
+    yield entry.check(
+        f"{other.plan}: cost of going on",
+        Linear(other, ((GroupSize(), 2.0 / more),), drawn - 2.0 * (drawn / more - goes_on)),
+        equal(later * drawn, scale=drawn),
     )
 
 

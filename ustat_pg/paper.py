@@ -203,7 +203,7 @@ RESULTS: dict[str, Result] = {
         "Where an output survives with a chance of its own, leave-one-out over survivors climbs their mean "
         "reward, times the chance that two survive.",
         "rollouts that are lost: what those that are left climb",
-        assumptions="Survival independent given outputs and rewards; its chances held still. Not in the paper.",
+        assumptions="Survival independent given outputs and rewards; chances held still. Not in the paper.",
         sharper="Mean and error at every group size, for any chance of survival by output or reward.",
     ),
     "gradient_mse_lm": Result(

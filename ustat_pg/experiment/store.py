@@ -41,6 +41,7 @@ _MAKER_FILES = (
     "digests.py",
     "compiled.py",
     "rng.py",
+    "sampling.py",
     "ustatistics.py",
     "moments.py",
     "validation.py",
