@@ -28,7 +28,7 @@ from scipy.special import xlog1py, xlogy
 
 from .validation import InputError, finite_array, integer
 
-__all__ = ["Plan", "Stops"]
+__all__ = ["SCHEMES", "Plan", "Scheme", "Stops"]
 
 Array = NDArray[np.float64]
 Fate = Literal["nothing", "prompt", "batch"]
@@ -189,12 +189,15 @@ class Plan:
         ``refill EVENT [CHANCE]`` throws finished groups away: nothing, a group of the same prompt or
         one of another prompt takes their place. Events: ``mixed``, ``silent`` (equal rewards),
         ``solved``, ``unsolved``, ``early`` (before the last look), ``0.2..0.8`` (share of successes).
+        A name in :data:`SCHEMES` is its plan.
 
         Raises:
             InputError: words that are no plan; the message says where, and shows one.
         """
         if isinstance(text, Plan):
             return text
+        if text in SCHEMES:
+            text = SCHEMES[text].plan
         return _Parser(text).plan() if isinstance(text, str) else cls.fixed(text)
 
     @cached_property
@@ -425,3 +428,73 @@ class _Parser:
             f"plan {self.text!r}: {wanted} is wanted at {self.text[at:].strip() or 'its end'!r} "
             f"(place {at + 1}); plans are written like {'; '.join(map(repr, EXAMPLES))}"
         )
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A published way of sampling: a plan and what is made of the outputs.
+
+    Arguments:
+        plan: the plan in words, at the published settings.
+        estimator: what :func:`~ustat_pg.predictions.plan_weight` calls the advantages.
+        source: paper, and code where it was read.
+        note: what the plan leaves out, or takes from elsewhere.
+    """
+
+    plan: str
+    estimator: str
+    source: str
+    note: str = ""
+
+
+SCHEMES = {
+    "dapo": Scheme(
+        "16, refill silent",
+        "std-ddof1",
+        "DAPO, arXiv 2503.14476",
+        "groups of equal rewards are replaced by other prompts' until the batch is full",
+    ),
+    "pilot-commit": Scheme(
+        "16+48 if 0.125..0.75, drop early",
+        "std",
+        "Pilot-Commit, arXiv 2605.26606",
+        "pilots of earlier steps, and prompts left out for good once solved, are not in it",
+    ),
+    "speed": Scheme(
+        "4+12 if mixed, drop early",
+        "grpo",
+        "SPEED, arXiv 2506.09016",
+        "12 more outputs are those of its code; the pilot of 4 is an example",
+    ),
+    "reinforce-ada": Scheme(
+        "8,16,24,32 until 2 successes and 2 failures",
+        "balanced:4",
+        "Reinforce-Ada, arXiv 2510.04996, its script's advantages",
+    ),
+    "reinforce-ada-paper": Scheme(
+        "8,16,24,32 until 2 successes and 2 failures",
+        "balanced-inverse:4",
+        "Reinforce-Ada, arXiv 2510.04996, section 3.2",
+        "said to climb log p; it does not",
+    ),
+    "reinforce-ada-std": Scheme(
+        "8,16,24,32 until 2 successes and 2 failures",
+        "balanced-std:4",
+        "Reinforce-Ada, its code's default",
+    ),
+    "inverse-sampling": Scheme(
+        "2..32 until 1 success",
+        "group-mean",
+        "AR3PO, arXiv 2509.25808, without its replay",
+        "until one output is right; two at least",
+    ),
+    "never-give-up": Scheme(
+        "8, retry silent 0.5",
+        "std",
+        "a branch of open-instruct",
+        "a silent group is drawn again with a chance; 0.5 is an example",
+    ),
+}
+"""Published schemes whose choices look at the prompt's own rewards of the step alone. HORA, AERO, SARA, CERO,
+VIGOR and V0.5 share a budget among the prompts of a batch, or choose by a model of earlier rewards: no
+plan of one prompt says what they do."""
