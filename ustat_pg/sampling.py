@@ -343,6 +343,8 @@ class _Parser:
         go_on: Chance = lambda n, k: True  # noqa: E731
         kept: Chance = lambda n, k: True  # noqa: E731
         otherwise: Fate = "nothing"
+        if len(looks) == 1 and self.rest and self.rest[0][0] in ("if", "until"):
+            self._refuse(self._place(), "a second number of outputs")
         if self._next_is("if"):
             go_on = self._event(looks)
         elif self._next_is("until"):

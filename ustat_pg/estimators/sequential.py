@@ -187,7 +187,11 @@ def _mixed(pilot: Floats) -> bool:
 
 def _by_reward(xp: Any, rewards: Array, weigh: Callable[[Floats, Counts], Floats]) -> Array:
     """Advantages that depend on an output's reward and on how often each reward occurs in its group."""
-    host = np.asarray(np.from_dlpack(to_device(rewards, "cpu")), dtype=np.float64)
+    try:
+        host = np.asarray(np.from_dlpack(rewards), dtype=np.float64)
+    except (BufferError, RuntimeError, TypeError):
+        # On a GPU; to_device knows each library's own name of the host.
+        host = np.asarray(np.from_dlpack(to_device(rewards, "cpu")), dtype=np.float64)
     groups, place = np.unique(host.reshape(-1, host.shape[-1]), axis=0, return_inverse=True)
     advantages = np.empty(groups.shape)
     for row, group in enumerate(groups):
