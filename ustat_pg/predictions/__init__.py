@@ -16,6 +16,7 @@ from .adaptive import (
     plan_weight,
     sized_mse,
 )
+from .adaptive_advice import AdaptiveAdvice, adaptive_advice
 from .advice import GroupSizeAdvice, GroupSizeRow
 from .budget import critical_budget, near_budget, robust_group_size
 from .count_tables import (
@@ -84,6 +85,7 @@ from .weighted import WeightedPrediction, weighted_mse
 
 __all__ = [
     "DESIGNS",
+    "AdaptiveAdvice",
     "CountTable",
     "GroupSizeAdvice",
     "GroupSizeRow",
@@ -93,6 +95,7 @@ __all__ = [
     "PlanPrediction",
     "SurvivorPrediction",
     "WeightedPrediction",
+    "adaptive_advice",
     "aggregated_mean",
     "arcsine_objective",
     "bernstein_objective",

@@ -397,11 +397,11 @@ def best_two_stage(
     >>> best_two_stage(coin, largest_group=4)[0].text
     '3+1 if mixed'
     """
-    pilots = range(2, integer("largest pilot", largest_pilot, 2) + 1)
+    pilots = [1 + step for step in _increments(integer("largest pilot", largest_pilot, 2) - 1)]
     number("cost of a stage", stage_cost, minimum=0.0)
     most = integer("largest group", largest_group, 3)
     best: tuple[Plan, float] | None = None
-    for pilot in pilots:
+    for pilot in (size for size in pilots if size < most):
         for more in _increments(most - pilot):
             plan = Plan.parse(f"{pilot}+{more} if mixed")
             cost = plan_cost(moments, plan, stage_cost)
@@ -412,10 +412,10 @@ def best_two_stage(
 
 
 def _increments(most: int) -> list[int]:
-    """Every increment up to 16, and from there about four an octave."""
-    steps = list(range(1, min(most, 16) + 1))
-    while steps and steps[-1] * 5 // 4 <= most:
-        steps.append(max(steps[-1] * 5 // 4, steps[-1] + 1))
+    """Whole numbers from 1: all up to 6, and from there about four an octave."""
+    steps = [1]
+    while (after := max(steps[-1] + 1, round(steps[-1] * 1.2))) <= most:
+        steps.append(after)
     return steps
 
 

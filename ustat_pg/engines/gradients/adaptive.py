@@ -207,7 +207,7 @@ class PlanCell(_OrderedCell):
         successes = (draws.rewards * used).sum(axis=-1).astype(np.int64)
         for look, chances in enumerate(self._scheme.kept):
             lost = (looks == look) & (
-                np.append(chances, 1)[np.minimum(successes, len(chances))] == 0
+                np.array([*chances, 1], dtype=np.float64)[np.minimum(successes, len(chances))] == 0
             )
             used = used & ~lost[..., None]
         return np.asarray(used)
