@@ -397,18 +397,22 @@ def best_two_stage(
     >>> best_two_stage(coin, largest_group=4)[0].text
     '3+1 if mixed'
     """
-    pilots = [1 + step for step in _increments(integer("largest pilot", largest_pilot, 2) - 1)]
     number("cost of a stage", stage_cost, minimum=0.0)
-    most = integer("largest group", largest_group, 3)
-    best: tuple[Plan, float] | None = None
-    for pilot in (size for size in pilots if size < most):
-        for more in _increments(most - pilot):
-            plan = Plan.parse(f"{pilot}+{more} if mixed")
-            cost = plan_cost(moments, plan, stage_cost)
-            if best is None or cost < best[1]:
-                best = plan, cost
-    assert best is not None
-    return best
+    integer("largest group", largest_group, 3)
+    plans = two_stage_plans(integer("largest pilot", largest_pilot, 2), largest_group)
+    costs = [plan_cost(moments, plan, stage_cost) for plan in plans]
+    least = int(np.argmin(costs))
+    return plans[least], costs[least]
+
+
+def two_stage_plans(largest_pilot: int, largest_group: int) -> list[Plan]:
+    """The plans "n₁+n₂ if mixed" that are compared: few of those that are nearly alike."""
+    return [
+        Plan.parse(f"{pilot}+{more} if mixed")
+        for pilot in (1 + step for step in _increments(largest_pilot - 1))
+        for more in _increments(largest_group - pilot)
+        if pilot + more <= largest_group
+    ]
 
 
 def _increments(most: int) -> list[int]:
