@@ -123,10 +123,9 @@ def _model(name: str) -> LanguageModel:
         torch.set_num_threads(1)
     if name not in _THREAD.models:
         with _LOADING:
-            found = load_model(name)
+            _THREAD.models[name] = load_model(name)
         # Fused attention has no rule for one completion's gradient at a time.
-        found.model.set_attn_implementation("eager")
-        _THREAD.models[name] = found
+        _THREAD.models[name].model.set_attn_implementation("eager")
     model: LanguageModel = _THREAD.models[name]
     return model
 
@@ -185,8 +184,8 @@ class LmCell(Cell):
         return tuple(
             LmQuantity(method, member, what, size)
             for member in self.members
-            for method, asked in (("pool", errors + constants), ("drawn", errors))
-            for what, size in asked
+            for method, parts in (("pool", errors + constants), ("drawn", errors))
+            for what, size in parts
         )
 
     @property
@@ -251,10 +250,10 @@ class LmCell(Cell):
         # Blocks are the only parallel layer. This limit is the calling thread's own.
         with threadpool_limits(1, user_api="openmp"):
             for row in range(block.count):
-                found: dict[str, float] = {}
+                measured: dict[str, float] = {}
                 for member in members:
-                    found |= _replication(member, self._sizes, block.seed, block.first + row)
-                values[row] = [found[quantity.label] for quantity in quantities]
+                    measured |= _replication(member, self._sizes, block.seed, block.first + row)
+                values[row] = [measured[quantity.label] for quantity in quantities]
         return MomentSums.of(values)
 
 
@@ -277,26 +276,28 @@ def _replication(member: str, sizes: Sizes, seed: int, number: int) -> dict[str,
 
     group_sizes, values, groups, prompts = sizes
     task, model = _task(member), _model(member)
-    asked = [task.prompts[place] for place in _places(len(task.prompts), prompts, seed, number)]
-    named = [(f"{number}.{side}", tokenise(model, prompt)) for side, prompt in enumerate(asked)]
-    count = 2 * values + groups * group_sizes[-1]
-    completions = transformers_draw(model, named, count, task.max_new_tokens, seed, 1024)
+    places = _places(len(task.prompts), prompts, seed, number)
+    chosen = [task.prompts[place] for place in places]
+    named = [(f"{number}.{side}", tokenise(model, prompt)) for side, prompt in enumerate(chosen)]
+    count = groups * group_sizes[-1]
+    total = 2 * values + count
+    completions = transformers_draw(model, named, total, task.max_new_tokens, seed, 1024)
     sides = []
     # From 1: a 0 at the end of a seed is as good as none, and that draws the prompts.
     for place, (prompt, (_, ids), (tokens, _)) in enumerate(
-        zip(asked, named, completions, strict=True), start=1
+        zip(chosen, named, completions, strict=True), start=1
     ):
         rewards = task.rewards(prompt, decoded(model, tokens), tokens)
         first, second = np.split(rewards[: 2 * values], 2)
-        own = tuple(map(tuple, tokens[2 * values :]))
+        answers = tuple(map(tuple, tokens[2 * values :]))
         # Named by its place, for the same prompt may have been taken twice.
-        named_prompt = Prompt(str(place), prompt.text)
-        each = np.tile(np.arange(len(own)), (_ORDERS, 1))
+        named_prompt, texts = Prompt(str(place), prompt.text), ("",) * count
+        orders = np.tile(np.arange(count), (_ORDERS, 1))
         sides.append(
             _Side(
-                Rollouts(named_prompt, tuple(ids), own, ("",) * len(own), rewards[2 * values :]),
+                Rollouts(named_prompt, tuple(ids), answers, texts, rewards[2 * values :]),
                 (float(first.mean()), float(second.mean())),
-                np.random.default_rng([seed, number, place]).permuted(each, axis=1),
+                np.random.default_rng([seed, number, place]).permuted(orders, axis=1),
             )
         )
     measured = {"pool": _pool_values, "drawn": _drawn_values}
@@ -330,8 +331,11 @@ def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
     import torch
     from torch.func import functional_call, grad, vmap
 
-    drawn = [side.rollouts for side in sides]
-    rows = [(each.prompt_ids, tokens) for each in drawn for tokens in each.completion_ids]
+    rows = [
+        (side.rollouts.prompt_ids, tokens)
+        for side in sides
+        for tokens in side.rollouts.completion_ids
+    ]
     width = max(len(ids) + len(tokens) for ids, tokens in rows)
     text = torch.zeros((len(rows), width), dtype=torch.long)
     sampled = torch.zeros((len(rows), width))
@@ -339,7 +343,7 @@ def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
         end = len(ids) + len(tokens)
         text[row, :end] = torch.tensor([*ids, *tokens])
         sampled[row, len(ids) : end] = 1.0
-    weights = {name: each.detach() for name, each in model.named_parameters()}
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
 
     def log_prob(weights: Any, text: Any, sampled: Any) -> Any:
         words = {"input_ids": text[None], "use_cache": False}
@@ -347,8 +351,8 @@ def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
         chosen = torch.log_softmax(logits, dim=-1).gather(1, text[1:, None])[:, 0]
         return (chosen * sampled[1:]).sum()
 
-    found = vmap(grad(log_prob), (None, 0, 0), chunk_size=_ROWS)(weights, text, sampled)
-    return [each.flatten(1).unflatten(0, (len(sides), -1)) for each in found.values()]
+    scores = vmap(grad(log_prob), (None, 0, 0), chunk_size=_ROWS)(weights, text, sampled)
+    return [score.flatten(1).unflatten(0, (len(sides), -1)) for score in scores.values()]
 
 
 def _pool_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
@@ -358,25 +362,25 @@ def _pool_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int])
     from ustat_pg.llm.scoring import pool_of_scores
 
     pool = pool_of_scores(Scores(model), [side.rollouts for side in sides])
-    known = constants(pool)
-    found = {(what, 0): float(getattr(known, what)) for what in CONSTANTS}
+    estimates = constants(pool)
+    values = {(what, 0): float(getattr(estimates, what)) for what in CONSTANTS}
     for row in curves(pool, group_sizes, BASELINES).to_dict("records"):
-        found[row["baseline"], row["group_size"]] = row["mse"]
-    rows = noise_to_signal(pool, group_sizes, AVERAGED).to_dict("records")
-    for (name, size), row in zip(product(AVERAGED, group_sizes), rows, strict=True):
-        found |= {(f"{part} {name}", size): row[part] for part in (NOISE, SIGNAL)}
-    return found
+        values[row["baseline"], row["group_size"]] = row["mse"]
+    for row in noise_to_signal(pool, group_sizes, AVERAGED).to_dict("records"):
+        for part in (NOISE, SIGNAL):
+            values[f"{part} {row['baseline']}", row["group_size"]] = row[part]
+    return values
 
 
 def _drawn_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
-    """What the groups' gradients say."""
+    """Estimates from the groups' gradients."""
     import torch
 
     averaged = list(product(AVERAGED, group_sizes))
     weights = [
         {(name, size): _weights(name, side, size) for name, size in averaged} for side in sides
     ]
-    means = np.array([[each.mean(axis=(0, 1)) for each in own.values()] for own in weights])
+    means = np.array([[rows.mean(axis=(0, 1)) for rows in side.values()] for side in weights])
     mean_weights = torch.as_tensor(means, dtype=torch.float32)
     inner: Any = 0.0
     between: Any = 0.0
@@ -385,41 +389,41 @@ def _drawn_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int]
         mean = (mean_weights @ scores).double()
         between = between + (mean.sum(dim=0) ** 2 - (mean**2).sum(dim=0)).sum(dim=1)
     count = len(sides)
-    found: Values = dict.fromkeys(product(BASELINES, group_sizes), 0.0)
+    values: Values = dict.fromkeys(product(BASELINES, group_sizes), 0.0)
     squares = dict.fromkeys(averaged, 0.0)
-    for side, own, products in zip(sides, weights, inner.numpy(), strict=True):
+    for side, of_side, products in zip(sides, weights, inner.numpy(), strict=True):
         for size in group_sizes:
-            vanilla, grpo = _weights("vanilla", side, size), own["grpo", size]
+            vanilla, grpo = _weights("vanilla", side, size), of_side["grpo", size]
             oracles = [_weights("oracle", side, size, value=value) for value in side.values]
             pairs = {"vanilla": (vanilla, vanilla), "grpo": (grpo, grpo), "oracle": oracles}
             for name, (first, second) in pairs.items():
-                found[name, size] += _spread(first, second, products) / count
-        for key, each in own.items():
-            squares[key] += _product(each, each, products) / count
+                values[name, size] += _spread(first, second, products) / count
+        for key, rows in of_side.items():
+            squares[key] += _product(rows, rows, products) / count
     signals = (between / (count * (count - 1))).tolist()
     for (name, size), signal in zip(averaged, signals, strict=True):
         # Half the squared distance of two prompts' gradients.
-        found[f"{NOISE} {name}", size] = squares[name, size] - signal
-        found[f"{SIGNAL} {name}", size] = signal
-    return found
+        values[f"{NOISE} {name}", size] = squares[name, size] - signal
+        values[f"{SIGNAL} {name}", size] = signal
+    return values
 
 
-def _weights(baseline: str, side: _Side, group_size: int, **known: float) -> Array:
-    """What the gradient of each group takes of each score, (orders, groups, rollouts)."""
+def _weights(baseline: str, side: _Side, group_size: int, **value: float) -> Array:
+    """The weight of each score in the gradient of each group, (orders, groups, rollouts)."""
     rewards = side.rollouts.rewards
     count = len(rewards)
     groups = count // group_size
     members = side.orders[:, : groups * group_size].reshape(-1, group_size)
     weights = np.zeros((len(members), count))
-    each = advantages(baseline, rewards[members], **known) / group_size
-    np.put_along_axis(weights, members, each, axis=1)
+    values = advantages(baseline, rewards[members], **value) / group_size
+    np.put_along_axis(weights, members, values, axis=1)
     return weights.reshape(len(side.orders), groups, count)
 
 
 def _spread(first: Array, second: Array, products: Array) -> float:
     """Trace of the sample covariance of two gradients over the groups of an order, its mean over orders."""
     groups = first.shape[1]
-    one, other = (each - each.mean(axis=1, keepdims=True) for each in (first, second))
+    one, other = (rows - rows.mean(axis=1, keepdims=True) for rows in (first, second))
     return _product(one, other, products) * groups / (groups - 1)
 
 

@@ -57,12 +57,12 @@ def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
     least = cell.group_sizes[0]
     for group_size in cell.group_sizes:
         for baseline in BASELINES if group_size == least else ("grpo",):
-            sampled = study.sampled(cell, baseline, group_size)
-            formula = mean_of(cell, pooled(study.member, baseline, group_size))
-            yield study.check(
-                f"G={group_size}: {baseline}, sampled over predicted",
-                Ratio(sampled, formula, study.error(baseline, group_size)),
-                equal(1.0, relative_margin=margin),
+            yield study.agrees(
+                f"G={group_size}: {baseline}",
+                study.sampled(cell, baseline, group_size),
+                mean_of(cell, pooled(study.member, baseline, group_size)),
+                margin,
+                size=study.error(baseline, group_size),
             )
 
 
@@ -74,7 +74,7 @@ def _less(cell: LmCell, first: LmQuantity, second: LmQuantity) -> Linear:
 def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
     """Sampled differences of two errors over those of the formulas: 1.
 
-    What a wrong formula makes of a difference is a number that no model and no pool changes.
+    A wrong formula makes of a difference a number that no model and no pool changes.
     """
     least, member = cell.group_sizes[0], study.member
     wrong = {NO_SECOND: 0.0, SQUARE: (least - 1) / least}
@@ -86,11 +86,8 @@ def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
             _less(cell, of(member, first, least), of(member, second, least))
             for of in (drawn, pooled)
         )
-        yield study.check(
-            f"G={least}: {first} less {second}, sampled over predicted",
-            Ratio(sampled, formula),
-            equal(1.0, rivals, relative_margin=margin),
-        )
+        what = f"G={least}: {first} less {second}"
+        yield study.agrees(what, sampled, formula, margin, rivals=rivals)
 
 
 def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
@@ -107,11 +104,8 @@ def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
         sampled, formula = (
             mean_of(cell, of(study.member, f"{NOISE} {NORMALISED}", size)) for of in (drawn, pooled)
         )
-        yield study.check(
-            f"G={size}: noise of {NORMALISED}, sampled over predicted",
-            Ratio(sampled, formula),
-            equal(1.0, rivals, relative_margin=0.4),
-        )
+        what = f"G={size}: noise of {NORMALISED}"
+        yield study.agrees(what, sampled, formula, 0.4, rivals=rivals)
 
 
 def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
@@ -120,9 +114,9 @@ def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
     A signal may be small beside its own error, so it is the difference, in units of the larger of the two.
     """
     most = cell.group_sizes[-1]
-    known = noise_to_signal(study.pool, [most], AVERAGED)
-    values = dict(zip(known["baseline"], known[SIGNAL].map(float), strict=True))
-    for row in known.to_dict("records"):
+    noise = noise_to_signal(study.pool, [most], AVERAGED)
+    values = dict(zip(noise["baseline"], noise[SIGNAL].map(float), strict=True))
+    for row in noise.to_dict("records"):
         name, unit = str(row["baseline"]), 1 / max(row[SIGNAL], row[f"{SIGNAL}_se"])
         parts = (drawn, unit), (pooled, -unit)
         difference = tuple((of(study.member, f"{SIGNAL} {name}", most), w) for of, w in parts)
@@ -155,7 +149,7 @@ def _ratio(cell: LmCell, study: Study) -> Check:
 
 
 def _excess(cell: LmCell, study: Study) -> Check:
-    """What grpo's error exceeds the oracle's by, at the largest group over that at the smallest."""
+    """The excess of grpo's error over the oracle's, at the largest group over that at the smallest."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
     low, high = (
         _less(cell, drawn(study.member, "grpo", size), drawn(study.member, "oracle", size))
@@ -198,7 +192,7 @@ def _order(cell: LmCell, study: Study) -> Iterator[Check]:
 def _strength(cell: LmCell, *pair: Study) -> Iterator[Check]:
     """Which of two models has the larger error, where their moments are clear."""
     group_size = cell.group_sizes[-1]
-    rows = [errors_of(each.pool, [group_size], ["grpo"]).iloc[0] for each in pair]
+    rows = [errors_of(study.pool, [group_size], ["grpo"]).iloc[0] for study in pair]
     ordered = sorted(zip(rows, pair, strict=True), key=lambda one: -float(one[0]["mse"]))
     (first, more), (second, less) = ordered
     if first["low"] > second["high"] and more.apart(float(first["mse"]), float(second["mse"])):
@@ -209,16 +203,16 @@ def _strength(cell: LmCell, *pair: Study) -> Iterator[Check]:
 def _checks(suite: Suite) -> Iterator[Check]:
     how = SIZES[suite.size]
     studies = [study(member, suite) for member in how.members]
-    for each in studies:
-        cell = cell_of(suite.size, each.member)
-        yield from _agree(cell, each, how.margin)
-        yield from _apart(cell, each, how.margin)
-        yield from _normalised(cell, each)
-        yield from _signals(cell, each)
-        yield _ratio(cell, each)
-        yield _excess(cell, each)
-        yield _falls(cell, each)
-        yield from _order(cell, each)
+    for one in studies:
+        cell = cell_of(suite.size, one.member)
+        yield from _agree(cell, one, how.margin)
+        yield from _apart(cell, one, how.margin)
+        yield from _normalised(cell, one)
+        yield from _signals(cell, one)
+        yield _ratio(cell, one)
+        yield _excess(cell, one)
+        yield _falls(cell, one)
+        yield from _order(cell, one)
     # Of the paper's three strengths; the last model is the counter-example.
     for weaker, stronger in pairwise(studies[:-1]):
         yield from _strength(cell_of(suite.size, weaker.member, stronger.member), weaker, stronger)
@@ -236,20 +230,20 @@ def curves(suite: Suite) -> Iterator[Point]:
     another length compare.
     """
     for member in SIZES[suite.size].members:
-        own, cell = study(member, suite), cell_of(suite.size, member)
-        most = own.pool.rollouts
+        predictions, cell = study(member, suite), cell_of(suite.size, member)
+        most = predictions.pool.rollouts
         sizes = [size for size in CURVE_SIZES if size <= most]
-        for row in errors_of(own.pool, sizes, [*CURVES, "best"]).to_dict("records"):
+        for row in errors_of(predictions.pool, sizes, [*CURVES, "best"]).to_dict("records"):
             size, baseline = int(row["group_size"]), str(row["baseline"])
             sampled = baseline in BASELINES and size in cell.group_sizes
             at = {"panel": short(member), "group_size": size}
             at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
-            functional = own.sampled(cell, baseline, size) if sampled else None
+            functional = predictions.sampled(cell, baseline, size) if sampled else None
             yield Point(STEM, baseline, at, float(row["mse"]), functional)
         # The mean of a biased table takes a rollout beside the group.
         smaller = [size for size in sizes if size < most]
-        found = noise_to_signal(own.pool, smaller, ["grpo", "vanilla", "oracle", *TABLES])
-        for row in found[found["relative"].notna()].to_dict("records"):
+        noise = noise_to_signal(predictions.pool, smaller, ["grpo", "vanilla", "oracle", *TABLES])
+        for row in noise[noise["relative"].notna()].to_dict("records"):
             at = {"panel": short(member), "group_size": int(row["group_size"])}
             at |= {"pool_low": float(row["relative_low"]), "pool_high": float(row["relative_high"])}
             yield Point(f"{STEM}_noise", str(row["baseline"]), at, float(row["relative"]))

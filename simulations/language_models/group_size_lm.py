@@ -21,12 +21,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ustat_pg.checks import equal
-from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
+from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
 
 from ..problems import Suite
 from .cells import BATCH, LmCell, drawn, pooled
-from .studies import SIZES, Study, above, cell_of, predicted, short, study
+from .studies import SIZES, Study, above, cell_of, short, study
 
 STEM = "group_size_lm"
 
@@ -43,20 +42,22 @@ def _noise(study: Study, group_size: int) -> float:
 
 def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
     """Sampled errors over those of the constants: 1."""
-    for group_size in cell.group_sizes:
-        value = _noise(study, group_size)
-        formula = Linear(cell, predicted(study.member, group_size))
-        yield study.check(
-            f"G={group_size}: error over prompts, sampled over predicted",
-            Ratio(study.sampled(cell, BATCH, group_size), formula, value),
-            equal(1.0, relative_margin=margin),
+    for size in cell.group_sizes:
+        shares = {"c1": 1.0, "c2": 1 / size, "c3": 1 / (size * (size - 1))}
+        weights = tuple((pooled(study.member, name), share) for name, share in shares.items())
+        yield study.agrees(
+            f"G={size}: error over prompts",
+            study.sampled(cell, BATCH, size),
+            Linear(cell, weights),
+            margin,
+            size=_noise(study, size),
         )
 
 
 def _constants(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
-    """What sampled errors say of c1 and c3 alone, over the constants: 1.
+    """c1 and c3 alone by sampled errors, over the constants: 1.
 
-    c1 is what the error over prompts exceeds that at one prompt by, at any G. c3 is the combination of
+    c1 is the error over prompts less that at one prompt, at any G. c3 is the combination of
     the errors at three group sizes in which 1 and 1/G cancel and 1/(G(G-1)) has the factor 1.
     """
     sizes, member = np.array(cell.group_sizes), study.member
@@ -72,11 +73,8 @@ def _constants(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
         ("c1", between, {NO_SPREAD: 0.0}),
         ("c3", second, {HALVED: 0.5}),
     ):
-        yield study.check(
-            f": {what}, sampled over predicted",
-            Ratio(Linear(cell, weights), mean_of(cell, pooled(member, what))),
-            equal(1.0, wrong, relative_margin=margin),
-        )
+        formula = mean_of(cell, pooled(member, what))
+        yield study.agrees(f": {what}", Linear(cell, weights), formula, margin, rivals=wrong)
 
 
 def _split(cell: LmCell, study: Study) -> Iterator[Check]:
@@ -109,7 +107,7 @@ def claim(suite: Suite) -> Claim:
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """K · MSE at one budget over the least, against G, with what was sampled."""
+    """K · MSE at one budget over the least, against G, with the sampled one."""
     for member in SIZES[suite.size].members:
         pool, cell = study(member, suite), cell_of(suite.size, member)
         least = min(g * _noise(pool, g) for g in range(2, 257))

@@ -1,4 +1,4 @@
-"""The language models that claims are asked of, and what a pool of rollouts predicts for each.
+"""The language models of the claims, and the predictions of a pool of rollouts for each.
 
 Predictions come from a pool of its own, drawn and scored once for each model with a seed that no
 replication has; so they carry an error. Replications compare the formulas of pools of their own with errors
@@ -9,21 +9,22 @@ allowed twice the pool's interval.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import inf
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from ustat_pg.checks import Statement, positive
-from ustat_pg.experiment import Check, Linear, mean_of
+from ustat_pg.checks import Statement, equal, positive
+from ustat_pg.experiment import Check, Linear, Ratio, mean_of
 from ustat_pg.experiment.functionals import Functional
 from ustat_pg.llm.estimates import ConstantsEstimate, constants, curves
 from ustat_pg.llm.pool import ScoredPool
 
 from ..problems import Entry, Suite
-from .cells import LmCell, LmQuantity, drawn, pooled
+from .cells import LmCell, LmQuantity, drawn
 
 MEMBERS = ("embedded:base", "embedded:strong", "embedded:in-context", "embedded:short")
 """The paper's three strengths with a scratch-pad, and answers without one, the counter-example."""
@@ -41,7 +42,7 @@ def short(member: str) -> str:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is drawn: prompts and rollouts of a study, the cell of the claims.
+    """Prompts and rollouts of a study, and the cell of the claims.
 
     Arguments:
         prompts, rollouts: sizes of the pool that predictions come from.
@@ -83,6 +84,22 @@ class Study:
     def check(self, what: str, functional: Functional, statement: Statement) -> Check:
         """A check on the model, named as an entry's."""
         return Entry(short(self.member), "made-up", self).check(what, functional, statement)
+
+    def agrees(
+        self,
+        what: str,
+        sampled: Linear,
+        formula: Linear,
+        margin: float,
+        *,
+        rivals: Mapping[str, float] | None = None,
+        size: float = inf,
+    ) -> Check:
+        """A check that a sampled number over that of the formulas is 1."""
+        statement = equal(1.0, rivals, relative_margin=margin)
+        return self.check(
+            f"{what}, sampled over predicted", Ratio(sampled, formula, size), statement
+        )
 
     def sampled(self, cell: LmCell, baseline: str, group_size: int) -> Linear:
         """The mean of a baseline's squared errors over fresh groups."""
@@ -129,15 +146,6 @@ def cell_of(size: str, *members: str) -> LmCell:
     """The cell of these models; those of several share the replications of each."""
     how = SIZES[size]
     return LmCell(members, how.group_sizes, how.values, how.groups)
-
-
-def predicted(member: str, group_size: int) -> tuple[tuple[LmQuantity, float], ...]:
-    """c1 + c2/G + c3/(G(G-1)) by the pool's formulas, as weights of quantities."""
-    return (
-        (pooled(member, "c1"), 1.0),
-        (pooled(member, "c2"), 1 / group_size),
-        (pooled(member, "c3"), 1 / (group_size * (group_size - 1))),
-    )
 
 
 Error = tuple[LmQuantity, float, float]

@@ -7,8 +7,7 @@ one style, without a scratch-pad but with the positions that it would give to th
 the arithmetic at little cost. Then come whole documents, in all styles, with worked examples and
 scratch-pads. The loss is the cross-entropy of what a model may be asked to write.
 
-The same machine gives equal weights from equal seeds; another processor or version of torch rounds
-differently, and the difference grows.
+The same machine gives equal weights from equal seeds; another one rounds differently.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SHIPPED = embedded.folder("strong")
 """The folder with the shape of all models and their tokenizer."""
 END = "<end>"
 TOKENS = {
-    each: number for number, each in enumerate((END, *map(chr, range(32, 127)), "\n"), start=1)
+    symbol: number for number, symbol in enumerate((END, *map(chr, range(32, 127)), "\n"), start=1)
 }
 
 STYLES: dict[str, Callable[[int], str]] = {
@@ -93,12 +92,12 @@ def batch(recipe: Recipe, generator: np.random.Generator, *, opening: bool) -> l
     columns: tuple[list[torch.Tensor], ...] = ([], [], [])
     for row, style in enumerate(styles):
         *examples, last = questions[row * (count + 1) : (row + 1) * (count + 1)]
-        answer, asked = STYLES[style](last.answer), not (opening and row % 2)
+        answer, questioned = STYLES[style](last.answer), not (opening and row % 2)
         # Symbols, their weight as targets, and the positions that are left out before them.
         parts: list[tuple[Sequence[str], float, int]] = []
-        for each in examples if asked else [last]:
-            parts += [(f"{each.text}=", 0.0, 0), (f"{STYLES[style](each.answer)}\n", 1.0, 0)]
-        if asked:
+        for example in examples if questioned else [last]:
+            parts += [(f"{example.text}=", 0.0, 0), (f"{STYLES[style](example.answer)}\n", 1.0, 0)]
+        if questioned:
             scratch, skipped = ((), recipe.scratch) if opening else (letters[row], 0)
             parts += [(f"{last.text}?", 0.0, 0), (scratch, SCRATCH_WEIGHT, 0)]
             parts += [(["=", *answer, END], 1.0, skipped)]
@@ -163,12 +162,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train the embedded models.")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the models to")
     parser.add_argument("--only", choices=RECIPES, help="train this model only")
-    given = parser.parse_args(arguments)
-    for name in [given.only] if given.only else RECIPES:
+    options = parser.parse_args(arguments)
+    for name in [options.only] if options.only else RECIPES:
         model = train(RECIPES[name])
         model.generation_config = GenerationConfig.from_pretrained(SHIPPED)
-        model.save_pretrained(given.out / name)
-        AutoTokenizer.from_pretrained(SHIPPED).save_pretrained(given.out / name)
+        model.save_pretrained(options.out / name)
+        AutoTokenizer.from_pretrained(SHIPPED).save_pretrained(options.out / name)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The catalogue's rows on TRL against TRL's own code: a step's advantages, and defaults."""
+"""The catalogue's rows on TRL against TRL's own code: a step's advantages, defaults, configs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+import ustat_pg
 from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.estimators import advantages, standardised
 
@@ -117,3 +118,24 @@ def test_cispo_steps_as_far_as_its_cap(high, share):
     cap = resolve(f"trl loss_type=cispo epsilon_high={high}").cap
     assert (1.0 if cap is None else cap[1]) == share
     assert resolve("trl").cap is None
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+@pytest.mark.parametrize(
+    ("config", "framework", "name"),
+    [("GRPOConfig", "trl", "std-ddof1"), ("RLOOConfig", "trl-rloo", "grpo")],
+)
+def test_explain_reads_trls_configs(tmp_path, config, framework, name):
+    args = getattr(trl, config)(
+        output_dir=str(tmp_path),
+        num_generations=4,
+        num_iterations=3,
+        gradient_accumulation_steps=4,
+        use_cpu=True,
+        bf16=False,
+    )
+    for spec in (args, args.to_dict()):
+        found = ustat_pg.explain(spec)
+        assert (found.meaning.framework.name, found.name) == (framework, name)
+        assert found.group_size == 4
+        assert found.meaning.steps == 3

@@ -143,7 +143,7 @@ def test_a_file_that_is_no_sweep_is_refused(text, message, tmp_path):
         ({"held_out": 3}, "one of the two"),
         ({"evaluation": None}, "one of the two"),
         ({"evaluation": None, "held_out": 8}, "some must be left to train on"),
-        ({"gradient_accumulation_steps": 8}, "needs 16 prompts .* there are 7: choose one of"),
+        ({"gradient_accumulation_steps": 8}, "a step takes 16 prompts and there are 7"),
         ({"per_device_eval_batch_size": 12}, "5 prompts are held out .* takes 12 answers"),
         ({"max_completion_length": 9999}, "more than the context"),
         ({"num_generations": 3}, "TRL refuses .* must be divisible by num_generations"),

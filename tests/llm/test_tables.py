@@ -62,13 +62,12 @@ def small_pool():
 
 
 def truths(problem, context, table):
-    """E‖ĝ‖², ⟨E ĝ, g⟩, ‖E ĝ‖² at one prompt, by the predictions."""
+    """E‖ĝ‖² and ⟨E ĝ, g⟩ at one prompt, by the predictions."""
     moments = problem.restrict([context]).moments()
     weight, square = float(table.weight(moments.value)[0]), float(moments.gradient_sq[0])
     return {
         "second": float(table.second_moments(moments)[0]),
         "cross": weight * square,
-        "mean_sq": weight**2 * square,
     }
 
 
@@ -83,14 +82,10 @@ def test_every_moment_of_a_table_is_unbiased_over_all_ordered_pools(name, size, 
     problem, table = solved(), count_table(name, size)
     for context in (0, 1):
         for field, true in truths(problem, context, table).items():
-            known = field != "mean_sq" or table.unbiased or 2 * size <= rollouts
             mean = expectation(
                 problem, context, lambda p, f=field: getattr(table_moments(p, table), f), rollouts
             )
-            if known:
-                assert mean == pytest.approx(true, rel=1e-10, abs=1e-12), field
-            else:
-                assert np.isnan(mean)
+            assert mean == pytest.approx(true, rel=1e-10, abs=1e-12), field
 
 
 ODD = "count-table:.3,2,-1,.5"
@@ -140,56 +135,29 @@ def test_tables_and_moments_are_one_estimate():
 
 
 @pytest.mark.parametrize(("name", "size"), [(ODD, 2), ("maxrl", 3)])
-def test_errors_noise_and_signal_of_minibatches_are_unbiased_over_all_sets_of_prompts(name, size):
+def test_noise_and_signal_are_unbiased_over_all_sets_of_prompts(name, size):
     problem = two_solved()
-    right = gradient_mse(problem.moments(), name, size, 2)
+    right = gradient_mse(problem.moments(), name, size)
     signal = problem.moments().mean_gradient(right.mean_factor)[0]
-    total = np.zeros(3)
+    total = np.zeros(2)
     for contexts, arms, probability in sets_of_prompts(problem, 3):
         pool = pool_of(problem, contexts, arms)
-        row = estimates.noise_to_signal(pool, [size], [name], batch_size=2).iloc[0]
-        (mse,) = estimates.curves(pool, [size], [name], design="iid", batch_size=2)["mse"]
-        total += probability * np.array([mse, row["noise"], row["signal"]])
-    expected = [right.mse, right.noise_to_signal * signal, signal]
-    assert total == pytest.approx(expected, rel=1e-10)
-
-
-@pytest.mark.parametrize(("name", "size"), [(ODD, 2), ("pass-at-k:2", 2), ("grpo", 3)])
-def test_a_fixed_set_and_single_prompts_are_unbiased_over_their_pools(name, size):
-    """Every pool of each of two prompts; their minibatch takes both."""
-    problem = two_solved([0.5, 0.5])
-    moments = problem.moments()
-    right = gradient_mse(moments, name, size, 2, design="fixed")
-    signal = moments.mean_gradient(right.mean_factor)[0]
-    alone = [truths(problem, x, count_table(name, size)) for x in (0, 1)]
-    noise = np.mean([each["second"] - each["mean_sq"] for each in alone])
-    own = np.mean([each["mean_sq"] for each in alone])
-    total = np.zeros(5)
-    for contexts, arms, probability in sets_of_prompts(problem, 2):
-        if contexts != [0, 1]:
-            continue
-        pool = pool_of(problem, contexts, arms)
-        fixed = estimates.noise_to_signal(pool, [size], [name], design="fixed").iloc[0]
-        prompt = estimates.noise_to_signal(pool, [size], [name], design="prompt").iloc[0]
-        (mse,) = estimates.curves(pool, [size], [name], design="fixed")["mse"]
-        found = [mse, fixed["noise"], fixed["signal"], prompt["noise"], prompt["signal"]]
-        # Given which prompts.
-        total += probability * 4 * np.array(found)
-    expected = [right.mse, right.noise_to_signal * signal, signal, noise, own]
-    assert total == pytest.approx(expected, rel=1e-10)
+        row = estimates.noise_to_signal(pool, [size], [name]).iloc[0]
+        total += probability * np.array([row["noise"], row["signal"]])
+    assert total == pytest.approx([right.noise_to_signal * signal, signal], rel=1e-10)
 
 
 def test_intervals_of_noise_to_signal_cover():
     """95% intervals of 200 pools: fewer than 89% or more than 99.5% has a chance below 1e-3."""
     problem = token_problem()
     right = {
-        name: gradient_mse(problem.moments(), name, 4, 3).noise_to_signal
+        name: gradient_mse(problem.moments(), name, 4).noise_to_signal
         for name in ("grpo", "std", "maxrl", "bayes:1,1")
     }
     hits, pools = dict.fromkeys([*right, "relative"], 0), 200
     for seed in range(pools):
         pool = sampled(problem, 150, 8, seed=5000 + seed)
-        found = estimates.noise_to_signal(pool, [4], list(right), batch_size=3)
+        found = estimates.noise_to_signal(pool, [4], list(right))
         rows = found.set_index("baseline")
         for name, true in right.items():
             hits[name] += rows.loc[name, "low"] <= true <= rows.loc[name, "high"]
@@ -234,16 +202,13 @@ def test_the_best_table_is_learned_on_other_prompts_than_it_is_judged_on():
     pool, _ = small_pool()
     moments = prompt_moments(pool)
 
-    def learn(known):
-        return best_table(known, 3)
-
     ((found,),) = group_moments(pool, moments, ["best"], [3])
     errors = found.second - found.cross
     # Fewer prompts than parts: each is judged by what all others teach.
     for x in range(6):
         others = np.delete(np.arange(6), x)
         known = prompt_moments(pool.select_prompts(others))
-        table = learn(as_moments(known, np.ones(5, bool)))
+        table = best_table(as_moments(known, np.ones(5, bool)), 3)
         judged = table_errors(pool.select_prompts([x]), table)
         np.testing.assert_allclose(errors[x], judged[0], rtol=0, atol=1e-13)
     row = estimates.ordering(pool, 3, ["grpo", "best"]).iloc[0]
@@ -251,7 +216,7 @@ def test_the_best_table_is_learned_on_other_prompts_than_it_is_judged_on():
     assert row["difference"] == pytest.approx(mse[0] - mse[1])
     order = [5, 3, 1, 0, 2, 4]
     turned = pool.select_prompts(order)
-    again = learned_moments(turned, prompt_moments(turned), learn)
+    again = learned_moments(turned, prompt_moments(turned), 3)
     np.testing.assert_allclose(again.second, found.second[order], rtol=1e-12)
 
 
@@ -300,12 +265,11 @@ def test_noise_and_signal_over_lengths_are_unbiased_over_all_sets_of_prompts():
     known = [groups_over_lengths(problem, x, table) for x in (0, 1)]
     mean = problem.context_probs @ np.stack([each[1] for each in known])
     signal = float(mean @ mean)
-    noise = (float(problem.context_probs @ [each[0] for each in known]) - signal) / 2
+    noise = float(problem.context_probs @ [each[0] for each in known]) - signal
     total = np.zeros(2)
     for contexts, arms, probability in sets_of_prompts(problem, 2):
         pool = pool_of(problem, contexts, arms)
-        asked = {"batch_size": 2, "aggregation": "sequence-mean"}
-        row = estimates.noise_to_signal(pool, [2], [ODD], **asked).iloc[0]
+        row = estimates.noise_to_signal(pool, [2], [ODD], aggregation="sequence-mean").iloc[0]
         total += probability * np.array([row["noise"], row["signal"]])
     assert total == pytest.approx([noise, signal], rel=1e-10)
 
@@ -316,7 +280,6 @@ def test_what_scores_over_lengths_refuse():
     noise = estimates.noise_to_signal
     refuses("oracle is no table by counts of its own", noise, pool, [3], ["oracle"], **mean)
     refuses("best is no table by counts of its own", noise, pool, [3], ["best"], **mean)
-    refuses("design is 'prompt': .* take iid", noise, pool, [3], ["std"], design="prompt", **mean)
     refuses("aggregation 'mean' is unknown", noise, pool, [3], ["std"], aggregation="mean")
     refuses("group size is 8: .* which has 7 rollouts", noise, pool, [8], ["std"], **mean)
     without = replace(pool, length_sums=None, length_sketches=None)
@@ -334,8 +297,6 @@ def test_tables_that_a_pool_cannot_judge_are_refused():
     refuses(f"group size is 8: {has}", curves, pool, [8], ["bayes:1,1"])
     refuses(f"group size is 7: {has} .* one rollout more", curves, pool, [7], ["std"])
     refuses("'norm' is unknown: .* such as bayes:1,1, .*std", curves, pool, [3], ["norm"])
-    refuses("has 7 rollouts a prompt: take groups of at most 3, or the design iid",
-            lambda: noise(pool, [4], ["std"], design="fixed"))  # fmt: skip
     assert np.isfinite(noise(pool, [4, 6], ["std"])["noise"]).all()
     alone = pool.select_prompts([3])
     refuses("learned on other prompts: this pool has one", curves, alone, [3], ["best"])

@@ -11,7 +11,6 @@ from tests.support.commands import two_processes
 from tests.support.models import fresh
 from tests.support.refusals import refuses
 from ustat_pg import estimators
-from ustat_pg.llm.constants import allowed_group_sizes, refuse_group_size
 from ustat_pg.llm.prompts import Prompt, Task
 
 torch = pytest.importorskip("torch")
@@ -187,13 +186,6 @@ def test_a_group_with_a_missing_reward_has_no_table(small, task, tmp_path, name)
     np.testing.assert_allclose(trainer._logs["advantages"], [0] * 4 + whole, atol=1e-6)
     if name == "running-table":
         np.testing.assert_allclose(trainer.ustat_pg_table.__self__.table, [0.2, 4 / 7, 3 / 7, 0.8])
-
-
-def test_group_sizes_that_the_budget_holds():
-    assert allowed_group_sizes(12, prompts=3) == (4, 6, 12)
-    refuse_group_size(6, 12, 2)
-    refuses("at least 2: choose one of 2, 3, 4, 6, 12", refuse_group_size, 1, 12)
-    refuses(r"needs 6 prompts .* there are 3: choose one of 4, 6, 12", refuse_group_size, 2, 12, 3)
 
 
 @pytest.mark.parametrize(

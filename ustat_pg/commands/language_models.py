@@ -10,12 +10,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from ..llm.commands import GROUP_SIZES, errors_of_pool, errors_text
+from ..llm.commands import errors_of_pool
 from ..llm.model_pool import ModelPool, refuse_another_policy
 from ..llm.pool import ScoredPool, TokenWeights
-from ..llm.printing import records
 from ..llm.rollouts import greedy_rewards
 from ..validation import InputError, integer
 
@@ -33,7 +30,7 @@ _EVERY = 30.0
 
 
 class _Lines(logging.Handler):
-    """What the library says while it works: lines on stderr, above the bar where there is one."""
+    """The library's log as lines on stderr, above the bar where there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
@@ -59,13 +56,13 @@ def shown_progress() -> Iterator[Progress]:
 @contextmanager
 def _bar() -> Iterator[Progress]:
     if not sys.stderr.isatty():
-        began = told = time.monotonic()
+        began = last = time.monotonic()
 
         def line(what: str, done: int, of: int) -> None:
-            nonlocal told
+            nonlocal last
             now = time.monotonic()
-            if now - told >= _EVERY:
-                told = now
+            if now - last >= _EVERY:
+                last = now
                 print(f"{what}: {done} of {of} prompts, {now - began:.0f} s", file=sys.stderr)
 
         yield line
@@ -84,42 +81,39 @@ def _bar() -> Iterator[Progress]:
 
 def mse(options: argparse.Namespace) -> None:
     """Print every baseline's gradient MSE at every group size; of an older policy's rollouts their noise."""
-    given = dict(vars(options))
-    as_json, sizes = given.pop("form", None) == "json", given.pop("group_sizes", None)
-    for name in ("command", "part"):
-        del given[name]
+    settings = {
+        name: value for name, value in vars(options).items() if name not in ("command", "part")
+    }
+    as_json, sizes = settings.pop("form", None) == "json", settings.pop("group_sizes", None)
     for size in sizes or ():
         integer("group size", size, 2)
     with shown_progress() as progress:
-        pool, greedy = _pool(given, progress)
-    sizes = sizes or [size for size in GROUP_SIZES if size <= pool.rollouts]
-    found = errors_of_pool(pool, sizes, greedy)
-    frames = {name: each for name, each in found.items() if isinstance(each, pd.DataFrame)}
-    out = given.get("out")
+        pool, greedy = _pool(settings, progress)
+    errors = errors_of_pool(pool, sizes, greedy)
+    files, out = [], settings.get("out")
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, frame in frames.items():
-            frame.to_csv(out / f"{name}.csv", index=False)
+        for name, frame in errors.tables.items():
+            if frame is not None:
+                frame.to_csv(out / f"{name}.csv", index=False)
+                files.append(f"{name}.csv")
     if as_json:
-        config = {name: own for name, own in pool.config.items() if name != "made_of"}
-        told = {"prompts": pool.size, "rollouts": pool.rollouts, "config": config}
-        told |= {name: records(each) if name in frames else each for name, each in found.items()}
-        print(json.dumps(told, allow_nan=False))
+        print(json.dumps(errors.to_dict(), allow_nan=False))
         return
-    print(errors_text(pool, found))
-    if out is not None:
-        kept = (f"{name}.csv" for name in frames)
-        print(f"\nKept in {out}: rollouts.jsonl, scored.npz,\n{', '.join(kept)}")
+    print(errors)
+    if files:
+        print(f"\nKept in {out}: rollouts.jsonl, scored.npz,\n{', '.join(files)}")
 
 
-def _pool(given: dict[str, Any], progress: Progress) -> tuple[ScoredPool, NDArray[Any] | None]:
-    """The scored pool that is asked of, and rewards of greedy completions where they are wanted."""
-    if "scored" in given:
-        pool = ScoredPool.load(given["scored"])
-        refuse_another_policy(pool, given.get("off_policy", False))
+def _pool(settings: dict[str, Any], progress: Progress) -> tuple[ScoredPool, NDArray[Any] | None]:
+    """The scored pool, and with --remax rewards of greedy completions."""
+    if "scored" in settings:
+        pool = ScoredPool.load(settings["scored"])
+        refuse_another_policy(pool, settings.get("off_policy", False))
+        if "out" in settings:
+            settings["out"].mkdir(parents=True, exist_ok=True)
         return pool, None
-    remax, ratio = given.pop("remax", False), given.pop("ratio", None)
-    bounds = {name: given.pop(name) for name in ("clip", "truncate") if name in given}
+    remax, ratio = settings.pop("remax", False), settings.pop("ratio", None)
+    bounds = {name: settings.pop(name) for name in ("clip", "truncate") if name in settings}
     if ratio is None and bounds:
         raise InputError(f"without --ratio: leave out {', '.join(f'--{name}' for name in bounds)}")
     if ratio is not None:
@@ -127,15 +121,13 @@ def _pool(given: dict[str, Any], progress: Progress) -> tuple[ScoredPool, NDArra
             raise InputError(
                 "--ratio is of rollouts of an older policy: leave out --remax, which samples anew"
             )
-        low, high = bounds.get("clip", (None, None))
-        given["token_weights"] = TokenWeights(
-            ratio=ratio, clip=low, clip_high=high, truncate=bounds.get("truncate")
-        )
-    wanted = ModelPool(**given)
-    (pool,) = wanted.pools(progress)
+        low, high = bounds.pop("clip", (None, None))
+        settings["token_weights"] = TokenWeights(ratio=ratio, clip=low, clip_high=high, **bounds)
+    source = ModelPool(**settings)
+    (pool,) = source.pools(progress)
     if not remax:
         return pool, None
-    model, task = wanted.parts
+    model, task = source.parts
     if task is None:
         raise InputError("--remax completes prompts anew: it needs the task, --prompts")
     return pool, greedy_rewards(model, task, pool.prompts)

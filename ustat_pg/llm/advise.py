@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..predictions import group_size_advice, near_budget, robust_group_size
 from ..validation import InputError, integer
+from .constants import constants
+from .model_pool import ModelPool, refuse_another_policy
+from .moments import zero_signal
 from .pool import ScoredPool
 from .printing import facts, finite, records
 
 if TYPE_CHECKING:
     from ..predictions import GroupSizeAdvice
-    from .constants import Decision
+    from .constants import ConstantsEstimate
     from .rollouts import Progress
 
-__all__ = ["PoolAdvice", "advise_model", "advise_pool"]
+__all__ = ["PoolAdvice", "advise_model", "advise_pool", "decide"]
 
 _ENOUGH = 0.05
-"""Of a model that samples, how far above the least error the advised G may be before no more is drawn."""
+"""How far above the least error the advised G may be before a model that samples stops."""
 
 _LOG = logging.getLogger("ustat_pg.llm")
 
@@ -34,58 +39,87 @@ class PoolAdvice:
 
     Arguments:
         pool: of the scores.
-        decision: the constants with intervals, the advice at their estimates, and the advised group size.
+        constants: c1, c2, c3 and G*, with intervals.
+        sizes: the table of group sizes, at the estimates of the constants.
+        group_size: the advised G: the feasible one of the least worst loss.
+        worst: its error over the least of the feasible ones, at most, whatever c1, c2 and c3 are within
+            their intervals; None where these are infinite.
         budget: outputs of a step, or with costs what a step may cost.
         better_budget: the nearest budget that a good group size divides, and that size; None with costs or
             a population.
-        looks: what each look at a growing pool knew; empty where it did not grow.
+        looks: the numbers at each look at a growing pool; empty where it did not grow.
     """
 
     pool: ScoredPool
-    decision: Decision
+    constants: ConstantsEstimate
+    sizes: GroupSizeAdvice
+    group_size: int
+    worst: float | None
     budget: float
     better_budget: tuple[int, int] | None
     looks: tuple[dict[str, Any], ...] = ()
 
-    @property
-    def sizes(self) -> GroupSizeAdvice:
-        """The table of group sizes, at the estimates of the constants."""
-        return self.decision.advice
+    def settles(self, until: str | float) -> bool:
+        """Whether the group size is known well enough.
 
-    @property
-    def group_size(self) -> int:
-        """The advised G: that of the least worst error within the constants' intervals."""
-        return self.decision.group_size
+        With flat, every whole G in the interval of G* is within 5% of the least error; with a share, the
+        worst error is at most that above the least.
+        """
+        if until == "flat":
+            low, high = self.constants.g_star_interval()
+            least, most = self.sizes.g_interval
+            return least <= math.ceil(low) and high < most + 1
+        return self.worst is not None and self.worst <= 1 + float(until)
+
+    def record(self) -> dict[str, Any]:
+        """G* with its interval, the G within 5%, and the advised G with its worst loss, for JSON."""
+        return {
+            "g_star": self.constants.g_star_exact,
+            "g_star_interval": [finite(end) for end in self.constants.g_star_interval()],
+            "g_interval": list(self.sizes.g_interval),
+            "g_robust": self.group_size,
+            "worst_ratio": self.worst,
+        }
+
+    def line(self) -> str:
+        """The same in one line."""
+        low, high = self.constants.g_star_interval()
+        star, (least, most) = self.constants.g_star_exact, self.sizes.g_interval
+        head = "G* unknown" if star is None else f"G* {star:.3g}"
+        loss = "not bounded" if self.worst is None else f"at most {self.worst - 1:.1%}"
+        return (
+            f"{head} [{low:.3g}, {high:.3g}], G from {least} to {most} within 5%, loss of "
+            f"G = {self.group_size} {loss}"
+        )
 
     @cached_property
     def critic_cost(self) -> dict[str, Any]:
-        """What grpo's error exceeds the oracle's by at one prompt, with its interval."""
+        """The error of grpo over that of the oracle at one prompt, with its interval."""
         from .estimates import oracle_ratio
 
         ratio = oracle_ratio(self.pool, [self.group_size]).iloc[0]
-        return {
-            "group_size": self.group_size,
-            "mse_over_oracle": finite(ratio["predicted"]),
-            "low": finite(ratio["low"]),
-            "high": finite(ratio["high"]),
-        }
+        low, value, high = (finite(ratio[name]) for name in ("low", "predicted", "high"))
+        return {"group_size": self.group_size, "mse_over_oracle": value, "low": low, "high": high}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """The advice as JSON has it."""
         from .estimates import summary
 
-        known, pool = self.decision.known, self.pool
+        estimates, pool = self.constants, self.pool
         better = self.better_budget
         return {
             **self.sizes.to_dict(),
-            **{name: getattr(known, name) for name in ("c1", "c2", "c3", "gradient_sq", "k_crit")},
-            "k_crit_interval": [finite(end) for end in known.k_crit_interval()],
-            **self.decision.record(),
+            **{
+                name: getattr(estimates, name)
+                for name in ("c1", "c2", "c3", "gradient_sq", "k_crit")
+            },
+            "k_crit_interval": [finite(end) for end in estimates.k_crit_interval()],
+            **self.record(),
             "looks": list(self.looks) or None,
             "better_budget": None if better is None or better[0] == self.budget else list(better),
             "on_policy_z": None if pool.on_policy_z is None else finite(pool.on_policy_z),
             "critic_cost": self.critic_cost,
-            "constants": records(known.frame()),
+            "constants": records(estimates.frame()),
             "pool": {
                 "prompts": pool.size,
                 "rollouts": pool.rollouts,
@@ -93,37 +127,37 @@ class PoolAdvice:
                 "autocast": pool.config.get("autocast_bf16"),
                 "summary": records(summary(pool)),
             },
-            "taken_as_zero": list(known.clipped),
+            "taken_as_zero": list(estimates.clipped),
         }
 
     def __str__(self) -> str:
         from .estimates import summary
 
-        known, pool, size = self.decision.known, self.pool, self.group_size
-        low, high = known.g_star_interval()
+        estimates, pool, size = self.constants, self.pool, self.group_size
+        low, high = estimates.g_star_interval()
         lines = [facts(pool, summary(pool))]
-        if "c1" in known.clipped:
+        if "c1" in estimates.clipped:
             lines.append(
                 "The estimate of c1, the spread of prompts' gradients, is below 0 and taken as 0: what "
                 f"follows is for that case. All that this pool tells is that G* is at least {low:.3g}.\n"
             )
         lines.append(self.sizes.text(self._advised()))
-        if known.k_crit is not None:
-            least, most = known.k_crit_interval()
+        if estimates.k_crit is not None:
+            least, most = estimates.k_crit_interval()
             lines.append(
-                f"Critical budget, where the least error is ‖g‖²: {known.k_crit:.3g} outputs a step "
+                f"Critical budget, where the least error is ‖g‖²: {estimates.k_crit:.3g} outputs a step "
                 f"(95%: {least:.3g} {_upwards(most)})."
             )
         if any(row.zero_signal_share is None for row in self.sizes.table):
             lines.append(
                 f"Of groups of more than the pool's {pool.rollouts} rollouts the share with equal rewards "
-                "is not known; it does not rise with G."
+                "is not estimates; it does not rise with G."
             )
         if self.better_budget is not None:
             lines.append(
                 f"The best real G is known from {low:.3g} {_upwards(high)} (95%, {pool.size} prompts)."
             )
-        if known.unbounded:
+        if estimates.unbounded:
             lines.append(
                 "The spread of prompts' gradients, c1, is not told from 0 by this pool: a larger group "
                 "may be as good; score more prompts to know."
@@ -136,36 +170,36 @@ class PoolAdvice:
         lines.append(self._critic_sentence())
         if self.looks and not self.looks[-1]["settled"]:
             lines.append(
-                "The prompts are used up, and not enough is known for --until: give more of them."
+                "The prompts are used up, and not enough is estimates for --until: give more of them."
             )
         return "\n".join(lines)
 
     def _advised(self) -> str | None:
-        """What to do where constants are known from an interval to another; None where they are not."""
-        size, worst, near = self.group_size, self.decision.worst, self.better_budget
-        if worst is None:
+        """The advice in words; None where the intervals of the constants have no end."""
+        size, near = self.group_size, self.better_budget
+        if self.worst is None:
             return None
-        told = f"Use G = {size}"
+        text = f"Use G = {size}"
         if near is not None and near[0] != self.budget:
-            told = (
+            text = (
                 "No group size that fits this budget is within 5% of the least error: take a budget of "
                 f"{near[0]} with G = {near[1]}, or here G = {size}"
             )
-        told += (
-            f": whatever c1, c2 and c3 are within their 95% intervals, its error is at most {worst:.3g} "
+        text += (
+            f": whatever c1, c2 and c3 are within their 95% intervals, its error is at most {self.worst:.3g} "
             "times the least of the group sizes above."
         )
         if size != self.sizes.g_best:
-            told += f" G = {self.sizes.g_best} is the best at their estimates, and may cost more elsewhere."
-        return told
+            text += f" G = {self.sizes.g_best} is the best at their estimates, and may cost more elsewhere."
+        return text
 
     def _critic_sentence(self) -> str:
         cost, low, high = (self.critic_cost[name] for name in ("mse_over_oracle", "low", "high"))
         what = f"with G = {self.group_size}"
         if cost is None:
             return f"What not knowing the value costs {what} cannot be told from this pool."
-        known = high is not None and low is not None and low > 0
-        ends = f"95%: {low - 1:.1%} to {high - 1:.1%}" if known else "its error is not known"
+        bounded = high is not None and low is not None and low > 0
+        ends = f"95%: {low - 1:.1%} to {high - 1:.1%}" if bounded else "its error is not known"
         return f"Not knowing the value costs {cost - 1:.1%} of error at one prompt {what} ({ends})."
 
 
@@ -189,13 +223,11 @@ def advise_pool(
     Raises:
         InputError: as that function says, rollouts of another policy, or no group with a signal.
     """
-    from .model_pool import refuse_another_policy
-
     if not isinstance(pool, ScoredPool):
         pool = ScoredPool.load(pool)
     refuse_another_policy(pool, off_policy)
     costs = {"prompt_cost": prompt_cost, "output_cost": output_cost, "population": population}
-    return _advice(pool, budget, costs)
+    return _with_signal(decide(pool, budget, **costs))
 
 
 def advise_model(
@@ -215,71 +247,96 @@ def advise_model(
         model: a hub id, a local folder, or embedded:NAME.
         budget, prompt_cost, output_cost, population: those of
             :func:`~ustat_pg.predictions.group_size_advice`.
-        until: take more and more prompts until the advised G costs at most so much over the least error, or
-            every G in the interval of G* is within 5% of it ("flat"), or all are taken ("all"). 0.05 unless
-            given, and all where ``limit`` or ``rollouts`` say how many.
+        until: take more and more prompts until the advised G costs at most this share over the least error,
+            or every G in the interval of G* is within 5% of it ("flat"), or all are taken ("all"). 0.05
+            unless given, and all where ``limit`` or ``rollouts`` say how many.
         progress: called after each prompt.
         pool: prompts, samples and the other settings of :class:`~ustat_pg.llm.model_pool.ModelPool`.
 
     Raises:
         InputError: as these say, or "flat" with costs or a population.
     """
-    from .constants import decide
-    from .model_pool import ModelPool
-
-    wanted = ModelPool(model=model, **pool)
+    source = ModelPool(model=model, **pool)
     costs = {"prompt_cost": prompt_cost, "output_cost": output_cost, "population": population}
-    if not _costly(costs):
+    costly = output_cost is not None or bool(prompt_cost)
+    if not costly:
         # Before anything is sampled.
         integer("budget", budget, 2)
-    if until is None and wanted.limit is None and wanted.rollouts is None:
+    if until is None and source.limit is None and source.rollouts is None:
         until = _ENOUGH
     until = None if until == "all" else until
-    if until == "flat" and (_costly(costs) or population is not None):
+    if until == "flat" and (costly or population is not None):
         raise InputError(
             "--until flat is of G* where outputs alone cost, and prompts are drawn anew: with costs or a "
             "population write the loss that will do, --until 5% for example"
         )
     looks: list[dict[str, Any]] = []
-    with closing(wanted.pools(progress, looks=until is not None)) as pools:
-        for found in pools:
+    with closing(source.pools(progress, looks=until is not None)) as pools:
+        for grown in pools:
+            advice = decide(grown, budget, **costs)
             if until is None:
-                continue
-            decided = decide(found, budget, costs) if found.size > 1 else None
-            enough = decided is not None and decided.settles(until)
-            known = decided.record() if decided else {}
-            looks.append({"prompts": found.size, **known, "settled": enough})
-            so = "going on" if len(looks) < found.looks else "there are no more"
+                break
+            settled = advice is not None and advice.settles(until)
+            record = {} if advice is None else advice.record()
+            looks.append({"prompts": grown.size, **record, "settled": settled})
+            so = "going on" if len(looks) < grown.looks else "there are no more"
             _LOG.info(
                 "look %d of %d: %d prompts, %s: %s",
-                *(len(looks), found.looks, found.size),
-                *(decided or "no group has a signal", "enough" if enough else so),
+                *(len(looks), grown.looks, grown.size),
+                *(
+                    advice.line() if advice else "no group has a signal",
+                    "enough" if settled else so,
+                ),
             )
-            if enough:
+            if settled:
                 break
-    return _advice(found, budget, costs, tuple(looks))
+    return replace(_with_signal(advice), looks=tuple(looks))
 
 
-def _costly(costs: dict[str, Any]) -> bool:
-    return costs["output_cost"] is not None or bool(costs["prompt_cost"])
+def decide(
+    pool: ScoredPool,
+    budget: float,
+    *,
+    prompt_cost: float = 0.0,
+    output_cost: float | None = None,
+    population: int | None = None,
+) -> PoolAdvice | None:
+    """The advice of a pool of at least two prompts; None where no group of it has a signal."""
+    estimates = constants(pool)
+    if not np.ptp(pool.rewards, axis=1).any():
+        return None
+    values = estimates.predictions()
+    sizes = group_size_advice(
+        values,
+        budget,
+        prompt_cost=prompt_cost,
+        output_cost=output_cost,
+        population=population,
+        zero_signal=lambda size: finite(zero_signal(pool, [size])["share"].iloc[0]),
+    )
+    best, worst, better = sizes.g_best, None, None
+    ends = {name: estimates.interval(name) for name in ("c1", "c2", "c3")}
+    if np.isfinite(list(ends.values())).all():
+        best, ratios = robust_group_size(
+            values,
+            group_sizes=[row.group_size for row in sizes.table],
+            batch_sizes=[row.batch_size for row in sizes.table],
+            **ends,
+            population=population,
+        )
+        worst = float(ratios.min())
+    if output_cost is None and not prompt_cost and population is None:
+        better = near_budget(values, int(budget))
+    return PoolAdvice(pool, estimates, sizes, best, worst, budget, better)
 
 
-def _advice(
-    pool: ScoredPool, budget: float, costs: dict[str, Any], looks: tuple[dict[str, Any], ...] = ()
-) -> PoolAdvice:
-    from ..predictions import near_budget
-    from .constants import decide
-
-    decided = decide(pool, budget, costs)
-    if decided is None:
+def _with_signal(advice: PoolAdvice | None) -> PoolAdvice:
+    if advice is None:
         raise InputError(
             "all rewards of each prompt are equal: no group of this pool has a signal, and nothing "
             "can be said of the group size; take other prompts or more rollouts"
         )
-    near = None
-    if not _costly(costs) and costs["population"] is None:
-        near = near_budget(decided.known.predictions(), int(budget))
-    return PoolAdvice(pool, decided, budget, near, looks)
+    return advice
 
 
 def _upwards(end: float) -> str:

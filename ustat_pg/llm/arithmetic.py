@@ -28,7 +28,7 @@ from ..rng import cell_key, words
 from ..validation import InputError, integer
 from .prompts import Prompt, Task, Text
 
-__all__ = ["CATEGORIES", "Problem", "arithmetic_task", "draw_problems", "last_integer", "problem"]
+__all__ = ["CATEGORIES", "Problem", "arithmetic_task", "draw_problems", "last_integer"]
 
 CATEGORIES = ("two-step", "three-step", "multiply", "divide", "parentheses")
 
@@ -50,17 +50,8 @@ class Problem:
     steps: tuple[str, ...]
 
 
-def problem(draws: Sequence[int], largest: int = 99, category: str | None = None) -> Problem:
-    """The problem that eight random words of 32 bits stand for.
-
-    Arguments:
-        draws: whole numbers below 2³², (8,): the category, four numbers, three signs.
-        largest: the largest number of a sum, 2 or more.
-        category: one of :data:`CATEGORIES`; drawn uniformly where not given.
-
-    >>> problem([0, 2**31, 2**30, 0, 0, 2**31, 0, 0]).expression
-    '50 - 25 + 1'
-    """
+def _problem(draws: Sequence[int], largest: int, category: str | None = None) -> Problem:
+    """The problem of eight random words of 32 bits: the category, four numbers, three signs."""
 
     def choice(word: int, low: int, high: int) -> int:
         return low + (int(word) * (high - low + 1) >> 32)
@@ -74,7 +65,7 @@ def problem(draws: Sequence[int], largest: int = 99, category: str | None = None
 
 
 def worked(category: str, numbers: Sequence[int], signs: Sequence[int] = ()) -> Problem:
-    """The problem of a category with these numbers and signs, +1 or -1; what it has no place for is left.
+    """The problem of a category with these numbers and signs, +1 or -1; surplus ones are ignored.
 
     >>> worked("parentheses", [5, 1, 3], [-1, -1])
     Problem(category='parentheses', expression='5 - (1 - 3)', answer=7, steps=('1 - 3 = -2', '5 - (-2) = 7'))
@@ -92,12 +83,8 @@ def worked(category: str, numbers: Sequence[int], signs: Sequence[int] = ()) -> 
         answer = first + signs[0] * within
         shown = f"({within})" if within < 0 else str(within)
         last = f"{first} {_sign(signs[0])} {shown} = {answer}"
-        return Problem(
-            category,
-            f"{first} {_sign(signs[0])} ({inner})",
-            answer,
-            (f"{inner} = {within}", last),
-        )
+        expression = f"{first} {_sign(signs[0])} ({inner})"
+        return Problem(category, expression, answer, (f"{inner} = {within}", last))
     terms = 3 if category == "two-step" else 4
     expression, value, steps = str(first), first, []
     for number, sign in zip(numbers[1:terms], signs, strict=False):
@@ -119,17 +106,13 @@ def draw_problems(count: int = 500, *, seed: int = 0, largest: int = 99) -> list
     """
     key = cell_key(seed, "arithmetic")
     rows = words(key, range(integer("problems", count)), 0, 8)
-    return [problem(row.tolist(), integer("largest", largest, 2)) for row in rows]
+    return [_problem(row.tolist(), integer("largest", largest, 2)) for row in rows]
 
 
 def worked_examples(
     count: int, questions: Sequence[Problem], *, seed: int = 0, largest: int = 99
 ) -> list[Problem]:
-    """Examples for the prompt, the categories in turn, none of them among the questions.
-
-    Raises:
-        InputError: numbers so small that every problem is a question.
-    """
+    """Examples for the prompt, the categories in turn, none of them among the questions."""
     key = cell_key(seed, "arithmetic")
     taken = {question.expression for question in questions}
     chosen: list[Problem] = []
@@ -137,14 +120,13 @@ def worked_examples(
         if len(chosen) == count:
             break
         category = CATEGORIES[len(chosen) % len(CATEGORIES)]
-        example = problem(row.tolist(), largest, category)
+        example = _problem(row.tolist(), largest, category)
         if example.expression not in taken:
             chosen.append(example)
             taken.add(example.expression)
     if len(chosen) < count:
         raise InputError(
-            f"examples is {count}: with numbers up to {largest} there are not so many problems "
-            "that are not among the questions"
+            f"examples is {count}: numbers up to {largest} make fewer problems besides the questions"
         )
     return chosen
 
@@ -164,15 +146,12 @@ def arithmetic_task(
     prompts ask the same.
 
     Arguments:
-        problems: how many.
-        seed: the seed of questions and examples.
+        problems: the number of questions.
+        seed: of questions and examples.
         examples: worked examples in the prompt, the same in every prompt and none of the questions.
         largest: the largest number of a sum.
         chat: prompts as messages for an instruct model; else plain text.
         max_new_tokens: the longest completion.
-
-    Raises:
-        InputError: no problems, or more examples than there are problems left.
 
     >>> print(arithmetic_task(examples=1).prompts[0].text)  # doctest: +ELLIPSIS
     Solve the arithmetic problem. End with the answer, an integer.
@@ -185,16 +164,15 @@ def arithmetic_task(
     """
     questions = draw_problems(problems, seed=seed, largest=largest)
     shown = worked_examples(integer("examples", examples, 0), questions, seed=seed, largest=largest)
-    prompts = []
-    for i, question in enumerate(questions):
-        prompts.append(
-            Prompt(
-                f"arithmetic/{seed}/{i}",
-                _text(question, shown, chat),
-                {"answer": question.answer, "category": question.category},
-            )
+    prompts = tuple(
+        Prompt(
+            f"arithmetic/{seed}/{i}",
+            _text(question, shown, chat),
+            {"answer": question.answer, "category": question.category},
         )
-    return Task("arithmetic", tuple(prompts), right_answer, max_new_tokens)
+        for i, question in enumerate(questions)
+    )
+    return Task("arithmetic", prompts, right_answer, max_new_tokens)
 
 
 def _text(question: Problem, examples: Sequence[Problem], chat: bool) -> Text:
@@ -206,14 +184,13 @@ def _text(question: Problem, examples: Sequence[Problem], chat: bool) -> Text:
         for example in examples
     ]
     if chat:
-        return [
-            {"role": "user", "content": "\n\n".join([*blocks, f"Problem: {question.expression}"])}
-        ]
+        content = "\n\n".join([*blocks, f"Problem: {question.expression}"])
+        return [{"role": "user", "content": content}]
     return "\n\n".join([*blocks, f"Problem: {question.expression}\nAnswer:"])
 
 
 def last_integer(text: str) -> int | None:
-    """The last number of a text, if it is whole; what follows a further ``Problem:`` is not read.
+    """The last number of a text before a further ``Problem:``, if it is whole.
 
     A sign counts where no letter or digit stands before it, so that ``12-5`` ends with 5. Commas
     between digits are skipped; 7.0 is 7, and 7.5 is no integer.
@@ -221,10 +198,10 @@ def last_integer(text: str) -> int | None:
     >>> [last_integer(t) for t in ("12-5", "x = -1,204.", "7.0", "7.5", "none", "4\\nProblem: 9")]
     [5, -1204, 7, None, None, 4]
     """
-    found = _NUMBER.findall(text.partition("Problem:")[0])
-    if not found:
+    numbers = _NUMBER.findall(text.partition("Problem:")[0])
+    if not numbers:
         return None
-    value = Decimal(found[-1].replace(",", "").replace("−", "-"))
+    value = Decimal(numbers[-1].replace(",", "").replace("−", "-"))
     return int(value) if value == value.to_integral_value() else None
 
 

@@ -1,45 +1,19 @@
-"""The constants c1, c2, c3 of a pool, the best group size, how well they are known, and when that is enough.
-
-A pool may grow until the group size is known well enough. The first look is at 32 prompts, each further one
-at twice as many, the last at all that there are. How many looks there may be is known beforehand, and
-intervals at each err at 5%/L, L that number: so whichever look is the last, and for whatever reason, those
-that it prints hold 95% (union bound).
-"""
+"""The constants c1, c2, c3 of a pool and the best group size, each with its interval."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..predictions import (
-    GroupSizeAdvice,
-    MseConstants,
-    critical_budget,
-    group_size_advice,
-    robust_group_size,
-)
-from ..validation import InputError, integer
-from .moments import Means, beside, gradients, means, pairs, prompt_moments, zero_signal
+from ..predictions import MseConstants, critical_budget
+from .moments import Means, beside, gradients, means, pairs, prompt_moments, quantile
 from .pool import ScoredPool
-from .printing import finite
 
-__all__ = [
-    "ConstantsEstimate",
-    "Decision",
-    "allowed_group_sizes",
-    "constants",
-    "decide",
-    "look_sizes",
-    "noise_and_signal",
-    "ratio_interval",
-    "refuse_group_size",
-]
+__all__ = ["ConstantsEstimate", "constants", "noise_and_signal", "ratio_interval"]
 
 Array = NDArray[np.float64]
 
@@ -62,25 +36,14 @@ class ConstantsEstimate:
             raise AttributeError(name)
         return float(self.means.full[self.NAMES.index(name)])
 
-    @property
-    def prompts(self) -> int:
-        """P."""
-        return len(self.means.without)
-
     def se(self, name: str) -> float:
         """The standard error of a constant."""
-        return float(self.means.se[self._place(name)])
+        return float(self.means.se[self.NAMES.index(name)])
 
     def interval(self, name: str) -> tuple[float, float]:
         """The 95% interval of a constant, by Student's law with P - 1 degrees of freedom."""
-        place = self._place(name)
-        low, high = (float(end[place]) for end in self.means.interval())
+        low, high = (float(end[self.NAMES.index(name)]) for end in self.means.interval())
         return low, high
-
-    def _place(self, name: str) -> int:
-        if name not in self.NAMES:
-            raise InputError(f"constant {name!r} is unknown: choose one of {', '.join(self.NAMES)}")
-        return self.NAMES.index(name)
 
     @property
     def clipped(self) -> tuple[str, ...]:
@@ -108,17 +71,11 @@ class ConstantsEstimate:
         return math.sqrt(max(self.c3, 0.0) / self.c1) if self.c1 > 0 else None
 
     def g_star_interval(self, kind: str = "exact") -> tuple[float, float]:
-        """The 95% interval of G*, from Fieller's for c3/c1.
+        """The 95% interval of G*, exact or paper, from Fieller's for c3/c1.
 
-        The ratios r for which c3 - r c1 = 0 is not rejected. Where the interval of c1 reaches 0 no
-        ratio is too large, and the upper end is infinite.
-
-        Arguments:
-            kind: exact or paper.
+        Where the interval of c1 reaches 0 no ratio is too large, and the upper end is infinite.
         """
-        if kind not in ("exact", "paper"):
-            raise InputError(f"kind is {kind!r}: choose exact or paper")
-        low, high = ratio_interval(self.means.apply(lambda each: each[..., [2, 0]]))
+        low, high = ratio_interval(self.means.apply(lambda columns: columns[..., [2, 0]]))
         shift = 1.0 if kind == "exact" else 0.0
         return shift + math.sqrt(low), shift + math.sqrt(high)
 
@@ -152,9 +109,9 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
     ...     [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0]],
     ...     [[[1.0], [-1.0], [1.0], [-1.0]], [[-1.0], [1.0], [1.0], [-1.0]]],
     ... )
-    >>> found = constants(pool)
-    >>> round(found.c2, 12), round(found.c3, 4), found.prompts, found.unbounded
-    (0.0625, 0.5208, 2, True)
+    >>> estimate = constants(pool)
+    >>> round(estimate.c2, 12), round(estimate.c3, 4), estimate.unbounded
+    (0.0625, 0.5208, True)
     """
     moments, sketches = prompt_moments(pool), gradients(pool)
     columns = [
@@ -163,49 +120,45 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
         moments.variance_trace + moments.gradient_sq,
         moments.norm_squared_reward - moments.gradient_sq,
     ]
-    found = beside(means(np.column_stack(columns), pool.looks), pairs(sketches, pool.looks))
+    averages = beside(means(np.column_stack(columns), pool.looks), pairs(sketches, pool.looks))
 
-    def with_c1(each: Array) -> Array:
-        within, c2, c3, vanilla, signal = np.moveaxis(each, -1, 0)
+    def with_c1(columns: Array) -> Array:
+        within, c2, c3, vanilla, signal = np.moveaxis(columns, -1, 0)
         return np.stack([within - signal, c2, c3, vanilla, signal], axis=-1)
 
-    return ConstantsEstimate(found.apply(with_c1))
+    return ConstantsEstimate(averages.apply(with_c1))
 
 
-def noise_and_signal(each: Array) -> Array:
-    """c1 + c2 + 2 √(c1 c3) and ‖g‖², whose ratio is the critical budget, (..., 2).
+def noise_and_signal(columns: Array) -> Array:
+    """c1 + c2 + 2 √(c1 c3) and ‖g‖², whose ratio is the critical budget.
 
-    Arguments:
-        each: c1, c2, c3 first and ‖g‖² last, (..., Q).
+    From c1, c2, c3 first and ‖g‖² last, (..., Q) to (..., 2).
     """
-    c1, c2, c3, gradient_sq = (each[..., place] for place in (0, 1, 2, -1))
+    c1, c2, c3, gradient_sq = (columns[..., place] for place in (0, 1, 2, -1))
     root = np.sqrt(np.maximum(c1, 0.0) * np.maximum(c3, 0.0))
     return np.stack([c1 + c2 + 2 * root, gradient_sq], axis=-1)
 
 
-def ratio_interval(found: Means) -> tuple[float, float]:
+def ratio_interval(both: Means) -> tuple[float, float]:
     """Fieller's 95% interval of a ratio of positive quantities, from 0 to at most infinity.
 
-    The ratios r for which numerator - r denominator = 0 is not rejected. Where the denominator is not
-    told from 0 no ratio is too large, and the upper end is infinite.
-
-    Arguments:
-        found: numerator and denominator.
+    The ratios r for which numerator - r denominator = 0 is not rejected. Where the denominator may be 0
+    no ratio is too large, and the upper end is infinite. ``both`` are numerator and denominator.
 
     >>> apart = np.array([[0.1, 0.1], [0.1, -0.1], [-0.1, 0.1], [-0.1, -0.1]])
     >>> low, high = ratio_interval(Means(np.array([6.0, 2.0]), [6.0, 2.0] + apart))
     >>> round(low, 3), round(high, 3)
     (2.307, 4.186)
     """
-    numerator, denominator = found.full
-    width, covariance = found.quantile, found.covariance
+    numerator, denominator = both.full
+    width, covariance = quantile(len(both.without), both.looks), both.covariance
     if not math.isfinite(width) or not np.isfinite(covariance).all():
         return 0.0, math.inf
-    top, both, bottom = (width**2 * covariance[i, j] for i, j in ((0, 0), (0, 1), (1, 1)))
+    top, mixed, bottom = (width**2 * covariance[i, j] for i, j in ((0, 0), (0, 1), (1, 1)))
     # a r² - 2 b r + c <= 0.
     a, b, c = (
         float(part)
-        for part in (denominator**2 - bottom, denominator * numerator - both, numerator**2 - top)
+        for part in (denominator**2 - bottom, denominator * numerator - mixed, numerator**2 - top)
     )
     inside = b * b - a * c
     if a > 0 and denominator > 0:
@@ -215,154 +168,3 @@ def ratio_interval(found: Means) -> tuple[float, float]:
         # A denominator below 0 by more than its error, or a numerator not told from 0.
         return 0.0, math.inf
     return max((b - math.sqrt(inside)) / a, 0.0), math.inf
-
-
-FIRST = 32
-"""Prompts of the first look: with fewer, errors of c1 are hardly known."""
-
-
-def look_sizes(prompts: int) -> tuple[int, ...]:
-    """Prompts at each look, of so many in all.
-
-    >>> look_sizes(500), look_sizes(70), look_sizes(20)
-    ((32, 64, 128, 256, 500), (32, 70), (20,))
-    """
-    sizes, size = [], FIRST
-    # A last look at little more than the one before would be spent for nothing.
-    while 3 * size <= 2 * prompts:
-        sizes.append(size)
-        size *= 2
-    return (*sizes, prompts)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The advice on a group size, and how sure it is.
-
-    Arguments:
-        known: c1, c2, c3 and G*, with intervals.
-        advice: at their estimates.
-        group_size: the feasible G of the least worst loss.
-        worst: its error over the least of the feasible ones, at most, whatever c1, c2 and c3 are within
-            their intervals; None where these are infinite.
-    """
-
-    known: ConstantsEstimate
-    advice: GroupSizeAdvice
-    group_size: int
-    worst: float | None
-
-    def settles(self, until: str | float) -> bool:
-        """Whether that is well enough.
-
-        Arguments:
-            until: flat, every whole G in the interval of G* is within 5% of the least error; or a share,
-                the most that the worst error may be above the least.
-        """
-        if until == "flat":
-            low, high = self.known.g_star_interval()
-            least, most = self.advice.g_interval
-            return least <= math.ceil(low) and high < most + 1
-        return self.worst is not None and self.worst <= 1 + float(until)
-
-    def record(self) -> dict[str, Any]:
-        """G* with its interval, what is within 5%, and the advised G with its worst loss, as JSON has it."""
-        return {
-            "g_star": self.known.g_star_exact,
-            "g_star_interval": [finite(end) for end in self.known.g_star_interval()],
-            "g_interval": list(self.advice.g_interval),
-            "g_robust": self.group_size,
-            "worst_ratio": self.worst,
-        }
-
-    def __str__(self) -> str:
-        low, high = self.known.g_star_interval()
-        star = self.known.g_star_exact
-        least, most = self.advice.g_interval
-        told = "G* unknown" if star is None else f"G* {star:.3g}"
-        told += f" [{low:.3g}, {high:.3g}], G from {least} to {most} within 5%"
-        loss = "not bounded" if self.worst is None else f"at most {self.worst - 1:.1%}"
-        return f"{told}, loss of G = {self.group_size} {loss}"
-
-
-def decide(pool: ScoredPool, budget: float, costs: Mapping[str, Any]) -> Decision | None:
-    """What a pool says of the group size; None where no group of it has a signal.
-
-    Arguments:
-        pool: of at least two prompts, with sketches.
-        budget: as for :func:`~ustat_pg.predictions.group_size_advice`.
-        costs: prompt_cost, output_cost and population of the same function.
-
-    Raises:
-        InputError: as that function says, or one prompt only.
-    """
-    known = constants(pool)
-    if not np.ptp(pool.rewards, axis=1).any():
-        return None
-    found = known.predictions()
-    advice = group_size_advice(
-        found,
-        budget,
-        **costs,
-        zero_signal=lambda size: finite(zero_signal(pool, [size])["share"].iloc[0]),
-    )
-    ends = {name: known.interval(name) for name in ("c1", "c2", "c3")}
-    if not np.isfinite(list(ends.values())).all():
-        return Decision(known, advice, advice.g_best, None)
-    size, ratios = robust_group_size(
-        found,
-        group_sizes=[row.group_size for row in advice.table],
-        batch_sizes=[row.batch_size for row in advice.table],
-        **ends,
-        population=costs["population"],
-    )
-    return Decision(known, advice, size, float(ratios.min()))
-
-
-def allowed_group_sizes(budget: int, prompts: int | None = None) -> tuple[int, ...]:
-    """The group sizes that a budget of completions can hold: divisors of at least 2.
-
-    With B = budget/G prompts in a step there must be as many prompts, since TRL draws those of a
-    step without replacement and drops what does not fill one.
-
-    Arguments:
-        budget: completions of one step, K = B G.
-        prompts: how many prompts there are, if that limits B.
-
-    Raises:
-        InputError: the budget is not a whole number of at least 2.
-
-    >>> allowed_group_sizes(32)
-    (2, 4, 8, 16, 32)
-    >>> allowed_group_sizes(32, prompts=5)
-    (8, 16, 32)
-    """
-    budget = integer("budget", budget, 2)
-    fewest = 2 if prompts is None else max(2, -(-budget // prompts))
-    return tuple(size for size in range(fewest, budget + 1) if budget % size == 0)
-
-
-def refuse_group_size(group_size: int, budget: int, prompts: int | None = None) -> None:
-    """Refuse a group size that the budget cannot hold, with those that it can.
-
-    Raises:
-        InputError: the group size does not divide the budget, or needs more prompts than there are.
-
-    >>> refuse_group_size(8, 20)
-    Traceback (most recent call last):
-    ...
-    ustat_pg.validation.InputError: group size 8 does not divide the budget of 20 completions: ...
-    """
-    allowed = allowed_group_sizes(budget, prompts)
-    if group_size in allowed:
-        return
-    if group_size < 2:
-        what = f"group size is {group_size}: it must be at least 2"
-    elif budget % group_size:
-        what = f"group size {group_size} does not divide the budget of {budget} completions"
-    else:
-        what = (
-            f"group size {group_size} at a budget of {budget} completions needs "
-            f"{budget // group_size} prompts in a step and there are {prompts}"
-        )
-    raise InputError(f"{what}: choose one of {', '.join(map(str, allowed))}")

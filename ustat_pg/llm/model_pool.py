@@ -1,4 +1,10 @@
-"""A language model, its prompts and rollouts, of which a scored pool is made."""
+"""A language model, its prompts and rollouts, of which a scored pool is made.
+
+A pool may grow until the group size is known well enough. The first look is at 32 prompts, each further one
+at twice as many, the last at all that there are. How many looks there may be is known beforehand, and
+intervals at each err at 5%/L, L that number: so whichever look is the last, and for whatever reason, those
+that it prints hold 95% (union bound).
+"""
 
 from __future__ import annotations
 
@@ -21,10 +27,12 @@ if TYPE_CHECKING:
     from .prompts import Task
     from .rollouts import Progress, Rollouts
 
-__all__ = ["ModelPool", "refuse_another_policy"]
+__all__ = ["ModelPool", "look_sizes", "refuse_another_policy"]
 
 DOUBTFUL, ANOTHER = 4.0, 8.0
 """Standard errors of the on-policy test beyond which a pool is doubted, and refused."""
+FIRST = 32
+"""Prompts of the first look: with fewer, errors of c1 are hardly known."""
 
 _LOG = logging.getLogger("ustat_pg.llm")
 
@@ -37,7 +45,7 @@ class ModelPool:
         model: a hub id, a local folder, or embedded:NAME.
         prompts, verifier, max_new_tokens: those of :func:`~ustat_pg.llm.tasks.load_task`.
         rollouts, group_by, reward: a file of :func:`~ustat_pg.llm.files.load_rollouts`; sampled unless given.
-        limit: take so many prompts, drawn by the seed; None for all.
+        limit: the number of prompts to take, drawn by the seed; None for all.
         samples, seed, batch, backend: of sampling, see :func:`~ustat_pg.llm.rollouts.collect`.
         vllm: arguments of ``vllm.LLM``.
         device, dtype, lora, pad_token: those of :func:`~ustat_pg.llm.models.load_model`.
@@ -81,100 +89,104 @@ class ModelPool:
     @cached_property
     def parts(self) -> tuple[LanguageModel, Task | None]:
         """The model and its task, None where a file of rollouts stands for it."""
+        from .models import load_model, machine_device
         from .tasks import drawn, load_task
 
-        prompts = self.prompts
-        if prompts is None:
-            if not self.model.startswith("embedded:"):
-                if self.rollouts is None:
-                    raise InputError(f"which prompts: --prompts, {self.model} has none of its own")
-                # A file of rollouts may hold its prompts and rewards itself.
-                if self.verifier is not None:
-                    raise InputError(
-                        "a verifier is of prompts: give --prompts, or leave out --verifier"
-                    )
-                return self._load(), None
+        prompts, task = self.prompts, None
+        if prompts is None and self.model.startswith("embedded:"):
             prompts = self.model
         # Refused before the model is loaded.
-        task = load_task(prompts, verifier=self.verifier, max_new_tokens=self.max_new_tokens)
-        if self.rollouts is None:
+        if prompts is not None:
+            task = load_task(prompts, verifier=self.verifier, max_new_tokens=self.max_new_tokens)
+        elif self.rollouts is None:
+            raise InputError(f"which prompts: --prompts, {self.model} has none of its own")
+        elif self.verifier is not None:
+            # A file of rollouts may hold its prompts and rewards itself.
+            raise InputError("a verifier is of prompts: give --prompts, or leave out --verifier")
+        if task is not None and self.rollouts is None:
             task = replace(task, prompts=tuple(drawn(task.prompts, self.limit, self.seed)))
-        model = self._load()
-        if self.max_new_tokens is None and self.rollouts is None:
-            task = _fitting(task, model)
-        return model, task
-
-    def _load(self) -> LanguageModel:
-        from .models import load_model, machine_device
-
-        # A hub that cannot be reached is told once, by an error, and not at each attempt.
+        # An error says once that a hub cannot be reached, and not at each attempt.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-        lora = int(self.lora) if isinstance(self.lora, str) and self.lora.isdigit() else self.lora
-        return load_model(
+        model = load_model(
             self.model,
             device=self.device or machine_device(),
             dtype=self.dtype,
-            lora=lora,
+            lora=int(self.lora) if str(self.lora).isdigit() else self.lora,
             pad_token=self.pad_token,
         )
+        if task is not None and self.max_new_tokens is None and self.rollouts is None:
+            task = _fitting(task, model)
+        return model, task
 
     def pools(self, progress: Progress | None = None, looks: bool = False) -> Generator[ScoredPool]:
         """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make.
 
-        Arguments:
-            progress: called after each prompt.
-            looks: whether the pool grows until its reader stops.
-
         Raises:
             InputError: options that do not fit together, or rollouts of another policy.
         """
-        from .constants import look_sizes
         from .models import precision
+        from .rollouts import collect
         from .scoring import check_memory, score
+        from .tasks import drawn
 
-        if self.out is not None:
+        out = self.out
+        if out is not None:
             try:
-                self.out.mkdir(parents=True, exist_ok=True)
+                out.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise InputError(f"--out {self.out}: {error.strerror}") from None
+                raise InputError(f"--out {out}: {error.strerror}") from None
         model, task = self.parts
+        memory = {} if self.memory is None else {"memory": self.memory}
         scoring: dict[str, Any] = {
             "parameters": self.parameters,
             "method": self.method,
             "autocast_bf16": self.autocast,
+            "by_length": self.by_length,
+            **memory,
         }
-        if self.memory is not None:
-            scoring["memory"] = self.memory
-        if self.by_length:
-            scoring["by_length"] = True
-        read = None if self.rollouts is None else self._read()
-        if read is None:
-            assert task is not None
-            # What scoring would refuse is refused before hours of sampling.
-            check_memory(model, task, **scoring)
-            count = len(task.prompts)
+        whole: Sequence[Any]
+        if self.rollouts is not None:
+            from .files import load_rollouts
+
+            columns = {"group_by": self.group_by, "reward": self.reward}
+            stale = self.token_weights is not None
+            read = load_rollouts(self.rollouts, model, task, **columns, stale=stale)
+            whole = drawn(read, self.limit, self.seed)
         else:
-            count = len(read)
-        sizes = look_sizes(count) if looks else (count,)
+            assert task is not None
+            # Refuse before hours of sampling what scoring would refuse.
+            check_memory(model, task, **scoring)
+            whole = task.prompts
+        sizes = look_sizes(len(whole)) if looks else (len(whole),)
+        seeded = self.rollouts is None or self.limit is not None or looks
         config = {
             "task": None if task is None else task.name,
-            # Of rollouts of one's own it draws the prompts alone.
-            "seed": None if read is not None and self.limit is None and not looks else self.seed,
+            # With rollouts from a file it draws the prompts alone.
+            "seed": self.seed if seeded else None,
             "dtype": precision(model),
             **({"looks": len(sizes)} if looks else {}),
         }
         with ExitStack() as stack:
-            out = self.out
             if out is None and looks:
-                # What a look has drawn and scored is there for the next.
+                # The next look finds here what this one has drawn and scored.
                 out = Path(stack.enter_context(TemporaryDirectory()))
             for size in sizes:
-                rollouts = self._rollouts(size, read, out, progress)
+                part = drawn(whole, size, self.seed)
+                if self.rollouts is None:
+                    assert task is not None
+                    some = replace(task, prompts=tuple(part))
+                    part = collect(
+                        *(model, some, self.samples),
+                        seed=self.seed,
+                        out=out,
+                        progress=progress,
+                        **self._sampling(),
+                    )
                 if self.by_length or self.token_weights is not None:
-                    _binary(rollouts)
+                    _refuse_graded(part)
                 pool = score(
                     model,
-                    rollouts,
+                    list(part),
                     out=out,
                     progress=progress,
                     config=config,
@@ -184,45 +196,24 @@ class ModelPool:
                 refuse_another_policy(pool, self.off_policy)
                 yield pool
 
-    def _read(self) -> Sequence[Rollouts]:
-        """The rollouts of the file."""
-        from .files import load_rollouts
-        from .tasks import drawn
+    def _sampling(self) -> dict[str, Any]:
+        batch = {} if self.batch is None else {"batch": integer("batch", self.batch)}
+        vllm = {} if self.vllm is None else {"vllm_options": dict(self.vllm)}
+        return {"backend": self.backend, **batch, **vllm}
 
-        assert self.rollouts is not None
-        read = load_rollouts(
-            self.rollouts,
-            *self.parts,
-            group_by=self.group_by,
-            reward=self.reward,
-            stale=self.token_weights is not None,
-        )
-        return drawn(read, self.limit, self.seed)
 
-    def _rollouts(
-        self,
-        size: int,
-        read: Sequence[Rollouts] | None,
-        out: Path | None,
-        progress: Progress | None,
-    ) -> list[Rollouts]:
-        """Rollouts of so many prompts, read or sampled, kept in a folder."""
-        from .rollouts import collect
-        from .tasks import drawn
+def look_sizes(prompts: int) -> tuple[int, ...]:
+    """The number of prompts at each look.
 
-        if read is not None:
-            return list(drawn(read, size, self.seed))
-        model, task = self.parts
-        assert task is not None
-        sampling: dict[str, Any] = {"backend": self.backend}
-        if self.batch is not None:
-            sampling["batch"] = integer("batch", self.batch)
-        if self.vllm is not None:
-            sampling["vllm_options"] = dict(self.vllm)
-        some = replace(task, prompts=tuple(drawn(task.prompts, size, self.seed)))
-        return collect(
-            model, some, self.samples, seed=self.seed, out=out, progress=progress, **sampling
-        )
+    >>> look_sizes(500), look_sizes(70), look_sizes(20)
+    ((32, 64, 128, 256, 500), (32, 70), (20,))
+    """
+    sizes, size = [], FIRST
+    # A last look at little more than the one before would be spent for nothing.
+    while 3 * size <= 2 * prompts:
+        sizes.append(size)
+        size *= 2
+    return (*sizes, prompts)
 
 
 def _fitting(task: Task, model: LanguageModel) -> Task:
@@ -236,12 +227,12 @@ def _fitting(task: Task, model: LanguageModel) -> Task:
     return replace(task, max_new_tokens=room)
 
 
-def _binary(rollouts: Sequence[Rollouts]) -> None:
+def _refuse_graded(rollouts: Sequence[Rollouts]) -> None:
     """Refuse, before anything is scored, rewards that tables by counts do not take."""
-    for each in rollouts:
-        if not np.isin(each.rewards, (0, 1)).all():
+    for group in rollouts:
+        if not np.isin(group.rewards, (0, 1)).all():
             raise InputError(
-                f"prompt {each.prompt.id!r} has rewards that are not 0 or 1: --by-length and --ratio take "
+                f"prompt {group.prompt.id!r} has rewards that are not 0 or 1: --by-length and --ratio take "
                 "these alone"
             )
 
@@ -249,13 +240,13 @@ def _binary(rollouts: Sequence[Rollouts]) -> None:
 def refuse_another_policy(pool: ScoredPool, off_policy: bool) -> None:
     """Refuse a pool whose tokens are too surprising, or too little, to be the scored policy's own.
 
-    What was scored is kept by then: with --off-policy nothing is done anew.
+    The scores are kept by then: with --off-policy nothing is done anew.
     """
     z = pool.on_policy_z
-    # Of a weighted pool another policy is known to have drawn them.
+    # A weighted pool is known to come from another policy.
     if z is None or abs(z) <= DOUBTFUL or pool.weighted:
         return
-    said = (
+    text = (
         f"the rollouts' tokens are {'more' if z > 0 else 'less'} surprising to this model than its own "
         f"would be: z = {z:+.1f}"
     )
@@ -264,7 +255,7 @@ def refuse_another_policy(pool: ScoredPool, off_policy: bool) -> None:
     )
     if abs(z) > ANOTHER and not off_policy:
         raise InputError(
-            f"{said}, where {ANOTHER:g} is the most that is taken for chance; {reasons}? Sample from "
+            f"{text}, where {ANOTHER:g} is the most that is taken for chance; {reasons}? Sample from "
             "this model, or go on with --off-policy: the estimates are then of no policy's gradient"
         )
-    _LOG.warning("warning: %s; %s?", said, reasons)
+    _LOG.warning("warning: %s; %s?", text, reasons)

@@ -1,4 +1,4 @@
-"""Unbiased moments of each prompt of a scored pool, their means with jackknife errors, and minibatches.
+"""Unbiased moments of each prompt of a scored pool, and means over prompts with jackknife errors.
 
 Each moment is a mean over tuples of *different* rollouts, a U-statistic of K_ij = ⟨s_i, s_j⟩ and z, so
 each is unbiased however few rollouts there are. Of K it takes the diagonal and two sums, which a pool
@@ -19,12 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 from scipy.stats import t as student
 
-from ..validation import InputError, finite_array, integer, one_of
+from ..validation import InputError, finite_array, integer
 from .pool import ScoredPool, leave_one_out
 
 __all__ = [
-    "DESIGNS",
-    "Batches",
     "GroupMoments",
     "Means",
     "PromptMoments",
@@ -93,29 +91,21 @@ class GroupMoments:
 
     Arguments:
         second: E‖ĝ‖².
-        cross: ⟨E ĝ, g⟩.
-        mean_sq: ‖E ĝ‖²; NaN where the pool is too small for it, see
-            :func:`ustat_pg.llm.tables.table_moments`.
-        factor: f, which makes f ĝ_x unbiased for E ĝ, ĝ_x the prompt's gradient in ``sketches``; 1
+        cross: ⟨E ĝ, g⟩; NaN where nothing is known of g.
+        factor: f, which makes f ĝ_x unbiased for E ĝ, ĝ_x the prompt's gradient in the pool's sketches; 1
             where ĝ is unbiased for g. (P, 2) where it multiplies ``sketches`` here.
         sketches: of Σ s and Σ z̃ s, (P, 2, k), where the mean of scores is not 0; else None.
     """
 
     second: Array
     cross: Array
-    mean_sq: Array
     factor: Array
     sketches: Array | None = None
 
     @classmethod
     def unbiased(cls, error: Array, gradient_sq: Array) -> GroupMoments:
         """Those of an estimator whose mean is g, from its error and ‖g‖², (P,) each."""
-        return cls(error + gradient_sq, gradient_sq, gradient_sq, np.ones_like(error))
-
-    @property
-    def biased(self) -> bool:
-        """Whether the mean is another than g."""
-        return bool((self.factor != 1).any())
+        return cls(error + gradient_sq, gradient_sq, np.ones_like(error))
 
 
 def prompt_moments(pool: ScoredPool) -> PromptMoments:
@@ -128,8 +118,8 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
         ‖g‖²^ = mean over i ≠ j of K_ij (z_i - c_ij)(z_j - c_ij),  c_ij the mean of the others.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
-    >>> found = prompt_moments(pool)
-    >>> found.value.tolist(), found.reward_variance.tolist(), found.variance_trace.tolist()
+    >>> moments = prompt_moments(pool)
+    >>> moments.value.tolist(), moments.reward_variance.tolist(), moments.variance_trace.tolist()
     ([0.25], [0.25], [0.25])
     """
     if pool.weighted:
@@ -145,9 +135,9 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
     pairs, triples = count * (count - 1), (count - 1) * (count - 2)
     others = (spread[:, None] - centred**2 * (count / (count - 1))) / (count - 2)
     # Sums over i ≠ j of K_ij z̃_i z̃_j and of K_ij (z̃_i² + z̃_j²).
-    own = (norms * centred**2).sum(axis=1)
-    products = sums[:, 1, 1] - own
-    squares = 2 * (sums[:, 0, 2] - own)
+    diagonal = (norms * centred**2).sum(axis=1)
+    products = sums[:, 1, 1] - diagonal
+    squares = 2 * (sums[:, 0, 2] - diagonal)
     gradient_sq = (((count - 1) ** 2 + 1) * products + (count - 1) * squares) / (
         (count - 2) ** 2 * pairs
     )
@@ -163,18 +153,16 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
         / triples,
         variance_trace=(norms * others).mean(axis=1),
         gradient_sq=gradient_sq,
-        pool_gradient_sq=(products + own) / (count - 1) ** 2,
+        pool_gradient_sq=(products + diagonal) / (count - 1) ** 2,
     )
 
 
 @dataclass(frozen=True)
 class Means:
-    """Means over prompts, and the same without each prompt: what a jackknife needs.
+    """Means over prompts, and the same without each prompt, for a jackknife.
 
-    Arguments:
-        full: (Q,).
-        without: (P, Q).
-        looks: of a sample that grows, see :attr:`ustat_pg.llm.pool.ScoredPool.looks`.
+    They are (Q,) and (P, Q); ``looks`` are those of a sample that grows, see
+    :attr:`ustat_pg.llm.pool.ScoredPool.looks`.
     """
 
     full: Array
@@ -199,33 +187,28 @@ class Means:
         """Standard errors, (Q,)."""
         return np.sqrt(np.diagonal(self.covariance))
 
-    @property
-    def quantile(self) -> float:
-        """Of Student's law with one degree of freedom fewer than prompts; infinite for one prompt."""
-        return quantile(len(self.without), self.looks)
-
     def interval(self) -> tuple[Array, Array]:
-        """95% intervals, at all looks together; from -∞ to ∞ where the error is not known."""
-        known = np.isfinite(self.se)
-        half = np.full(known.shape, np.inf)
-        half[known] = self.quantile * self.se[known]
+        """95% intervals, at all looks together; from -∞ to ∞ where the error is not finite."""
+        finite = np.isfinite(self.se)
+        half = np.full(finite.shape, np.inf)
+        half[finite] = quantile(len(self.without), self.looks) * self.se[finite]
         return self.full - half, self.full + half
 
 
-def share_interval(found: Means) -> tuple[Array, Array]:
+def share_interval(shares: Means) -> tuple[Array, Array]:
     """95% intervals of means of columns between 0 and 1, within these.
 
     Where all prompts have 0 the jackknife knows no error. But P prompts are all 0 with probability
     P(X = 0)^P, and no mean is above 1 - P(X = 0): so it is at most 1 - α^(1/P); at 1 likewise.
     """
-    low, high = found.interval()
-    room = 1 - (_ERRORS / (2 * found.looks)) ** (1 / len(found.without))
-    low = np.where(found.full == 1, 1 - room, np.clip(low, 0.0, 1.0))
-    return low, np.where(found.full == 0, room, np.clip(high, 0.0, 1.0))
+    low, high = shares.interval()
+    room = 1 - (_ERRORS / (2 * shares.looks)) ** (1 / len(shares.without))
+    low = np.where(shares.full == 1, 1 - room, np.clip(low, 0.0, 1.0))
+    return low, np.where(shares.full == 0, room, np.clip(high, 0.0, 1.0))
 
 
 def quantile(parts: int, looks: int = 1) -> float:
-    """That of a two-sided interval from so many parts: of 95%, whose 5% are shared equally by the looks."""
+    """Student's quantile of a 95% interval, its 5% split over the looks; infinite for one part."""
     return float(student.isf(_ERRORS / (2 * looks), parts - 1)) if parts > 1 else math.inf
 
 
@@ -247,11 +230,7 @@ def beside(*parts: Means) -> Means:
 
 
 def gradients(pool: ScoredPool) -> Array:
-    """Sketches of an unbiased gradient of each prompt of at least two, (P, k).
-
-    Raises:
-        InputError: one prompt only, or a pool without sketches.
-    """
+    """Sketches of an unbiased gradient of each prompt, (P, k); refuses one prompt and none."""
     if pool.sketches is None:
         raise InputError(
             "this pool holds no sketches of prompts' gradients: c1 and the i.i.d. design need a "
@@ -265,119 +244,16 @@ def gradients(pool: ScoredPool) -> Array:
 def pairs(vectors: Array, looks: int = 1) -> Means:
     """The mean of ⟨u_x, u_y⟩ over pairs of different prompts, which is ‖E u‖² without bias.
 
-    Arguments:
-        vectors: u, (P, k), P >= 2; different prompts' are independent.
-        looks: see :class:`Means`.
+    Vectors u are (P, k), P >= 2; those of different prompts are independent.
     """
     count, whole = len(vectors), vectors.sum(axis=0)
-    own = np.einsum("pk,pk->p", vectors, vectors)
-    total = float(whole @ whole) - own.sum()
+    squares = np.einsum("pk,pk->p", vectors, vectors)
+    total = float(whole @ whole) - squares.sum()
     without = np.full((count, 1), np.nan)
     if count > 2:
-        rest = total - 2 * (vectors @ whole - own)
+        rest = total - 2 * (vectors @ whole - squares)
         without[:, 0] = rest / ((count - 1) * (count - 2))
     return Means(np.array([total / (count * (count - 1))]), without, looks)
-
-
-DESIGNS = ("prompt", "fixed", "iid")
-"""One prompt, the fixed set once each, prompts drawn i.i.d."""
-
-
-class Batches:
-    """Minibatches of the prompts of a pool.
-
-    Arguments:
-        pool: P prompts.
-        moments: of its prompts; None where no error is asked for.
-        design: one of :data:`DESIGNS`.
-        batch_size: B, for iid only.
-
-    Raises:
-        InputError: an unknown design, a batch size that it does not take, and for iid one prompt only
-            or a pool without sketches.
-    """
-
-    def __init__(
-        self, pool: ScoredPool, moments: PromptMoments | None, design: str, batch_size: int = 1
-    ) -> None:
-        one_of("design", design, DESIGNS)
-        batch = integer("batch size", batch_size)
-        if design != "iid" and batch != 1:
-            raise InputError(f"batch size is {batch}: the design {design!r} takes none")
-        self._pool, self._moments, self._design = pool, moments, design
-        self._scale = {"prompt": 1.0, "fixed": 1 / pool.size, "iid": 1 / batch}[design]
-        if design == "iid":
-            gradients(pool)
-
-    def error(self, found: GroupMoments) -> Means:
-        """E‖ĝ - g‖², ĝ and g of a minibatch; for prompt the mean of that given the prompt, one column."""
-        if self._design == "iid":
-            bias = self._products(found, found.factor - 1)
-            return _sum((self._scale, self._within(found)), (1.0, bias))
-        assert self._moments is not None
-        square = self._moments.gradient_sq
-        own = self._means(found.second - 2 * found.cross + square)
-        if self._design == "prompt" or not found.biased:
-            return _sum((self._scale, own))
-        bias = self._products(found, found.factor - 1)
-        return _sum((self._scale, own), (1 - self._scale, bias))
-
-    def noise(self, found: GroupMoments) -> Means:
-        """tr Cov ĝ and ‖E ĝ‖², two columns; for prompt both given the prompt, their means.
-
-        Raises:
-            InputError: for prompt and fixed, a biased table of groups of more than N/2: the squared mean
-                at one prompt takes two of them.
-        """
-        if self._design == "iid":
-            return beside(
-                _sum((self._scale, self._within(found))), self._products(found, found.factor)
-            )
-        if np.isnan(found.mean_sq).any():
-            raise InputError(
-                f"the mean of a biased table at one prompt takes two groups, and this pool has "
-                f"{self._pool.rollouts} rollouts a prompt: take groups of at most "
-                f"{self._pool.rollouts // 2}, or the design iid"
-            )
-        noise = _sum((self._scale, self._means(found.second - found.mean_sq)))
-        signal = _sum((self._scale, self._means(found.mean_sq)))
-        if self._design == "fixed":
-            signal = _sum((1.0, signal), (1 - self._scale, self._products(found, found.factor)))
-        return beside(noise, signal)
-
-    def _within(self, found: GroupMoments) -> Means:
-        """tr Cov of one group's ĝ, its prompt drawn too."""
-        return _sum((1.0, self._means(found.second)), (-1.0, self._products(found, found.factor)))
-
-    def _means(self, column: Array) -> Means:
-        return means(column[:, None], self._pool.looks)
-
-    def _pairs(self, each: Array) -> Means:
-        return pairs(each, self._pool.looks)
-
-    def _products(self, found: GroupMoments, factor: Array) -> Means:
-        """‖E ĝ‖² of means that f makes of sketches, from pairs of different prompts."""
-        if found.sketches is not None:
-            each = np.einsum("pr,prk->pk", factor, found.sketches)
-            return self._pairs(each)
-        if (factor == 0).all():
-            return self._means(np.zeros(self._pool.size))
-        if (factor == 1).all():
-            return self._unweighted
-        return self._pairs(gradients(self._pool) * factor[:, None])
-
-    @cached_property
-    def _unweighted(self) -> Means:
-        return self._pairs(gradients(self._pool))
-
-
-def _sum(*parts: tuple[float, Means]) -> Means:
-    """A linear combination."""
-    return Means(
-        np.sum([weight * part.full for weight, part in parts], axis=0),
-        np.sum([weight * part.without for weight, part in parts], axis=0),
-        parts[0][1].looks,
-    )
 
 
 def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> pd.DataFrame:
@@ -413,27 +289,23 @@ def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> 
         log = gammaln(many + 1) - gammaln(many - size + 1)
         log -= gammaln(count + 1) - gammaln(count - size + 1)
         shares[:, place] = np.where(enough, np.exp(log) / same, 0.0).sum(axis=1)
-    found = means(shares, looks)
-    low, high = share_interval(found)
+    averages = means(shares, looks)
+    low, high = share_interval(averages)
     beyond = np.array(sizes) > count
     return pd.DataFrame(
         {
             "group_size": sizes,
-            "share": np.where(beyond, np.nan, found.full),
+            "share": np.where(beyond, np.nan, averages.full),
             "low": np.where(beyond, 0.0, low),
             "high": high,
-            "se": np.where(beyond, np.nan, found.se),
+            "se": np.where(beyond, np.nan, averages.se),
             "biased": beyond,
         }
     )
 
 
 def sizes_of(group_sizes: Sequence[int]) -> list[int]:
-    """Group sizes as whole numbers.
-
-    Raises:
-        InputError: none, or one that is not a positive whole number.
-    """
+    """Group sizes as whole numbers, at least one of them."""
     sizes = [
         integer("group size", size) for size in np.atleast_1d(np.asarray(group_sizes)).tolist()
     ]

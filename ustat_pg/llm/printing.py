@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .pool import ScoredPool
+from .pool import ScoredPool, TokenWeights
 
 __all__ = [
-    "constants_text",
+    "errors_table",
     "facts",
     "finite",
+    "interval_lines",
     "noise_table",
     "percent",
     "plain",
     "reading",
     "records",
+    "stale_facts",
 ]
 
 _ROUNDING = 1e-9
-"""Half-widths of intervals of a ratio that are nothing."""
+"""Half-width of a ratio's interval below which it is not shown."""
 
 
 def plain(value: float, digits: int = 3) -> str:
@@ -58,8 +58,28 @@ def percent(value: float) -> str:
     return f"{value:.1%}" if np.isfinite(value) else "-"
 
 
+def errors_table(frame: Any, signal: Any) -> str:
+    """Errors and shares of groups without signal, a line for each group size."""
+    from tabulate import tabulate
+
+    rows, names = [], list(dict.fromkeys(frame["baseline"]))
+    for size, share in zip(signal["group_size"], signal["share"], strict=True):
+        here = {r["baseline"]: r for r in frame[frame["group_size"] == size].to_dict("records")}
+        cells = [
+            f"{plain(here[name]['mse'])} ± {plain((here[name]['high'] - here[name]['low']) / 2, 2)}"
+            if name in here
+            else "-"
+            for name in names
+        ]
+        rows.append([size, *cells, percent(share)])
+    # Long names in two lines: the table fits a terminal.
+    header = [name.replace("-", "-\n") for name in ("G", *names, "no signal")]
+    table = tabulate(rows, header, disable_numparse=True, stralign="right")
+    return f"{table}\n\nMSE of one group's gradient, mean over prompts, ± half a 95% interval over prompts."
+
+
 def noise_table(frame: Any) -> str:
-    """What ``noise_to_signal`` found: the first baseline's, and every other's over it."""
+    """Noise over signal: that of the first baseline, and every other's over it."""
     from tabulate import tabulate
 
     first, *others = dict.fromkeys(frame["baseline"])
@@ -92,32 +112,29 @@ def noise_table(frame: Any) -> str:
     )
 
 
-def reading(orders: Sequence[Any]) -> str:
-    """Whether vanilla > grpo > oracle, the paper's reading of Figure 4, holds here."""
+def reading(orders: Any) -> str:
+    """Whether vanilla > grpo > oracle, the paper's reading of Figure 4, holds at each group size."""
     words = []
-    for order in orders:
-        size = int(order["group_size"].iloc[0])
+    for size, order in orders.groupby("group_size", sort=False):
         fails = order[order["reading"] == "fails"]
-        known = [r for r in order["reading"] if r not in ("none", "fails")]
         if len(fails):
-            said = ", ".join(
+            pairs = ", ".join(
                 f"{r['larger']} above {r['second'] if r['larger'] == r['first'] else r['first']}"
                 for r in fails.to_dict("records")
             )
-            words.append(f"G={size} fails ({said})")
+            words.append(f"G={size} fails ({pairs})")
         else:
-            word = next((name for name in ("open", "tie") if name in known), "holds")
+            readings = set(order["reading"])
+            word = next((name for name in ("open", "tie") if name in readings), "holds")
             words.append(f"G={size} {word}")
     return "The paper's reading, vanilla above grpo above the oracle: " + "; ".join(words) + "."
 
 
 def facts(pool: ScoredPool, summary: Any) -> str:
     """A scored pool and its summary, before the tables."""
-    known = summary.set_index("name")
-    value, low, high = (float(known.loc["pass_rate", name]) for name in ("value", "low", "high"))
-    correlation, best, mixed = (
-        float(known.loc[name, "value"]) for name in ("correlation", "best_less_value", "mixed")
-    )
+    rows = summary.set_index("name")
+    value, low, high = rows.loc["pass_rate", ["value", "low", "high"]]
+    correlation, best, mixed = rows.loc[["correlation", "best_less_value", "mixed"], "value"]
     z = pool.on_policy_z
     lines = [
         f"{pool.config.get('model', 'a pool')}: {pool.size} prompts, {pool.rollouts} rollouts of "
@@ -136,26 +153,48 @@ def facts(pool: ScoredPool, summary: Any) -> str:
 
 
 def _precision(pool: ScoredPool) -> str:
-    """In which precision the scores were made, and what that may cost."""
+    """The precision of the scores, and its price."""
     weights = pool.config.get("dtype")
     if weights is None:
         return "precision of the scores: not on record"
     cast = bool(pool.config.get("autocast_bf16"))
-    told = f"precision of the scores: weights {weights}" + (", autocast bfloat16" if cast else "")
+    text = f"precision of the scores: weights {weights}" + (", autocast bfloat16" if cast else "")
     coarse = cast or any(name in weights for name in ("bfloat16", "float16"))
-    return told + ("; norms may be off by up to a tenth" if coarse else "")
+    return text + ("; norms may be off by up to a tenth" if coarse else "")
 
 
-def constants_text(known: Any) -> str:
-    """c1, c2, c3 and G*, each with its interval."""
-    lines = []
-    for name in ("c1", "c2", "c3"):
-        low, high = known.interval(name)
-        lines.append(f"{name} {getattr(known, name):10.4g}  [{low:.4g}, {high:.4g}]")
+def stale_facts(pool: ScoredPool, bound_share: Any, divergence: Any) -> str:
+    """A pool of an older policy's rollouts, before the tables."""
+    cells = [
+        f"{row['name']} {plain(row['value'])}"
+        + (f" ± {plain(row['se'], 2)}" if np.isfinite(row["se"]) else "")
+        for row in divergence.to_dict("records")
+    ]
+    weights = TokenWeights(**pool.config["token_weights"])
+    text = f"weights of tokens by ratio, {weights.ratio}"
+    if weights.clip is not None:
+        high = weights.clip if weights.clip_high is None else weights.clip_high
+        text += f", clipped below {1 - weights.clip:g} and above {1 + high:g}"
+    if weights.truncate is not None:
+        text += f", truncated at {weights.truncate:g}"
+    return (
+        f"{pool.config.get('model', 'a pool')}: {pool.size} prompts, {pool.rollouts} rollouts of each by an "
+        f"older policy; their mean reward {pool.rewards.mean():.3f}\n"
+        f"{text}: {percent(bound_share)} of tokens are bound\n"
+        f"KL of the older policy to this one, a completion ± standard error: {', '.join(cells)}\n"
+    )
+
+
+def interval_lines(constants: Any) -> str:
+    """c1, c2, c3 and G*, each with its interval, of the frame of the constants."""
+    rows = {row["name"]: row for row in constants.to_dict("records")}
+    lines = [
+        f"{name} {rows[name]['value']:10.4g}  [{rows[name]['low']:.4g}, {rows[name]['high']:.4g}]"
+        for name in ("c1", "c2", "c3")
+    ]
     for text, kind in (("exact, 1 + √(c3/c1)", "exact"), ("the paper's √(c3/c1)", "paper")):
-        value = known.g_star_exact if kind == "exact" else known.g_star_paper
-        low, high = known.g_star_interval(kind)
+        value, low, high = (rows[f"g_star_{kind}"][name] for name in ("value", "low", "high"))
         end = "no upper end" if not np.isfinite(high) else f"{high:.3g}"
-        shown = "none" if value is None else f"{value:.3g}"
+        shown = "none" if np.isnan(value) else f"{value:.3g}"
         lines.append(f"G*, {text:22} {shown:>8}  [{low:.3g}, {end}]")
     return "\n".join(lines)

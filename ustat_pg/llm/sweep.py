@@ -6,7 +6,7 @@ has several processes. Its folder holds::
 
     OUT/sweep.yaml                      what all runs share
     OUT/<place in the grid>/run.yaml    the settings of a run
-                            log.txt     what its process said
+                            log.txt     the output of its process
                             finished.json   TRL's log, once the run is finished
 
 A rerun leaves out finished runs and takes up the others again: from TRL's last checkpoint where
@@ -50,7 +50,7 @@ class Sweep:
     Arguments:
         base: settings that all runs share.
         grid: values of some of :data:`GRID`, by their names.
-        launch: arguments of ``accelerate launch``; a run is one plain process without.
+        launch: arguments of ``accelerate launch``; without them a run is one plain process.
 
     >>> sweep = Sweep({"max_steps": 10}, {"num_generations": (4, 8), "seed": (0, 1)})
     >>> list(sweep.runs())[:2]
@@ -63,11 +63,7 @@ class Sweep:
 
     @classmethod
     def read(cls, file: str | Path) -> Sweep:
-        """The sweep of a YAML file, or of a preset by its name.
-
-        Raises:
-            InputError: the file cannot be read or has no settings, or the grid is none.
-        """
+        """The sweep of a YAML file, or of a preset by its name."""
         preset = PRESETS / f"{file}.yaml"
         path = preset if preset.is_file() else Path(file)
         base = read_yaml(path)
@@ -88,29 +84,37 @@ class Sweep:
 
     def runs(self) -> dict[str, dict[str, Any]]:
         """The settings of each run, by the name of its folder."""
-        points = [dict(zip(self.grid, each, strict=True)) for each in product(*self.grid.values())]
-        return {
-            ",".join(f"{name}={value}" for name, value in point.items()) or "run": {
-                **self.base,
-                **point,
-            }
-            for point in points
-        }
+        runs = {}
+        for values in product(*self.grid.values()):
+            point = dict(zip(self.grid, values, strict=True))
+            name = ",".join(f"{setting}={value}" for setting, value in point.items())
+            runs[name or "run"] = {**self.base, **point}
+        return runs
 
     def prepare(self, out: Path) -> dict[str, list[str]]:
-        """The folder of each run that is not finished, written, and the command that makes it.
+        """Write the folder of each run that is not finished; returns the command that makes it.
 
         Raises:
             InputError: the folder holds a sweep of other settings, and the message names them.
         """
         from .training import FINISHED
 
-        _same_or_new(out / "sweep.yaml", self.base)
+        shared = out / "sweep.yaml"
+        before = read_yaml(shared) if shared.exists() else self.base
+        if changed := [
+            f"{name} {before.get(name)!r}, not {self.base.get(name)!r}"
+            for name in {**before, **self.base}
+            if before.get(name) != self.base.get(name)
+        ]:
+            raise InputError(
+                f"{out} holds a sweep with {'; '.join(changed)}: name another folder, for one table is of "
+                "one sweep"
+            )
+        _write(shared, self.base)
         commands = {}
         for name, settings in self.runs().items():
             folder = out / name
             if not (folder / FINISHED).exists():
-                folder.mkdir(exist_ok=True)
                 _write(folder / "run.yaml", settings | {"output_dir": str(folder)})
                 start = ("-m", "accelerate.commands.launch", *self.launch) if self.launch else ()
                 module = ("-m", "ustat_pg.llm.training", "--config", str(folder / "run.yaml"))
@@ -122,10 +126,8 @@ class Sweep:
     ) -> tuple[str, ...]:
         """Make the runs that are not finished; returns the names of those that failed.
 
-        Arguments:
-            out: a folder; that of a former sweep is continued, of the same grid or another.
-            workers: how many runs go on at a time.
-            say: what is called with a line for each run that ends.
+        The folder of a former sweep is continued, with the same grid or another. ``say`` takes a line for
+        each run that ends.
         """
         folder = Path(out).resolve()
         commands = self.prepare(folder)
@@ -139,8 +141,8 @@ class Sweep:
                 ).returncode
             say(f"{name}: {'failed' if code else 'finished'}")
             if code:
-                said = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:]
-                say("\n".join([f"exit code {code}; the end of {log}:", *said]))
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:]
+                say("\n".join([f"exit code {code}; the end of {log}:", *lines]))
             return name if code else None
 
         with ThreadPoolExecutor(integer("workers", workers)) as pool:
@@ -150,26 +152,9 @@ class Sweep:
 def _write(path: Path, settings: Mapping[str, Any]) -> None:
     import yaml
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
         file.write(yaml.safe_dump(dict(settings), sort_keys=False).encode())
-
-
-def _same_or_new(path: Path, settings: Mapping[str, Any]) -> None:
-    """Keep the settings of a new sweep; refuse a folder that another sweep has written."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, settings)
-        return
-    before = read_yaml(path)
-    if changed := [
-        f"{name} {before.get(name)!r}, not {settings.get(name)!r}"
-        for name in {**before, **settings}
-        if before.get(name) != settings.get(name)
-    ]:
-        raise InputError(
-            f"{path.parent} holds a sweep with {'; '.join(changed)}: name another folder, for one "
-            "table is of one sweep"
-        )
 
 
 def sweep_arguments(command: argparse.ArgumentParser) -> None:
@@ -199,11 +184,11 @@ def sweep(options: argparse.Namespace) -> int:
 
     failed: tuple[str, ...] = ()
     if options.config is not None:
-        made = Sweep.read(options.config)
+        runs = Sweep.read(options.config)
         if options.print:
-            for command in made.prepare(options.out.resolve()).values():
+            for command in runs.prepare(options.out.resolve()).values():
                 print(shlex.join(command))
             return 0
-        failed = made.run(options.out, options.workers)
+        failed = runs.run(options.out, options.workers)
     say_results(options.out)
     return 3 if failed else 0

@@ -7,15 +7,13 @@ take no drawing: how many successes stand beside one rollout, or beside two, is 
 multiplies sums of blocks of K_ij = ⟨s_i, s_j⟩ (successes x successes, and so on). So one pool has the error,
 the mean and the noise of every such estimator, biased ones too, at every G.
 
-**Weighted baselines.** The error of a weighted leave-one-out baseline is a mean over groups, taken over
-random groups of the pool (an incomplete U-statistic: unbiased, for groups that the pool can fill). That at
-the best constant b*, a ratio of moments, is not linear in moments either.
+**Weighted baselines.** The error of a weighted leave-one-out baseline is a mean over random groups of the
+pool (an incomplete U-statistic: unbiased, for groups that the pool can fill).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +23,7 @@ from ..baselines import ALIASES, parse
 from ..baselines import BASELINES as RECORDS
 from ..moments import Moments
 from ..predictions import CountTable, best_table, count_table
-from ..validation import InputError, finite_array, integer, one_of
+from ..validation import InputError, finite_array, one_of
 from .moments import GroupMoments, PromptMoments, prompt_moments
 from .pool import ScoredPool, address
 
@@ -47,7 +45,7 @@ __all__ = [
 Array = NDArray[np.float64]
 
 _PARTS = 10
-"""Parts of the prompts, by their names, of which each is judged by what the others teach."""
+"""Parts of the prompts, by their names; each is judged by the table that the others teach."""
 
 
 def binary(pool: ScoredPool) -> bool:
@@ -56,7 +54,7 @@ def binary(pool: ScoredPool) -> bool:
 
 
 class _Counts:
-    """A pool's blocks of K, and what stands beside some of its rollouts."""
+    """A pool's blocks of K, and laws of the successes beside one or two of its rollouts."""
 
     def __init__(self, pool: ScoredPool, norms: Array, sums: Array) -> None:
         z = pool.rewards
@@ -65,36 +63,35 @@ class _Counts:
                 "a table by counts takes rewards that are 0 or 1: this pool has others"
             )
         self.count, self.won, mean = pool.rollouts, z.sum(axis=1), z.mean(axis=1)
-        self.own = (norms * z).sum(axis=1), (norms * (1 - z)).sum(axis=1)
+        self.diagonals = (norms * z).sum(axis=1), (norms * (1 - z)).sum(axis=1)
         # z = z̃ + z̄ and 1 - z = (1 - z̄) - z̃: their sums are combinations of those of 1 and z̃.
-        of_won, of_lost = (
-            np.stack(each) for each in ([mean, 1 + 0 * mean], [1 - mean, -1 + 0 * mean])
-        )
+        of_won = np.stack([mean, np.ones_like(mean)])
+        of_lost = np.stack([1 - mean, -np.ones_like(mean)])
 
         def product(first: Array, second: Array) -> Array:
             return np.einsum("ip,pij,jp->p", first, sums[:, :2, :2], second)
 
         # Sums of K_ij over i ≠ j: both won, both lost, one of each.
         self.blocks = (
-            product(of_won, of_won) - self.own[0],
-            product(of_lost, of_lost) - self.own[1],
+            product(of_won, of_won) - self.diagonals[0],
+            product(of_lost, of_lost) - self.diagonals[1],
             2 * product(of_won, of_lost),
         )
 
-    def beside(self, excluded: int, own: int, values: Array) -> Array:
-        """E of values(0), ..., values(r) of the successes among r rollouts drawn from those that are not
-        ``excluded``, of which ``own`` are successes, (P,).
+    def beside(self, excluded: int, won: int, values: Array) -> Array:
+        """E of values(0), ..., values(r) by the successes among r rollouts that are drawn from the others
+        than ``excluded``, ``won`` of them successes, (P,).
         """
         drawn, others = len(values) - 1, self.count - excluded
-        left = np.clip(self.won - own, 0, others)
+        left = np.clip(self.won - won, 0, others)
         chances = hypergeom.pmf(np.arange(drawn + 1), others, left[:, None], drawn)
         return np.asarray(chances @ values)
 
     def alone(self, table: CountTable) -> Array:
         """(1/G) E ‖s‖² A², the part of E‖ĝ‖² of single rollouts, (P,)."""
-        found = self.own[0] * self.beside(1, 1, table.successes[1:] ** 2)
-        found += self.own[1] * self.beside(1, 0, table.failures[:-1] ** 2)
-        return found / (self.count * table.group_size)
+        total = self.diagonals[0] * self.beside(1, 1, table.successes[1:] ** 2)
+        total += self.diagonals[1] * self.beside(1, 0, table.failures[:-1] ** 2)
+        return total / (self.count * table.group_size)
 
     def centred(self, values: Array) -> Array:
         """E h(m) ‖g‖², the mean over i ≠ j of K_ij (z_i - c)(z_j - c) E h(m), (P,).
@@ -113,51 +110,31 @@ class _Counts:
 def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     """The moments of a table's gradient at each prompt, from all groups of the pool.
 
-    By the closed forms of :mod:`ustat_pg.predictions.count_tables`, of which each part is a mean over
-    *different* rollouts. With m of the G-1 others of a rollout, l of the G-2 others of two, drawn from the
-    pool without replacement, and c the mean reward of all N-2 others,
+    By the closed forms of :mod:`ustat_pg.predictions.count_tables`, each a mean over *different* rollouts.
+    With m of the G-1 others of a rollout, l of the G-2 others of two, drawn from the pool without
+    replacement, and c the mean reward of all N-2 others,
 
         E‖ĝ‖²   = 1/G mean over i of K_ii E A_i(m)²
                   + (G-1)/G mean over i ≠ j of K_ij (z_i-c)(z_j-c) E[a₁(l+2)² - 2 a₁(l+1) a₀(l+1) + a₀(l)²]
         ⟨E ĝ, g⟩ = mean over i ≠ j of K_ij (z_i-c)(z_j-c) E δ(m)
-        ‖E ĝ‖²  = mean over i ≠ j of K_ij (z_i-c)(z_j-c) E δ(m) δ(m'),  m and m' of *different* G-1 others
         E ĝ     = mean over i ≠ j of ½ (s_i-s_j)(z_i-z_j) E δ(m) = ĝ_x E δ(m),
 
-    ĝ_x the pool's leave-one-out gradient. All are unbiased U-statistics. They take groups of G, G+1, 2G and
-    G+1 rollouts: with fewer than 2G no estimate of ‖E ĝ‖² at one prompt is unbiased, as it is of degree 2G
-    in the pass rate, and it is NaN there unless δ = 1. ‖E_X E ĝ‖² comes from pairs of different prompts
-    (:class:`ustat_pg.llm.moments.Batches`), up to G = N-1.
-
-    The mean of ‖ĝ‖² over the groups of the pool, rewards of i and j not centred, is another estimate of
-    E‖ĝ‖². Its spread is about the same, and larger where the table is far from centred: of vanilla's
-    error three times at G = 16, N = 32.
-
-    Arguments:
-        pool: of N rollouts, rewards 0 and 1.
-        table: of groups of at most N-1; of at most N where it is unbiased, a leave-one-out baseline.
-
-    Raises:
-        InputError: other rewards, or a group that the pool cannot fill.
+    ĝ_x the pool's leave-one-out gradient. All are unbiased U-statistics, of groups of G, G+1 and G+1
+    rollouts; an unbiased table takes groups of up to N. ‖E_X E ĝ‖² comes from pairs of different prompts.
 
     >>> from ustat_pg.predictions import count_table
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
-    >>> found = table_moments(pool, count_table("std", 2))
-    >>> [each.round(12).tolist() for each in (found.second, found.cross, found.factor)]
-    [[0.208333333333], [-0.041666666667], [1.0]]
+    >>> moments = table_moments(pool, count_table("std", 2))
+    >>> moments.second.round(12).tolist(), moments.cross.round(12).tolist(), moments.factor.tolist()
+    ([0.208333333333], [-0.041666666667], [1.0])
     """
-    counts, size, room = (
-        _Counts(pool, pool.squared_norms, pool.sums),
-        table.group_size,
-        pool.rollouts,
-    )
+    counts = _Counts(pool, pool.squared_norms, pool.sums)
+    size, room = table.group_size, pool.rollouts
     if size > room - (not table.unbiased):
-        kept = (
+        more = (
             "" if table.unbiased else " and takes the mean of a biased table from one rollout more"
         )
-        raise InputError(
-            f"group size is {size}: groups are drawn from the pool, which has {room} rollouts a "
-            f"prompt{kept}; sample more, or take smaller groups"
-        )
+        raise _too_large(size, pool, f"{more}; sample more, or take smaller groups")
     won, lost, delta = table.successes, table.failures, table.delta
     second = counts.alone(table)
     if size > 1:
@@ -167,10 +144,14 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     if table.unbiased:
         return GroupMoments.unbiased(second - gradient_sq, gradient_sq)
     return GroupMoments(
-        second=second,
-        cross=counts.centred(delta),
-        mean_sq=counts.centred(_squared(delta)) if 2 * size <= room else np.full(pool.size, np.nan),
-        factor=counts.beside(2, 1, delta),
+        second=second, cross=counts.centred(delta), factor=counts.beside(2, 1, delta)
+    )
+
+
+def _too_large(size: int, pool: ScoredPool, advice: str = "") -> InputError:
+    return InputError(
+        f"group size is {size}: groups are drawn from the pool, which has {pool.rollouts} rollouts a "
+        f"prompt{advice}"
     )
 
 
@@ -182,23 +163,11 @@ def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False)
     centred, and the mean is not a multiple of g: over the groups of the pool it is
     (1/N) [E a₁ Σ_won u + E a₀ Σ_lost u], the successes of G-1 others hypergeometric. Nothing is known of g
     here.
-
-    Arguments:
-        pool: of N rollouts, rewards 0 and 1, scored with ``by_length`` or weighted by token.
-        table: of groups of at most N. Of a pool with clipped weights no advantage of a success is negative,
-            and none of a failure positive.
-        by_length: whether u is over |y|.
-
-    Raises:
-        InputError: other rewards, a group that the pool cannot fill, other advantages, or a pool without
-            these sums.
     """
     norms, sums, sketches = _raw(pool, by_length)
     counts, size, room = _Counts(pool, norms, sums), table.group_size, pool.rollouts
     if size > room:
-        raise InputError(
-            f"group size is {size}: groups are drawn from the pool, which has {room} rollouts a prompt"
-        )
+        raise _too_large(size, pool)
     won, lost = table.successes, table.failures
     clipped = (pool.config.get("token_weights") or {}).get("clip") is not None
     if clipped and (won[1:].min() < 0 or lost[:-1].max() > 0):
@@ -216,8 +185,7 @@ def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False)
     of_won, of_lost = counts.beside(1, 1, won[1:]) / room, counts.beside(1, 0, lost[:-1]) / room
     share = counts.won / room
     factor = np.stack([of_won * share + of_lost * (1 - share), of_won - of_lost], axis=1)
-    unknown = np.full(pool.size, np.nan)
-    return GroupMoments(second, unknown, unknown, factor, sketches)
+    return GroupMoments(second, np.full(pool.size, np.nan), factor, sketches)
 
 
 def _raw(pool: ScoredPool, by_length: bool) -> tuple[Array, Array, Array]:
@@ -234,27 +202,8 @@ def _raw(pool: ScoredPool, by_length: bool) -> tuple[Array, Array, Array]:
     return pool.squared_norms, pool.sums, np.stack([pool.total_sketches, centred], axis=1)
 
 
-def _squared(delta: Array) -> Array:
-    """E δ(m) δ(k-m), m of the k successes of 2(G-1) in the first half, k = 0, ..., 2(G-1)."""
-    half = len(delta) - 1
-    whole = np.arange(2 * half + 1)[:, None]
-    chances = hypergeom.pmf(np.arange(half + 1), max(2 * half, 1), whole, half)
-    other = np.clip(whole - np.arange(half + 1), 0, half)
-    return np.asarray((chances * delta * delta[other]).sum(axis=1))
-
-
-def learned_moments(
-    pool: ScoredPool, moments: PromptMoments, learn: Callable[[Moments], CountTable]
-) -> GroupMoments:
-    """Those of an unbiased table that each part of the prompts takes from the other parts'.
-
-    Arguments:
-        pool, moments: of at least two prompts.
-        learn: the table of a problem, such as the best one.
-
-    Raises:
-        InputError: one prompt only, and as for :func:`table_moments`.
-    """
+def learned_moments(pool: ScoredPool, moments: PromptMoments, group_size: int) -> GroupMoments:
+    """Those of the best table, which each part of the prompts takes from the other parts."""
     if pool.size < 2:
         raise InputError("the best table is learned on other prompts: this pool has one")
     order = sorted(range(pool.size), key=lambda x: address(pool.prompts[x]))
@@ -262,22 +211,22 @@ def learned_moments(
     for judged in np.array_split(np.array(order), min(_PARTS, pool.size)):
         others = np.ones(pool.size, dtype=bool)
         others[judged] = False
-        table = learn(as_moments(moments, others))
+        table = best_table(as_moments(moments, others), group_size)
         second[judged] = table_moments(pool.select_prompts(judged.tolist()), table).second
     return GroupMoments.unbiased(second - moments.gradient_sq, moments.gradient_sq)
 
 
-def as_moments(found: PromptMoments, chosen: NDArray[np.bool_]) -> Moments:
-    """Some prompts' estimates as moments of a problem: shares of successes as pass rates."""
-    value, trace = found.value[chosen], found.fisher_trace[chosen]
+def as_moments(moments: PromptMoments, chosen: NDArray[np.bool_]) -> Moments:
+    """The estimates at some prompts as moments of a problem: shares of successes as pass rates."""
+    value, trace = moments.value[chosen], moments.fisher_trace[chosen]
     return Moments(
         context_probs=np.full(len(value), 1 / len(value)),
         value=value,
         reward_variance=value * (1 - value),
         fisher_trace=trace,
-        norm_advantage=found.norm_reward[chosen] - value * trace,
-        norm_squared_advantage=np.maximum(found.norm_squared_advantage[chosen], 0.0),
-        gradient_sq=np.maximum(found.gradient_sq[chosen], 0.0),
+        norm_advantage=moments.norm_reward[chosen] - value * trace,
+        norm_squared_advantage=np.maximum(moments.norm_squared_advantage[chosen], 0.0),
+        gradient_sq=np.maximum(moments.gradient_sq[chosen], 0.0),
         mean_gradient_sq=0.0,
         reward_range=(0.0, 1.0),
     )
@@ -316,15 +265,6 @@ def at_best_constant(pool: ScoredPool) -> Array:
     return count * plug_in - (count - 1) * without.mean(axis=1)
 
 
-def _streams(pool: ScoredPool, seed: int, permutations: int) -> NDArray[np.intp]:
-    """Random orders of the rollouts, (permutations, P, N), addressed by seed and prompt."""
-    orders = np.empty((permutations, pool.size, pool.rollouts), dtype=np.intp)
-    base = np.tile(np.arange(pool.rollouts), (permutations, 1))
-    for x, name in enumerate(pool.prompts):
-        orders[:, x] = np.random.default_rng([seed, address(name)]).permuted(base, axis=1)
-    return orders
-
-
 def group_errors(
     pool: ScoredPool,
     baselines: Sequence[str],
@@ -337,60 +277,45 @@ def group_errors(
 
     Each permutation of a prompt's rollouts is cut into ⌊N/G⌋ groups, which are i.i.d. rollouts of the
     policy, so the mean of ‖ĝ‖² = 1/G² Σ_ij A_i A_j K_ij over them is unbiased: an incomplete
-    U-statistic of order G. All baselines and group sizes share the permutations. What is taken off is
-    ‖g‖² from pairs of the pool whose rewards are centred as the baseline centres them, by the others
-    of the pool: unbiased for any centre that looks at neither of the pair, and with nearly the noise
-    that ‖ĝ‖² has, so that it cancels.
-
-    Arguments:
-        pool: of N rollouts.
-        baselines: of :data:`WEIGHTED`.
-        group_sizes: from 2 to N.
-        permutations: of each prompt's rollouts.
-        seed: of them; a prompt's own depend on the seed and its name only.
+    U-statistic of order G. All baselines and group sizes share the permutations. From it goes ‖g‖² from
+    pairs of the pool whose rewards are centred as the baseline centres them, by the others of the pool:
+    unbiased for any centre that looks at neither of the pair, and with nearly the noise that ‖ĝ‖² has,
+    so that it cancels. The permutations depend on the seed and on the prompt's name only.
 
     Returns:
         the error at each prompt, (baselines, group sizes, P).
-
-    Raises:
-        InputError: an unknown baseline, or a group size that the pool cannot fill.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> group_errors(pool, ["norm-weighted"], [2, 4]).shape
     (1, 2, 1)
     """
-    names = [one_of("baseline", name, WEIGHTED) for name in baselines]
-    sizes = [integer("group size", size) for size in group_sizes]
-    if not names or not sizes:
-        raise InputError("at least one baseline and one group size are needed")
-    if min(sizes) < 2:
-        raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
-    if max(sizes) > pool.rollouts:
-        raise InputError(
-            f"group size is {max(sizes)}: groups are drawn from the pool, which has "
-            f"{pool.rollouts} rollouts a prompt; sample more, or take smaller groups"
-        )
+    _refuse_alone(group_sizes)
+    if max(group_sizes) > pool.rollouts:
+        more = "; sample more, or take smaller groups"
+        raise _too_large(max(group_sizes), pool, more)
     if pool.gram is None:
         raise InputError(
             "this pool has no Gram matrices, of which errors of random groups are made: score it "
             "with memory for all completions of a prompt at once, or ask for baselines without weights"
         )
-    rounds = integer("permutations", permutations)
-    orders = _streams(pool, integer("seed", seed, 0), rounds)
+    orders = np.empty((permutations, pool.size, pool.rollouts), dtype=np.intp)
+    base = np.tile(np.arange(pool.rollouts), (permutations, 1))
+    for x, name in enumerate(pool.prompts):
+        orders[:, x] = np.random.default_rng([seed, address(name)]).permuted(base, axis=1)
     sources = {
         "norm-weighted": pool.squared_norms,
         "length-weighted": pool.lengths,
         "token-weighted": pool.token_proxy,
     }
-    total = np.zeros((len(names), len(sizes), pool.size))
+    total = np.zeros((len(baselines), len(group_sizes), pool.size))
     step = max(1, _ENTRIES // pool.rollouts**2)
     for start in range(0, pool.size, step):
         part = np.arange(start, min(start + step, pool.size))
         for order in orders[:, part]:
             gram = pool.gram[part[:, None, None], order[:, :, None], order[:, None, :]]
             rewards = pool.rewards[part[:, None], order]
-            weights = {name: sources[name][part[:, None], order] for name in names}
-            for place, size in enumerate(sizes):
+            weights = {name: sources[name][part[:, None], order] for name in baselines}
+            for place, size in enumerate(group_sizes):
                 groups = pool.rollouts // size
                 used, shape = groups * size, (len(part), groups, size)
                 blocks = np.einsum(
@@ -398,12 +323,17 @@ def group_errors(
                     gram[:, :used, :used].reshape(len(part), groups, size, groups, size),
                 )
                 z = rewards[:, :used].reshape(shape)
-                each = (weights[name][:, :used].reshape(shape) for name in names)
-                stack = np.stack([z - _leave_out_ratio(own, z) for own in each], axis=-1)
+                others = (weights[name][:, :used].reshape(shape) for name in baselines)
+                stack = np.stack([z - _leave_out_ratio(weight, z) for weight in others], axis=-1)
                 squares = (stack * (blocks @ stack)).sum(axis=2).mean(axis=1) / size**2
                 total[:, place, part] += squares.T
-    squares = np.stack([_pair_gradient_sq(pool, sources[name]) for name in names])
-    return total / rounds - squares[:, None]
+    squares = np.stack([_pair_gradient_sq(pool, sources[name]) for name in baselines])
+    return total / permutations - squares[:, None]
+
+
+def _refuse_alone(sizes: Sequence[int]) -> None:
+    if min(sizes) < 2:
+        raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
 
 
 def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
@@ -420,7 +350,7 @@ def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
 
 
 BASELINES = ("vanilla", "grpo", "oracle", "minimum-variance", *WEIGHTED)
-"""What is drawn of any rewards, and ``constant`` with its number."""
+"""Baselines for any rewards; ``constant`` takes its number too."""
 TABLES = (
     "bayes:1,1",
     *(
@@ -429,20 +359,15 @@ TABLES = (
         if record.by_count and not record.parameters and record.name not in BASELINES
     ),
 )
-"""Tables by counts, of rewards 0 and 1; any other by its name too. The best is learned on other prompts than
-it is judged on."""
+"""Tables by counts, for rewards 0 and 1; any other by its name too."""
 
 
 AGGREGATIONS = ("sequence-sum", "sequence-mean")
-"""Whether a loss adds up the tokens of a completion, or averages them (length_weights)."""
+"""A loss adds up the tokens of a completion, or averages them (length_weights)."""
 
 
 def names_of(baselines: Sequence[str], constant: ArrayLike | None = None) -> list[str]:
-    """Baselines by the names that they have in results.
-
-    Raises:
-        InputError: none, an unknown one, or a constant without its number.
-    """
+    """Baselines by the names that they have in results; refuses none, and unknown ones."""
     if isinstance(baselines, str):
         raise InputError(f"baselines are {baselines!r}: give a list of names")
     names = [ALIASES.get(name, name) for name in baselines]
@@ -472,11 +397,7 @@ def group_moments(
 ) -> list[list[GroupMoments]]:
     """The moments of each baseline's gradient, for each baseline those of every group size.
 
-    Arguments:
-        moments: of the pool's prompts; None where the mean of scores is not 0.
-
-    Raises:
-        InputError: a group size that a baseline or the pool cannot take.
+    ``moments`` are None where the mean of scores is not 0.
     """
     by_length = one_of("aggregation", aggregation, AGGREGATIONS) == "sequence-mean"
     if moments is None:
@@ -491,28 +412,30 @@ def group_moments(
             [raw_moments(pool, count_table(name, size), by_length=by_length) for size in sizes]
             for name in names
         ]
-    if "grpo" in names and min(sizes) < 2:
-        raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
+    if "grpo" in names:
+        _refuse_alone(sizes)
     weighted = [name for name in dict.fromkeys(names) if name in WEIGHTED]
-    drawn = {}
-    if weighted:
-        drawn = dict(zip(weighted, group_errors(pool, weighted, sizes), strict=True))
+    drawn = (
+        dict(zip(weighted, group_errors(pool, weighted, sizes), strict=True)) if weighted else {}
+    )
     squares = {
         "vanilla": lambda: moments.norm_squared_reward,
         "grpo": lambda: moments.norm_squared_advantage,
         "oracle": lambda: moments.norm_squared_advantage,
-        "constant": lambda: moments.centred(_each(constant, pool)),
+        "constant": lambda: moments.centred(_of_each_prompt(constant, pool)),
         "minimum-variance": lambda: at_best_constant(pool),
     }
 
     def at(name: str) -> list[GroupMoments]:
-        if name not in squares and name not in drawn:
-            return [_of_table(pool, moments, name, size) for size in sizes]
         if name in drawn:
             errors = list(drawn[name])
-        else:
+        elif name in squares:
             single = squares[name]() - moments.gradient_sq
             errors = [single / size for size in sizes]
+        elif parse(name)[0].needs:
+            return [learned_moments(pool, moments, size) for size in sizes]
+        else:
+            return [table_moments(pool, count_table(name, size)) for size in sizes]
         if name == "grpo":
             pair = moments.variance_trace + moments.gradient_sq
             errors = [e + pair / (g * (g - 1)) for e, g in zip(errors, sizes, strict=True)]
@@ -521,17 +444,10 @@ def group_moments(
     return [at(name) for name in names]
 
 
-def _of_table(pool: ScoredPool, moments: PromptMoments, name: str, group_size: int) -> GroupMoments:
-    if parse(name)[0].needs:
-        return learned_moments(pool, moments, lambda known: best_table(known, group_size))
-    return table_moments(pool, count_table(name, group_size))
-
-
-def _each(constant: Any, pool: ScoredPool) -> Array:
-    """A constant of every prompt, (P,)."""
-    given = finite_array("constant", constant)
-    if given.shape not in ((), (pool.size,)):
+def _of_each_prompt(constant: ArrayLike | None, pool: ScoredPool) -> Array:
+    value = finite_array("constant", constant)
+    if value.shape not in ((), (pool.size,)):
         raise InputError(
-            f"constant has shape {given.shape}: give a number, or one for each of {pool.size} prompts"
+            f"constant has shape {value.shape}: give a number, or one for each of {pool.size} prompts"
         )
-    return np.broadcast_to(given, pool.size)
+    return np.broadcast_to(value, pool.size)

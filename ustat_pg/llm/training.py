@@ -5,8 +5,8 @@ trains, and TRL evaluates on held-out prompts. Settings are those of :class:`Run
 TRL's ``RLOOConfig``, under TRL's names. Options after the file change it, ``--seed 1`` for one.
 
 One step of plain SGD with rate η moves the parameters by η ĝ, ĝ = (1/(BG)) Σᵢ sᵢ Aᵢ with the score s of
-the whole completion and the baseline's advantages A, at the settings of :data:`PLAIN`. Of TRL's
-``GRPOTrainer`` (``trainer: trl-grpo``) it is another:
+the whole completion and the baseline's advantages A, at the settings of :data:`PLAIN`. TRL's
+``GRPOTrainer`` (``trainer: trl-grpo``) makes another step:
 
 =================================================== ===========================
 settings besides :data:`PLAIN`                      step / (η ĝ)
@@ -33,15 +33,14 @@ from typing import Any
 
 from ..validation import InputError
 from ..whole_files import versions, whole_file
-from .constants import refuse_group_size
 from .models import check_lengths, load_model, tokenise
 from .prompts import Task
 from .tasks import load_task
 
-__all__ = ["FINISHED", "PLAIN", "RunArguments", "dataset", "main", "make", "split", "trainer_class"]
+__all__ = ["FINISHED", "PLAIN", "RunArguments", "dataset", "main", "trainer_class"]
 
 FINISHED = "finished.json"
-"""The file of a run that is finished: its settings, TRL's log, and the versions that made it."""
+"""The file of a finished run: its settings, TRL's log, and the versions that made it."""
 
 PLAIN: Mapping[str, Any] = MappingProxyType(
     {
@@ -99,14 +98,12 @@ def trainer_class(name: str) -> tuple[Any, Any, dict[str, Any]]:
 
     from .trl_trainers import BaselineTrainer, CorrectedGRPOTrainer
 
-    known = {
-        "rloo": (RLOOTrainer, RLOOConfig),
-        "trl-grpo": (GRPOTrainer, GRPOConfig),
-        "grpo-corrected": (CorrectedGRPOTrainer, GRPOConfig),
+    named = {
+        "rloo": (RLOOTrainer, RLOOConfig, {}),
+        "trl-grpo": (GRPOTrainer, GRPOConfig, {}),
+        "grpo-corrected": (CorrectedGRPOTrainer, GRPOConfig, {}),
     }
-    if name in known:
-        return *known[name], {}
-    return BaselineTrainer, RLOOConfig, {"baseline": name}
+    return named.get(name, (BaselineTrainer, RLOOConfig, {"baseline": name}))
 
 
 def dataset(task: Task) -> Any:
@@ -118,51 +115,43 @@ def dataset(task: Task) -> Any:
     return Dataset.from_dict({"prompt": [prompt.text for prompt in task.prompts]} | columns)
 
 
-def split(own: RunArguments, longest: int) -> tuple[Task, Task]:
-    """The prompts to train on, and those held out; no text is among both.
-
-    Raises:
-        InputError: not one of ``evaluation`` and ``held_out`` is given, a task cannot be had, or
-            no prompt is left to train on.
-    """
-    if (own.evaluation is None) == (own.held_out == 0):
+def _split(run: RunArguments, longest: int) -> tuple[Task, Task]:
+    """The prompts to train on, and those held out; no text is among both."""
+    if (run.evaluation is None) == (run.held_out == 0):
         raise InputError(
-            f"evaluation is {own.evaluation!r} and held_out is {own.held_out}: name a task of "
+            f"evaluation is {run.evaluation!r} and held_out is {run.held_out}: name a task of "
             "held-out prompts, or how many of the task's own are held out, one of the two"
         )
-    task = load_task(own.task, verifier=own.verifier, max_new_tokens=longest)
-    if own.evaluation is None:
-        held = replace(task, prompts=task.prompts[-own.held_out :])
+    task = load_task(run.task, verifier=run.verifier, max_new_tokens=longest)
+    if run.evaluation is None:
+        held = replace(task, prompts=task.prompts[-run.held_out :])
     else:
-        verifier = own.verifier if own.evaluation.endswith(".jsonl") else None
-        held = load_task(own.evaluation, verifier=verifier, max_new_tokens=longest)
+        verifier = run.verifier if run.evaluation.endswith(".jsonl") else None
+        held = load_task(run.evaluation, verifier=verifier, max_new_tokens=longest)
     texts = {repr(prompt.text) for prompt in held.prompts}
     kept = tuple(prompt for prompt in task.prompts if repr(prompt.text) not in texts)
     if not kept:
         raise InputError(
-            f"all prompts of {own.task} have the text of a held-out one: some must be left to train on"
+            f"all prompts of {run.task} have the text of a held-out one: some must be left to train on"
         )
     return replace(task, prompts=kept), held
 
 
-def make(own: RunArguments, args: Any) -> None:
-    """Make a run in its ``output_dir``, from its last checkpoint where it has one.
-
-    Arguments:
-        own: the run's model, prompts and trainer.
-        args: TRL's configuration.
-
-    Raises:
-        InputError: the model or a task is refused; fewer prompts than a step needs; fewer held-out
-            prompts than an evaluation's batch.
-    """
+def _train(run: RunArguments, args: Any) -> None:
+    """Make a run in its ``output_dir``, from its last checkpoint where it has one."""
     import torch
     from transformers.trainer_utils import get_last_checkpoint
 
-    if own.threads:
-        torch.set_num_threads(own.threads)
-    task, held = split(own, args.max_completion_length)
-    refuse_group_size(args.num_generations, args.generation_batch_size, len(task.prompts))
+    if run.threads:
+        torch.set_num_threads(run.threads)
+    task, held = _split(run, args.max_completion_length)
+    step = args.generation_batch_size // args.num_generations
+    if step > len(task.prompts):
+        # TRL draws the prompts of a step without replacement, and drops an incomplete one.
+        raise InputError(
+            f"a step takes {step} prompts and there are {len(task.prompts)}: take larger groups, a smaller "
+            "budget or more prompts"
+        )
     # TRL means over batches, which is the mean over answers where all are whole.
     batch = args.eval_batch_size * args.world_size
     tested = len(held.prompts) - len(held.prompts) % max(1, batch // args.num_generations_eval)
@@ -171,12 +160,12 @@ def make(own: RunArguments, args: Any) -> None:
             f"{len(held.prompts)} prompts are held out and an evaluation takes {batch} answers at a "
             "time: hold out more, or lower per_device_eval_batch_size"
         )
-    language_model = load_model(own.model, dtype=own.dtype, pad_token=own.pad_token)
+    language_model = load_model(run.model, dtype=run.dtype, pad_token=run.pad_token)
     for prompt in (*task.prompts, *held.prompts):
         count = len(tokenise(language_model, prompt))
         check_lengths(language_model, prompt.id, count, args.max_completion_length)
-    made, _, more = trainer_class(own.trainer)
-    trainer = made(
+    trainer_type, _, more = trainer_class(run.trainer)
+    trainer = trainer_type(
         model=language_model.model,
         reward_funcs=task.verifier,
         args=args,
@@ -188,13 +177,13 @@ def make(own: RunArguments, args: Any) -> None:
     folder = Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     # A checkpoint does not hold the table that is learned on the way.
-    checkpoint = get_last_checkpoint(str(folder)) if own.trainer != "running-table" else None
+    checkpoint = get_last_checkpoint(str(folder)) if run.trainer != "running-table" else None
     if checkpoint:
         args.eval_on_start = False
     trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.is_world_process_zero():
-        found = {
-            "run": vars(own),
+        record = {
+            "run": vars(run),
             "trl": args.to_dict(),
             "budget": args.generation_batch_size,
             "tested": tested,
@@ -202,7 +191,7 @@ def make(own: RunArguments, args: Any) -> None:
             "versions": versions("ustat_pg", "torch", "transformers", "trl", "accelerate", "vllm"),
         }
         with whole_file(folder / FINISHED) as file:
-            file.write(json.dumps(found, indent=1).encode())
+            file.write(json.dumps(record, indent=1).encode())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -215,12 +204,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         first, *_ = TrlParser(kinds).parse_args_and_config(words, return_remaining_strings=True)
         parser = TrlParser([*kinds, trainer_class(first.trainer)[1]])
         parser.set_defaults_with_config(**PLAIN)
-        own, args = parser.parse_args_and_config(words)
+        run, args = parser.parse_args_and_config(words)
     except ValueError as error:
         print(f"TRL refuses the settings: {error}", file=sys.stderr)
         return 2
     try:
-        make(own, args)
+        _train(run, args)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -39,18 +39,18 @@ __all__ = ["BaselineTrainer", "CorrectedGRPOTrainer"]
 TRL = "1.16"
 """The version whose trainers are derived from here, private members included."""
 
-# The site is built without TRL: what stands in for it has no version.
+# The site is built without TRL, and its stand-in has no version.
 with suppress(PackageNotFoundError):
-    if (_found := version("trl")).split(".")[:2] != TRL.split("."):
+    if (_installed := version("trl")).split(".")[:2] != TRL.split("."):
         raise InputError(
-            f"TRL is {_found}, and these trainers change what is inside that of {TRL}: "
+            f"TRL is {_installed}, and these trainers change what is inside that of {TRL}: "
             f"pip install 'trl~={TRL}.0'"
         )
 
 _LOGITS_BYTES = 2**28
-"""How much of float32 logits the token proxy holds at a time."""
+"""Bytes of float32 logits that the token proxy holds at a time."""
 _PLAIN = {"beta": 0.0, "normalize_advantages": False, "reward_clip_range": None}
-"""Settings of TRL that change the advantages, and what leaves them alone."""
+"""Settings of TRL that change the advantages, and the values that do not."""
 
 
 def _table_advantages(name: str, group_size: int) -> Callable[[Any], Any]:
@@ -72,16 +72,14 @@ def _replace_advantages(trainer: Any, gathered: Any) -> Any:
     for _ in range(min(len(logged), len(gathered))):
         logged.pop()
     logged.extend(gathered.tolist())
-    own = len(gathered) // trainer.accelerator.num_processes
-    start = trainer.accelerator.process_index * own
-    return gathered[start : start + own]
+    return gathered.chunk(trainer.accelerator.num_processes)[trainer.accelerator.process_index]
 
 
 class CorrectedGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with advantages times G/(G-1): leave-one-out means from full ones.
 
     With ``scale_rewards="none"``, ``beta=0.0`` and a loss that sums tokens its step is that of
-    :func:`ustat_pg.estimators.grpo`. It costs nothing.
+    :func:`ustat_pg.estimators.grpo`.
     """
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -118,9 +116,8 @@ class BaselineTrainer(RLOOTrainer):
         arguments, keywords: TRL's own, for ``RLOOTrainer``.
 
     Raises:
-        InputError: an unknown baseline, settings of another trainer, or settings that would be left
-            out of the advantages: a KL penalty (``beta``), ``normalize_advantages`` or
-            ``reward_clip_range``.
+        InputError: an unknown baseline, settings of another trainer, or settings that this baseline would
+            ignore: a KL penalty (``beta``), ``normalize_advantages`` or ``reward_clip_range``.
     """
 
     def __init__(
@@ -161,24 +158,24 @@ class BaselineTrainer(RLOOTrainer):
         if self.ustat_pg_baseline == "grpo" or not trainer.model.training:
             return output
         size = trainer.num_generations
-        known = ~torch.isnan(self._all_rewards).all(dim=1)
-        each = self._all_rewards * self.reward_weights.to(self._all_rewards.device)
-        rewards = each.nansum(dim=1).double()
+        rewarded = ~torch.isnan(self._all_rewards).all(dim=1)
+        weighted = self._all_rewards * self.reward_weights.to(self._all_rewards.device)
+        rewards = weighted.nansum(dim=1).double()
         if self.ustat_pg_table is not None:
-            known = known.view(-1, size).all(dim=1).repeat_interleave(size)
+            rewarded = rewarded.view(-1, size).all(dim=1).repeat_interleave(size)
             new = torch.zeros_like(rewards)
-            if known.any():
-                new[known] = self.ustat_pg_table(rewards[known].view(-1, size)).flatten()
+            if rewarded.any():
+                new[rewarded] = self.ustat_pg_table(rewards[rewarded].view(-1, size)).flatten()
         elif self.ustat_pg_baseline == "vanilla":
             new = rewards
         else:
             weights = _WEIGHTS[self.ustat_pg_baseline](self, output).to(rewards)
-            weights = self.accelerator.gather(weights) * known
+            weights = self.accelerator.gather(weights) * rewarded
             new = norm_weighted(
                 rewards.view(-1, size), squared_norms=weights.view(-1, size)
             ).flatten()
         # TRL's rule for completions without any reward: they do not move the policy.
-        new = torch.where(known, new, torch.zeros_like(new))
+        new = torch.where(rewarded, new, torch.zeros_like(new))
         output["advantages"] = _replace_advantages(self, new.to(output["advantages"].dtype))
         return output
 
@@ -195,7 +192,7 @@ def _token_proxies(trainer: Any, output: Any) -> Any:
     longest = output["completion_ids"].shape[1]
     vocabulary = model.config.get_text_config().vocab_size
     rows = max(1, _LOGITS_BYTES // (4 * (longest + 1) * vocabulary))
-    found = []
+    proxies = []
     with torch.no_grad(), trainer.accelerator.autocast():
         for start in range(0, len(ids), rows):
             part = slice(start, start + rows)
@@ -207,8 +204,8 @@ def _token_proxies(trainer: Any, output: Any) -> Any:
             ).logits[:, :-1]
             log = torch.log_softmax(logits.float(), dim=-1)
             counted = output["completion_mask"][part].bool()
-            found.append(of_tokens(log, output["completion_ids"][part], counted)[0][0])
-    return torch.cat(found).clamp(min=0)
+            proxies.append(of_tokens(log, output["completion_ids"][part], counted)[0][0])
+    return torch.cat(proxies).clamp(min=0)
 
 
 def _squared_norms(trainer: Any, output: Any) -> Any:
@@ -228,16 +225,16 @@ def _squared_norms(trainer: Any, output: Any) -> Any:
     )
     training = model.training
     model.eval()
-    found: list[float] = []
+    norms: list[float] = []
     try:
         with torch.enable_grad():
             scores = Scores(model, **trainer.ustat_pg_scores)
             pairs = zip(prompts, completions, strict=True)
             for prompt, group in groupby(pairs, key=lambda pair: pair[0]):
-                found.extend(scores.norms(prompt, [completion for _, completion in group]))
+                norms.extend(scores.norms(prompt, [completion for _, completion in group]))
     finally:
         model.train(training)
-    return torch.tensor(found, dtype=torch.float64, device=output["completion_ids"].device)
+    return torch.tensor(norms, dtype=torch.float64, device=output["completion_ids"].device)
 
 
 _WEIGHTS: dict[str, Callable[[Any, Any], Any]] = {
