@@ -99,10 +99,10 @@ def _of_plan(counts: _Counts, plan: Plan, stage_cost: float) -> tuple[Array, Arr
         )
     used = possible & (stops.kernel_means > 0)
     second = (chances * stops.kernel_means**2 * np.where(used, squares, 0.0)).sum(axis=1)
-    size = chances @ n
+    size = chances @ n.astype(np.float64)
     if stage_cost:
         size = size + stage_cost * (chances @ (n > plan.looks[0]))
-    return second, size
+    return np.asarray(second), np.asarray(size)
 
 
 def _falling(numbers: Array, count: NDArray[np.int64]) -> Array:
@@ -122,12 +122,10 @@ def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> Adapti
         stage_cost: what drawing a second time costs, in outputs.
 
     Raises:
-        InputError: other rewards, fewer than three rollouts or two prompts, or no group with a signal.
+        InputError: other rewards, one prompt, or no group with a signal.
     """
     number("cost of a stage", stage_cost, minimum=0.0)
     most = pool.rollouts
-    if most < 3:
-        raise InputError(f"the pool has {most} rollouts a prompt: two stages need three")
     fixed = [Plan.fixed(size) for size in range(2, most + 1)]
     plans = two_stage_plans(min(12, most - 1), most)
     costs, sizes = plan_costs(pool, [*fixed, *plans], stage_cost)
