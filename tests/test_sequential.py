@@ -11,6 +11,7 @@ import pytest
 from tests.support.refusals import refuses
 from ustat_pg.estimators import balanced, grpo, sequential, two_stage
 from ustat_pg.sampling import Plan
+from ustat_pg.testing import assert_unbiased
 
 LIBRARIES = ["numpy", "array_api_strict", *(["torch"] if find_spec("torch") else [])]
 GRADED = np.array([0.2, 0.9, 0.5, 0.4, 1.0])
@@ -129,3 +130,26 @@ def test_refusals():
     refuses("orders of its rewards", sequential, np.arange(12.0), plan=lambda z: len(z) == 12)
     refuses("kinds of pilots", two_stage, np.arange(40.0), pilot=20)
     refuses("4 outputs or more", balanced, np.zeros(3), outputs=4)
+
+
+def test_unbiased_under_a_plan_and_not_without_the_weights():
+    words = "3+2 if mixed"
+    assert_unbiased(lambda z: two_stage(z, pilot=3), plan=words)
+    assert_unbiased(
+        lambda z: two_stage(z, pilot=3),
+        plan=lambda z: len(z) == 3 and z.min() == z.max(),
+        group_size=5,
+    )
+
+    def surprising(z):
+        return len(z) == 2 and z[0] >= z[1]
+
+    assert_unbiased(
+        lambda z: sequential(z, plan=lambda y: surprising(y) or len(y) == 4),
+        plan=surprising,
+        group_size=4,
+    )
+    with pytest.raises(AssertionError, match="grpo is biased"):
+        assert_unbiased(grpo, plan=surprising, group_size=4)
+    refuses("draws lots", assert_unbiased, grpo, plan="3+2 if mixed 0.5")
+    refuses("of rewards alone", assert_unbiased, grpo, plan=words, layout="minibatch")
