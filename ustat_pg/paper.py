@@ -193,7 +193,7 @@ RESULTS: dict[str, Result] = {
         "Beyond 4",
         "Where a group's size depends on its rewards, E ĝ = w(p) g with w the sum over stops of the plan; "
         "the mean of the kernel over paths is unbiased, leave-one-out over what was drawn is not.",
-        "groups sized by the rewards just seen: what they climb, and the unbiased way",
+        "groups sized by the rewards just seen",
         assumptions="Rewards 0 and 1; a plan looks at rewards alone. Not in the paper.",
         sharper="Known: the binomial estimate from path counts (Girshick, Mosteller and Savage). Added: what "
         "any adaptive scheme climbs, its error and cost, and an unbiased gradient for it.",
@@ -202,7 +202,7 @@ RESULTS: dict[str, Result] = {
         "Beyond 5",
         "Where an output survives with a chance of its own, leave-one-out over survivors climbs their mean "
         "reward, times the chance that two survive.",
-        "rollouts that are lost: what those that are left climb",
+        "what the rollouts that survive climb",
         assumptions="Survival independent given outputs and rewards; chances held still. Not in the paper.",
         sharper="Mean and error at every group size, for any chance of survival by output or reward.",
     ),
