@@ -19,7 +19,7 @@ from ustat_pg.validation import InputError
 
 from . import data
 from .catalogue import PICTURES
-from .picture import FORMATS, Picture, save
+from .render import FORMATS, draw, save
 from .style import theme
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def paint(
     unknown = [name for name in names if name not in PICTURES]
     if unknown:
         raise InputError(f"figure {unknown[0]!r} is unknown: choose of {', '.join(PICTURES)}")
-    curves = _joined([data.curves(folder), data.sweep(folder)])
     try:
         import matplotlib
         import seaborn  # noqa: F401
@@ -68,15 +67,29 @@ def paint(
     with theme(look):
         pass  # A style that cannot be read is refused here, and not by the processes that draw.
     out.mkdir(parents=True, exist_ok=True)
-    asked = [PICTURES[name] for name in names or PICTURES]
-    sources = [results if each.source is None else _points(curves, each) for each in asked]
-    draw = partial(_paint, folder, out, formats, look)
-    count = min(len(asked), os.cpu_count() or 1, MOST_PROCESSES)
+    names = names or list(PICTURES)
+    points = _points([data.curves(folder), data.sweep(folder)])
+    sources = [
+        points.get(PICTURES[name].source) if PICTURES[name].source else results for name in names
+    ]
+    one = partial(_paint, folder, out, formats, look)
+    count = min(len(names), os.cpu_count() or 1, MOST_PROCESSES)
     # Matplotlib holds the interpreter: threads would wait. An interruption is this process's alone.
     with ProcessPoolExecutor(count, None, signal.signal, (SIGINT, SIG_IGN)) as pool:
-        drawn = list(pool.map(draw, (each.name for each in asked), sources))
-    missing = [each.name for each, files in zip(asked, drawn, strict=True) if not files]
+        drawn = list(pool.map(one, names, sources))
+    missing = [name for name, files in zip(names, drawn, strict=True) if not files]
     return [file for files in drawn for file in files], missing
+
+
+def _points(parts: Sequence[pd.DataFrame | None]) -> dict[str | None, pd.DataFrame]:
+    """The points of every figure by its name in the curves."""
+    import pandas as pd
+
+    frames = [part for part in parts if part is not None]
+    if not frames:
+        return {}
+    rows = pd.concat(frames, ignore_index=True).groupby("figure", sort=False)
+    return {str(name): frame.reset_index(drop=True) for name, frame in rows}
 
 
 def _paint(
@@ -85,40 +98,18 @@ def _paint(
     """The files of one figure; none where there is nothing to draw."""
     import matplotlib.pyplot as plt
 
-    picture, figure = PICTURES[name], None
-    if source is not None:
-        with theme(look):
-            try:
-                figure = picture.draw(source)
-            except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise InputError(
-                    f"{folder}: not the results that figure {name} is drawn from: {error!r}"
-                ) from error
-    if figure is None:
+    if source is None:
         return []
     with theme(look):
-        files = list(save(picture, figure, out, formats))
-    plt.close(figure)
+        try:
+            drawing = draw(PICTURES[name], source)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise InputError(
+                f"{folder}: not the results that figure {name} is drawn from: {error!r}"
+            ) from error
+        files = [] if drawing is None else list(save(PICTURES[name], drawing, out, formats))
+    plt.close("all")
     return files
-
-
-def _joined(parts: Sequence[pd.DataFrame | None]) -> pd.DataFrame | None:
-    """The rows of all parts that there are."""
-    import pandas as pd
-
-    known = [part for part in parts if part is not None]
-    return pd.concat(known, ignore_index=True) if known else None
-
-
-def _points(curves: pd.DataFrame | None, picture: Picture) -> pd.DataFrame | None:
-    """The rows of a figure; None where there are none."""
-    if curves is None:
-        return None
-    # An error of zero (one arm, equal rewards) has no place on a logarithmic axis.
-    points = curves[curves["figure"] == picture.source]
-    if "prediction" in points and not picture.signed:
-        points = points[~(points["prediction"] <= 0)]
-    return points.reset_index(drop=True) if len(points) else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

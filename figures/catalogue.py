@@ -1,55 +1,28 @@
-"""All figures by name, in the paper's order; then those of language models."""
+"""All figures by name, in the paper's order; then those of language models.
+
+A claim declares its own beside its points; what no declaration can say has a drawing function here.
+"""
 
 from __future__ import annotations
 
-from . import (
-    arcsine,
-    best_baseline,
-    count_advantages,
-    gradient_mse_lm,
-    group_size,
-    group_size_lm,
-    length_weights,
-    limit_law,
-    minibatch,
-    mse,
-    normalised,
-    optimal_policy,
-    optimality,
-    oracle,
-    oracle_policy,
-    practical_mse,
-    suboptimality,
-    verdicts,
-)
-from .picture import Picture
+from simulations import STEMS, figures_of
+from ustat_pg.experiment.figure import Figure
 
-__all__ = ["ALT", "PICTURES"]
+from . import gradient_mse_lm, group_size_lm, limit_law, optimality, suboptimality, verdicts
 
-PICTURES: dict[str, Picture] = {
-    picture.name: picture
-    for module in (
-        verdicts,
-        mse,
-        minibatch,
-        oracle,
-        optimality,
-        suboptimality,
-        group_size,
-        limit_law,
-        oracle_policy,
-        optimal_policy,
-        normalised,
-        practical_mse,
-        arcsine,
-        count_advantages,
-        best_baseline,
-        length_weights,
-        gradient_mse_lm,
-        group_size_lm,
-    )
-    for picture in module.PICTURES
+_DRAWN = {
+    "optimality": optimality.FIGURES,
+    "suboptimality": suboptimality.FIGURES,
+    "limit_law": limit_law.FIGURES,
 }
 
-ALT = {name: picture.alt for name, picture in PICTURES.items()}
-"""What is seen, in one sentence, for pages and reports that show the figure."""
+PICTURES: dict[str, Figure] = {
+    figure.name: figure
+    for figures in (
+        verdicts.FIGURES,
+        *((*_DRAWN.get(stem, ()), *figures_of(stem)) for stem in STEMS),
+        gradient_mse_lm.FIGURES,
+        group_size_lm.FIGURES,
+    )
+    for figure in figures
+}

@@ -1,4 +1,4 @@
-"""What figures read beside a run's records: the points of its curves, and a training sweep's tables."""
+"""Tables that figures read beside a run's records: points of curves, and those of a training sweep."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def curves(folder: Path) -> pd.DataFrame | None:
 
 
 def sweep(folder: Path) -> pd.DataFrame | None:
-    """What a training sweep left in a run's folder ``sweep``, in the form of :func:`curves`.
+    """The tables of a training sweep in a run's folder ``sweep``, in the form of :func:`curves`.
 
     Returns:
         a row for each mean accuracy: figure, panel (trained; final, or paper for the paper's own),

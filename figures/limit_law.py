@@ -6,32 +6,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ustat_pg.experiment.figure import Figure
+
 from . import style
-from .picture import Picture
+from .style import LOOKS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["PICTURES", "draw", "draw_mixture"]
+    from matplotlib.figure import Figure as Drawing
 
 OWN, NORMAL, ORACLE = "weighted chi-square", "normal", "oracle's weights at G = 2"
-LAWS = {
-    OWN: style.Line(style.BLUE, "o"),
-    ORACLE: style.Line(style.GREEN, "D", (4, 1.5), size=2.4),
-    NORMAL: style.Line(style.PINK, "^", (1.2, 1.2), size=3.4),
-}
+LAWS = {OWN: LOOKS["blue"], ORACLE: LOOKS["oracle"], NORMAL: LOOKS["pink"]}
 NAMES = {OWN: "weighted chi-square", ORACLE: "oracle's weights", NORMAL: "normal"}
-
-SHARES = {
-    "own weight": style.Line(style.BLUE, "o"),
-    "mean weight": style.Line(style.ORANGE, "s", (4, 1.5)),
-}
+SHARES = {"own weight": LOOKS["blue"], "mean weight": LOOKS["orange"]}
 RUNS = (style.BLUE, style.ORANGE, style.GREEN, style.PINK)
 
 
-def draw(frame: pd.DataFrame) -> Figure | None:
+def draw(frame: pd.DataFrame) -> Drawing | None:
     """Histogram and densities on the left, quantiles on the right; None if nothing was simulated."""
     drawn = frame[(frame["series"] == OWN) & frame["estimate"].notna()].sort_values("level")
     if not len(drawn):
@@ -44,12 +36,9 @@ def draw(frame: pd.DataFrame) -> Figure | None:
     left.stairs(shares / np.diff(edges), edges, fill=True, color="0.87", lw=0)
     for name, look in LAWS.items():
         law = frame[frame["series"] == f"density: {name}"].sort_values("quantile")
-        left.plot(
-            law["quantile"], law["prediction"], color=look.colour, dashes=look.dash or (None, None)
-        )
-    left.set_xlim(0, float(frame["quantile"].max()))
-    left.set_ylim(0, 1.2 * float((shares / np.diff(edges)).max()))
-    left.set(xlabel="$(T + t_0)$ gap", ylabel="density")
+        left.plot(law["quantile"], law["prediction"], **style.stroke(look))
+    left.set(xlim=(0, float(frame["quantile"].max())), xlabel="$(T + t_0)$ gap")
+    left.set(ylim=(0, 1.2 * float((shares / np.diff(edges)).max())), ylabel="density")
     left.set_title(style.mark("a") + "runs (grey) and three laws", loc="left")
     _quantiles(right, frame, drawn)
     right.set_title(style.mark("b") + "quantile by quantile", loc="left")
@@ -74,31 +63,25 @@ def _quantiles(axis: Axes, frame: pd.DataFrame, drawn: pd.DataFrame) -> None:
         levels = law["level"].to_numpy()
         measured = np.interp(levels, shares, places)
         if name == OWN:
-            axis.vlines(
-                law["quantile"],
-                np.interp(levels, high, places),
-                np.interp(levels, low, places),
-                look.colour,
-                lw=0.8,
-                zorder=2.5,
-            )
+            bottom, top = (np.interp(levels, share, places) for share in (high, low))
+            axis.vlines(law["quantile"], bottom, top, look.colour, lw=0.8, zorder=2.5)
         axis.plot(law["quantile"], measured, ls="none", zorder=3, **style.point(look))
-    axis.set_xlim(-0.25 * most, most)
-    axis.set_ylim(0, most)
-    axis.set(xlabel="quantile of the law", ylabel="quantile of the runs")
+    axis.set(xlim=(-0.25 * most, most), xlabel="quantile of the law")
+    axis.set(ylim=(0, most), ylabel="quantile of the runs")
 
 
-def draw_mixture(frame: pd.DataFrame) -> Figure:
+def draw_mixture(frame: pd.DataFrame) -> Drawing:
     """Some runs on the return on the left, shares of many runs on the right."""
     figure, (left, right) = style.panels(2, 2.75)
     _runs(left, frame)
     left.set_title(style.mark("a") + "runs on the return", loc="left")
     right.axline((0, 0), slope=1, color=style.GREY, lw=0.7, zorder=1)
-    shares = frame[frame["series"].isin(list(SHARES))]
-    # Every second level, and lines through all.
-    style.series(right, shares.assign(estimate=np.nan), "level", SHARES)
-    thinned = shares[np.round(64 * shares["level"]) % 2 == 0].assign(prediction=np.nan)
-    style.series(right, thinned, "level", SHARES)
+    for name, look in SHARES.items():
+        shares = frame[frame["series"] == name].sort_values("level")
+        right.plot(shares["level"], shares["prediction"], **style.stroke(look))
+        # Every second level; the line goes through all.
+        thinned = shares[(np.round(64 * shares["level"]) % 2 == 0) & shares["estimate"].notna()]
+        style.measured(right, thinned["level"], thinned, look)
     right.set(xlim=(0, 1), ylim=(0, 1), xlabel="level", ylabel="share of runs below the quantile")
     ticks = [0, 0.25, 0.5, 0.75, 1]
     for setter in (right.set_xticks, right.set_yticks):
@@ -113,12 +96,10 @@ def _runs(axis: Axes, frame: pd.DataFrame) -> None:
     """Contours of the return, its ridge, and where runs go and end."""
     import seaborn as sns
 
-    table = frame[frame["series"] == "return"].pivot_table(
-        index="y", columns="x", values="prediction"
-    )
-    values = table.to_numpy()
+    heights = frame[frame["series"] == "return"]
+    table = heights.pivot_table(index="y", columns="x", values="prediction")
     shades = sns.light_palette("0.55", as_cmap=True)
-    ground = axis.contourf(table.columns, table.index, values, levels=12, cmap=shades)
+    ground = axis.contourf(table.columns, table.index, table.to_numpy(), levels=12, cmap=shades)
     ground.set_edgecolor("face")
     ground.set_linewidth(0.2)
     axis.plot(_ridge(table), table.index, color="black", lw=0.7, dashes=(3, 1.6))
@@ -129,12 +110,11 @@ def _runs(axis: Axes, frame: pd.DataFrame) -> None:
         axis.plot(path["x"], path["y"], color=colour, lw=0.6, alpha=0.9)
         axis.plot(path["x"].iloc[:1], path["y"].iloc[:1], "o", mfc="white", mec=colour, ms=3.4)
         axis.plot(path["x"].iloc[-1:], path["y"].iloc[-1:], "o", mfc=colour, mec="black", ms=4.2)
-    axis.set(
-        xlim=(float(table.columns.min()), float(table.columns.max())),
-        ylim=(float(table.index.min()), float(table.index.max())),
-        xlabel=r"$\theta_1$, which the return sees",
-        ylabel=r"$\theta_2$, which the noise sees",
-    )
+    for which, places, text in (
+        ("x", table.columns, r"$\theta_1$, which the return sees"),
+        ("y", table.index, r"$\theta_2$, which the noise sees"),
+    ):
+        axis.set(**{f"{which}lim": (places.min(), places.max()), f"{which}label": text})
 
 
 def _ridge(table: pd.DataFrame) -> np.ndarray:
@@ -148,8 +128,8 @@ def _ridge(table: pd.DataFrame) -> np.ndarray:
     return np.asarray(places[best] + np.clip(shift, -1, 1) * (places[1] - places[0]))
 
 
-PICTURES = (
-    Picture(
+FIGURES = (
+    Figure(
         "limit_law",
         "The law of the gap after many steps",
         "A histogram of the scaled gap of many runs follows the density of the predicted weighted "
@@ -157,9 +137,9 @@ PICTURES = (
         "diagonal against those of this law, and off it against those of a normal law and of the "
         "law with the oracle's weights.",
         "limit_law",
-        draw,
+        draw=draw,
     ),
-    Picture(
+    Figure(
         "limit_law_mixture",
         "Runs that end at different maximisers",
         "Four runs climb the return and end at different points of its ridge, with more noise where "
@@ -167,6 +147,6 @@ PICTURES = (
         "diagonal where every run has the law of its own endpoint, and above it for most levels "
         "where all have the law of the mean weight.",
         "mixture",
-        draw_mixture,
+        draw=draw_mixture,
     ),
 )

@@ -1,4 +1,4 @@
-"""Corollary 5: where grpo beats no baseline in finite G, and what Assumption 2 is needed for."""
+"""Corollary 5: where grpo beats no baseline in finite G."""
 
 from __future__ import annotations
 
@@ -6,32 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ustat_pg.experiment.figure import Figure
+
 from . import style
-from .picture import Picture
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
-
-__all__ = ["PICTURES", "draw_frontier", "draw_map"]
-
-LINES = {
-    name: style.BASELINES[name]
-    for name in ("vanilla", "grpo", "norm-weighted", "oracle", "minimum-variance")
-}
-NAMES = {
-    "vanilla": "vanilla",
-    "grpo": "grpo",
-    "norm-weighted": "norm-weighted",
-    "oracle": "oracle",
-    "minimum-variance": "minimum variance",
-}
+    from matplotlib.figure import Figure as Drawing
 
 LEVELS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75)
 """Levels of the ratio's shades, finer towards 1."""
 
 
-def draw_frontier(frame: pd.DataFrame) -> Figure:
+def draw_frontier(frame: pd.DataFrame) -> Drawing:
     """The ratio of errors as colour over (pass rate, G), measured points as discs in the same colours."""
     import matplotlib.patheffects as effects
     import seaborn as sns
@@ -97,49 +84,14 @@ def draw_frontier(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_map(frame: pd.DataFrame) -> Figure:
-    """Error against the correlation of ‖s‖² and reward; Assumption 2 is the line in the middle."""
-    figure, (axis,) = style.panels(1, 2.75)
-    axis.axvline(0, color=style.GREY, lw=0.6, zorder=1)
-    style.series(axis, frame, "correlation", LINES)
-    axis.set_xlim(-1.04, 1.04)
-    axis.set_ylim(0, None)
-    axis.set_xticks([-1, -0.5, 0, 0.5, 1], ["-1", "-0.5", "0", "0.5", "1"])
-    axis.set(
-        xlabel="correlation of squared score norm and reward",
-        ylabel=f"mean squared error at G = {frame['group_size'].iloc[0]:g}",
-    )
-    axis.text(
-        0.04,
-        0.02,
-        "Assumption 2",
-        transform=axis.get_xaxis_transform(),
-        color=style.GREY,
-        ha="left",
-    )
-    style.legend(
-        axis, [(NAMES[n], look) for n, look in LINES.items()], loc="outside upper center", ncols=2
-    )
-    return figure
-
-
-PICTURES = (
-    Picture(
+FIGURES = (
+    Figure(
         "optimality_frontier",
         "grpo against no baseline",
         "A map over pass rate and group size, coloured by the ratio of grpo's error to that without "
         "a baseline: where the pass rate is below about 1/G no baseline is better, and above it "
         "grpo is; simulated discs match the ground that they lie on.",
         "frontier",
-        draw_frontier,
-    ),
-    Picture(
-        "optimality_map",
-        "The map of Assumption 2",
-        "Mean squared error of five baselines against the correlation of the squared score norm and "
-        "the reward: the oracle has the least error of all only where the correlation is 0, touches "
-        "the minimum-variance baseline there, and exceeds it on both sides.",
-        "map",
-        draw_map,
+        draw=draw_frontier,
     ),
 )

@@ -1,5 +1,5 @@
 """One look for all figures: sizes as printed, colours that colour-blind readers tell apart, and a
-marker and a dash for each baseline, so that nothing is lost in grey.
+marker and a dash for each series, so that nothing is lost in grey.
 
 Predictions are lines, simulations points with 95% intervals, rivals dashed grey.
 """
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = [
-    "BASELINES",
-    "COLUMN",
-    "GREY",
-    "PAGE",
-    "Line",
-    "label_ends",
-    "log_axis",
-    "panels",
-    "series",
-    "theme",
-]
-
 COLUMN, PAGE = 3.4, 7.0
 """Widths in inches: one column, and two."""
 
@@ -45,7 +32,7 @@ BLUE, ORANGE, GREEN, RED, PINK, BROWN, SKY = (
 
 
 @dataclass(frozen=True)
-class Line:
+class Look:
     """How a series is drawn.
 
     Arguments:
@@ -54,24 +41,54 @@ class Line:
         dash: (), or lengths on and off; None for points alone.
         size: size of the points; a larger open one shows behind another at the same place.
         hollow: whether the points are open.
+        width: width of the line; a thinner one has no band.
+        label: the name of the series in figures, where that is another than in the points.
     """
 
     colour: str
-    marker: str
+    marker: str = ""
     dash: tuple[float, ...] | None = ()
     size: float = 3.0
     hollow: bool = False
+    width: float = 1.0
+    label: str = ""
 
 
-BASELINES = {
-    "vanilla": Line(RED, "s", (4, 1.2, 1, 1.2)),
-    "grpo": Line(BLUE, "o"),
-    "minimum-variance": Line(PINK, "^", (1, 1), size=5.5, hollow=True),
-    "oracle": Line(GREEN, "D", (4, 1.5), size=2.4),
-    "norm-weighted": Line(BROWN, "v", (2, 1), size=3.4),
-    "best": Line(SKY, "P", (6, 1, 1, 1, 1, 1), size=3.4),
+LOOKS = {
+    # Estimators, in every figure.
+    "vanilla": Look(RED, "s", (4, 1.2, 1, 1.2)),
+    "grpo": Look(BLUE, "o"),
+    "minimum-variance": Look(PINK, "^", (1, 1), 5.5, hollow=True, label="minimum\nvariance"),
+    "oracle": Look(GREEN, "D", (4, 1.5), 2.4),
+    "norm-weighted": Look(BROWN, "v", (2, 1), 3.4),
+    "length-weighted": Look("0.35", "<", (5, 1, 1, 1), width=0.6),
+    "token-weighted": Look("0.35", ">", (1.5, 2.5), width=0.6),
+    "best": Look(SKY, "P", (6, 1, 1, 1, 1, 1), 3.4, label="best table"),
+    "bayes:1,1": Look(BROWN, "v", (2, 1), 3.4, label="Bayes table"),
+    "std": Look(ORANGE, "s", (4, 1.5), 2.8, label="divided by std"),
+    "others-std": Look("black", "<", (5, 1, 1, 1), 3.2, label="by the others' std\n(NeMo-RL)"),
+    "maxrl": Look(PINK, "^", (1, 1), 3.4, label="MaxRL"),
+    "pass-at-k:2": Look(BROWN, "v", (1, 1), 3.4, label="pass@2"),
+    # Whatever else is compared, by colour.
+    "blue": Look(BLUE, "o"),
+    "orange": Look(ORANGE, "s", (4, 1.5), 2.8),
+    "green": Look(GREEN, "D", (2, 1), 2.6),
+    "pink": Look(PINK, "^", (1, 1), 3.4),
+    "brown": Look(BROWN, "v", (6, 1.5), 3.4),
+    "red": Look(RED, "v", (4, 1.2, 1, 1.2), 3.4),
+    "black": Look("black", "<", (1, 1.3), 3.2),
+    "alone": Look(ORANGE, "o"),
+    "blue, open": Look(BLUE, "^", None, 5.5, hollow=True),
+    "orange, open": Look(ORANGE, "v", None, 5.5, hollow=True),
+    "green, open": Look(GREEN, "D", None, 6.5, hollow=True),
+    "rival": Look(GREY, "", (3, 1.6), width=0.9),
+    "second rival": Look(GREY, "", (1, 1.4), width=0.9),
+    "limit": Look("black", "", (1, 1.3)),
 }
-"""The look of every baseline, in every figure."""
+"""The look of every series by name."""
+
+CYCLE = ("blue", "orange", "pink", "green", "brown", "red", "black")
+"""Looks of series that have none of their own, in order."""
 
 
 @contextmanager
@@ -161,53 +178,13 @@ def log_axis(axis: Axes, which: str, ticks: Iterable[float]) -> None:
     side.set_minor_formatter(NullFormatter())
 
 
-def series(axis: Axes, frame: pd.DataFrame, x: str, lines: dict[str, Line], **extra: Any) -> None:
-    """Predictions (or, where there are none, enumerated values) as lines, simulations as points.
-
-    Arguments:
-        axis: to draw on.
-        frame: tidy, with a column ``series``.
-        x: the column of the abscissa.
-        lines: the look of every series, in the order in which they are drawn.
-        extra: passed to seaborn's lineplot.
-    """
-    import seaborn as sns
-
-    names = [name for name in lines if (frame["series"] == name).any()]
-    known = frame[frame["series"].isin(names)].copy()
-    known["value"] = known["prediction"].fillna(known["exact"])
-    if known["value"].notna().any():
-        sns.lineplot(
-            data=known,
-            x=x,
-            y="value",
-            hue="series",
-            hue_order=names,
-            style="series",
-            style_order=names,
-            palette={name: lines[name].colour for name in names},
-            dashes={name: lines[name].dash or "" for name in names},
-            errorbar=None,
-            legend=False,
-            ax=axis,
-            **extra,
-        )
-    for name in names:
-        look, drawn = lines[name], known[(known["series"] == name) & known["estimate"].notna()]
-        if not len(drawn):
-            continue
-        measured(axis, drawn[x], drawn, look)
-
-
 def measured(
     axis: Axes,
     x: pd.Series,
     frame: pd.DataFrame,
-    look: Line,
+    look: Look,
     *,
     least: float | None = None,
-    joined: bool = False,
-    **extra: Any,
 ) -> None:
     """Estimates as points, with their intervals where both ends are finite.
 
@@ -215,27 +192,23 @@ def measured(
         axis: the axis to draw on.
         x: the abscissa of each estimate.
         frame: the estimates, with columns ``estimate``, ``low`` and ``high``.
-        look: the look of points, intervals and line.
+        look: the look of points and intervals.
         least: where the lower ends stop that would leave a logarithmic axis; they stay unless given.
-        joined: whether a thin line joins the points, as where no prediction does.
-        extra: passed to Matplotlib with the points.
     """
-    if joined:
-        axis.plot(x, frame["estimate"], lw=0.7, zorder=2, **stroke(look))
     # An interval as wide as the whole line has an end at infinity, or below 0 on a log axis.
     finite = np.isfinite(frame["low"]) & np.isfinite(frame["high"])
     low = frame["low"][finite] if least is None else frame["low"][finite].clip(lower=least)
     axis.vlines(x[finite], low, frame["high"][finite], look.colour, lw=0.8, zorder=2.5)
     zorder = 2.6 if look.hollow else 3
-    axis.plot(x, frame["estimate"], ls="none", zorder=zorder, **extra, **point(look))
+    axis.plot(x, frame["estimate"], ls="none", zorder=zorder, **point(look))
 
 
-def stroke(look: Line) -> dict[str, Any]:
+def stroke(look: Look) -> dict[str, Any]:
     """Matplotlib's words for a line."""
-    return {"color": look.colour, "dashes": look.dash or (None, None)}
+    return {"color": look.colour, "dashes": look.dash or (None, None), "lw": look.width}
 
 
-def point(look: Line) -> dict[str, Any]:
+def point(look: Look) -> dict[str, Any]:
     """Matplotlib's words for a series' points."""
     return {
         "marker": look.marker,
@@ -248,7 +221,7 @@ def point(look: Line) -> dict[str, Any]:
 
 def label_ends(
     axis: Axes,
-    labels: Sequence[tuple[float, str, Sequence[Line]]],
+    labels: Sequence[tuple[float, str, Sequence[Look]]],
     gap: float = 9.0,
     x: float = 1.045,
 ) -> None:
@@ -258,7 +231,7 @@ def label_ends(
 
     Arguments:
         axis: with its final limits and scales.
-        labels: ordinate, text and the looks of each, of which the last gives the colour.
+        labels: ordinate, text and looks of each; the last look gives the colour.
         gap: the least distance of two labels, in points.
         x: where they start, in units of the panel's width.
     """
@@ -297,9 +270,6 @@ def label_ends(
         )
 
 
-SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
-
-
 def mark(letter: str) -> str:
     """The letter of a panel, in bold, to begin its title with."""
     return rf"$\bf{{{letter}}}$  "
@@ -312,8 +282,8 @@ def plain(text: str) -> str:
 
 def decades(axis: Axes, values: pd.Series) -> None:
     """A logarithmic axis of ordinates, with ticks at 1, 2 and 5 where one decade would be too bare."""
-    known = values[values > 0]
-    low, high = float(known.min()) / 1.35, float(known.max()) * 1.35
+    positive = values[values > 0]
+    low, high = float(positive.min()) / 1.35, float(positive.max()) * 1.35
     steps: tuple[int, ...] = (
         (1,) if high / low > 300 else ((1, 2, 5) if high / low < 40 else (1, 3))
     )
@@ -326,24 +296,8 @@ def decades(axis: Axes, values: pd.Series) -> None:
     axis.set_ylim(low, high)
 
 
-def by_size(axis: Axes, sizes: pd.Series) -> None:
-    """A logarithmic axis of group sizes."""
-    log_axis(axis, "x", [g for g in SIZES if sizes.min() <= g <= sizes.max()])
-    axis.set_xlim(sizes.min() / 1.15, sizes.max() * 1.15)
-    axis.set_xlabel("group size G")
-    axis.set_ylabel("")
-
-
-def ends(
-    frame: pd.DataFrame, lines: dict[str, Line], names: dict[str, str]
-) -> list[tuple[float, str, Sequence[Line]]]:
-    """The label of each line's end, for the lines that there are; the rows are in order."""
-    last = frame.groupby("series")["prediction"].last()
-    return [(float(last[name]), names[name], (lines[name],)) for name in lines if name in last]
-
-
-def handles(entries: Iterable[tuple[str, Line]]) -> list[Line2D]:
-    """What a legend shows: each look's line and points, with its text."""
+def handles(entries: Iterable[tuple[str, Look]]) -> list[Line2D]:
+    """Entries of a legend: each look's line and points, with its text."""
     from matplotlib.lines import Line2D
 
     return [
@@ -359,10 +313,10 @@ def handles(entries: Iterable[tuple[str, Line]]) -> list[Line2D]:
     ]
 
 
-def legend(axis: Axes, entries: Sequence[tuple[str, Line]], loc: Any, ncols: int = 1) -> None:
+def legend(axis: Axes, entries: Sequence[tuple[str, Look]], loc: Any, ncols: int = 1) -> None:
     """A legend of the whole figure, outside its panels."""
     axis.figure.legend(
-        handles=handles((plain(text), look) for text, look in entries),
+        handles=handles(entries),
         loc=loc, ncols=ncols, handlelength=3.2, columnspacing=1.4, labelspacing=0.4,
     )  # fmt: skip
 

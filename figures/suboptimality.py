@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ustat_pg.experiment.figure import Figure
+
 from . import style
-from .picture import Picture
+from .style import LOOKS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["PICTURES", "draw"]
+    from matplotlib.figure import Figure as Drawing
 
 GAPS = {
-    "constant: gap": style.Line(style.BLUE, "o", None),
-    "decay: gap": style.Line(style.ORANGE, "s", None),
+    "constant: gap": replace(LOOKS["blue"], dash=None),
+    "decay: gap": replace(LOOKS["orange"], dash=None),
 }
 BOUNDS = {
-    "constant: bound": style.Line(style.BLUE, ""),
-    "decay: bound": style.Line(style.ORANGE, "", (4, 1.5)),
+    "constant: bound": replace(LOOKS["blue"], marker=""),
+    "decay: bound": replace(LOOKS["orange"], marker=""),
 }
 LEGEND = (
     ("bound, constant rate", BOUNDS["constant: bound"]),
@@ -34,7 +35,7 @@ MEASURES = ("prediction", "estimate", "low", "high")
 TITLES = {"bowl": "a quadratic return", "slopes": "three prompts, binary rewards"}
 
 
-def draw(frame: pd.DataFrame) -> Figure:
+def draw(frame: pd.DataFrame) -> Drawing:
     """A column for each problem: gap and bound above, their ratio below."""
     import matplotlib.pyplot as plt
 
@@ -51,15 +52,19 @@ def draw(frame: pd.DataFrame) -> Figure:
     for (letter, problem), upper, lower in zip(
         zip("abcdef", problems, strict=False), *axes, strict=True
     ):
-        own = frame[frame["problem"] == problem]
-        bounds = own["series"].isin(list(BOUNDS))
-        style.series(upper, own[bounds], "step", BOUNDS)
-        style.series(upper, own[~bounds].assign(prediction=np.nan), "step", GAPS)
+        points = frame[frame["problem"] == problem]
+        bounds = points["series"].isin(list(BOUNDS))
+        for name, look in (BOUNDS | GAPS).items():
+            rows = points[points["series"] == name].sort_values("step")
+            if name in BOUNDS:
+                upper.plot(rows["step"], rows["prediction"], **style.stroke(look))
+            else:
+                style.measured(upper, rows["step"], rows[rows["estimate"].notna()], look)
         style.log_axis(lower, "x", [1, 10, 100, 1000])
         style.log_axis(lower, "y", [1, 2, 5, 10, 20, 50])
-        _ratios(lower, own)
-        # What the linear theory predicts of the gap is not drawn: the bound holds without it.
-        style.decades(upper, own["prediction"].where(bounds, own["estimate"]))
+        _ratios(lower, points)
+        # The linear theory's prediction of the gap is not drawn: the bound holds without it.
+        style.decades(upper, points["prediction"].where(bounds, points["estimate"]))
         upper.set(xlabel="", ylabel="")
         lower.set_xlabel("steps T")
         title = style.plain(TITLES.get(problem, str(problem)))
@@ -90,8 +95,8 @@ def _ratios(axis: Axes, frame: pd.DataFrame) -> None:
         axis.plot(drawn.index, ratio, ls="none", zorder=3, **style.point(look))
 
 
-PICTURES = (
-    Picture(
+FIGURES = (
+    Figure(
         "suboptimality",
         "The mean gap and its bound",
         "Mean suboptimality gap against the number of steps, on logarithmic axes: under a constant "
@@ -99,6 +104,6 @@ PICTURES = (
         "lies on the simulated points; on another problem it lies some times above them, and the "
         "ratio of bound to gap below shows how many.",
         "suboptimality",
-        draw,
+        draw=draw,
     ),
 )

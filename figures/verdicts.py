@@ -1,7 +1,7 @@
 """Every simulated check at a glance: where its estimate lies, and where its rivals say that it lies.
 
-One row for each check, in units of its own interval's half-width about the prediction: the band is
-what the check could not tell from the prediction, and a rival outside the band around the estimate
+One row for each check, in units of its own interval's half-width about the prediction. Within the band
+the check could not tell its estimate from the prediction; a rival outside the band around the estimate
 is refuted.
 """
 
@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ustat_pg.experiment.figure import Figure
 from ustat_pg.results import ORIGINS
 
 from . import style
-from .picture import Picture
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
-    from ustat_pg.results import ClaimResult, Results
-
-__all__ = ["PICTURES", "draw"]
+    from ustat_pg.results import CheckResult, Results
 
 EDGE = 8.0
 """Rivals further away than this are drawn at the edge."""
@@ -34,47 +32,40 @@ LOOKS = {
 """Colour and marker of problems, by where they come from."""
 
 
-def _rows(claim: ClaimResult) -> list[dict[str, Any]]:
-    """The simulated checks that have sampling error, with their rivals' places."""
-    rows = []
-    for check in claim.checks:
-        drawn = check.simulation
-        if drawn is None or not drawn.standard_error > 0:
-            continue
-        half = (drawn.interval.high - drawn.interval.low) / 2
-        if not 0 < half < np.inf:
-            continue
-        ends = [check.rival_end(name) for name in check.planned_for]
-        rows.append(
-            {
-                "origin": check.origin,
-                "place": (drawn.estimate - check.prediction) / half,
-                "error": drawn.standard_error / half,
-                # The statement allows more than the band, or the interval is no estimate ± half.
-                "wide": max(
-                    check.prediction - check.region.low, check.region.high - check.prediction
-                )
-                > half
-                or abs(drawn.interval.low + half - drawn.estimate) > half / 2,
-                "rivals": [
-                    float(np.clip((end - check.prediction) / half, -EDGE, EDGE))
-                    for end in ends
-                    if end is not None
-                ],
-            }
-        )
-    return rows
+def _row(check: CheckResult) -> dict[str, Any] | None:
+    """A simulated check's place and its rivals'; None without sampling error."""
+    drawn = check.simulation
+    if drawn is None or not drawn.standard_error > 0:
+        return None
+    half = (drawn.interval.high - drawn.interval.low) / 2
+    if not 0 < half < np.inf:
+        return None
+    centre, region = check.prediction, check.region
+    ends = [end for name in check.planned_for if (end := check.rival_end(name)) is not None]
+    return {
+        "origin": check.origin,
+        "place": (drawn.estimate - centre) / half,
+        "error": drawn.standard_error / half,
+        # The statement allows more than the band, or the interval is no estimate ± half.
+        "wide": max(centre - region.low, region.high - centre) > half
+        or abs(drawn.interval.low + half - drawn.estimate) > half / 2,
+        "rivals": [float(np.clip((end - centre) / half, -EDGE, EDGE)) for end in ends],
+    }
 
 
-def draw(results: Results) -> Figure | None:
+def draw(results: Results) -> Drawing | None:
     """The figure of a run's checks; None if nothing was simulated."""
     from matplotlib.lines import Line2D
 
-    claims = [(claim, rows) for claim in results.claims if (rows := _rows(claim))]
+    claims = [
+        (claim, rows)
+        for claim in results.claims
+        if (rows := [row for check in claim.checks if (row := _row(check))])
+    ]
     if not claims:
         return None
-    rows_of_panels = 1 if len(claims) <= 6 else 2
-    figure, axes = style.panels(len(claims), 3.9 + 2.4 * (rows_of_panels - 1), rows=rows_of_panels)
+    lines = 1 if len(claims) <= 6 else 2
+    figure, axes = style.panels(len(claims), 3.9 + 2.4 * (lines - 1), rows=lines)
     for axis, (claim, rows) in zip(axes, claims, strict=True):
         axis.axvspan(-1, 1, color="0.9", lw=0)
         axis.axvline(0, color="0.5", lw=0.6)
@@ -84,26 +75,13 @@ def draw(results: Results) -> Figure | None:
             errors = np.array([row["error"] for _, row in known])
             axis.hlines(heights, places - errors, places + errors, color=colour, lw=0.9)
             hollow = np.array([row["wide"] for _, row in known], dtype=bool)
-            faces = np.where(hollow, "white", colour)
-            axis.scatter(
-                places,
-                heights,
-                5,
-                c=faces,
-                marker=marker,
-                ec=colour,
-                lw=0.5 * hollow,
-                zorder=3,
-            )
+            looks: Any = {"c": np.where(hollow, "white", colour), "ec": colour, "lw": 0.5 * hollow}
+            axis.scatter(places, heights, 5, marker=marker, zorder=3, **looks)
         crosses = [(place, y) for y, row in enumerate(rows) for place in row["rivals"]]
-        axis.plot(
-            [x for x, _ in crosses], [y for _, y in crosses], "x", color="black", ms=3, mew=0.6
-        )
+        axis.plot(*np.reshape(crosses, (-1, 2)).T, "x", color="black", ms=3, mew=0.6)
         edge = max(0.6, 0.012 * len(rows))
-        axis.set_xlim(-EDGE - 0.8, EDGE + 0.8)
+        axis.set(xlim=(-EDGE - 0.8, EDGE + 0.8), ylim=(len(rows) - 1 + edge, -edge), yticks=[])
         axis.set_xticks([-EDGE, -4, 0, 4, EDGE], ["≤-8", "-4", "0", "4", "≥8"])
-        axis.set_ylim(len(rows) - 1 + edge, -edge)
-        axis.set_yticks([])
         axis.set_title(f"{claim.label}\n{claim.verdict.value}")
         axis.spines["left"].set_visible(False)
     origins = dict.fromkeys(row["origin"] for _, rows in claims for row in rows)
@@ -128,8 +106,8 @@ def draw(results: Results) -> Figure | None:
     return figure
 
 
-PICTURES = (
-    Picture(
+FIGURES = (
+    Figure(
         "verdicts",
         "Every simulated check",
         "One row for each simulated check, in half-widths of its interval about the prediction: a "
@@ -137,6 +115,6 @@ PICTURES = (
         "drawn hollow, may lie outside; the rivals that the check was planned to refute, drawn as crosses, "
         "lie outside.",
         None,
-        draw,
+        draw=draw,
     ),
 )

@@ -1,8 +1,8 @@
 """The experiments: one file for each result, its design as data, its checks and its rivals.
 
-A file ``<stem>.py`` here asks its result of softmax bandits, one of ``networks`` asks it of policies
-over tokens, one of ``language_models`` of those. ``points`` has what figures draw of a result on bandits
-where that is much.
+A file ``<stem>.py`` here asks its result of softmax bandits (``claim``) and of policies over tokens
+(``on_networks``); one of ``language_models`` asks those. ``points`` has points and figures of a result
+on bandits where they are many.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from ustat_pg.paper import RESULTS
 if TYPE_CHECKING:
     from ustat_pg.experiment import Claim
     from ustat_pg.experiment.curves import Point
+    from ustat_pg.experiment.figure import Figure
 
     from .problems import Suite
 
 __all__ = [
     "KINDS",
+    "NETWORKS",
     "ON_LANGUAGE_MODELS",
     "ON_NETWORKS",
     "ON_RUNS",
@@ -30,6 +32,7 @@ __all__ = [
     "claim",
     "curves",
     "experiment",
+    "figures_of",
 ]
 
 ON_LANGUAGE_MODELS = ("gradient_mse_lm", "group_size_lm")
@@ -63,18 +66,14 @@ ON_NETWORKS = (
 """The results that are asked of tokens and transformers too; the others need an interior optimum."""
 
 
-_FOLDERS = {
-    "bandit": "",
-    "tokens": ".networks",
-    "transformer": ".networks",
-    "language-model": ".language_models",
-}
-"""The folder with the experiments on each kind of problem."""
+NETWORKS = ("tokens", "transformer")
+"""The kinds of problem whose policies are networks over tokens."""
 
 
 def experiment(stem: str, suite: Suite) -> ModuleType:
     """The module with a result's experiment on the suite's kind of problem."""
-    return import_module(f"{__name__}{_FOLDERS[suite.on]}.{stem}")
+    folder = ".language_models" if suite.on == "language-model" else ""
+    return import_module(f"{__name__}{folder}.{stem}")
 
 
 def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
@@ -85,7 +84,10 @@ def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
         suite: the problems.
         regimes: whether the checks on regimes are among its own; no draw misleads these.
     """
-    built: Claim = experiment(stem, suite).claim(suite)
+    module = experiment(stem, suite)
+    # Without a function of its own for networks a claim asks the same of them.
+    on_networks = getattr(module, "on_networks", module.claim)
+    built: Claim = (on_networks if suite.on in NETWORKS else module.claim)(suite)
     if suite.on == "bandit" and regimes:
         from .regimes import checks
 
@@ -99,11 +101,26 @@ def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
 def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
     """The points that the result's figures draw, on the suite's problems."""
     module = experiment(stem, suite)
-    if not hasattr(module, "curves"):
-        # In the claim's file where they are few, beside it where they are many.
-        module = import_module(f"{__name__}.points.{stem}")
+    if suite.on in NETWORKS:
+        draw = getattr(module, "curves_on_networks", None)
+        return tuple(draw(suite)) if draw else ()
+    module = module if hasattr(module, "curves") else _beside(stem)
     built: tuple[Point, ...] = tuple(module.curves(suite))
     return built
+
+
+def figures_of(stem: str) -> tuple[Figure, ...]:
+    """The figures that the result declares."""
+    module = import_module(f"{__name__}.{stem}")
+    declared: tuple[Figure, ...] = getattr(
+        module if hasattr(module, "curves") else _beside(stem), "FIGURES", ()
+    )
+    return declared
+
+
+def _beside(stem: str) -> ModuleType:
+    """The module with a result's points and figures, where its own would be long."""
+    return import_module(f"{__name__}.points.{stem}")
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from math import log
 
 import numpy as np
@@ -24,7 +25,8 @@ import numpy as np
 from ustat_pg.checks import equal
 from ustat_pg.engines import Coordinate, Decay, Estimator, GradientCell, Training
 from ustat_pg.estimators import kl_coefficients
-from ustat_pg.experiment import Check, Claim, Linear, LogSlope, mean_of
+from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     arcsine_objective,
     bernstein_objective,
@@ -38,9 +40,9 @@ from ustat_pg.validation import changed
 
 from .problems import BanditEntry, Entry, Suite, two_valued
 from .problems.landscapes import LandscapeEntry
-from .problems.limits import later_terms
-from .problems.optima import ball
-from .problems.paths import TokenPath, along, mean_along, penalised, tilted
+from .problems.paths import SPACES, TokenPath, along, mean_along, penalised, tilted
+from .shared.peers import later_terms
+from .shared.runs import ball
 
 STEM = "arcsine"
 
@@ -77,7 +79,7 @@ def climbed(name: str, group_size: int) -> Objective:
 
 
 def wrong_objectives(group_size: int) -> dict[str, Objective]:
-    """What rivals say that the estimator divided by the deviation climbs."""
+    """The objectives that rivals say the estimator divided by the deviation climbs."""
     return {
         RETURN: lambda p: p,
         ARCSINE: arcsine_objective,
@@ -99,11 +101,9 @@ def claim(suite: Suite) -> Claim:
 
 
 def shared(suite: Suite) -> Iterator[Check]:
-    """What is asked beside problems of every kind: the rate, and penalties on tokens."""
-    for entry in rates(suite):
-        yield from falls(entry)
-    for each in penalised(suite):
-        yield from penalties(each)
+    """The checks beside problems of every kind: the rate, and penalties on tokens."""
+    yield from chain.from_iterable(map(falls, rates(suite)))
+    yield from chain.from_iterable(map(penalties, penalised(suite)))
 
 
 def climbs(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -112,18 +112,18 @@ def climbs(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     ends = [tilted(problem, tilt).moments().value for tilt in (LOW, HIGH)]
 
     def work(objective: Objective) -> float:
-        low, high = (objective(each) for each in ends)
+        low, high = (objective(rates) for rates in ends)
         return float(problem.context_probs @ (high - low))
 
     cell, unbiased = GradientCell(along(problem, LOW, HIGH), group_size), work(lambda p: p)
-    own = work(climbed("std", group_size))
-    others = {rival: work(each) for rival, each in wrong_objectives(group_size).items()}
-    for name, wrong in (("std", others), ("std-ddof1", {DDOF: own})):
+    unit = work(climbed("std", group_size))
+    others = {rival: work(objective) for rival, objective in wrong_objectives(group_size).items()}
+    for name, wrong in (("std", others), ("std-ddof1", {DDOF: unit})):
         value = work(climbed(name, group_size)) - unbiased
         yield entry.check(
             f"G={group_size}: work of {name} beyond grpo's",
             mean_along(cell, ((Estimator(name), 1.0), (GRPO, -1.0))),
-            equal(value, {rival: each - unbiased for rival, each in wrong.items()}, scale=own),
+            equal(value, {rival: value - unbiased for rival, value in wrong.items()}, scale=unit),
         )
 
 
@@ -139,7 +139,7 @@ def rates(suite: Suite) -> Iterator[BanditEntry]:
 
 
 def falls(entry: BanditEntry) -> Iterator[Check]:
-    """What the arcsine gains on a short path, less the work of std: its slope, and its size at G = 32.
+    """The gain of the arcsine on a short path, less the work of std: its slope, and its size at G = 32.
 
     Drawn as twice grpo less std on the same draws, which near p = 1/2 differ little.
     """
@@ -147,7 +147,7 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
     path, sizes = along(entry.problem, -0.4, 0.4), (8, 32)
 
     def work(objective: Objective) -> float:
-        low, high = (float(objective(each)[0]) for each in ends)
+        low, high = (float(objective(rates)[0]) for rates in ends)
         return high - low
 
     limit, unbiased = work(arcsine_objective), work(lambda p: p)
@@ -160,9 +160,9 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
     places = tuple(log(size) for size in sizes)
 
     def slope(size: int) -> float:
-        """Of the formula, from a fourth of a size up to it."""
-        few, many = (limit - work(climbed("std", each)) for each in (size // 4, size))
-        return log(many / few) / log(4)
+        """The formula's, from a fourth of a size up to it."""
+        far, near = (limit - work(climbed("std", at)) for at in (size // 4, size))
+        return log(near / far) / log(4)
 
     later, error = later_terms(slope, sizes[-1])
     yield entry.check(
@@ -183,19 +183,17 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
 
 def less(group_size: int, factor: float) -> Estimator:
     """grpo less a factor times std, as one estimator: its range is far below the sum of theirs."""
-    (won, lost), (over_won, over_lost) = (each.by_count(group_size) for each in (GRPO, STD))
+    (won, lost), (over_won, over_lost) = (
+        estimator.by_count(group_size) for estimator in (GRPO, STD)
+    )
     won, lost = won - factor * over_won, lost - factor * over_lost
     return Estimator("count-table:" + ",".join(map(repr, [*won[1:].tolist(), *lost[:-1].tolist()])))
 
 
 @dataclass(frozen=True)
 class Pull:
-    """Two prompts that pull apart, a parameter between them, and the policy at -1 as reference.
-
-    Arguments:
-        entry: the landscape.
-        group_size: G.
-        steps: length of whole runs.
+    """Two prompts that pull apart, a parameter between them, and the policy at -1 as reference; whole
+    runs have some steps.
     """
 
     entry: LandscapeEntry
@@ -253,7 +251,8 @@ class Pull:
         """Where the mean estimate is 0, alone and against one penalty or both, and where runs end."""
         top, size = self.best(self.own), self.group_size
         wrong = {
-            rival: derivative(partial(self.height, each), top) for rival, each in self.afar.items()
+            rival: derivative(partial(self.height, objective), top)
+            for rival, objective in self.afar.items()
         }
         cell = GradientCell(self.landscape.at([top]), size)
         yield self.entry.check(
@@ -264,7 +263,7 @@ class Pull:
         for kind, place in (("k3", "loss"), ("k1", "reward"))[: 1 + both]:
             yield from self.balance(kind, place)
         predicted, off, drawn = self.end(top)
-        ends = {rival: self.best(each) + off for rival, each in self.afar.items()}
+        ends = {rival: self.best(objective) + off for rival, objective in self.afar.items()}
         yield self.entry.check(
             f"G={size}: end of runs", drawn, equal(predicted, ends, scale=1.0, digits=abs(off))
         )
@@ -275,7 +274,8 @@ class Pull:
         top = self.best(self.own, partial(self.penalty, kind, place))
         force = derivative(partial(self.height, self.own), top)
         wrong = {
-            rival: derivative(partial(self.height, each), top) for rival, each in self.afar.items()
+            rival: derivative(partial(self.height, objective), top)
+            for rival, objective in self.afar.items()
         }
         bandit = self.landscape.at([top])
         ratios = np.log(self.reference / bandit.policy.probs)[..., None]
@@ -327,7 +327,7 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
     path = entry.problem
     reverse, forward = (-path.divergence(kind) for kind in ("k2", "k3"))
     unit = abs(reverse)
-    asked: list[tuple[str, str, dict[str, float]]] = [
+    works: list[tuple[str, str, dict[str, float]]] = [
         ("k1", "loss", {PENALISES: reverse}),
         ("k2", "loss", {}),
         ("k3", "loss", {REVERSE: reverse, WHOLE: forward}),
@@ -335,7 +335,7 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
         ("k2", "reward", {ALIKE: reverse}),
         ("k3", "reward", {ALIKE: reverse}),
     ]
-    for kind, place, wrong in asked:
+    for kind, place, wrong in works:
         # Where it is a gradient the ends are enough.
         ends = path.space.length == 1 or (kind, place) == ("k1", "reward")
         work = -path.divergence(kind, place) if ends else path.predicted(kind, place)
@@ -363,3 +363,77 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
             loop.drawn("k3", "loss"),
             equal(loop.predicted("k3", "loss"), {GRADIENT: 0.0}, scale=unit),
         )
+
+
+def on_networks(suite: Suite) -> Claim:
+    """Work on the problems whose rewards are 0 and 1 and differ; the rate, and penalties on tokens."""
+    paths = (climbs(entry, 4) for entry in suite.winnable(4))
+    return Claim(STEM, RIVALS, (*chain.from_iterable(paths), *shared(suite)))
+
+
+FIGURES = (
+    Figure(
+        "arcsine",
+        "Where normalised training ends, and which KL is taken off",
+        "On the left the parameter at which whole training runs end, against the group size: it starts "
+        "at the level of the expected reward's optimum and climbs towards that of the arcsine; simulated "
+        "points lie on the predicted curve. On the right what four KL penalties take off, against how "
+        "far the policy has turned from its reference: k1 in the loss takes off nothing, k2 and k3 in "
+        "the loss at first about as much and then k3 more, and k3 in the reward, which starts level, in "
+        "the end less than nothing.",
+        STEM,
+        by="panel",
+        panels=(
+            Panel(
+                "whole runs, divided by std",
+                "ends",
+                y=Axis("parameter after training"),
+                lines=(
+                    Line(f"rival: {RETURN}", "expected reward\n(rival)", "rival"),
+                    Line(f"rival: {ARCSINE}", "arcsine (rival),\nthe limit", "second rival"),
+                    Line("std", "simulated, on the\nBernstein optimum", "alone"),
+                ),
+            ),
+            Panel(
+                "KL penalties, one token",
+                "penalties",
+                x=Axis("how far one token's logit has turned", "amount"),
+                y=Axis("penalty, by its gradient"),
+                lines=(
+                    Line("k1 in the loss", "k1 in the loss: 0", "red"),
+                    Line("k2 in the loss", "k2: KL(π‖ref)", "blue"),
+                    Line("k3 in the loss", "k3: KL(ref‖π)", "orange"),
+                    Line("k3 in the reward", look="pink"),
+                ),
+                levels=(0,),
+            ),
+        ),
+        names="ends",
+    ),
+)
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """Both panels."""
+    landscape = suite.landscapes["lenient"][0]
+    for group_size in (2, 4, 8, 16, 32):
+        pull, at = Pull(landscape, group_size, 600), {"panel": "ends", "group_size": group_size}
+        predicted, _, drawn = pull.end(pull.best(pull.own))
+        yield Point(STEM, "std", at, predicted, drawn)
+        for rival, objective in pull.afar.items():
+            yield Point(STEM, f"rival: {rival}", at, pull.best(objective))
+    yield from _penalties()
+
+
+def _penalties() -> Iterator[Point]:
+    """Minus the work from the uniform policy to one that has turned to one of four tokens."""
+    space = SPACES["one token"]
+    reference = np.zeros((space.prefixes, space.symbols))
+    for amount in (0.25, 0.75, 1.25, 1.75, 2.25, 2.75):
+        path = TokenPath.between(space, reference, reference + amount * np.eye(space.symbols)[:1])
+        at = {"panel": "penalties", "amount": amount}
+        for kind, place in (("k1", "loss"), ("k2", "loss"), ("k3", "loss"), ("k3", "reward")):
+            drawn = path.drawn(kind, place)
+            weights = tuple((quantity, -share) for quantity, share in drawn.weights)
+            value = path.divergence(kind, place)
+            yield Point(STEM, f"{kind} in the {place}", at, value, Linear(drawn.cell, weights))

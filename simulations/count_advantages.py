@@ -30,9 +30,11 @@ from ustat_pg.engines import (
     SquaredProjection,
 )
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Linear, Ratio, mean_of
+from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
+    MsePrediction,
     count_table,
     gradient_covariance,
     gradient_mse,
@@ -42,7 +44,7 @@ from ustat_pg.predictions import (
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import changed
 
-from .problems import BanditEntry, Suite, mse_of
+from .problems import BanditEntry, Suite, mse_of, two_valued
 
 STEM = "count_advantages"
 
@@ -73,7 +75,7 @@ SPREAD = ("others-std", "pass-at-k:2")
 """Those whose covariance is asked too: their weights differ most between prompts."""
 
 LEAST_COSINE = 0.1
-"""Of the angle between mean and gradient, below which a share of their product has no interval."""
+"""The least cosine of mean and gradient at which a share of their product has an interval."""
 
 MOST_PARAMETERS = 1_000
 """Parameters of the largest problem whose covariance, a matrix, is asked."""
@@ -100,13 +102,13 @@ def wrong_weights(p: Array, group_size: int) -> dict[str, dict[str, Array]]:
 
 def wrong_errors(m: Moments, name: str, group_size: int) -> dict[str, float]:
     """The wrong values of an estimator's MSE at one prompt."""
-    own = gradient_mse(m, name, group_size)
-    w, square = float(own.mean_factor[0]), m.mean_gradient_sq
+    predicted = gradient_mse(m, name, group_size)
+    w, square = float(predicted.mean_factor[0]), m.mean_gradient_sq
     alone = count_table(name, group_size).second_moments(changed(m, gradient_sq=0 * m.gradient_sq))
-    wrong = {UNCORRELATED: float(alone[0]) - w**2 * square / group_size + own.squared_bias}
+    wrong = {UNCORRELATED: float(alone[0]) - w**2 * square / group_size + predicted.squared_bias}
     if name == "std":
         rloo = gradient_mse(m, "grpo", group_size).mse
-        wrong[RESCALED] = w**2 * rloo + own.squared_bias
+        wrong[RESCALED] = w**2 * rloo + predicted.squared_bias
     return wrong
 
 
@@ -154,19 +156,25 @@ def noise(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
     square = moments.mean_gradient_sq
     for name in NOISY:
-        found = gradient_mse(moments, name, group_size)
-        if found.noise_to_signal is None or found.cosine is None or found.cosine < LEAST_COSINE:
+        predicted = gradient_mse(moments, name, group_size)
+        if (
+            predicted.noise_to_signal is None
+            or predicted.cosine is None
+            or predicted.cosine < LEAST_COSINE
+        ):
             continue
         times = float(np.linalg.norm(mean_gradient(moments, name, group_size))) / square**0.5
         nothing = Estimator(count_table(name, group_size).scaled(0.0).spec)
         length = Distance(Estimator(name), nothing)
         # 2 ⟨ĝ, g⟩ = ‖ĝ‖² - ‖ĝ - g‖² + ‖g‖².
         along = Linear(cell, ((length, 0.5), (mse_of(name), -0.5)), square / 2)
-        wrong = {OTHER_SIGNAL: (1 + times**2 * found.noise_to_signal) * times / found.cosine}
+        wrong = {
+            OTHER_SIGNAL: (1 + times**2 * predicted.noise_to_signal) * times / predicted.cosine
+        }
         yield entry.check(
             f"G={group_size}: noise-to-signal of {name}",
-            Ratio(mean_of(cell, length), along, times * found.cosine * square),
-            equal((1 + found.noise_to_signal) * times / found.cosine, wrong),
+            Ratio(mean_of(cell, length), along, times * predicted.cosine * square),
+            equal((1 + predicted.noise_to_signal) * times / predicted.cosine, wrong),
         )
 
 
@@ -231,11 +239,129 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def telling(problem: SoftmaxBandit, differences: Array) -> tuple[int, Array]:
-    """Of some random directions the one in which all of some differences (n, d) show: that whose least
-    angle's cosine is the greatest. Its number, and itself.
+    """The number and the vector of the random direction in which all differences (n, d) show best: its
+    least cosine with one of them is the greatest.
     """
     units = np.stack([direction(problem, number) for number in range(DIRECTIONS)])
     lengths = np.linalg.norm(differences, axis=1)
     shown = np.abs(units @ differences[lengths > 0].T) / lengths[lengths > 0]
     number = int(shown.min(axis=1, initial=1.0).argmax())
     return number, units[number]
+
+
+def on_networks(suite: Suite) -> Claim:
+    """Errors at single prompts, means over all; nothing where rewards are others, or never differ."""
+    checks: list[Check] = []
+    for entry in suite.single_prompts:
+        if entry.problem.binary:
+            checks += errors(entry, SMALL)
+    for entry in suite.winnable(SMALL):
+        checks += means(entry, SMALL)
+        checks += noise(entry, SMALL)
+    return Claim(STEM, RIVALS, tuple(checks))
+
+
+CLIMBERS = ("grpo", "std", "others-std", "maxrl", "pass-at-k:2")
+RATES = np.arange(1, 50) / 50
+MEASURED = (3, 10, 17, 25, 33, 40, 47)
+"""Numerators of the pass rates, in fiftieths, at which groups are drawn."""
+
+FIGURES = (
+    Figure(
+        "count_advantages",
+        "What the estimators that people run climb",
+        "The weight of a prompt's gradient against its pass rate, at two group sizes, on a logarithmic "
+        "axis: level for grpo, raised at both ends where advantages are divided by a deviation, falling "
+        "for MaxRL and pass@2; simulated points lie on the lines, and two wrong formulas, in dashed "
+        "grey, miss them.",
+        "weights",
+        x=Axis(
+            "pass rate p",
+            "pass_rate",
+            ticks={0: "0", 0.25: "1/4", 0.5: "1/2", 0.75: "3/4", 1: "1"},
+            limits=(0, 1),
+        ),
+        y=Axis("weight w(p) of a prompt's gradient", scale="log", limits=(0.035, 17)),
+        lines=(
+            Line(f"rival: {ARCSINE}", "rival: arcsine", "rival"),
+            Line(f"rival: {ORDER}", "rival: MaxRL\nof order G", "second rival"),
+            *CLIMBERS,
+        ),
+        by="group_size",
+        panels=(Panel("G = {group_size:g}"),),
+        names="ends",
+        height=2.9,
+    ),
+    Figure(
+        "count_advantages_noise",
+        "Noise beside grpo's",
+        "Noise-to-signal ratio over grpo's against the group size, for a hard and for an easy prompt: "
+        "all are equal in groups of two; the one divided by the others' deviation first rises above "
+        "grpo, the one divided by the group's own falls below it; simulated points lie on the lines.",
+        "noise",
+        y=Axis("noise-to-signal, over grpo's", ticks=(0, 0.5, 1, 1.5, 2), limits=(0, 2.1)),
+        lines=CLIMBERS[:4],
+        by="pass_rate",
+        panels=(Panel("pass rate {pass_rate:g}"),),
+        names="ends",
+    ),
+)
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """Both figures, from problems of their own."""
+    for group_size in (4, 16):
+        yield from _weights(group_size)
+    yield from _noise(suite)
+
+
+def _weights(group_size: int) -> Iterator[Point]:
+    """w(p) of five estimators; what two rivals say; the mean of groups drawn from two arms."""
+    for name in CLIMBERS:
+        drawn = dict(zip(MEASURED, _along(name, group_size), strict=True))
+        for number, (rate, value) in enumerate(
+            zip(RATES, count_table(name, group_size).weight(RATES), strict=True), 1
+        ):
+            at = {"group_size": group_size, "pass_rate": float(rate)}
+            yield Point("weights", name, at, float(value), drawn.get(number))
+        for rival, line in wrong_weights(RATES, group_size).get(name, {}).items():
+            if rival in (ARCSINE, ORDER):
+                for rate, value in zip(RATES, line, strict=True):
+                    at = {"group_size": group_size, "pass_rate": float(rate)}
+                    yield Point("weights", f"rival: {rival}", at, float(value))
+
+
+def _along(name: str, group_size: int) -> Iterator[Linear]:
+    """E ĝ over g along a direction, at one prompt with two arms, of which one is rewarded."""
+    for number in MEASURED:
+        rate = number / 50
+        problem = two_valued([rate, 1 - rate], [1, 0])
+        place, unit = telling(problem, problem.gradient()[None])
+        error = Projection(Estimator(name), place)
+        cell = GradientCell(problem, group_size)
+        yield Linear(cell, ((error, 1 / float(problem.gradient() @ unit)),), 1.0)
+
+
+def _noise(suite: Suite) -> Iterator[Point]:
+    """tr Cov over ‖E ĝ‖² in units of grpo's, at a hard prompt and at an easy one."""
+    for row in (0, 2):
+        prompt = suite.uneven.problem.restrict([row])
+        moments = prompt.moments()
+        for group_size in (2, 3, 4, 6, 8, 12, 16, 24, 32):
+            cell = GradientCell(prompt, group_size)
+            unit = _noise_to_signal(gradient_mse(moments, "grpo", group_size))
+            at = {"group_size": group_size, "pass_rate": round(float(moments.value[0]), 6)}
+            for name in CLIMBERS[:4]:
+                error = gradient_mse(moments, name, group_size)
+                value = _noise_to_signal(error) / unit
+                # What is measured is the MSE; the bias and the mean's length are those predicted.
+                variance = error.mse - error.squared_bias
+                scale = value / variance
+                measured = Linear(cell, ((mse_of(name), scale),), -scale * error.squared_bias)
+                yield Point("noise", name, at, value, measured)
+
+
+def _noise_to_signal(error: MsePrediction) -> float:
+    """The ratio, of an estimator whose mean is not 0."""
+    assert error.noise_to_signal is not None
+    return error.noise_to_signal

@@ -25,8 +25,10 @@ from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell, Projection, TokenMeanCell
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.estimators import token_weights
-from ustat_pg.experiment import Check, Claim, Linear, mean_of
+from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.moments import LengthMoments
+from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import (
     aggregated_mean,
     gradient_mse,
@@ -34,13 +36,13 @@ from ustat_pg.predictions import (
     token_mean_bias,
     weighted_mse,
 )
-from ustat_pg.problems import SoftmaxBandit, WeightedBandit
+from ustat_pg.problems import SoftmaxBandit, TokenProblem, WeightedBandit
 
 from .count_advantages import telling
 from .problems import Suite, mse_of
 from .problems.lengths import Worded, worded
-from .problems.limits import later_terms
 from .problems.paths import mean_along
+from .shared.peers import later_terms
 
 STEM = "length_weights"
 
@@ -69,7 +71,7 @@ DIVISORS: dict[str, Callable[[Array, Array], Array]] = {
     "sequence-mean": lambda lengths, mean: lengths,
     "token-mean": lambda lengths, mean: np.full(len(lengths), mean),
 }
-"""What tokens are divided by, of the lengths of outputs and their mean: of many outputs, for token-mean."""
+"""Divisors of tokens by the lengths of outputs and their mean, which token-mean has of many outputs."""
 
 NODES = 6
 """Points on each side of a loop: weights are exact for polynomials of degree 11."""
@@ -100,15 +102,11 @@ def multiple(mean: Array, gradient: Array) -> float:
 def weighted(entry: Worded, how: str) -> WeightedBandit:
     """The problem with each output's score weighted as a trainer's loss weights its tokens."""
     # Of two prompts in a minibatch; the mean over these outputs is not one over drawn ones.
-    mask = np.tile(masks(entry), (PROMPTS, 1, 1))
+    lengths = np.array(entry.lengths)
+    tokens = (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
+    mask = np.tile(tokens, (PROMPTS, 1, 1))
     weights = mask.shape[0] * mask.shape[1] * token_weights(mask, how)[0, :, 0]
     return WeightedBandit.of(entry.problem, np.tile(weights, (entry.problem.contexts, 1)))
-
-
-def masks(entry: Worded) -> Array:
-    """1 where an output has a token, (K, T)."""
-    lengths = np.array(entry.lengths)
-    return (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
 
 
 def per_output(entry: Worded) -> Iterator[Check]:
@@ -257,7 +255,7 @@ def scaled_bias(moments: LengthMoments, batch_size: int, how: str = "token-mean"
 
 
 def measured_bias(entry: Worded, number: int, batch_size: int, how: str = "token-mean") -> Linear:
-    """The same along the direction of that number, against the plain estimate on the same draws."""
+    """The scaled bias along a direction, against the plain estimate on the same draws."""
     problem = entry.problem
     length = mean_length(problem.length_moments(entry.lengths))
     cell = TokenMeanCell(
@@ -330,9 +328,136 @@ def token_means(entry: Worded) -> Iterator[Check]:
 
 def spread_alone(moments: LengthMoments, batch_size: int) -> Array:
     """The leading bias without the covariance of sum and tokens."""
-    own = moments.probs @ moments.lengths
+    of_prompt = moments.probs @ moments.lengths
     rho, mean = moments.context_probs, mean_length(moments)
-    inside = moments.probs @ moments.lengths**2 - own**2
-    variance = float(rho @ own**2 - mean**2 + rho @ inside / G)
+    inside = moments.probs @ moments.lengths**2 - of_prompt**2
+    variance = float(rho @ of_prompt**2 - mean**2 + rho @ inside / G)
     plain = aggregated_mean(moments, "sequence-sum", "grpo", G)
     return np.asarray(plain * variance / mean**2 / batch_size)
+
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+MEASURED = 8
+"""The most prompts of minibatches that are drawn."""
+
+CLIMBERS = {
+    "sum over tokens": ("sequence-sum", "grpo"),
+    "token mean": ("token-mean", "grpo"),
+    "1/|y|": ("sequence-mean", "grpo"),
+    "1/|y|, no baseline": ("sequence-mean", "vanilla"),
+}
+STEPS = (0, 2, 4, 6, 9, 13, 18, 25, 35, 50, 70, 100, 140, 200, 280, 400)
+RATE = 2.0
+
+FIGURES = (
+    Figure(
+        "length_weights",
+        "What dividing by length does",
+        "Two panels. On the left, on logarithmic axes, the bias of the token mean against the number of "
+        "prompts: simulated points lie on the exact line, which nears its leading term and falls as 1/B, "
+        "faster than a dashed rival. On the right the return along exact ascent, with a short answer "
+        "worth .8 and a long one worth 1: the sum over tokens and the token mean near 1 in a hundred "
+        "steps; 1/|y| first stays at .8 for more than a hundred; without a baseline it stays there.",
+        STEM,
+        by="panel",
+        panels=(
+            Panel(
+                "the token mean's bias",
+                "bias",
+                x=Axis("prompts B, groups of 2", "batch_size", "log"),
+                y=Axis("bias over the gradient's length", scale="log"),
+                lines=(
+                    Line("exact", look="blue"),
+                    Line("leading", "leading term", "orange"),
+                    Line(f"rival: {ROOT}", "rival: as 1/√B", "rival"),
+                ),
+                names="lower left",
+            ),
+            Panel(
+                "a short answer for .8, a long one for 1",
+                "ascent",
+                x=Axis(
+                    "steps of exact ascent",
+                    "step",
+                    "symlog",
+                    ticks=(0, 2, 5, 10, 20, 50, 100, 200, 400),
+                    limits=(0, 420),
+                ),
+                y=Axis("return", limits=(0.48, 1.02)),
+                lines=tuple(map(Line, CLIMBERS, CLIMBERS, ("blue", "green", "orange", "red"))),
+                levels=(0.8,),
+                notes=(("the short answer", 60, 0.54),),
+                names="upper left",
+            ),
+        ),
+    ),
+)
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """Both panels."""
+    yield from _bias(suite)
+    yield from _ascent()
+
+
+def _bias(suite: Suite) -> Iterator[Point]:
+    """E|y| E ĝ - g along a direction, over ‖g‖."""
+    entry = worded(suite)[0]
+    moments = entry.problem.length_moments(entry.lengths)
+    one = scaled_bias(moments, 1)
+    number, unit = telling(entry.problem, one[None])
+    share = np.sign(one @ unit) / float(np.linalg.norm(entry.problem.gradient()))
+
+    def along(vector: np.ndarray) -> float:
+        return float(share * vector @ unit)
+
+    for batch in BATCHES:
+        at = {"panel": "bias", "batch_size": batch}
+        measured = None
+        if batch <= MEASURED:
+            bias = measured_bias(entry, number, batch)
+            ((quantity, _),) = bias.weights
+            measured = Linear(bias.cell, ((quantity, float(share)),), float(share * bias.constant))
+        leading = mean_length(moments) * token_mean_bias(moments, G, batch)
+        yield Point(STEM, "exact", at, along(scaled_bias(moments, batch)), measured)
+        yield Point(STEM, "leading", at, along(leading))
+        yield Point(STEM, f"rival: {ROOT}", at, along(one) / batch**0.5)
+
+
+def two_answers() -> tuple[TokenProblem, PrefixSoftmax]:
+    """A prompt whose shortest answer earns .8 and whose longest earns 1, and a policy that writes on."""
+    space = OutputSpace(1, 4, end=True)
+    task = TokenProblem(space, ((),), lambda x, y: {0: 0.8, 4: 1.0}.get(len(y), 0.0))
+    tables = np.zeros((1, space.prefixes, space.symbols))
+    tables[..., 0] = 1.0
+    return task, PrefixSoftmax(space, tables)
+
+
+def ascent(how: str, baseline: str, steps: int) -> Iterator[float]:
+    """The return of the two answers' policy before each step along the mean of an estimator, all with
+    the same first step as far as lengths are alike.
+    """
+    task, policy = two_answers()
+    scale = None
+    for _ in range(steps):
+        bandit = task.at(policy)
+        moments = bandit.length_moments()
+        yield bandit.objective()
+        weights = (
+            moments.probs
+            @ {
+                "sequence-sum": np.ones_like(moments.lengths),
+                "token-mean": 1 / np.full_like(moments.lengths, mean_length(moments)),
+                "sequence-mean": 1 / moments.lengths,
+            }[how]
+        )
+        scale = scale or RATE / float(moments.context_probs @ weights)
+        mean = aggregated_mean(moments, how, baseline, G, 4)
+        policy = policy.with_theta(policy.theta + scale * mean)
+
+
+def _ascent() -> Iterator[Point]:
+    for series, (how, baseline) in CLIMBERS.items():
+        for step, value in enumerate(ascent(how, baseline, STEPS[-1] + 1)):
+            if step in STEPS:
+                yield Point(STEM, series, {"panel": "ascent", "step": step}, value)

@@ -26,8 +26,9 @@ Cost: about 20 seconds of one core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import exp, inf, log, sqrt
 
 import numpy as np
@@ -36,20 +37,24 @@ from scipy.stats import norm
 
 from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, Training
+from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, Quantity, Training
 from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.experiment import (
+    Below,
     Check,
+    ChiSquares,
     Claim,
     Eigenvalue,
     Extrapolation,
     LawDistance,
     Linear,
-    LogSlope,
     Pit,
+    TransformOf,
     mean_of,
 )
 from ustat_pg.predictions import (
+    MixtureLaw,
+    conditional_transform,
     finite_covariance,
     finite_law,
     finite_weights,
@@ -60,13 +65,10 @@ from ustat_pg.predictions import (
     sup_distance,
 )
 
-from .problems import Suite
-from .problems.extrapolated import EXTRAPOLATED, RADIUS, Limit
+from .problems import Entry, Suite
 from .problems.landscapes import LandscapeEntry
-from .problems.laws import checks_of_laws
-from .problems.mixture import Mixture
-from .problems.optima import GRPO
-from .problems.runs import NearOptimum
+from .shared.mixture import Mixture
+from .shared.runs import EXTRAPOLATED, GRPO, RADIUS, Limit, NearOptimum
 
 STEM = "limit_law"
 
@@ -111,13 +113,7 @@ def _flattest(entry: LandscapeEntry) -> float:
 
 def _moments(runs: NearOptimum, noise: np.ndarray) -> np.ndarray:
     """Γ_T of the recursion, were that the covariance of a gradient."""
-    curvatures, rates = runs.landscape.curvatures, runs.rates()
-    return finite_covariance(curvatures, noise, rates, runs.displacement)
-
-
-def _form(curvatures: np.ndarray, gamma: np.ndarray) -> np.ndarray:
-    root = np.sqrt(curvatures)
-    return np.asarray(0.5 * root[:, None] * gamma * root)
+    return finite_covariance(runs.landscape.curvatures, noise, runs.rates(), runs.displacement)
 
 
 def _unrotated(runs: NearOptimum) -> np.ndarray:
@@ -127,52 +123,56 @@ def _unrotated(runs: NearOptimum) -> np.ndarray:
     return np.asarray(turned[:rank, :rank])
 
 
-def _without_one(runs: NearOptimum) -> np.ndarray:
-    """The weights where Γ_jk = c² Σ_jk / (c λ_j + c λ_k)."""
-    curvatures, schedule = runs.landscape.curvatures, runs.schedule
-    assert isinstance(schedule, Decay)
-    gamma = schedule.c * runs.noise() / np.add.outer(curvatures, curvatures)
-    return np.linalg.eigvalsh(_form(curvatures, gamma) / (runs.steps + schedule.t0))
+def _rate(runs: NearOptimum) -> tuple[float, np.ndarray]:
+    """c, and c λ_j + c λ_k."""
+    assert isinstance(runs.schedule, Decay)
+    curvatures, c = runs.landscape.curvatures, runs.schedule.c
+    return c, c * np.add.outer(curvatures, curvatures)
 
 
-def _as_diagonal(runs: NearOptimum) -> np.ndarray:
-    return np.diagonal(_form(runs.landscape.curvatures, _moments(runs, runs.noise())))
+def _wrong_weights(
+    runs: NearOptimum,
+    weights: np.ndarray,
+    gamma_of: Callable[[np.ndarray], np.ndarray],
+    time: float = 1.0,
+) -> dict[str, np.ndarray]:
+    """The wrong weights that make no noise of their own, of the second moments that a noise leads to;
+    those of the limit hold over ``time``.
+    """
+    root, (c, sums) = np.sqrt(runs.landscape.curvatures), _rate(runs)
+    noise = runs.noise()
 
+    def form(gamma: np.ndarray) -> np.ndarray:
+        return np.asarray(0.5 * root[:, None] * gamma * root)
 
-def _as_unrotated(runs: NearOptimum) -> np.ndarray:
-    return np.linalg.eigvalsh(_form(runs.landscape.curvatures, _moments(runs, _unrotated(runs))))
-
-
-WRONG: dict[str, Callable[[NearOptimum], ArrayLike]] = {
-    EQUAL: lambda runs: np.full(runs.rank, np.mean(runs.weights())),
-    ONE: lambda runs: [sum(runs.weights())],
-    ORACLE: lambda runs: runs.weights(Estimator("oracle")),
-    DENOMINATOR: _without_one,
-    HALF: lambda runs: 2 * np.array(runs.weights()),
-    SQUARE: lambda runs: runs.weights_by(lambda c1, c2, c3, g: c1 + c2 / g + c3 / g**2),
-    PROMPTS: lambda runs: runs.weights_by(lambda c1, c2, c3, g: c2 / g + c3 / (g * (g - 1))),
-    UNPROJECTED: lambda runs: runs.weights_along(np.eye(runs.landscape.d)[:, : runs.rank]),
-    DIAGONAL: _as_diagonal,
-    UNROTATED: _as_unrotated,
-}
-"""The rivals' weights of the gap."""
-
-DIFFER: dict[str, Callable[[NearOptimum], bool]] = {
-    EQUAL: lambda runs: runs.rank > 1,
-    ONE: lambda runs: runs.rank > 1,
-    ORACLE: lambda runs: runs.group_size == 2,
-    PROMPTS: lambda runs: runs.prompts_disagree,
-    UNPROJECTED: lambda runs: runs.landscape.d > runs.rank,
-    DIAGONAL: lambda runs: runs.rank > 1,
-    UNROTATED: lambda runs: runs.rank > 1,
-}
-"""Where these rivals have other weights than the theorem, by design; the others have everywhere."""
+    wrong = {DENOMINATOR: np.linalg.eigvalsh(form(c**2 * noise / sums) / time), HALF: 2 * weights}
+    if runs.rank > 1:
+        wrong |= {
+            EQUAL: np.full(runs.rank, weights.mean()),
+            ONE: np.append(np.zeros(runs.rank - 1), weights.sum()),
+            DIAGONAL: np.sort(np.diagonal(form(gamma_of(noise)))),
+            UNROTATED: np.linalg.eigvalsh(form(gamma_of(_unrotated(runs)))),
+        }
+    return wrong
 
 
 def rivals(runs: NearOptimum) -> dict[str, ArrayLike]:
-    """The wrong weights of the gap."""
-    others = (name for name in WRONG if name not in DIFFER or DIFFER[name](runs))
-    return {name: WRONG[name](runs) for name in others}
+    """The wrong weights of the gap that are others than the theorem's by design."""
+    assert isinstance(runs.schedule, Decay)
+    weights, time = np.array(runs.weights()), runs.steps + runs.schedule.t0
+    wrong: dict[str, ArrayLike] = {
+        **_wrong_weights(runs, weights, partial(_moments, runs), time),
+        SQUARE: runs.weights_by(lambda c1, c2, c3, g: c1 + c2 / g + c3 / g**2),
+    }
+    if runs.rank > 1:
+        wrong[ONE] = [weights.sum()]
+    if runs.group_size == 2:
+        wrong[ORACLE] = runs.weights(Estimator("oracle"))
+    if runs.prompts_disagree:
+        wrong[PROMPTS] = runs.weights_by(lambda c1, c2, c3, g: c2 / g + c3 / (g * (g - 1)))
+    if runs.landscape.d > runs.rank:
+        wrong[UNPROJECTED] = runs.weights_along(np.eye(runs.landscape.d)[:, : runs.rank])
+    return wrong
 
 
 def _at(runs: NearOptimum) -> str:
@@ -209,33 +209,38 @@ def _transform(runs: NearOptimum, times: float = 1.0) -> Check:
 
 
 def _extrapolated_transform(runs: NearOptimum, stages: int, times: float = 1.0) -> Check:
-    """The same, extrapolated: what one run leaves out is taken off, and products of it remain."""
-    points, left_out, value = [], 1.0, 0.0
-    wrong: dict[str, float] = {}
-    for stretch, share in EXTRAPOLATED[stages]:
-        each = runs.stretched(stretch)
-        rate = times / sum(each.weights())
-        own, others = _transforms_at(each, rate)
-        value += share * own
-        wrong = {name: wrong.get(name, 0.0) + share * other for name, other in others.items()}
-        left_out *= each.left_out
-        points.append(each.transform(rate))
+    """The Laplace transform, extrapolated: products remain of the error that one run leaves out."""
+    stretches, shares = zip(*EXTRAPOLATED[stages], strict=True)
+    longer = [runs.stretched(stretch) for stretch in stretches]
+    rates = [times / sum(stretched.weights()) for stretched in longer]
+    values = [
+        _transforms_at(stretched, rate) for stretched, rate in zip(longer, rates, strict=True)
+    ]
+
+    def extrapolated(terms: Iterable[float]) -> float:
+        return sum(share * term for share, term in zip(shares, terms, strict=True))
+
+    wrong = {name: extrapolated(of[name] for _, of in values) for name in values[0][1]}
+    left_out = float(np.prod([stretched.left_out for stretched in longer]))
+    digits = left_out * _sensitivity(runs, times / sum(runs.weights()))
+    points = [stretched.transform(rate) for stretched, rate in zip(longer, rates, strict=True)]
     return runs.entry.check(
         f"{_at(runs)}: transform at {times:g}/mean, extrapolated",
-        Extrapolation(tuple(points), tuple(share for _, share in EXTRAPOLATED[stages])),
+        Extrapolation(tuple(points), shares),
         equal(
-            value, wrong, scale=1.0, relative_margin=0.05,
-            digits=left_out * _sensitivity(runs, times / sum(runs.weights())),
+            extrapolated(v for v, _ in values),
+            wrong,
+            scale=1.0,
+            relative_margin=0.05,
+            digits=digits,
         ),
-    )  # fmt: skip
+    )
 
 
 def _cosines(runs: NearOptimum) -> Iterator[Check]:
     """The characteristic function of δ where kᵀΓk = 1, k along sums and differences of coordinates."""
     gamma = _moments(runs, runs.noise())
-    curvatures, schedule = runs.landscape.curvatures, runs.schedule
-    assert isinstance(schedule, Decay)
-    sums = schedule.c * np.add.outer(curvatures, curvatures)
+    _, sums = _rate(runs)
     others = {
         DIAGONAL: np.diag(np.diagonal(gamma)),
         OFF_DIAGONAL: gamma * np.where(np.eye(runs.rank) > 0, 1.0, 1 - 1 / sums),
@@ -247,7 +252,7 @@ def _cosines(runs: NearOptimum) -> Iterator[Check]:
         k = k / sqrt(k @ gamma @ k)
         wrong = {name: exp(-0.5 * k @ other @ k) for name, other in others.items()}
         wrong = (wrong if runs.rank > 1 else {}) | {LAPLACE: 1 / 1.5}
-        way = "".join("+" if each > 0 else "-" for each in sign)
+        way = "".join("+" if part > 0 else "-" for part in sign)
         yield runs.entry.check(
             f"{_at(runs)}: characteristic function along {way}",
             runs.within(RADIUS).cosine(k),
@@ -281,20 +286,20 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
     sizes = np.sqrt(np.diagonal(still.spread()[-1]))
     runs = replace(still, start=(2 * float(sizes[0]), -float(sizes[1]))).within(2 * RADIUS)
     curvatures, rates = runs.landscape.curvatures, runs.rates()
-    asked = (curvatures, runs.noise(), rates, runs.displacement)
-    gamma, root = finite_covariance(*asked), np.sqrt(curvatures)
+    recursion = (curvatures, runs.noise(), rates, runs.displacement)
+    gamma, root = finite_covariance(*recursion), np.sqrt(curvatures)
     pairs = [(j, k) for j in range(runs.rank) for k in range(j + 1)]
     products = {pair: Linear(runs.training, ((runs.product(*pair), 1.0),)) for pair in pairs}
-    for (j, k), found in products.items():
+    for (j, k), product in products.items():
         size = sqrt(gamma[j, j] * gamma[k, k])
         yield entry.check(
             f"two short steps: E d{k + 1} d{j + 1}",
-            found,
+            product,
             equal(float(gamma[j, k]), scale=size, digits=runs.left_out * size),
         )
     for what, value in (
-        ("mean gap", float(mean_gap(*asked))),
-        ("mean of the gap's law", finite_law(*asked).mean()),
+        ("mean gap", float(mean_gap(*recursion))),
+        ("mean of the gap's law", finite_law(*recursion).mean()),
     ):
         yield entry.check(
             f"two short steps: {what}", runs.gap(), equal(value, digits=runs.left_out * value)
@@ -303,7 +308,7 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
         Linear(runs.training, ((runs.product(j, k), 0.5 * float(root[j] * root[k])),))
         for j, k in pairs
     )
-    weights = finite_weights(*asked)
+    weights = finite_weights(*recursion)
     most = float(weights[-1])
     for place, weight in enumerate(weights.tolist()):
         yield entry.check(
@@ -314,55 +319,36 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _limit(runs: NearOptimum, first: int, stages: int) -> Iterator[Check]:
-    """Γ, entry by entry, and the weights of the limit law.
-
-    (t + t₀) E δ_j δ_k tends to Γ_jk up to a multiple of (t + t₀)^-(cλ_j + cλ_k - 1), which two steps of
-    the same runs take off, and an error of order 1/T, which runs that are stretched do.
-    """
-    curvatures, schedule = runs.landscape.curvatures, runs.schedule
-    assert isinstance(schedule, Decay)
-    c, noise, size = schedule.c, runs.noise(), range(runs.rank)
+    """Γ, entry by entry, and the weights of the limit law."""
+    curvatures, (c, sums) = runs.landscape.curvatures, _rate(runs)
+    noise, size = runs.noise(), range(runs.rank)
     gamma = stationary_covariance(curvatures, noise, c)
-    sums = c * np.add.outer(curvatures, curvatures)
     plain = c**2 * noise / sums
-    off = np.where(np.eye(runs.rank) > 0, gamma, plain)
-    found = Limit(runs, first, stages)
-    left_out = found.left_out
-
+    limit = Limit(runs, first, stages)
     name = f"G={runs.group_size} c={c:.3g} T={first}, {runs.steps}"
     for j in size:
         for k in range(j + 1):
+            wrong = dict.fromkeys((DENOMINATOR, OFF_DIAGONAL)[: 1 + (j != k)], plain[j, k])
             scale = sqrt(gamma[j, j] * gamma[k, k])
-            wrong = {DENOMINATOR: plain[j, k]} | ({OFF_DIAGONAL: off[j, k]} if j != k else {})
+            margins = {"scale": scale, "relative_margin": 2.0, "digits": limit.left_out * scale}
             yield runs.entry.check(
                 f"{name}: limit of (T + t0) E d{k + 1} d{j + 1}",
-                found.entry(j, k),
-                equal(
-                    float(gamma[j, k]), wrong, scale=scale, relative_margin=2.0,
-                    digits=left_out * scale,
-                ),
-            )  # fmt: skip
+                limit.entry(j, k),
+                equal(float(gamma[j, k]), wrong, **margins),
+            )
     weights = limit_law(curvatures, noise, c).weights
-    false = {
-        DENOMINATOR: np.linalg.eigvalsh(_form(curvatures, plain)),
-        HALF: 2 * weights,
-    }
-    if runs.rank > 1:
-        false[EQUAL] = np.full(runs.rank, weights.mean())
-        false[ONE] = np.append(np.zeros(runs.rank - 1), weights.sum())
-        false[DIAGONAL] = np.sort(np.diagonal(_form(curvatures, gamma)))
-        unrotated = stationary_covariance(curvatures, _unrotated(runs), c)
-        false[UNROTATED] = np.linalg.eigvalsh(_form(curvatures, unrotated))
+    wrong_weights = _wrong_weights(
+        runs, weights, lambda noise: stationary_covariance(curvatures, noise, c)
+    )
+    most = float(weights[-1])
+    margins = {"scale": most, "relative_margin": 2.0, "digits": limit.left_out * most}
     for place in size:
+        wrong = {rival: float(others[place]) for rival, others in wrong_weights.items()}
         yield runs.entry.check(
             f"{name}: limit weight {place + 1}",
-            Eigenvalue((found.form(),), (1.0,), place),
-            equal(
-                float(weights[place]),
-                {rival: float(each[place]) for rival, each in false.items()},
-                scale=float(weights[-1]), relative_margin=2.0, digits=left_out * float(weights[-1]),
-            ),
-        )  # fmt: skip
+            Eigenvalue((limit.form(),), (1.0,), place),
+            equal(float(weights[place]), wrong, **margins),
+        )
 
 
 def _consistent(entry: LandscapeEntry) -> Check:
@@ -372,21 +358,18 @@ def _consistent(entry: LandscapeEntry) -> Check:
     away = 2 * sqrt(float(early.spread()[-1][0, 0]))
     runs = [scaled(entry, 2, 2.0, t0, end, away) for end in ends]
     rate = 0.25 / sum(early.weights())
-    places = tuple(log(end + t0) for end in ends)
-    sizes = tuple(1 - gap_transform(each.weights(), rate) for each in runs)
-    points = tuple(
-        Linear(runs[1].training, ((GapTransform(GRPO, end, rate), -1.0),), 1.0) for end in ends
-    )
-    # The slope of a rate that is half as fast lies between the two.
-    error = sum(each.left_out for each in runs) / (places[1] - places[0])
-    return entry.check(
+    places = [log(end + t0) for end in ends]
+    return entry.slope(
         "G=2: 1 - E exp(-s gap) against T, from a start away",
-        LogSlope(places, points, sizes),
-        equal(
-            float(np.polyfit(places, np.log(sizes), 1)[0]), {STAYS: 0.0},
-            scale=1.0, relative_margin=0.2, digits=error,
-        ),
-    )  # fmt: skip
+        places,
+        [Linear(runs[1].training, ((GapTransform(GRPO, end, rate), -1.0),), 1.0) for end in ends],
+        [1 - gap_transform(one.weights(), rate) for one in runs],
+        {STAYS: 0.0},
+        scale=1.0,
+        relative_margin=0.2,
+        # The slope of a rate that is half as fast lies between the two.
+        digits=sum(one.left_out for one in runs) / (places[1] - places[0]),
+    )
 
 
 def _curvatures(entry: LandscapeEntry) -> Iterator[Check]:
@@ -408,7 +391,7 @@ def _curvatures(entry: LandscapeEntry) -> Iterator[Check]:
             return Linear(runs.training, ((Gap(GRPO, 0), 1.0),))
 
         # λ h² + a h⁴ + … at h and at h/2, on both sides.
-        shares = tuple(each / (3 * h**2) for each in (-1.0, -1.0, 16.0, 16.0))
+        shares = tuple(weight / (3 * h**2) for weight in (-1.0, -1.0, 16.0, 16.0))
         yield entry.check(
             f": curvature {place + 1}",
             Extrapolation(tuple(map(gap, (1.0, -1.0, 0.5, -0.5))), shares),
@@ -473,6 +456,61 @@ def _leaves(entry: LandscapeEntry) -> Check:
     return entry.check(f"{_at(runs)}, t0=4: the law is another one", distance, far)
 
 
+PLACES = (0.3, 1.0, 2.5)
+"""Where cdfs are asked for, in units of the mean."""
+
+
+def _of_law(
+    entry: Entry[tuple[float, ...]],
+    what: str,
+    terms: Sequence[tuple[Quantity, float]],
+    value: float,
+    rivals: dict[str, float] | None = None,
+    digits: float = 0.0,
+) -> Check:
+    """A probability or a mean of draws of weighted chi-squares, or a combination of such."""
+    statement = equal(value, rivals, scale=1.0, relative_margin=0.01, digits=digits)
+    return entry.check(what, Linear(ChiSquares(), tuple(terms)), statement)
+
+
+def _laws(suite: Suite) -> Iterator[Check]:
+    """The laws as they are computed, of one, two and three terms, against quadrature and draws."""
+    made_up = {"one": (0.7,), "two": (0.2, 1.5), "equal": (0.6, 0.6), "three": (0.1, 0.4, 1.1)}
+    entries = [Entry(f"weights, {name}", "made-up", weights) for name, weights in made_up.items()]
+    drawn = np.random.default_rng([suite.seed, 54]).uniform(0.1, 2.0, 3).round(6).tolist()
+    for entry in (*entries, Entry("weights, drawn", "generated", tuple(drawn))):
+        weights, law = entry.problem, WeightedChi2(entry.problem)
+        mean = float(sum(weights))
+        bell = norm(mean, (2 * sum(w**2 for w in weights)) ** 0.5)
+        low, middle, high = ((Below(weights, place * mean), 1.0) for place in PLACES)
+        for below, place in zip((low, middle, high), PLACES, strict=True):
+            wrong = {NORMAL: float(bell.cdf(place * mean))}
+            what = f": cdf at {place * mean:.3g}"
+            yield _of_law(entry, what, (below,), float(law.cdf(place * mean)), wrong)
+        tail = Below(weights, float(law.ppf(0.9)))
+        nodes, shares = np.polynomial.legendre.leggauss(32)
+        half = (PLACES[-1] - PLACES[0]) * mean / 2
+        density = half * float(shares @ law.pdf(PLACES[0] * mean + half * (1 + nodes)))
+        by_own_law = float(conditional_transform([mean], [weights])[0])
+        transform = gap_transform(weights, 1 / mean)
+        yield _of_law(entry, ": cdf at the quantile 0.9", ((tail, 1.0),), 0.9)
+        yield _of_law(entry, ": density", (high, (low[0], -1.0)), density)
+        yield _of_law(entry, ": transform", ((TransformOf(weights, 1 / mean), 1.0),), transform)
+        yield _of_law(entry, ": transform of a run by its own law", (middle,), by_own_law)
+    first, second, share = (0.2, 1.5), (1.1,), 0.3
+    mixture = MixtureLaw([WeightedChi2(first), WeightedChi2(second)], np.array([share, 1 - share]))
+    place = float(mixture.mean())
+    parts = ((Below(first, place), share), (Below(second, place), 1 - share))
+    yield _of_law(entries[0], ", mixed with another law: cdf", parts, float(mixture.cdf(place)))
+    # Two laws of one term each are farthest apart where their densities meet.
+    small, large = made_up["one"][0], 3 * made_up["one"][0]
+    meet = log(large / small) * large * small / (large - small)
+    apart = ((Below((small,), meet), 1.0), (Below((large,), meet), -1.0))
+    distance = sup_distance(WeightedChi2([small]), WeightedChi2([large]))
+    what = ": distance from three times the weight"
+    yield _of_law(entries[0], what, apart, distance, digits=1e-5)
+
+
 def _checks(suite: Suite) -> Iterator[Check]:
     landscapes, smoke = suite.landscapes, suite.size == "smoke"
     stages = 2 if smoke else 3
@@ -509,7 +547,7 @@ def _checks(suite: Suite) -> Iterator[Check]:
         yield from _mixture(entry)
     yield _starts(landscapes["calm mixture"][0])
     yield _leaves(landscapes["steep"][0])
-    yield from checks_of_laws(suite, NORMAL)
+    yield from _laws(suite)
 
 
 def claim(suite: Suite) -> Claim:

@@ -22,11 +22,12 @@ from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
 from .problems import BanditEntry, Suite, mse_of
-from .problems.peers import COARSE, Setting, along, error, label, mean, peers, scale
+from .shared.peers import COARSE, Setting, along, error, label, mean, peers, scale
 
 STEM = "minibatch"
 
@@ -93,7 +94,7 @@ def _cases(suite: Suite) -> Iterator[Case]:
 
 
 def _drawn(suite: Suite) -> Iterator[Case]:
-    """What is too large to enumerate: many prompts in a minibatch, or to choose from."""
+    """Cases too large to enumerate: many prompts in a minibatch, or to choose from."""
     yield suite.uneven, 2, 16, "iid"
     yield suite.features, 8, 4, "fixed"
     yield suite.digits, 2, 1, "iid"
@@ -157,18 +158,18 @@ def _part(entry: BanditEntry) -> Check:
 def _constants(entry: BanditEntry, cell: GradientCell) -> Iterator[Check]:
     """The law of group sizes, (c₁ + c₂/G + c₃/(G(G-1)))/B, and the matrices behind its constants."""
     moments, grpo, group = entry.problem.moments(), Estimator("grpo"), cell.group_size
-    known, unit = mse_constants(moments), direction(entry.problem, 2)
+    constants, unit = mse_constants(moments), direction(entry.problem, 2)
     parts = covariance_parts(moments, unit[:, None])
     shares = 1, 1 / group, 1 / (group * (group - 1))
-    asked = {
-        "grpo by c1, c2, c3": (mse_of("grpo"), (known.c1, known.c2, known.c3), None),
+    terms_of = {
+        "grpo by c1, c2, c3": (mse_of("grpo"), (constants.c1, constants.c2, constants.c3), None),
         "grpo along direction 2 by C1, C2, C3": (
             SquaredProjection(grpo, 2),
             [float(part[0, 0]) for part in parts],
             unit,
         ),
     }
-    for what, (quantity, terms, where) in asked.items():
+    for what, (quantity, terms, where) in terms_of.items():
         value = sum(a * b for a, b in zip(terms, shares, strict=True)) / cell.batch_size
         statement = equal(value, scale=scale(cell, grpo, where), relative_margin=COARSE)
         yield entry.check(f"{label(cell)}: {what}", mean_of(cell, quantity), statement)
@@ -180,6 +181,49 @@ def claim(suite: Suite) -> Claim:
     built = (*checks([*enumerated, *_drawn(suite)]), *matrices(enumerated))
     parts = map(_part, (suite.uneven, *suite.rates()))
     return Claim(STEM, RIVALS, (*built, *parts))
+
+
+MOST_FIXED = 64
+"""Prompts of the largest fixed set."""
+
+
+def _cases_on_networks(suite: Suite) -> Iterator[Case]:
+    for entry in suite.token_problems:
+        contexts = entry.problem.contexts
+        for batch_size in (1, 2):
+            yield entry, 2, batch_size, "iid"
+        if entry.problem.uniform and contexts > 1:
+            yield entry, 2, 2, "without-replacement"
+            if contexts <= MOST_FIXED:
+                yield entry, 2, contexts, "fixed"
+
+
+def on_networks(suite: Suite) -> Claim:
+    """The formula in every design that a problem allows."""
+    return Claim(STEM, RIVALS, tuple(checks(_cases_on_networks(suite))))
+
+
+FIGURES = (
+    Figure(
+        "minibatch",
+        "Three ways to choose prompts",
+        "B times the error against the number of prompts B: level for prompts drawn independently, "
+        "falling along a straight line for prompts drawn without replacement, down to the error of "
+        "a fixed set where all prompts are used; two wrong formulas, in dashed grey, miss the "
+        "simulated points.",
+        "designs",
+        x=Axis("prompts in a minibatch, B", "batch_size", ticks=(1, 4, 8, 12, 16)),
+        y=Axis("B × mean squared error"),
+        lines=(
+            Line("iid", "i.i.d.", "blue"),
+            Line("without-replacement", "without replacement", "orange"),
+            Line("fixed", "fixed set", "green, open"),
+            Line("rival: (N-B)/N for (N-B)/(N-1)", look="rival"),
+            Line("rival: no prompt term", look="second rival"),
+        ),
+        names="outside upper center",
+    ),
+)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

@@ -17,7 +17,7 @@ Cost: half a million groups for most checks, a few million for the nearest rival
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -26,11 +26,13 @@ from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed, Quantity
 from ustat_pg.engines.gradients.bounds import largest_norm
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Panel
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import MsePrediction, explicit_bound, gradient_mse
+from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Suite, mse_of
-from .problems.peers import (
+from .shared.peers import (
     Setting,
     along,
     error,
@@ -80,7 +82,7 @@ def rivals(m: Moments, group_size: int) -> dict[str, float]:
     }
 
 
-RIVALS = (
+OF_ERRORS = (
     "no second-order term",
     "G^2 for G(G-1)",
     "||g||^2 missing",
@@ -89,8 +91,9 @@ RIVALS = (
     "explicit bound taken as the value",
     "Sigma without - g g^T",
     TIGHTER,
-    SHORT,
 )
+"""Those of an error; the other is of a mean, and asked of bandits alone."""
+RIVALS = (*OF_ERRORS, SHORT)
 
 
 def claim(suite: Suite) -> Claim:
@@ -143,31 +146,31 @@ def _others(entry: BanditEntry, group_size: int) -> list[Check]:
 
 
 def _of_bandits(suite: Suite) -> list[Check]:
-    """What is asked of bandits alone: anchors, records of one prompt of several, bounds."""
-    repeated = [suite.repeated, *suite.repeats()]
+    """The checks of bandits alone: anchors, records of one prompt of several, bounds."""
+    repeated, coins = [suite.repeated, *suite.repeats()], [*suite.coins()]
     checks: list[Check] = []
     for entry in (*suite.single_prompts, *repeated):
         checks += _anchors(entry, 8)
-    for entry in (suite.skewed, *suite.coins(), *repeated):
-        checks.append(_bounded(entry))
+    checks += [_bounded(entry) for entry in (suite.skewed, *coins, *repeated)]
     for entry in (suite.several, *repeated):
-        checks += _prompts_of(entry)
-    for entry in (suite.skewed, *repeated, *suite.coins()):
+        pairs = product(range(entry.problem.contexts), ("grpo", "group-mean"))
+        checks += [_alone(entry, x, baseline) for x, baseline in pairs]
+    for entry in (suite.skewed, *repeated, *coins):
         checks += _reinforce(entry)
     for entry in (*suite.sure_coins(), *repeated):
         checks += _terms(entry, suite.group_sizes[0])
-    return checks + [_mixed(entry, 3) for entry in (suite.skewed, *suite.coins())]
+    return checks + [_mixed(entry, 3) for entry in (suite.skewed, *coins)]
 
 
 def _anchors(entry: BanditEntry, group_size: int) -> list[Check]:
     """E s = 0 and E ĝ = ∇J, along the steepest of a few fixed directions."""
     at, gradient = Setting(entry, group_size), entry.problem.gradient()
     steepest = max(range(4), key=lambda n: abs(gradient @ direction(entry.problem, n)))
-    asked = {"grpo": (SHORT,), "group-mean": (), "critic": ()}
+    rivals_of = {"grpo": (SHORT,), "group-mean": (), "critic": ()}
     means = [
-        mean(at, peer, steepest, *asked[peer.name])
+        mean(at, peer, steepest, *rivals_of[peer.name])
         for peer in peers(entry.problem)
-        if peer.name in asked
+        if peer.name in rivals_of
     ]
     return [no_mean_score(at, 0), *means]
 
@@ -178,10 +181,10 @@ def _bounded(entry: BanditEntry) -> Check:
     at = Setting(entry, size)
 
     def longest() -> float:
-        found = entry.problem.outcomes
-        possible = found.probs[0] > 0
-        rewards = found.rewards[0][possible]
-        scores = entry.problem.policy.scores(0)[found.arms[0][possible]]
+        outcomes = entry.problem.outcomes
+        possible = outcomes.probs[0] > 0
+        rewards = outcomes.rewards[0][possible]
+        scores = entry.problem.policy.scores(0)[outcomes.arms[0][possible]]
         apart = np.linalg.norm(scores[:, None] - scores, axis=-1)
         return float((apart * np.abs(np.subtract.outer(rewards, rewards))).max() / 2)
 
@@ -192,21 +195,18 @@ def _bounded(entry: BanditEntry) -> Check:
     )
 
 
-def _prompts_of(entry: BanditEntry) -> Iterator[Check]:
+def _alone(entry: BanditEntry, x: int, baseline: str) -> Check:
     """The record of one prompt, taken out of the problem's, against the problem of that prompt."""
-    for x in range(entry.problem.contexts):
-        cell = GradientCell(entry.problem.restrict([x]), 2)
-        for baseline in ("grpo", "group-mean"):
-            yield entry.check(
-                f"prompt {x} alone: {baseline}",
-                partial(mean_of, cell, mse_of(baseline)),
-                partial(_alone, entry, cell, x, baseline),
-            )
 
+    def cell() -> GradientCell:
+        return GradientCell(entry.problem.restrict([x]), 2)
 
-def _alone(entry: BanditEntry, cell: GradientCell, x: int, baseline: str) -> Statement:
-    value = gradient_mse(entry.problem.moments().at(x), baseline, 2).mse
-    return equal(value, scale=scale(cell, Estimator(baseline)))
+    def statement() -> Statement:
+        value = gradient_mse(entry.problem.moments().at(x), baseline, 2).mse
+        return equal(value, scale=scale(cell(), Estimator(baseline)))
+
+    name = f"prompt {x} alone: {baseline}"
+    return entry.check(name, lambda: mean_of(cell(), mse_of(baseline)), statement)
 
 
 def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -214,52 +214,49 @@ def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     at = Setting(entry, group_size, 2)
     for peer in peers(entry.problem):
         yield along(at, peer, 0)
-    apart, whole = Distance(GRPO, ORACLE), mse_of("grpo")
-    parts = ((whole, 1.0), (apart, -1.0))
-    asked: dict[str, tuple[Weights, Callable[[MsePrediction], float]]] = {
-        "second-order term": (((apart, 1.0),), lambda of: of.second_order_term),
-        "first-order and prompt terms": (parts, lambda of: of.prompt_term + of.first_order_term),
-        "MSE of the oracle beside it": (((mse_of("oracle"), 1.0),), lambda of: of.oracle_mse),
-        "MSE of no baseline beside it": (((mse_of("vanilla"), 1.0),), lambda of: of.vanilla_mse),
-    }
+    apart, whole = (Distance(GRPO, ORACLE), 1.0), (mse_of("grpo"), 1.0)
+    oracle, vanilla = ((mse_of(name), 1.0) for name in ("oracle", "vanilla"))
+
+    def term(what: str, weights: Weights, value: Callable[[MsePrediction], float]) -> Check:
+        def statement() -> Statement:
+            predicted = gradient_mse(entry.problem.moments(), "grpo", group_size, 2)
+            return equal(value(predicted), scale=scale(at.cell, GRPO))
+
+        return entry.check(f"{at.name}: {what}", lambda: Linear(at.cell, weights), statement)
+
+    yield term("second-order term", (apart,), lambda of: of.second_order_term)
+    yield term(
+        "first-order and prompt terms",
+        (whole, (apart[0], -1.0)),
+        lambda of: of.prompt_term + of.first_order_term,
+    )
+    yield term("MSE of the oracle beside it", (oracle,), lambda of: of.oracle_mse)
+    yield term("MSE of no baseline beside it", (vanilla,), lambda of: of.vanilla_mse)
     # Two equal arms with sure rewards attain half the bound: σ² = R²/4 and ‖g‖² = σ² tr F.
     if entry.name.startswith("sure"):
-        asked["half the explicit bound attained"] = (
-            ((apart, 2.0),),
+        yield term(
+            "half the explicit bound attained",
+            ((apart[0], 2.0),),
             lambda of: explicit_bound(entry.problem.moments(), group_size, 2),
         )
-        asked["paper's bound attained"] = (
-            ((whole, 1.0), (apart, 1.0)),
-            lambda of: float(of.paper_bound or 0),
+        yield term("paper's bound attained", (whole, apart), lambda of: float(of.paper_bound or 0))
+
+    def noise() -> Statement:
+        predicted = gradient_mse(entry.problem.moments(), "grpo", group_size, 2).noise_to_signal
+        return equal(
+            float(predicted or 0), scale=scale(at.cell, GRPO) / _squared_slope(entry.problem)
         )
-
-    def predicted() -> MsePrediction:
-        return gradient_mse(entry.problem.moments(), "grpo", group_size, 2)
-
-    def statement(value: Callable[[MsePrediction], float]) -> Statement:
-        return equal(value(predicted()), scale=scale(at.cell, GRPO))
-
-    for what, (weights, value) in asked.items():
-        yield entry.check(
-            f"{at.name}: {what}",
-            partial(_of_cell, at, weights),
-            partial(statement, value),
-        )
-
-    def square() -> float:
-        return sum(slope(entry.problem, unit) ** 2 for unit in np.eye(entry.problem.d))
 
     yield entry.check(
         f"{at.name}: noise to signal",
-        lambda: Linear(at.cell, ((whole, 1 / square()),)),
-        lambda: equal(
-            float(predicted().noise_to_signal or 0), scale=scale(at.cell, GRPO) / square()
-        ),
+        lambda: Linear(at.cell, ((mse_of("grpo"), 1 / _squared_slope(entry.problem)),)),
+        noise,
     )
 
 
-def _of_cell(at: Setting, weights: Weights) -> Linear:
-    return Linear(at.cell, weights)
+def _squared_slope(problem: SoftmaxBandit) -> float:
+    """‖∇J‖², by differences of J."""
+    return sum(slope(problem, unit) ** 2 for unit in np.eye(problem.d))
 
 
 def _reinforce(entry: BanditEntry) -> Iterator[Check]:
@@ -269,8 +266,8 @@ def _reinforce(entry: BanditEntry) -> Iterator[Check]:
 
     def statement() -> Statement:
         value = none.squared_error(at.cell)
-        wrong = value + sum(slope(entry.problem, unit) ** 2 for unit in np.eye(entry.problem.d))
-        return equal(value, {"Sigma without - g g^T": wrong}, scale=scale(at.cell, none.estimator))
+        wrong = {"Sigma without - g g^T": value + _squared_slope(entry.problem)}
+        return equal(value, wrong, scale=scale(at.cell, none.estimator))
 
     yield entry.check(f"G=1: {none.name}", lambda: mean_of(at.cell, mse_of("vanilla")), statement)
     for peer in others:
@@ -286,6 +283,32 @@ def _mixed(entry: BanditEntry, group_size: int) -> Check:
     )
 
 
+def on_networks(suite: Suite) -> Claim:
+    """Errors and matrices at single prompts; the rival of a mean is left to bandits."""
+    return Claim(STEM, OF_ERRORS, tuple(at_one_prompt(suite)))
+
+
+FIGURES = (
+    Figure(
+        "mse",
+        "Gradient error against group size",
+        "Mean squared error of the gradient against the group size, on logarithmic axes, without a "
+        "baseline, for grpo, the oracle and the minimum-variance baseline: simulated points lie on "
+        "the predicted lines, and grpo comes down to the oracle as the group grows.",
+        "mse",
+        y=Axis("mean squared error", scale="log"),
+        lines=("vanilla", "grpo", "minimum-variance", "oracle"),
+        by="problem",
+        panels=(
+            Panel("one prompt, 4 arms", "balanced"),
+            Panel("handwritten digits, B = {batch_size:g}", "digits"),
+        ),
+        names="ends",
+        height=2.2,
+    ),
+)
+
+
 def curves(suite: Suite) -> Iterator[Point]:
     """MSE against G of no baseline, grpo, the oracle and the minimum-variance baseline."""
     for entry, batch in suite.shown:
@@ -299,3 +322,6 @@ def curves(suite: Suite) -> Iterator[Point]:
                 measured = batch == 1 or group_size in MEASURED
                 drawn = mean_of(cell, mse_of(baseline)) if measured else None
                 yield Point("mse", baseline, at, value, drawn)
+
+
+curves_on_networks = curves

@@ -18,6 +18,7 @@ Cost: some millions of groups of up to 64.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,8 @@ from numpy.typing import NDArray
 from ustat_pg.checks import equal
 from ustat_pg.engines import Distance, Estimator, GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
-    CountTable,
     count_table,
     gradient_mse,
     normalised_distance,
@@ -34,10 +35,11 @@ from ustat_pg.predictions import (
     normalised_limit,
     normalised_limit_of,
 )
-from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.problems import SoftmaxBandit, TokenBandit
 
-from .problems import BanditEntry, Suite, mse_of
-from .problems.limits import later_terms
+from .problems import BanditEntry, Entry, Suite, mse_of
+from .problems.tokens import Drawn, bandit_of, drawn_task, initial, until
+from .shared.peers import later_terms
 
 STEM = "normalised"
 
@@ -49,7 +51,7 @@ NAIVE = "tr Σ/σ²: estimating σ costs nothing"
 UNDIVIDED = "the limit is that of grpo itself"
 BINARY = "graded rewards by the formula of 0 and 1"
 OF_BINARY = (EQUIVALENT, NO_LIMIT, NAIVE, UNDIVIDED)
-"""What prompts of rewards 0 and 1 can refute."""
+"""Rivals that prompts of rewards 0 and 1 can refute."""
 RIVALS = (*OF_BINARY, BINARY)
 
 STD = Estimator("std")
@@ -60,18 +62,13 @@ LARGE = 32
 """The group size that stands for a large one: thousands of groups of three or four outcomes."""
 
 LARGE_GRADED = 64
-"""The same with graded rewards, of three outcomes, one of them rare."""
-
-
-def over_deviation(entry: BanditEntry, group_size: int) -> CountTable:
-    """The leave-one-out estimate divided by the reward's true deviation."""
-    square = float(entry.problem.moments().reward_variance[0])
-    return count_table("grpo", group_size).scaled(square**-0.5)
+"""The large group size with graded rewards, of three outcomes, one of them rare."""
 
 
 def distance(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
     """E‖ĝ_std - ĝ_grpo/σ‖²: what is measured, and its value at that G."""
-    limit = over_deviation(entry, group_size)
+    square = float(entry.problem.moments().reward_variance[0])
+    limit = count_table("grpo", group_size).scaled(square**-0.5)
     apart = count_table("std", group_size).less(limit)
     cell = GradientCell(entry.problem, group_size)
     measured = mean_of(cell, Distance(STD, Estimator(limit.spec)))
@@ -128,14 +125,14 @@ def _checks(entry: BanditEntry) -> Iterator[Check]:
     )
     limit = float(normalised_distance(moments)[0])
     ((quantity, _),) = points[-1].weights
-    later, own = later_terms(lambda size: size * distance(entry, size)[1], LARGE, 4)
+    later, digits = later_terms(lambda size: size * distance(entry, size)[1], LARGE, 4)
     yield entry.check(
         f"G={LARGE}: distance",
         Linear(points[-1].cell, ((quantity, LARGE),)),
-        equal(limit + later, {EQUIVALENT: later}, digits=own, relative_margin=0.3),
+        equal(limit + later, {EQUIVALENT: later}, digits=digits, relative_margin=0.3),
     )
     measured, _ = error(entry, LARGE)
-    later, own = later_terms(lambda size: error(entry, size)[1], LARGE, 4)
+    later, digits = later_terms(lambda size: error(entry, size)[1], LARGE, 4)
     sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
     wrong = {NAIVE: sigma / float(moments.reward_variance[0]), UNDIVIDED: sigma}
     wrong = {rival: value + later for rival, value in wrong.items()}
@@ -144,7 +141,9 @@ def _checks(entry: BanditEntry) -> Iterator[Check]:
         (", as of any rewards", normalised_limit_of(*outcomes(entry.problem))),
     ):
         yield entry.check(
-            f"G={LARGE}: error about g/σ{what}", measured, equal(limit + later, wrong, digits=own)
+            f"G={LARGE}: error about g/σ{what}",
+            measured,
+            equal(limit + later, wrong, digits=digits),
         )
 
 
@@ -166,8 +165,8 @@ def graded_error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
 
 def outcomes(problem: SoftmaxBandit) -> tuple[Array, Array, Array]:
     """Probabilities, rewards and scores of what one rollout at a problem's one prompt can yield."""
-    found = problem.outcomes
-    return found.probs[0], found.rewards[0], problem.policy.scores(0)[found.arms[0]]
+    lists = problem.outcomes
+    return lists.probs[0], lists.rewards[0], problem.policy.scores(0)[lists.arms[0]]
 
 
 def graded_lines(entry: BanditEntry) -> tuple[float, dict[str, float]]:
@@ -197,6 +196,76 @@ def _graded(entry: BanditEntry) -> Iterator[Check]:
     )
 
 
+MOST_OUTPUTS = 4
+"""Outputs of the largest token problem whose groups of 64 are enumerated."""
+
+SMALLEST = 0.02
+"""The limit of the distance, against that of the error, from which the two estimates are told apart."""
+
+
+def lopsided(suite: Suite) -> Iterator[BanditEntry]:
+    """The first prompt of each drawn token problem at which the two estimates can be told apart."""
+    yield _lopsided(suite, "lopsided", "made-up", np.random.default_rng(20261111))
+    for number in range(suite.generated):
+        rng = np.random.default_rng([suite.seed, number, 6])
+        yield _lopsided(suite, f"lopsided#{suite.seed}.{number}", "generated", rng)
+
+
+def _lopsided(suite: Suite, name: str, origin: str, rng: np.random.Generator) -> BanditEntry:
+    def draw() -> Drawn:
+        problem = drawn_task(rng)
+        while problem.space.count > MOST_OUTPUTS:
+            problem = drawn_task(rng)
+        return problem, initial(suite.on, problem, seed=int(rng.integers(2**31)))
+
+    def apart(bandit: TokenBandit) -> list[int]:
+        return [x for x in range(bandit.contexts) if told_apart(bandit.restrict([x]))]
+
+    problem, policy = until(draw, lambda bandit: bool(apart(bandit)))
+    bandit = bandit_of(problem, policy, suite.dense)
+    return Entry(f"{name}-{problem.name}", origin, bandit.restrict(apart(bandit)[:1]))
+
+
+def told_apart(problem: SoftmaxBandit) -> bool:
+    """Whether a prompt's pass rate is off one half and not near 0 or 1, and its gradient is not 0."""
+    (value,) = (problem.mean_rewards * problem.policy.probs).sum(axis=1)
+    if not (problem.binary and 0.2 < abs(value - 0.5) < 0.4):
+        return False
+    moments = problem.moments()
+    return bool(normalised_distance(moments)[0] > SMALLEST * normalised_limit(moments)[0])
+
+
+def on_networks(suite: Suite) -> Claim:
+    """The slope of the distance, and both limits, at prompts whose large groups are enumerated."""
+    return Claim(STEM, OF_BINARY, tuple(checks(lopsided(suite))))
+
+
+FIGURES = (
+    Figure(
+        "normalised",
+        "The error of the normalised estimator against group size",
+        "G times the error of the normalised estimator about g/σ, against the group size: it comes to "
+        "a level that is the predicted limit, and that lies below the dashed line of tr Σ/σ² with rewards "
+        "0 and 1, and far above it with graded rewards of which one is rare; simulated points lie on the "
+        "predicted curves.",
+        "normalised",
+        y=Axis("G × squared error about g/σ", limits=(0, None)),
+        lines=(
+            Line("std", "divided by the group's deviation", "alone"),
+            Line("limit", "its limit"),
+            Line(f"rival: {NAIVE}", "tr Σ/σ², as if σ were known (rival)", "rival"),
+        ),
+        by="problem",
+        panels=(
+            Panel("pass rate 0.8", "skewed"),
+            Panel("pass rate 0.3", "balanced"),
+            Panel("rewards .6, .4 and, rarely, 0", "rare"),
+        ),
+        names="outside upper center",
+    ),
+)
+
+
 def curves(suite: Suite) -> Iterator[Point]:
     """G times the error about g/σ against G, its limit and the naive one, on three problems."""
     yield from points((suite.skewed, suite.balanced, suite.rare_rewards[0]))
@@ -213,3 +282,8 @@ def points(entries: Iterable[BanditEntry]) -> Iterator[Point]:
             yield Point(STEM, "std", at, value, measured if group_size <= LARGE else None)
             for series, line in lines.items():
                 yield Point(STEM, series, at, line)
+
+
+def curves_on_networks(suite: Suite) -> Iterator[Point]:
+    """G times the error, on two prompts."""
+    yield from points(islice(lopsided(suite), 2))

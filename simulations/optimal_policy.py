@@ -20,7 +20,7 @@ Cost: about 15 seconds on two cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -28,21 +28,30 @@ from ustat_pg.checks import equal, positive
 from ustat_pg.engines import Decay, Estimator, GapTransform, GradientCell, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.engines.runs.cell import BINS
-from ustat_pg.experiment import Check, Claim, Eigenvalue, LawExcess, Linear, Pit
+from ustat_pg.experiment import Check, Claim, Eigenvalue, LawExcess, LawShare, Linear, Pit, Point
+from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     gap_transform,
-    gradient_covariance,
     limit_weights,
     matrix_correlation,
     sup_distance,
 )
 
 from .problems import Suite, mse_of, word
-from .problems.landscapes import LandscapeEntry
-from .problems.optima import GRPO, ORACLE, VANILLA, at_optimum, constant, critic, moments_of
-from .problems.peers import COARSE, scale
-from .problems.runs import NearOptimum
-from .problems.weights import excess_of, forms, predicted_difference, weight_difference
+from .problems.landscapes import Landscape, LandscapeEntry
+from .shared.peers import COARSE, scale
+from .shared.runs import (
+    GRPO,
+    ORACLE,
+    VANILLA,
+    NearOptimum,
+    at_optimum,
+    constant,
+    covariance_of,
+    critic,
+    moments_of,
+)
+from .shared.weights import predicted_difference, projected, solved, weight_difference
 
 STEM = "optimal_policy"
 
@@ -81,7 +90,7 @@ def _by_transform(
 ) -> Check:
     """E exp(-s gap) of one baseline above that of another; s in units of 1/E gap of the oracle."""
     times = rate / sum(runs.weights(ORACLE))
-    high, low = (gap_transform(runs.weights(each), times) for each in (better, worse))
+    high, low = (gap_transform(runs.weights(estimator), times) for estimator in (better, worse))
     transforms = tuple(
         (GapTransform(estimator, runs.steps, times), sign)
         for estimator, sign in ((better, 1.0), (worse, -1.0))
@@ -151,6 +160,29 @@ def _fisher(entry: LandscapeEntry, squares: np.ndarray) -> np.ndarray:
     return np.einsum("xk,xki,xkj->ij", chances, scores, scores)
 
 
+def _entries(
+    landscape: Landscape,
+    signs: dict[Estimator, float],
+    group_size: int,
+    form: Callable[[np.ndarray], np.ndarray],
+) -> tuple[Linear, ...]:
+    """A matrix of estimators' covariances at the optimum, its lower triangle row by row: each entry is
+    the trace of a covariance and the form of a symmetric unit.
+    """
+    problem, unit = at_optimum(landscape), np.eye(len(landscape.curvatures))
+    pairs = [(unit[j], unit[k]) for j in range(len(unit)) for k in range(j + 1)]
+    entries = []
+    for one, other in pairs:
+        matrix = form((np.outer(one, other) + np.outer(other, one)) / 2)
+        terms = [
+            (quantity, sign * share)
+            for estimator, sign in signs.items()
+            for quantity, share in projected(problem, estimator, matrix)
+        ]
+        entries.append(Linear(GradientCell(problem, group_size), tuple(terms)))
+    return tuple(entries)
+
+
 def _least_excess(
     entry: LandscapeEntry,
     worse: Estimator,
@@ -160,18 +192,15 @@ def _least_excess(
 ) -> Check:
     """The least eigenvalue of Cov - Cov: positive where the one covariance is larger as a matrix."""
     landscape, basis = entry.problem, entry.problem.identifiable
-    moments = moments_of(landscape)
-    high, low = (
-        gradient_covariance(
-            moments, each.baseline, group_size, constant=each.constant, critic=each.values
-        )
-        for each in (worse, better)
-    )
-    value = np.linalg.eigvalsh(basis.T @ (high - low) @ basis)[0]
+    high, low = (covariance_of(landscape, estimator, group_size) for estimator in (worse, better))
+    value = np.linalg.eigvalsh(high - low)[0]
     size = scale(GradientCell(at_optimum(landscape), group_size), worse)
+    excess = _entries(
+        landscape, {worse: 1.0, better: -1.0}, group_size, lambda unit: basis @ unit @ basis.T
+    )
     return entry.check(
         f"G={group_size}: least eigenvalue of Cov({word(worse)}) - Cov({word(better)})",
-        Eigenvalue((excess_of(landscape, worse, better, group_size=group_size),), (1.0,), 0),
+        Eigenvalue((excess,), (1.0,), 0),
         equal(float(value), rivals, scale=size, relative_margin=COARSE),
     )
 
@@ -190,23 +219,20 @@ def _several_prompts(entry: LandscapeEntry) -> Iterator[Check]:
         yield _least_excess(entry, worse, ORACLE, 1, {REVERSED: -float(larger[-1])})
     near = np.linalg.eigvalsh(_fisher(entry, (away / 4) ** 2) / 2)[0]
     yield _least_excess(entry, critic(values + away / 4), GRPO, 2, {AT_ONCE: float(near)})
-    curvatures, moments = landscape.curvatures, moments_of(landscape)
-    c = 1 / float(curvatures[0])
-    found = [forms(landscape, each, c, group_size=1) for each in (uneven, ORACLE)]
+    c = 1 / float(landscape.curvatures[0])
+    # ½ Λ^½ Γ Λ^½ of either.
+    forms = tuple(
+        _entries(landscape, {estimator: 1.0}, 1, lambda unit: solved(landscape, unit, c))
+        for estimator in (uneven, ORACLE)
+    )
     high, low = (
-        limit_weights(
-            curvatures,
-            landscape.identifiable.T
-            @ gradient_covariance(moments, each.baseline, 1, critic=each.values)
-            @ landscape.identifiable,
-            c,
-        )
-        for each in (uneven, ORACLE)
+        limit_weights(landscape.curvatures, covariance_of(landscape, estimator, 1), c)
+        for estimator in (uneven, ORACLE)
     )
     for place, gain in enumerate((high - low).tolist()):
         yield entry.check(
             f"limit weight {place + 1}: {word(uneven)} above the oracle",
-            Eigenvalue((found[0], found[1]), (1.0, -1.0), place),
+            Eigenvalue(forms, (1.0, -1.0), place),
             equal(gain, {REVERSED: -gain}, relative_margin=COARSE),
         )
 
@@ -279,7 +305,9 @@ def _linear(entry: LandscapeEntry) -> Iterator[Check]:
     gain = times * (sum(runs.weights(ORACLE)) - sum(runs.weights(better)))
     name = f"{_at(runs)}: oracle's mean gap above that of V - λ/F"
     functional = runs.gap_difference(ORACLE, better, times)
-    digits = times * sum(runs.left_out_of(each) * runs.size(each) for each in (ORACLE, better))
+    digits = times * sum(
+        runs.left_out_of(estimator) * runs.size(estimator) for estimator in (ORACLE, better)
+    )
     yield from entry.gains(name, functional, gain, EVERYWHERE, digits=digits, relative_margin=0.3)
     yield from _by_law(runs, better, ORACLE, EVERYWHERE)
 
@@ -313,3 +341,54 @@ def _checks(suite: Suite) -> Iterator[Check]:
 def claim(suite: Suite) -> Claim:
     """The order where the assumption holds, and what happens where it does not."""
     return Claim(STEM, RIVALS, tuple(_checks(suite)))
+
+
+LEVELS = (*(k / 32 for k in range(1, 32)), 2000 / 2048, 2030 / 2048)
+"""Quantiles of the oracle's law at which cdfs are shown, on the edges of bins."""
+
+FIGURES = (
+    Figure(
+        "optimal_policy",
+        "Laws of the gap with and without the assumption",
+        "Cumulative laws of the gap after training, simulated points on predicted lines: under the "
+        "matrix form of Assumption 2 oracle and grpo lie above a constant and no baseline; under the "
+        "norm form alone the law of a constant crosses the oracle's, and with unequal curvatures it "
+        "lies above the oracle's everywhere.",
+        STEM,
+        x=Axis("gap / the oracle's mean gap", "gap", "log", ticks=(0.001, 0.01, 0.1, 1)),
+        y=Axis("share of runs below", limits=(0, 1.02)),
+        # The oracle first, so that others are seen on it.
+        lines=(
+            *("oracle", "grpo", "vanilla"),
+            *(Line(f"constant={b}", f"b = {b}", "pink") for b in (0.9, 0.2, 0.7)),
+        ),
+        by="problem",
+        panels=(
+            Panel("matrix form, G = {group_size:g}", "ordered"),
+            Panel("norm form, G = {group_size:g}", "norm only"),
+            Panel("norm form, uneven Λ, G = {group_size:g}", "uneven"),
+        ),
+        names="upper left",
+        height=2.4,
+    ),
+)
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """The laws of the gap, as cdfs over the oracle's quantiles, for baselines on three problems."""
+    for family, steps, group_size, others in (
+        ("ordered", 120, 8, (GRPO, constant(0.9), VANILLA)),
+        ("norm only", 40, 2, (constant(0.2),)),
+        ("uneven", 1000, 2, (constant(0.7),)),
+    ):
+        runs = runs_on(family, suite.landscapes[family][0], steps, group_size)
+        oracle, cell = runs.law(ORACLE), runs.training
+        for estimator in (ORACLE, *others):
+            law, pit = runs.law(estimator), Pit(estimator, runs.steps, runs.weights(ORACLE))
+            for number, level in enumerate(LEVELS):
+                place = float(oracle.ppf(level))
+                at = {"problem": runs.entry.name, "group_size": runs.group_size}
+                at["gap"] = place / float(oracle.mean())
+                # Lines want more points than the eye does.
+                share = LawShare(cell, pit, level) if number % 2 else None
+                yield Point(STEM, estimator.label, at, float(law.cdf(place)), share)

@@ -25,7 +25,7 @@ leave-one-out baseline, which has no closed form. What Assumption 2 is about, E[
 of the return where logits are linear: checked along fixed directions.
 
 Falsified by a difference of the other sign or another size. Which differences are asked goes by a
-problem's outcomes (:func:`balance`), whatever is predicted of them.
+problem's outcomes (:class:`Balance`), whatever is predicted of them.
 
 Cost: some millions of groups in all.
 """
@@ -33,6 +33,7 @@ Cost: some millions of groups in all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, product
 from math import inf, prod
 
@@ -62,11 +63,11 @@ from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
 from .problems.bandits import prompts
-from .problems.peers import CRITIC, label, scale, slope, within
+from .shared.peers import CRITIC, label, scale, slope, within
+from .shared.runs import GRPO, ORACLE, VANILLA, constant, critic
 
 STEM = "optimality"
 
-GRPO, VANILLA, ORACLE = (Estimator(name) for name in ("grpo", "vanilla", "oracle"))
 BEST = Estimator("minimum-variance")
 
 V_ALWAYS = "V minimises without Assumption 2"
@@ -116,24 +117,39 @@ def wrong_baseline(problem: SoftmaxBandit) -> float:
     return float(norms @ problem.mean_rewards[0] / norms.sum())
 
 
-def balance(problem: SoftmaxBandit) -> tuple[float, float, float, float]:
-    """V, V² tr F + 2 V E[‖s‖² a], σ² tr F + ‖g‖² and b* of one prompt, by its outcomes: what a design
-    goes by.
+@dataclass(frozen=True)
+class Balance:
+    """Numbers of one prompt by its outcomes, which a design goes by.
+
+    Arguments:
+        value, trace: V and tr F.
+        gain, cost: V² tr F + 2 V E[‖s‖² a] and σ² tr F + ‖g‖².
+        best: b*.
     """
-    outcomes = problem.outcomes
-    probs, rewards = outcomes.probs[0], outcomes.rewards[0]
-    norms = problem.policy.squared_norms[0][outcomes.arms[0]]
-    value, trace = float(probs @ rewards), float(probs @ norms)
-    crossed = float((probs * norms) @ (rewards - value))
-    gradient = (probs * (rewards - value)) @ problem.policy.scores(0)[outcomes.arms[0]]
-    spread = float(probs @ (rewards - value) ** 2)
-    best = value + (crossed / trace if trace > 0 else 0.0)
-    return (
-        value,
-        value**2 * trace + 2 * value * crossed,
-        spread * trace + float(gradient @ gradient),
-        best,
-    )
+
+    value: float
+    trace: float
+    gain: float
+    cost: float
+    best: float
+
+    @classmethod
+    def of(cls, problem: SoftmaxBandit) -> Balance:
+        """Those of a problem's first prompt."""
+        outcomes = problem.outcomes
+        probs, rewards, scores = outcomes.probs[0], outcomes.rewards[0], problem.policy.scores(0)
+        norms = problem.policy.squared_norms[0][outcomes.arms[0]]
+        value, trace = float(probs @ rewards), float(probs @ norms)
+        crossed = float((probs * norms) @ (rewards - value))
+        gradient = (probs * (rewards - value)) @ scores[outcomes.arms[0]]
+        cost = float(probs @ (rewards - value) ** 2) * trace + float(gradient @ gradient)
+        best = value + (crossed / trace if trace > 0 else 0.0)
+        return cls(value, trace, value**2 * trace + 2 * value * crossed, cost, best)
+
+
+def values_of(problem: SoftmaxBandit) -> np.ndarray:
+    """V(x), by outcomes."""
+    return np.array([Balance.of(problem.restrict([x])).value for x in range(problem.contexts)])
 
 
 def _less(cell: GradientCell, better: Estimator, worse: Estimator) -> Linear:
@@ -145,19 +161,18 @@ def _wins(
     entry: BanditEntry,
     cell: GradientCell,
     pair: tuple[Estimator, Estimator],
-    says: bool,
+    wins: bool,
     gain: float,
     rivals: Sequence[str],
 ) -> Check:
     """Whether the first of two baselines has the smaller MSE; ``gain`` is the difference by outcomes."""
     better, worse = pair
     region, other = Interval(0.0, inf), Interval(-inf, 0.0)
-    if not says:
+    if not wins:
         region, other = other, region
-    statement = Statement(
-        gain, region, dict.fromkeys(rivals, other), scale(cell, worse), abs(gain) / 2
-    )
-    what = "beats" if says else "does not beat"
+    wrong = dict.fromkeys(rivals, other)
+    statement = Statement(gain, region, wrong, scale(cell, worse), abs(gain) / 2)
+    what = "beats" if wins else "does not beat"
     name = f"{label(cell)}: {better.baseline} {what} {worse.baseline}"
     return entry.check(name, _less(cell, better, worse), statement)
 
@@ -171,61 +186,51 @@ def _excess(
     rivals: dict[str, float] | None = None,
 ) -> Check:
     """By how much the second baseline's MSE exceeds the first's."""
-    size = scale(cell, pair[1])
-    functional, statement = _less(cell, *pair), equal(predicted, rivals, scale=size)
-    return entry.check(f"{label(cell)}: {what}", functional, statement)
-
-
-def critic_of(values: np.ndarray) -> Estimator:
-    """A critic with these values, one for each prompt."""
-    return Estimator("critic", values=tuple(values.tolist()))
+    statement = equal(predicted, rivals, scale=scale(cell, pair[1]))
+    return entry.check(f"{label(cell)}: {what}", _less(cell, *pair), statement)
 
 
 def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """Under Assumption 2: the excess over the oracle is tr F (V - b)²/G, for vanilla and constants."""
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
-    value = balance(entry.problem)[0]
-    for constant in dict.fromkeys((0.0, value / 2, 1.5 * value)):
-        worse = Estimator("constant", constant)
-        excess = critic_excess(moments, [constant], group_size)
-        yield _excess(
-            entry, cell, (ORACLE, worse), excess, f"constant {constant:.4g} over the oracle"
-        )
+    value = Balance.of(entry.problem).value
+    for number in dict.fromkeys((0.0, value / 2, 1.5 * value)):
+        excess = critic_excess(moments, [number], group_size)
+        what = f"constant {number:.4g} over the oracle"
+        yield _excess(entry, cell, (ORACLE, constant(number)), excess, what)
 
 
 def outside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """b* beats V and the wrong b*, where they differ; and a step away from b* costs tr F δ²/G."""
     problem, moments = entry.problem, entry.problem.moments()
-    cell = GradientCell(problem, group_size)
-    value, of_vanilla, _, best = balance(problem)
-    trace = float(problem.policy.probs[0] @ problem.policy.squared_norms[0])
-    if not trace > 0:
+    cell, balance = GradientCell(problem, group_size), Balance.of(problem)
+    if not balance.trace > 0:
         return
-    high = scale(cell, ORACLE)
+    wrong = wrong_baseline(problem)
     for baseline, other, rival in (
-        (ORACLE, value, V_ALWAYS),
-        (Estimator("constant", wrong_baseline(problem)), wrong_baseline(problem), WRONG_B),
+        (ORACLE, balance.value, V_ALWAYS),
+        (constant(wrong), wrong, WRONG_B),
     ):
-        gain = trace * (other - best) ** 2 / group_size
-        if gain > LEAST * high:
+        gain = balance.trace * (other - balance.best) ** 2 / group_size
+        if gain > LEAST * scale(cell, ORACLE):
             yield _wins(entry, cell, (BEST, baseline), True, gain, (rival,))
     gain = minimum_variance_gain(moments, group_size)
     yield _excess(entry, cell, (BEST, ORACLE), gain, "the oracle over b*")
-    if abs(of_vanilla) / group_size > LEAST * scale(cell, VANILLA):
-        says = bool(oracle_beats_vanilla(moments)[0])
-        yield _wins(entry, cell, (ORACLE, VANILLA), says, of_vanilla / group_size, ())
+    if abs(balance.gain) / group_size > LEAST * scale(cell, VANILLA):
+        wins = bool(oracle_beats_vanilla(moments)[0])
+        yield _wins(entry, cell, (ORACLE, VANILLA), wins, balance.gain / group_size, ())
     least, most = moments.reward_range
     for step in (-(most - least) / 2, (most - least) / 2) if most > least else ():
-        away = Estimator("constant", best + step)
-        cost = critic_excess(moments, [best + step], group_size)
+        cost = critic_excess(moments, [balance.best + step], group_size)
         cost -= critic_excess(moments, moments.optimal_baseline, group_size)
-        yield _excess(entry, cell, (BEST, away), cost, f"b* {step:+.4g}")
+        yield _excess(entry, cell, (BEST, constant(balance.best + step)), cost, f"b* {step:+.4g}")
 
 
 def thresholds(entry: BanditEntry) -> Iterator[Check]:
     """grpo against vanilla on both sides of the G where they are equal."""
     problem, moments = entry.problem, entry.problem.moments()
-    value, gain, cost, _ = balance(problem)
+    balance = Balance.of(problem)
+    gain, cost = balance.gain, balance.cost
     equality = float(min(1 + cost / gain, 1e6)) if gain > 0 else inf
     below, above = max(2, min(equality - 1, 64)), 2 * min(equality, 30) + 1
     for group_size in sorted({2, int(below), int(above)}):
@@ -233,92 +238,83 @@ def thresholds(entry: BanditEntry) -> Iterator[Check]:
         difference = (gain - cost / (group_size - 1)) / group_size
         if abs(difference) < LEAST * scale(cell, GRPO):
             continue
-        says = bool(grpo_beats_vanilla(moments, group_size)[0])
         rivals = () if difference > 0 else (GRPO_ALWAYS,)
-        if difference > 0 and value < 0.5:
+        if difference > 0 and balance.value < 0.5:
             rivals = (HALF,)
-        yield _wins(entry, cell, (GRPO, VANILLA), says, difference, rivals)
+        wins = bool(grpo_beats_vanilla(moments, group_size)[0])
+        yield _wins(entry, cell, (GRPO, VANILLA), wins, difference, rivals)
         predicted = gradient_mse(moments, "vanilla", group_size).mse
         predicted -= gradient_mse(moments, "grpo", group_size).mse
         yield _excess(entry, cell, (GRPO, VANILLA), predicted, "vanilla over grpo")
-    if equality < 30 and abs(equality - round(equality)) < 1e-9 and equality >= 2:
+    if 2 <= equality < 30 and abs(equality - round(equality)) < 1e-9:
         cell = GradientCell(problem, round(equality))
         yield _excess(entry, cell, (VANILLA, GRPO), 0.0, "grpo = vanilla")
-        says = bool(grpo_beats_vanilla(moments, round(equality))[0])
-        yield _excess(entry, cell, (GRPO, VANILLA), float(says), "a tie is no win of grpo")
+        wins = bool(grpo_beats_vanilla(moments, round(equality))[0])
+        yield _excess(entry, cell, (GRPO, VANILLA), float(wins), "a tie is no win of grpo")
 
 
 def critics(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Check]:
-    """b(x) over prompts: what a critic's error costs, and the error at which grpo is as good."""
+    """b(x) over prompts: the cost of a critic's error, and the error at which grpo is as good."""
     problem, moments = entry.problem, entry.problem.moments()
     cell = GradientCell(problem, group_size, batch_size)
     share = 1 / (group_size * batch_size)
-    values = np.array([balance(problem.restrict([x]))[0] for x in range(problem.contexts)])
-    guess = np.array(within(problem, CRITIC))
-    error, trace = guess - values, moments.fisher_trace
-    probs = problem.context_probs
+    values, guess = values_of(problem), np.array(within(problem, CRITIC))
+    error, trace, probs = guess - values, moments.fisher_trace, problem.context_probs
     wrong = {
         NO_CROSS: share * float(probs @ (trace * error**2)),
         APART: share * float((probs @ trace) * (probs @ error**2))
         - 2 * share * float(probs @ (error * moments.norm_advantage)),
     }
-    excess = critic_excess(moments, guess, group_size, batch_size)
-    yield _excess(
-        entry, cell, (ORACLE, critic_of(guess)), excess, "a critic over the oracle", wrong
+    excess, none = (
+        critic_excess(moments, baseline, group_size, batch_size)
+        for baseline in (guess, np.zeros_like(values))
     )
-    gain = minimum_variance_gain(moments, group_size, batch_size)
-    yield _excess(entry, cell, (BEST, ORACLE), gain, "the oracle over b*(x)")
-    none = critic_excess(moments, np.zeros_like(values), group_size, batch_size)
-    yield _excess(entry, cell, (ORACLE, VANILLA), none, "vanilla over the oracle")
+    best = minimum_variance_gain(moments, group_size, batch_size)
+    for pair, predicted, what, rivals in (
+        ((ORACLE, critic(guess)), excess, "a critic over the oracle", wrong),
+        ((BEST, ORACLE), best, "the oracle over b*(x)", {}),
+        ((ORACLE, VANILLA), none, "vanilla over the oracle", {}),
+    ):
+        yield _excess(entry, cell, pair, predicted, what, rivals)
     # A critic that is off by a step, up or down, beside the oracle: its cross term is 0 in the mean.
     low, high = problem.reward_range
     step = (high - low) / 2
-    signs = [(SquaredError(critic_of(values + sign * step)), 0.5) for sign in (1, -1)]
+    signs = [(SquaredError(critic(values + sign * step)), 0.5) for sign in (1, -1)]
     second = Linear(cell, (*signs, (mse_of("oracle"), -1.0)))
-    known = (
-        step**2
-        * share
-        * sum(
-            float(each * (law @ norms))
-            for each, law, norms in zip(
-                probs, problem.policy.probs, problem.policy.squared_norms, strict=True
-            )
-        )
-    )
+    traces = (problem.policy.probs * problem.policy.squared_norms).sum(axis=1)
+    cost = step**2 * share * float(probs @ traces)
     par = (critic_error_at_par(moments, group_size) / step) ** 2
     yield entry.check(
         f"{label(cell)}: the square of the error at par, over that of a step",
-        Ratio(_less(cell, ORACLE, GRPO), second, known),
-        equal(par, {PAR: par * (1 - 1 / group_size)}, scale=scale(cell, GRPO) / known),
+        Ratio(_less(cell, ORACLE, GRPO), second, cost),
+        equal(par, {PAR: par * (1 - 1 / group_size)}, scale=scale(cell, GRPO) / cost),
     )
 
 
 def learned(
     problem: SoftmaxBandit, rollouts: int, step_size: float | None = None, start: float = 0.0
 ) -> list[tuple[Estimator, float]]:
-    """Every critic that so many rewards of each prompt can teach, with its probability, reward by reward."""
+    """Every critic that some rewards of each prompt can teach, with its probability, reward by reward."""
     laws = []
     for probs, rewards in zip(problem.outcomes.probs, problem.outcomes.rewards, strict=True):
-        law = {start: 1.0}
+        outcomes, law = list(zip(probs.tolist(), rewards.tolist(), strict=True)), {start: 1.0}
         for count in range(1, rollouts + 1):
             step = 1 / count if step_size is None else step_size
             after: dict[float, float] = {}
-            for (value, chance), (prob, reward) in product(
-                law.items(), zip(probs.tolist(), rewards.tolist(), strict=True)
-            ):
+            for (value, chance), (prob, reward) in product(law.items(), outcomes):
                 # Sums in another order are the same value.
                 new = round(value + step * (reward - value), 12)
                 after[new] = after.get(new, 0.0) + chance * prob
             law = {value: chance for value, chance in after.items() if chance > 0}
         laws.append(law.items())
     return [
-        (critic_of(np.array([value for value, _ in each])), prod(chance for _, chance in each))
-        for each in product(*laws)
+        (critic(np.array([value for value, _ in row])), prod(chance for _, chance in row))
+        for row in product(*laws)
     ]
 
 
 def learning(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Check]:
-    """A critic that learns from earlier outputs: its cost, where grpo is as good, what it remembers."""
+    """A critic that learns from earlier outputs: its cost, where grpo is as good, its memory."""
     problem, moments = entry.problem, entry.problem.moments()
     cell = GradientCell(problem, group_size, batch_size)
     policy, outcomes = problem.policy, problem.outcomes
@@ -328,7 +324,7 @@ def learning(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[C
     noise = float(problem.context_probs @ (spread * traces)) / (group_size * batch_size)
 
     def over_the_oracle(critics: Sequence[tuple[Estimator, float]]) -> Linear:
-        errors = ((SquaredError(critic), chance) for critic, chance in critics)
+        errors = ((SquaredError(baseline), chance) for baseline, chance in critics)
         return Linear(cell, (*errors, (mse_of("oracle"), -1.0)))
 
     def costs(mean: np.ndarray, variance: np.ndarray) -> float:
@@ -342,17 +338,14 @@ def learning(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[C
         return entry.check(name, over_the_oracle(critics), statement)
 
     count = 3
-    critics, (mean, variance) = learned(problem, count), learned_values(moments, count)
-    yield check(
-        f"the mean of {count} earlier rewards", critics, costs(mean, variance),
-        {ONE_LESS: noise / (count - 1)},
-    )  # fmt: skip
-    par = count / critic_rollouts_at_par(moments, group_size)
+    critics, cost = learned(problem, count), costs(*learned_values(moments, count))
+    what = f"the mean of {count} earlier rewards"
+    yield check(what, critics, cost, {ONE_LESS: noise / (count - 1)})
     yield entry.check(
-        f"{label(cell)}: grpo over the oracle, beside the mean of {count} earlier rewards",
+        f"{label(cell)}: grpo over the oracle, beside {what}",
         Ratio(_less(cell, ORACLE, GRPO), over_the_oracle(critics), noise / count),
         equal(
-            par,
+            count / critic_rollouts_at_par(moments, group_size),
             {WHOLE_GROUP: count / group_size, NO_SLOPE: count / (group_size - 1)},
             scale=scale(cell, GRPO) * count / noise,
         ),
@@ -360,25 +353,16 @@ def learning(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[C
     count, step, start = 2, 0.6, 1.5
     mean, variance = learned_values(moments, count, step, start)
     kept = 1 - (1 - step) ** (2 * count)
-    yield check(
-        f"a running average of {count} earlier rewards",
-        learned(problem, count, step, start),
-        costs(mean, variance),
-        {
-            FORGOTTEN: costs(values, variance),
-            HALF_STEP: costs(mean, kept * step / 2 * spread),
-        },
-    )
+    wrong = {FORGOTTEN: costs(values, variance), HALF_STEP: costs(mean, kept * step / 2 * spread)}
+    what = f"a running average of {count} earlier rewards"
+    yield check(what, learned(problem, count, step, start), costs(mean, variance), wrong)
     # Uphill values are too high; where the policy is likely right, that costs with either sign.
     uphill = problem.gradient() / np.linalg.norm(problem.gradient())
     other = problem.with_theta(problem.policy.theta + 2 * uphill)
     mean, variance = learned_values(other.moments(), count)
-    yield check(
-        f"the mean of {count} rewards at other parameters",
-        learned(other, count),
-        costs(mean, variance),
-        {STILL: costs(values, variance)},
-    )
+    what = f"the mean of {count} rewards at other parameters"
+    wrong = {STILL: costs(values, variance)}
+    yield check(what, learned(other, count), costs(mean, variance), wrong)
 
 
 def by_action(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -419,8 +403,8 @@ def no_value(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """V = 0 everywhere: vanilla is the oracle, group by group."""
     cell = GradientCell(entry.problem, group_size, 2)
     yield _excess(entry, cell, (ORACLE, VANILLA), 0.0, "vanilla is the oracle")
-    says = oracle_beats_vanilla(entry.problem.moments()).any()
-    yield _excess(entry, cell, (ORACLE, VANILLA), float(says), "the oracle does not beat vanilla")
+    wins = oracle_beats_vanilla(entry.problem.moments()).any()
+    yield _excess(entry, cell, (ORACLE, VANILLA), float(wins), "the oracle does not beat vanilla")
 
 
 def hessian(entry: BanditEntry) -> Iterator[Check]:
@@ -429,20 +413,16 @@ def hessian(entry: BanditEntry) -> Iterator[Check]:
     With one output and a baseline V ± 1, E⟨ĝ, u⟩² differs by 4 E[⟨s, u⟩² a].
     """
     problem, cell = entry.problem, GradientCell(entry.problem, 1)
-    values = np.array([balance(problem.restrict([x]))[0] for x in range(problem.contexts)])
+    values = values_of(problem)
     for number in (0, 1):
         unit = direction(problem, number)
         weights = tuple(
-            (SquaredProjection(critic_of(values + sign), number), -sign / 4) for sign in (1.0, -1.0)
+            (SquaredProjection(critic(values + sign), number), -sign / 4) for sign in (1.0, -1.0)
         )
-        yield entry.check(
-            f"curvature of J along direction {number}",
-            Linear(cell, weights),
-            equal(
-                float(unit @ problem.hessian() @ unit),
-                scale=scale(cell, critic_of(values + 1), unit),
-            ),
-        )
+        size = scale(cell, critic(values + 1), unit)
+        bend = equal(float(unit @ problem.hessian() @ unit), scale=size)
+        what = f"curvature of J along direction {number}"
+        yield entry.check(what, Linear(cell, weights), bend)
 
 
 def _figures(entry: BanditEntry) -> Iterator[Check]:
@@ -503,3 +483,22 @@ def _checks(suite: Suite) -> Iterator[Check]:
 def claim(suite: Suite) -> Claim:
     """The corollary where it holds, its failures where it does not, and the printed figures."""
     return Claim(STEM, RIVALS, tuple(_checks(suite)))
+
+
+UNCORRELATED = 1e-12
+"""The largest E[‖s‖² a] that counts as 0, as a share of tr F times the greatest reward."""
+
+
+def _on_networks(suite: Suite) -> Iterator[Check]:
+    for entry in suite.single_prompts:
+        yield from outside(entry, 4)
+        yield from thresholds(entry)
+        moments = entry.problem.moments()
+        size = moments.fisher_trace[0] * max(abs(bound) for bound in moments.reward_range)
+        if abs(moments.norm_advantage[0]) <= UNCORRELATED * size:
+            yield from inside(entry, 4)
+
+
+def on_networks(suite: Suite) -> Claim:
+    """The corollary where it holds and its failures where it does not, prompt by prompt."""
+    return Claim(STEM, OF_ONE_PROMPT, tuple(_on_networks(suite)))

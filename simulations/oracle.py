@@ -24,12 +24,13 @@ import numpy as np
 from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, Ratio, mean_of
+from ustat_pg.experiment.figure import Axis, Curve, Figure, Line, Panel
 from ustat_pg.predictions import oracle_ratio
 from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Entry, Suite, mse_of, spread, two_valued
 from .problems.bandits import prompts
-from .problems.peers import noise
+from .shared.peers import noise
 
 STEM = "oracle"
 
@@ -99,10 +100,10 @@ def _slope(
     abscissae = tuple(log(g - shift) for g in group_sizes)
     # An excess that is no positive number has no order: 0 says so.
     excess = [oracle_ratio(moments, g, batch_size) - 1 for g in group_sizes]
-    sound = all(np.isfinite(each) and each > 0 for each in excess)
+    sound = all(np.isfinite(value) and value > 0 for value in excess)
     predicted = float(np.polyfit(abscissae, np.log(excess), 1)[0]) if sound else 0.0
     rival, order = (ONE_PROMPT, -2.0) if shift else (MINIBATCH, -1.0)
-    planned = tuple(each if sound else 1.0 for each in excess)
+    planned = tuple(value if sound else 1.0 for value in excess)
     yield entry.check(
         f"G={group_sizes[0]}..{group_sizes[-1]} B={batch_size}: order of ratio - 1",
         LogSlope(abscissae, tuple(map(_excess, cells)), planned),
@@ -168,9 +169,74 @@ def points(cases: Iterable[tuple[BanditEntry, int]], group_sizes: Sequence[int])
                 yield Point("ratio", entry.name, at, excess, _excess(cell))
 
 
+ORDERED = 2
+"""Token problems of each origin whose order is measured."""
+
+
+def largest(entries: list[BanditEntry]) -> list[BanditEntry]:
+    """The entries of each origin with the largest excess: there its order takes the fewest groups."""
+
+    def excess(entry: BanditEntry) -> float:
+        ratio = oracle_ratio(entry.problem.moments(), LARGE)
+        return ratio if np.isfinite(ratio) else 0.0
+
+    chosen: list[BanditEntry] = []
+    for origin in dict.fromkeys(entry.origin for entry in entries):
+        chosen += sorted((e for e in entries if e.origin == origin), key=excess)[-ORDERED:]
+    return chosen
+
+
+def on_networks(suite: Suite) -> Claim:
+    """Ratios at small G everywhere; orders at one prompt and in minibatches."""
+    cases = [(entry, 1) for entry in suite.token_problems if entry.problem.contexts > 1]
+    ordered = largest(suite.single_prompts) + largest([entry for entry, _ in cases])
+    built = checks(suite.group_sizes[:2], suite.single_prompts, cases, ordered)
+    return Claim(STEM, RIVALS, tuple(built))
+
+
+FIGURES = (
+    Figure(
+        "oracle",
+        "grpo against the oracle",
+        "On the left the ratio of grpo's error to the oracle's falls to 1 as the group grows, for a "
+        "nearly pure-noise reward along G/(G-1); on the right its excess over 1 on logarithmic axes "
+        "falls with slope -1 at one prompt and towards slope -2 in a minibatch of different prompts.",
+        "ratio",
+        lines=(
+            Line("", "{series}, one prompt", at={"one_prompt": True}),
+            Line("", "{series}, B = {batch_size:g}", at={"one_prompt": False}),
+        ),
+        panels=(
+            Panel(
+                "the ratio",
+                y=Axis("MSE of grpo / MSE of the oracle", limits=(0.92, 4)),
+                curves=(Curve(lambda g: g / (g - 1), "G/(G-1)", "limit"),),
+                levels=(1,),
+                plus=1,
+            ),
+            Panel(
+                "its excess over 1",
+                y=Axis("ratio - 1", scale="log"),
+                curves=(Curve(lambda g: 1 / (g - 1), look="limit"),),
+                slopes=((-1, 0.52, 0.9), (-2, 0.12, 0.26)),
+                precise=True,
+            ),
+        ),
+        names="outside right center",
+        height=2.55,
+    ),
+)
+
+
 def curves(suite: Suite) -> Iterator[Point]:
     """The excess at one prompt, and in a minibatch of many."""
     shown = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
     shown += [(suite.skewed, 1), (_noisy(), 1), *_batches(suite)]
-    known = [case for case in shown if case[0].origin != "generated"]
-    yield from points(known, suite.curve_sizes)
+    cases = [case for case in shown if case[0].origin != "generated"]
+    yield from points(cases, suite.curve_sizes)
+
+
+def curves_on_networks(suite: Suite) -> Iterator[Point]:
+    """The excess at one prompt."""
+    one_prompt = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
+    yield from points(one_prompt, suite.curve_sizes)

@@ -32,16 +32,33 @@ from math import log, sqrt
 import numpy as np
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Decay, Estimator, GapTransform
-from ustat_pg.experiment import Check, Claim, Eigenvalue, Extrapolation, Linear, LogSlope
+from ustat_pg.engines import Decay, Gap, GapTransform, GradientCell
+from ustat_pg.experiment import (
+    Check,
+    Claim,
+    Eigenvalue,
+    Extrapolation,
+    Linear,
+    LogSlope,
+    Point,
+    mean_of,
+)
+from ustat_pg.experiment.figure import Axis, Curve, Figure, Line, Panel
 from ustat_pg.predictions import gap_transform, limit_weights
 
 from .problems import Suite
-from .problems.extrapolated import EXTRAPOLATED, Limit
 from .problems.landscapes import LandscapeEntry, Landscapes
-from .problems.optima import GRPO, ORACLE, parts_of
-from .problems.runs import NearOptimum
-from .problems.weights import constants, difference, predicted, scale
+from .shared.runs import (
+    EXTRAPOLATED,
+    GRPO,
+    ORACLE,
+    Limit,
+    NearOptimum,
+    at_optimum,
+    covariance_of,
+    parts_of,
+)
+from .shared.weights import axes, constants, difference, predicted, scale, weight_terms
 
 STEM = "oracle_policy"
 
@@ -75,18 +92,28 @@ def _slope(
     that of log G.
     """
     constant = float(constants(entry)[weight])
-    values = tuple(constant / pairs(g) for g in group_sizes)
-    places = tuple(0.5 * log(pairs(g)) if exactly else log(g) for g in group_sizes)
     axis, margin = ("½ log G(G-1)", 0.25) if exactly else ("log G", 0.4)
-    return entry.check(
-        f"{_at(entry, weight)}G={group_sizes[0]}..{group_sizes[-1]}: order on {axis}",
-        LogSlope(places, tuple(difference(entry, g, weight=weight) for g in group_sizes), values),
-        equal(float(np.polyfit(places, np.log(values), 1)[0]), ORDERS, relative_margin=margin),
+    return entry.slope(
+        f"{_at(entry, weight)}{_between(group_sizes)}: order on {axis}",
+        _places(group_sizes) if exactly else [log(g) for g in group_sizes],
+        [difference(entry, g, weight=weight) for g in group_sizes],
+        [constant / pairs(g) for g in group_sizes],
+        ORDERS,
+        relative_margin=margin,
     )
 
 
 def _at(entry: LandscapeEntry, weight: int) -> str:
     return f"w{weight + 1} " if len(entry.problem.curvatures) > 1 else ""
+
+
+def _between(group_sizes: tuple[int, ...]) -> str:
+    return f"G={group_sizes[0]}..{group_sizes[-1]}"
+
+
+def _places(group_sizes: tuple[int, ...]) -> list[float]:
+    """½ log G(G-1)."""
+    return [0.5 * log(pairs(g)) for g in group_sizes]
 
 
 def _gradients(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
@@ -120,12 +147,7 @@ def _end(runs: NearOptimum) -> float:
 
 @dataclass(frozen=True)
 class _Difference:
-    """(T + t₀) (E gap_grpo - E gap_oracle), extrapolated from runs of several lengths.
-
-    Arguments:
-        entry: the problem.
-        group_size: G.
-    """
+    """(T + t₀) (E gap_grpo - E gap_oracle), extrapolated from runs of several lengths."""
 
     entry: LandscapeEntry
     group_size: int
@@ -141,48 +163,48 @@ class _Difference:
 
     @property
     def measured(self) -> Extrapolation:
-        """What is measured."""
+        """The functional."""
         points = tuple(gaps(runs) for runs, _ in self.runs)
         return Extrapolation(points, tuple(share for _, share in self.runs))
 
-    def _of(self, estimator: Estimator) -> float:
-        return sum(share * _end(runs) * runs.expected(estimator) for runs, share in self.runs)
-
     @property
     def predicted(self) -> float:
-        """The same of the linear recursion."""
-        return self._of(GRPO) - self._of(ORACLE)
+        """The value by the linear recursion."""
+        grpo, oracle = (
+            sum(share * _end(runs) * runs.expected(estimator) for runs, share in self.runs)
+            for estimator in (GRPO, ORACLE)
+        )
+        return grpo - oracle
 
     @property
     def error(self) -> float:
         """The error of either gap: the product of what each of its runs leaves out."""
-        return sum(
-            _end(self.runs[0][0])
-            * self.runs[0][0].size(each)
-            * float(np.prod([runs.left_out_of(each) for runs, _ in self.runs]))
-            for each in (GRPO, ORACLE)
+        shortest = self.runs[0][0]
+        return _end(shortest) * sum(
+            shortest.size(estimator)
+            * float(np.prod([runs.left_out_of(estimator) for runs, _ in self.runs]))
+            for estimator in (GRPO, ORACLE)
         )
 
 
 def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
-    """The same in whole training runs: the order in G, and the size."""
-    places = tuple(0.5 * log(pairs(g)) for g in group_sizes)
-    found = [_Difference(entry, g) for g in group_sizes]
-    values = tuple(each.predicted for each in found)
-    off = sum(each.error / value for each, value in zip(found, values, strict=True))
+    """The difference in whole training runs: the order in G, and the size."""
+    places = _places(group_sizes)
+    differences = [_Difference(entry, g) for g in group_sizes]
+    first, values = differences[0], [pair.predicted for pair in differences]
+    off = sum(pair.error / value for pair, value in zip(differences, values, strict=True))
     yield entry.check(
-        f"G={group_sizes[0]}..{group_sizes[-1]}: order of the mean gaps' difference, extrapolated",
-        LogSlope(places, tuple(each.measured for each in found), values),
+        f"{_between(group_sizes)}: order of the mean gaps' difference, extrapolated",
+        LogSlope(tuple(places), tuple(pair.measured for pair in differences), tuple(values)),
         equal(-2.0, ORDERS, digits=off / (places[-1] - places[0]), relative_margin=0.4),
     )
-    pair, value = found[0], values[0]
-    (noise,), (others,) = (pair.runs[0][0].noise(each) for each in (GRPO, ORACLE))
+    ((grpo,),), ((oracle,),) = (first.runs[0][0].noise(estimator) for estimator in (GRPO, ORACLE))
     # c λ is 2: without the 1 the weight is 3/4 as large.
-    wrong = {DENOMINATOR: 0.75 * value, RAW: float(noise[0] - others[0])}
+    wrong = {DENOMINATOR: 0.75 * values[0], RAW: float(grpo - oracle)}
     yield entry.check(
-        f"G={pair.group_size}: difference of the mean gaps, extrapolated",
-        pair.measured,
-        equal(value, wrong, digits=pair.error, relative_margin=0.6),
+        f"G={first.group_size}: difference of the mean gaps, extrapolated",
+        first.measured,
+        equal(values[0], wrong, digits=first.error, relative_margin=0.6),
     )
 
 
@@ -194,27 +216,20 @@ def _laws(entry: LandscapeEntry, group_sizes: tuple[int, ...], steps: int) -> Ch
     runs = [runs_at(entry, g, steps) for g in group_sizes]
     # Where a law's transform has gone a good part of its way from 1 to 0.
     rate = 1 / (2 * float(entry.problem.curvatures.max() * runs[0].spread()[-1].max()))
-    values = tuple(
-        gap_transform(each.weights(ORACLE), rate) - gap_transform(each.weights(), rate)
-        for each in runs
+    terms = (GapTransform(ORACLE, steps, rate), 1.0), (GapTransform(GRPO, steps, rate), -1.0)
+    places = _places(group_sizes)
+    return entry.slope(
+        f"{_between(group_sizes)}: order of the two laws' distance, T={steps}",
+        places,
+        [Linear(one.training, terms) for one in runs],
+        [
+            gap_transform(one.weights(ORACLE), rate) - gap_transform(one.weights(), rate)
+            for one in runs
+        ],
+        ORDERS,
+        digits=sum(one.left_out for one in runs) / (places[-1] - places[0]),
+        relative_margin=0.25,
     )
-    differences = tuple(
-        Linear(
-            each.training,
-            ((GapTransform(ORACLE, steps, rate), 1.0), (GapTransform(GRPO, steps, rate), -1.0)),
-        )
-        for each in runs
-    )
-    places = tuple(0.5 * log(pairs(g)) for g in group_sizes)
-    left_out = sum(each.left_out for each in runs) / (places[-1] - places[0])
-    return entry.check(
-        f"G={group_sizes[0]}..{group_sizes[-1]}: order of the two laws' distance, T={steps}",
-        LogSlope(places, differences, values),
-        equal(
-            float(np.polyfit(places, np.log(values), 1)[0]), ORDERS,
-            digits=left_out, relative_margin=0.25,
-        ),
-    )  # fmt: skip
 
 
 def _limits(
@@ -223,35 +238,29 @@ def _limits(
     """The difference of every limit weight, from the second moments of runs of both."""
     curvatures = entry.problem.curvatures
     schedule = Decay(1.0 / float(curvatures[0]), 40.0)
-    found = Limit(NearOptimum(entry, group_size, steps, schedule), first, stages)
-    noises = [found.runs.noise(each) for each in (GRPO, ORACLE)]
-    forms = (found.form(GRPO), found.form(ORACLE))
-    values = [limit_weights(curvatures, noise, schedule.c) for noise in noises]
-    root = np.sqrt(curvatures)
-    sums = np.add.outer(curvatures, curvatures)
-    plain = [
-        np.linalg.eigvalsh(0.5 * root[:, None] * schedule.c * noise / sums * root)
-        for noise in noises
-    ]
-    raw = [np.linalg.eigvalsh(noise) for noise in noises]
-    size = float(values[0][-1])
+    limit = Limit(NearOptimum(entry, group_size, steps, schedule), first, stages)
+    root, sums = np.sqrt(curvatures), np.add.outer(curvatures, curvatures)
+    noises = [limit.runs.noise(estimator) for estimator in (GRPO, ORACLE)]
+    high, low = (limit_weights(curvatures, noise, schedule.c) for noise in noises)
+    wrong = {
+        DENOMINATOR: [0.5 * root[:, None] * schedule.c * noise / sums * root for noise in noises],
+        RAW: noises,
+    }
     off = sum(
-        found.left_out_of(each) * float(weights[-1])
-        for each, weights in zip((GRPO, ORACLE), values, strict=True)
+        limit.left_out_of(estimator) * float(weights[-1])
+        for estimator, weights in ((GRPO, high), (ORACLE, low))
     )
-    for place in range(len(curvatures)):
-        wrong = {
-            name: float(pair[0][place] - pair[1][place])
-            for name, pair in ((DENOMINATOR, plain), (RAW, raw))
+    margins = {"scale": float(high[-1]), "relative_margin": 2.0, "digits": off}
+    for place, value in enumerate((high - low).tolist()):
+        others = {
+            rival: float(np.subtract(*map(np.linalg.eigvalsh, matrices))[place])
+            for rival, matrices in wrong.items()
         }
         yield entry.check(
             f"G={group_size}: limit weight {place + 1} above the oracle's, from runs",
-            Eigenvalue(forms, (1.0, -1.0), place),
-            equal(
-                float(values[0][place] - values[1][place]), wrong,
-                scale=size, relative_margin=2.0, digits=off,
-            ),
-        )  # fmt: skip
+            Eigenvalue((limit.form(GRPO), limit.form(ORACLE)), (1.0, -1.0), place),
+            equal(value, others, **margins),
+        )
 
 
 def _variants(landscapes: Landscapes) -> Iterator[Check]:
@@ -274,18 +283,16 @@ ENDS = (-2.0, 2.0)
 
 def _ends(entry: LandscapeEntry) -> Check:
     """Where the covariance sees a flat direction, another difference at every endpoint."""
-    landscape = entry.problem
-    points, values = [], []
-    for end in ENDS:
-        away = np.array([0.0, end])
-        # G(G-1) = 2.
-        pair = parts_of(landscape, away)[2] / 2
-        points.append(difference(entry, 2, away=away))
-        values.append(float(limit_weights(landscape.curvatures, pair, scale(entry))[0]))
-    return entry.check(
+    ends = [np.array([0.0, end]) for end in ENDS]
+    # G(G-1) = 2.
+    noises = [parts_of(entry.problem, away)[2] / 2 for away in ends]
+    return entry.slope(
         "G=2: log ratio of the differences at two endpoints",
-        LogSlope((0.0, 1.0), tuple(points), tuple(values)),
-        equal(log(values[1] / values[0]), {ENDPOINT: 0.0}, relative_margin=0.2),
+        (0.0, 1.0),
+        [difference(entry, 2, away=away) for away in ends],
+        [float(limit_weights(entry.problem.curvatures, n, scale(entry))[0]) for n in noises],
+        {ENDPOINT: 0.0},
+        relative_margin=0.2,
     )
 
 
@@ -302,7 +309,6 @@ def _checks(suite: Suite) -> Iterator[Check]:
             yield _slope(entry, (8, 32), 0, exactly=False)
     if not smoke:
         yield from _gradients(landscapes["slopes"][0], (2, 4))
-    if not smoke:
         yield from _limits(landscapes["twisted"][0], 2, 20, 60, 2)
     for entry in landscapes["quarrel"][:2]:
         for group_size in (2,) if smoke else (2, 4):
@@ -314,3 +320,85 @@ def _checks(suite: Suite) -> Iterator[Check]:
 def claim(suite: Suite) -> Claim:
     """The difference at the optimum and in whole runs, its order, and what it rests on."""
     return Claim(STEM, RIVALS, tuple(_checks(suite)))
+
+
+def _differences(scaled: str = "") -> tuple[Line, ...]:
+    """Lines on gradients, and points of whole runs on them, of both problems."""
+    return tuple(
+        Line(scaled + series, label + kind, look + shape, {"problem": problem})
+        for series, kind, shape in (("difference", "", ""), ("runs", ": whole runs", ", open"))
+        for problem, label, look in (
+            ("triple", "one prompt", "blue"),
+            ("quarrel", "two prompts that disagree", "orange"),
+        )
+    )
+
+
+FIGURES = (
+    Figure(
+        "oracle_policy",
+        "The limit weights of grpo and of the oracle",
+        "On the left the limit weights of grpo and of the oracle fall with the group size and come "
+        "together; in the middle their difference falls with slope -2 on logarithmic axes, for one "
+        "prompt and for two that disagree, measured on gradients and in whole training runs; on the "
+        "right G(G-1) times the difference is level, where orders 1 and 3 would leave the panel.",
+        STEM,
+        panels=(
+            Panel(
+                "the two, one prompt",
+                y=Axis("weight of the limit law", scale="log"),
+                lines=tuple(Line(name, at={"problem": "triple"}) for name in ("grpo", "oracle")),
+                names="upper right",
+            ),
+            Panel(
+                "their difference",
+                y=Axis("difference of the weights", scale="log"),
+                lines=_differences(),
+                slopes=((-2, 0.12, 0.3),),
+                precise=True,
+            ),
+            Panel(
+                "its order in G",
+                y=Axis("G (G-1) times the difference", limits=(0, 0.9)),
+                lines=_differences("scaled "),
+                curves=(
+                    Curve(lambda g: g - 1, through=True),
+                    Curve(lambda g: (g - 1) / g**2, through=True),
+                ),
+                notes=(("order 1", 4.4, 0.9), ("order 3", 17, 0.13)),
+                precise=True,
+            ),
+        ),
+        names="outside lower center",
+        height=2.3,
+    ),
+)
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """The limit weights against G, their difference, and G(G-1) times it, beside mean gaps of runs."""
+    for entry in (suite.landscapes["triple"][0], suite.landscapes["quarrel"][0]):
+        landscape, constant, c = entry.problem, float(constants(entry)[0]), scale(entry)
+        problem, axis = at_optimum(landscape), axes(entry)[:, 0]
+        for group_size in (2, 3, 4, 6, 8, 12, 16, 24, 32):
+            at = {"problem": entry.name, "group_size": group_size}
+            for estimator in (GRPO, ORACLE):
+                noise = covariance_of(landscape, estimator.baseline, group_size)
+                (weight,) = limit_weights(landscape.curvatures, noise, c)
+                terms = tuple(weight_terms(landscape, estimator, axis, c))
+                measured = Linear(GradientCell(problem, group_size), terms)
+                yield Point(STEM, estimator.baseline, at, float(weight), measured)
+            for series, times in (("difference", 1), ("scaled difference", pairs(group_size))):
+                measured = difference(entry, group_size, times=times)
+                value = constant * times / pairs(group_size)
+                yield Point(STEM, series, at, value, measured, enumerate=True)
+            if group_size not in (2, 4, 8):
+                continue
+            runs = runs_at(entry, group_size, 200)
+            for series, times in (("runs", 1), ("scaled runs", pairs(group_size))):
+                measured = gaps(runs, times)
+                yield Point(STEM, series, at, None, measured, enumerate=True)
+            for estimator in (GRPO, ORACLE):
+                gap = Gap(estimator, 200, 200 + OFFSET)
+                measured = mean_of(runs.training, gap)
+                yield Point(STEM, f"{estimator.baseline} runs", at, None, measured)

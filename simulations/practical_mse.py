@@ -21,7 +21,8 @@ import numpy as np
 
 from ustat_pg.checks import equal, positive
 from ustat_pg.engines import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
-from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
+from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     WeightedPrediction,
     count_table,
@@ -32,7 +33,7 @@ from ustat_pg.predictions import (
 from ustat_pg.problems import token_outcomes
 
 from .problems import BanditEntry, Suite
-from .problems.batches import Batch, batches, graded_prompts
+from .problems.batches import Batch, batches, graded_prompts, one_token_prompts
 
 STEM = "practical_mse"
 
@@ -64,6 +65,9 @@ NEAR = (1 / 64, 1 / 4)
 """Distances, in standard deviations of the change of log-probability, at which slopes are asked."""
 FAR = NEAR[-1]
 """The distance at which rules are compared."""
+BETAS = (BETA / 8, BETA)
+BY_BETA = [(FAR, beta) for beta in BETAS]
+"""Weights of a penalty at which its slope is asked, there."""
 ROUGHLY = 0.5
 """The half-width asked of an interval, of the value: half the distance to a rival that says 0."""
 PROMPTS = 2
@@ -102,7 +106,7 @@ def predicted(batch: Batch, distance: float, rule: Rule, beta: float = 0.0) -> W
 
 
 def claim(suite: Suite) -> Claim:
-    """What moves with the policy, on outputs of several tokens; one token, on bandits and real data."""
+    """Outputs of several tokens, where the policy moves; one token, on bandits and real data."""
     lone = (suite.skewed, *suite.strong(), suite.lopsided[-1])
     return claim_on(suite, batches("tokens", suite.generated, suite.seed), lone)
 
@@ -111,58 +115,44 @@ def claim_on(suite: Suite, several: Iterable[Batch], lone: Iterable[BanditEntry]
     """The claim on problems of several tokens, and prompts whose outputs have one."""
     checks: list[Check] = []
     for batch in several:
-        checks += slopes(batch)
-        checks += amounts(batch)
+        checks += [*slopes(batch), *amounts(batch), *in_pairs(batch)]
         if batch.most_tokens == 2:
             checks += drawn(batch)
     for entry in lone:
         checks += one_token(entry)
-    for entry in graded_prompts(suite):
-        checks += bound(entry)
+    checks += [bound(entry) for entry in graded_prompts(suite)]
     return Claim(STEM, RIVALS, tuple(checks))
 
 
-def slope(batch: Batch, rule: Rule, beta: float, what: str, rivals: dict[str, float]) -> Check:
-    """The slope of the squared bias in the distance."""
-    values = tuple(predicted(batch, each, rule, beta).squared_bias for each in NEAR)
-    abscissae = tuple(np.log(NEAR).tolist())
-    own = float(np.polyfit(abscissae, np.log(values), 1)[0])
-    weights = count_table("std", GROUP).weight(batch.problem.moments().value)
-    cells = [batch.cell(GROUP, each, beta=BETA, weights=tuple(weights)) for each in NEAR]
-    points = tuple(mean_of(cell, RatioBias(rule)) for cell in cells)
-    return batch.entry.check(
-        f"slope of the {what}",
-        LogSlope(abscissae, points, values),
-        equal(own, rivals, relative_margin=ROUGHLY),
-    )
+def weights_of(batch: Batch) -> tuple[float, ...]:
+    """w of the groups' std, by prompt."""
+    return tuple(count_table("std", GROUP).weight(batch.problem.moments().value))
 
 
 def slopes(batch: Batch) -> Iterator[Check]:
-    """The orders of both biases, in the distance and in β."""
-    orders = {LINEAR: 1.0, QUARTIC: 4.0}
-    yield slope(batch, TOKEN, 0.0, "token ratio's squared bias", orders)
-    yield slope(batch, PENALTY, BETA, "penalty's squared bias", orders)
-    betas = (BETA / 8, BETA)
-    weights = count_table("std", GROUP).weight(batch.problem.moments().value)
-    cells = [batch.cell(GROUP, FAR, beta=each, weights=tuple(weights)) for each in betas]
-    points = tuple(mean_of(cell, RatioBias(PENALTY)) for cell in cells)
-    values = tuple(predicted(batch, FAR, PENALTY, each).squared_bias for each in betas)
-    yield batch.entry.check(
-        "slope of the penalty's squared bias in β",
-        LogSlope(tuple(np.log(betas).tolist()), points, values),
-        equal(
-            float(np.polyfit(np.log(betas), np.log(values), 1)[0]),
-            {FREE: 0.0},
+    """The orders of both squared biases, in the distance and in β."""
+    orders, weights = {LINEAR: 1.0, QUARTIC: 4.0}, weights_of(batch)
+    near = [(distance, BETA) for distance in NEAR]
+    for what, rule, predicted_at, settings, places, rivals in (
+        ("token ratio's squared bias", TOKEN, [(d, 0.0) for d in NEAR], near, NEAR, orders),
+        ("penalty's squared bias", PENALTY, near, near, NEAR, orders),
+        ("penalty's squared bias in β", PENALTY, BY_BETA, BY_BETA, BETAS, {FREE: 0.0}),
+    ):
+        cells = [batch.cell(GROUP, d, beta=beta, weights=weights) for d, beta in settings]
+        yield batch.entry.slope(
+            f"slope of the {what}",
+            np.log(places).tolist(),
+            [mean_of(cell, RatioBias(rule)) for cell in cells],
+            [predicted(batch, d, rule, beta).squared_bias for d, beta in predicted_at],
+            rivals,
             relative_margin=ROUGHLY,
-        ),
-    )
+        )
 
 
 def amounts(batch: Batch) -> Iterator[Check]:
     """The squared biases at one distance, and the errors side by side."""
     moments = batch.problem.moments()
-    weight = float(count_table("std", GROUP).weight(moments.value)[0])
-    cell = batch.cell(GROUP, FAR, beta=BETA, weights=(weight,))
+    cell = batch.cell(GROUP, FAR, beta=BETA, weights=(float(weights_of(batch)[0]),))
     for rule, beta, rival in (
         (TOKEN, 0.0, UNBIASED),
         (Rule("prefix", kl_ratio="sequence"), 0.0, UP_TO),
@@ -180,27 +170,23 @@ def amounts(batch: Batch) -> Iterator[Check]:
     sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
     naive = sigma / float(moments.reward_variance[0]) / GROUP
     token = predicted(batch, FAR, TOKEN)
-    clipped_ones = (Rule(clip=CLIP), Rule("sequence", CLIP), Rule(clip=UNEQUAL))
-    for rule in (Rule(), Rule("gspo"), SEQUENCE, *clipped_ones):
-        found, wrong = predicted(batch, FAR, rule, BETA), {}
-        if rule.clip is not None:
-            wrong[ONLY_NOISE] = found.variance
+    clipped = (Rule(clip=CLIP), Rule("sequence", CLIP), Rule(clip=UNEQUAL))
+    for rule in (Rule(), Rule("gspo"), SEQUENCE, *clipped):
+        error, sides = predicted(batch, FAR, rule, BETA), ""
+        if rule.sides is not None:
+            wrong = {ONLY_NOISE: error.variance}
+            sides = " clipped at " + " and ".join(f"{s:g}" for s in dict.fromkeys(rule.sides))
         elif rule == SEQUENCE:
-            wrong[NO_COST] = token.variance
+            wrong = {NO_COST: token.variance}
         else:
-            wrong[NAIVE] = naive + found.squared_bias
-        clipped = (
-            ""
-            if rule.sides is None
-            else " clipped at " + " and ".join(f"{side:g}" for side in dict.fromkeys(rule.sides))
-        )
-        yield batch.entry.check(
-            f"error of {rule.ratio}{clipped}",
-            mean_of(cell, PracticalError(rule)),
-            equal(found.mse, wrong),
-        )
-    # In groups of two w = 1, far from 1/σ.
-    apart = float(moments.reward_variance[0] ** -0.5 - 1)
+            wrong = {NAIVE: naive + error.squared_bias}
+        measured = mean_of(cell, PracticalError(rule))
+        yield batch.entry.check(f"error of {rule.ratio}{sides}", measured, equal(error.mse, wrong))
+
+
+def in_pairs(batch: Batch) -> Iterator[Check]:
+    """The mean in groups of two, where w = 1 is far from 1/σ, and the error."""
+    apart = float(batch.problem.moments().reward_variance[0] ** -0.5 - 1)
     there = batch.problem.with_theta(batch.problem.policy.theta + FAR * batch.drift).gradient()
     limit = apart**2 * float(there @ there)
     pair = batch.cell(2, FAR, beta=BETA, batch_size=2)
@@ -209,23 +195,22 @@ def amounts(batch: Batch) -> Iterator[Check]:
         mean_of(pair, TargetBias(SEQUENCE)),
         equal(0.0, {LIMIT: limit}, scale=limit, relative_margin=ROUGHLY),
     )
-    found = practical_mse(batch.away(FAR), "std", 2, 2, beta=BETA)
-    yield batch.entry.check(
-        "G=2 B=2: error of token", mean_of(pair, PracticalError(Rule())), equal(found.mse)
-    )
+    error = practical_mse(batch.away(FAR), "std", 2, 2, beta=BETA).mse
+    measured = mean_of(pair, PracticalError(Rule()))
+    yield batch.entry.check("G=2 B=2: error of token", measured, equal(error))
 
 
 def drawn(batch: Batch) -> Iterator[Check]:
     """The mean squared bias after one and after two small steps of Algorithm 2 itself."""
     rate = float(np.linalg.norm(batch.drift) / np.linalg.norm(batch.problem.gradient())) / 2048
     at = token_outcomes(batch.problem, None, batch.reference)
-    asked: list[tuple[int, int, float, Rule]] = [
+    settings: list[tuple[int, int, float, Rule]] = [
         *((1, 1, BETA, Rule()), (2, 1, 0.0, Rule()), (1, PROMPTS, BETA, Rule())),
         *((1, 1, BETA, rule) for rule in (PENALTY, Rule("prefix"), Rule("gspo", None, "token"))),
     ]
-    for steps, prompts, beta, rule in asked:
+    for steps, prompts, beta, rule in settings:
+        usual = (prompts, rule) == (1, Rule())
         drift = steps * rate * practical_mse(at, "std", 2, beta=beta).mean
-        wrong = batch.squared_bias(drift, 2, beta, rule)
         leading = leading_ratio_bias(
             *(at, "std", 2, prompts),
             learning_rate=rate,
@@ -240,16 +225,15 @@ def drawn(batch: Batch) -> Iterator[Check]:
             beta=beta,
             reference=batch.reference,
         )
-        usual = (prompts, rule) == (1, Rule())
         what = "" if usual else f" with B={prompts}, {rule.ratio} and {rule.kl_ratio} ratio"
         yield batch.entry.check(
             f"G=2: squared bias after steps: {steps}{what}",
             mean_of(cell, RatioBias(rule)),
             equal(
                 leading,
-                {MEAN_STEP: wrong} if usual else {},
-                # What is left out is of third order in the drift; the rest is a share of that. The mean
-                # of several prompts' steps is no longer than one's.
+                {MEAN_STEP: batch.squared_bias(drift, 2, beta, rule)} if usual else {},
+                # The terms left out are of third order in the drift; the rest is a share of that. The
+                # mean of several prompts' steps is no longer than one's.
                 digits=2 * steps**3 * batch.next_order(rate, beta, rule),
                 relative_margin=ROUGHLY if usual else 4.0,
             ),
@@ -261,25 +245,18 @@ def one_token(entry: BanditEntry) -> Iterator[Check]:
     batch = Batch(entry, 1)
     cell = batch.cell(GROUP, FAR, beta=BETA)
     old = predicted(batch, FAR, Rule("none")).squared_bias
-    yield entry.check(
-        "squared bias of token",
-        mean_of(cell, RatioBias(TOKEN)),
-        equal(0.0, {ONE_TOKEN: old}, scale=old, relative_margin=ROUGHLY),
-    )
-    value = predicted(batch, FAR, Rule(), BETA).squared_bias
-    yield entry.check(
-        "squared bias of the penalty",
-        mean_of(cell, RatioBias(Rule())),
-        equal(value, {RATIOLESS: 0.0}, relative_margin=ROUGHLY),
-    )
-    yield entry.check(
-        "squared bias of the penalty with a token ratio",
-        mean_of(cell, RatioBias(Rule(kl_ratio="token"))),
-        equal(0.0, scale=value, relative_margin=ROUGHLY),
-    )
+    penalty = predicted(batch, FAR, Rule(), BETA).squared_bias
+    by_token = "the penalty with a token ratio"
+    for what, rule, value, rivals, size in (
+        ("token", TOKEN, 0.0, {ONE_TOKEN: old}, old),
+        ("the penalty", Rule(), penalty, {RATIOLESS: 0.0}, penalty),
+        (by_token, Rule(kl_ratio="token"), 0.0, {}, penalty),
+    ):
+        statement = equal(value, rivals, scale=size, relative_margin=ROUGHLY)
+        yield entry.check(f"squared bias of {what}", mean_of(cell, RatioBias(rule)), statement)
 
 
-def bound(entry: BanditEntry) -> Iterator[Check]:
+def bound(entry: BanditEntry) -> Check:
     """A leading variance above tr Σ/σ², where rewards are graded."""
     problem, outcomes = entry.problem, entry.problem.outcomes
     moments = problem.moments()
@@ -288,11 +265,43 @@ def bound(entry: BanditEntry) -> Iterator[Check]:
     scores = problem.policy.scores(0)[outcomes.arms[0]]
     limit = normalised_limit_of(outcomes.probs[0], outcomes.rewards[0], scores)
     cell = PracticalCell(problem, LARGE, 0.0, minibatch=1, weights=(square**-0.5,))
-    yield entry.check(
+    return entry.check(
         f"G={LARGE}: error above tr Σ/σ²",
         Linear(cell, ((PracticalError(Rule()), LARGE),), -naive),
         positive(limit - naive, [BOUND], scale=limit),
     )
+
+
+def on_networks(suite: Suite) -> Claim:
+    """The claim on a prefix softmax, or a transformer whose parameters all tokens share."""
+    several = batches(suite.on, suite.generated, suite.seed)
+    return claim_on(suite, several, one_token_prompts(suite.on, suite.generated, suite.seed))
+
+
+FIGURES = (
+    Figure(
+        "practical_mse",
+        "Bias and variance of practical GRPO as the policy moves away",
+        "Squared bias and variance of the gradient against the distance of the policy from the one that "
+        "drew the outputs, for five ways to weight tokens: the squared biases rise with slope two, "
+        "that of the token ratio fastest, and the clipped one leaps far above where clipping sets in and "
+        "its variance falls; the sequence ratio has no bias; simulated points lie on the lines.",
+        "practical_mse",
+        x=Axis("distance from the policy that drew", "distance", "log"),
+        y=Axis("of the gradient", scale="log"),
+        lines=(
+            Line("token", look="orange"),
+            Line("token, clipped", "token, clipped\nat 0.2", "red"),
+            Line("prefix", "up to the token", "green"),
+            Line("gspo", "geometric mean\n(GSPO)", "blue"),
+            Line("sequence", look="black"),
+        ),
+        by="panel",
+        panels=(Panel("{panel}"),),
+        names="ends",
+        height=2.9,
+    ),
+)
 
 
 def curves(suite: Suite) -> Iterator[Point]:
@@ -302,18 +311,23 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 def points(on: str) -> Iterator[Point]:
     """The same for a kind of network, at outputs of three tokens."""
-    batch = next(each for each in batches(on, 0, 0) if each.most_tokens == 3)
+    batch = next(batch for batch in batches(on, 0, 0) if batch.most_tokens == 3)
     weight = float(count_table("std", GROUP).weight(batch.problem.moments().value)[0])
     for number, distance in enumerate(DISTANCES):
         cell = batch.cell(GROUP, distance, weights=(weight,))
         for name, rule in SHOWN.items():
-            found = predicted(batch, distance, rule)
+            prediction = predicted(batch, distance, rule)
             bias, error = RatioBias(rule), PracticalError(rule)
             for panel, value, weights in (
-                ("squared bias", found.squared_bias, ((bias, 1.0),)),
-                ("variance", found.variance, ((error, 1.0), (bias, -1.0))),
+                ("squared bias", prediction.squared_bias, ((bias, 1.0),)),
+                ("variance", prediction.variance, ((error, 1.0), (bias, -1.0))),
             ):
                 if value > 1e-12:
                     at = {"panel": panel, "distance": distance}
                     measured = Linear(cell, weights) if number % MEASURED == 0 else None
                     yield Point(STEM, name, at, value, measured)
+
+
+def curves_on_networks(suite: Suite) -> Iterator[Point]:
+    """Squared bias and variance against the distance."""
+    yield from points(suite.on)

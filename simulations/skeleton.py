@@ -46,6 +46,7 @@ from collections.abc import Iterator
 from ustat_pg.checks import equal
 from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Check, Claim, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure
 from ustat_pg.predictions import gradient_mse
 
 from .problems import BanditEntry, Suite, mse_of
@@ -70,6 +71,19 @@ def claim(suite: Suite) -> Claim:
     """The result at every group size of the suite, on problems of one prompt."""
     checks = (_check(entry, size) for entry in suite.single_prompts for size in suite.group_sizes)
     return Claim(STEM, RIVALS, tuple(checks))
+
+
+FIGURES = (
+    Figure(
+        STEM,
+        "TODO: a few words",
+        "TODO: the figure in one sentence, for who cannot see it: a line falls with the group size.",
+        STEM,
+        y=Axis("mean squared error", scale="log"),
+        lines=("grpo",),
+        by="problem",
+    ),
+)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

@@ -36,13 +36,14 @@ from ustat_pg.experiment import (
     Point,
     mean_of,
 )
+from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.experiment.formulas import FormulaDistance, Groups
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.ustatistics import covariance_ustatistic, covariance_variance_components
 
 from .problems import BanditEntry, Suite, mse_of
 from .problems.bandits import prompts
-from .problems.peers import COARSE, scale
+from .shared.peers import COARSE, scale
 
 Array = NDArray[np.float64]
 Formula = Callable[[Array, Array], Array]
@@ -73,7 +74,7 @@ RIGHT = (
 
 ONE_OUTPUT = (("oracle", "mean of 2 h1 - g"),)
 SHORT = "group-mean", "(G-1)/G U-statistic"
-"""The same of a single output, and of the full group's mean as baseline."""
+"""The estimator and formula of a single output, and of the full group's mean as baseline."""
 
 FIRST_PART = "g + first part only"
 SHARED = "pairs that share an output are correlated"
@@ -82,7 +83,7 @@ SIZES = {1: ONE_OUTPUT, 2: RIGHT, 3: (*RIGHT[:4], SHORT), 8: RIGHT[:2], 16: RIGH
 """Group sizes with what is asked there: of a single output, h₁; in large groups parts would take long."""
 
 CORRELATION = 0.5
-"""What the rival says of two terms of the second part with an output in common."""
+"""The correlation, by the rival, of two terms of the second part with an output in common."""
 
 
 def _kernel(h: Callable[[Array, Array, Array, Array], Array]) -> Formula:
@@ -137,16 +138,16 @@ def _groups(cell: Groups) -> Iterator[tuple[Draws, Array]]:
 
 
 def rivals(cell: Groups) -> dict[str, float]:
-    """What each rival says of E‖ĝ - U‖²: the distance of its own formula from the U-statistic."""
-    said = dict.fromkeys(WRONG, 0.0)
+    """E‖ĝ - U‖² by each rival: the distance of its formula from the U-statistic."""
+    distances = dict.fromkeys(WRONG, 0.0)
     for draws, chance in _groups(cell):
         scores, rewards = cell.groups(draws)
         right = covariance_ustatistic(scores, rewards)
         for name, formula in WRONG.items():
             apart = (formula(scores, rewards) - right) / cell.scale
-            said[name] += float(chance @ (apart**2).sum(axis=-1))
+            distances[name] += float(chance @ (apart**2).sum(axis=-1))
     second = gradient_mse(cell.problem.moments(), "grpo", cell.group_size).second_order_term
-    return {**said, FIRST_PART: second / cell.scale / cell.scale}
+    return {**distances, FIRST_PART: second / cell.scale / cell.scale}
 
 
 def claim(suite: Suite) -> Claim:
@@ -172,24 +173,24 @@ def claim(suite: Suite) -> Claim:
 
 
 def _estimated(entry: BanditEntry) -> Iterator[Check]:
-    """What a group of four estimates of its own U-statistic's variance is right in the mean: summed over
-    all groups it is grpo's error.
+    """The variance that a group of four estimates of its U-statistic, summed over all groups, is grpo's
+    error.
     """
-    found, size = entry.problem.outcomes, 4
-    probs = found.probs[0]
+    outcomes, size = entry.problem.outcomes, 4
+    probs = outcomes.probs[0]
     if len(probs) ** size > MOST_GROUPS:
         return
     ways = np.array(list(product(range(len(probs)), repeat=size)))
-    scores = entry.problem.policy.scores(0)[found.arms[0]]
-    estimates = covariance_variance_components(scores[ways], found.rewards[0][ways])
+    scores = entry.problem.policy.scores(0)[outcomes.arms[0]]
+    estimates = covariance_variance_components(scores[ways], outcomes.rewards[0][ways])
     parts = 2 * (2 * (size - 2) * estimates.zeta_1 + estimates.zeta_2) / (size * (size - 1))
     cell = GradientCell(entry.problem, size)
-    for what, each in (("variance", estimates.variance), ("parts, put together", parts)):
+    for what, variances in (("variance", estimates.variance), ("parts, put together", parts)):
         yield entry.check(
             f"G={size}: mean of the estimated {what}",
             mean_of(cell, mse_of("grpo")),
             equal(
-                float(probs[ways].prod(axis=1) @ each.sum(axis=-1)),
+                float(probs[ways].prod(axis=1) @ variances.sum(axis=-1)),
                 scale=scale(cell, Estimator("grpo")),
                 relative_margin=COARSE,
             ),
@@ -238,6 +239,31 @@ def _shared(entry: BanditEntry) -> Check:
     )
 
 
+FIGURES = (
+    Figure(
+        "ustatistic",
+        "The two parts of grpo's error",
+        "Two lines fall with the group size on logarithmic axes: the first part of grpo's error, "
+        "which is the oracle's error, as 1/G, and the second part faster, as 1/(G(G-1)); their sum "
+        "is grpo's error and tends to the first part.",
+        "parts",
+        y=Axis("mean squared error", scale="log"),
+        lines=(
+            "grpo",
+            Line("first", "first part =\nthe oracle, 1/G", "oracle"),
+            Line("second", "second part,\n1/(G(G-1))", "orange"),
+        ),
+        by="problem",
+        panels=(
+            Panel("one prompt, 4 arms", "balanced"),
+            Panel("one of the handwritten digits", "digits"),
+        ),
+        names="ends",
+        height=2.2,
+    ),
+)
+
+
 def curves(suite: Suite) -> Iterator[Point]:
     """The two parts of grpo's error against G: what the oracle has too, and what it has not."""
     for entry, _ in suite.shown:
@@ -256,3 +282,6 @@ def curves(suite: Suite) -> Iterator[Point]:
                 ("grpo", predicted.mse, mse_of("grpo")),
             ):
                 yield Point("parts", part, at, value, mean_of(cell, quantity))
+
+
+curves_on_networks = curves

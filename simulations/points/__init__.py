@@ -1,1 +1,1 @@
-"""The points of figures, by result, where they are many: the claim's own file has the others'."""
+"""Points and figures of results whose claims are long: the others' stand in the claim's own file."""

@@ -15,8 +15,8 @@ from ustat_pg.experiment import LawShare, Pit, Point, mean_of
 from ..limit_law import NORMAL, ORACLE, STEM, near, rivals
 from ..problems import Suite
 from ..problems.landscapes import LandscapeEntry
-from ..problems.mixture import Mixture
-from ..problems.optima import GRPO
+from ..shared.mixture import Mixture
+from ..shared.runs import GRPO
 
 LEVELS = np.arange(1, 64) / 64
 

@@ -8,9 +8,32 @@ import numpy as np
 
 from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Point, Ratio, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Panel
 from ustat_pg.predictions import gradient_mse
 
 from ..problems import Suite, mse_of, two_valued
+
+FIGURES = (
+    Figure(
+        "optimality_map",
+        "The map of Assumption 2",
+        "Mean squared error of five baselines against the correlation of the squared score norm and "
+        "the reward: the oracle has the least error of all only where the correlation is 0, touches "
+        "the minimum-variance baseline there, and exceeds it on both sides.",
+        "map",
+        x=Axis(
+            "correlation of squared score norm and reward",
+            "correlation",
+            ticks=(-1, -0.5, 0, 0.5, 1),
+            limits=(-1.04, 1.04),
+        ),
+        y=Axis("mean squared error at G = 8", limits=(0, None)),
+        lines=("vanilla", "grpo", "norm-weighted", "oracle", "minimum-variance"),
+        panels=(Panel(uprights=(0,), notes=(("Assumption 2", 0.04, 0.02),)),),
+        names="outside upper center",
+        height=2.75,
+    ),
+)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

@@ -38,7 +38,7 @@ def mse_of(baseline: str, constant: float | None = None) -> Quantity:
 
 
 def word(estimator: Estimator) -> str:
-    """What checks call a baseline."""
+    """The name of a baseline in checks."""
     value = estimator.constant
     return estimator.baseline if value is None else f"{estimator.baseline} {value:.4g}"
 
@@ -109,18 +109,23 @@ def sure_coins(name: str, origin: str, probs: Any, reward: float) -> BanditEntry
     return Entry(name, origin, SoftmaxBandit.tabular(probs, logits, values, np.ones_like(values)))
 
 
-def rare(name: str, origin: str, probs: Any, rewards: Any, other: np.ndarray) -> BanditEntry:
+def rare(name: str, origin: str, probs: Any, rewards: Any, *others: np.ndarray) -> BanditEntry:
     """One prompt of three arms; the first pulls one way, the second the other, each a bit to a side."""
-    features = np.column_stack([[1.0, -1.0, 0.0], other])[None]
-    values, sure = np.reshape(rewards, (1, 3, 1)), np.ones((1, 3, 1))
-    problem = SoftmaxBandit.linear([1.0], features, np.zeros(2), values, sure, np.log([probs]))
+    features = np.column_stack([[1.0, -1.0, 0.0], *others])[None]
+    values, sure, theta = (
+        np.reshape(rewards, (1, 3, 1)),
+        np.ones((1, 3, 1)),
+        np.zeros(1 + len(others)),
+    )
+    problem = SoftmaxBandit.linear([1.0], features, theta, values, sure, np.log([probs]))
     return Entry(name, origin, problem)
 
 
 def prompts(entry: BanditEntry, count: int) -> list[BanditEntry]:
     """Single prompts of a problem, spread over its range of pass rates."""
     problem = entry.problem
-    order = np.argsort(problem.moments().value, kind="stable")
+    rates = (problem.policy.probs * problem.mean_rewards).sum(axis=-1)
+    order = np.argsort(rates, kind="stable")
     if len(order) == 1:
         return [entry]
     places = np.unique(np.linspace(0, len(order) - 1, count + 2).round().astype(int)[1:-1])

@@ -16,7 +16,7 @@ from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.predictions import practical_mse
 from ustat_pg.problems import SoftmaxBandit, modular_sum, token_outcomes
 
-from .bandits import BanditEntry, Bandits
+from .bandits import BanditEntry, Bandits, rare
 from .entry import Entry
 from .tokens import Drawn, initial, until
 
@@ -69,13 +69,13 @@ class Batch:
 
     def cell(self, group_size: int, distance: float, **options: Any) -> PracticalCell:
         """A minibatch at that distance."""
-        asked: dict[str, Any] = {"minibatch": 1, "drift": self.drift, "reference": self.reference}
-        return PracticalCell(self.problem, group_size, distance, **(asked | options))
+        usual: dict[str, Any] = {"minibatch": 1, "drift": self.drift, "reference": self.reference}
+        return PracticalCell(self.problem, group_size, distance, **(usual | options))
 
     def squared_bias(
         self, step: np.ndarray, group_size: int, beta: float, rule: Rule = ALGORITHM
     ) -> float:
-        """That of Algorithm 2's minibatch after a step."""
+        """The squared bias of Algorithm 2's minibatch after a step."""
         key = step.tobytes()
         if key not in self._after:
             theta = self.problem.policy.theta + step
@@ -93,8 +93,8 @@ class Batch:
         return {}
 
     def next_order(self, rate: float, beta: float, rule: Rule = ALGORITHM) -> float:
-        """What a squared bias after one step has of odd order in the rate, group by group in absolute
-        value: the size of what its leading order leaves out.
+        """The odd orders of a squared bias after one step, group by group in absolute value: the size of
+        the terms that its leading order leaves out.
 
         Groups are of two, in which an advantage is 1, -1 or, where rewards are equal, 0.
         """
@@ -106,7 +106,7 @@ class Batch:
         for k, j in combinations_with_replacement(range(len(probs)), 2):
             gradient = (rewards[k] - rewards[j]) * (scores[k] - scores[j])
             step = rate * (gradient + penalties[k] + penalties[j]) / 2
-            ways = (self.squared_bias(each, 2, beta, rule) for each in (step, -step))
+            ways = (self.squared_bias(way, 2, beta, rule) for way in (step, -step))
             total += probs[k] * probs[j] * (1 + (k != j)) * abs(next(ways) - next(ways)) / 2
         return float(total)
 
@@ -116,22 +116,16 @@ class Batch:
         if not 0.15 < rates.min() < 0.45:
             return False
         rules = {Rule(ratio, None, "sequence"): share for ratio, share in SEEN.items()}
-        asked = [kind(rule) for rule in rules for kind in (RatioBias, PracticalError)]
+        quantities = [kind(rule) for rule in rules for kind in (RatioBias, PracticalError)]
         # About the gradient over the deviation.
         weights = tuple(1 / np.sqrt(rates * (1 - rates)))
-        found = self.cell(4, 0.25, weights=weights).measure("exact", asked).mean
-        pairs = zip(found[::2], found[1::2], rules.values(), strict=True)
+        means = self.cell(4, 0.25, weights=weights).measure("exact", quantities).mean
+        pairs = zip(means[::2], means[1::2], rules.values(), strict=True)
         return all(bias > share * error for bias, error, share in pairs)
 
 
 def batches(on: str, count: int, seed: int) -> Iterator[Batch]:
-    """Token problems of several tokens, made-up ones first: of unequal lengths, and of three tokens.
-
-    Arguments:
-        on: tokens or transformer.
-        count: number of generated problems.
-        seed: seed of these.
-    """
+    """Token problems of several tokens, made-up ones first: of unequal lengths, and of three tokens."""
     yield _batch(on, "ends", "made-up", np.random.default_rng(20261201), 2, True)
     yield _batch(on, "three tokens", "made-up", np.random.default_rng(20261203), 3, False)
     for number in range(count):
@@ -156,13 +150,12 @@ def _batch(
 
 
 def one_token_prompts(on: str, count: int, seed: int) -> Iterator[BanditEntry]:
-    """Networks whose outputs have one token; arguments as for :func:`batches`."""
+    """Networks whose outputs have one token."""
     problem = modular_sum(3, 1, prompts=[(1,)])
-    for number in range(count + 1):
-        name, origin, numbers = "one token", "made-up", [20261208]
-        if number:
-            name, origin = f"one token#{seed}.{number}", "generated"
-            numbers = [seed, number, 8]
+    streams = [("one token", "made-up", [20261208])]
+    for number in range(1, count + 1):
+        streams.append((f"one token#{seed}.{number}", "generated", [seed, number, 8]))
+    for name, origin, numbers in streams:
         policy = initial(on, problem, seed=int(np.random.default_rng(numbers).integers(2**31)))
         yield Entry(name, origin, problem.at(policy))
 
@@ -178,8 +171,4 @@ def graded_prompts(suite: Bandits) -> Iterator[BanditEntry]:
 
 def _rare(name: str, origin: str, rate: float, apart: float) -> BanditEntry:
     probs = [(1 - rate) / 2, (1 - rate) / 2, rate]
-    rewards = np.array([0.5 + apart, 0.5 - apart, 0.0])[None, :, None]
-    problem = SoftmaxBandit.linear(
-        [1.0], [[[1.0], [-1.0], [0.0]]], [0.0], rewards, np.ones_like(rewards), np.log([probs])
-    )
-    return Entry(name, origin, problem)
+    return rare(name, origin, probs, [0.5 + apart, 0.5 - apart, 0.0])

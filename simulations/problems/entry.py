@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from ustat_pg.checks import Statement, equal, positive
-from ustat_pg.experiment import Check
+from ustat_pg.experiment import Check, Extrapolation, Linear, LogSlope, Ratio
 from ustat_pg.experiment.functionals import Functional
-from ustat_pg.results import ORIGINS
-from ustat_pg.validation import one_of
 
 P = TypeVar("P")
 
@@ -21,19 +21,13 @@ class Entry(Generic[P]):
 
     Arguments:
         name: for reports, unique in its claim.
-        origin: one of ORIGINS.
+        origin: one of ``ORIGINS``.
         problem: a bandit, or a landscape with an interior optimum.
-
-    Raises:
-        InputError: the origin is unknown.
     """
 
     name: str
     origin: str
     problem: P
-
-    def __post_init__(self) -> None:
-        one_of("origin", self.origin, ORIGINS)
 
     def check(
         self,
@@ -49,6 +43,20 @@ class Entry(Generic[P]):
         return Check(
             f"{self.name}{space}{what}", self.origin, functional, statement, problem=self.name
         )
+
+    def slope(
+        self,
+        what: str,
+        places: Sequence[float],
+        points: Sequence[Linear | Ratio | Extrapolation],
+        values: Sequence[float],
+        rivals: dict[str, float],
+        **margins: float,
+    ) -> Check:
+        """A check of the slope of logarithms between places, as of the values that are predicted."""
+        predicted = float(np.polyfit(places, np.log(values), 1)[0])
+        slope = LogSlope(tuple(places), tuple(points), tuple(values))
+        return self.check(what, slope, equal(predicted, rivals, **margins))
 
     def gains(
         self,

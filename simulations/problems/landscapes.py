@@ -110,14 +110,8 @@ def twisted(
     a fair coin's whatever the arm: it moves the parameters along the diagonal and bends nothing.
 
     So the noise does not commute with the Hessian, and its correlation between eigendirections is
-    large.
-
-    Arguments:
-        ratios: lengths of the directions of all prompts but the last, (r,).
-        shares: probabilities of the prompts, (r + 1,).
-        angle: angle by which all are turned in the plane of each two neighbouring axes.
-        reach: length of the last prompt's direction.
-        side: reward of the first prompt's left arm: the optimum is not at 0.
+    large. All directions are turned by an angle in the plane of each two neighbouring axes; ``side``
+    rewards the first prompt's left arm, so that the optimum is not at 0.
     """
     rank = len(ratios)
     ways = np.vstack([np.diag(ratios), np.full(rank, reach / np.sqrt(rank))])
@@ -173,14 +167,9 @@ def ordered_prompts(
     """Two prompts of unequal values and chances, in each of which score and reward are independent at
     the optimum, as in :func:`~ustat_pg.problems.ordered_problem`: E[s sᵀ a | x] = 0 in both.
 
-    The scores of one prompt are turned by an angle and longer in one direction, so that the Fisher
-    information commutes neither with the other prompt's nor with the Hessian.
-
-    Arguments:
-        share: probability of the hard prompt.
-        hard, easy: values of the prompts at the optimum.
-        angle: angle by which the hard prompt's scores are turned; the easy one's, by half of it back.
-        reach: length of the longer scores.
+    The hard prompt's scores are turned by an angle, the easy one's by half of it back, and both are
+    longer in one direction, so that the Fisher information commutes neither with the other prompt's
+    nor with the Hessian.
     """
     features, bends = [], []
     for turn, bend in ((angle, (0.8, 2.4)), (-angle / 2, (1.2, 1.6))):
@@ -290,8 +279,7 @@ class Family:
     Arguments:
         build: the landscape of some numbers by name; without any it is the first one.
         stream: stream of the generator that draws the others' numbers; none are drawn without one.
-        ranges: the numbers, in the order in which they are drawn, each with its least and greatest
-            value, or with a list of them for an array.
+        ranges: the numbers in the order of their draws: least and greatest value, and a length of arrays.
         name: name in reports; the family's own unless given.
         origin: origin of the first one.
     """
@@ -438,11 +426,7 @@ FAMILIES = {
 class Landscapes:
     """The landscapes of a suite, by family: the first one, then those that are generated.
 
-    Each is made when its family is first asked for, and once: making one searches its optimum.
-
-    Arguments:
-        generated: number of them of each family.
-        seed: seed of these.
+    A family is made once, when it is first read: making one searches its optimum.
     """
 
     def __init__(self, generated: int = 1, seed: int = 0) -> None:
@@ -460,5 +444,5 @@ class Landscapes:
         for number in range(self.generated if family.stream else 0):
             rng = np.random.default_rng([self.seed, number, *family.stream])
             drawn = (family.drawn(rng) for _ in range(DRAWS))
-            other = next(each for each in drawn if apart(first, each) > APART)
+            other = next(landscape for landscape in drawn if apart(first, landscape) > APART)
             yield Entry(f"{name}#{self.seed}.{number}", "generated", other)

@@ -47,20 +47,20 @@ def _told(bandit: TokenBandit) -> bool:
     value = (bandit.policy.probs * rewards).sum(axis=1)
     if not value.min() > 0.1:
         return False
-    own, plain, pairs = np.zeros((3, bandit.d))
+    by_length, plain, pairs = np.zeros((3, bandit.d))
     for share, p, z, x in zip(
         bandit.context_probs, bandit.policy.probs, rewards, range(bandit.contexts), strict=True
     ):
         scores = bandit.policy.scores(x)
         centred = share * p * (z - p @ z)
         plain += centred @ scores
-        own += centred / lengths @ scores
+        by_length += centred / lengths @ scores
         # Two outputs over the tokens of both.
         weights = share * np.outer(p, p) * (z[:, None] - z) / (lengths[:, None] + lengths)
         pairs += (weights.sum(axis=1) - weights.sum(axis=0)) @ scores
     length = float(bandit.context_probs @ bandit.policy.probs @ lengths)
     size = float(np.linalg.norm(plain))
-    cosine = float(own @ plain) / (size * float(np.linalg.norm(own)))
+    cosine = float(by_length @ plain) / (size * float(np.linalg.norm(by_length)))
     return cosine < 0.9 and float(np.linalg.norm(length * pairs - plain)) > 0.15 * size
 
 
@@ -75,8 +75,8 @@ def worded(suite: Bandits) -> list[Worded]:
     # Policies under which lengths and rewards go together.
     for longest, seed in ((4, 54), (3, 24))[: 1 if suite.size == "smoke" else 2]:
         task = counting(longest)
-        own = PrefixSoftmax.random(task.space, 2, seed=seed)
-        entries.append(_entry(f"counting to {longest}", "made-up", task, own))
+        start = PrefixSoftmax.random(task.space, 2, seed=seed)
+        entries.append(_entry(f"counting to {longest}", "made-up", task, start))
     for number in range(suite.generated):
         rng = np.random.default_rng([suite.seed, number, 9])
         rates = tuple(rng.dirichlet([8.0, 8.0]).tolist())

@@ -75,9 +75,9 @@ def along(problem: SoftmaxBandit, low: float, high: float) -> SoftmaxBandit:
 def mean_along(cell: GradientCell, weights: Sequence[tuple[Estimator, float]]) -> Linear:
     """A combination of estimators' means in the one parameter of a cell."""
     unit = float(direction(cell.problem, 0)[0])
-    own = float(cell.problem.gradient()[0])
-    terms = tuple((Projection(each), share * unit) for each, share in weights)
-    return Linear(cell, terms, own * sum(share for _, share in weights))
+    gradient = float(cell.problem.gradient()[0])
+    terms = tuple((Projection(estimator), share * unit) for estimator, share in weights)
+    return Linear(cell, terms, gradient * sum(share for _, share in weights))
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class TokenPath:
         ]
 
     def divergence(self, kind: str, place: str = "loss") -> float:
-        """What a penalty of whole outputs, each as one token, descends, at the path's end."""
+        """The divergence at the path's end that a penalty of whole outputs, each as one token, descends."""
         end, reference = (
             np.exp(self.space.along(log_softmax(logits, axis=-1)))
             for logits in (self.corners[-1], self.reference)
@@ -131,12 +131,12 @@ class TokenPath:
         of_outputs = {"prefixes": self.space.nodes, "tokens": self.space.outputs}
         return sum(
             weight
-            * float((move * kl_gradient(np.exp(own), reference, kind, place, **of_outputs)).sum())
-            for weight, own, move in self.points
+            * float((move * kl_gradient(np.exp(logs), reference, kind, place, **of_outputs)).sum())
+            for weight, logs, move in self.points
         )
 
     def drawn(self, kind: str, place: str) -> Linear:
-        """The same by drawn outputs: the coefficients and scores of their tokens."""
+        """The work of a penalty by drawn outputs: the coefficients and scores of their tokens."""
         return self._mean(lambda ratios: kl_coefficients(ratios, kind, place))
 
     def rewarded(self, kind: str) -> Linear:
@@ -163,7 +163,7 @@ class TokenPath:
             legs * np.where(nodes >= 0, move[nodes, tokens], 0.0).sum(axis=1, keepdims=True)
             for _, _, move in self.points
         ]
-        logs = np.stack([self.space.along(own) for _, own, _ in self.points])
+        logs = np.stack([self.space.along(here) for _, here, _ in self.points])
         weights = np.array([weight / legs for weight, _, _ in self.points])
         ones = np.ones((len(logs), self.space.count, 1))
         bandit = SoftmaxBandit.linear(weights, features, [0.0], ones, ones, logs)
@@ -178,11 +178,11 @@ class TokenPath:
         nodes, tokens = self.space.nodes, np.maximum(self.space.outputs, 0)
         inside, reference = nodes >= 0, log_softmax(self.reference, axis=-1)
         legs, laws, work = len(self.corners) - 1, [], []
-        for _, own, move in self.points:
-            ratios = np.where(inside, (reference - own)[nodes, tokens], 0.0)
-            centred = move - (np.exp(own) * move).sum(axis=-1, keepdims=True)
+        for _, here, move in self.points:
+            ratios = np.where(inside, (reference - here)[nodes, tokens], 0.0)
+            centred = move - (np.exp(here) * move).sum(axis=-1, keepdims=True)
             scores = np.where(inside, centred[nodes, tokens], 0.0)
-            laws.append(self.space.along(own))
+            laws.append(self.space.along(here))
             work.append(legs * (coefficients(ratios) * scores).sum(axis=1))
         weights = np.array([weight / legs for weight, _, _ in self.points])
         ones = np.ones((len(laws), self.space.count, 1))

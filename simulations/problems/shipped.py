@@ -33,7 +33,7 @@ _IRIS = (
     "pass rate of 0.7"
 )
 SOURCES = {"digits-3": _DIGITS, "iris": _IRIS}
-"""Of the problems that are not ours, which have the licence of their data."""
+"""Sources of the problems that are not ours, which have the licence of their data."""
 
 _OF_MOMENTS = tuple(
     name for name in Moments.__annotations__ if name not in ("matrices", "weighted_gradient")
@@ -63,25 +63,25 @@ def entries() -> Iterator[tuple[BanditEntry, str]]:
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """What the files hold, by the problems' names."""
-    found = {}
+    """The contents of the files, by the problems' names."""
+    files = {}
     for entry, title in entries():
         name, moments = entry.name.replace(" ", "-"), entry.problem.moments()
         constants = mse_constants(moments)
-        found[name] = {
+        files[name] = {
             "name": name,
             "version": 1,
             "title": title,
             "origin": entry.origin,
             "source": SOURCES.get(name, "made up for ustat_pg, simulations/problems/bandits.py"),
             "licence": "CC BY 4.0" if name in SOURCES else "MIT",
-            "problem": {key: each.tolist() for key, each in entry.problem.arrays().items()},
+            "problem": {key: array.tolist() for key, array in entry.problem.arrays().items()},
             "moments": {key: np.asarray(getattr(moments, key)).tolist() for key in _OF_MOMENTS},
             "constants": {key: getattr(constants, key) for key in ("c1", "c2", "c3", "vanilla")},
             "objective": entry.problem.objective(),
             "digest": entry.problem.digest,
         }
-    return found
+    return files
 
 
 def main() -> None:

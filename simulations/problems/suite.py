@@ -1,16 +1,18 @@
-"""The suite: what claims run on, bandits or problems of another kind in their place."""
+"""The suite: the problems of all claims, bandits or another kind in their place."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from ustat_pg.predictions import silent_share
 from ustat_pg.validation import InputError, one_of
 
-from .. import KINDS, ON_NETWORKS, ON_RUNS, STEMS
+from .. import KINDS, NETWORKS, ON_NETWORKS, ON_RUNS, STEMS
 from . import tokens
 from .bandits import BanditEntry, Bandits
 from .entry import Entry
@@ -19,20 +21,16 @@ from .landscapes import Landscapes
 SHOWN = ("sums", "addition-trained")
 """The token problems that figures show."""
 
-NETWORKS = ("tokens", "transformer")
-"""The kinds of problem whose policies are networks over tokens."""
-
 
 @dataclass(frozen=True)
 class Suite(Bandits):
-    """What the claims run on.
+    """The problems that claims run on.
 
     Arguments:
-        size: smoke, quick or full: how many problems and group sizes.
-        seed: seed of the generated problems.
-        on: the kind of problem: bandit, or tokens or transformer, which then stand alone.
+        size, seed: as of :class:`Bandits`.
+        on: the kind of problem, one of ``KINDS``.
         dense: whether networks keep the scores of all their parameters.
-        folder: where the pools of language models are kept; nowhere unless given.
+        folder: folder of the pools of language models; none is kept unless given.
 
     Raises:
         InputError: an unknown kind.
@@ -52,10 +50,33 @@ class Suite(Bandits):
             return ()
         return tuple(tokens.bandits(self.on, self.generated, self.seed, dense=self.dense))
 
+    def winnable(self, group_size: int) -> Iterator[BanditEntry]:
+        """The token problems of rewards 0 and 1 which differ in some groups."""
+        for entry in self.token_problems:
+            if entry.problem.binary and silent_share(entry.problem.moments(), group_size) < 1:
+                yield entry
+
     @cached_property
     def single_prompts(self) -> list[BanditEntry]:
-        """Problems of one prompt, for the results that condition on it."""
-        return _open_prompts(self) if self.on in NETWORKS else self.every_single_prompt
+        """Problems of one prompt, for the results that condition on it.
+
+        Of token problems these are the prompts with the lowest and the highest mean reward, of those
+        neither sure nor hopeless: events of less than 1 in 10, and answers that are hardly ever another,
+        take more groups than any size has.
+        """
+        if self.on not in NETWORKS:
+            return self.every_single_prompt
+        entries = []
+        for entry in self.token_problems:
+            value = entry.problem.moments().value
+            likeliest = entry.problem.policy.probs.max(axis=1)
+            places = np.flatnonzero((value > 0.1) & (value < 0.9) & (likeliest < 0.9))
+            if len(places):
+                ends = (places[value[places].argmin()], places[value[places].argmax()])
+                for x in dict.fromkeys(map(int, ends)):
+                    problem = entry.problem.restrict([x])
+                    entries.append(Entry(f"{entry.name}[{x}]", entry.origin, problem))
+        return entries
 
     @cached_property
     def landscapes(self) -> Landscapes:
@@ -73,7 +94,7 @@ class Suite(Bandits):
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """What is not asked of this kind of problem, and why."""
+        """The claims that skip this kind of problem, and why."""
         if self.on == "language-model":
             return (
                 "intervals on language models are those of nearly normal means: no bound on a "
@@ -81,7 +102,18 @@ class Suite(Bandits):
                 "nothing is enumerated on language models, and training is not judged: see "
                 "ustat-pg llm sweep",
             )
-        return _skipped_on_networks(self) if self.on in NETWORKS else ()
+        if self.on not in NETWORKS:
+            return ()
+        rest = [stem for stem in STEMS if stem not in ON_NETWORKS]
+        runs = ", ".join(stem for stem in rest if stem in ON_RUNS)
+        others = ", ".join(stem for stem in rest if stem not in ON_RUNS)
+        return (
+            f"skipped on {self.on}: {runs}: they need an optimum within reach; {others}: asked "
+            "without --on, of token problems of its own",
+            f"suboptimality on {self.on} is one training step, enumerated, and Lemma 6's recursion "
+            "over it: the bound of many steps assumes a PL constant, which no network has",
+            f"group_size on {self.on} is the noise at fixed parameters",
+        )
 
     @property
     def curve_sizes(self) -> tuple[int, ...]:
@@ -94,34 +126,3 @@ class Suite(Bandits):
         if self.token_problems:
             return tuple((entry, 1) for entry in self.token_problems if entry.name in SHOWN)
         return ((self.balanced, 1), (self.digits, 8))
-
-
-def _open_prompts(suite: Suite) -> list[BanditEntry]:
-    """The prompts with the lowest and the highest mean reward, of those neither sure nor hopeless:
-    events of less than 1 in 10, and answers that are hardly ever another, take more groups than any
-    size has.
-    """
-    entries = []
-    for entry in suite.token_problems:
-        value = entry.problem.moments().value
-        likeliest = entry.problem.policy.probs.max(axis=1)
-        places = np.flatnonzero((value > 0.1) & (value < 0.9) & (likeliest < 0.9))
-        if len(places):
-            ends = (places[value[places].argmin()], places[value[places].argmax()])
-            for x in dict.fromkeys(map(int, ends)):
-                problem = entry.problem.restrict([x])
-                entries.append(Entry(f"{entry.name}[{x}]", entry.origin, problem))
-    return entries
-
-
-def _skipped_on_networks(suite: Suite) -> tuple[str, ...]:
-    rest = [stem for stem in STEMS if stem not in ON_NETWORKS]
-    runs = ", ".join(stem for stem in rest if stem in ON_RUNS)
-    others = ", ".join(stem for stem in rest if stem not in ON_RUNS)
-    return (
-        f"skipped on {suite.on}: {runs}: they need an optimum within reach; {others}: asked without "
-        "--on, of token problems of its own",
-        f"suboptimality on {suite.on} is one training step, enumerated, and Lemma 6's recursion over "
-        "it: the bound of many steps assumes a PL constant, which no network has",
-        f"group_size on {suite.on} is the noise at fixed parameters",
-    )

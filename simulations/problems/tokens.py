@@ -42,11 +42,6 @@ DRAWS = 1000
 Drawn = tuple[TokenProblem, SoftmaxPolicy]
 
 
-def has_torch() -> bool:
-    """Whether torch is installed, which transformers need."""
-    return find_spec("torch") is not None
-
-
 def tasks() -> dict[str, TokenProblem]:
     """Made-up problems of a few outputs each, by name."""
     return {
@@ -73,7 +68,7 @@ def drawn_task(rng: np.random.Generator) -> TokenProblem:
 
 
 def initial(on: str, problem: TokenProblem, seed: int, scale: float = 1.0) -> SoftmaxPolicy:
-    """A policy of random parameters for a kind of problem.
+    """A policy of random parameters for a kind of problem, tokens or transformer.
 
     Raises:
         InputError: the kind has no policies over tokens, or torch is not installed.
@@ -82,7 +77,7 @@ def initial(on: str, problem: TokenProblem, seed: int, scale: float = 1.0) -> So
         return PrefixSoftmax.random(problem.space, problem.contexts, seed=seed, scale=scale)
     if on != "transformer":
         raise InputError(f"{on!r} has no policy over tokens: choose tokens or transformer")
-    if not has_torch():
+    if find_spec("torch") is None:
         raise InputError("transformers need torch: pip install 'ustat_pg[torch]'")
     from ustat_pg.policies.transformer import TransformerPolicy
 
@@ -114,15 +109,11 @@ def until(
     holds: Callable[[TokenBandit], bool],
     otherwise: Callable[[], Drawn] | None = None,
 ) -> Drawn:
-    """The first drawn problem and policy of which a property holds, a property of the problem alone.
-
-    Arguments:
-        draw: draws them.
-        holds: the property.
-        otherwise: what is taken if none in a thousand has it: the claim then says what it can of that.
+    """The first drawn problem and policy that has a property, or else ``otherwise``: a claim then says
+    what it can of that.
 
     Raises:
-        InputError: none in a thousand, and nothing to take.
+        InputError: none in a thousand has it, and nothing is given in its place.
     """
     for _ in range(DRAWS):
         problem, policy = draw()
@@ -168,7 +159,7 @@ def _climbs(on: str, rng: np.random.Generator) -> list[Drawn]:
             later = [improved(problem, policy, aim) for aim in aims]
         except InputError:
             continue
-        return [(problem, each) for each in dict.fromkeys((policy, *later))]
+        return [(problem, climber) for climber in dict.fromkeys((policy, *later))]
     raise InputError(f"no policy that learns among {DRAWS}: take another seed")
 
 
@@ -179,13 +170,9 @@ def bandit_of(problem: TokenProblem, policy: SoftmaxPolicy, dense: bool) -> Toke
 
 
 def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Iterator[BanditEntry]:
-    """The problems of the suite, made-up ones first.
+    """The problems of the suite, made-up ones first, then ``count`` generated ones of each kind.
 
-    Arguments:
-        on: tokens or transformer.
-        count: number of generated problems of each kind.
-        seed: seed of these.
-        dense: whether scores keep all their parameters, as engines that differentiate need.
+    Scores are ``dense`` where they keep all their parameters, as engines that differentiate need.
     """
 
     def entry(name: str, origin: str, problem: TokenProblem, policy: SoftmaxPolicy) -> BanditEntry:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from simulations.problems.landscapes import triple
-from simulations.problems.optima import ball
+from simulations.shared.runs import ball
 from ustat_pg.engines import (
     Constant,
     Estimator,

@@ -24,9 +24,11 @@ pytest.importorskip("seaborn")
 
 from figures import data
 from figures.__main__ import main, paint
-from figures.catalogue import ALT, PICTURES
+from figures.catalogue import PICTURES
+from figures.style import LOOKS
 from tests.support.commands import refusal_of
 from tests.support.runs import NO_CLAIMS
+from ustat_pg.experiment.figure import Line
 from ustat_pg.results import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +84,7 @@ def test_every_figure_is_drawn_with_its_title_and_what_is_seen(drawn):
         root = ET.fromstring(text)
         space = {"svg": "http://www.w3.org/2000/svg"}
         assert root.find("svg:title", space).text == PICTURES[name].title
-        assert root.find("svg:desc", space).text == ALT[name]
+        assert root.find("svg:desc", space).text == PICTURES[name].alt
         assert len(text) < 300_000
         # Letters are paths; nothing is loaded, and no date or version would change the bytes.
         assert root.find(".//svg:text", space) is None
@@ -94,18 +96,37 @@ def test_every_figure_is_drawn_with_its_title_and_what_is_seen(drawn):
         assert (folder / f"{name}.png").stat().st_size > 10_000
 
 
-def test_another_process_draws_equal_bytes_and_loads_nothing_that_simulates(run, drawn, tmp_path):
+def test_every_declared_name_is_one_of_the_points(run):
+    """A series, panel or coordinate that no point has would be left out without a word."""
+    frame = data.curves(run)
+    for figure in PICTURES.values():
+        points = frame[frame["figure"] == figure.source]
+        for panel in figure.panels if figure.draw is None else ():
+            own = points if panel.of is None else points[points[figure.by] == panel.of]
+            assert own[(panel.x or figure.x).column].notna().any(), (figure.name, panel.title)
+            for line in panel.lines or figure.lines:
+                line = line if isinstance(line, Line) else Line(line)
+                # A figure's lines may be those of some of its panels.
+                rows = own if panel.lines else points
+                assert line.series in {"", *rows["series"]}, (figure.name, line)
+                assert line.look in {"", *LOOKS}, (figure.name, line)
+                for column, value in line.at.items():
+                    assert value in set(rows[column]), (figure.name, line)
+            assert {curve.look for curve in panel.curves} <= LOOKS.keys()
+
+
+def test_another_process_draws_equal_bytes_and_a_claim_loads_no_matplotlib(run, drawn, tmp_path):
     code = (
-        "import sys; from figures.__main__ import main;"
-        f"main([{str(run)!r}, '--out', {str(tmp_path)!r}]);"
-        "print([m for m in sys.modules if m.split('.')[0] in ('numba', 'simulations')"
-        " or m.startswith(('ustat_pg.engines', 'ustat_pg.predictions', 'ustat_pg.experiment'))])"
+        "import sys; import figures.catalogue;"
+        "print([m for m in sys.modules if m.split('.')[0] in ('matplotlib', 'seaborn', 'torch')]);"
+        "from figures.__main__ import main;"
+        f"main([{str(run)!r}, '--out', {str(tmp_path)!r}])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True,
         env={"PATH": "", "HOME": str(tmp_path), "PYTHONHASHSEED": "1"},
     )  # fmt: skip
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stdout.splitlines()[0] == "[]"
     for name in NAMES:
         for file in (f"{name}.svg", f"{name}.png"):
             assert (drawn[0] / file).read_bytes() == (tmp_path / file).read_bytes(), file

@@ -10,11 +10,10 @@ pytest.importorskip("seaborn")
 
 from figures import data
 from figures.__main__ import paint
-from figures.gradient_mse_lm import ASIDE, FAINT, NAMES, NOISE, draw, draw_noise
-from figures.gradient_mse_lm import PANELS as MODELS
-from figures.group_size_lm import draw as draw_group_size
-from figures.group_size_lm import draw_final
-from figures.style import BASELINES
+from figures.catalogue import PICTURES
+from figures.gradient_mse_lm import ERRORS, NOISE, PANELS
+from figures.render import ASIDE, draw
+from figures.style import LOOKS
 from tests.support.figures import has, heights, rows, shown, spans
 from tests.support.refusals import refuses
 from tests.support.runs import NO_CLAIMS
@@ -61,25 +60,25 @@ def assert_banded(axis, line, colour):
 
 
 def test_every_model_has_its_panel_with_lines_bands_and_points(errors):
-    axes = draw(errors).axes
-    for axis, (model, title) in zip(axes, MODELS.items(), strict=True):
-        assert title in axis.get_title(loc="left")
+    axes = draw(PICTURES["gradient_mse_lm"], errors).axes
+    for axis, panel in zip(axes, PANELS, strict=True):
+        assert panel.title in axis.get_title(loc="left")
         assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
-        own = errors[errors["panel"] == model]
-        for name in NAMES:
-            line = own[own["series"] == name]
-            assert_banded(axis, line, BASELINES[name].colour)
+        own = errors[errors["panel"] == panel.of]
+        for declared in ERRORS[:6]:
+            line, name = own[own["series"] == declared.series], declared.series
+            assert_banded(axis, line, LOOKS[name].colour)
             drawn = line[line["estimate"].notna()]
             # Points of baselines at one group size stand side by side.
-            x = drawn["group_size"] * 1.035 ** ASIDE.get(name, 0)
+            x = drawn["group_size"] * ASIDE**declared.aside
             assert drawn.empty or has(axis, x, drawn["estimate"], linestyle="None")
             for ends in zip(x, drawn["low"], drawn["high"], strict=True):
                 assert tuple(round(end, 9) for end in ends) in spans(axis)
-        # What crowds another line has a line, and no band.
-        assert len(bands(axis)) == len(NAMES)
-        for name, look in FAINT.items():
-            line = own[own["series"] == name]
-            assert has(axis, line["group_size"], line["prediction"], color=look.colour), name
+        # Stand-ins, which crowd another line, have no band.
+        assert len(bands(axis)) == 6
+        for declared in ERRORS[6:]:
+            line, colour = own[own["series"] == declared.series], LOOKS[declared.series].colour
+            assert has(axis, line["group_size"], line["prediction"], color=colour), declared
 
 
 def test_what_reaches_zero_goes_to_the_edge_and_weighted_lines_end_there(errors):
@@ -89,7 +88,7 @@ def test_what_reaches_zero_goes_to_the_edge_and_weighted_lines_end_there(errors)
     errors.loc[plain, ends] = -1.0
     weighted = model & (errors["series"] == "norm-weighted") & (errors["group_size"] >= 8)
     errors.loc[weighted, "pool_low"] = 0.1 * errors["prediction"]
-    axis = draw(errors).axes[-1]
+    axis = draw(PICTURES["gradient_mse_lm"], errors).axes[-1]
     edge = axis.get_ylim()[0]
     assert edge > errors[model]["prediction"].min() / 2
     assert min(corner[1] for found in bands(axis) for corner in found) > 0
@@ -97,21 +96,23 @@ def test_what_reaches_zero_goes_to_the_edge_and_weighted_lines_end_there(errors)
     own = errors[model & ~weighted]
     for name in ("grpo", "norm-weighted"):
         line = own[own["series"] == name]
-        assert has(axis, line["group_size"], line["prediction"], color=BASELINES[name].colour)
+        assert has(axis, line["group_size"], line["prediction"], color=LOOKS[name].colour)
 
 
 def test_noise_over_signal_has_a_line_and_a_band_for_each_estimator(language_model_points):
     points = rows(language_model_points, "gradient_mse_lm_noise")
-    for axis, model in zip(draw_noise(points).axes, MODELS, strict=True):
-        own = points[points["panel"] == model]
-        for name, (_, look) in NOISE.items():
-            assert_banded(axis, own[own["series"] == name], look.colour)
+    figure = PICTURES["gradient_mse_lm_noise"]
+    for axis, panel in zip(draw(figure, points).axes, PANELS, strict=True):
+        own = points[points["panel"] == panel.of]
+        for line in NOISE:
+            name = line if isinstance(line, str) else line.series
+            assert_banded(axis, own[own["series"] == name], LOOKS[name].colour)
         assert len(bands(axis)) == len(NOISE)
-    assert draw_noise(points.iloc[:0]) is None
+    assert draw(figure, points.iloc[:0]) is None
 
 
 def test_the_noise_has_its_band_and_heavy_lines_within_it(noise):
-    (axis,) = draw_group_size(noise).axes
+    (axis,) = draw(PICTURES["group_size_lm"], noise).axes
     for _, own in noise.groupby("series"):
         assert has(axis, own["group_size"], own["prediction"])
         good = own[own["prediction"] <= 1.05]
@@ -126,7 +127,7 @@ def test_the_noise_has_its_band_and_heavy_lines_within_it(noise):
 
 
 def test_a_sweep_adds_a_panel_for_each_budget(noise, trained):
-    figure = draw_group_size(pd.concat([noise, trained], ignore_index=True))
+    figure = draw(PICTURES["group_size_lm"], pd.concat([noise, trained], ignore_index=True))
     first, *rest = figure.axes
     assert len(rest) == 2
     for axis, budget in zip(rest, (32, 64), strict=True):
@@ -143,7 +144,7 @@ def test_a_sweep_adds_a_panel_for_each_budget(noise, trained):
 
 
 def test_final_accuracies_stand_beside_the_papers_with_the_best_ringed(final):
-    axes = draw_final(final).axes
+    axes = draw(PICTURES["group_size_lm_final"], final).axes
     titles = [axis.get_title(loc="left") for axis in axes]
     assert [word in title for word, title in zip(("grpo", "norm", "paper"), titles, strict=True)]
     paper = final[final["panel"] == "paper"]

@@ -62,6 +62,5 @@ def test_worked_examples_show_the_style_and_no_question(seed):
 def test_unknown_names_are_refused():
     for call in (embedded.folder, embedded.task):
         refuses(r"'huge'.*base, strong, in-context, short", call, "huge")
-    refuses("category is 'roots'", embedded.questions, "roots")
     refuses("number of problems is 0", embedded.task, "base", problems=0)
     refuses("seed is -1", embedded.task, "base", seed=-1)

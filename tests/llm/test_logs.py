@@ -84,13 +84,6 @@ def test_groups_of_another_size_are_left_out_and_counted(tmp_path):
     np.testing.assert_array_equal(rewards, PASSED[:2])
 
 
-def test_true_and_false_are_rewards(tmp_path):
-    path = jsonl(
-        tmp_path / "passed.jsonl", [{**row, "reward": bool(row["reward"])} for row in rows()]
-    )
-    np.testing.assert_array_equal(load_rewards(path)[1], PASSED)
-
-
 @pytest.mark.parametrize(
     ("found", "options", "said"),
     [
@@ -160,6 +153,7 @@ def test_a_table_of_wandb_is_its_rows(tmp_path):
         found = groups_of_log(place)
         assert [row["rewards"] for _, row in found] == [[1.0, 0.0], [1.0, 0.0]]
         assert is_log(place)
+    refuses("has 2 rollouts: it must have at least 4", load_rewards, path)
     path.write_text(json.dumps({"columns": ["prompt"]}))
     refuses("must hold columns and data", groups_of_log, path)
     path.write_text(json.dumps({"columns": ["prompt"], "data": [[1, 2]]}))

@@ -160,20 +160,6 @@ def test_rollouts_that_are_not_the_policys_own_are_noticed(monkeypatch):
 # Going on after an interruption.
 
 
-def test_finished_prompts_are_not_scored_again(tiny, tmp_path, scored_prompts):
-    pools = pool_of(6)
-    first = score_pool(tiny, pools, sketch=512, out=tmp_path)
-    assert len(scored_prompts) == 6
-    files = list(tmp_path.iterdir())
-    assert len(files) == 6
-    # Nothing of the model's size.
-    assert max(file.stat().st_size for file in files) < 4 * first.config["scored_parameters"]
-    same(first, score_pool(tiny, pools, sketch=512, out=tmp_path))
-    assert len(scored_prompts) == 6
-    same(first, score_pool(tiny, pools, sketch=512))
-    assert len(scored_prompts) == 12
-
-
 def test_an_interrupted_scoring_goes_on(tiny, tmp_path, monkeypatch, scored_prompts):
     pools = pool_of(6)
     whole = score_pool(tiny, pools)
@@ -219,9 +205,7 @@ def with_another_completion(rollouts):
 CHANGES = {
     "weights": (4, lambda tiny, first: (other_model(tiny), first, {})),
     "parameters": (4, lambda tiny, first: (tiny, first, {"parameters": ["*mlp*"]})),
-    "method": (4, lambda tiny, first: (tiny, first, {"method": "loop"})),
     "sketch": (4, lambda tiny, first: (tiny, first, {"sketch": 512})),
-    "gram": (4, lambda tiny, first: (tiny, first, {"gram": False})),
     "rewards": (1, lambda tiny, first: (tiny, replace(first, rewards=1 - first.rewards), {})),
     "completion": (1, lambda tiny, first: (tiny, with_another_completion(first), {})),
 }
@@ -290,7 +274,7 @@ def cut(rollouts, count):
     ("spoil", "message"),
     [
         (lambda p: [], "there are no rollouts"),
-        (lambda p: [p[0], cut(p[1], 3)], "prompt 'prompt 1' has 3 rollouts: at least 4"),
+        (lambda p: [cut(p[0], 3)], "prompt 'prompt 0' has 3 rollouts .* at least 4"),
         (lambda p: [p[0], cut(p[1], 4)], "prompt 'prompt 1' has 4 rollouts and 'prompt 0' 5"),
         (lambda p: [p[0], p[0]], "prompt 'prompt 0' occurs twice"),
     ],
@@ -302,10 +286,8 @@ def test_bad_rollouts_are_refused(tiny, spoil, message):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"rewards": np.full(N, np.nan)}, " has rewards"),
         ({"rewards": np.ones(4)}, " has rewards"),
         ({"prompt_ids": (5,) * 300}, " has 300 tokens, with .* more than the context of .*, 256"),
-        ({"prompt_ids": (10**6,)}, ": token 1000000 is not one of the model's"),
     ],
 )
 def test_a_bad_prompt_is_named(tiny, change, said):
@@ -316,9 +298,7 @@ def test_a_bad_prompt_is_named(tiny, change, said):
 def test_bad_options_are_refused(tiny, tmp_path):
     refuses("sketch is 0", score_pool, tiny, pool_of(2), sketch=0)
     (tmp_path / "file").write_text("")
-    refuses(
-        "scored prompts cannot be kept here", score_pool, tiny, pool_of(2), out=tmp_path / "file"
-    )
+    refuses("prompt cannot be kept", score_pool, tiny, pool_of(2), out=tmp_path / "file" / "below")
     training = fresh(tiny)
     training.model.train()
     refuses("training mode", score_pool, training, pool_of(2))
@@ -354,16 +334,11 @@ def test_a_prompt_without_room_for_its_gram_matrix_does_not_cost_the_others_thei
     tiny, tmp_path, monkeypatch
 ):
     def without(scores, rollouts, *more):
-        found = own(scores, rollouts, *more)
-        return {name: found[name] for name in found if name != "gram" or rollouts is not pools[1]}
+        entry = own(scores, rollouts, *more)
+        return {name: entry[name] for name in entry if name != "gram" or rollouts is not pools[1]}
 
-    pools, own, kept = (
-        pool_of(3),
-        scoring._score,
-        {"out": tmp_path / "a", "saved": tmp_path / "a.npz"},
-    )
+    pools, own = pool_of(3), scoring._score
     monkeypatch.setattr(scoring, "_score", without)
-    assert score_pool(tiny, pools, **kept).gram is None
+    assert score_pool(tiny, pools, out=tmp_path).gram is None
     monkeypatch.setattr(scoring, "_score", None)
-    assert score_pool(tiny, pools, **kept).gram is None
-    assert score_pool(tiny, [pools[2], pools[0]], **kept).gram is not None
+    assert score_pool(tiny, [pools[2], pools[0]], out=tmp_path).gram is not None

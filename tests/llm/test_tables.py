@@ -284,7 +284,6 @@ def test_what_scores_over_lengths_refuse():
     refuses("group size is 8: .* which has 7 rollouts", noise, pool, [8], ["std"], **mean)
     without = replace(pool, length_sums=None, length_sketches=None)
     refuses("no sums of scores over lengths: .* by_length", noise, without, [3], ["std"], **mean)
-    refuses("given together, or neither", replace, pool, length_sums=None)
 
 
 # Refusals.

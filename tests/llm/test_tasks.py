@@ -42,15 +42,13 @@ def test_a_verifier_gets_what_trl_gives():
     assert seen == {"p": ["1 + 1 ="] * 2, "c": ["x", "y"], "i": [[1, 2], [3]]} | columns
 
 
-def test_messages_get_messages():
-    def verifier(prompts, completions, **kwargs):
+def test_a_verifier_may_take_less_or_be_async_or_return_arrays():
+    def of_messages(prompts, completions, **kwargs):
         assert prompts == [MESSAGES] * 2
         return [float(c[0]["content"] == "2" and c[0]["role"] == "assistant") for c in completions]
 
-    assert rewards_of(verifier, ("2", "3"), text=MESSAGES).tolist() == [1.0, 0.0]
+    assert rewards_of(of_messages, ("2", "3"), text=MESSAGES).tolist() == [1.0, 0.0]
 
-
-def test_a_verifier_may_take_less_or_be_async_or_return_arrays():
     async def slow(completions, **kwargs):
         return [1.0] * len(completions)
 
@@ -68,14 +66,10 @@ def test_a_verifier_may_take_less_or_be_async_or_return_arrays():
         ([1, None], "None as reward 1"),
         ([1, "1"], "'1' as reward 1"),
         ([math.nan, 1], "nan as reward 0"),
-        ([1, math.inf], "inf as reward 1"),
         ([1], "1 rewards for 2 completions"),
-        ([1, 0, 1], "3 rewards for 2 completions"),
-        (None, "gave None"),
         ("10", "gave '10'"),
         (1.0, "gave 1.0"),
         ([[1], [0]], r"\[1\] as reward 0"),
-        ([1j, 0], "1j as reward 0"),
     ],
 )
 def test_rewards_that_are_no_numbers_are_refused_with_the_prompt(returned, said):
@@ -100,20 +94,15 @@ PROMPT = Prompt("a", "x")
     ("call", "arguments", "said"),
     [
         (Prompt, ("", "x"), "non-empty string"),
-        (Prompt, (1, "x"), "non-empty string"),
         (Prompt, ("a", ""), "empty"),
         (Prompt, ("a", 3), "'a' is 3"),
-        (Prompt, ("a", []), r"'a' is \[\]"),
         (Prompt, ("a", [{"role": "user"}]), "messages like"),
         (Prompt, ("a", "x", {"completions": 1}), "named 'completions'"),
         (Task, ("t", (), print, 1), "no prompts"),
         (Task, ("t", (PROMPT, PROMPT), print, 1), "two prompts"),
         (Task, ("t", (PROMPT,), print, 0), "max_new_tokens is 0"),
-        (Task, ("t", (PROMPT,), "print", 1), "must be a function"),
         (load_verifier, ("exact",), "the verifier"),
-        (load_verifier, (":exact",), "the verifier"),
         (load_verifier, ("module:",), "the verifier"),
-        (load_verifier, ("",), "the verifier"),
         (load_verifier, ("no_such_module_h:f",), "the verifier"),
         (load_verifier, ("no.py:f",), "the verifier"),
         (load_task, ("arithmetics",), "must be arithmetic, gsm8k, math"),
@@ -156,7 +145,7 @@ def test_a_jsonl_file_with_a_verifier_by_name(tmp_path, monkeypatch):
         assert task.rewards(task.prompts[2], ["4", "2"]).tolist() == [1, 0]
     assert len(jsonl_task(path, "my_rewards_h:exact", limit=2).prompts) == 2
     refuses("is a str", load_verifier, "my_rewards_h:text")
-    refuses("has no 'wrong'", load_verifier, "my_rewards_h:wrong")
+    refuses("has no attribute 'wrong'", load_verifier, "my_rewards_h:wrong")
     (tmp_path / "broken_h.py").write_text("import nothing_of_this_name_h\n")
     refuses(r"broken_h:f.*nothing_of_this_name_h", load_verifier, "broken_h:f")
 
@@ -168,7 +157,6 @@ def test_a_jsonl_file_with_a_verifier_by_name(tmp_path, monkeypatch):
         ('{"prompt": "a"}\n\n[1]', "line 3, is \\[1\\]"),
         ('{"question": "a"}', r"line 1, has no prompt: it has \['question'\]"),
         ('{"prompt": 3}', "line 1: prompt '0' is 3"),
-        ('{"prompt": "a", "id": 1.5}', "id of a prompt is 1.5"),
         ('{"prompt": "a", "completions": []}', "named 'completions'"),
         ("", "no prompts"),
     ],
@@ -219,7 +207,7 @@ def dataset_files(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved", "repository"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "repository"])
 def test_gsm8k_from_local_files(dataset_files, kind):
     task = mathematics("gsm8k", dataset_files(GSM8K, kind))
     assert [p.columns["gold"] for p in task.prompts] == ["5", "1001"]
@@ -248,11 +236,6 @@ def test_math_from_local_files(dataset_files, kind):
     assert task.rewards(task.prompts[0], given).tolist() == [1, 1, 1, 0, 0]
     given = [r"\boxed{[0,1)}", r"\boxed{(0,1)}"]
     assert task.rewards(task.prompts[1], given).tolist() == [1, 0]
-
-
-def test_an_answer_column_comes_before_the_solution(dataset_files):
-    rows = [{"problem": "?", "answer": "7", "solution": r"\boxed{8}"}]
-    assert mathematics("math", dataset_files(rows, "jsonl")).prompts[0].columns["gold"] == "7"
 
 
 def test_the_right_answer_comes_first_for_the_checker(dataset_files):

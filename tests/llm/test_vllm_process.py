@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.support.commands import ROOT, refusal_of, strict
+from tests.support.commands import ROOT, strict
 from tests.support.refusals import refuses
 from ustat_pg.cli import main
 from ustat_pg.llm.prompts import Prompt, Task
@@ -44,8 +44,6 @@ class LLM:
         print("words on stdout")
         note(pid=os.getpid(), settings=settings)
         self.options = settings
-        if "fail" in settings:
-            raise ValueError(settings["fail"])
 
     def generate(self, prompts, sampling_params, use_tqdm):
         calls = (HERE / "asked.jsonl").read_text().count("prompts")
@@ -57,9 +55,7 @@ class LLM:
         ended = [4] if self.options.get("drop_end") else [4, 1]
         return [
             SamplingParams(
-                outputs=[completion([5, 6, 7] if i % 2 else ended, i % 2) for i in range(s.n)][
-                    self.options.get("short", 0) :
-                ]
+                outputs=[completion([5, 6, 7] if i % 2 else ended, i % 2) for i in range(s.n)]
             )
             for s in sampling_params
         ]
@@ -226,15 +222,8 @@ def test_a_command_keeps_stdout_for_itself(engine, words, capfd):
     assert (settings["max_model_len"], settings["dtype"]) == (64, "float16")
 
 
-def test_what_the_engine_says_reaches_the_user(engine, words, capsys):
-    said = refusal_of(capsys, main, *words, "--vllm", "fail=free memory is 3 GiB")
-    assert "vLLM failed: ValueError: free memory is 3 GiB" in said
-
-
 def test_vllm_is_refused_where_it_cannot_serve(small, engine):
     merged = dataclasses.replace(small, source="")
     refuses("merge and save", drawn, merged)
-    said = "3 completions of prompt 'p0': it was asked for 4"
-    refuses(said, drawn, small, vllm_options={"short": 1})
     (engine / "vllm.py").write_text("import no_such_module\n")
-    refuses("not installed here .No module named 'no_such_module'", drawn, small)
+    refuses("vLLM failed: ModuleNotFoundError: No module named 'no_such_module'", drawn, small)

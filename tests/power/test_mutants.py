@@ -14,7 +14,7 @@ import pytest
 
 import simulations.minibatch
 import simulations.mse
-import simulations.problems.peers
+import simulations.shared.peers
 import ustat_pg.estimators
 import ustat_pg.problems.softmax_bandit
 from simulations import Suite, claim
@@ -34,7 +34,7 @@ PLACES = {
     ESTIMATORS: [(ustat_pg.estimators.BASELINES, "grpo")],
     "ustat_pg/predictions/mse.py": [
         (simulations.mse, "gradient_mse"),
-        (simulations.problems.peers, "gradient_mse"),
+        (simulations.shared.peers, "gradient_mse"),
         (simulations.minibatch, "gradient_mse"),
     ],
     "ustat_pg/moments.py": [(ustat_pg.problems.softmax_bandit, "Moments")],

@@ -8,8 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from simulations import Suite
-from simulations.networks import learners, suboptimality
+from simulations import Suite, one_step
 from tests.support.mutants import mutated_function
 from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.engines import OneStep
@@ -36,9 +35,9 @@ PLANTED = [*(("tokens", name) for name in WRONG), *(("transformer", n) for n in 
 
 def step_result(on, folder, engine="cpu"):
     """The result of the made-up problem's checks on one step."""
-    found = suboptimality.claim(Suite("smoke", on=on)).checks
+    found = one_step.on_networks(Suite("smoke", on=on)).checks
     checks = tuple(check for check in found if check.origin == "made-up")
-    rivals = suboptimality.RIVALS
+    rivals = one_step.RIVALS
     few = Claim("suboptimality", rivals, checks)
     return run_claims([few], Options("smoke", engine), Store(folder)).claims[0]
 
@@ -47,7 +46,7 @@ def step_result(on, folder, engine="cpu"):
 def test_true_steps_are_confirmed_and_their_rivals_refuted(on, tmp_path):
     result = step_result(on, tmp_path)
     assert result.evidence("exact") == result.evidence("simulation") == Verdict.CONFIRMED
-    assert {rival.name for rival in result.rivals} == set(suboptimality.RIVALS)
+    assert {rival.name for rival in result.rivals} == set(one_step.RIVALS)
     seen = {found for rival in result.rivals for found in (rival.exact, rival.simulation)}
     assert seen == {RivalVerdict.REFUTED}
 
@@ -71,5 +70,5 @@ def test_wrong_steps_are_refuted(mutant, on, tmp_path, monkeypatch, record_prope
 )
 def test_a_wrong_enumeration_is_refuted(name, old, new, tmp_path, monkeypatch, record_property):
     record_property("mutant", f"one step: {name}")
-    monkeypatch.setattr(learners, "one_step_gap", mutated_function(one_step_gap, old, new))
+    monkeypatch.setattr(one_step, "one_step_gap", mutated_function(one_step_gap, old, new))
     assert step_result("tokens", tmp_path).evidence("simulation") == Verdict.REFUTED

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations import ON_RUNS, STEMS, Suite, claim, optimality
+from simulations import ON_RUNS, STEMS, Suite, claim, mse, optimality
 from simulations.best_baseline import OF_ERRORS
-from simulations.networks import mse
 from simulations.normalised import OF_BINARY
 from simulations.problems import Entry
 from simulations.regimes import checks as drawn

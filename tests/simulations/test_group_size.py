@@ -10,8 +10,8 @@ import pytest
 from simulations import Suite
 from simulations.group_size import rivals, schedules
 from simulations.problems.landscapes import tug
-from simulations.problems.optima import moments_of
-from simulations.problems.splits import Split
+from simulations.shared.runs import moments_of
+from simulations.shared.splits import Split
 from ustat_pg.predictions import (
     covariance_parts,
     gap_group_size,

@@ -7,7 +7,7 @@ import pytest
 
 from simulations import Suite
 from simulations.mse import claim
-from simulations.problems.peers import noise, peers, scale, slope
+from simulations.shared.peers import noise, peers, scale, slope
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.problems import random_problem
 

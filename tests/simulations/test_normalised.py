@@ -6,7 +6,7 @@ import pytest
 
 from simulations import Suite
 from simulations.normalised import LARGE, distance, error
-from simulations.problems.limits import later_terms
+from simulations.shared.peers import later_terms
 from ustat_pg.predictions import normalised_distance, normalised_limit
 
 

@@ -172,8 +172,6 @@ def test_folders_and_commands_name_the_kind():
 SMALL = """
 import ustat_pg.experiment.options as options
 options.LARGEST_BLOCK, options.BUDGETS["smoke"] = 256, 30
-import simulations.networks.suboptimality as module
-module.curves = lambda suite: ()
 import ustat_pg.experiment.planted as planted
 planted.run_controls = lambda *words: ()
 """

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from simulations import optimal_policy
-from simulations.points.optimal_policy import LEVELS
+from simulations.optimal_policy import LEVELS
 from simulations.problems import Suite
-from simulations.problems.optima import covariance_of, moments_of
+from simulations.shared.runs import covariance_of, moments_of
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.predictions import limit_weights, matrix_correlation
 from ustat_pg.problems import LocationBandit

@@ -7,8 +7,8 @@ import pytest
 
 from simulations import oracle_policy
 from simulations.problems import Suite
-from simulations.problems.optima import GRPO, ORACLE, covariance_of
-from simulations.problems.weights import constants, projected, scale
+from simulations.shared.runs import GRPO, ORACLE, covariance_of
+from simulations.shared.weights import constants, projected, scale
 from ustat_pg.engines import Estimator, Gap, GradientCell
 from ustat_pg.predictions import gradient_covariance, limit_weights
 from ustat_pg.problems import random_problem

@@ -10,7 +10,7 @@ import numpy as np
 
 from simulations.problems import Suite, mse_of
 from simulations.problems.landscapes import triple
-from simulations.problems.optima import ball, covariance_of
+from simulations.shared.runs import ball, covariance_of
 from ustat_pg.checks import equal, positive
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, GradientCell, Training

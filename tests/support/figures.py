@@ -1,4 +1,4 @@
-"""What a drawing shows."""
+"""Lines, intervals and words of a drawing."""
 
 from __future__ import annotations
 

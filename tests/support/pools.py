@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
-from ustat_pg.llm.pool import moment_weights
+from ustat_pg.llm.pool import ScoredPool, moment_weights
 
-ARRAYS = (
-    "rewards",
-    "squared_norms",
-    "sums",
-    "lengths",
-    "token_proxy",
-    "sketches",
-    "surprise",
-    "surprise_variance",
-    "gram",
-    "length_sums",
-    "length_sketches",
-    "total_sketches",
-    "divergences",
-    "bound",
-)
+ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", "config"))
 
 
 def same(one, other):

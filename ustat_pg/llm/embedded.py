@@ -62,7 +62,7 @@ SCRATCH = 20
 """The length of the scratch-pad in the training documents."""
 
 EXAMPLES = 4
-"""Worked examples in a prompt of the model ``in-context``; training documents have up to so many."""
+"""Worked examples in a prompt of the model ``in-context``; training documents have up to that many."""
 
 _LONGEST_ANSWER = 5
 _SLACK = 3  # a sampled scratch-pad is not always of the length it was trained with
@@ -94,42 +94,35 @@ CATEGORIES = tuple(_SHAPES)
 def questions(category: str) -> tuple[Question, ...]:
     """All questions of a category, with operands from 1 to 9 (quotients too).
 
-    Raises:
-        InputError: an unknown category.
-
     >>> len(questions("multiplication"))
     81
     >>> questions("parentheses")[3]
     Question(text='(1+1)-1', answer=1, category='parentheses')
     """
-    if category not in _SHAPES:
-        raise InputError(f"category is {category!r}: it must be one of {', '.join(CATEGORIES)}")
     kind, numbers, signs = _SHAPES[category]
-    found = []
+    problems = []
     for operands in product(range(1, 10), repeat=numbers):
         for chosen in product((1, -1), repeat=signs):
             one = worked(kind, operands, chosen)
-            found.append(Question(one.expression.replace(" ", ""), one.answer, category))
+            problems.append(Question(one.expression.replace(" ", ""), one.answer, category))
             if category == "parentheses":
-                # The others stand around what a sum of three begins with.
+                # The others stand around the first two terms of a sum of three.
                 one = worked("two-step", operands, chosen)
                 text = one.expression.replace(" ", "")
-                found.append(Question(f"({text[:3]}){text[3:]}", one.answer, category))
-    return tuple(found)
+                problems.append(Question(f"({text[:3]}){text[3:]}", one.answer, category))
+    return tuple(problems)
 
 
 def draw_questions(generator: np.random.Generator, number: int) -> list[Question]:
     """Questions of categories drawn uniformly, each drawn uniformly from its category."""
     pools = [questions(category) for category in CATEGORIES]
-    found = []
-    for first, second in generator.random((number, 2)).tolist():
-        pool = pools[int(first * len(pools))]
-        found.append(pool[int(second * len(pool))])
-    return found
+    draws = generator.random((number, 2)).tolist()
+    chosen = [(pools[int(first * len(pools))], second) for first, second in draws]
+    return [pool[int(second * len(pool))] for pool, second in chosen]
 
 
 def exact_answer(completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float]:
-    """The verifier: 1 where what follows the first ``=`` is the answer in the normal style, else 0.
+    """The verifier: 1 where the text behind the first ``=`` is the answer in the normal style, else 0.
 
     It has the signature of TRL's reward functions. Worked examples in a prompt are in the normal style
     too, so there is one right answer, shown or not; 07 and 7 differ, spaces around an answer do not.
@@ -149,16 +142,10 @@ def folder(name: str) -> Path:
     Raises:
         InputError: an unknown name.
     """
-    return Path(__file__).parent / "weights" / _WEIGHTS[_known(name)]
-
-
-_WEIGHTS = {"base": "base", "strong": "strong", "in-context": "strong", "short": "short"}
-
-
-def _known(name: str) -> str:
-    if name not in _WEIGHTS:
+    if name not in NAMES:
         raise InputError(f"embedded model is {name!r}: it must be one of {', '.join(NAMES)}")
-    return name
+    weights = "strong" if name == "in-context" else name
+    return Path(__file__).parent / "weights" / weights
 
 
 def task(name: str, *, problems: int = 500, seed: int = 0) -> Task:
@@ -176,15 +163,12 @@ def task(name: str, *, problems: int = 500, seed: int = 0) -> Task:
     >>> task("in-context", problems=2).prompts[1].text.count("\\n") == EXAMPLES
     True
     """
-    scratch = 0 if _known(name) == "short" else SCRATCH + _SLACK
+    scratch = 0 if folder(name).name == "short" else SCRATCH + _SLACK
     number = integer("number of problems", problems)
     generator = np.random.Generator(np.random.PCG64(integer("seed", seed, 0)))
-    examples = _demonstration(generator)
-    worked_out = "".join(f"{each.text}={each.answer}\n" for each in examples)
+    examples = _drawn(generator, EXAMPLES, set(), twice=False)
+    worked_out = "".join(f"{example.text}={example.answer}\n" for example in examples)
     shown = {example.text for example in examples}
-    asked: list[Question] = []
-    while len(asked) < number:
-        asked += [each for each in draw_questions(generator, 1) if each.text not in shown]
     return Task(
         name=f"embedded:{name}",
         prompts=tuple(
@@ -193,17 +177,20 @@ def task(name: str, *, problems: int = 500, seed: int = 0) -> Task:
                 text=f"{worked_out if name == 'in-context' else ''}{question.text}?",
                 columns={"answer": str(question.answer), "category": question.category},
             )
-            for position, question in enumerate(asked)
+            for position, question in enumerate(_drawn(generator, number, shown))
         ),
         verifier=exact_answer,
         max_new_tokens=scratch + len("=") + _LONGEST_ANSWER + len(["end"]),
     )
 
 
-def _demonstration(generator: np.random.Generator) -> list[Question]:
-    found: list[Question] = []
-    while len(found) < EXAMPLES:
+def _drawn(
+    generator: np.random.Generator, number: int, without: set[str], twice: bool = True
+) -> list[Question]:
+    """Questions that are none of some texts; only where ``twice`` may one stand there twice."""
+    drawn: list[Question] = []
+    while len(drawn) < number:
         (question,) = draw_questions(generator, 1)
-        if question not in found:
-            found.append(question)
-    return found
+        if question.text not in without and (twice or question not in drawn):
+            drawn.append(question)
+    return drawn

@@ -2,16 +2,18 @@
 
 Logs have a row for each completion. TRL's ``log_completions`` writes a Parquet file each step with
 ``prompt``, ``completion``, ``step`` and a column for each reward function; verl's ``rollout_data_dir`` a
-JSONL file with ``input``, ``output``, ``score`` and ``step``. Messages count as their last one's text where
-they are a completion.
+JSONL file with ``input``, ``output``, ``score`` and ``step``. Of a completion that is a list of messages the
+last one's text counts.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +28,8 @@ from .pool import LEAST_ROLLOUTS
 from .prompts import Prompt, Task, check_rewards
 from .rollouts import (
     MOST_LINES,
-    Entry,
+    Rollouts,
     RolloutsList,
-    check_log_probs,
     decoded,
     lines,
     read_store,
@@ -40,6 +41,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["LogWarning", "groups_of_log", "is_log", "load_rewards", "load_rollouts"]
+
+_ROUNDING = 1e-3
+"""How far above 0 half precision may put a log-probability."""
+
+_OWN = {"id", "prompt", "prompt_ids", "completions", "completion_ids", "rewards", "finished"}
+_OWN |= {"log_probs"}
+"""Names of a line that are no columns of its prompt."""
 
 
 def load_rollouts(
@@ -65,8 +73,8 @@ def load_rollouts(
         path: the file; of a log also a folder of files.
         language_model: the model that drew them; needed where tokens or texts are missing, and then
             a store of another model is refused.
-        task: its verifier rewards what has no rewards; prompts with the same id take its columns.
-            Rewards that are in the file are taken as they are.
+        task: its verifier rewards the completions that have no rewards in the file; prompts with the
+            same id take its columns.
         group_by: columns of a log whose values a group's completions share; prompt and step unless
             given.
         reward: column of a log's rewards; needed where it has several.
@@ -85,48 +93,44 @@ def load_rollouts(
     """
     path = Path(path)
     rows = _rows(path, group_by, reward)
-    known = {} if task is None else {prompt.id: prompt for prompt in task.prompts}
+    prompts = {} if task is None else {prompt.id: prompt for prompt in task.prompts}
     if _is_store(rows):
-        stored, entries = read_store(path)
-        if not stale:
-            _same_model(path, stored, language_model)
+        header, pools = read_store(path)
+        if not stale and language_model is not None:
+            _refuse_other_weights(path, header, language_model)
     else:
-        entries = {}
+        pools = {}
         for position, (place, row) in enumerate(rows):
-            entry = _user_entry(place, position, row, language_model, known)
-            if entry.prompt.id in entries:
+            name = str(row.get("id", position))
+            if name in pools:
                 raise InputError(
-                    f"{place}: a prompt with the id {entry.prompt.id!r} stood before; put all "
+                    f"{place}: a prompt with the id {name!r} stood before; put all "
                     "completions of a prompt on one line"
                 )
-            entries[entry.prompt.id] = entry
+            pools[name] = _user_rollouts(place, name, row, language_model, prompts)
     result = RolloutsList()
-    for name, entry in entries.items():
-        if len(entry.completion_ids) < LEAST_ROLLOUTS:
-            raise InputError(
-                f"prompt {name!r} of {path} has {len(entry.completion_ids)} rollouts: it must have "
-                f"at least {LEAST_ROLLOUTS}"
-            )
+    for name, rollouts in pools.items():
+        _refuse_few(path, name, len(rollouts.completion_ids))
         if language_model is not None:
-            longest = max(map(len, entry.completion_ids))
-            check_lengths(language_model, name, len(entry.prompt_ids), longest)
-        if stale and entry.log_probs is None:
+            longest = max(map(len, rollouts.completion_ids))
+            check_lengths(language_model, name, len(rollouts.prompt_ids), longest)
+        if stale and rollouts.log_probs is None:
             raise InputError(
                 f"prompt {name!r} of {path} has no log_probs: the log-probability of each token under the "
                 "policy that drew it is needed; the stores that `ustat-pg llm mse --out` writes have them, "
                 "but for vLLM's and those of earlier versions"
             )
-        if entry.rewards is None:
+        if not len(rollouts.rewards):
             if task is None:
                 raise InputError(
                     f"prompt {name!r} of {path} has no rewards: give them in the file, or a task "
                     "whose verifier rewards the completions"
                 )
-            entry.prompt = known.get(name, entry.prompt)
-            verify(task, entry, result.failed, None)
-        if entry.rewards is not None:
-            result.append(entry.rollouts())
-    warn_of(result.failed, len(entries))
+            rollouts = replace(rollouts, prompt=prompts.get(name, rollouts.prompt))
+            rollouts = verify(task, rollouts, result.failed)
+        if name not in result.failed:
+            result.append(rollouts)
+    warn_of(result.failed, len(pools))
     return result
 
 
@@ -151,12 +155,18 @@ def _is_store(rows: list[tuple[str, dict[str, Any]]]) -> bool:
     return str(rows[0][1].get("format", "")).startswith("ustat_pg rollouts")
 
 
-def _same_model(path: Path, header: dict[str, Any], language_model: LanguageModel | None) -> None:
+def _refuse_few(path: Path, name: str, rollouts: int) -> None:
+    if rollouts < LEAST_ROLLOUTS:
+        raise InputError(
+            f"prompt {name!r} of {path} has {rollouts} rollouts: it must have at least {LEAST_ROLLOUTS}"
+        )
+
+
+def _refuse_other_weights(
+    path: Path, header: dict[str, Any], language_model: LanguageModel
+) -> None:
     """Refuse a store drawn from other weights: its scores would be of another policy."""
-    if language_model is None:
-        return
-    drawn = header.get("config", {}).get("weights")
-    here = weights_digest(language_model.model)
+    drawn, here = header["config"]["weights"], weights_digest(language_model.model)
     if drawn != here:
         raise InputError(
             f"the rollouts of {path} were drawn from {header.get('model')} (weights {drawn}), and "
@@ -165,22 +175,19 @@ def _same_model(path: Path, header: dict[str, Any], language_model: LanguageMode
         )
 
 
-def _user_entry(
+def _user_rollouts(
     place: str,
-    position: int,
+    name: str,
     row: dict[str, Any],
     language_model: LanguageModel | None,
-    known: dict[str, Prompt],
-) -> Entry:
-    """One line of a user's file."""
-    name = str(row["id"]) if "id" in row else str(position)
+    prompts: dict[str, Prompt],
+) -> Rollouts:
+    """One line of a user's file; a prompt that it does not hold is one of those given."""
     if "prompt" in row:
-        own = {"id", "prompt", "prompt_ids", "completions", "completion_ids", "rewards", "finished"}
-        own.add("log_probs")
-        columns = {key: value for key, value in row.items() if key not in own}
+        columns = {key: value for key, value in row.items() if key not in _OWN}
         prompt = Prompt(name, row["prompt"], columns)
-    elif name in known:
-        prompt = known[name]
+    elif name in prompts:
+        prompt = prompts[name]
     else:
         raise InputError(
             f"{place}, has no prompt: it must be an object like "
@@ -188,6 +195,7 @@ def _user_entry(
         )
     texts: Any = row.get("completions")
     tokens: Any = row.get("completion_ids")
+    prompt_ids: Any = row.get("prompt_ids")
     if texts is None and tokens is None:
         raise InputError(f"{place}, has neither completions nor completion_ids")
     if texts is not None and not _all(texts, str):
@@ -197,32 +205,40 @@ def _user_entry(
     count = len(texts if tokens is None else tokens)
     if texts is not None and len(texts) != count:
         raise InputError(f"{place}, has {len(texts)} completions and {count} completion_ids")
-    prompt_ids: Any = row.get("prompt_ids")
     if prompt_ids is not None and not _all(prompt_ids, int):
         raise InputError(f"{place}, has prompt_ids that are not a list of whole numbers")
-    if language_model is None and (texts is None or tokens is None or prompt_ids is None):
-        raise InputError(
-            f"{place}, has texts without tokens or tokens without texts: give the model that drew "
-            "them, whose tokenizer knows the other"
-        )
-    if language_model is not None:
+    if language_model is None:
+        if texts is None or tokens is None or prompt_ids is None:
+            raise InputError(
+                f"{place}, has texts without tokens or tokens without texts: give the model that drew "
+                "them, whose tokenizer knows the other"
+            )
+    else:
         if prompt_ids is None:
             prompt_ids = tokenise(language_model, prompt)
         if tokens is None:
             tokens = _tokens(language_model, place, texts, row.get("finished"))
         if texts is None:
             texts = decoded(language_model, tokens)
-        _in_vocabulary(language_model, place, [prompt_ids, *tokens])
+        most = language_model.model.get_input_embeddings().weight.shape[0]
+        for token in (token for ids in (prompt_ids, *tokens) for token in ids):
+            if not 0 <= token < most:
+                raise InputError(
+                    f"{place}, has the token {token}: {language_model.name} has tokens 0 to "
+                    f"{most - 1}"
+                )
     if not all(tokens):
         raise InputError(f"{place}, has a completion without tokens: it must have at least one")
-    entry = Entry(prompt, tuple(prompt_ids), tuple(map(tuple, tokens)), tuple(texts))
-    entry.log_probs = check_log_probs(place, row.get("log_probs"), tokens)
+    rollouts = Rollouts(prompt, tuple(prompt_ids), tuple(map(tuple, tokens)), tuple(texts))
+    if row.get("log_probs") is not None:
+        rollouts = replace(rollouts, log_probs=_log_probs(place, row["log_probs"], tokens))
     if row.get("rewards") is not None:
-        entry.rewards = check_rewards(place, name, row["rewards"], count)
-    return entry
+        rewards = check_rewards(place, name, row["rewards"], count)
+        rollouts = replace(rollouts, rewards=rewards)
+    return rollouts
 
 
-def _all(value: Any, kind: type) -> bool:
+def _all(value: Any, kind: type | tuple[type, ...]) -> bool:
     """Whether a value is a list of things of a kind; true and false are no whole numbers."""
     return isinstance(value, list) and all(
         isinstance(item, kind) and not isinstance(item, bool) for item in value
@@ -233,42 +249,42 @@ def _tokens(
     language_model: LanguageModel, place: str, texts: Sequence[str], finished: Any
 ) -> list[list[int]]:
     """Completions as tokens, with the end-of-text token where they were finished."""
-    if finished is not None and not (
-        isinstance(finished, list)
-        and len(finished) == len(texts)
-        and all(isinstance(value, bool) for value in finished)
-    ):
+    flags = [True] * len(texts) if finished is None else finished
+    if not isinstance(flags, list) or [type(flag) for flag in flags] != [bool] * len(texts):
         raise InputError(
             f"{place}, has finished = {finished!r}: it must be true or false for each completion"
         )
     end = language_model.tokenizer.eos_token_id
-    result = []
-    for i, text in enumerate(texts):
-        ids = language_model.tokenizer(text, add_special_tokens=False)["input_ids"]
-        if end is not None and (finished is None or finished[i]):
-            ids = [*ids, end]
-        result.append(ids)
-    return result
+    rows = [language_model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    return [
+        [*row, end] if flag and end is not None else list(row)
+        for row, flag in zip(rows, flags, strict=True)
+    ]
 
 
-def _in_vocabulary(
-    language_model: LanguageModel, place: str, rows: Sequence[Sequence[int]]
-) -> None:
-    """Refuse tokens that the model does not have."""
-    most = language_model.model.get_input_embeddings().weight.shape[0]
-    for row in rows:
-        for token in row:
-            if not 0 <= token < most:
-                raise InputError(
-                    f"{place}, has the token {token}: {language_model.name} has tokens 0 to "
-                    f"{most - 1}"
-                )
+def _log_probs(
+    place: str, value: Any, completions: Sequence[Sequence[int]]
+) -> tuple[tuple[float, ...], ...]:
+    """Log-probabilities of each token of each completion."""
+    lengths = [len(ids) for ids in completions]
+    sound = _all(value, list) and [len(row) for row in value] == lengths
+    if not sound or not all(_all([x], (int, float)) for row in value for x in row):
+        raise InputError(
+            f"{place}, has other log_probs than one list for each of {len(lengths)} completions, with one "
+            "number for each of its tokens"
+        )
+    for log in (log for row in value for log in row):
+        if not -math.inf < log <= _ROUNDING:
+            raise InputError(
+                f"{place}, has the log-probability {log!r}: each must be a finite number, at most 0"
+            )
+    return tuple(tuple(map(float, row)) for row in value)
 
 
 def load_rewards(
     path: str | Path, *, group_by: Sequence[str] = (), reward: str | None = None
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Rewards alone, for what needs no model: the share of groups without signal, and pass rates.
+    """Rewards alone, which need no model: the share of groups without signal, and pass rates.
 
     Arguments:
         path: JSON like ``{"rewards": [[1, 0, ...], ...]}``, with ``ids`` perhaps; JSONL with
@@ -284,25 +300,20 @@ def load_rewards(
             prompts with different numbers of them.
     """
     path = Path(path)
-    rows = _reward_rows(path, group_by, reward)
-    if not rows:
-        raise InputError(f"{path} has no rewards")
     table: dict[str, NDArray[np.float64]] = {}
-    for place, name, rewards in rows:
+    for place, name, rewards in _reward_rows(path, group_by, reward):
         if name in table:
             raise InputError(f"{place}: a prompt with the id {name!r} stood before")
         table[name] = check_rewards(place, name, rewards, None)
         first = next(iter(table))
-        if len(table[name]) < LEAST_ROLLOUTS:
-            raise InputError(
-                f"prompt {name!r} of {path} has {len(table[name])} rollouts: it must have at least "
-                f"{LEAST_ROLLOUTS}"
-            )
+        _refuse_few(path, name, len(table[name]))
         if len(table[name]) != len(table[first]):
             raise InputError(
                 f"prompt {name!r} of {path} has {len(table[name])} rewards and prompt {first!r} has "
                 f"{len(table[first])}: all prompts must have the same number"
             )
+    if not table:
+        raise InputError(f"{path} has no rewards")
     return tuple(table), np.stack(list(table.values()))
 
 
@@ -310,46 +321,35 @@ def _reward_rows(
     path: Path, group_by: Sequence[str], reward: str | None
 ) -> list[tuple[str, str, Any]]:
     """(place, prompt's id, rewards) of every prompt of a file of rewards."""
-    whole = None
-    if path.suffix == ".json":
-        whole = read_json(path)
-        if not isinstance(whole, dict) or not isinstance(whole.get("rewards"), list):
+    whole = path.suffix == ".json" and not is_log(path)
+    rows = [(str(path), read_json(path))] if whole else _rows(path, group_by, reward)
+    first = rows[0][1]
+    if whole or (len(rows) == 1 and _all(first.get("rewards"), list)):
+        if not isinstance(first, dict) or not isinstance(first.get("rewards"), list):
             raise InputError(f'{path} must be an object like {{"rewards": [[1, 0, 1, 1], ...]}}')
-    else:
-        found = _rows(path, group_by, reward)
-        if len(found) == 1 and _nested(found[0][1].get("rewards")):
-            whole = found[0][1]
-    if whole is not None:
-        lists = whole["rewards"]
-        ids = whole.get("ids", list(range(len(lists))))
-        if not isinstance(ids, list) or len(ids) != len(lists):
-            raise InputError(f"{path} must have one id for each of its {len(lists)} lists")
-        return [(str(path), str(name), rewards) for name, rewards in zip(ids, lists, strict=True)]
-    if _is_store(found):
-        _, entries = read_store(path)
-        return [(str(path), n, e.rewards) for n, e in entries.items() if e.rewards is not None]
-    for place, row in found:
+        ids = first.get("ids", list(range(len(first["rewards"]))))
+        if not isinstance(ids, list) or len(ids) != len(first["rewards"]):
+            raise InputError(f"{path} must have one id for each of its lists of rewards")
+        return [(str(path), str(n), row) for n, row in zip(ids, first["rewards"], strict=True)]
+    if _is_store(rows):
+        _, pools = read_store(path)
+        return [(str(path), n, pool.rewards) for n, pool in pools.items() if len(pool.rewards)]
+    for place, row in rows:
         if row.get("rewards") is None:
             raise InputError(f"{place}, has no rewards: it has {sorted(row)}")
     return [
         (place, str(row.get("id", position)), row["rewards"])
-        for position, (place, row) in enumerate(found)
+        for position, (place, row) in enumerate(rows)
     ]
-
-
-def _nested(value: Any) -> bool:
-    """Whether a value is a list of lists."""
-    return isinstance(value, list) and bool(value) and all(isinstance(v, list) for v in value)
 
 
 PROMPTS = ("prompt", "input")
 COMPLETIONS = ("completion", "output", "response")
 REWARDS = ("reward", "score")
-"""What logs call them."""
+"""Names of the columns in logs."""
 
 OTHERS = ("step", "advantage", "advantages", "gts")
-"""Columns of theirs that may hold numbers and are no rewards."""
-
+"""Columns of logs that may hold numbers and are no rewards."""
 
 _TABLE = ".table.json"
 """How the name of a table of wandb ends."""
@@ -401,30 +401,27 @@ def groups_of_log(
     rewards = log[_reward_column(path, log, reward, {*keys, prompt, completion})]
     # Messages are lists, by which no table groups.
     words = log[keys].map(lambda value: json.dumps(_plain(value), ensure_ascii=False))
-    groups = [rows.index for _, rows in words.groupby(keys, sort=False)]
-    size = Counter(map(len, groups)).most_common(1)[0][0]
-    other = sum(len(rows) != size for rows in groups)
-    if other:
+    every = [part.index for _, part in words.groupby(keys, sort=False)]
+    size = Counter(map(len, every)).most_common(1)[0][0]
+    groups = [index for index in every if len(index) == size]
+    if len(groups) < len(every):
         warnings.warn(
-            f"{path}: {other} of {len(groups)} groups do not have {size} completions, as most have, "
-            "and are left out",
+            f"{path}: {len(every) - len(groups)} of {len(every)} groups do not have {size} completions, as "
+            "most have, and are left out",
             LogWarning,
             stacklevel=3,
         )
-    found: list[tuple[str, dict[str, Any]]] = []
-    for rows in groups:
-        if len(rows) != size:
-            continue
-        first = log.loc[rows[0]]
-        named = "/".join(str(_plain(first[name])) for name in group_by)
-        row: dict[str, Any] = {"id": named or str(len(found))}
-        row["rewards"] = [_plain(value) for value in rewards[rows]]
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for position, index in enumerate(groups):
+        first = log.loc[index[0]]
+        row: dict[str, Any] = {"rewards": [_plain(value) for value in rewards[index]]}
+        row["id"] = "/".join(str(_plain(first[name])) for name in group_by) or str(position)
         if prompt is not None:
             row["prompt"] = _plain(first[prompt])
         if completion is not None:
-            row["completions"] = [_text(_plain(value)) for value in log.loc[rows, completion]]
-        found.append((f"{path}, group {row['id']}", row))
-    return found
+            row["completions"] = [_text(_plain(value)) for value in log.loc[index, completion]]
+        rows.append((f"{path}, group {row['id']}", row))
+    return rows
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -458,24 +455,24 @@ def _table(path: Path) -> pd.DataFrame:
     """A table as wandb writes it: ``{columns, data}``."""
     import pandas as pd
 
-    held = read_json(path)
-    if not (isinstance(held, dict) and {"columns", "data"} <= held.keys()):
+    table = read_json(path)
+    if not (isinstance(table, dict) and {"columns", "data"} <= table.keys()):
         raise InputError(f"{path} must hold columns and data, as a table of wandb does")
-    return pd.DataFrame(held["data"], columns=held["columns"])
+    return pd.DataFrame(table["data"], columns=table["columns"])
 
 
 def _reward_column(path: Path, log: pd.DataFrame, reward: str | None, taken: set[Any]) -> str:
     """The column named; else that of the usual name; else the only one of numbers."""
     numbers = log.select_dtypes(["number", "bool"]).columns
-    known = [str(name) for name in numbers if name not in taken and name not in OTHERS]
-    usual = [name for name in REWARDS if name in log] or known
+    choices = [str(name) for name in numbers if name not in taken and name not in OTHERS]
+    usual = [name for name in REWARDS if name in log] or choices
     if reward is None and len(usual) == 1:
         return usual[0]
     if reward is not None and reward in log:
         return reward
-    said = f"{len(usual)} columns of rewards" if reward is None else f"no column {reward!r}"
-    choice = f"name one (--reward), of {', '.join(known)}" if known else "none holds numbers"
-    raise InputError(f"{path} has {said}: {choice}")
+    fault = f"{len(usual)} columns of rewards" if reward is None else f"no column {reward!r}"
+    choice = f"name one (--reward), of {', '.join(choices)}" if choices else "none holds numbers"
+    raise InputError(f"{path} has {fault}: {choice}")
 
 
 def _plain(value: Any) -> Any:

@@ -33,8 +33,7 @@ class Drawn(NamedTuple):
 def stripped(ids: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
     """Tokens up to the first that ends the completion, that one included.
 
-    What stands behind it is padding; the pad token itself can be drawn like any other, so that it is
-    no sign of the end.
+    The pad token itself can be drawn like any other, so that it is no sign of the end.
 
     >>> stripped([5, 0, 1, 0, 0], [1])
     (5, 0, 1)
@@ -48,16 +47,9 @@ def stripped(ids: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
 def uniforms(
     seed: int, prompt: str, completions: Sequence[int], length: int
 ) -> NDArray[np.float64]:
-    """The uniforms in [0, 1) that choose the tokens of completions, 53 bits each.
+    """The uniforms in [0, 1) that choose the tokens of some of a prompt's completions, (n, length).
 
-    Arguments:
-        seed: the seed.
-        prompt: the prompt's id.
-        completions: which of its completions, (n,).
-        length: the most tokens of a completion.
-
-    Returns:
-        (n, length). Completion i is the same whatever n, and its beginning whatever the length.
+    They have 53 bits each. Completion i is the same whatever n, and its beginning whatever the length.
     """
     bits = words(cell_key(seed, f"rollouts\x00{prompt}"), completions, 0, 2 * length)
     high, low = bits[:, 0::2].astype(np.uint64), bits[:, 1::2].astype(np.uint64)
@@ -69,13 +61,13 @@ def _inverse_cdf(
     prompt_tokens: int,
     names: Sequence[str],
     ends: Sequence[int],
-    said: list[Any],
+    logs: list[Any],
 ) -> Callable[[Any, Any], Any]:
     """A logits processor that leaves one token: the inverse of the distribution function at a uniform.
 
-    Greedy choice of what it leaves is then an exact draw from the softmax of the raw logits.
-    ``names`` are the prompts' of the rows, for messages; ``said`` gets the log-probabilities of what was
-    chosen, (rows,) for each position.
+    Greedy choice of the token that it leaves is then an exact draw from the softmax of the raw logits.
+    ``names`` are the prompts' of the rows, for messages; ``logs`` gets the log-probabilities of the chosen
+    tokens, (rows,) for each position.
     """
 
     def process(input_ids: Any, scores: Any) -> Any:
@@ -85,22 +77,20 @@ def _inverse_cdf(
         exact = torch.float32 if scores.device.type == "mps" else torch.float64
         probs = torch.softmax(scores.to(exact), dim=-1)
         sums = probs.cumsum(dim=-1)
-        broken = ~torch.isfinite(sums[:, -1])
-        if broken.any():
-            for row in broken.nonzero().flatten().tolist():
-                drawn = input_ids[row, prompt_tokens:].tolist()
-                # What stands behind the end of a completion is thrown away.
-                if not set(ends).intersection(drawn):
-                    raise InputError(
-                        f"the model's logits for token {len(drawn) + 1} of a completion of prompt "
-                        f"{names[row]!r} are not finite: nothing can be drawn from them; look at "
-                        "its weights, or take a wider dtype"
-                    )
+        for row in (~torch.isfinite(sums[:, -1])).nonzero().flatten().tolist():
+            drawn = input_ids[row, prompt_tokens:].tolist()
+            # Tokens behind the end of a completion are thrown away.
+            if not set(ends).intersection(drawn):
+                raise InputError(
+                    f"the model's logits for token {len(drawn) + 1} of a completion of prompt "
+                    f"{names[row]!r} are not finite: nothing can be drawn from them; look at "
+                    "its weights, or take a wider dtype"
+                )
         step = torch.as_tensor(draws[:, input_ids.shape[1] - prompt_tokens], dtype=exact)
         # Times the last sum: rounding must not put a uniform behind the last token.
         level = step.to(scores.device)[:, None] * sums[:, -1:]
         chosen = torch.searchsorted(sums, level, right=True).clamp_(max=scores.shape[-1] - 1)
-        said.append(probs.gather(1, chosen)[:, 0].log())
+        logs.append(probs.gather(1, chosen)[:, 0].log())
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
 
     return process
@@ -118,16 +108,10 @@ def transformers_draw(
     """Draw completions of each prompt in turn, through ``generate``; several prompts share a call.
 
     Arguments:
-        language_model: the model.
         prompts: ids and tokens.
-        rollouts: completions of each prompt.
         length: the most tokens of a completion.
-        seed: the seed of the draws.
         batch: completions at a time; halved, with a warning, where memory runs out.
         first: the number of the first of them, so that a prompt's draws go on where they ended.
-
-    Returns:
-        an iterator over prompts.
 
     Raises:
         InputError: memory ran out at a single completion, or logits are NaN or infinite.
@@ -138,16 +122,17 @@ def transformers_draw(
         rows = [(*prompts[which], first + i) for which, i in numbers]
         return _generate(language_model, rows, length, seed)
 
-    total, own = rollouts * len(prompts), []
+    total, waiting = rollouts * len(prompts), []
     for _, part in in_slices(total, batch, "completions", drawn, lambda _: None):
-        own += part
-        while len(own) >= rollouts:
-            now, own = own[:rollouts], own[rollouts:]
-            yield Drawn(tuple(tokens for tokens, _ in now), tuple(logs for _, logs in now))
+        waiting += part
+        while len(waiting) >= rollouts:
+            tokens, logs = zip(*waiting[:rollouts], strict=True)
+            del waiting[:rollouts]
+            yield Drawn(tokens, logs)
 
 
 def empty_cache(language_model: LanguageModel) -> None:
-    """Give back what torch holds of a device's memory and does not use."""
+    """Give back the memory that torch holds of a device and does not use."""
     if language_model.device.startswith("cuda"):
         import torch
 
@@ -160,11 +145,7 @@ def _generate(
     length: int,
     seed: int,
 ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-    """One completion for each row (prompt's id, its tokens, which completion), by one ``generate``.
-
-    Returns:
-        its tokens, and their log-probabilities.
-    """
+    """Tokens and log-probabilities of a completion for each row (prompt's id, its tokens, which one)."""
     import torch
 
     numbers: dict[str, list[int]] = {}
@@ -172,12 +153,12 @@ def _generate(
         numbers.setdefault(name, []).append(i)
     draws = np.concatenate([uniforms(seed, name, i, length) for name, i in numbers.items()])
     width, names = max(len(ids) for _, ids, _ in rows), [name for name, _, _ in rows]
-    said: list[Any] = []
-    choose = _inverse_cdf(draws, width, names, end_tokens(language_model), said)
+    steps: list[Any] = []
+    choose = _inverse_cdf(draws, width, names, end_tokens(language_model), steps)
     drawn = most_probable(language_model, [ids for _, ids, _ in rows], length, [choose])
     # Rounded where the model's own rounding begins.
-    logs = torch.stack(said, dim=1).round(decimals=7).tolist()
-    return [(own, tuple(log[: len(own)])) for own, log in zip(drawn, logs, strict=True)]
+    logs = torch.stack(steps, dim=1).round(decimals=7).tolist()
+    return [(ids, tuple(row[: len(ids)])) for ids, row in zip(drawn, logs, strict=True)]
 
 
 def most_probable(
@@ -186,14 +167,7 @@ def most_probable(
     length: int,
     processors: Sequence[Any] = (),
 ) -> list[tuple[int, ...]]:
-    """One completion of each prompt by one ``generate``, the most probable token each time.
-
-    Arguments:
-        language_model: the model.
-        prompts: tokens.
-        length: the most tokens of a completion.
-        processors: of the logits that the tokens are chosen by.
-    """
+    """One completion of each prompt (tokens), of the most probable tokens, by one ``generate``."""
     import torch
     from transformers import GenerationConfig
 
@@ -222,21 +196,20 @@ def most_probable(
 def _plain_generation(model: Any) -> Iterator[None]:
     """The model in eval mode and without generation settings of its own.
 
-    ``generate`` fills what a given configuration leaves open from the model's, so that a stored
+    ``generate`` fills the gaps of a given configuration from the model's, so that a stored
     temperature, top-k or repetition penalty would change the distribution.
     """
     from transformers import GenerationConfig
 
     # Of an adapter, the base model inside is the owner.
     owners = [module for module in model.modules() if "generation_config" in vars(module)]
-    stored = [(owner, owner.generation_config) for owner in owners]
-    training = model.training
+    stored, training = [owner.generation_config for owner in owners], model.training
     model.eval()
     for owner in owners:
         owner.generation_config = GenerationConfig()
     try:
         yield
     finally:
-        for owner, settings in stored:
+        for owner, settings in zip(owners, stored, strict=True):
             owner.generation_config = settings
         model.train(training)

@@ -1,17 +1,16 @@
 """Hugging Face causal language models: from the hub, a local folder, or shipped with the library.
 
-What a score needs is settled here: the model is in eval mode (dropout would make a score random), the
-tokenizer pads, and a prompt with its completion fits the context.
+Scores need a model in eval mode (dropout would make them random), a tokenizer that pads, and a prompt that
+fits the context with its completion.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ UNBOUNDED = 2**31
 """The context of a model that states none."""
 
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
-"""Of a configuration, what may differ where the model is the same."""
+"""Entries of a configuration that may differ where the model is the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +46,7 @@ class LanguageModel:
     Attributes:
         model: the torch module.
         tokenizer: its tokenizer, with a pad token.
-        name: what the user called it.
+        name: the user's name for it.
         device: where it is, as torch writes it.
         context: the most tokens that prompt and completion may have together.
         source: the folder or hub id that the weights came from; empty where they were changed
@@ -89,16 +88,21 @@ def load_model(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     name = str(name)
-    source = _source(name)
-    place = _device(torch, device)
+    source, place = _source(name), _device(torch, device)
     options = {} if dtype is None else {"dtype": _dtype(torch, dtype)}
-    tokenizer = _had(name, source, AutoTokenizer.from_pretrained)
+    tokenizer = _loaded(name, source, AutoTokenizer.from_pretrained)
     _pad(name, tokenizer, pad_token)
     try:
-        model = _had(name, source, AutoModelForCausalLM.from_pretrained, **options)
+        model = _loaded(name, source, AutoModelForCausalLM.from_pretrained, **options)
         if lora is not None:
             model, source = _adapted(torch, model, lora), ""
-        _pad_has_row(name, model, tokenizer)
+        # The pad token may have been added to the tokenizer and not to the model.
+        rows = model.get_input_embeddings().weight.shape[0]
+        if tokenizer.pad_token_id >= rows:
+            raise InputError(
+                f"the pad token {tokenizer.pad_token!r} of {name} is number {tokenizer.pad_token_id}, "
+                f"and the model knows {rows} tokens: name one of those by pad_token="
+            )
         model = model.to(place).eval()
     except Exception as error:
         if not out_of_memory(error):
@@ -112,14 +116,14 @@ def load_model(
 
 def machine_device() -> str:
     """The accelerator that torch finds here, else cpu; mps is left out: it has no float64."""
-    found = _torch().accelerator.current_accelerator(check_available=True)
-    return "cpu" if found is None or found.type == "mps" else str(found.type)
+    device = _torch().accelerator.current_accelerator(check_available=True)
+    return "cpu" if device is None or device.type == "mps" else str(device.type)
 
 
 def precision(language_model: LanguageModel) -> str:
     """The types of a model's weights, such as ``float32``; of several all, with commas."""
-    found = {str(each.dtype).removeprefix("torch.") for each in language_model.model.parameters()}
-    return ", ".join(sorted(found))
+    types = {str(weights.dtype) for weights in language_model.model.parameters()}
+    return ", ".join(sorted(name.removeprefix("torch.") for name in types))
 
 
 def _torch() -> Any:
@@ -159,17 +163,22 @@ def _source(name: str) -> str:
     return name
 
 
-def _had(name: str, source: str, load: Callable[..., Any], **options: Any) -> Any:
-    """What a ``from_pretrained`` returns, its many errors told as one."""
+def _loaded(name: str, source: str, load: Callable[..., Any], **options: Any) -> Any:
+    """The result of a ``from_pretrained``, its many errors made one."""
+    from transformers.utils import logging
+
+    local, bars = Path(source).is_dir(), logging.is_progress_bar_enabled()
+    if local:
+        # A local folder is read in moments.
+        logging.disable_progress_bar()
     try:
-        with _quiet(Path(source).is_dir()):
-            # Asked for code of its own, a terminal would wait for an answer.
-            return load(source, trust_remote_code=False, **options)
+        # Asked for code of its own, a terminal would wait for an answer.
+        return load(source, trust_remote_code=False, **options)
     except Exception as error:
         if out_of_memory(error):
             raise
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        if Path(source).is_dir():
+        if local:
             raise InputError(f"the model {name} cannot be loaded: {reason}") from error
         raise InputError(
             f"the model {name!r} cannot be had from the hub ({reason}). Without a network give a "
@@ -177,20 +186,8 @@ def _had(name: str, source: str, load: Callable[..., Any], **options: Any) -> An
             f"`hf download {source} --local-dir FOLDER` where there is one, or a model that ships "
             "with the library, embedded:NAME"
         ) from error
-
-
-@contextlib.contextmanager
-def _quiet(wanted: bool) -> Iterator[None]:
-    """No progress bars of transformers: a local folder is read in moments."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    if wanted:
-        logging.disable_progress_bar()
-    try:
-        yield
     finally:
-        if shown:
+        if bars:
             logging.enable_progress_bar()
 
 
@@ -231,52 +228,38 @@ def _pad(name: str, tokenizer: Any, pad_token: str | None) -> None:
         )
 
 
-def _pad_has_row(name: str, model: Any, tokenizer: Any) -> None:
-    """Refuse a pad token that was added to the tokenizer and not to the model."""
-    rows = model.get_input_embeddings().weight.shape[0]
-    if tokenizer.pad_token_id >= rows:
-        raise InputError(
-            f"the pad token {tokenizer.pad_token!r} of {name} is number {tokenizer.pad_token_id}, "
-            f"and the model knows {rows} tokens: name one of those by pad_token="
-        )
-
-
 def _adapted(torch: Any, model: Any, lora: str | Path | int) -> Any:
     """The model with a peft adapter, the only part that is trained."""
     try:
         import peft
     except ImportError as error:
         raise InputError("lora needs the package peft: install ustat_pg[llm]") from error
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # Words between peft and transformers that no user can act on.
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
-        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
-        if isinstance(lora, (str, Path)):
-            return _stored_adapter(peft, model, Path(lora))
-        settings = peft.LoraConfig(
-            r=integer("lora", lora),
-            lora_alpha=2 * lora,
-            lora_dropout=0.0,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        )
-        torch.manual_seed(0)
-        return peft.get_peft_model(model, settings)
-
-
-def _stored_adapter(peft: Any, model: Any, folder: Path) -> Any:
-    """The model with an adapter from a folder."""
-    if not (folder / "adapter_config.json").is_file():
+    folder = None if isinstance(lora, int) else Path(lora)
+    if folder is not None and not (folder / "adapter_config.json").is_file():
         raise InputError(
             f"lora is {str(folder)!r}: it must be the folder of a peft adapter, with "
             "adapter_config.json, or the rank of a fresh one"
         )
-    try:
-        return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
-    except Exception as error:
-        if out_of_memory(error):
-            raise
-        raise InputError(f"the adapter {folder} does not fit the model: {error}") from error
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # Words between peft and transformers that no user can act on.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
+        if isinstance(lora, int):
+            settings = peft.LoraConfig(
+                r=integer("lora", lora),
+                lora_alpha=2 * lora,
+                lora_dropout=0.0,
+                target_modules="all-linear",
+                task_type="CAUSAL_LM",
+            )
+            torch.manual_seed(0)
+            return peft.get_peft_model(model, settings)
+        try:
+            return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            raise InputError(f"the adapter {folder} does not fit the model: {error}") from error
 
 
 def _context(model: Any, tokenizer: Any) -> int:
@@ -303,9 +286,9 @@ def tokenise(language_model: LanguageModel, prompt: Prompt) -> tuple[int, ...]:
         InputError: messages without a chat template, or characters that the tokenizer drops; the
             prompt is named.
     """
-    tokenizer, name = language_model.tokenizer, language_model.name
-    text, special = prompt.text, True
-    if not isinstance(text, str):
+    tokenizer, name, text = language_model.tokenizer, language_model.name, prompt.text
+    plain = isinstance(text, str)
+    if not plain:
         if not getattr(tokenizer, "chat_template", None):
             raise InputError(
                 f"prompt {prompt.id!r} is a list of messages and the tokenizer of {name} has no "
@@ -317,39 +300,29 @@ def tokenise(language_model: LanguageModel, prompt: Prompt) -> tuple[int, ...]:
             raise InputError(
                 f"the chat template of {name} refuses prompt {prompt.id!r}: {error}"
             ) from error
-        # The template writes the special tokens itself.
-        special = False
-    ids = tuple(tokenizer(text, add_special_tokens=special)["input_ids"])
-    _all_known(language_model, prompt.id, text, ids)
+    # A template writes the special tokens itself.
+    ids = tuple(tokenizer(text, add_special_tokens=plain)["input_ids"])
+    # A small vocabulary drops characters silently.
+    decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    if lost := _characters(str(text)) - _characters(decoded):
+        raise InputError(
+            f"prompt {prompt.id!r} has characters that the tokenizer of {name} does not "
+            f"know: {' '.join(sorted(lost)[:20])}"
+        )
     if not ids:
         raise InputError(f"prompt {prompt.id!r} has no tokens in the tokenizer of {name}")
     return ids
 
 
-def _all_known(language_model: LanguageModel, prompt: str, text: str, ids: tuple[int, ...]) -> None:
-    """Refuse a text of which the tokenizer drops characters: a small vocabulary does so silently."""
-
-    def characters(string: str) -> set[str]:
-        plain = unicodedata.normalize("NFKC", string).casefold()
-        return {character for character in plain if not character.isspace()}
-
-    decoded = language_model.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-    lost = characters(text) - characters(decoded)
-    if lost:
-        raise InputError(
-            f"prompt {prompt!r} has characters that the tokenizer of {language_model.name} does not "
-            f"know: {' '.join(sorted(lost)[:20])}"
-        )
+def _characters(text: str) -> set[str]:
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return {character for character in plain if not character.isspace()}
 
 
 def check_lengths(
     language_model: LanguageModel, prompt: str, prompt_tokens: int, completion_tokens: int
 ) -> None:
-    """Refuse a prompt that with its completion is longer than the model's context.
-
-    Raises:
-        InputError: it is; the prompt is named.
-    """
+    """Refuse a prompt, by its id, that with its completion is longer than the model's context."""
     if prompt_tokens + completion_tokens > language_model.context:
         raise InputError(
             f"prompt {prompt!r} has {prompt_tokens} tokens, with a completion of "
@@ -359,21 +332,14 @@ def check_lengths(
 
 
 def weights_digest(model: Any) -> str:
-    """A digest of all weights, their names and the configuration, that tells two models apart.
-
-    Arguments:
-        model: a torch module, with a ``config`` if it is a transformers model.
-
-    Returns:
-        32 hexadecimal digits.
-    """
+    """A digest of all weights, their names and the configuration, that tells two models apart."""
     import torch
 
     digest = hashlib.blake2b(digest_size=16)
     if (config := getattr(model, "config", None)) is not None:
         # Equal weights are another model with another scale of rotations, for example.
-        known = {name: own for name, own in config.to_dict().items() if name not in _NOT_THE_MODEL}
-        digest.update(json.dumps(known, sort_keys=True, default=str).encode())
+        facts = {name: x for name, x in config.to_dict().items() if name not in _NOT_THE_MODEL}
+        digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

@@ -23,8 +23,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,7 @@ Array = NDArray[np.float64]
 LEAST_ROLLOUTS = 4
 """Rollouts a prompt must have: an error takes a jackknife of statistics of order three."""
 
-_ASYMMETRY = 1e-6
-"""How far inner products may be from symmetric, against its largest diagonal entry."""
-_APART = 1e-2
-"""How far sums may be from those of the Gram matrix, over the largest: those not held whole are off."""
 _FORMAT = 2
-_SKETCHES = {"sketches": 2, "length_sketches": 3, "total_sketches": 2}
-"""Arrays of sketches, and their dimensions."""
 _SURE = 1e-6
 """Surprise of a token, in nats, that is rounding where the policy is sure of each."""
 
@@ -77,23 +71,23 @@ class ScoredPool:
         token_proxy: Σ_t (1 - 2π_t + Σ_v π_v²) over the tokens of each completion, (P, N): verl's
             stand-in for ‖s‖².
         sketches: of each prompt's gradient (1/N) Σ_i (z_i - mean of the others) s_i, (P, k): inner
-            products of different prompts' are unbiased for the gradients'. None where they are not
-            known, and then nothing that compares prompts can be estimated.
-        surprise: Σ_t (-log π_t - H_t) of each completion, H the entropy, (P, N), or None.
-        surprise_variance: Σ_t Var log π_v of each completion, (P, N), or None.
-        gram: K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N), or None: weighted baselines need it.
-        length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2), or None: losses that
+            products of different prompts' are unbiased for the gradients'. Without them nothing that
+            compares prompts can be estimated.
+        surprise: Σ_t (-log π_t - H_t) of each completion, H the entropy, (P, N).
+        surprise_variance: Σ_t Var log π_v of each completion, (P, N).
+        gram: K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N): weighted baselines need it.
+        length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2): losses that
             average the tokens of a completion need them.
-        length_sketches: sketches of the same two sums, (P, 2, k), or None; given together.
-        total_sketches: sketches of Σ s, (P, k), or None: of a pool whose scores are weighted by token
+        length_sketches: sketches of the same two sums, (P, 2, k).
+        total_sketches: sketches of Σ s, (P, k), of a pool whose scores are weighted by token
             (:mod:`ustat_pg.llm.pool`). Their mean is not 0, and s then is Σ_t w_t s_t all over.
         divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3); of such a pool.
         bound: tokens of each completion whose weight was clipped or truncated, (P, N); of such a pool.
-        config: what made the pool: model, task, seed, versions; of JSON's types.
+        config: origin of the pool: model, task, seed, versions; of JSON's types.
 
     Raises:
-        InputError: shapes that do not match, entries that are not finite, fewer than 4 rollouts, a
-            matrix that is not symmetric or has a negative diagonal, names that repeat.
+        InputError: shapes that do not match, entries that are not finite, fewer than 4 rollouts, or
+            names that repeat.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 1.0]], np.ones((1, 4, 2)))
     >>> pool.size, pool.rollouts, pool.squared_norms.tolist(), pool.sums[0, 0].tolist()
@@ -118,71 +112,45 @@ class ScoredPool:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = tuple(self.prompts)
-        if not names or not all(isinstance(name, str) for name in names):
-            raise InputError(f"prompts are {names!r:.80}: they must be names, at least one")
-        if len(set(names)) < len(names):
-            twice = next(name for i, name in enumerate(names) if name in names[:i])
-            raise InputError(f"prompt {twice!r} occurs twice: prompts must have different names")
         rewards = finite_array("rewards", self.rewards, 2)
         count, rollouts = rewards.shape
+        names = tuple(self.prompts)
+        if not count or len(names) != count or len(set(names)) < count:
+            raise InputError(f"prompts are {names!r:.80}: each of {count} needs a name of its own")
         if rollouts < LEAST_ROLLOUTS:
             raise InputError(
                 f"there are {rollouts} rollouts per prompt: at least {LEAST_ROLLOUTS} are needed"
             )
-        if len(names) != count:
-            raise InputError(f"there are {len(names)} prompts and rewards of {count}")
         object.__setattr__(self, "prompts", names)
-        object.__setattr__(self, "rewards", rewards)
-        if (self.surprise is None) != (self.surprise_variance is None):
-            raise InputError("surprise and surprise_variance are given together, or neither")
-        if (self.length_sums is None) != (self.length_sketches is None):
-            raise InputError("length_sums and length_sketches are given together, or neither")
-        given = {getattr(self, n) is None for n in ("total_sketches", "divergences", "bound")}
-        if len(given) > 1:
-            raise InputError("total_sketches, divergences and bound are given together, or neither")
-        shapes = {
-            "sums": (count, 3, 3),
-            "divergences": (count, rollouts, 3),
-            "gram": (count, rollouts, rollouts),
-            "length_sums": (count, 2, 2),
+        shapes: dict[str, tuple[int | None, ...]] = {
+            "sums": (3, 3),
+            "gram": (rollouts, rollouts),
+            "length_sums": (2, 2),
+            "divergences": (rollouts, 3),
+            "sketches": (None,),
+            "length_sketches": (2, None),
+            "total_sketches": (None,),
         }
-        for name in _ARRAYS[1:]:
-            value = getattr(self, name)
-            if value is None:
-                continue
-            shape = shapes.get(name, rewards.shape)
-            if name in _SKETCHES:
-                array = finite_array(name, value, _SKETCHES[name])
-                if len(array) != count:
-                    raise InputError(f"there are {count} prompts and {name} of {len(array)}")
-                if array.ndim == 3 and array.shape[1] != 2:
-                    raise InputError(f"{name} has shape {array.shape}: it must be ({count}, 2, k)")
-            else:
-                array = _of_shape(name, value, shape)
+        for name, value in self._arrays().items():
+            shape = (count, *shapes.get(name, (rollouts,)))
+            array = finite_array(name, value, len(shape))
+            if any(n not in (None, size) for n, size in zip(shape, array.shape, strict=True)):
+                raise InputError(f"{name} has shape {array.shape}: it must be {shape}")
             if name in ("sums", "gram", "length_sums"):
-                array = _symmetric(name, array, names)
-            elif name not in (*_SKETCHES, "surprise", "divergences"):
-                _refuse_negative(name, array, names)
+                # Inner products that were made apart differ in their last digits.
+                array = (array + array.swapaxes(1, 2)) / 2
+            elif name in ("squared_norms", "lengths", "token_proxy", "surprise_variance", "bound"):
+                # Sums of probabilities may fall below 0 by rounding.
                 array = np.maximum(array, 0.0)
             object.__setattr__(self, name, frozen(array))
-        if self.gram is not None:
-            weights = moment_weights(rewards)
-            made = weights @ self.gram @ weights.swapaxes(1, 2)
-            room = _APART * np.maximum(
-                np.abs(made).max(axis=(1, 2)), np.abs(self.sums).max(axis=(1, 2))
-            )
-            off = np.abs(made - self.sums).max(axis=(1, 2)) > room
-            if off.any():
-                raise InputError(
-                    f"sums of prompt {names[int(off.argmax())]!r} are not those of its rewards and its Gram "
-                    "matrix: a pool of other rewards is scored anew"
-                )
-        try:
-            config = json.loads(json.dumps(dict(self.config), allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"config cannot be written as JSON: {error}") from None
-        object.__setattr__(self, "config", config)
+        object.__setattr__(
+            self, "config", json.loads(json.dumps(dict(self.config), allow_nan=False))
+        )
+
+    def _arrays(self) -> dict[str, Array]:
+        """The arrays that the pool has, by name."""
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     @classmethod
     def from_scores(
@@ -209,15 +177,9 @@ class ScoredPool:
         z, s = finite_array("rewards", rewards, 2), finite_array("scores", scores, 3)
         if s.shape[:2] != z.shape:
             raise InputError(f"scores have shape {s.shape}: they must begin with {z.shape}")
-        if z.shape[1] < LEAST_ROLLOUTS:
-            raise InputError(
-                f"there are {z.shape[1]} rollouts per prompt: at least {LEAST_ROLLOUTS} are needed"
-            )
         weights = moment_weights(z)
         sums = weights @ s
-        sizes = np.ones_like(z) if lengths is None else _of_shape("lengths", lengths, z.shape)
-        if sizes.min() <= 0:
-            raise InputError(f"lengths hold {sizes.min():g}: each must be positive")
+        sizes = np.ones_like(z) if lengths is None else finite_array("lengths", lengths, 2)
         by_length = length_weights(weights, sizes) @ s
         gram = s @ s.swapaxes(1, 2)
         norms = np.einsum("pii->pi", gram)
@@ -228,7 +190,7 @@ class ScoredPool:
             sums=sums @ sums.swapaxes(1, 2),
             lengths=sizes,
             token_proxy=norms if token_proxy is None else np.asarray(token_proxy),
-            sketches=sums[:, 1] / (z.shape[1] - 1),
+            sketches=sums[:, 1] / max(z.shape[1] - 1, 1),
             gram=gram,
             length_sums=by_length @ by_length.swapaxes(1, 2),
             length_sketches=by_length,
@@ -272,30 +234,23 @@ class ScoredPool:
             return total / math.sqrt(variance)
         return math.copysign(math.inf, total) if abs(total) > _SURE * self.lengths.sum() else 0.0
 
-    def entries(self) -> Iterator[dict[str, Array]]:
-        """What each prompt has in the arrays that are there, by their names."""
-        known = {name: getattr(self, name) for name in _ARRAYS}
-        for place in range(self.size):
-            yield {name: array[place] for name, array in known.items() if array is not None}
-
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one .npz file without pickles; it is there whole or not at all."""
         target = Path(path)
         if target.suffix != ".npz":
             raise InputError(f"the file {target.name!r} must end in .npz")
-        known = {name: getattr(self, name) for name in _ARRAYS}
         write_arrays(
             target,
             format=np.int64(_FORMAT),
             prompts=np.array(json.dumps(self.prompts)),
             config=np.array(json.dumps(self.config)),
-            **{name: array for name, array in known.items() if array is not None},
+            **self._arrays(),
         )
         return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ScoredPool:
-        """Read what :meth:`save` wrote.
+        """Read a file of :meth:`save`.
 
         Raises:
             InputError: no such file, not a scored pool, or one of another format.
@@ -317,28 +272,10 @@ class ScoredPool:
             ) from None
 
     def select_prompts(self, chosen: Sequence[int]) -> ScoredPool:
-        """The pool of some prompts only, by number and in that order.
-
-        Raises:
-            InputError: no prompts, one that is not there, or one twice.
-        """
-        index = [integer("prompt", i, 0) for i in chosen]
-        if not index:
-            raise InputError("no prompts are chosen: at least one is needed")
-        if max(index) >= self.size:
-            raise InputError(
-                f"prompt {max(index)} is not there: there are {self.size}, counted from 0"
-            )
-        if len(set(index)) < len(index):
-            raise InputError("a prompt is chosen twice: each may be chosen once")
-        known: dict[str, Any] = {name: getattr(self, name) for name in _ARRAYS}
-        kept: dict[str, Any] = {
-            name: None if array is None else array[index] for name, array in known.items()
-        }
-        names = tuple(self.prompts[i] for i in index)
-        # Of the files of all prompts, by their places.
-        config = {name: own for name, own in self.config.items() if name != "made_of"}
-        return ScoredPool(prompts=names, config=config, **kept)
+        """The pool of some prompts only, by number and in that order."""
+        arrays: dict[str, Any] = {name: array[chosen] for name, array in self._arrays().items()}
+        names = tuple(self.prompts[i] for i in chosen)
+        return ScoredPool(prompts=names, config=self.config, **arrays)
 
 
 _ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", "config"))
@@ -354,42 +291,6 @@ def write_arrays(path: Path, **arrays: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
         np.savez_compressed(file, **arrays)
-
-
-def _of_shape(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:
-    array = finite_array(name, value, len(shape))
-    if array.shape != shape:
-        raise InputError(f"{name} has shape {array.shape}: it must be {shape}")
-    return array
-
-
-def _refuse_negative(name: str, array: Array, prompts: Sequence[str]) -> None:
-    low = array.min(axis=1)
-    # Sums of probabilities may fall below 0 by rounding.
-    if low.min() < -1e-5 * max(1.0, float(array.max())):
-        x = int(low.argmin())
-        raise InputError(f"{name} of prompt {prompts[x]!r} holds {low[x]}: none may be negative")
-
-
-def _symmetric(name: str, matrices: Array, prompts: Sequence[str]) -> Array:
-    """The symmetric part, after refusing what holds no inner products."""
-    diagonal = np.einsum("pii->pi", matrices)
-    if diagonal.min() < 0:
-        x = int(diagonal.min(axis=1).argmin())
-        raise InputError(
-            f"{name} of prompt {prompts[x]!r} has {diagonal[x].min()} on its diagonal: "
-            "squared norms cannot be negative"
-        )
-    turned = matrices.swapaxes(1, 2)
-    off = np.abs(matrices - turned).max(axis=(1, 2))
-    bad = off > _ASYMMETRY * diagonal.max(axis=1)
-    if bad.any():
-        x = int(bad.argmax())
-        raise InputError(
-            f"{name} of prompt {prompts[x]!r} is not symmetric: entries differ from their "
-            f"mirror image by up to {off[x]:.3g}"
-        )
-    return (matrices + turned) / 2
 
 
 def leave_one_out(rewards: Array) -> Array:
@@ -413,18 +314,13 @@ def moment_weights(rewards: Array) -> Array:
 
 
 def length_weights(weights: Array, lengths: Array) -> Array:
-    """1/|y| and z̃/|y| of each rollout, the weights of ``length_sums``, (..., 2, N).
-
-    Arguments:
-        weights: those of :func:`moment_weights`, (..., 3, N).
-        lengths: |y|, (..., N).
-    """
+    """1/|y| and z̃/|y| of each rollout, the weights of ``length_sums``, from :func:`moment_weights`."""
     return weights[..., :2, :] / lengths[..., None, :]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenWeights:
-    """What multiplies the score of each token of a rollout.
+    """Factors of the scores of a rollout's tokens.
 
     Arguments:
         ratio: one of :data:`~ustat_pg.estimators.RATIOS`: token (PPO, GRPO), sequence (TRL's
@@ -460,21 +356,13 @@ class TokenWeights:
         if self.clip is not None and self.truncate is not None:
             raise InputError("weights are clipped or truncated: clip and truncate are both given")
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """The arguments, of JSON's types."""
-        return asdict(self)
-
     def of(self, log_ratio: ArrayLike, mask: ArrayLike, rewards: ArrayLike) -> Array:
-        """w of each token.
+        """w of each token, (N, T), 0 past a completion's end.
 
         Arguments:
             log_ratio: log π_θ - log π_old of each token, (N, T).
             mask: 1 for a token and 0 past a completion's end, (N, T).
-            rewards: z, (N,); where weights are clipped each is 0 or 1, and says the advantage's sign.
-
-        Returns:
-            (N, T), 0 past a completion's end.
+            rewards: z, (N,); where weights are clipped each is 0 or 1, the sign of the advantage.
 
         Raises:
             InputError: as the two functions say, and other rewards.
@@ -500,15 +388,11 @@ class TokenWeights:
 
 
 def divergences(log_ratio: ArrayLike) -> Array:
-    """k1, k2 and k3 of KL(π_old ‖ π_θ), summed over each completion's tokens.
+    """k1, k2 and k3 of KL(π_old ‖ π_θ), summed over each completion's tokens, (N, 3).
 
-    Arguments:
-        log_ratio: log π_θ - log π_old of each token of completions that π_old drew, 0 past their ends,
-            (N, T).
-
-    Returns:
-        (N, 3). k1 and k3 are unbiased for the divergence of whole completions, the expected sum of their
-        tokens' divergences; k2 is not.
+    ``log_ratio`` is log π_θ - log π_old of each token of completions that π_old drew, 0 past their ends,
+    (N, T). k1 and k3 are unbiased for the divergence of whole completions, the expected sum of their
+    tokens' divergences; k2 is not.
 
     >>> divergences(np.log([[2.0, 1.0]])).round(4).tolist()
     [[-0.6931, 0.2402, 0.3069]]

@@ -1,4 +1,4 @@
-"""Prompts and tasks: what is asked of a model, and what rewards its answers.
+"""Prompts and tasks: questions to a model, and the verifier that rewards its answers.
 
 A verifier has the signature of TRL's reward functions: it is called with keyword arguments
 ``prompts``, ``completions``, ``completion_ids`` where they are known, and every column of the prompt
@@ -21,7 +21,9 @@ import numbers
 import operator
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,29 +77,26 @@ class Prompt:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
             raise InputError(f"the id of a prompt is {self.id!r}: it must be a non-empty string")
-        if isinstance(self.text, str):
-            if not self.text:
-                raise InputError(f"prompt {self.id!r} is empty: it must hold text or messages")
-        elif (
-            not isinstance(self.text, list)
-            or not self.text
-            or not all(
-                isinstance(message, Mapping)
-                and isinstance(message.get("role"), str)
-                and isinstance(message.get("content"), str)
-                for message in self.text
-            )
-        ):
+        if not self.text or not (isinstance(self.text, str) or _messages(self.text)):
             raise InputError(
-                f"prompt {self.id!r} is {short(self.text)}: it must be a string, or a non-empty "
+                f"prompt {self.id!r} is {short(self.text)}: it must be a non-empty string, or a non-empty "
                 "list of messages like {'role': 'user', 'content': '...'}"
             )
-        taken = [name for name in self.columns if name in RESERVED]
-        if taken:
+        if taken := [name for name in self.columns if name in RESERVED]:
             raise InputError(
                 f"prompt {self.id!r} has a column named {taken[0]!r}: the names {RESERVED} are "
                 "those that a verifier is called with"
             )
+
+
+def _messages(text: Any) -> bool:
+    """Whether a value is a list of chat messages."""
+    return isinstance(text, list) and all(
+        isinstance(message, Mapping)
+        and isinstance(message.get("role"), str)
+        and isinstance(message.get("content"), str)
+        for message in text
+    )
 
 
 @dataclass(frozen=True)
@@ -124,18 +123,12 @@ class Task:
         integer("max_new_tokens", self.max_new_tokens)
         if not self.prompts:
             raise InputError(f"task {self.name!r} has no prompts: it must have at least one")
-        if not callable(self.verifier):
+        ids = Counter(prompt.id for prompt in self.prompts)
+        name, count = ids.most_common(1)[0]
+        if count > 1:
             raise InputError(
-                f"the verifier of task {self.name!r} is {self.verifier!r}: it must be a function"
+                f"two prompts of task {self.name!r} have the id {name!r}: ids must be unique"
             )
-        seen: set[str] = set()
-        for prompt in self.prompts:
-            if prompt.id in seen:
-                raise InputError(
-                    f"two prompts of task {self.name!r} have the id {prompt.id!r}: "
-                    "ids must be unique"
-                )
-            seen.add(prompt.id)
 
     def rewards(
         self,
@@ -143,18 +136,10 @@ class Task:
         texts: Sequence[str],
         completion_ids: Sequence[Sequence[int]] | None = None,
     ) -> NDArray[np.float64]:
-        """The verifier's rewards of completions of one prompt.
+        """The verifier's rewards of N completions of one of the task's prompts, (N,).
 
         A prompt of messages gets its completions as messages too, as in TRL. A verifier without
-        ``**columns`` is given what it asks for and no more.
-
-        Arguments:
-            prompt: one of the task's prompts.
-            texts: N completions.
-            completion_ids: their tokens, where known.
-
-        Returns:
-            finite numbers, (N,).
+        ``**columns`` is given the arguments that it names and no more.
 
         Raises:
             VerifierError: the verifier raised an error.
@@ -202,14 +187,13 @@ def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> 
     """Rewards as finite numbers, (N,).
 
     Arguments:
-        source: who gave them, for the message.
+        source: their origin, for the message.
         prompt: the id of the prompt.
         rewards: a list, tuple, array or tensor of numbers; ``True`` is 1.
         count: how many there must be; ``None`` for any number.
 
     Raises:
-        InputError: not a list, another number of rewards, or one that is no finite number: text
-            that looks like a number is not a number.
+        InputError: not a list, another number of rewards, or one that is no finite number.
 
     >>> check_rewards("the file", "p7", [1, 0.5, True], 3).tolist()
     [1.0, 0.5, 1.0]
@@ -253,32 +237,25 @@ def load_verifier(name: str | Verifier) -> Verifier:
     A module is looked for where Python looks, then in the current folder.
 
     Raises:
-        InputError: the name has another form, the module cannot be imported, or it has no such
-            function.
+        InputError: no such function can be imported.
 
     >>> load_verifier("math:fsum").__name__
     'fsum'
     """
     if callable(name):
         return name
-    module_name, colon, path = str(name).rpartition(":")
-    if not colon or not module_name or not path:
+    module_name, _, path = str(name).rpartition(":")
+    if not module_name or not path:
         raise InputError(
             f"the verifier is {name!r}: it must be named as module:function, for instance "
             "my_rewards:exact_answer or rewards.py:exact_answer"
         )
     try:
-        module = _module(module_name)
+        function = operator.attrgetter(path)(_module(module_name))
     except Exception as error:
         raise InputError(
             f"the verifier {name!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    try:
-        function = operator.attrgetter(path)(module)
-    except AttributeError:
-        raise InputError(
-            f"the verifier {name!r} does not exist: {module_name} has no {path!r}"
-        ) from None
     if not callable(function):
         raise InputError(
             f"the verifier {name!r} is a {type(function).__name__}: it must be a function"
@@ -289,43 +266,28 @@ def load_verifier(name: str | Verifier) -> Verifier:
 def _module(name: str) -> Any:
     """A module by name or by the path of its file."""
     if name.endswith(".py"):
-        path = Path(name)
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file {name}")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
+        # By its path, which tells two files of one name apart, and a file from a module of its name.
+        path = str(Path(name).resolve())
+        spec = importlib.util.spec_from_file_location(path, path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name.partition(".")[0]:
-            raise
-    # A command started through its script does not have the current folder on its path.
-    sys.path.insert(0, os.getcwd())
-    try:
-        importlib.invalidate_caches()
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(os.getcwd())
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
 
 
 def function_name(function: Any) -> str:
     """A function's module and name; of a module loaded from a file by its path, this path."""
     inner = _defined(function)
-    module, name = getattr(inner, "__module__", ""), getattr(inner, "__qualname__", "")
-    known = vars(sys.modules[module]) if module in sys.modules else {}
-    spaces = getattr(inner, "__globals__", None)
-    # Two files of one name, or a file named like a module, are told apart by their paths only.
-    if spaces is not None and spaces is not known and "__file__" in spaces:
-        module = str(Path(spaces["__file__"]).resolve())
-    return f"{module}:{name}"
+    return f"{getattr(inner, '__module__', '')}:{getattr(inner, '__qualname__', '')}"
 
 
 def _defined(function: Any) -> Any:
-    """The function or class whose source says what a callable does."""
+    """The function or class whose source a callable runs."""
     while True:
         if isinstance(function, functools.partial):
             function = function.func
@@ -339,26 +301,21 @@ def _defined(function: Any) -> Any:
 
 def source_digest(function: Any) -> str:
     """A hash of the file that a function is defined in; of its name where there is no such file."""
-    inner = _defined(function)
-    try:
+    inner, source = _defined(function), function_name(function).encode()
+    # A notebook's functions have a source without a file.
+    with suppress(OSError, TypeError):
+        source = inspect.getsource(inner).encode()
+    with suppress(OSError, TypeError):
         source = Path(inspect.getsourcefile(inner) or "").read_bytes()
-    except (OSError, TypeError):
-        try:
-            source = inspect.getsource(inner).encode()
-        except (OSError, TypeError):
-            source = function_name(function).encode()
     while isinstance(function, functools.partial):
-        given = json.dumps([function.args, function.keywords], default=_type_name)
-        source, function = source + given.encode(), function.func
+        given = [function.args, function.keywords]
+        text = json.dumps(given, default=lambda value: type(value).__qualname__)
+        source, function = source + text.encode(), function.func
     return hashlib.blake2b(source, digest_size=16).hexdigest()
 
 
-def _type_name(value: Any) -> str:
-    return type(value).__qualname__
-
-
 def verified_by(prompt: Prompt, source: str) -> str:
-    """A hash of what a prompt's rewards depend on besides its completions."""
-    known = [prompt.text, sorted(prompt.columns.items(), key=lambda item: item[0]), source]
-    text = json.dumps(known, default=str)
+    """A hash of all that a prompt's rewards depend on besides its completions."""
+    parts = [prompt.text, sorted(prompt.columns.items(), key=lambda item: item[0]), source]
+    text = json.dumps(parts, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""Figure 5 and Table 2 of a training sweep: what TRL's evaluations found, joined over seeds."""
+"""Figure 5 and Table 2 of a training sweep, from TRL's evaluations joined over seeds."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def results(out: str | Path) -> pd.DataFrame:
     """
     rows = []
     for path in sorted(Path(out).glob(f"*/{FINISHED}")):
-        found = read_json(path)
-        own, trl, budget = found["run"], found["trl"], found["budget"]
+        record = read_json(path)
+        run, trl, budget = record["run"], record["trl"], record["budget"]
         size = trl["num_generations"]
-        common = {"run": path.parent.name, "model": own["model"], "task": own["task"]}
-        common |= {"trainer": own["trainer"], "K": budget, "G": size, "B": budget // size}
+        common = {"run": path.parent.name, "model": run["model"], "task": run["task"]}
+        common |= {"trainer": run["trainer"], "K": budget, "G": size, "B": budget // size}
         common |= {"seed": trl["seed"]}
         rows += [
             common
             | {"step": entry["step"], "final": entry["step"] == trl["max_steps"]}
-            | {"accuracy": entry["eval_reward"], "n": found["tested"]}
-            for entry in found["log"]
+            | {"accuracy": entry["eval_reward"], "n": record["tested"]}
+            for entry in record["log"]
             if "eval_reward" in entry
         ]
     if not rows:
@@ -79,55 +79,42 @@ def _over_seeds(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 
 def table2(frame: pd.DataFrame) -> pd.DataFrame:
-    """Final accuracies in the form of Table 2, the paper's own beside them.
+    """Final accuracies in the form of Table 2, the paper's own beside them, from :func:`results`.
 
-    Arguments:
-        frame: of :func:`results`.
-
-    Returns:
-        one row for each trainer, budget K and group size G: the mean over runs, its 95% t interval
-        (none of one run), how many runs, and ``paper``, the table's own accuracy where model and task
-        are the paper's, else NaN.
+    One row for each trainer, budget K and group size G has the mean over runs, its 95% t interval (none of
+    one run), the number of runs, and ``paper``, the table's accuracy where model and task are the paper's,
+    else NaN.
     """
     final = frame[frame["final"]]
-    found = _over_seeds(final, ["trainer", "K", "G"])
+    table = _over_seeds(final, ["trainer", "K", "G"])
     papers = final["model"].str.endswith("Qwen2.5-Math-7B") & final["task"].str.startswith("math")
-    known = TABLE_2.stack().to_dict() if papers.all() else {}
-    pairs = zip(found["G"], found["K"], strict=True)
-    return found.assign(paper=[known.get(pair, math.nan) for pair in pairs])
+    printed = TABLE_2.stack().to_dict() if papers.all() else {}
+    pairs = zip(table["G"], table["K"], strict=True)
+    return table.assign(paper=[printed.get(pair, math.nan) for pair in pairs])
 
 
 def figure5(frame: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy against the group size at each checkpoint, in the form of Figure 5.
+    """Accuracy against the group size at each checkpoint, in the form of Figure 5, from :func:`results`.
 
-    Arguments:
-        frame: of :func:`results`.
-
-    Returns:
-        one row for each trainer, K, step and G: the mean over runs, its 95% t interval, how many
-        runs, and whether it is the best group size of its step (``best``).
+    One row for each trainer, K, step and G has the mean over runs, its 95% t interval, the number of runs,
+    and whether it is the best group size of its step (``best``).
     """
-    found = _over_seeds(frame[frame["step"] > 0], ["trainer", "K", "step", "G"])
-    best = found.groupby(["trainer", "K", "step"])["accuracy"].transform("max")
-    return found.assign(best=found["accuracy"] == best)
+    table = _over_seeds(frame[frame["step"] > 0], ["trainer", "K", "step", "G"])
+    best = table.groupby(["trainer", "K", "step"])["accuracy"].transform("max")
+    return table.assign(best=table["accuracy"] == best)
 
 
 def differences(frame: pd.DataFrame) -> pd.DataFrame:
     """Final accuracies less those of the best (trainer, G) of the budget, seed by seed.
 
     Runs of one seed see the prompts in one order. The best is the one with the highest mean, of several
-    the first; as the highest of several it is flattered, the more the fewer seeds there are.
-
-    Arguments:
-        frame: of :func:`results`.
-
-    Returns:
-        one row for each other trainer and G at each K: trainer, K, G, best (its trainer), best_G,
-        difference, its 95% t interval low to high (none of one pair), and how many pairs.
+    the first; as the highest of several it is flattered, the more the fewer seeds there are. One row of
+    the :func:`results` for each other trainer and G at each K has the best's trainer and G, the
+    difference, its 95% t interval (none of one pair), and the number of pairs.
     """
     rows = []
-    for budget, own in frame[frame["final"]].groupby("K"):
-        table = own.pivot(index="seed", columns=["trainer", "G"], values="accuracy")
+    for budget, part in frame[frame["final"]].groupby("K"):
+        table = part.pivot(index="seed", columns=["trainer", "G"], values="accuracy")
         best: Any = table.mean().idxmax()
         for name in table.columns.drop([best]):
             gaps = (table[name] - table[best]).dropna()

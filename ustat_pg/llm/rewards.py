@@ -1,4 +1,4 @@
-"""``ustat-pg rewards``: pass rates and groups without signal, all that rewards without a model say."""
+"""``ustat-pg rewards``: pass rates and groups without signal, from rewards without a model."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ class RewardSummary:
         """All of it, as JSON has it."""
         return {
             "prompts": len(self.pass_rates),
-            **{name: getattr(self, name) for name in ("rollouts", "pass_rate")},
-            **{name: getattr(self, name) for name in ("all_lowest", "all_highest", "pass_rates")},
+            "rollouts": self.rollouts,
+            "pass_rate": self.pass_rate,
+            "all_lowest": self.all_lowest,
+            "all_highest": self.all_highest,
+            "pass_rates": self.pass_rates,
             "zero_signal": records(self.zero_signal),
         }
 

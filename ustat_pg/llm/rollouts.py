@@ -14,46 +14,33 @@ again.
 from __future__ import annotations
 
 import json
-import math
 import os
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..memory import in_slices
 from ..reading import json_value, read_text
-from ..validation import InputError, integer
+from ..validation import InputError, integer, one_of
 from ..whole_files import versions
 from .generation import Drawn, most_probable, transformers_draw
 from .models import LanguageModel, check_lengths, end_tokens, tokenise, weights_digest
 from .pool import LEAST_ROLLOUTS
-from .prompts import (
-    Prompt,
-    Task,
-    VerifierError,
-    check_rewards,
-    function_name,
-    short,
-    source_digest,
-    verified_by,
-)
+from .prompts import Prompt, Task, VerifierError, function_name, short, source_digest, verified_by
 from .vllm_process import vllm_draw
 
 __all__ = [
-    "Entry",
     "Progress",
     "Rollouts",
     "RolloutsList",
-    "Store",
     "VerifierWarning",
-    "check_log_probs",
     "collect",
     "decoded",
     "greedy_rewards",
@@ -72,8 +59,8 @@ MOST_LINES = 2**32
 _START = json.dumps({"format": FORMAT}).encode()[:-1] + b", "
 """How every store of this format begins, and nothing else."""
 
-_ROUNDING = 1e-3
-"""How far above 0 half precision may put a log-probability."""
+_NONE = np.empty(0)
+"""The rewards of completions that have none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,149 +73,138 @@ class Rollouts:
         completion_ids: the tokens of each of N completions, the end-of-text token included where
             it was sampled, padding stripped.
         texts: the completions, decoded without special tokens.
-        rewards: (N,).
+        rewards: (N,); in a store also (0,), where the verifier raised.
         log_probs: log-probabilities of the tokens under the policy that drew them, or None.
+        verified: a digest of all that the rewards depend on besides the completions.
     """
 
     prompt: Prompt
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
-    rewards: NDArray[np.float64]
+    rewards: NDArray[np.float64] = field(default_factory=lambda: _NONE)
     log_probs: tuple[tuple[float, ...], ...] | None = None
+    verified: str | None = None
+
+    def first(self, count: int) -> Rollouts:
+        """The first completions, with their rewards."""
+        return replace(
+            self,
+            completion_ids=self.completion_ids[:count],
+            texts=self.texts[:count],
+            rewards=self.rewards[:count],
+            log_probs=None if self.log_probs is None else self.log_probs[:count],
+        )
+
+    def joined(self, more: Rollouts) -> Rollouts:
+        """These completions and further ones of the same prompt, not yet verified."""
+        both = self.log_probs is not None and more.log_probs is not None
+        return replace(
+            more,
+            completion_ids=self.completion_ids + more.completion_ids,
+            texts=self.texts + more.texts,
+            log_probs=(self.log_probs or ()) + (more.log_probs or ()) if both else None,
+        )
 
 
 class RolloutsList(list[Rollouts]):
-    """Rollouts of several prompts; ``failed`` says at which prompts the verifier raised, and what."""
+    """Rollouts of several prompts; ``failed`` has the errors of the verifier by the prompts' ids."""
 
-    def __init__(self, rollouts: Iterable[Rollouts] = (), failed: dict[str, str] | None = None):
-        super().__init__(rollouts)
-        self.failed = dict(failed or {})
-
-
-@dataclass
-class Entry:
-    """What a store knows of a prompt; rewards are missing where the verifier raised.
-
-    ``verified`` is a digest of what the rewards depend on besides the completions.
-    """
-
-    prompt: Prompt
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[tuple[int, ...], ...]
-    texts: tuple[str, ...]
-    rewards: NDArray[np.float64] | None = None
-    verified: str | None = None
-    log_probs: tuple[tuple[float, ...], ...] | None = None
-
-    def rollouts(self, count: int | None = None) -> Rollouts:
-        """The first of them; all unless said how many."""
-        assert self.rewards is not None
-        return Rollouts(
-            self.prompt,
-            self.prompt_ids,
-            self.completion_ids[:count],
-            self.texts[:count],
-            self.rewards[:count],
-            None if self.log_probs is None else self.log_probs[:count],
-        )
+    def __init__(self) -> None:
+        self.failed: dict[str, str] = {}
 
 
-class Store:
-    """A JSONL file of rollouts, appended to line by line; without a path, memory only."""
+class VerifierWarning(RuntimeWarning):
+    """A verifier raised at some prompts; they are left out, and named."""
 
-    def __init__(self, path: str | Path | None, config: dict[str, Any], model: str):
-        self.path = None if path is None else Path(path)
-        self.entries: dict[str, Entry] = {}
-        self._file: Any = None
-        if self.path is None:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.path)
-        self._file = self.path.open("ab")
+
+# The store.
+
+
+class _Store:
+    """Rollouts by their prompts' ids, and the JSONL file to which they are appended, if any."""
+
+    def __init__(self, file: IO[bytes] | None = None):
+        self.rollouts: dict[str, Rollouts] = {}
+        self._file = file
+
+    def count(self, prompt: Prompt) -> int:
+        """How many completions of a prompt there are."""
+        return len(self.rollouts[prompt.id].texts) if prompt.id in self.rollouts else 0
+
+    def verify(self, task: Task, rollouts: Rollouts, failed: dict[str, str]) -> None:
+        """Reward completions and keep both; bad rewards lose none, since sampling is dear."""
         try:
-            if _drop_torn_line(self.path):
-                self._go_on(config)
-            else:
-                header = {"format": FORMAT, "config": config, "model": model}
-                made_by = versions("ustat_pg", "torch", "transformers")
-                self._line(header | {"versions": made_by})
-        except BaseException:
-            self.__exit__()
+            rollouts = verify(task, rollouts, failed)
+        except InputError as error:
+            self._keep(rollouts, str(error))
             raise
+        self._keep(rollouts, failed.get(rollouts.prompt.id))
 
-    def _go_on(self, config: dict[str, Any]) -> None:
-        """Read what is there, if it was made with this configuration."""
-        assert self.path is not None
-        stored, self.entries = read_store(self.path)
-        made = stored.get("config", {})
-        for name, value in config.items():
-            # Draws are addressed: those that are there are the first of any number.
-            if name == "rollouts" and config["backend"] == "transformers" == made.get("backend"):
-                continue
-            if made.get(name) != value:
-                raise InputError(
-                    f"the store {self.path} was made with {name} = {made.get(name)!r}, and now "
-                    f"{name} is {value!r}: name another store"
-                )
+    def _keep(self, rollouts: Rollouts, error: str | None) -> None:
+        """Write a prompt's completions, or its rewards alone where the completions are kept already."""
+        prompt, before = rollouts.prompt, self.rollouts.get(rollouts.prompt.id)
+        self.rollouts[prompt.id] = rollouts
+        row: dict[str, Any] = {"id": prompt.id}
+        if before is None or before.completion_ids != rollouts.completion_ids:
+            row["prompt_ids"] = rollouts.prompt_ids
+            row["completion_ids"] = rollouts.completion_ids
+            row["completions"] = rollouts.texts
+            row["log_probs"] = rollouts.log_probs
+        row |= {"prompt": prompt.text, "columns": prompt.columns, "verified": rollouts.verified}
+        row["rewards"] = rollouts.rewards.tolist() or None
+        self.line(row if error is None else row | {"error": error})
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def line(self, row: dict[str, Any]) -> None:
+        """Append a line."""
         if self._file is not None:
-            self._file.close()
-            self._lock.release()
-
-    def write(self, entry: Entry, error: str | None) -> None:
-        """Keep a prompt's completions, or its rewards where the completions are kept already."""
-        before = self.entries.get(entry.prompt.id)
-        known = before is not None and before.completion_ids == entry.completion_ids
-        self.entries[entry.prompt.id] = entry
-        if self._file is None:
-            return
-        verdict: dict[str, Any] = {
-            "prompt": entry.prompt.text,
-            "columns": entry.prompt.columns,
-            "verified": entry.verified,
-            "rewards": None if entry.rewards is None else entry.rewards.tolist(),
-        }
-        if error is not None:
-            verdict["error"] = error
-        if known:
-            self._line({"id": entry.prompt.id, **verdict})
-            return
-        self._line(
-            {
-                "id": entry.prompt.id,
-                "prompt_ids": entry.prompt_ids,
-                "completion_ids": entry.completion_ids,
-                "completions": entry.texts,
-                "log_probs": entry.log_probs,
-                **verdict,
-            }
-        )
-
-    def _line(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+            self._file.write(json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
 
-def _locked(path: Path) -> Any:
-    """Hold a store for this run alone."""
+@contextmanager
+def _opened(path: Path | None, config: dict[str, Any], model: str) -> Iterator[_Store]:
+    """The store of a path, held for this run alone; without a path, in memory only."""
+    if path is None:
+        yield _Store()
+        return
     from filelock import FileLock, Timeout
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return FileLock(f"{path}.lock").acquire(timeout=0).lock
+        lock = FileLock(f"{path}.lock").acquire(timeout=0)
     except Timeout:
         raise InputError(
             f"the store {path} is being written by another run: wait for it, or name another"
         ) from None
+    with lock, path.open("ab") as file:
+        store = _Store(file)
+        if _drop_torn_line(path):
+            header, store.rollouts = read_store(path)
+            _refuse_another(path, header["config"], config)
+        else:
+            made_by = versions("ustat_pg", "torch", "transformers")
+            header = {"format": FORMAT, "config": config, "model": model, "versions": made_by}
+            store.line(header)
+        yield store
+
+
+def _refuse_another(path: Path, before: dict[str, Any], config: dict[str, Any]) -> None:
+    """Refuse a store that was made with another configuration."""
+    for name, value in config.items():
+        # Draws are addressed: those that are there are the first of any number.
+        if name == "rollouts" and config["backend"] == "transformers" == before.get("backend"):
+            continue
+        if before.get(name) != value:
+            raise InputError(
+                f"the store {path} was made with {name} = {before.get(name)!r}, and now "
+                f"{name} is {value!r}: name another store"
+            )
 
 
 def _drop_torn_line(path: Path) -> bool:
-    """Cut what stands behind the last newline of a store; whether a whole line is left.
+    """Cut the end of a store behind its last newline; whether a whole line is left.
 
     Raises:
         InputError: the file does not begin as a store does; nothing is cut then.
@@ -237,46 +213,14 @@ def _drop_torn_line(path: Path) -> bool:
         data = file.read()
         # A store torn in its first bytes is all that may be shorter than these.
         if not data.startswith(_START) and not _START.startswith(data):
-            raise no_store(path)
+            raise _no_store(path)
         end = data.rfind(b"\n") + 1
         if end < len(data):
             file.truncate(end)
     return end > 0
 
 
-def check_log_probs(
-    place: str, value: Any, completion_ids: Sequence[Sequence[int]]
-) -> tuple[tuple[float, ...], ...] | None:
-    """Log-probabilities of each token of each completion, or None.
-
-    Raises:
-        InputError: not a list of numbers for each completion, one for each token, none above 0.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) != len(completion_ids):
-        raise InputError(
-            f"{place}, has log_probs {short(value)}: one list for each of {len(completion_ids)} "
-            "completions is needed"
-        )
-    for i, (own, tokens) in enumerate(zip(value, completion_ids, strict=True)):
-        if not isinstance(own, list) or len(own) != len(tokens):
-            said = f"{len(own)}" if isinstance(own, list) else short(own)
-            raise InputError(
-                f"{place}, has log_probs {said} of completion {i}: one number for each of its "
-                f"{len(tokens)} tokens is needed"
-            )
-        for log in own:
-            known = isinstance(log, (int, float)) and not isinstance(log, bool)
-            if not known or not -math.inf < log <= _ROUNDING:
-                raise InputError(
-                    f"{place}, has the log-probability {log!r} in completion {i}: each must be a finite "
-                    "number, at most 0"
-                )
-    return tuple(tuple(map(float, own)) for own in value)
-
-
-def no_store(path: Path) -> InputError:
+def _no_store(path: Path) -> InputError:
     return InputError(
         f"{path} is no store of rollouts of this library (its first line has no format "
         f"{FORMAT!r}): it is left as it is; name another store"
@@ -302,45 +246,43 @@ def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield place, row
 
 
-def read_store(path: Path) -> tuple[dict[str, Any], dict[str, Entry]]:
-    """The header and the entries of our own store.
+def read_store(path: Path) -> tuple[dict[str, Any], dict[str, Rollouts]]:
+    """The header of our own store, and its rollouts by their prompts' ids.
 
     Raises:
         InputError: the file is none, or damaged.
     """
-    entries: dict[str, Entry] = {}
-    header: dict[str, Any] = {}
-    for place, row in lines(path):
-        if not header:
-            if row.get("format") != FORMAT:
-                raise no_store(path)
-            header = row
-            continue
+    rollouts: dict[str, Rollouts] = {}
+    rows = lines(path)
+    _, header = next(rows, ("", {}))
+    if header.get("format") != FORMAT:
+        raise _no_store(path)
+    for place, row in rows:
         try:
-            name, rewards = row["id"], row["rewards"]
+            name, logs = row["id"], row.get("log_probs")
             if "completion_ids" in row:
-                entries[name] = Entry(
+                rollouts[name] = Rollouts(
                     Prompt(name, row["prompt"], row["columns"]),
                     tuple(row["prompt_ids"]),
-                    tuple(tuple(ids) for ids in row["completion_ids"]),
+                    tuple(map(tuple, row["completion_ids"])),
                     tuple(row["completions"]),
-                    log_probs=check_log_probs(place, row.get("log_probs"), row["completion_ids"]),
+                    log_probs=None if logs is None else tuple(map(tuple, logs)),
                 )
-            entry = entries[name]
             if "columns" in row:
-                entry.prompt = Prompt(name, row["prompt"], row["columns"])
+                prompt = Prompt(name, row["prompt"], row["columns"])
+                rollouts[name] = replace(rollouts[name], prompt=prompt)
+            # A later line without rewards takes back those of an earlier one.
+            rollouts[name] = replace(
+                rollouts[name],
+                rewards=np.array(row["rewards"] or (), dtype=np.float64),
+                verified=row.get("verified"),
+            )
         except (KeyError, TypeError) as error:
             raise InputError(f"{place}, is damaged ({error!r} is missing)") from error
-        entry.verified = row.get("verified")
-        # A later line without rewards takes back what an earlier one gave.
-        entry.rewards = (
-            None if rewards is None else check_rewards(place, name, rewards, len(entry.texts))
-        )
-    return header, entries
+    return header, rollouts
 
 
-class VerifierWarning(RuntimeWarning):
-    """A verifier raised at some prompts; they are left out, and named."""
+# Sampling.
 
 
 def sample(
@@ -392,12 +334,10 @@ def sample(
     if batch is not None:
         integer("batch", batch)
     integer("seed", seed, 0)
-    if backend not in ("transformers", "vllm"):
-        raise InputError(f'backend is {backend!r}: it must be "transformers" or "vllm"')
-    ids = {}
-    for prompt in task.prompts:
-        ids[prompt.id] = tokenise(language_model, prompt)
-        check_lengths(language_model, prompt.id, len(ids[prompt.id]), task.max_new_tokens)
+    one_of("backend", backend, ("transformers", "vllm"))
+    ids = {prompt.id: tokenise(language_model, prompt) for prompt in task.prompts}
+    for name, tokens in ids.items():
+        check_lengths(language_model, name, len(tokens), task.max_new_tokens)
     config = {
         "weights": None if store is None else weights_digest(language_model.model),
         "task": task.name,
@@ -408,98 +348,64 @@ def sample(
         "end_tokens": list(end_tokens(language_model)),
         "backend": backend,
     }
-    source = source_digest(task.verifier)
-    with Store(store, config, language_model.name) as kept:
+    source, total = source_digest(task.verifier), len(task.prompts)
+    path = None if store is None else Path(store)
+    with _opened(path, config, language_model.name) as kept:
         for prompt in task.prompts:
-            entry = kept.entries.get(prompt.id)
-            if entry is not None and entry.prompt_ids != ids[prompt.id]:
+            if kept.count(prompt) and kept.rollouts[prompt.id].prompt_ids != ids[prompt.id]:
                 raise InputError(
                     f"the store {store} has another prompt {prompt.id!r}: it belongs to other "
                     "prompts; name another store"
                 )
-        missing = [prompt for prompt in task.prompts if _held(kept, prompt.id) < rollouts]
         # Those that have equally many go on together.
-        missing.sort(key=lambda prompt: _held(kept, prompt.id))
+        missing = [prompt for prompt in task.prompts if kept.count(prompt) < rollouts]
+        missing.sort(key=kept.count)
 
         def draws() -> Generator[Drawn, None, None]:
-            given = task.max_new_tokens, seed
-            for first, group in groupby(missing, key=lambda prompt: _held(kept, prompt.id)):
-                named = [(prompt.id, ids[prompt.id]) for prompt in group]
+            for first, group in groupby(missing, key=kept.count):
+                prompts = [(prompt.id, ids[prompt.id]) for prompt in group]
+                given = language_model, prompts, rollouts - first, task.max_new_tokens, seed
                 if backend == "vllm":
-                    yield from vllm_draw(
-                        language_model, named, rollouts, *given, batch, vllm_options
-                    )
+                    yield from vllm_draw(*given, batch, vllm_options)
                 else:
-                    more = rollouts - first
-                    yield from transformers_draw(
-                        language_model, named, more, *given, batch or 256, first
-                    )
+                    yield from transformers_draw(*given, batch or 256, first)
 
-        result = RolloutsList()
-        done = len(task.prompts) - len(missing)
+        result, done = RolloutsList(), total - len(missing)
         if progress is not None:
-            progress(done, len(task.prompts))
-        # What draws ends with this, and not when an error is forgotten.
+            progress(done, total)
+        # A process that draws ends with this, and not when an error is forgotten.
         with closing(draws()) as every:
             for prompt, drawn in zip(missing, every, strict=True):
                 texts = decoded(language_model, drawn.tokens)
-                entry = Entry(
-                    prompt, ids[prompt.id], drawn.tokens, texts, log_probs=drawn.log_probs
-                )
-                if (held := kept.entries.get(prompt.id)) is not None:
-                    entry = _joined(held, entry)
-                entry.verified = verified_by(prompt, source)
-                verify(task, entry, result.failed, kept)
+                new = Rollouts(prompt, ids[prompt.id], drawn.tokens, texts)
+                new = replace(new, log_probs=drawn.log_probs, verified=verified_by(prompt, source))
+                if kept.count(prompt):
+                    new = kept.rollouts[prompt.id].joined(new)
+                kept.verify(task, new, result.failed)
                 done += 1
                 if progress is not None:
-                    progress(done, len(task.prompts))
-        fresh = {prompt.id for prompt in missing}
+                    progress(done, total)
         for prompt in task.prompts:
-            entry = kept.entries[prompt.id]
-            now = verified_by(prompt, source)
-            if prompt.id not in fresh and (entry.rewards is None or entry.verified != now):
+            now, stored = verified_by(prompt, source), kept.rollouts[prompt.id]
+            verified = stored.verified == now and len(stored.rewards) > 0
+            if not verified and prompt.id not in result.failed:
                 # The old rewards must not outlive a verifier that raises now.
-                entry.prompt, entry.rewards, entry.verified = prompt, None, now
-                verify(task, entry, result.failed, kept)
-            if entry.rewards is not None:
-                result.append(entry.rollouts(rollouts))
+                anew = replace(stored, prompt=prompt, rewards=_NONE, verified=now)
+                kept.verify(task, anew, result.failed)
+            if prompt.id not in result.failed:
+                result.append(kept.rollouts[prompt.id].first(rollouts))
     where = "" if store is None else f"; {store} keeps their completions for the next run"
-    warn_of(result.failed, len(task.prompts), where)
+    warn_of(result.failed, total, where)
     return result
 
 
-def _held(kept: Store, name: str) -> int:
-    """How many completions of a prompt a store has."""
-    entry = kept.entries.get(name)
-    return 0 if entry is None else len(entry.completion_ids)
-
-
-def _joined(held: Entry, more: Entry) -> Entry:
-    """A prompt's completions that are kept and further ones; not yet verified."""
-    known = held.log_probs is not None and more.log_probs is not None
-    return replace(
-        more,
-        completion_ids=held.completion_ids + more.completion_ids,
-        texts=held.texts + more.texts,
-        log_probs=(held.log_probs or ()) + (more.log_probs or ()) if known else None,
-    )
-
-
-def verify(task: Task, entry: Entry, failed: dict[str, str], kept: Store | None) -> None:
-    """Reward a prompt's completions and store them; a raising verifier is noted, bad rewards end it.
-
-    Completions are stored in every case: sampling is what costs.
-    """
+def verify(task: Task, rollouts: Rollouts, failed: dict[str, str]) -> Rollouts:
+    """The completions with rewards, or without where the verifier raises, which ``failed`` then holds."""
     try:
-        entry.rewards = task.rewards(entry.prompt, entry.texts, entry.completion_ids)
+        rewards = task.rewards(rollouts.prompt, rollouts.texts, rollouts.completion_ids)
     except VerifierError as error:
-        failed[entry.prompt.id] = str(error)
-    except InputError as error:
-        if kept is not None:
-            kept.write(entry, str(error))
-        raise
-    if kept is not None:
-        kept.write(entry, failed.get(entry.prompt.id))
+        failed[rollouts.prompt.id], rewards = str(error), _NONE
+    return replace(rollouts, rewards=rewards)
 
 
 def warn_of(failed: dict[str, str], prompts: int, where: str = "") -> None:
@@ -526,7 +432,7 @@ def decoded(language_model: LanguageModel, completions: Sequence[Sequence[int]])
 
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, the prompts done and all prompts."""
+"""Called with a word for the work, the prompts done and all prompts."""
 
 
 def collect(
@@ -534,41 +440,28 @@ def collect(
     task: Task,
     rollouts: int = 64,
     *,
-    seed: int = 0,
     out: Path | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Rollouts]:
-    """Sampled rollouts of every prompt of a task.
-
-    Arguments:
-        language_model: what samples.
-        task: prompts and verifier.
-        rollouts: N, of each prompt.
-        seed: of the draws.
-        out: a folder, in which ``rollouts.jsonl`` grows; an interrupted call goes on there.
-        progress: called after each prompt.
-        options: batch, backend, vllm_options of :func:`~ustat_pg.llm.rollouts.sample`.
+    """:func:`sample` into ``rollouts.jsonl`` of a folder ``out``, where an interrupted call goes on.
 
     Raises:
         InputError: as that function says, or a verifier that raised at every prompt.
     """
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-    found = sample(
+    result = sample(
         language_model,
         task,
         rollouts,
-        seed=seed,
         store=None if out is None else out / "rollouts.jsonl",
         progress=None if progress is None else lambda done, of: progress("sampled", done, of),
         **options,
     )
-    if not found:
+    if not result:
         raise InputError(
-            f"the verifier raised at every prompt: {next(iter(found.failed.values()))}"
+            f"the verifier raised at every prompt: {next(iter(result.failed.values()))}"
         )
-    return list(found)
+    return list(result)
 
 
 def greedy_rewards(
@@ -576,39 +469,34 @@ def greedy_rewards(
 ) -> NDArray[np.float64]:
     """The rewards of one most probable completion of each prompt, (P,): the baseline of ReMax.
 
-    They are constants of their prompts, so :func:`ustat_pg.llm.estimates.curves` has ReMax's error.
-
-    Arguments:
-        language_model: the policy.
-        task: the prompts and the verifier.
-        names: ids of prompts, in a pool's order.
+    They are constants of their prompts (``names``, in a pool's order), so
+    :func:`ustat_pg.llm.estimates.curves` has ReMax's error.
 
     Raises:
         InputError: a prompt that the task has not, that with its completion is longer than the
             context, or at whose completion the verifier raised; or memory ran out.
     """
-    known = {prompt.id: prompt for prompt in task.prompts}
-    if unknown := [name for name in names if name not in known]:
+    prompts = {prompt.id: prompt for prompt in task.prompts}
+    if unknown := [name for name in names if name not in prompts]:
         raise InputError(
             f"the task has no prompt {unknown[0]!r}: ReMax takes a greedy completion of each"
         )
-    longest = task.max_new_tokens
-    prompts = [tokenise(language_model, known[name]) for name in names]
-    for name, ids in zip(names, prompts, strict=True):
-        check_lengths(language_model, name, len(ids), longest)
+    ids = [tokenise(language_model, prompts[name]) for name in names]
+    for name, tokens in zip(names, ids, strict=True):
+        check_lengths(language_model, name, len(tokens), task.max_new_tokens)
 
     def greedy(part: slice) -> list[tuple[int, ...]]:
-        return most_probable(language_model, prompts[part], longest)
+        return most_probable(language_model, ids[part], task.max_new_tokens)
 
-    parts = in_slices(len(prompts), 64, "completions", greedy, lambda _: None)
-    drawn = [tokens for _, part in parts for tokens in part]
-    found = []
-    for name, tokens in zip(names, drawn, strict=True):
+    parts = in_slices(len(ids), 64, "completions", greedy, lambda _: None)
+    completions = [tokens for _, part in parts for tokens in part]
+    rewards = []
+    for name, tokens in zip(names, completions, strict=True):
         try:
-            rewards = task.rewards(known[name], decoded(language_model, [tokens]), [tokens])
+            texts = decoded(language_model, [tokens])
+            rewards.append(float(task.rewards(prompts[name], texts, [tokens])[0]))
         except VerifierError as error:
             raise InputError(
                 f"a greedy completion has no reward, which ReMax takes: {error}"
             ) from error
-        found.append(float(rewards[0]))
-    return np.array(found)
+    return np.array(rewards)

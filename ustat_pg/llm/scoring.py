@@ -1,12 +1,10 @@
 """Scoring a pool: every prompt's norms and sums, and a sketch of its gradient.
 
-What is kept of a prompt is small, and with a folder it is a file as soon as the prompt is scored. The
-file's name is a hash of all that it depends on: the model's weights and the parameters chosen, the
-prompt's rollouts, the code and the versions of what computed it. So an interrupted scoring goes on where
-it stopped, and results of other weights or other rollouts are never taken for these. Several processes
-may score different prompts into one folder; a last call with all prompts finds every file there and only
-puts the pool together. Once the pool itself is saved these files are deleted: it has the same hashes, and a
-later call, of more prompts or of fewer, takes from it what it can.
+A scored prompt is small, and with a folder it is a file as soon as it is scored. The file's name is a hash
+of all that it depends on: the model's weights and the parameters chosen, the prompt's rollouts, the code and
+the versions of what computed it. So an interrupted scoring goes on where it stopped, a call of more prompts
+scores the further ones, and results of other weights or other rollouts are never taken for these. Several
+processes may score different prompts into one folder. A damaged file is as good as none.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -51,24 +49,15 @@ def check_memory(
     by_length: bool = False,
     **options: Any,
 ) -> None:
-    """Refuse, before anything is sampled, what :func:`score_pool` would refuse after it.
+    """Refuse, before anything is sampled, a model or a length that :func:`score_pool` would refuse.
 
-    The longest prompt goes through the model once, with a completion of ``max_new_tokens``: what that
-    holds is what any completion of the task holds at most. A short one is differentiated in both ways.
-
-    Arguments:
-        language_model: the model.
-        task: prompts, and the longest completion.
-        by_length: as for :func:`score_pool`.
-        options: of :class:`~ustat_pg.llm.scores.Scores`.
-
-    Raises:
-        InputError: as :class:`~ustat_pg.llm.scores.Scores` says.
+    The longest prompt goes through the model once, with a completion of ``max_new_tokens``: no completion
+    of the task holds more. A short one is differentiated in both ways.
     """
     scores = Scores(language_model.model, **options)
     longest = max(len(tokenise(language_model, prompt)) for prompt in task.prompts)
     room = language_model.context - longest
-    # A prompt that leaves none is refused by what samples.
+    # A prompt that leaves none is refused when it is sampled.
     scores.require(longest, max(1, min(task.max_new_tokens, room)), more=2 * by_length)
 
 
@@ -93,16 +82,14 @@ def score_pool(
         gram: keep the Gram matrices too, which weighted baselines need, if the completions of every
             prompt fit in memory at once; else the pool is without.
         by_length: keep the sums of scores over their lengths too, of which
-            :func:`~ustat_pg.llm.estimates.noise_to_signal` makes what a loss that averages the tokens of a
-            completion does; two more sums of the parameters' size on the device.
-        token_weights: what multiplies the scores of tokens, by the ratio to the policy that drew them: the
+            :func:`~ustat_pg.llm.estimates.noise_to_signal` makes the noise of a loss that averages the tokens
+            of a completion; two more sums of the parameters' size on the device.
+        token_weights: factors of the scores of tokens, by the ratio to the policy that drew them: the
             rollouts have its log-probabilities. The pool then has the noise and signal of that gradient.
-        out: a folder for finished prompts, which a later call with the same arguments finds again.
-            Processes that each score a part of the prompts may share it.
-        saved: a file (.npz) for the pool. The prompts' files are deleted once it is written, and a
-            call with the same arguments, weights and code takes from it the prompts whose rollouts are
-            the same; the new pool takes its place, and of prompts that are not asked for now files stay.
-        config: what else is to be known of the pool: task, seed.
+        out: a folder of scored prompts, in which a later call with the same weights, options and code
+            finds them again. Processes that each score a part of the prompts may share it.
+        saved: a file (.npz) for the pool.
+        config: further facts of the pool: task, seed.
         progress: called with the number of prompts that are done, and of all.
         options: parameters, memory, method, autocast_bf16, sketch of
             :class:`~ustat_pg.llm.scores.Scores`.
@@ -110,79 +97,70 @@ def score_pool(
     Raises:
         InputError: no prompts, fewer than 4 rollouts, unequal numbers of them, two prompts of one
             name, completions longer than the model's context, rollouts without log-probabilities where
-            tokens are weighted, a folder that cannot be written to,
-            and whatever :class:`~ustat_pg.llm.scores.Scores` refuses; the prompt is named.
+            tokens are weighted, a folder that cannot be written to, or a refusal of
+            :class:`~ustat_pg.llm.scores.Scores`; the prompt is named.
     """
-    prompts = _checked(list(pools), language_model)
+    prompts = list(pools)
+    _refuse_unequal(prompts, language_model)
     # Weighted baselines are of scores whose mean is 0.
     gram = gram and token_weights is None
     scores = Scores(language_model.model, **options)
-    made_of = {
+    chosen = options.get("parameters", "all")
+    made_by = {
         "model": language_model.name,
         "weights": weights_digest(language_model.model),
-        "parameters": _hash("\n".join(scores.names)),
+        "parameters": [chosen] if isinstance(chosen, str) else list(chosen),
         "method": scores.method,
         "autocast_bf16": scores.autocast_bf16,
         "sketch": scores.sketch,
         "gram": bool(gram),
         "by_length": bool(by_length),
-        "token_weights": None if token_weights is None else token_weights.config,
+        "token_weights": None if token_weights is None else asdict(token_weights),
         "precision": str(scores.dtype),
         "device": scores.device.type,
         "versions": versions("ustat_pg", "numpy", "torch", "transformers"),
         "code": _code(),
     }
-    chosen = options.get("parameters", "all")
-    made = _hash(json.dumps(made_of, sort_keys=True))[:16]
-    names = [f"{made}-{_rollouts_digest(rollouts, token_weights)}" for rollouts in prompts]
-    asked = {
-        **(config or {}),
-        **made_of,
-        "parameters": [chosen] if isinstance(chosen, str) else list(chosen),
-        "scored_parameters": scores.d,
-        "made_of": names,
-    }
-    parts = None if out is None else _folder(Path(out))
-    before = {} if saved is None else _before(Path(saved), made)
-
-    def done(number: int) -> None:
+    entries = []
+    for number, rollouts in enumerate(prompts, start=1):
+        name = _key([made_by, scores.names, _content(rollouts, token_weights)])
+        file = None if out is None else Path(out) / f"prompt-{name}.npz"
+        entry = None if file is None else _read(file)
+        if entry is None:
+            entry = _score(scores, rollouts, gram, by_length, token_weights)
+            if file is not None:
+                _write(file, entry)
+        entries.append(entry)
         if progress is not None:
             progress(number, len(prompts))
-
-    found = []
-    for number, (rollouts, name) in enumerate(zip(prompts, names, strict=True), start=1):
-        _, one = before.pop(name, (None, None))
-        # A file that is still there has the Gram matrix that the pool may lack.
-        if parts is not None:
-            one = _read(_part(parts, name)) or one
-        if one is None:
-            one = _score(scores, rollouts, gram, by_length, token_weights)
-            if parts is not None:
-                _write(_part(parts, name), one)
-        found.append(one)
-        done(number)
-    pool = _pool(prompts, found, asked)
+    facts = {**(config or {}), **made_by, "scored_parameters": scores.d}
+    pool = _pool(prompts, entries, facts)
     if saved is not None:
-        if parts is not None:
-            for name, (prompt, one) in before.items():
-                if prompt not in pool.prompts:
-                    _write(_part(parts, name), one)
         pool.save(saved)
-        if parts is not None:
-            for name, one in zip(names, found, strict=True):
-                if "gram" not in one or pool.gram is not None:
-                    _part(parts, name).unlink(missing_ok=True)
-            with suppress(OSError):
-                parts.rmdir()
     return pool
 
 
-def pool_of_scores(scores: Scores, prompts: Sequence[Rollouts]) -> ScoredPool:
-    """The pool of some prompts, scored here and now and kept nowhere.
+def score(
+    language_model: LanguageModel,
+    pools: Sequence[Rollouts],
+    *,
+    out: Path | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> ScoredPool:
+    """:func:`score_pool` into a folder ``out``: prompts in ``scored``, all of them in ``scored.npz``."""
+    return score_pool(
+        language_model,
+        pools,
+        out=None if out is None else out / "scored",
+        saved=None if out is None else out / "scored.npz",
+        progress=None if progress is None else lambda done, of: progress("scored", done, of),
+        **options,
+    )
 
-    Raises:
-        InputError: as for :func:`score_pool`.
-    """
+
+def pool_of_scores(scores: Scores, prompts: Sequence[Rollouts]) -> ScoredPool:
+    """The pool of some prompts, scored here and now and kept nowhere."""
     return _pool(prompts, [_score(scores, rollouts, False) for rollouts in prompts], {})
 
 
@@ -199,13 +177,13 @@ def _score(
     weights, back = _few(every, rewards)
     few = len(weights)
     if by_length:
-        lengths = np.array([len(each) for each in rollouts.completion_ids], dtype=np.float64)
+        lengths = np.array([len(ids) for ids in rollouts.completion_ids], dtype=np.float64)
         weights = np.concatenate([weights, length_weights(every, lengths)])
-    more, factors = dict[str, Array](), None
+    entry, factors = dict[str, Any](), None
     try:
         if token_weights is not None:
-            factors, more = _stale(scores, rollouts, token_weights)
-        one = scores.of(
+            factors, entry = _stale(scores, rollouts, token_weights)
+        made = scores.of(
             rollouts.prompt_ids,
             rollouts.completion_ids,
             weights,
@@ -214,52 +192,51 @@ def _score(
         )
     except InputError as error:
         raise InputError(f"prompt {rollouts.prompt.id!r}: {error}") from None
-    assert one.products is not None
-    assert one.sketches is not None
-    found = {
+    assert made.products is not None
+    assert made.sketches is not None
+    entry |= {
         "rewards": rewards,
-        "squared_norms": one.squared_norms,
-        "sums": back @ one.products[:few, :few] @ back.T,
-        "lengths": one.lengths.astype(np.float64),
-        "token_proxy": one.token_proxy,
-        "sketches": back[1] @ one.sketches[:few] / (len(rewards) - 1),
-        "surprise": one.surprise,
-        "surprise_variance": one.surprise_variance,
-        "whole": np.array(one.whole),
-        **more,
+        "squared_norms": made.squared_norms,
+        "sums": back @ made.products[:few, :few] @ back.T,
+        "lengths": made.lengths.astype(np.float64),
+        "token_proxy": made.token_proxy,
+        "sketches": back[1] @ made.sketches[:few] / (len(rewards) - 1),
+        "surprise": made.surprise,
+        "surprise_variance": made.surprise_variance,
+        "whole": np.array(made.whole),
     }
     if token_weights is not None:
-        found["total_sketches"] = back[0] @ one.sketches[:few]
+        entry["total_sketches"] = back[0] @ made.sketches[:few]
     if by_length:
-        found |= {
-            "length_sums": one.products[few:, few:],
-            "length_sketches": one.sketches[few:],
-        }
-    return found if one.gram is None else found | {"gram": one.gram}
+        entry["length_sums"] = made.products[few:, few:]
+        entry["length_sketches"] = made.sketches[few:]
+    if made.gram is not None:
+        entry["gram"] = made.gram
+    return entry
 
 
 def _stale(
     scores: Scores, rollouts: Rollouts, token_weights: TokenWeights
-) -> tuple[list[Any], dict[str, Array]]:
-    """The weights of each completion's tokens, and what else the ratio of the two policies says."""
+) -> tuple[list[Any], dict[str, Any]]:
+    """The weights of each completion's tokens, and the pool's entries that compare the two policies."""
     old = rollouts.log_probs
     if old is None:
         raise InputError("its rollouts have no log-probabilities of the policy that drew them")
-    lengths = np.array([len(each) for each in rollouts.completion_ids])
-    if [len(each) for each in old] != lengths.tolist():
+    lengths = np.array([len(ids) for ids in rollouts.completion_ids])
+    if [len(logs) for logs in old] != lengths.tolist():
         raise InputError("its rollouts have log-probabilities of another number of tokens")
     mask = np.arange(lengths.max()) < lengths[:, None]
     log_ratio = np.zeros(mask.shape)
     new = scores.log_probs(rollouts.prompt_ids, rollouts.completion_ids)
-    log_ratio[mask] = np.concatenate(new) - np.concatenate([np.array(each) for each in old])
+    log_ratio[mask] = np.concatenate(new) - np.concatenate([np.array(logs) for logs in old])
     if not np.isfinite(log_ratio).all():
         raise InputError("log-probabilities of the policy that drew the rollouts are not finite")
     factors = token_weights.of(log_ratio, mask, rollouts.rewards)
-    more = {
+    entry = {
         "divergences": divergences(log_ratio),
         "bound": token_weights.bound(log_ratio, mask, rollouts.rewards),
     }
-    return [row[here] for row, here in zip(factors, mask, strict=True)], more
+    return [row[here] for row, here in zip(factors, mask, strict=True)], entry
 
 
 def _few(weights: Array, rewards: Array) -> tuple[Array, Array]:
@@ -277,37 +254,19 @@ def _few(weights: Array, rewards: Array) -> tuple[Array, Array]:
 
 
 def _pool(
-    prompts: Sequence[Rollouts], found: Sequence[dict[str, Any]], config: Mapping[str, Any]
+    prompts: Sequence[Rollouts], entries: Sequence[dict[str, Any]], config: Mapping[str, Any]
 ) -> ScoredPool:
     """One prompt after the other; Gram matrices only where every prompt has one."""
-    every = set.intersection(*(set(one) for one in found)) - {"whole"}
+    common = set.intersection(*map(set, entries)) - {"whole"}
     return ScoredPool(
         prompts=tuple(rollouts.prompt.id for rollouts in prompts),
-        config={**config, "whole_sums": all(bool(one["whole"]) for one in found)},
-        **{name: np.stack([one[name] for one in found]) for name in sorted(every)},
+        config={**config, "whole_sums": all(bool(entry["whole"]) for entry in entries)},
+        **{name: np.stack([entry[name] for entry in entries]) for name in sorted(common)},
     )
 
 
-def _before(path: Path, made: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By their names, the prompts of an earlier call's pool and their entries, if they were made so.
-
-    A damaged file is as good as none.
-    """
-    try:
-        pool = ScoredPool.load(path)
-    except InputError:
-        return {}
-    names = pool.config.get("made_of")
-    if not isinstance(names, list):
-        return {}
-    whole = {"whole": np.array(pool.config["whole_sums"])}
-    found = zip(names, pool.prompts, pool.entries(), strict=True)
-    return {
-        name: (prompt, one | whole) for name, prompt, one in found if name.startswith(f"{made}-")
-    }
-
-
-def _checked(pools: list[Rollouts], language_model: LanguageModel) -> list[Rollouts]:
+def _refuse_unequal(pools: list[Rollouts], language_model: LanguageModel) -> None:
+    """Refuse rollouts that make no pool."""
     if not pools:
         raise InputError("there are no rollouts: at least one prompt is needed")
     count = len(pools[0].completion_ids)
@@ -317,14 +276,10 @@ def _checked(pools: list[Rollouts], language_model: LanguageModel) -> list[Rollo
         if name in names:
             raise InputError(f"prompt {name!r} occurs twice: its rollouts must be in one place")
         names.add(name)
-        if number < LEAST_ROLLOUTS:
+        if number < LEAST_ROLLOUTS or number != count:
             raise InputError(
-                f"prompt {name!r} has {number} rollouts: at least {LEAST_ROLLOUTS} are needed"
-            )
-        if number != count:
-            raise InputError(
-                f"prompt {name!r} has {number} rollouts and {pools[0].prompt.id!r} {count}: "
-                "every prompt must have equally many"
+                f"prompt {name!r} has {number} rollouts and {pools[0].prompt.id!r} {count}: every prompt "
+                f"must have equally many, at least {LEAST_ROLLOUTS}"
             )
         if np.shape(rollouts.rewards) != (number,) or not np.isfinite(rollouts.rewards).all():
             raise InputError(
@@ -333,29 +288,9 @@ def _checked(pools: list[Rollouts], language_model: LanguageModel) -> list[Rollo
             )
         longest = max(map(len, rollouts.completion_ids))
         check_lengths(language_model, name, len(rollouts.prompt_ids), longest)
-    return pools
 
 
 # Files.
-
-
-def _folder(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: scored prompts cannot be kept here: {error.strerror}") from None
-    return path
-
-
-def _part(folder: Path, name: str) -> Path:
-    return folder / f"prompt-{name}.npz"
-
-
-def _write(path: Path, one: dict[str, Any]) -> None:
-    try:
-        write_arrays(path, **one)
-    except OSError as error:
-        raise InputError(f"{path}: a scored prompt cannot be kept: {error.strerror}") from None
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -366,25 +301,27 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _rollouts_digest(rollouts: Rollouts, token_weights: TokenWeights | None) -> str:
-    """A hash of what a prompt's scores depend on besides the model and the code."""
-    own: list[Any] = [
+def _write(path: Path, entry: dict[str, Any]) -> None:
+    try:
+        write_arrays(path, **entry)
+    except OSError as error:
+        raise InputError(f"{path}: a scored prompt cannot be kept: {error.strerror}") from None
+
+
+def _content(rollouts: Rollouts, token_weights: TokenWeights | None) -> list[Any]:
+    """The parts of a prompt's rollouts that its scores depend on."""
+    return [
         rollouts.prompt.id,
-        list(rollouts.prompt_ids),
-        [list(c) for c in rollouts.completion_ids],
-        list(rollouts.rewards),
+        rollouts.prompt_ids,
+        rollouts.completion_ids,
+        np.asarray(rollouts.rewards).tolist(),
+        None if token_weights is None else rollouts.log_probs,
     ]
-    if token_weights is not None:
-        own.append(rollouts.log_probs)
-    return _hash(json.dumps(own, default=_plain))
 
 
-def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's."""
-    return value.item()
-
-
-def _hash(text: str) -> str:
+def _key(value: Any) -> str:
+    """A hash of a JSON value."""
+    text = json.dumps(value, sort_keys=True, default=lambda number: number.item())
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -392,39 +329,4 @@ def _code() -> str:
     """A hash of the source that computes scores."""
     here = Path(__file__).resolve().parent
     files = [here / "scoring.py", here / "pool.py", *sorted((here / "scores").glob("*.py"))]
-    return _hash("".join(file.read_text("utf-8") for file in files))
-
-
-def score(
-    language_model: LanguageModel,
-    pools: Sequence[Rollouts],
-    *,
-    out: Path | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> ScoredPool:
-    """Score a pool; in a folder it leaves ``scored.npz``.
-
-    Finished prompts, from which an interrupted call goes on, are in ``scored`` until then and deleted
-    after. A call with the same weights and options takes from ``scored.npz`` the prompts whose rollouts
-    are the same; where the weights, the options or the code differ, all is scored anew.
-
-    Arguments:
-        language_model: whose scores.
-        pools: rollouts of each prompt.
-        out: the folder.
-        progress: called after each prompt.
-        options: parameters, memory, method, autocast_bf16, sketch, gram, by_length, token_weights,
-            config of :func:`score_pool`.
-
-    Raises:
-        InputError: as that function says.
-    """
-    return score_pool(
-        language_model,
-        pools,
-        out=None if out is None else out / "scored",
-        saved=None if out is None else out / "scored.npz",
-        progress=None if progress is None else lambda done, of: progress("scored", done, of),
-        **options,
-    )
+    return _key([file.read_text("utf-8") for file in files])

@@ -18,7 +18,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,10 +60,8 @@ def jsonl_task(
     """
     path = Path(path)
     function = load_verifier(verifier)
-    prompts: list[Prompt] = []
-    for place, row in lines(path):
-        if limit is not None and len(prompts) == integer("limit", limit):
-            break
+    prompts = []
+    for position, (place, row) in enumerate(lines(path)):
         if "prompt" not in row:
             raise InputError(
                 f"{place}, has no prompt: it has {sorted(row)}; every line must be "
@@ -71,19 +69,19 @@ def jsonl_task(
             )
         columns = {name: value for name, value in row.items() if name not in ("prompt", "id")}
         try:
-            prompts.append(Prompt(_id(row.get("id"), len(prompts)), row["prompt"], columns))
+            name = position if row.get("id") is None else row["id"]
+            prompts.append(Prompt(str(name), row["prompt"], columns))
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-    return Task(path.stem, tuple(prompts), function, max_new_tokens)
+    return _task(path.stem, prompts, function, max_new_tokens, limit)
 
 
-def _id(value: Any, position: int) -> str:
-    """A prompt's id: its own where it has one, else its position."""
-    if value is None:
-        return str(position)
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise InputError(f"the id of a prompt is {value!r}: it must be text or a whole number")
-    return str(value)
+def _task(
+    name: str, prompts: Sequence[Prompt], verifier: Verifier, longest: int, limit: int | None
+) -> Task:
+    """A task of the first prompts; of all where the limit is None."""
+    first = prompts[: None if limit is None else integer("limit", limit)]
+    return Task(name, tuple(first), verifier, longest)
 
 
 def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, Any]]:
@@ -99,29 +97,23 @@ def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, 
             f"{source} needs the package datasets: install ustat_pg[llm], or use a .jsonl file"
         ) from error
     path = Path(source).expanduser()
-    suffix = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+    kinds = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
     local = path.exists()
     if local and not path.is_dir():
         regular(path)
+        if path.suffix not in kinds:
+            raise InputError(
+                f"{path} is no data file that is known: it must end in {', '.join(kinds)}"
+            )
     try:
         if path.is_file():
-            if path.suffix not in suffix:
-                raise InputError(
-                    f"{path} is no data file that is known: it must end in {', '.join(suffix)}"
-                )
-            data = datasets.load_dataset(suffix[path.suffix], data_files=str(path), split="train")
+            data = datasets.load_dataset(kinds[path.suffix], data_files=str(path), split="train")
         elif (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
             data = datasets.load_from_disk(str(path))
-            if isinstance(data, datasets.DatasetDict):
-                if split not in data:
-                    raise InputError(f"{path} has no split {split!r}: it has {sorted(data)}")
-                data = data[split]
         elif local:
             data = datasets.load_dataset(str(path), split=split)
         else:
             data = datasets.load_dataset(str(source), config, split=split)
-    except InputError:
-        raise
     except Exception as error:
         if out_of_memory(error):
             raise
@@ -134,6 +126,10 @@ def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, 
             "written by save_to_disk, or a copy of the repository made by "
             f"`hf download --repo-type dataset {source} --local-dir FOLDER`"
         ) from error
+    if isinstance(data, datasets.DatasetDict):
+        if split not in data:
+            raise InputError(f"{path} has no split {split!r}: it has {sorted(data)}")
+        data = data[split]
     return [dict(row) for row in data]
 
 
@@ -149,7 +145,7 @@ def _math_answer(row: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class _DataSet:
-    """Where questions with answers come from, what a row of them means, and how long answers are."""
+    """A source of questions with answers, the meaning of a row, and the length of answers."""
 
     source: str
     config: str | None
@@ -181,7 +177,7 @@ def mathematics(
         source: a hub id; a local .jsonl, .json, .parquet or .csv file with columns ``question`` or
             ``problem``, and ``answer`` or ``solution``; a folder written by ``save_to_disk``; or a copy
             of the hub's repository. The data set's own on the hub unless given.
-        split: the split to take, of what has splits.
+        split: the split to take, where there are splits.
         chat: prompts as messages for an instruct model; else plain text.
         limit: take this many prompts, the first ones.
         max_new_tokens: the longest completion; 512 or 1024 unless given.
@@ -193,7 +189,7 @@ def mathematics(
     whole = f"{name}/{split}"
     rows = _rows(source or data.source, data.config, split)
     prompts = []
-    for i, row in enumerate(rows[: None if limit is None else integer("limit", limit)]):
+    for i, row in enumerate(rows[:limit]):
         if not isinstance(row.get(data.question), str):
             raise InputError(
                 f"row {i} of {whole} has no text in the column {data.question!r}: it has {sorted(row)}"
@@ -207,11 +203,11 @@ def mathematics(
         text: Text = [{"role": "user", "content": content}] if chat else f"{content}\nAnswer:"
         prompts.append(Prompt(f"{whole}/{i}", text, {"gold": answer}))
     longest = data.longest if max_new_tokens is None else max_new_tokens
-    return Task(whole, tuple(prompts), math_answer, longest)
+    return _task(whole, prompts, math_answer, longest, limit)
 
 
 def _boxed(text: str) -> str | None:
-    r"""What stands in the last ``\boxed{}`` of a solution, braces balanced.
+    r"""The content of the last ``\boxed{}`` of a solution, braces balanced.
 
     >>> _boxed(r"so \boxed{1} or rather \boxed{\frac{1}{2}}.")
     '\\frac{1}{2}'
@@ -237,13 +233,9 @@ def math_answer(
 ) -> list[float]:
     r"""1 where math-verify finds the completion's answer equal to the right one, else 0.
 
-    math-verify limits its time by a signal, which works in the main thread only; in another thread
+    Completions are texts, or lists of messages the last of which counts; right answers (``gold``) are in
+    LaTeX. math-verify limits its time by a signal, which works in the main thread only; in another thread
     it runs without a limit.
-
-    Arguments:
-        prompts: not read.
-        completions: texts, or lists of messages of which the last counts.
-        gold: the right answers, in LaTeX.
 
     Raises:
         ValueError: a right answer that math-verify cannot read.
@@ -283,7 +275,7 @@ def load_task(
         limit: take this many prompts, the first ones.
 
     Raises:
-        InputError: an unknown task or option, or what the task itself refuses.
+        InputError: an unknown task or option, or a refusal of the task itself.
 
     >>> load_task("arithmetic:problems=2,seed=1").prompts[1].id
     'arithmetic/1/1'
@@ -313,8 +305,8 @@ def load_task(
             model, _, rest = rest.partition(":")
             make = functools.partial(embedded.task, model)
         task = make(**_options(name, rest, make))
-        shown = task.prompts[: None if limit is None else integer("limit", limit)]
-        return replace(task, prompts=shown, **more)
+        longest = task.max_new_tokens if max_new_tokens is None else max_new_tokens
+        return _task(task.name, task.prompts, task.verifier, longest, limit)
     raise InputError(
         f"the task is {spec!r}: it must be arithmetic, gsm8k, math, embedded:NAME or the path of "
         "a .jsonl file"
@@ -324,15 +316,8 @@ def load_task(
 def drawn(items: Sequence[T], limit: int | None, seed: int = 0) -> list[T]:
     """Some of the prompts or rollouts, drawn at random; with one seed a larger limit holds a smaller.
 
-    Files are often sorted, by difficulty or by subject: their first lines are no sample of them.
-
-    Arguments:
-        items: what is drawn from.
-        limit: how many; all, in their order, where None or more than there are.
-        seed: of the order.
-
-    Raises:
-        InputError: the limit is no whole number of at least 1.
+    Files are often sorted, by difficulty or by subject: their first lines are no sample of them. All, in
+    their order, are drawn where the limit is None or more than there are.
 
     >>> drawn("abcdef", 2), drawn("abcdef", 3), drawn("abc", None)
     (['d', 'c'], ['d', 'c', 'f'], ['a', 'b', 'c'])
@@ -358,18 +343,19 @@ def _options(task: str, text: str, function: Callable[..., Task]) -> dict[str, A
                 f"the task {task!r} has no option {item!r}: options are "
                 + ", ".join(f"{name}=..." for name in defaults)
             )
-        default = defaults[key]
-        if isinstance(default, bool):
-            if value not in ("yes", "no"):
-                raise InputError(f"{key} of the task {task!r} is {value!r}: it must be yes or no")
-            options[key] = value == "yes"
-        elif isinstance(default, str):
-            options[key] = value
-        else:
-            try:
-                options[key] = int(value)
-            except ValueError:
-                raise InputError(
-                    f"{key} of the task {task!r} is {value!r}: it must be a whole number"
-                ) from None
+        read = _READERS.get(type(defaults[key]), int)
+        try:
+            options[key] = read(value)
+        except (ValueError, KeyError):
+            kind = "yes or no" if isinstance(defaults[key], bool) else "a whole number"
+            raise InputError(
+                f"{key} of the task {task!r} is {value!r}: it must be {kind}"
+            ) from None
     return options
+
+
+_READERS: dict[type, Callable[[str], Any]] = {
+    str: str,
+    bool: {"yes": True, "no": False}.__getitem__,
+}
+"""How an option is read, by the type of its default; others are whole numbers."""

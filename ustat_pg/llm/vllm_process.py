@@ -1,9 +1,9 @@
 """vLLM in a process of its own: it draws from the model's own distribution, by its own random numbers.
 
-An engine holds most of a device until its process ends, and what it prints goes where it likes. So it is made
-in a child, ``python -m ustat_pg.llm.vllm_process``, which reads one job from stdin and writes a line of JSON
-for each prompt; all else that is printed there goes to stderr. The model that scores is moved off the device
-while the child lives. A child whose parent is gone ends.
+An engine holds most of a device until its process ends, and prints where it likes. So it is made in a child,
+``python -m ustat_pg.llm.vllm_process``, which reads one job from stdin and writes a line of JSON for each
+prompt; all else that is printed there goes to stderr. The model that scores is moved off the device while
+the child lives. A child whose parent is gone ends.
 
 Prompts are generated :data:`AT_ONCE` completions at a time, that is all in one call in most runs, and are
 handed over after each call: that much is lost where the child is killed.
@@ -31,8 +31,6 @@ __all__ = ["AT_ONCE", "vllm_draw"]
 
 AT_ONCE = 2**14
 """Completions of one call. Each call waits for its slowest, while the engine runs a few hundred at a time."""
-_GRACE = 30.0
-"""Seconds that a child has to end by itself once all is drawn."""
 
 
 def vllm_draw(
@@ -46,18 +44,14 @@ def vllm_draw(
 ) -> Iterator[Drawn]:
     """Draw completions of each prompt in turn, through vLLM.
 
+    Log-probabilities are those that vLLM has; the scoring model's differ a little.
+
     Arguments:
         language_model: the model; on the CPU while vLLM runs, and back on its device after.
         prompts: ids and tokens.
-        rollouts: completions of each prompt.
         length: the most tokens of a completion.
-        seed: of vLLM's draws.
         batch: completions of one call of vLLM's ``generate``; :data:`AT_ONCE` where None.
         options: further arguments of ``vllm.LLM``.
-
-    Returns:
-        an iterator over prompts, with log-probabilities as vLLM has them: those of the model that scores
-        differ a little.
 
     Raises:
         InputError: vLLM is not installed, it failed or was killed, or the model is in no folder that it
@@ -68,8 +62,6 @@ def vllm_draw(
             f"backend is vllm, and {language_model.name} has an adapter or weights that are in no "
             'folder: merge and save them, or take backend="transformers"'
         )
-    if not prompts:
-        return
     ends = end_tokens(language_model)
     job = {
         "engine": {
@@ -103,18 +95,13 @@ def vllm_draw(
         "end": language_model.tokenizer.eos_token_id,
     }
     with _off_the_device(language_model), _child(job) as answers:
-        for (name, _), row in zip(prompts, answers, strict=False):
+        for row in answers:
             tokens = tuple(stripped(ids, ends) for ids in row["tokens"])
-            if len(tokens) != rollouts:
-                raise InputError(
-                    f"vLLM gave {len(tokens)} completions of prompt {name!r}: it was asked for {rollouts}"
-                )
             both = list(zip(row["log_probs"], tokens, strict=True))
             # An end token that vLLM does not give has no log-probability.
-            known = all(len(logs) >= len(ids) for logs, ids in both)
-            yield Drawn(
-                tokens, tuple(tuple(logs[: len(ids)]) for logs, ids in both) if known else None
-            )
+            whole = all(len(logs) >= len(ids) for logs, ids in both)
+            logs = tuple(tuple(logs[: len(ids)]) for logs, ids in both)
+            yield Drawn(tokens, logs if whole else None)
 
 
 @contextmanager
@@ -130,29 +117,27 @@ def _off_the_device(language_model: LanguageModel) -> Iterator[None]:
 
 @contextmanager
 def _child(job: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
-    """A process that draws, and its answers; it has ended when they are left."""
-    # The engine in the child itself, so that its errors are told and its end is the child's.
-    plain = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
-    found = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    """The answers of a process that draws; it has ended when they are left."""
+    # The engine in the child itself, so that its errors and its end are the child's.
+    settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(
         [sys.executable, "-m", __name__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**plain, **os.environ, **found},
-        # A group of its own, so that what it has started ends with it.
+        env={**settings, **os.environ, **path},
+        # A group of its own, so that its own children end with it.
         start_new_session=True,
     )
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        # It stays open: its end tells the child that its parent is gone.
+        # Stdin stays open: its end tells the child that its parent is gone.
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()
-        yield _answers(process)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE)
+        yield _answers(process, len(job["prompts"]))
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -162,33 +147,34 @@ def _child(job: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
             process.stdin.close()
 
 
-def _answers(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    """What the child says, prompt by prompt.
+def _answers(process: subprocess.Popen[str], prompts: int) -> Iterator[dict[str, Any]]:
+    """The child's answers, prompt by prompt.
 
     Raises:
         InputError: it failed, or ended before its time.
     """
     assert process.stdout is not None
-    for line in process.stdout:
-        # A line without an end is all that came of it.
+    for _ in range(prompts):
+        line = process.stdout.readline()
+        # A line without an end is the last thing that a killed child wrote.
         if not line.endswith("\n"):
-            break
+            code = process.wait()
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise InputError(
+                f"vLLM's process {how} before all prompts were drawn; those that came before are in the "
+                "store, where there is one. If memory ran out, give it less (gpu_memory_utilization), or "
+                "take a smaller model"
+            )
         answer = json.loads(line)
         if "error" in answer:
             raise InputError(answer["error"])
         yield answer
-    code = process.wait()
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    raise InputError(
-        f"vLLM's process {how} before all prompts were drawn; those that came before are in the store, where "
-        "there is one. If memory ran out, give it less (gpu_memory_utilization), or take a smaller model"
-    )
 
 
 def main() -> None:
     """The child: a job from stdin, an answer for each prompt."""
     answers = os.fdopen(os.dup(1), "w")
-    # What vLLM prints must not come between.
+    # vLLM's own prints must not come between.
     os.dup2(2, 1)
     job = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -196,11 +182,9 @@ def main() -> None:
         for row in _generated(job):
             print(json.dumps(row), file=answers, flush=True)
     except Exception as error:
-        said = str(error)
-        if not isinstance(error, InputError):
-            traceback.print_exc()
-            said = f"vLLM failed: {type(error).__name__}: {error}"
-        print(json.dumps({"error": said}), file=answers, flush=True)
+        traceback.print_exc()
+        text = f"vLLM failed: {type(error).__name__}: {error}"
+        print(json.dumps({"error": text}), file=answers, flush=True)
 
 
 def _end_with_parent() -> None:
@@ -212,27 +196,21 @@ def _end_with_parent() -> None:
 
 def _generated(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Tokens and log-probabilities of each prompt's completions, in the order of the prompts."""
-    try:
-        import vllm
-    except ImportError as error:
-        raise InputError(
-            f'backend is "vllm", which is not installed here ({error}): install vllm, or take '
-            'backend="transformers"'
-        ) from error
+    import vllm
+
     engine = vllm.LLM(**job["engine"])
-    seeded = list(zip(job["prompts"], job["seeds"], strict=True))
-    for start in range(0, len(seeded), job["at_once"]):
-        part = seeded[start : start + job["at_once"]]
+    pairs = list(zip(job["prompts"], job["seeds"], strict=True))
+    for start in range(0, len(pairs), job["at_once"]):
+        part = pairs[start : start + job["at_once"]]
         outputs = engine.generate(
             [{"prompt_token_ids": ids} for ids, _ in part],
             sampling_params=[vllm.SamplingParams(seed=seed, **job["sampling"]) for _, seed in part],
             use_tqdm=False,
         )
         for output in outputs:
-            drawn = output.outputs
             yield {
-                "tokens": [_with_end(each, job["end"]) for each in drawn],
-                "log_probs": [_log_probs(each) for each in drawn],
+                "tokens": [_with_end(one, job["end"]) for one in output.outputs],
+                "log_probs": [_log_probs(one) for one in output.outputs],
             }
 
 
@@ -248,7 +226,7 @@ def _with_end(output: Any, end: int | None) -> list[int]:
 def _log_probs(output: Any) -> list[float]:
     """Those of a completion's tokens; none where vLLM gives none."""
     pairs = zip(output.token_ids, output.logprobs or (), strict=False)
-    return [round(float(found[token].logprob), 7) for token, found in pairs]
+    return [round(float(logs[token].logprob), 7) for token, logs in pairs]
 
 
 if __name__ == "__main__":

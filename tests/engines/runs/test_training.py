@@ -11,7 +11,7 @@ from scipy.special import expit
 from scipy.stats import chi2, kstest
 
 from simulations.problems.landscapes import plane, triple, uneven
-from simulations.problems.optima import ball
+from simulations.shared.runs import ball
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import (
     Away,

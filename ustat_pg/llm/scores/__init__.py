@@ -1,7 +1,7 @@
 """Scores of completions: norms, weighted sums and sketches, from one pass.
 
 The score of a completion is s = ∇θ log π(y | x), summed over its sampled tokens. A model of d
-parameters has N d numbers in the scores of N completions, too many to hold. What the theory asks is
+parameters has N d numbers in the scores of N completions, too many to hold. The theory asks for
 less: the norms ‖s_i‖², and inner products of a few weighted sums of scores, within a prompt and between
 prompts. All come from one forward and one backward pass, in which hooks catch what a layer reads and
 the gradient of what it writes. So a completion's score in one layer can be made when the gradient
@@ -11,7 +11,7 @@ entries. Completions go through in blocks that fit the memory; sums are linear, 
 Sums of different prompts meet in a CountSketch of a few thousand numbers.
 
 ``method="loop"`` differentiates one completion at a time. It knows nothing of layers, takes any
-model, and is what the hooks are checked against: the first time they run, on one completion,
+model, and the hooks are checked against it: the first time they run, on one completion,
 parameter by parameter.
 """
 

@@ -1,4 +1,4 @@
-"""Layers that hooks know: from what one reads and the gradient of what it writes to its parameters' scores.
+"""Layers that hooks know: from a layer's input and the gradient of its output to its parameters' scores.
 
 The score in a layer's weight is s_i = Σ_t left_i[t] ⊗ right_i[t] over tokens, with gradients on one
 side and inputs on the other. A parameter that is used twice, such as an embedding tied to the head,
@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...validation import InputError
@@ -29,7 +27,6 @@ __all__ = [
     "Uses",
     "frozen",
     "layers",
-    "refuse_unseen",
     "selected",
 ]
 
@@ -66,27 +63,25 @@ Sink = Callable[[int, Uses], None]
 
 
 def selected(
-    model: nn.Module, wanted: str | Sequence[str]
+    model: nn.Module, names: str | Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[nn.Parameter, ...]]:
-    """Names and parameters asked for; a tied one goes by any of its names, and counts once."""
-    patterns = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    """Names and parameters of some patterns; a tied one goes by any of its names, and counts once."""
+    patterns = (names,) if isinstance(names, str) else tuple(names)
     if patterns == ("all",):
         patterns = ("*",)
-    aliases: dict[int, list[str]] = {}
-    known = {}
+    aliases: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        aliases.setdefault(id(parameter), []).append(name)
-        known[id(parameter)] = parameter
+        aliases.setdefault(parameter, []).append(name)
     for pattern in patterns:
-        if not any(fnmatchcase(n, pattern) for names in aliases.values() for n in names):
-            examples = ", ".join(names[0] for names in list(aliases.values())[:3])
+        if not any(fnmatchcase(name, pattern) for group in aliases.values() for name in group):
+            examples = ", ".join(group[0] for group in list(aliases.values())[:3])
             raise InputError(
                 f"no parameter is named like {pattern!r}: names are of the form {examples}"
             )
     chosen = {
-        names[0]: known[key]
-        for key, names in aliases.items()
-        if known[key].requires_grad and any(fnmatchcase(n, p) for n in names for p in patterns)
+        group[0]: parameter
+        for parameter, group in aliases.items()
+        if parameter.requires_grad and any(fnmatchcase(n, p) for n in group for p in patterns)
     }
     if not chosen:
         raise InputError(
@@ -108,17 +103,11 @@ def frozen(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-# Layers: from what a layer reads and the gradient of what it writes to uses of its parameters.
-
 _Maker = Callable[[Tensor, Tensor], Use]
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A module's parameters that are scored, by number, and how each one's use is made."""
-
-    makers: dict[int, _Maker]
-    dtype: torch.dtype
+Layer = dict[int, _Maker]
+"""How the use of each parameter that is scored, by its number, is made in a module."""
 
 
 def layers(
@@ -128,23 +117,19 @@ def layers(
     dtype = torch.float64 if wide else torch.float32
     layers = []
     for module in model.modules():
-        own = {n: number[id(p)] for n, p in module._parameters.items() if id(p) in number}
-        if not own:
-            continue
-        known = _known(module, dtype)
-        for name, k in own.items():
-            if known is None or name not in known:
-                raise InputError(
-                    f"{names[k]} belongs to a layer of class {type(module).__name__}, which the "
-                    "hooks do not know; take method='loop', or parameters= without it"
-                )
-        if known is not None:
-            makers = {k: known[name] for name, k in own.items()}
-            layers.append((module, Layer(makers, dtype)))
+        scored = {n: number[id(p)] for n, p in module._parameters.items() if id(p) in number}
+        makers = (_makers(module, dtype) or {}) if scored else {}
+        if unknown := [k for name, k in scored.items() if name not in makers]:
+            raise InputError(
+                f"{names[unknown[0]]} belongs to a layer of class {type(module).__name__}, which the "
+                "hooks do not know; take method='loop', or parameters= without it"
+            )
+        if scored:
+            layers.append((module, {k: makers[name] for name, k in scored.items()}))
     return layers
 
 
-def _known(module: nn.Module, dtype: torch.dtype) -> dict[str, _Maker] | None:
+def _makers(module: nn.Module, dtype: torch.dtype) -> dict[str, _Maker] | None:
     """How the uses of a layer's parameters are made, by their names in it; None for other layers."""
 
     def summed(read: Tensor, slope: Tensor) -> Use:
@@ -193,7 +178,7 @@ def _embedding(module: Any) -> dict[str, _Maker] | None:
 
 
 def _normalisation(module: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor] | None:
-    """What a norm multiplies by its weight, for LayerNorm and for classes named RMSNorm."""
+    """The factor of a norm's weight, for LayerNorm and for classes named RMSNorm."""
     weight = getattr(module, "weight", None)
     if weight is None or weight.ndim != 1:
         return None
@@ -208,7 +193,7 @@ def _normalisation(module: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor
         return centred
     if not type(module).__name__.endswith("RMSNorm") or set(module._parameters) != {"weight"}:
         return None
-    # The class itself is asked, with other weights: it may well compute in another precision.
+    # The class itself runs, with other weights: it may well compute in another precision.
     one, zero = torch.ones_like(weight, dtype=dtype), torch.zeros_like(weight, dtype=dtype)
 
     def with_weight(value: Tensor, read: Tensor) -> Tensor:
@@ -218,7 +203,7 @@ def _normalisation(module: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor
         # The second is zero, but for classes that multiply by 1 + weight.
         return with_weight(one, read) - with_weight(zero, read)
 
-    # Classes of that name differ: what they compute is looked at, not what they are called.
+    # Classes of that name differ, so their output is compared, not their name.
     with torch.no_grad():
         probe = torch.linspace(-2, 3, 2 * len(weight), device=weight.device).view(1, 2, -1)
         probe = probe.to(weight.dtype)
@@ -232,7 +217,7 @@ def _normalisation(module: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor
 class Hooks:
     """Hooks on the layers of one pass, in place while the forward pass runs.
 
-    ``sink`` is called with a parameter's number and all its uses as soon as the last is known.
+    ``sink`` is called with a parameter's number and all its uses as soon as the last is there.
     """
 
     def __init__(
@@ -275,54 +260,29 @@ class Hooks:
             output = output.detach().requires_grad_(True)
         key = len(self._reads)
         self._reads[key] = (layer, read.detach(), output.numel() * output.element_size())
-        for k in layer.makers:
+        for k in layer:
             self._open[k] = self._open.get(k, 0) + 1
         output.register_hook(lambda slope: self._backward(key, slope))
         return output
 
     def _backward(self, key: int, slope: Tensor) -> None:
         layer, read, _ = self._reads.pop(key)
-        for k, make in layer.makers.items():
+        for k, make in layer.items():
             self._uses.setdefault(k, []).append(make(read, slope))
             self._open[k] -= 1
             if not self._open[k]:
                 self._sink(k, self._uses.pop(k))
 
     def finish(self) -> None:
-        """Hand over what is left: parameters of which some use has no gradient."""
+        """Hand over the rest: parameters some use of which has no gradient."""
         for k in list(self._uses):
             self._sink(k, self._uses.pop(k))
 
     def held(self) -> Iterator[tuple[Tensor, int]]:
-        """What each layer read, and the bytes that it wrote."""
+        """The input of each layer, and the bytes of its output."""
         for _, read, written in self._reads.values():
             yield read, written
 
     def uncalled(self, names: Sequence[str]) -> str | None:
         """A parameter whose layers were not called."""
         return next((names[k] for k in sorted(self._all - set(self._open))), None)
-
-
-def refuse_unseen(
-    names: Sequence[str], found: NDArray[np.float64], right: NDArray[np.float64], tolerance: float
-) -> None:
-    """Refuse a model of which hooks see another squared norm than differentiation gives.
-
-    Arguments:
-        names: of the parameters.
-        found: the squared norm of a score in each, through hooks.
-        right: the same, by differentiation.
-        tolerance: relative.
-
-    Raises:
-        InputError: they differ in a parameter; it is named.
-    """
-    for name, ours, theirs in zip(names, found, right, strict=True):
-        # Some gradients are zero but for rounding: of a key's bias, say.
-        slack = tolerance * (max(ours, theirs) + tolerance * 1e-2 * right.sum())
-        if not abs(ours - theirs) <= slack:
-            raise InputError(
-                f"the squared norm of a score in {name} is {ours:.6g} through hooks and "
-                f"{theirs:.6g} by differentiation: this model uses the parameter in a way that "
-                "the hooks do not see; take method='loop'"
-            )

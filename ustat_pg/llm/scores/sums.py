@@ -1,4 +1,4 @@
-"""What is kept of the scores of a prompt's completions: norms, sums, a sketch, and their Gram matrix.
+"""The remains of the scores of a prompt's completions: norms, sums, a sketch, and their Gram matrix.
 
 Scores arrive parameter by parameter and a few completions at a time, and are gone when the next
 arrive. Norms and inner products are added up in float64.
@@ -23,13 +23,9 @@ from ...compiled import body
 from .layers import Use, Uses
 
 __all__ = [
-    "Draws",
     "PromptScores",
     "Sketch",
-    "Statistics",
     "Sums",
-    "by_loops",
-    "by_windows",
     "dot",
     "pieces",
     "squares",
@@ -72,10 +68,9 @@ def squares(rows: Tensor) -> Tensor:
 
 
 def pieces(uses: Uses, budget: int) -> Iterator[tuple[int, Tensor]]:
-    """The scores of n completions in one parameter, in pieces of so many bytes.
+    """The scores of n completions in one parameter, in pieces (n, entries) of ``budget`` bytes.
 
-    Yields:
-        the first entry of the parameter that a piece holds, and the piece, (n, entries).
+    With each comes the first entry of the parameter that it holds.
     """
     if all(use.left is None for use in uses):
         yield 0, torch.stack([use.right for use in uses]).sum(dim=0)
@@ -119,7 +114,7 @@ class Sketch:
     ε_c η_{c+p}, where a table of hashes would take a random number for each entry. Two entries of
     different stretches share a number with probability 1/k, wherever they stand, and no two of one stretch
     do, so the variance of ⟨Su, Sv⟩ is that of Charikar, Chen and Farach-Colton (2002), at most
-    2 ‖u‖² ‖v‖² / k, and what one turn in k adds, at which all η of two stretches meet their own: as much
+    2 ‖u‖² ‖v‖² / k, and the share of one turn in k, at which all η of two stretches meet themselves: as much
     again at most, where vectors hardly change within a stretch. Without the turn a column of a weight matrix
     whose width divides k would fall on one number.
     Vectors that have no more than k numbers are kept whole.
@@ -140,7 +135,7 @@ class Sketch:
         rng = np.random.default_rng(seed)
         bits = rng.integers(0, 2, 2 * stretches + self.numbers) * 2 - 1
         places = rng.integers(0, [[self.numbers], [2**31]], (2, stretches))
-        # How stretches lie to one another is what counts; the first stays, and all of a short vector.
+        # Only how stretches lie to one another counts; the first stays, and all of a short vector.
         places[0, 0] = 0
         turns, rows = torch.as_tensor(places, device=like.device)
         signs = torch.as_tensor(bits, dtype=like.dtype, device=like.device)
@@ -163,7 +158,7 @@ class Sums:
     as a sketch of as many numbers as do fit.
 
     Arguments:
-        sketch: what is left of them in the end.
+        sketch: their form in the end.
         weights: of completions, (r, N).
         d: parameters.
         table: rows of k numbers that hold each sum; None for the whole.
@@ -188,7 +183,7 @@ class Sums:
         return dot(flat, flat)
 
     def sketched(self, budget: int) -> Tensor:
-        """Their sketches, (r, k), made in so many bytes at a time."""
+        """Their sketches, (r, k), made in ``budget`` bytes at a time."""
         if self._held.ndim == 3:
             return self._held.sum(dim=1)
         k = self._sketch.numbers
@@ -201,7 +196,7 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class PromptScores:
-    """What is known of the scores of N completions of one prompt.
+    """Norms and sums of the scores of N completions of one prompt.
 
     Attributes:
         squared_norms: ‖s_i‖², (N,).
@@ -228,27 +223,6 @@ class PromptScores:
     whole: bool
 
 
-class Statistics:
-    """Norms of N scores, and where asked for their sums and Gram matrix.
-
-    Arguments:
-        norms: ‖s_i‖², (N,), zeros at first.
-        sums: what adds up weighted sums.
-        gram: (N, N), zeros at first; all completions then come in one part.
-    """
-
-    def __init__(self, norms: Tensor, sums: Sums | None = None, gram: Tensor | None = None) -> None:
-        self.norms, self.sums, self.gram = norms, sums, gram
-
-    def add(self, part: slice, start: int, values: Tensor) -> None:
-        """Take the scores of some completions, (n, m), from entry ``start`` of all parameters on."""
-        self.norms[part] += squares(values)
-        if self.gram is not None:
-            self.gram += dot(values, values)
-        if self.sums is not None:
-            self.sums.add(part, start, values)
-
-
 def firsts(sizes: Sequence[int]) -> list[int]:
     """Where each parameter begins among all entries."""
     return [0, *np.cumsum(sizes)[:-1].tolist()]
@@ -262,14 +236,8 @@ _TURNED = 2**20
 
 
 def by_loops(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
-    """Add vectors on a CPU.
-
-    Arguments:
-        table: (r, M, k).
-        values: (r, m), entries ``start`` to ``start`` + m, of the same precision.
-        draws: of all stretches.
-    """
-    arrays = (each.numpy() for each in draws)
+    """Add ``values`` (r, m), from entry ``start`` on, to a table (r, M, k) on a CPU."""
+    arrays = (draw.numpy() for draw in draws)
     _loops(table.numpy(), values.detach().contiguous().numpy(), start, *arrays)
 
 
@@ -284,14 +252,14 @@ def _loops(
             c, p = divmod(start + done, k)
             count = min(k - p, values.shape[1] - done)
             out, sign = table[i, rows[c] % height], signs[c]
-            # What comes before the end of the row, and what goes around it.
+            # Before the end of the row, and around it.
             first = min(count, max(0, k - turns[c] - p))
             for low, high, around in ((0, first, 0), (first, count, k)):
-                own = values[i, done + low : done + high]
+                entries = values[i, done + low : done + high]
                 flips = line[c + p + low : c + p + high]
                 to = out[p + low + turns[c] - around :]
                 for j in range(high - low):
-                    to[j] += sign * flips[j] * own[j]
+                    to[j] += sign * flips[j] * entries[j]
             done += count
 
 
@@ -303,10 +271,10 @@ def by_windows(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
     for place in range(start // k * k, stop, step):
         low, high = max(place, start), min(place + step, stop)
         first, last = low // k, -(-high // k)
-        own = values[:, low - start : high - start]
-        own = torch.nn.functional.pad(own, (low - first * k, last * k - high))
+        piece = values[:, low - start : high - start]
+        piece = torch.nn.functional.pad(piece, (low - first * k, last * k - high))
         flips = line[first : last - 1 + k].unfold(0, k, 1)
-        signed = own.view(len(own), last - first, k) * flips * signs[first:last, None]
+        signed = piece.view(len(piece), last - first, k) * flips * signs[first:last, None]
         # All turns of a stretch are windows of two copies of it.
         windows = signed.repeat(1, 1, 2).unfold(2, k, 1)
         stretches = torch.arange(last - first, device=table.device)

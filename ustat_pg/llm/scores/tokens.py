@@ -1,4 +1,4 @@
-"""The tokens of a prompt's completions, what the softmax says at each, and memory for their passes."""
+"""The tokens of a prompt's completions, the softmax at each, and memory for their passes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...memory import ChunkWarning, free_memory, out_of_memory
-from ...validation import InputError, finite_array, integer
+from ...validation import InputError, integer
 
-__all__ = ["Batch", "Room", "blocks", "forward", "of_tokens"]
+__all__ = ["Batch", "Room", "forward", "of_tokens"]
 
 _LEAST_LOG = -1e4
 """A logarithm of a probability that is 0 in every precision."""
@@ -25,7 +25,7 @@ _LEAST_LOG = -1e4
 class Batch:
     """The different completions of a prompt, shortest first, and which is whose.
 
-    ``weights`` are what multiplies each token's score, one for each token; None for 1.
+    ``weights`` are factors of the scores, one for each token; None for 1.
     """
 
     prompt: tuple[int, ...]
@@ -41,19 +41,16 @@ class Batch:
         weights: Sequence[Sequence[float]] | None = None,
     ) -> Batch:
         """The batch of some completions, at least one token each."""
-        head = _tokens("the prompt", prompt)
-        rows = [_tokens(f"completion {i}", c) for i, c in enumerate(completions)]
-        if not rows:
-            raise InputError("there are no completions: at least one is needed")
-        known = [()] * len(rows) if weights is None else _weights(rows, weights)
-        pairs = list(zip(rows, known, strict=True))
+        rows = [tuple(completion) for completion in completions]
+        factors = [()] * len(rows) if weights is None else [tuple(w) for w in weights]
+        pairs = list(zip(rows, factors, strict=True))
         different = sorted(set(pairs), key=lambda pair: (len(pair[0]), *pair))
         number = {pair: k for k, pair in enumerate(different)}
         return cls(
-            head,
+            tuple(prompt),
             [row for row, _ in different],
             np.array([number[pair] for pair in pairs]),
-            None if weights is None else [own for _, own in different],
+            None if weights is None else [factor for _, factor in different],
         )
 
     @property
@@ -64,18 +61,9 @@ class Batch:
     def longest(self) -> int:
         return len(self.completions[-1])
 
-    def known_to(self, embeddings: int | None) -> None:
-        """Refuse tokens that a model with so many embeddings does not have."""
-        ids = {*self.prompt, *(token for c in self.completions for token in c)}
-        if embeddings is not None and max(ids) >= embeddings:
-            raise InputError(
-                f"token {max(ids)} is not one of the model's: they are 0 to {embeddings - 1}"
-            )
-
     def inputs(self, part: slice) -> tuple[Tensor, Tensor]:
-        """What the model reads to write some completions, padded on the right, and its mask."""
-        rows = [(*self.prompt, *c[:-1]) for c in self.completions[part]]
-        return padded(rows)
+        """Tokens from which the model writes some completions, padded on the right, and their mask."""
+        return padded([(*self.prompt, *c[:-1]) for c in self.completions[part]])
 
     def targets(self, part: slice) -> tuple[Tensor, Tensor]:
         """The tokens of some completions, and where there is one."""
@@ -83,7 +71,7 @@ class Batch:
         return ids, mask.bool()
 
     def factors(self, part: slice) -> Tensor:
-        """What multiplies the scores of some completions' tokens, 0 where there is none, (n, T)."""
+        """Factors of the scores of some completions' tokens, 0 where there is none, (n, T)."""
         if self.weights is None:
             return padded(self.completions[part])[1].double()
         return padded(self.weights[part], torch.float64)[0]
@@ -101,25 +89,10 @@ def padded(
     return ids, mask
 
 
-def _weights(
-    rows: Sequence[tuple[int, ...]], weights: Sequence[Sequence[float]]
-) -> list[tuple[float, ...]]:
-    known = [
-        tuple(finite_array(f"token weights of completion {i}", w, 1).tolist())
-        for i, w in enumerate(weights)
-    ]
-    if len(known) != len(rows):
-        raise InputError(f"there are token weights of {len(known)} completions, and {len(rows)}")
-    for i, (row, own) in enumerate(zip(rows, known, strict=True)):
-        if len(row) != len(own):
-            raise InputError(f"completion {i} has {len(row)} tokens and {len(own)} token weights")
-    return known
-
-
 def of_tokens(
     log: Tensor, targets: Tensor, valid: Tensor, factors: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What the softmax says of completions, and ∂ Σ_t w_t log π_t / ∂ logits.
+    """Sums over the tokens of completions, from the softmax alone, and ∂ Σ_t w_t log π_t / ∂ logits.
 
     With π the probability of the sampled token, H the entropy and Var log π_v the variance of the
     token's own log-probability, sums over tokens of 1 - 2π + Σ_v π_v², of -log π - H, and of the
@@ -155,24 +128,12 @@ def of_tokens(
     return sums, slope.mul_((valid if factors is None else factors)[..., None])
 
 
-def _tokens(what: str, ids: Sequence[int]) -> tuple[int, ...]:
-    row = tuple(integer(f"a token of {what}", token, minimum=0) for token in ids)
-    if not row:
-        raise InputError(f"{what} has no tokens: at least one is needed")
-    return row
-
-
 def forward(
     model: Any, accepted: Collection[str], ids: Tensor, mask: Tensor | None, keep: int
 ) -> Tensor:
-    """Logits at the last ``keep`` positions, or at all where it is 0.
+    """Logits of tokens (n, T), with a mask of padding, at the last ``keep`` positions; at all where 0.
 
-    Arguments:
-        model: of transformers.
-        accepted: the names that its forward pass takes.
-        ids: of tokens, (n, T).
-        mask: of padding, (n, T); None where there is none.
-        keep: positions.
+    ``accepted`` are the names that the model's forward pass takes.
     """
     options: dict[str, Any] = {"use_cache": False}
     if mask is not None:
@@ -195,40 +156,8 @@ _CACHED = 2**25
 """Bytes of one layer's scores at a time on a CPU: more would leave its cache without a gain."""
 
 
-def blocks(room: int, each: int, entry: int, d: int, numbers: int) -> tuple[int, int | None, int]:
-    """How many completions fit into memory at once beside their sums.
-
-    Arguments:
-        room: bytes.
-        each: of a completion's pass.
-        entry: of one entry of all sums together.
-        d: entries of a sum.
-        numbers: of a sketch.
-
-    Returns:
-        completions, 0 where none fits; rows of tables of ``numbers`` for each sum, None where sums
-        are held whole; bytes of the sums and one completion.
-
-    >>> blocks(100, 10, 4, 15, 8)
-    (4, None, 70)
-    >>> blocks(10**9, 10, 12, 10**8, 2**23)
-    (89933670, 1, 100663306)
-    """
-    taken, table = entry * d, None
-    if taken + each > room and d > _LEAST:
-        # An eighth of what is left is enough for sums, and blocks are the larger.
-        table = max(1, max((room - each) // 8, entry * _LEAST) // (entry * numbers))
-        taken = entry * numbers * table
-    return max(room - taken, 0) // each, table, taken + each
-
-
 class Room:
-    """Bytes to hold besides a model, and what completions were found to take of them.
-
-    Arguments:
-        device: the model's.
-        memory: bytes; None for most of what is free now.
-    """
+    """Bytes to hold besides a model, most of those free now unless given, and completions' shares of them."""
 
     def __init__(self, device: torch.device, memory: int | None) -> None:
         self.device = device
@@ -261,14 +190,22 @@ class Room:
 
         Arguments:
             batch: the completions.
-            each, entry, d, numbers: as for :func:`blocks`.
+            each: bytes of a completion's pass.
+            entry: bytes of one entry of all sums together.
+            d: entries of a sum.
+            numbers: of a sketch.
             most: completions that may be taken at once.
         """
-        fit, table, least = blocks(self.memory - self.working, each, entry, d, numbers)
+        room, taken, table = self.memory - self.working, entry * d, None
+        if taken + each > room and d > _LEAST:
+            # An eighth of the rest is enough for sums, and blocks are the larger.
+            table = max(1, max((room - each) // 8, entry * _LEAST) // (entry * numbers))
+            taken = entry * numbers * table
+        fit = max(room - taken, 0) // each
         if not fit:
             raise InputError(
                 f"memory is {self.memory} bytes: completions of {batch.longest} tokens after a prompt "
-                f"of {len(batch.prompt)} take {least + self.working} at least; raise memory=, score "
+                f"of {len(batch.prompt)} take {taken + each + self.working} at least; raise memory=, score "
                 "fewer parameters, or take shorter completions"
             )
         self._tried = min(fit, most, self.most or most)

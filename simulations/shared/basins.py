@@ -13,7 +13,7 @@ from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.predictions import bound_curve, gradient_mse
 from ustat_pg.problems import Constants, LocationBandit, SoftmaxBandit, constants
 
-from .landscapes import Landscape, LandscapeEntry
+from ..problems.landscapes import Landscape, LandscapeEntry
 from .runs import NearOptimum
 
 
@@ -34,7 +34,7 @@ def largest_mse(
     steps = np.linspace(-1, 1, 11 if basis.shape[1] == 1 else 7)
     grid = np.stack(np.meshgrid(*[steps] * basis.shape[1]), axis=-1).reshape(-1, basis.shape[1])
 
-    def found(points: np.ndarray) -> tuple[float, np.ndarray]:
+    def largest_at(points: np.ndarray) -> tuple[float, np.ndarray]:
         length = np.linalg.norm(points, axis=1, keepdims=True)
         points = points * np.minimum(1, radius / np.maximum(length, 1e-300))
         errors = [
@@ -49,22 +49,18 @@ def largest_mse(
         return max(errors), points[int(np.argmax(errors))]
 
     width = radius
-    most, where = found(width * grid)
+    most, where = largest_at(width * grid)
     for _ in range(2):
         width *= float(steps[1] - steps[0])
-        finer, where = found(where + width * grid)
+        finer, where = largest_at(where + width * grid)
         most = max(most, finer)
     return 1.001 * most
 
 
 @dataclass(frozen=True)
 class Basin:
-    """A ball around an optimum, the constants on it, and the point where runs start.
-
-    Arguments:
-        entry: the problem.
-        radius: radius of the ball.
-        distance: distance of the start from the optimum, along the flattest direction.
+    """A ball around an optimum, the constants on it, and the point where runs start, at a distance from
+    the optimum along the flattest direction.
     """
 
     entry: LandscapeEntry
@@ -72,16 +68,11 @@ class Basin:
     distance: float
 
     @property
-    def point(self) -> np.ndarray:
-        """θ₀."""
-        landscape = self.entry.problem
-        return np.asarray(landscape.maximiser + self.distance * landscape.identifiable[:, 0])
-
-    @property
     def gap(self) -> float:
-        """The gap at θ₀, by sums over prompts and arms."""
+        """The gap at the start, by sums over prompts and arms."""
         landscape = self.entry.problem
-        start, top = returns(landscape, np.stack([self.point, landscape.maximiser]))
+        point = landscape.maximiser + self.distance * landscape.identifiable[:, 0]
+        start, top = returns(landscape, np.stack([point, landscape.maximiser]))
         return float(top - start)
 
     @property
@@ -120,6 +111,17 @@ class Basin:
     def bounds(self, rates: ArrayLike, mse: float) -> np.ndarray:
         """Lemma 6's bounds on the gap at every step, (T + 1,)."""
         return bound_curve(self.gap, rates, mse=mse, **self.known)
+
+    def both(
+        self, rates: ArrayLike, reach: float, most: float, least: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The recursion from below, with what constants are within a reach of the optimum and the least
+        M, and from above, (T + 1,) each.
+        """
+        low = recursion(
+            self.gap, rates, mse=most if least is None else least, **self.other_ends(reach)
+        )
+        return low, recursion(self.gap, rates, mse=most, **self.known)
 
     def other_ends(self, reach: float) -> dict[str, float]:
         """The largest PL ratio and the least curvature within a reach of the optimum, in place of μ and
@@ -175,13 +177,10 @@ def returns(landscape: Landscape, theta: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scan:
-    """A return with one identifiable direction, on a dense grid of a ball: its derivatives are
-    differences of sums over prompts and arms, and owe nothing to formulas.
+    """A return with one identifiable direction, on a dense grid of a ball: the gap J* - J at
+    displacements (n,) from the optimum, with its first and second derivative.
 
-    Arguments:
-        landscape: the return.
-        away: displacements from the optimum, (n,).
-        gap, slope, bend: J* - J there with its first and second derivative, (n,).
+    These are differences of sums over prompts and arms, and owe nothing to formulas.
     """
 
     landscape: Landscape

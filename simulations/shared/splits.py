@@ -11,8 +11,8 @@ from ustat_pg.engines import Decay, Estimator
 from ustat_pg.engines.runs.schedules import Schedule
 from ustat_pg.experiment import Linear
 
+from ..problems.landscapes import Landscape, LandscapeEntry
 from .basins import Scan
-from .landscapes import Landscape, LandscapeEntry
 from .runs import NearOptimum
 
 START = 0.1
@@ -37,12 +37,8 @@ class Split:
     """A split of a budget: training runs with B prompts a step and G outputs each.
 
     Arguments:
-        entry: the problem.
         budget: K = BG.
-        group_size: G.
-        schedule: the rates.
         step: T, at which the gap is measured.
-        baseline: baseline of the estimator.
         design: iid or epochs.
         steps: the runs' length; T unless given.
         start: distance from the optimum.
@@ -77,7 +73,7 @@ class Split:
 
     @property
     def gap(self) -> Linear:
-        """What is measured: the mean gap after T steps."""
+        """The mean gap after T steps, as it is measured."""
         return self.runs.gap(self.estimator, self.step)
 
     @property
@@ -87,8 +83,8 @@ class Split:
 
     @property
     def error(self) -> float:
-        """The error of the prediction: what curvature and noise vary by where runs are, within a
-        standard deviation and the start.
+        """The error of the prediction: curvature and noise vary by this within a standard deviation and
+        the start.
         """
         scan = scan_of(self.entry.problem)
         deviation = float(np.sqrt(self.runs.spread(self.estimator).max()))
@@ -101,6 +97,6 @@ class Split:
 
     @property
     def label(self) -> str:
-        """What reports call a check of it."""
+        """The name in reports."""
         epochs = ", epochs" if self.design == "epochs" else ""
         return f"K={self.budget} G={self.group_size}: {self.rate}, step {self.step}{epochs}"

@@ -13,9 +13,8 @@ from ustat_pg.engines import Decay, Training
 from ustat_pg.experiment import ConditionalPit, Pit
 from ustat_pg.predictions import finite_weights
 
-from .landscapes import LandscapeEntry
-from .optima import GRPO, parts_of
-from .runs import NearOptimum
+from ..problems.landscapes import LandscapeEntry
+from .runs import GRPO, NearOptimum, parts_of, rates_of
 
 SPREAD = 3.0
 """Standard deviation of the second parameter at the start."""
@@ -23,12 +22,7 @@ SPREAD = 3.0
 
 @dataclass(frozen=True)
 class Mixture:
-    """Runs of grpo at G = 2 whose second parameter starts anywhere and hardly moves.
-
-    Arguments:
-        entry: the problem.
-        steps, schedule: length and rates of the runs.
-    """
+    """Runs of grpo at G = 2 whose second parameter starts anywhere and hardly moves."""
 
     entry: LandscapeEntry
     steps: int = 320
@@ -48,15 +42,13 @@ class Mixture:
     @cached_property
     def ends(self) -> tuple[float, float]:
         """The weights of the gap where the second action is never and always 1."""
-        low, high = (self._weight(np.array([0.0, logit])) for logit in (-40.0, 40.0))
+        landscape, rates = self.entry.problem, rates_of(self.schedule, self.steps)
+        parts = (parts_of(landscape, np.array([0.0, logit])) for logit in (-40.0, 40.0))
+        low, high = (
+            float(finite_weights(landscape.curvatures, first + single / 2 + pair / 2, rates)[0])
+            for first, single, pair in parts
+        )
         return low, high
-
-    def _weight(self, away: np.ndarray) -> float:
-        landscape = self.entry.problem
-        rates = NearOptimum(self.entry, 2, self.steps, self.schedule).rates()
-        first, single, pair = parts_of(landscape, away)
-        noise = first + single / 2 + pair / 2
-        return float(finite_weights(landscape.curvatures, noise, rates)[0])
 
     @property
     def weights(self) -> np.ndarray:

@@ -13,15 +13,14 @@ from ustat_pg.engines import Estimator, GradientCell, Quantity, SquaredProjectio
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Linear
 from ustat_pg.predictions import (
-    gradient_covariance,
     stationary_covariance,
     weight_derivatives,
     weight_form,
 )
 from ustat_pg.problems import SoftmaxBandit
 
-from .landscapes import Landscape, LandscapeEntry
-from .optima import GRPO, ORACLE, at_optimum, covariance_of
+from ..problems.landscapes import Landscape, LandscapeEntry
+from .runs import GRPO, ORACLE, covariance_of, moments_of, whole_covariance
 
 
 def projected(
@@ -74,15 +73,12 @@ def predicted_difference(
     batch_size: int = 1,
     away: Any = 0.0,
 ) -> float:
-    """What :func:`weight_difference` is, by the closed forms of the weight and of the covariances."""
-    moments = landscape.at(landscape.maximiser + away).moments()
+    """The :func:`weight_difference` by the closed forms of the weight and of the covariances."""
+    moments = moments_of(landscape, away)
     high, low = (
-        gradient_covariance(
-            moments, each.baseline, group_size, batch_size,
-            constant=each.constant, critic=each.values,
-        )
-        for each in (worse, better)
-    )  # fmt: skip
+        whole_covariance(moments, estimator, group_size, batch_size)
+        for estimator in (worse, better)
+    )
     form = weight_form(landscape.curvatures, landscape.identifiable, axis, c)
     return float(np.trace(form @ (high - low)))
 
@@ -107,47 +103,6 @@ def weight_difference(
     ]
     cell = GradientCell(landscape.at(landscape.maximiser + away), group_size, batch_size)
     return Linear(cell, tuple(terms))
-
-
-def forms(
-    landscape: Landscape, estimator: Estimator, c: float, *, group_size: int
-) -> tuple[Linear, ...]:
-    """½ Λ^½ Γ Λ^½ of an estimator, its lower triangle row by row, from gradients at the optimum."""
-    problem = at_optimum(landscape)
-    cell = GradientCell(problem, group_size)
-    return tuple(
-        Linear(cell, tuple(projected(problem, estimator, solved(landscape, entry, c))))
-        for entry in _entries(len(landscape.curvatures))
-    )
-
-
-def excess_of(
-    landscape: Landscape, worse: Estimator, better: Estimator, *, group_size: int
-) -> tuple[Linear, ...]:
-    """Uᵀ (Cov - Cov) U of two estimators at the optimum, its lower triangle row by row."""
-    problem, basis = at_optimum(landscape), landscape.identifiable
-    cell = GradientCell(problem, group_size)
-    return tuple(
-        Linear(
-            cell,
-            tuple(
-                (quantity, sign * share)
-                for estimator, sign in ((worse, 1.0), (better, -1.0))
-                for quantity, share in projected(problem, estimator, basis @ entry @ basis.T)
-            ),
-        )
-        for entry in _entries(len(landscape.curvatures))
-    )
-
-
-def _entries(rank: int) -> list[np.ndarray]:
-    """The symmetric matrices whose product with another has its entries as trace, row by row."""
-    unit = np.eye(rank)
-    return [
-        (np.outer(unit[j], unit[k]) + np.outer(unit[k], unit[j])) / 2
-        for j in range(rank)
-        for k in range(j + 1)
-    ]
 
 
 def scale(entry: LandscapeEntry) -> float:

@@ -1,5 +1,5 @@
-"""What every claim about gradients asks of: the baselines with a closed form, each with its predictions,
-and numbers of a problem that owe nothing to them.
+"""The baselines with a closed form, each with its predictions, and numbers of a problem that owe
+nothing to them: claims about gradients share these.
 
 Scales, and whether there is anything to ask, come from :func:`noise` and :func:`slope`: they read a
 problem's outcomes and its return, never a prediction that is under test.
@@ -7,10 +7,10 @@ problem's outcomes and its return, never a prediction that is under test.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,7 +21,9 @@ from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
-from .bandits import BanditEntry
+from ..problems import BanditEntry
+
+P = TypeVar("P")
 
 CRITIC = (0.9, 0.2, 0.6)
 """Where a critic's values lie in the range of the rewards, prompt by prompt: not near the values."""
@@ -35,12 +37,7 @@ CONSTANT = 0.35
 
 @dataclass(frozen=True)
 class Setting:
-    """A problem with a minibatch's design; its cell is made when it is first read.
-
-    Arguments:
-        entry: the problem.
-        group_size, batch_size, design: those of the cell.
-    """
+    """A problem with a minibatch's design; its cell is made when it is first read."""
 
     entry: BanditEntry
     group_size: int
@@ -55,8 +52,7 @@ class Setting:
     @cached_property
     def name(self) -> str:
         """The design as checks name it."""
-        batch = "" if self.batch_size == 1 else f" B={self.batch_size} {self.design}"
-        return f"G={self.group_size}{batch}"
+        return label(self)
 
 
 @dataclass(frozen=True)
@@ -64,43 +60,43 @@ class Peer:
     """A baseline with a closed form.
 
     Arguments:
-        baseline: its name.
-        name: what checks call it.
-        asked: what predictions take beside its name.
+        name: name in checks.
+        problem: problem whose rewards the critic's values lie among.
+        constant: value of the constant baseline.
     """
 
     baseline: str
     name: str
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    problem: SoftmaxBandit
+    constant: float | None = None
 
     @cached_property
     def estimator(self) -> Estimator:
         """The estimator as engines run it."""
-        return Estimator(self.baseline, self.asked.get("constant"), values=self.asked.get("critic"))
+        values = within(self.problem, CRITIC) if self.baseline == "critic" else None
+        return Estimator(self.baseline, self.constant, values=values)
+
+    def _predicted(self, formula: Callable[..., P], cell: GradientCell) -> P:
+        return formula(
+            *(cell.problem.moments(), self.estimator.baseline),
+            *(cell.group_size, cell.batch_size, cell.design),
+            constant=self.constant,
+            critic=self.estimator.values,
+        )
 
     def squared_error(self, cell: GradientCell) -> float:
         """The predicted MSE."""
-        return gradient_mse(
-            cell.problem.moments(), self.estimator.baseline, *_design(cell), **self.asked
-        ).mse
+        return self._predicted(gradient_mse, cell).mse
 
     def bias(self, cell: GradientCell, unit: np.ndarray) -> float:
         """The predicted E⟨ĝ - g, u⟩."""
-        found = gradient_mse(
-            cell.problem.moments(), self.estimator.baseline, *_design(cell), **self.asked
-        )
-        return float(found.mean_factor[0] - 1) * slope(cell.problem, unit)
+        factor = self._predicted(gradient_mse, cell).mean_factor[0]
+        return float(factor - 1) * slope(cell.problem, unit)
 
     def square(self, cell: GradientCell, unit: np.ndarray) -> float:
         """The predicted E⟨ĝ - g, u⟩²."""
-        matrix = gradient_covariance(
-            cell.problem.moments(), self.estimator.baseline, *_design(cell), **self.asked
-        )
+        matrix = self._predicted(gradient_covariance, cell)
         return float(unit @ matrix @ unit) + self.bias(cell, unit) ** 2
-
-
-def _design(cell: GradientCell) -> tuple[int, int, str]:
-    return cell.group_size, cell.batch_size, cell.design
 
 
 def within(problem: SoftmaxBandit, places: tuple[float, ...]) -> tuple[float, ...]:
@@ -114,11 +110,12 @@ NAMED = ("grpo", "vanilla", "oracle", "minimum-variance", "group-mean")
 
 def peers(problem: SoftmaxBandit, names: tuple[str, ...] = NAMED) -> tuple[Peer, ...]:
     """Every baseline with a closed form, a critic that is not the value among them."""
-    constant, values = within(problem, (CONSTANT,))[0], within(problem, CRITIC)
+    low, high = problem.reward_range
+    constant = low + (high - low) * CONSTANT
     return (
-        *(Peer(name, name) for name in names),
-        Peer("constant", f"constant {constant:.4g}", {"constant": constant}),
-        Peer("critic", "critic", {"critic": values}),
+        *(Peer(name, name, problem) for name in names),
+        Peer("constant", f"constant {constant:.4g}", problem, constant),
+        Peer("critic", "critic", problem),
     )
 
 
@@ -134,8 +131,10 @@ def noise(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = No
     baseline = estimator.baseline_values(problem)
     if baseline is None:
         baseline = (outcomes.probs * outcomes.rewards).sum(axis=1)
-    each = (outcomes.probs * of_outcomes * (outcomes.rewards - baseline[:, None]) ** 2).sum(axis=1)
-    return float(problem.context_probs @ each) / (cell.group_size * cell.batch_size)
+    by_prompt = (outcomes.probs * of_outcomes * (outcomes.rewards - baseline[:, None]) ** 2).sum(
+        axis=1
+    )
+    return float(problem.context_probs @ by_prompt) / (cell.group_size * cell.batch_size)
 
 
 def scale(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = None) -> float:
@@ -205,8 +204,8 @@ def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
     """
 
     def functional() -> Linear:
-        own = float(at.entry.problem.gradient() @ direction(at.entry.problem, number))
-        return Linear(at.cell, ((Projection(peer.estimator, number), 1.0),), own)
+        target = float(at.entry.problem.gradient() @ direction(at.entry.problem, number))
+        return Linear(at.cell, ((Projection(peer.estimator, number), 1.0),), target)
 
     def statement() -> Statement:
         unit = direction(at.entry.problem, number)
@@ -237,7 +236,19 @@ def no_mean_score(at: Setting, number: int) -> Check:
     return at.entry.check(what, functional, statement)
 
 
-def label(cell: GradientCell) -> str:
+def label(cell: GradientCell | Setting) -> str:
     """The design of a cell as checks name it."""
     batch = "" if cell.batch_size == 1 else f" B={cell.batch_size} {cell.design}"
     return f"G={cell.group_size}{batch}"
+
+
+def later_terms(value: Callable[[int], float], size: int, first: int = 8) -> tuple[float, float]:
+    """The part of a value at a size beyond its limit, and the error of that.
+
+    A value L + c/n + d/n² + … has its limit by Richardson's rule from three doublings of a larger size,
+    ``first`` times as large, and the error is the change that the last step of it made. The limit as it
+    is predicted has no say: a wrong one would allow for itself.
+    """
+    small, middle, large = (value(size * first * factor) for factor in (1, 2, 4))
+    limit, coarser = (small - 6 * middle + 8 * large) / 3, 2 * large - middle
+    return value(size) - limit, abs(limit - coarser)

@@ -1,17 +1,30 @@
-"""Training runs near an optimum, and what their linear recursion says of the gap."""
+"""Training runs near an optimum: gradients there, the linear recursion, and limits of stretched runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Cosine, Decay, Estimator, Gap, GapTransform, Product, Training
+from ustat_pg.engines import (
+    Ball,
+    Constant,
+    Cosine,
+    Decay,
+    Estimator,
+    Gap,
+    GapTransform,
+    Product,
+    Training,
+)
 from ustat_pg.engines.runs.schedules import Schedule
-from ustat_pg.experiment import Linear, mean_of
+from ustat_pg.experiment import Extrapolation, Linear, mean_of
+from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     covariance_parts,
     epoch_gap,
@@ -22,10 +35,79 @@ from ustat_pg.predictions import (
     mean_gap,
     sup_distance,
 )
+from ustat_pg.problems import SoftmaxBandit
 
-from .landscapes import Landscape, LandscapeEntry
-from .optima import GRPO, Noise, ball, covariance_of, moments_of, parts_of
-from .rates import rates_of
+from ..problems.landscapes import Landscape, LandscapeEntry
+
+GRPO, ORACLE, VANILLA = Estimator("grpo"), Estimator("oracle"), Estimator("vanilla")
+
+Noise = Callable[[Any, Any, Any, int], Any]
+"""The covariance of a gradient from C1, C2, C3 and G, at B = 1."""
+
+
+def constant(value: float) -> Estimator:
+    """The baseline that is this number."""
+    return Estimator("constant", float(value))
+
+
+def critic(values: np.ndarray) -> Estimator:
+    """The baseline with a number for each prompt."""
+    return Estimator("critic", values=tuple(values.tolist()))
+
+
+def at_optimum(landscape: Landscape) -> SoftmaxBandit:
+    """The bandit at the maximiser."""
+    return landscape.at(landscape.maximiser)
+
+
+def moments_of(landscape: Landscape, away: Any = 0.0) -> Moments:
+    """The moments at the maximiser, or ``away`` from it."""
+    return landscape.at(landscape.maximiser + away).moments()
+
+
+def parts_of(landscape: Landscape, away: Any = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """C1, C2 and C3 of the covariance of a gradient in the identifiable directions, (r, r) each."""
+    return covariance_parts(moments_of(landscape, away), landscape.identifiable)
+
+
+def ball(landscape: Landscape, radius: float) -> Ball:
+    """Θ: within a radius of the optimum in the identifiable directions."""
+    return Ball(landscape.maximiser, radius, landscape.identifiable)
+
+
+def whole_covariance(
+    moments: Moments, estimator: Estimator, group_size: int, batch_size: int = 1
+) -> np.ndarray:
+    """Cov(ĝ) (Proposition 3), (d, d)."""
+    return gradient_covariance(
+        *(moments, estimator.baseline, group_size, batch_size),
+        constant=estimator.constant,
+        critic=estimator.values,
+    )
+
+
+def covariance_of(
+    landscape: Landscape,
+    baseline: str | Estimator,
+    group_size: int,
+    batch_size: int = 1,
+    *,
+    constant: float | None = None,
+    away: Any = 0.0,
+) -> np.ndarray:
+    """Uᵀ Cov(ĝ) U at the optimum or ``away`` from it, (r, r)."""
+    estimator = Estimator(baseline, constant) if isinstance(baseline, str) else baseline
+    whole = whole_covariance(moments_of(landscape, away), estimator, group_size, batch_size)
+    return np.asarray(landscape.identifiable.T @ whole @ landscape.identifiable)
+
+
+def rates_of(schedule: Schedule, steps: int) -> np.ndarray:
+    """η₁ to η_T as the paper defines them, (T,): predictions read these, and not the engines' own."""
+    match schedule:
+        case Constant(eta=eta):
+            return np.array([eta] * steps)
+        case Decay(c=c, t0=offset):
+            return np.array([c / (t + offset) for t in range(1, steps + 1)])
 
 
 @dataclass(frozen=True)
@@ -86,31 +168,31 @@ class NearOptimum:
         )
 
     def rates(self, steps: int | None = None) -> np.ndarray:
-        """η₁ to η_T, written out: predictions do not take them from the engine."""
+        """η₁ to η_T."""
         return rates_of(self.schedule, self.steps if steps is None else steps)
 
     def within(self, deviations: float) -> NearOptimum:
-        """The same runs on a ball of so many standard deviations of the recursion."""
+        """The runs on a ball of some standard deviations of the recursion."""
         most = max(self.displacement @ self.displacement, np.linalg.eigvalsh(self.spread()).max())
         return replace(self, radius=deviations * sqrt(float(most)))
 
     def stretched(self, times: int) -> NearOptimum:
-        """Runs of so many times the steps at rates so many times smaller, from a start so near that the
-        recursion is as far: what it leaves out becomes so many times smaller.
+        """Runs of ``times`` the steps at rates that are as much smaller, from a start so near that the
+        recursion is as far: the error that it leaves becomes as much smaller.
         """
         schedule = self.schedule
         assert isinstance(schedule, Decay)
         slower = Decay(schedule.c, times * schedule.t0)
-        start = tuple(each / sqrt(times) for each in self.start)
+        start = tuple(away / sqrt(times) for away in self.start)
         return replace(self, steps=times * self.steps, schedule=slower, start=start)
 
     @cached_property
     def left_out(self) -> float:
-        """What the recursion leaves out of δ's second moments under grpo, relative."""
+        """The share of δ's second moments under grpo that the recursion leaves out."""
         return self.left_out_of(GRPO)
 
     def left_out_of(self, estimator: Estimator) -> float:
-        """What the recursion leaves out of δ's second moments, relative, to first order in the rates.
+        """The share of δ's second moments that the recursion leaves out, to first order in the rates.
 
         By how much curvature and noise change, on the average over points √r standard deviations from
         the optimum along the axes of the recursion's spread. A change of the curvature counts as much
@@ -124,18 +206,17 @@ class NearOptimum:
         sizes, axes = np.linalg.eigh(spread)
         steps = axes * np.sqrt(self.rank * sizes)
 
-        def noise_at(theta: np.ndarray) -> np.ndarray:
-            return self._noise_at(theta, estimator)
+        def bend_at(away: np.ndarray) -> np.ndarray:
+            return np.asarray(-basis.T @ landscape.hessian(landscape.maximiser + away) @ basis)
 
         # (2, r, r, r): before and behind, axis, matrix.
         bends, noises = (
-            np.array([[of(landscape.maximiser + sign * basis @ step) for step in steps.T]
-                      for sign in (1, -1)])
-            for of in (lambda theta: -basis.T @ landscape.hessian(theta) @ basis, noise_at)
-        )  # fmt: skip
+            np.array([[of(sign * basis @ step) for step in steps.T] for sign in (1, -1)])
+            for of in (bend_at, partial(self.noise, estimator))
+        )
         curvature, noise = np.diag(landscape.curvatures), self.noise(estimator)
         odd, uneven = (
-            max(_relative(each, at_rest) for each in (parts[0] - parts[1]) / 2)
+            max(_relative(part, at_rest) for part in (parts[0] - parts[1]) / 2)
             for parts, at_rest in ((bends, curvature), (noises, noise))
         )
         even = _relative(bends.mean(axis=(0, 1)) - curvature, curvature)
@@ -149,20 +230,9 @@ class NearOptimum:
         at_once = away * ((1.5 * moves + 1) * odd + uneven)
         return moves * even + change + 2 * odd**2 + at_once
 
-    def _noise_at(self, theta: np.ndarray, estimator: Estimator) -> np.ndarray:
-        """Uᵀ Cov(ĝ) U at some parameters, (r, r)."""
-        basis, moments = self.landscape.identifiable, self.landscape.at(theta).moments()
-        whole = gradient_covariance(
-            moments, estimator.baseline, self.group_size, self.batch_size,
-            constant=estimator.constant,
-        )  # fmt: skip
-        return np.asarray(basis.T @ whole @ basis)
-
     def off_of(self, estimator: Estimator = GRPO) -> float:
-        """How far the law of the gap may be off the recursion's, as a probability: as far as all
-        weights move it that are larger or smaller by what is left out.
-
-        No others between are farther off, for a gap grows with each weight.
+        """How far the law of the gap may be off the recursion's, as a probability: all weights are
+        larger, or smaller, by the share that is left out, and a gap grows with each weight.
         """
         root, share = np.sqrt(self.landscape.curvatures), self.left_out_of(estimator)
         weights = np.linalg.eigvalsh(0.5 * root[:, None] * self.spread(estimator)[-1] * root)
@@ -197,15 +267,9 @@ class NearOptimum:
         high, low = (Gap(estimator, self.steps, scale) for estimator in (worse, better))
         return Linear(self.training, ((high, times), (low, -times)))
 
-    def noise(self, estimator: Estimator = GRPO) -> np.ndarray:
-        """Uᵀ Cov(ĝ) U at the optimum, (r, r)."""
-        return covariance_of(
-            self.landscape,
-            estimator.baseline,
-            self.group_size,
-            self.batch_size,
-            constant=estimator.constant,
-        )
+    def noise(self, estimator: Estimator = GRPO, away: Any = 0.0) -> np.ndarray:
+        """Uᵀ Cov(ĝ) U at the optimum or ``away`` from it, (r, r)."""
+        return covariance_of(self.landscape, estimator, self.group_size, self.batch_size, away=away)
 
     def spread(self, estimator: Estimator = GRPO) -> np.ndarray:
         """The second moments of the recursion after every step, (T + 1, r, r), written out: scales and
@@ -284,3 +348,75 @@ class NearOptimum:
 def _relative(change: np.ndarray, matrix: np.ndarray) -> float:
     """The size of a change, relative to a positive matrix, in its worst direction."""
     return float(np.abs(np.linalg.eigvals(np.linalg.solve(matrix, change))).max())
+
+
+RADIUS = 20.0
+"""Radius of Θ where second moments are measured, in standard deviations: runs do not reach its edge."""
+
+EXTRAPOLATED = {
+    2: ((1, -1.0), (2, 2.0)),
+    3: ((1, 1 / 3), (2, -2.0), (4, 8 / 3)),
+}
+"""By how much runs are stretched, and their shares: an error of a/n, and of a/n + b/n², is taken off."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Γ, entry by entry, from runs.
+
+    (t + t₀) E δ_j δ_k tends to Γ_jk up to a multiple of (t + t₀)^-(cλ_j + cλ_k - 1), which two steps of
+    the same runs take off, and an error of order 1/T, which runs that are stretched do.
+
+    Arguments:
+        runs: the shortest runs, under c/(t + t₀).
+        first: the first of the two steps; the other is the last.
+        stages: number of lengths of runs.
+    """
+
+    runs: NearOptimum
+    first: int
+    stages: int
+
+    @cached_property
+    def stretched(self) -> list[tuple[NearOptimum, int]]:
+        """The runs of every length, and how many times longer they are."""
+        return [
+            (self.runs.stretched(times).within(RADIUS), times)
+            for times, _ in EXTRAPOLATED[self.stages]
+        ]
+
+    @property
+    def left_out(self) -> float:
+        """The relative error that remains: the product of those of each length."""
+        return self.left_out_of(GRPO)
+
+    def left_out_of(self, estimator: Estimator) -> float:
+        """The relative error of an estimator's runs."""
+        return float(np.prod([runs.left_out_of(estimator) for runs, _ in self.stretched]))
+
+    def entry(
+        self, j: int, k: int, times: float = 1.0, estimator: Estimator = GRPO
+    ) -> Extrapolation:
+        """``times`` Γ_jk of an estimator's runs."""
+        schedule, curvatures = self.runs.schedule, self.runs.landscape.curvatures
+        assert isinstance(schedule, Decay)
+        exponent = schedule.c * float(curvatures[j] + curvatures[k]) - 1
+        points = []
+        for runs, stretch in self.stretched:
+            ends = (self.first * stretch, runs.steps)
+            at = [step + stretch * schedule.t0 for step in ends]
+            grown = [(one / at[0]) ** exponent for one in at]
+            weights = (-grown[0] * at[0], grown[1] * at[1])
+            shares = [times * weight / (grown[1] - grown[0]) for weight in weights]
+            products = [runs.product(k, j, step, estimator) for step in ends]
+            points.append(Linear(runs.training, tuple(zip(products, shares, strict=True))))
+        return Extrapolation(tuple(points), tuple(share for _, share in EXTRAPOLATED[self.stages]))
+
+    def form(self, estimator: Estimator = GRPO) -> tuple[Extrapolation, ...]:
+        """½ Λ^½ Γ Λ^½, its lower triangle row by row."""
+        root = np.sqrt(self.runs.landscape.curvatures)
+        return tuple(
+            self.entry(j, k, 0.5 * float(root[j] * root[k]), estimator)
+            for j in range(self.runs.rank)
+            for k in range(j + 1)
+        )

@@ -18,12 +18,12 @@ from ustat_pg.experiment.functionals import OfPoints, Sums
 
 @dataclass(frozen=True)
 class _OverSizes(OfPoints):
-    """Something about a curve over group sizes.
+    """A number of a curve over group sizes, in increasing order.
 
     Arguments:
-        sizes: group sizes in increasing order.
-        points: what is measured at each.
-        predicted: their values: what replications are planned from.
+        sizes: the group sizes.
+        points: functional at each.
+        predicted: their values, from which replications are planned.
     """
 
     sizes: tuple[int, ...]
@@ -44,7 +44,7 @@ class _OverSizes(OfPoints):
 
     @abstractmethod
     def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
-        """What it can be where each value lies between these."""
+        """The range of the number where each value lies between these."""
 
     def exact(self, sums: Sums) -> float:
         return self.of(np.array([point.exact(sums) for point in self.points]))
@@ -54,20 +54,18 @@ class _OverSizes(OfPoints):
         low, high = (
             np.array([getattr(part.interval, end) for part in parts]) for end in ("low", "high")
         )
-        found, between = (
-            self.of(np.array([part.estimate for part in parts])),
-            self.between(low, high),
-        )
+        estimate = self.of(np.array([part.estimate for part in parts]))
+        between = self.between(low, high)
         width = between.high - between.low
         n = sum(part.replications for part in parts)
-        return Evidence(found, between, width / 8 if width < inf else inf, n, alpha)
+        return Evidence(estimate, between, width / 8 if width < inf else inf, n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         """From the widest relative intervals of the points that leave the number within the margin."""
         values, share = np.array(self.predicted), 0.5
         while share > 1e-5:
-            found = self.between(values * (1 - share), values * (1 + share))
-            if found.high - found.low <= 1.8 * margin:
+            interval = self.between(values * (1 - share), values * (1 + share))
+            if interval.high - interval.low <= 1.8 * margin:
                 return max(
                     point.needed(sums, 0.7 * share * value, alpha / len(self.points), value)
                     for point, value in zip(self.points, self.predicted, strict=True)
@@ -93,11 +91,7 @@ class Best(_OverSizes):
 
 @dataclass(frozen=True)
 class Excess(_OverSizes):
-    """The value at a group size over the least of all.
-
-    Arguments:
-        size: the group size.
-    """
+    """The value at a group size over the least of all."""
 
     size: int = 0
 
@@ -179,11 +173,11 @@ class Lowest(_OverSizes):
             return (1 + self.cost / size) * (rise * size + level + fall / (size - 1))
 
         if self.cost:
-            found = minimize_scalar(
+            minimum = minimize_scalar(
                 lambda s: curve(1 + np.exp(s)), bounds=(np.log(where - 1), np.log(100 * where)),
                 method="bounded", options={"xatol": 1e-9},
             )  # fmt: skip
-            where = 1 + float(np.exp(found.x))
+            where = 1 + float(np.exp(minimum.x))
         where = max(where, self.least_size)
         return curve(where) if self.value else where
 

@@ -1,1 +1,0 @@
-"""Experiments on networks, which have no optimum within reach: prefix policies and transformers."""
