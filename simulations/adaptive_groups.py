@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from ustat_pg.checks import at_most, equal
 from ustat_pg.engines import Estimator, Projection, SquaredError
 from ustat_pg.engines.gradients.adaptive import GroupSize, PlanCell, SizedCell, of_plan
+from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line
 from ustat_pg.predictions import (
     best_two_stage,
     count_table,
@@ -70,8 +72,11 @@ COMMITS = "4+1 if 0.25..0.5, drop early"
 BALANCED = "2,4 until 1 success and 1 failure"
 """Rounds until a balanced pair can be had."""
 
+RATES = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])
+"""Pass rates of the figure."""
+
 PUBLISHED = {
-    "dynamic sampling": ("8, retry silent", "std"),
+    "drawn again if silent": ("8, retry silent", "std"),
     "Pilot-Commit": ("16+48 if 0.125..0.75, drop early", "std"),
     "Reinforce-Ada": ("8,16,24,32 until 2 successes and 2 failures", "balanced:4"),
     "RLOO, 3+2 if mixed": (TWO_STAGES, "grpo"),
@@ -280,22 +285,42 @@ def _along(cell: PlanCell | SizedCell, estimator: Estimator, number: int, unit: 
     return Linear(cell, ((Projection(estimator, number), 1.0),), own)
 
 
+FIGURES = (
+    Figure(
+        "adaptive_groups",
+        "What groups sized by their rewards climb",
+        "The weight of a prompt's gradient against its pass rate, on a logarithmic axis: level at 1 for the "
+        "sequential estimator, below it for leave-one-out over what two stages drew, and rising or falling "
+        "by factors towards the ends for published schemes; simulated points lie on the lines.",
+        STEM,
+        x=Axis(
+            "pass rate p",
+            "pass_rate",
+            ticks={0: "0", 0.25: "1/4", 0.5: "1/2", 0.75: "3/4", 1: "1"},
+            limits=(0, 1),
+        ),
+        y=Axis("weight w(p) of a prompt's gradient", scale="log"),
+        lines=(
+            Line("sequential, 3+2 if mixed", "unbiased,\n3+2 if mixed", "blue"),
+            Line("RLOO, 3+2 if mixed", "RLOO of\nwhat was drawn", "orange"),
+            Line("drawn again if silent", "8, drawn again\nif silent", "green"),
+            Line("Pilot-Commit", look="pink"),
+            Line("Reinforce-Ada", look="red"),
+        ),
+        names="ends",
+        height=3.2,
+    ),
+)
+
+
 def curves(suite: Suite) -> Iterator[Point]:
-    """w against the pass rate, of published schemes and of an unbiased one."""
-    rates = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])
+    """w against the pass rate, of published schemes relative to that at 1/2, and of one plan as it is."""
     for name, (words, estimator) in PUBLISHED.items():
-        relative = estimator != "sequential" and "RLOO" not in name
-        middle = plan_weight(words, estimator, [0.5])[0] if relative else 1.0
-        for p, w in zip(rates, plan_weight(words, estimator, rates) / middle, strict=True):
+        middle = 1.0 if words == TWO_STAGES else plan_weight(words, estimator, [0.5])[0]
+        for p, w in zip(RATES, plan_weight(words, estimator, RATES) / middle, strict=True):
             drawn = None
             if words == TWO_STAGES and 0.1 <= p <= 0.9:
                 cell = PlanCell.of(two_valued([p, 1 - p], [1, 0]), words)
-                slope = float(cell.problem.gradient() @ _unit(cell))
+                slope = float(cell.problem.gradient() @ direction(cell.problem, 0))
                 drawn = Linear(cell, ((Projection(of_plan(estimator), 0), 1 / slope),), 1.0)
             yield Point(STEM, name, {"pass_rate": float(p)}, float(w), drawn)
-
-
-def _unit(cell: PlanCell) -> Array:
-    from ustat_pg.engines.gradients.cell import direction
-
-    return direction(cell.problem, 0)

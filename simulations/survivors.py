@@ -21,11 +21,14 @@ from numpy.typing import NDArray
 from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, Projection, SquaredError
 from ustat_pg.engines.gradients.adaptive import GroupSize, SurvivorCell
+from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.predictions import survivor_mse
 from ustat_pg.problems import SoftmaxBandit, survivor_moments
 
+from .adaptive_groups import RATES
 from .count_advantages import telling
 from .problems import BanditEntry, Suite
 from .problems.bandits import two_valued
@@ -141,22 +144,46 @@ FIGURE_CHANCES = {
 """The chances to survive of a success and of a failure in the figure."""
 
 
+FIGURES = (
+    Figure(
+        "survivors",
+        "What survivors climb",
+        "The weight of a prompt's gradient against its pass rate in groups of four: level where half of all "
+        "outputs are lost, falling from hard to easy prompts where failures are lost, rising where successes "
+        "are; simulated points lie on the lines.",
+        STEM,
+        x=Axis(
+            "pass rate p",
+            "pass_rate",
+            ticks={0: "0", 0.25: "1/4", 0.5: "1/2", 0.75: "3/4", 1: "1"},
+            limits=(0, 1),
+        ),
+        y=Axis("weight w(p) of a prompt's gradient", limits=(0, None)),
+        lines=(
+            Line("failures half lost", "half of the\nfailures lost", "orange"),
+            Line("all half lost", "half of\nall lost", "blue"),
+            Line("successes half lost", "half of the\nsuccesses lost", "green"),
+        ),
+        names="ends",
+    ),
+)
+
+
 def curves(suite: Suite) -> Iterator[Point]:
     """The weight of a prompt against its pass rate where survival looks at the reward, groups of 4."""
     for name, chances in FIGURE_CHANCES.items():
-        for p in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98):
+        for p in RATES.tolist():
             problem = two_valued([p, 1 - p], [1, 0])
             survival = np.where(problem.reward_values > 0.5, *chances)
             twice, fates = doubled(problem, survival)
-            found = survivor_mse(survivor_moments(problem, survival), 4)
-            square = float(found.mean @ problem.gradient()) / float(
-                problem.gradient() @ problem.gradient()
+            mean, gradient = (
+                survivor_mse(survivor_moments(problem, survival), 4).mean,
+                problem.gradient(),
             )
             drawn = None
             if 0.1 <= p <= 0.9:
-                from ustat_pg.engines.gradients.cell import direction
-
                 cell = SurvivorCell(twice, 4, survives=fates)
                 slope = float(twice.gradient() @ direction(twice, 0))
                 drawn = Linear(cell, ((Projection(GRPO, 0), 1 / slope),), 1.0)
-            yield Point(STEM, name, {"pass_rate": p}, square, drawn)
+            weight = float(mean @ gradient) / float(gradient @ gradient)
+            yield Point(STEM, name, {"pass_rate": p}, weight, drawn)
