@@ -111,7 +111,7 @@ def by_pool(
 
 @dataclass(frozen=True)
 class Sampled:
-    """What brute force found at one group size, and its CPU seconds.
+    """The numbers of brute force at one group size, and its CPU seconds.
 
     Arguments:
         mse: (baselines, P).
@@ -159,7 +159,7 @@ def by_sampling(
     return Sampled(mse, draw, gradients, alone * effort.replications / effort.alone)
 
 
-# What repetitions show.
+# Repetitions.
 
 
 def variances(repeats: Array) -> Array:

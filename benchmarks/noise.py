@@ -1,4 +1,4 @@
-"""What the monitor of the gradient's noise costs: steps of one training, with it and without in turns.
+"""The cost of the monitor of the gradient's noise: steps of one training, with it and without in turns.
 
     python -m benchmarks.noise            a model of 27 million parameters; 10 min on one core
 
@@ -69,7 +69,7 @@ class InTurns(TrainerCallback):
     def __init__(self, trainer: Any, monitor: NoiseMonitor, watched: Sequence[bool]) -> None:
         monitor.watch(trainer)
         trainer.remove_callback(monitor)
-        # What watch put before the trainer's own methods.
+        # The methods that watch put before the trainer's own.
         self.seen = {name: value for name, value in vars(trainer).items() if _of(value, monitor)}
         self.trainer, self.monitor, self.watched = trainer, monitor, watched
         self.seconds: list[float] = []

@@ -57,7 +57,7 @@ class Case:
     c: float = 12.0
     t0: float = 100.0
     real: str = "float32"
-    """What peers compute in."""
+    """The precision of the peers."""
 
     @cached_property
     def problem(self) -> SoftmaxBandit:
@@ -91,7 +91,7 @@ class Case:
         return self.problem.reward_probs[:, :, 0].astype(self.real)
 
     def trajectory(self, steps: int) -> Trajectory:
-        """What the engine runs."""
+        """The run of the engine."""
         return Trajectory(self.problem, self.group, steps, Decay(self.c, self.t0))
 
 
@@ -222,7 +222,7 @@ def peers(case: Case) -> dict[str, Program]:
     return found
 
 
-# What is measured.
+# Measurements.
 
 
 def mean_and_error(case: Case, theta: Array) -> tuple[float, float]:

@@ -177,7 +177,7 @@ def cases(only: int | None = None) -> list[Case]:
 
 @dataclass(frozen=True)
 class Row:
-    """What one way took and how far it was off on one case; times are per point."""
+    """The time of one way and its error on one case; times are per point."""
 
     name: str
     one: float

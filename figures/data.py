@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ustat_pg.reading import read_text
-from ustat_pg.results import CURVES_FILE, SWEEP_FOLDER, load_curves
+from ustat_pg.results import CURVES_FILE, load_curves
 from ustat_pg.validation import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def sweep(folder: Path) -> pd.DataFrame | None:
 
     parts = []
     for file, figure in SWEEP_FILES.items():
-        path = folder / SWEEP_FOLDER / file
+        path = folder / "sweep" / file
         if not path.exists():
             continue
         try:

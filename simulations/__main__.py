@@ -11,8 +11,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,9 @@ from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, skeleton
 from .mutants import command as mutants
 
 if TYPE_CHECKING:
-    from ustat_pg.experiment import Options
+    import pandas as pd
+
+    from ustat_pg.experiment import Options, Store
     from ustat_pg.experiment.executors import Cluster
     from ustat_pg.results import Results
 
@@ -36,7 +38,7 @@ ALL = (*STEMS, *ON_LANGUAGE_MODELS)
 ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
 
 APART = ("cpu", "reference", "exact")
-"""Engines of which several processes run side by side; a device is one."""
+"""Engines that run in several processes side by side; a device is one."""
 
 # Everything heavy is imported inside the commands: a usage message need not wait for it, and an
 # interruption meets the handler in main.
@@ -112,11 +114,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 DURATIONS = {"smoke": "a minute", "quick": "2 minutes", "full": "more, which plan tells"}
-"""What verify takes of all claims on bandits, on two cores."""
+"""The time that verify takes for all claims on bandits, on two cores."""
 
 
 def _add_suite(command: Any) -> None:
-    """What is asked of which problems, and how it is said."""
+    """Add the options of a suite: its problems, size, engine and seed."""
     command.add_argument(
         "--size",
         choices=("smoke", "quick", "full"),
@@ -159,7 +161,7 @@ def _suite(options: argparse.Namespace) -> Suite:
     from .problems import Suite
 
     integer("seed", options.seed, 0)
-    # What differentiates a network needs its parameters.
+    # Autograd needs the parameters of a network.
     dense = options.engine == "autograd"
     return Suite(options.size, options.seed, options.on, dense, _folder(options) / "pools")
 
@@ -172,7 +174,7 @@ def _folder(options: argparse.Namespace) -> Path:
 
 
 def _configuration(options: argparse.Namespace) -> str:
-    """What results in one folder have in common: the size, and what is not as usual."""
+    """The configuration that results in one folder share: the size, and options that are not as usual."""
     words = [options.size]
     words += [] if options.on == "bandit" else [options.on]
     words += [] if options.engine == "cpu" else [options.engine]
@@ -208,10 +210,9 @@ def _list(options: argparse.Namespace) -> int:
     if options.runs is not None:
         return _runs(options)
     if options.json:
-        said = ("label", "statement", "reconstructed")
-        print(
-            json.dumps({s: {name: getattr(r, name) for name in said} for s, r in RESULTS.items()})
-        )
+        fields = ("label", "statement", "reconstructed")
+        rows = {s: {name: getattr(r, name) for name in fields} for s, r in RESULTS.items()}
+        print(json.dumps(rows))
         return 0
     for stem, result in RESULTS.items():
         print(f"{stem:16} {result.label:15} {result.statement}")
@@ -224,31 +225,29 @@ def _runs(options: argparse.Namespace) -> int:
     """The finished runs below a folder: configuration, verdicts."""
     from ustat_pg.results import VERDICTS_FILE, load_run
 
-    found: dict[str, dict[str, Any]] = {}
+    runs: dict[str, dict[str, Any]] = {}
     for file in sorted(options.runs.glob(f"**/{VERDICTS_FILE}")):
         try:
             run = load_run(file)
         except InputError:
             # Those of an older version have no reader left.
-            found[str(file.parent)] = {"configuration": "of an older version"}
+            runs[str(file.parent)] = {"configuration": "of an older version"}
             continue
         verdicts = [claim.verdict.value for claim in run.claims]
-        found[str(file.parent)] = {
+        runs[str(file.parent)] = {
             "configuration": run.run.configuration,
             "claims": len(verdicts),
             "confirmed": verdicts.count("CONFIRMED"),
         }
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(runs))
         return 0
-    if not found:
+    if not runs:
         raise InputError(f"{options.runs} holds no finished run")
-    width = max(map(len, found))
-    for folder, said in found.items():
-        told = said["configuration"]
-        if "claims" in said:
-            told = f"{said['confirmed']} of {said['claims']} confirmed: {told}"
-        print(f"{folder:{width}}  {told}")
+    width = max(map(len, runs))
+    for folder, row in runs.items():
+        count = f"{row['confirmed']} of {row['claims']} confirmed: " if "claims" in row else ""
+        print(f"{folder:{width}}  {count}{row['configuration']}")
     return 0
 
 
@@ -263,24 +262,21 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
         how = _options(options, cluster)
         plans = plan_claims([claim(stem, suite) for stem in stems], how, store, cluster)
     if options.json:
-        said = ("alpha", "replications", "needed", "seconds")
-        rows = [{"stem": p.claim.stem, **{name: getattr(p, name) for name in said}} for p in plans]
+        fields = ("alpha", "replications", "needed", "seconds")
+        rows = [
+            {"stem": p.claim.stem, **{name: getattr(p, name) for name in fields}} for p in plans
+        ]
         print(json.dumps(rows))
     else:
         print(plan_table(plans, how.budget))
     return 0
 
 
-@contextmanager
-def _cluster(options: argparse.Namespace) -> Iterator[Cluster | None]:
-    """Where blocks are run, if not here."""
+def _cluster(options: argparse.Namespace) -> AbstractContextManager[Cluster | None]:
+    """The cluster that blocks are run on, if not here."""
     from ustat_pg.experiment.executors import dask_cluster
 
-    if options.dask is not None:
-        with dask_cluster(options.dask) as cluster:
-            yield cluster
-    else:
-        yield None
+    return nullcontext() if options.dask is None else dask_cluster(options.dask)
 
 
 def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
@@ -296,26 +292,10 @@ def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from ustat_pg.experiment import Store
-    from ustat_pg.experiment.curves import tidy
     from ustat_pg.experiment.planted import run_controls
     from ustat_pg.experiment.provenance import document
-    from ustat_pg.report import (
-        exit_code,
-        markdown,
-        power_table,
-        remarks,
-        summary,
-        verdict_table,
-    )
-    from ustat_pg.results import (
-        CHECKS_FILE,
-        CURVES_FILE,
-        FIGURES_FOLDER,
-        HTML_FILE,
-        MARKDOWN_FILE,
-        VERDICTS_FILE,
-        load_curves,
-    )  # fmt: skip
+    from ustat_pg.report import exit_code, power_table, remarks, summary, verdict_table
+    from ustat_pg.results import MARKDOWN_FILE
 
     from .processes import settle, settle_apart
     from .tables import duration_table
@@ -341,30 +321,20 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         controls = run_controls([plan.claim for plan in settled.run.plans], how, cluster)
         went |= {**settled.seconds, "controls": time.process_time() - lap}
     run, points = settled.run.controlled(controls), settled.points
-    asked = [done.stem for done in run.claims]
+    stems = [claim.stem for claim in run.claims]
     notes = [*suite.skipped]
-    results = document(run, how, _command(options, asked), configuration)
-    whole = results
-    others = set() if earlier is None else {done.stem for done in earlier.claims}
+    results = whole = document(run, how, _command(options, stems), configuration)
+    others = set() if earlier is None else {claim.stem for claim in earlier.claims}
     if earlier is not None and earlier.run.versions == results.run.versions:
-        every = [stem for stem in _known(options) if stem in others | set(asked)]
+        every = [stem for stem in _known(options) if stem in others | set(stems)]
         whole = results.with_earlier(earlier, _command(options, every))
-        if (folder / CURVES_FILE).exists():
-            drawn = load_curves(folder)
-            points = tidy([drawn[~drawn["figure"].isin(set(points["figure"]))], points])
-    elif others - set(asked):
+        points = _with_earlier_points(points, folder)
+    elif others - set(stems):
         notes.append(
             "earlier rows of this folder are of other code or libraries, and are left out: "
-            + ", ".join(stem for stem in _known(options) if stem in others - set(asked))
+            + ", ".join(stem for stem in _known(options) if stem in others - set(stems))
         )
-    if earlier is None or earlier.claims != whole.claims:
-        # What was drawn of other verdicts says so no more.
-        for stale in (folder / HTML_FILE, *(folder / FIGURES_FOLDER).glob("*.[sp][vn]g")):
-            stale.unlink(missing_ok=True)
-    store.write(folder / VERDICTS_FILE, whole.json())
-    store.write(folder / MARKDOWN_FILE, markdown(whole))
-    store.write(folder / CHECKS_FILE, whole.frame().to_csv(index=False))
-    store.write(folder / CURVES_FILE, points.to_csv(index=False))
+    _write(store, folder, whole, points, anew=earlier is None or earlier.claims != whole.claims)
     if options.json:
         print(results.json(indent=None))
         return exit_code(run.claims, run.controls)
@@ -378,6 +348,32 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         print(f"- {line}")
     print(f"Report: {folder / MARKDOWN_FILE}")
     return exit_code(run.claims, run.controls)
+
+
+def _with_earlier_points(points: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    """The points of figures, and those of other figures that the folder holds."""
+    from ustat_pg.experiment.curves import tidy
+    from ustat_pg.results import CURVES_FILE, load_curves
+
+    if not (folder / CURVES_FILE).exists():
+        return points
+    earlier = load_curves(folder)
+    return tidy([earlier[~earlier["figure"].isin(set(points["figure"]))], points])
+
+
+def _write(store: Store, folder: Path, whole: Results, points: pd.DataFrame, anew: bool) -> None:
+    """Write the files of a run; delete figures and pages made from superseded verdicts."""
+    from ustat_pg import results as files
+    from ustat_pg.report import markdown
+
+    if anew:
+        pictures = (folder / files.FIGURES_FOLDER).glob("*.[sp][vn]g")
+        for stale in (folder / files.HTML_FILE, *pictures):
+            stale.unlink(missing_ok=True)
+    store.write(folder / files.VERDICTS_FILE, whole.json())
+    store.write(folder / files.MARKDOWN_FILE, markdown(whole))
+    store.write(folder / files.CHECKS_FILE, whole.frame().to_csv(index=False))
+    store.write(folder / files.CURVES_FILE, points.to_csv(index=False))
 
 
 def _known(options: argparse.Namespace) -> list[str]:

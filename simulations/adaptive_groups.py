@@ -22,8 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.checks import at_most, equal
-from ustat_pg.engines import Estimator, Projection, SquaredError
-from ustat_pg.engines.gradients.adaptive import GroupSize, PlanCell, SizedCell, of_plan
+from ustat_pg.engines import (
+    Estimator,
+    GroupSize,
+    PlanCell,
+    Projection,
+    SizedCell,
+    SquaredError,
+    of_plan,
+)
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line

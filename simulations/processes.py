@@ -143,7 +143,7 @@ def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: P
             raise LostWorkers(said) from error
         raise
     finally:
-        # What is under way when a run stops is finished and kept.
+        # Finish and keep what is under way when a run stops.
         pool.shutdown(cancel_futures=True)
     runs = [part.run for part in parts]
     run = Run(
@@ -197,7 +197,7 @@ def _designs(
 
 
 def _formula_error(error: Exception) -> str | None:
-    """What failed, in words, where a formula of the library raised the error; else None."""
+    """The failure in words where a formula of the library raised the error; else None."""
     frames = [(Path(frame.filename), frame) for frame in extract_tb(error.__traceback__)]
     asked = [i for i, (path, _) in enumerate(frames) if HERE in path.parents]
     called = [(path, frame) for path, frame in frames[asked[-1] + 1 :] if LIBRARY in path.parents]

@@ -15,7 +15,7 @@ __all__ = ["ROOT", "write"]
 ROOT = Path(__file__).resolve().parents[1]
 
 _BEFORE = '    "gradient_mse_lm": Result('
-"""What stands behind a new result in ``ustat_pg/paper.py``: the language models come last."""
+"""The line behind a new result in ``ustat_pg/paper.py``: the language models come last."""
 
 _ENTRY = """\
     "$stem": Result(

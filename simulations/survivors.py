@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, Projection, SquaredError
-from ustat_pg.engines.gradients.adaptive import GroupSize, SurvivorCell
+from ustat_pg.engines import Estimator, GroupSize, Projection, SquaredError, SurvivorCell
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line

@@ -1,4 +1,4 @@
-"""Digests are the addresses of draws: their bytes must never change."""
+"""Digests of arrays address draws: their bytes must never change. Digests of sources follow imports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from ustat_pg.digests import digest
+from ustat_pg.digests import _imported, digest, source_digest, sources_of
 
 
 def test_the_bytes_are_text_then_names_shapes_and_entries():
@@ -37,3 +37,57 @@ def test_shapes_names_and_order_do():
         {"a": 2 * ones},
     ]
     assert len({digest(kind) for kind in kinds}) == len(kinds)
+
+
+@pytest.fixture
+def package(tmp_path):
+    """Modules of a package, each a line; entry and spare import nothing."""
+    _imported.cache_clear()
+    files = {
+        "house/__init__.py": "from .spare import x",
+        "house/entry.py": "import numpy",
+        "house/spare.py": "",
+        "house/room/__init__.py": "from .door import x",
+        "house/room/door.py": "from ..spare import x",
+        "house/room/bed.py": "from .. import spare",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    return tmp_path / "house"
+
+
+@pytest.mark.parametrize(
+    ("line", "added"),
+    [
+        ("from .spare import x", {"spare.py"}),
+        ("from . import spare as other, missing", {"__init__.py", "spare.py"}),
+        ("from house.spare import (\n    x,\n    y,\n)", {"spare.py"}),
+        ("def f():\n    from .spare import x", {"spare.py"}),
+        ("from .room import x", {"room/__init__.py", "room/door.py", "spare.py"}),
+        ("from .room import bed", {"room/bed.py", "spare.py"}),
+        ('import_module(".spare", __package__)', {"spare.py"}),
+        (
+            'import_module(f".room.{name}", __package__)',
+            {"room/__init__.py", "room/door.py", "room/bed.py", "spare.py"},
+        ),
+        ("if TYPE_CHECKING:\n    from .spare import x\n", set()),
+        ("from math import pi", set()),
+    ],
+)
+def test_an_import_adds_its_file_and_what_that_imports(package, line, added):
+    entry = package / "entry.py"
+    assert sources_of(entry) == (entry,)
+    before = source_digest(entry)
+    entry.write_text(line)
+    _imported.cache_clear()
+    names = {file.relative_to(package).as_posix() for file in sources_of(entry)}
+    assert names == {"entry.py"} | added
+    assert source_digest(entry) != before
+
+
+def test_a_change_of_what_is_imported_is_another_digest(package):
+    assert len(sources_of(package / "room/bed.py")) == 2
+    before = source_digest(package / "room/bed.py")
+    (package / "spare.py").write_text("x = 2")
+    assert source_digest(package / "room/bed.py") != before

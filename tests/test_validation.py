@@ -60,10 +60,6 @@ def test_the_minimum_is_allowed_and_below_it_is_not():
         integer("n", 4, 5)
 
 
-def test_an_input_error_is_a_value_error():
-    assert issubclass(InputError, ValueError)
-
-
 @pytest.mark.parametrize("value", [[1, 2], [True, False], np.float32([1.5]), ((1.0,), (2.0,)), 3])
 def test_arrays_come_back_as_float64_copies(value):
     array = finite_array("a", value)

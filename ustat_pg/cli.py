@@ -34,7 +34,7 @@ ustat-pg: the theory of GRPO, verified, and what it says about a training run
 (*) in a clone of the repository; ustat-pg COMMAND --help says more of each
 Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
 """
-"""What the command says alone."""
+"""The text of the command without words."""
 
 
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             problems(options)
         elif options.command == "explain":
-            from .commands.explain import run
+            from .commands.explained import run
 
             run(options)
         else:

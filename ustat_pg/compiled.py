@@ -2,8 +2,8 @@
 
 numba keeps a compiled function by the file that it stands in, so that a change in another file,
 whose function it calls, would go unseen. Here all of them are kept in a folder named by a hash of
-every file that holds bodies: what is kept never outlives a change, bodies call each other across
-files, and all processes of one machine share one folder.
+every file that holds bodies and of what these import: what is kept never outlives a change, bodies call
+each other across files, and all processes of one machine share one folder.
 
 The folder lies where ``NUMBA_CACHE_DIR`` says, else beside the package, else in the user's cache;
 where none of them can be written to, each process compiles for itself.
@@ -11,12 +11,10 @@ where none of them can be written to, each process compiles for itself.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -28,37 +26,25 @@ from numba.core.compiler import Compiler
 from numba.extending import intrinsic
 from numba.misc.appdirs import AppDirs
 
-__all__ = ["body", "fma", "source_digest"]
+from .digests import source_digest, sources_of
 
-BODIES = (
-    "compiled.py",
-    "rng.py",
-    "distributions",
-    "engines",
-    "llm/scores/sums.py",
-)
-"""The files and folders of the package that hold bodies."""
+__all__ = ["bodies", "body", "fma"]
 
 KEPT_SECONDS = 7 * 24 * 3600
 """Folders of other versions that are older are removed."""
 
 
-def source_digest(names: Iterable[str], *, salt: str = "") -> str:
-    """A hash of source files and folders of the package."""
-    root = Path(__file__).resolve().parent
-    state = hashlib.sha256(salt.encode())
-    for name in names:
-        path = root / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            state.update(file.relative_to(root).as_posix().encode())
-            state.update(file.read_bytes())
-    return state.hexdigest()[:16]
+def bodies() -> tuple[Path, ...]:
+    """The package's files that hold bodies, and all that these import."""
+    files = Path(__file__).resolve().parent.rglob("*.py")
+    holders = (file for file in files if "compiled import body" in file.read_text(encoding="utf-8"))
+    return sources_of(*holders)
 
 
 def _folder() -> str:
     """The folder for what this version compiles, empty where there is none."""
     settings: Any = config
-    name = f"ustat_pg-{source_digest(BODIES)}"
+    name = f"ustat_pg-{source_digest(*bodies())}"
     beside, users = Path(__file__).parent / "__pycache__", AppDirs("ustat_pg").user_cache_dir
     for place in filter(None, (settings.CACHE_DIR, beside, users)):
         folder = Path(place) / name

@@ -1,14 +1,22 @@
-"""Digests: short names that only these very texts and arrays have."""
+"""Digests: short names that only these very texts and arrays, or these very source files, have."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["digest"]
+__all__ = ["digest", "source_digest", "sources_of"]
+
+FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
+"""A block of imports that nothing executes."""
+IMPORTS = re.compile(r"^[ \t]*from (\.*)([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+BY_NAME = re.compile(r"\bimport_module\(\s*f?\"(\.+)([\w.]*)(\{?)")
 
 
 def digest(*parts: str | ArrayLike | Mapping[str, ArrayLike]) -> str:
@@ -34,3 +42,58 @@ def digest(*parts: str | ArrayLike | Mapping[str, ArrayLike]) -> str:
         else:
             add(part)
     return state.hexdigest()[:16]
+
+
+def sources_of(*files: Path) -> tuple[Path, ...]:
+    """Source files and all that they import of the project, directly or not, in alphabetical order.
+
+    Imports are read from the text, those within functions too. A module that is imported by a name made
+    at run time may be any of its folder. A package's ``__init__`` counts where a name is imported from it.
+    """
+    reached: set[Path] = set()
+    ahead = list(files)
+    while ahead:
+        if (file := ahead.pop()) not in reached:
+            reached.add(file)
+            ahead += _imported(file)
+    return tuple(sorted(reached))
+
+
+def source_digest(*files: Path, salt: str = "") -> str:
+    """16 hexadecimal digits that name what source files and all that they import say."""
+    state = hashlib.sha256(salt.encode())
+    for file in sources_of(*files):
+        state.update(file.relative_to(_root(file)).as_posix().encode())
+        state.update(file.read_bytes())
+    return state.hexdigest()[:16]
+
+
+def _root(file: Path) -> Path:
+    """The folder that the packages of a file lie in."""
+    return next(folder for folder in file.parents if not (folder / "__init__.py").exists())
+
+
+@cache
+def _imported(file: Path) -> tuple[Path, ...]:
+    """The project's files that the text of a file imports."""
+    text = FOR_TYPES.sub("", file.read_text(encoding="utf-8"))
+    above = (_root(file), *file.parents)
+    places: list[Path] = []
+    for dots, module, names in IMPORTS.findall(text):
+        place = above[len(dots)].joinpath(*module.split("."))
+        if place.is_dir():
+            # A name is a module of the package, or stands in its __init__.
+            inside = [place / name for name in re.findall(r"(\w+)(?: as \w+)?", names)]
+            places += [*inside, place] if any(map(_is_name, inside)) else inside
+        else:
+            places.append(place)
+    for dots, module, made in BY_NAME.findall(text):
+        place = above[len(dots)].joinpath(*module.split("."))
+        places += [path.with_suffix("") for path in place.glob("*.py")] if made else [place]
+    files = (path for place in places for path in (place / "__init__.py", place.with_suffix(".py")))
+    return tuple(dict.fromkeys(path for path in files if path.is_file()))
+
+
+def _is_name(place: Path) -> bool:
+    """Whether there is no such module."""
+    return not place.is_dir() and not place.with_suffix(".py").is_file()

@@ -93,11 +93,12 @@ class Moments:
     weighted_gradient: Callable[[Array], Array] | None = None
 
     def __attrs_post_init__(self) -> None:
+        contexts = len(self.context_probs)
         for name, values in vars(self).items():
             of_contexts = isinstance(values, np.ndarray) and name != "reward_range"
-            if of_contexts and len(values) != len(self):
+            if of_contexts and len(values) != contexts:
                 raise InputError(
-                    f"{name} has {len(values)} entries: it must have one per context ({len(self)})"
+                    f"{name} has {len(values)} entries: it must have one per context ({contexts})"
                 )
         low, high = finite_array("reward_range", self.reward_range, 1)
         if not low <= high:

@@ -230,7 +230,7 @@ def _one_refusal(place: str | Path, form: str) -> Iterator[None]:
 
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, no key of which stands twice."""
+    """An object whose keys stand once each."""
     pairs = list(pairs)
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -1,4 +1,4 @@
-"""What a run found, for a person: tables for a terminal, a Markdown page, and one HTML page that
+"""A run's verdicts for a person: tables for a terminal, a Markdown page, and one HTML page that
 stands alone. All three show one view of the run's records, so that they cannot disagree.
 """
 

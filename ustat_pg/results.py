@@ -54,10 +54,15 @@ CURVES_FILE = "curves.csv"
 MARKDOWN_FILE = "report.md"
 HTML_FILE = "report.html"
 FIGURES_FOLDER = "figures"
-SWEEP_FOLDER = "sweep"
 
 CURVE_COLUMNS = {"figure", "series", "prediction", "exact", "estimate", "low", "high"}
 """Columns that every table of curves has."""
+
+
+_OF_EVIDENCE = (
+    *("estimate", "standard_error", "interval", "replications", "alpha"),
+    "smallest_discrepancy",
+)
 
 
 @frozen
@@ -65,7 +70,6 @@ class Findings:
     """One kind of evidence on one check, and what it decides.
 
     Arguments:
-        verdict: the verdict on the check.
         replications_needed: those that the check needs, by its pilot; 0 where nothing is drawn.
         rivals: the verdict on each rival that the check speaks of.
 
@@ -85,22 +89,14 @@ class Findings:
     @classmethod
     def of(cls, evidence: Evidence, decision: Decision, needed: int = 0) -> Findings:
         """The record of an engine's evidence and of what the decider makes of it."""
-        return cls(
-            decision.verdict,
-            evidence.estimate,
-            evidence.standard_error,
-            evidence.interval,
-            evidence.replications,
-            needed,
-            evidence.alpha,
-            evidence.smallest_discrepancy,
-            dict(decision.rivals),
-        )
+        values = {name: getattr(evidence, name) for name in _OF_EVIDENCE}
+        rivals = dict(decision.rivals)
+        return cls(decision.verdict, replications_needed=needed, rivals=rivals, **values)
 
 
 @frozen
 class Design:
-    """What a check is asked of.
+    """The design of a check.
 
     Arguments:
         problem: name of the problem; empty where there is none.
@@ -168,7 +164,7 @@ class CheckResult:
         found: Mapping[str, Findings],
         not_enumerated: str | None,
         planned_for: Iterable[str] = (),
-        design: Design | None = None,
+        design: Design = Design(),
     ) -> CheckResult:
         """The record of a check's statement and of the findings on it, by kind."""
         rivals = dict.fromkeys(name for findings in found.values() for name in findings.rivals)
@@ -184,7 +180,7 @@ class CheckResult:
             found.get("simulation"),
             tuple(planned_for),
             {rival: statement.rivals.get(rival) for rival in rivals},
-            design or Design(),
+            design,
         )
 
     @property
@@ -200,11 +196,7 @@ class CheckResult:
 
     def detects(self, kind: str, effect: float) -> float:
         """The probability that evidence as sharp as this says REFUTED were the quantity off by an
-        effect, in the direction in which the statement ends first.
-
-        Arguments:
-            kind: kind of the evidence, which there is.
-            effect: effect as a share of the prediction.
+        effect, a share of the prediction, in the direction in which the statement ends first.
         """
         findings = self.found[kind]
         by = effect * (abs(self.prediction) or self.scale)
@@ -224,8 +216,7 @@ class CheckResult:
 
     def rival_end(self, rival: str) -> float | None:
         """The finite end of what a rival allows, the lower if both are; None if there is none."""
-        values = self.rivals[rival]
-        ends = () if values is None else (values.low, values.high)
+        ends = () if (values := self.rivals[rival]) is None else (values.low, values.high)
         return next((end for end in ends if isfinite(end)), None)
 
 
@@ -252,7 +243,7 @@ class RivalResult:
         """The kinds of evidence that refute it, where none that was to be had lets it pass."""
         verdicts = {"exact": self.exact, "simulation": self.simulation}
         found = tuple(kind for kind, says in verdicts.items() if says == RivalVerdict.REFUTED)
-        # What nothing could enumerate is left to simulation.
+        # A rival that nothing could enumerate is left to simulation.
         left = self.verdict == RivalVerdict.NOT_TESTED and "simulation" in found
         return found if left or self.verdict == RivalVerdict.REFUTED else ()
 
@@ -359,7 +350,7 @@ class ClaimResult:
         settled = tuple(_rival(name, checks, kinds) for name in rivals)
         alone = set(by_simulation) if simulates else set()
         if alone and set(rivals) <= alone and not any(check.exact for check in checks):
-            # What was enumerated all the same is heard.
+            # An enumeration all the same is heard.
             kinds = KINDS[1:]
         verdict = worst(_of_kind(checks, kind) or Verdict.INCONCLUSIVE for kind in kinds)
         if verdict == Verdict.CONFIRMED and not _excluded(settled, alone):
@@ -374,20 +365,16 @@ class ClaimResult:
 
 
 def _power(checks: Sequence[CheckResult], kind: str, effect: float) -> Power:
-    heard = [check.detects(kind, effect) for check in checks if kind in check.found]
-    share = sum(heard) / len(heard) if heard else 0.0
-    return Power(kind, effect, round(share, 6), round(max(heard, default=0.0), 6))
+    chances = [check.detects(kind, effect) for check in checks if kind in check.found] or [0.0]
+    return Power(kind, effect, round(sum(chances) / len(chances), 6), round(max(chances), 6))
 
 
 def _excluded(rivals: Sequence[RivalResult], alone: Collection[str]) -> bool:
     """Whether no rival is left open by a kind of evidence that is heard of it."""
-    heard = {
-        verdict
-        for rival in rivals
-        for verdict in (rival.simulation, None if rival.name in alone else rival.exact)
-    }
+    verdicts = {rival.simulation for rival in rivals}
+    verdicts |= {rival.exact for rival in rivals if rival.name not in alone}
     # A rival that nothing can tell from the prediction is none.
-    return bool(rivals) and heard <= {RivalVerdict.REFUTED, None}
+    return bool(rivals) and verdicts <= {RivalVerdict.REFUTED, None}
 
 
 def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
@@ -397,7 +384,7 @@ def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
 
 @frozen
 class Control:
-    """What a run did with effects planted in it: see ``ustat_pg.experiment.planted``.
+    """The answer of a run to effects planted in it: see ``ustat_pg.experiment.planted``.
 
     Arguments:
         name: part of the error machinery that is controlled.
@@ -450,9 +437,7 @@ class Results:
     def with_earlier(self, earlier: Results, command: str) -> Results:
         """These results, and those of an earlier run of the same configuration and code on other claims.
 
-        Arguments:
-            earlier: the run before.
-            command: the one that makes all of them.
+        The command is the one that makes all of them.
         """
         claims = {claim.stem: claim for claim in (*earlier.claims, *self.claims)}
         return Results(
@@ -490,8 +475,9 @@ class Results:
         for row in rows:
             del row["rivals"]
             row["low"], row["high"] = row.pop("interval")
-        sizes = dict.fromkeys(("group_size", "batch_size"), "Int64")
-        return pd.DataFrame(rows).astype(sizes if rows else {})
+        return pd.DataFrame(rows).astype(
+            {"group_size": "Int64", "batch_size": "Int64"} if rows else {}
+        )
 
 
 def plain(record: Any) -> dict[str, Any]:
@@ -555,14 +541,9 @@ def load_run(folder: str | Path) -> Results:
     data = read_json(path)
     try:
         results: Results = _record(Results, data)
-        known = all(
-            claim.stem in RESULTS
-            and claim.stem in results.draws
-            and all(check.origin in ORIGINS for check in claim.checks)
-            for claim in results.claims
-        )
-        if not known:
-            raise KeyError("stem")
+        for claim in results.claims:
+            _ = RESULTS[claim.stem], results.draws[claim.stem]
+            _ = [ORIGINS[check.origin] for check in claim.checks]
     except (ValueError, KeyError, TypeError):
         raise InputError(
             f"{path}: not the results of a run, or those of an older version: "
@@ -575,16 +556,13 @@ def load_results(folder: str | Path) -> pd.DataFrame:
     """The checks of a finished run as a tidy frame: one row for each check and kind of evidence.
 
     Arguments:
-        folder: the run's ``--out`` folder, or its ``verdicts.json``.
+        folder: as for :func:`load_run`, with the same refusals.
 
     Returns:
         columns stem, label, claim_verdict, check, origin, problem, group_size and batch_size (NA where a
         check is of several), baseline (the names of its estimators, with commas), seed, kind,
         prediction, and those of the evidence: verdict, estimate, standard_error, low, high,
         replications, alpha, ...
-
-    Raises:
-        InputError: there is no finished run, its file is damaged, or an older version wrote it.
     """
     return load_run(folder).frame()
 
@@ -615,9 +593,7 @@ def load_curves(folder: str | Path, figure: str | None = None) -> pd.DataFrame:
     own = frame[frame["figure"] == figure]
     others = [name for name in own if name not in CURVE_COLUMNS and own[name].isna().all()]
     own = own.drop(columns=others).reset_index(drop=True)
-    # Read beside figures that lack it, a group size is a float.
-    return own.astype({"group_size": int}) if _whole(own.get("group_size")) else own
-
-
-def _whole(column: pd.Series[Any] | None) -> bool:
-    return column is not None and bool((column % 1 == 0).all())
+    if "group_size" in own and (own["group_size"] % 1 == 0).all():
+        # Read beside figures that lack it, a group size is a float.
+        return own.astype({"group_size": int})
+    return own

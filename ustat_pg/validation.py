@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
+from functools import partial
 from math import inf
 from typing import Any, TypeVar, dataclass_transform
 
@@ -159,7 +160,8 @@ def finite_array(
         )
     if array.min() < minimum:
         raise InputError(f"{name} holds {array.min()}: all entries must be at least {minimum:g}")
-    return frozen(array)
+    array.setflags(write=False)
+    return array
 
 
 def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
@@ -184,7 +186,10 @@ def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]
             f"{name} sums to {float(total[where])!r} at {list(where)}: probabilities must sum to 1"
         )
     # Sums already at 1 to rounding are left alone, so that probabilities read back are the same.
-    return frozen(np.where(np.abs(total - 1)[..., None] > 1e-12, array / total[..., None], array))
+    if (np.abs(total - 1) > 1e-12).any():
+        array = np.where(np.abs(total - 1)[..., None] > 1e-12, array / total[..., None], array)
+        array.setflags(write=False)
+    return array
 
 
 def field(
@@ -203,15 +208,23 @@ def field(
         default: where it is None, None is allowed beside what is required.
         init: whether the constructor takes the field.
     """
-    if require is None:
-        return attrs.field(default=default, init=init)
+    return attrs.field(default=default, init=init, metadata={_REQUIRED: (require, name, limits)})
 
-    def convert(value: Any, attribute: attrs.Attribute[Any]) -> Any:
-        if value is None and default is None:
-            return None
-        return require(name or attribute.name, value, **limits)
 
-    return attrs.field(default=default, converter=attrs.Converter(convert, takes_field=True))
+_REQUIRED = "required"
+
+
+def _converting(_: type, fields: list[Any]) -> list[Any]:
+    """The fields of a record, each converted by what it requires."""
+    required = [field.metadata.get(_REQUIRED, (None, None, {})) for field in fields]
+    converted = []
+    for field, (require, name, limits) in zip(fields, required, strict=True):
+        if require is not None:
+            convert = partial(require, name or field.name, **limits)
+            convert = attrs.converters.optional(convert) if field.default is None else convert
+            field = field.evolve(converter=convert)
+        converted.append(field)
+    return converted
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
@@ -230,7 +243,7 @@ def record(*, eq: bool = False, frozen: bool = True) -> Callable[[type[Record]],
     ustat_pg.validation.InputError: radius is -1.0: it must be positive
     """
     # Without slots: cached properties stand in the instance's dictionary.
-    return attrs.define(eq=eq, frozen=frozen, slots=False)
+    return attrs.define(eq=eq, frozen=frozen, slots=False, field_transformer=_converting)
 
 
 def changed(instance: Record, **changes: Any) -> Record:

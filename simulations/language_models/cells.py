@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ustat_pg.compiled import source_digest
+from ustat_pg.digests import source_digest
 from ustat_pg.engines import Cell, Estimator, InfeasibleError, MomentSums, Quantity
 from ustat_pg.engines.base import Replications
 from ustat_pg.estimators import advantages
@@ -146,8 +146,7 @@ def _digest(name: str) -> str:
         weights = weights_digest(load_model(name).model)
     prompts = [(prompt.text, prompt.columns) for prompt in _task(name).prompts]
     libraries = f"{version('transformers')} {version('tokenizers')}"
-    salt = f"{weights} {prompts} {libraries}\n{Path(__file__).read_text(encoding='utf-8')}"
-    return source_digest(("llm", "estimators", "predictions/count_tables.py"), salt=salt)
+    return source_digest(Path(__file__).resolve(), salt=f"{weights} {prompts} {libraries}")
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from inspect import isfunction, unwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,16 @@ from ustat_pg._version import __version__
 from ustat_pg.reading import read_json
 from ustat_pg.validation import InputError
 
-from .errors import ENGINES, RECORDS, PlantedError, errors
+from .errors import ENGINES, RECORDS, ROOT, PlantedError, errors, pattern
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "run", "untouched"]
+
+Row = dict[str, Any]
+"""The answer on one error, with its name."""
 
 
 def add_arguments(commands: Any, stems: Sequence[str]) -> None:
-    """The command's arguments."""
+    """Add the command and its arguments."""
     command = commands.add_parser(
         "mutants",
         help="plant errors in the program, one at a time, and see what verify says of each",
@@ -67,23 +72,23 @@ def chosen(options: argparse.Namespace, stems: Sequence[str]) -> list[PlantedErr
     if not (place.isdecimal() and parts.isdecimal() and 1 <= int(place) <= int(parts)):
         raise InputError(f"--sample {options.sample}: it is written K/N, 1/20 for example")
     text = (options.only or "").lower()
-    found = [
+    fitting = [
         error
         for error in errors(options.on).values()
         if (not options.claims or set(error.stems) & set(options.claims))
         and (options.engine != "exact" or "exact" in error.engines)
         and (text in error.name.lower() or text in error.file.lower())
     ][int(place) - 1 :: int(parts)]
-    if not found:
+    if not fitting:
         raise InputError("no error fits: see python -m simulations mutants --list")
-    return found
+    return fitting
 
 
 def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    asked = chosen(options, stems)
+    planted = chosen(options, stems)
     if options.list:
-        print(_catalogue(asked, options.on))
+        print(_catalogue(planted, options.on))
         return 0
     from tqdm import tqdm
 
@@ -91,25 +96,27 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
     head = {"version": __version__, "size": options.size, "source": source_of()}
     engines = ENGINES[: ENGINES.index(options.engine) + 1]
-    rows = _known(options.record, head, engines[-1])
-    missing = [error for error in asked if error.name not in rows]
-    done = run_errors(missing, options.size, engines, options.workers)
+    rows = _recorded(options.record, head, engines[-1])
+    missing = [error for error in planted if error.name not in rows]
+    answers = run_errors(missing, options.size, engines, options.workers)
     try:
-        for error, found in tqdm(done, total=len(missing), desc="planted", disable=None):
-            rows[error.name] = {"name": error.name, **asdict(found)}
-            if found.verdict not in error.allowed:
-                print(f"{found.verdict:12} {error.name}  ({error.file})", file=sys.stderr)
+        for error, answer in tqdm(answers, total=len(missing), desc="planted", disable=None):
+            rows[error.name] = {"name": error.name, **answer}
+            if answer["verdict"] not in error.allowed:
+                print(f"{answer['verdict']:12} {error.name}  ({error.file})", file=sys.stderr)
     finally:
         if options.record:
             every = [rows[name] for name in errors(options.on) if name in rows]
-            options.record.write_text(_lines({**head, "errors": every}), encoding="utf-8")
-    results = [(error, rows[error.name]) for error in asked]
-    refuting = {(r["stem"], r["engine"]): 0 for _, r in results if r["verdict"] == "REFUTED"}
-    for stem, engine in () if options.verified else refuting:
-        if (true := ask(None, (stem,), options.size, engine)).verdict != "CONFIRMED":
+            lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in every)
+            text = f"{json.dumps({**head, 'errors': []})[:-2]}\n{lines}\n]}}\n"
+            options.record.write_text(text, encoding="utf-8")
+    results = [(error, rows[error.name]) for error in planted]
+    refuting = {(row["stem"], row["engine"]) for _, row in results if row["verdict"] == "REFUTED"}
+    for stem, engine in () if options.verified else sorted(refuting):
+        if (true := ask(None, (stem,), options.size, engine))["verdict"] != "CONFIRMED":
             raise InputError(
-                f"{stem} by {engine} is {true.verdict} without any error ({true.check}): nothing can "
-                "be said of errors there"
+                f"{stem} by {engine} is {true['verdict']} without any error ({true['check']}): "
+                "nothing can be said of errors there"
             )
     print(summary(results))
     if options.against:
@@ -120,51 +127,47 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
     return exit_code(results)
 
 
-Result = tuple[PlantedError, dict[str, Any]]
-"""One error, and what became of it."""
-
-
-def _known(record: Path | None, head: dict[str, Any], engine: str) -> dict[str, dict[str, Any]]:
-    """What a record of the same program and size has, by the errors' names."""
+def _recorded(record: Path | None, head: Row, engine: str) -> dict[str, Row]:
+    """The rows of a record of the same program and size that need no other run, by name."""
     held = read_json(record) if record is not None and record.exists() else {}
     if any(held.get(key) != value for key, value in head.items()):
         return {}
-    settled = (
-        row for row in held["errors"] if row["verdict"] == "REFUTED" or row["engine"] == engine
-    )
-    return {row["name"]: row for row in settled}
+    return {
+        row["name"]: row
+        for row in held["errors"]
+        if row["verdict"] == "REFUTED" or row["engine"] == engine
+    }
 
 
-def _lost(rows: dict[str, dict[str, Any]], record: dict[str, Any], engine: str) -> list[str]:
+def _lost(rows: dict[str, Row], record: Row, engine: str) -> list[str]:
     """The errors that a record has as refuted, in a way that was taken, and these rows have not."""
     by = ("exact", "design") if engine == "exact" else ("exact", "design", "simulation", "control")
-    then = [each for each in record["errors"] if each["verdict"] == "REFUTED" and each["by"] in by]
-    names = [each["name"] for each in then if each["name"] in rows]
+    then = [row for row in record["errors"] if row["verdict"] == "REFUTED" and row["by"] in by]
+    names = [row["name"] for row in then if row["name"] in rows]
     return [name for name in names if rows[name]["verdict"] != "REFUTED"]
 
 
-def _lines(table: dict[str, Any]) -> str:
-    """JSON with a line for each error."""
-    rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in table["errors"])
-    return f"{json.dumps({**table, 'errors': []})[:-2]}\n{rows}\n]}}\n"
+def _off(results: Sequence[tuple[PlantedError, Row]]) -> list[tuple[PlantedError, Row]]:
+    """The errors with a verdict that they must not have."""
+    return [(error, row) for error, row in results if row["verdict"] not in error.allowed]
 
 
-def exit_code(results: Sequence[Result]) -> int:
+def exit_code(results: Sequence[tuple[PlantedError, Row]]) -> int:
     """0 if all are as they must be, 1 for a survivor or a refuted one that is none, 3 if neither."""
-    off = [(error, row) for error, row in results if row["verdict"] not in error.allowed]
+    off = _off(results)
     if any(error.equivalent or row["verdict"] == "CONFIRMED" for error, row in off):
         return 1
     return 3 if off else 0
 
 
-def summary(results: Sequence[Result]) -> str:
-    """What became of all of them, in a few lines; survivors by name."""
+def summary(results: Sequence[tuple[PlantedError, Row]]) -> str:
+    """The verdicts on all errors in a few lines; survivors by name."""
     counted = [row for error, row in results if not error.equivalent and not error.silent]
     verdicts = Counter(row["verdict"] for row in counted)
     kinds = Counter(row["by"] for row in counted if row["verdict"] == "REFUTED")
-    said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    words = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
     lines = [
-        f"{len(counted)} planted: {said or 'none'}. "
+        f"{len(counted)} planted: {words or 'none'}. "
         f"{kinds['exact']} of them are refuted by enumeration, {kinds['simulation']} by simulation, "
         f"{kinds['control']} by a run's controls, {kinds['design']} because a formula fails."
     ]
@@ -172,17 +175,54 @@ def summary(results: Sequence[Result]) -> str:
         lines.append(f"Argued to change nothing: {same}.")
     if silent := sum(bool(error.silent) for error, _ in results):
         lines.append(f"Leave nothing to refute, and must not be CONFIRMED: {silent}.")
-    off = [(error, row) for error, row in results if row["verdict"] not in error.allowed]
-    return "\n".join([*lines, *(f"- {row['verdict']}: {e.name} ({e.file})" for e, row in off)])
+    lines += [f"- {row['verdict']}: {error.name} ({error.file})" for error, row in _off(results)]
+    return "\n".join(lines)
 
 
-def _catalogue(asked: Sequence[PlantedError], on: str) -> str:
+def _catalogue(planted: Sequence[PlantedError], on: str) -> str:
     """The errors, where they are planted, and the public functions that no error touches."""
     from tabulate import tabulate
 
-    from .untouched import untouched
-
-    rows = [[error.layer, error.name, error.file, " ".join(error.stems)] for error in asked]
+    rows = [[error.layer, error.name, error.file, " ".join(error.stems)] for error in planted]
     table = tabulate(rows, ["layer", "error", "file", "claims"])
     missing = "\n".join(untouched(errors(on).values()))
     return f"{table}\n\n{len(rows)} errors.\n\nUnverified: no error touches these functions.\n{missing}"
+
+
+def untouched(planted: Iterable[PlantedError]) -> list[str]:
+    """The public functions of the rooms that errors stand in, but for those that one of them touches.
+
+    An error touches what it stands in, and what reads that in the same file, by whatever steps. Nothing
+    shows that ``verify`` sees an error in the others.
+    """
+    planted = [error for error in planted if error.file.startswith("ustat_pg/")]
+    missing = []
+    for room in dict.fromkeys(error.file.removesuffix(".py").split("/")[1] for error in planted):
+        public = import_module(f"ustat_pg.{room}")
+        for name in public.__all__:
+            function = unwrap(getattr(public, name))
+            if isfunction(function):
+                file = Path(function.__code__.co_filename)
+                here = [error.old for error in planted if ROOT / error.file == file]
+                if not _touched(file.read_text(encoding="utf-8"), function.__name__, here):
+                    missing.append(f"{room}.{name}")
+    return missing
+
+
+def _touched(source: str, name: str, snippets: Iterable[str]) -> bool:
+    """Whether a snippet stands in what a file defines under a name, or in what that reads there."""
+    parts: dict[str, ast.stmt] = {}
+    for part in ast.parse(source).body:
+        if isinstance(part, ast.FunctionDef | ast.ClassDef):
+            parts[part.name] = part
+        elif isinstance(part, ast.Assign | ast.AnnAssign):
+            parts[next(n.id for n in ast.walk(part) if isinstance(n, ast.Name))] = part
+    reached, ahead = set(), [name]
+    while ahead:
+        if (name := ahead.pop()) in parts and name not in reached:
+            reached.add(name)
+            ahead += [node.id for node in ast.walk(parts[name]) if isinstance(node, ast.Name)]
+    lines = [source.count("\n", 0, match.start()) + 1
+             for old in snippets for match in pattern(old).finditer(source)]  # fmt: skip
+    ranges = [(parts[name].lineno, parts[name].end_lineno or 0) for name in reached]
+    return any(first <= line <= last for first, last in ranges for line in lines)

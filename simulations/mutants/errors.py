@@ -27,7 +27,7 @@ KINDS = {
     "bounds": "a range that does not hold all values",
     "plan": "what is not planned for",
 }
-"""What can be wrong, by the word before the colon of an error's name; without one it is a formula."""
+"""The kinds of error, by the word before the colon of an error's name; without one it is a formula."""
 
 ENGINES = ("exact", "cpu")
 """Enumeration alone, then enumeration and simulation."""
@@ -40,7 +40,7 @@ SIMULATED = (
     "ustat_pg/engines/runs/lanes",
     "ustat_pg/llm",
 )
-"""What only simulation calls: there an enumeration would be in vain."""
+"""Files that simulation alone calls: an enumeration of their errors would be in vain."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class PlantedError:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The verdicts of which it must have one."""
+        """The verdicts that it may have."""
         if self.equivalent:
             return ("CONFIRMED", "INCONCLUSIVE", "ERROR", "TIMEOUT")
         return ("REFUTED", "INCONCLUSIVE") if self.silent else ("REFUTED",)
@@ -81,7 +81,7 @@ class PlantedError:
 
     @property
     def kind(self) -> str:
-        """What can be wrong, one of :data:`KINDS`."""
+        """One of :data:`KINDS`."""
         word = self.name.partition(": ")[0]
         return word if word in KINDS else "formula"
 
@@ -108,18 +108,18 @@ def errors(on: str = "bandit") -> dict[str, PlantedError]:
 
 
 def pattern(old: str) -> re.Pattern[str]:
-    """What finds a snippet by its words and signs.
+    """The pattern of a snippet's words and signs.
 
     Spaces, line breaks and a comma before a closing bracket do not count, so that formatting cannot
     hide it. A line break at its end does.
     """
     first, *rest = re.findall(r"\w+|\S", old)
-    found = re.escape(first)
+    words = re.escape(first)
     for sign in rest:
-        found += (r"\s*(?:,\s*)?" if sign in ")]}" else r"\s*") + re.escape(sign)
+        words += (r"\s*(?:,\s*)?" if sign in ")]}" else r"\s*") + re.escape(sign)
     before = r"(?<!\w)" if re.match(r"\w", first) else ""
     after = r"(?!\w)" if re.match(r"\w", [first, *rest][-1]) else ""
-    return re.compile(before + found + after + (r"(?=[ \t]*\n)" if old.endswith("\n") else ""))
+    return re.compile(before + words + after + (r"(?=[ \t]*\n)" if old.endswith("\n") else ""))
 
 
 def planted(source: str, old: str, new: str) -> str:

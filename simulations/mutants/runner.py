@@ -1,23 +1,30 @@
-"""The runner of errors: each has a process of its own."""
+"""The runner of errors: each has a process of its own, the program with one changed line.
+
+Nothing of the program is imported there before the error is planted, and no file is changed: the module
+with the error is compiled from its changed text when it is imported. Each claim is enumerated first; where
+no enumeration refutes, each is run as ``verify`` runs it.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import re
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from multiprocessing import active_children, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
-
-from ustat_pg.experiment.store import makes_blocks
+from types import CodeType
+from typing import Any
 
 from .errors import ROOT, PlantedError
-from .planted import answer
 
-__all__ = ["Found", "run_errors", "source_of"]
+__all__ = ["ask", "plant", "run_errors", "source_of"]
 
 BLOCKS = Path("results/mutants")
 """The folder with the true program's blocks."""
@@ -25,27 +32,19 @@ BLOCKS = Path("results/mutants")
 LIMIT_SECONDS = 900
 """The most that one process may take."""
 
+ORDER = ("REFUTED", "ERROR", "INCONCLUSIVE", "CONFIRMED")
+"""The verdict on an error is the first of these that a claim gives."""
+
+STRIDE = 8
+"""Checks are enumerated in the order first, ninth, seventeenth, ...; second, tenth, ..."""
+
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(["numba", "numpy", "pandas", "scipy.stats", "sklearn.datasets"])
 
-
-@dataclass(frozen=True)
-class Found:
-    """What became of one error, or of the true program.
-
-    Arguments:
-        verdict: REFUTED, CONFIRMED, INCONCLUSIVE, ERROR or TIMEOUT.
-        stem: claim that said so, the first that refutes.
-        engine: way of running it: exact, or cpu, which simulates too.
-        by: what refutes: exact, simulation, control, or design, where a formula fails.
-        check: check that refutes, or what an error of the program says.
-    """
-
-    verdict: str
-    stem: str = ""
-    engine: str = ""
-    by: str = ""
-    check: str = ""
+Answer = dict[str, str]
+"""The verdict on an error or on the true program: its ``verdict`` (REFUTED, CONFIRMED, INCONCLUSIVE,
+ERROR, TIMEOUT), the ``stem`` and ``engine`` that give it, and where it is refuted ``by`` which kind of
+evidence (exact, simulation, control; design, where a formula fails) and which ``check``."""
 
 
 def source_of(root: Path = ROOT) -> str:
@@ -61,15 +60,15 @@ def source_of(root: Path = ROOT) -> str:
 
 def run_errors(
     errors: Sequence[PlantedError], size: str, engines: Sequence[str], workers: int
-) -> Iterator[tuple[PlantedError, Found]]:
-    """Errors, as they come, with what became of each."""
+) -> Iterator[tuple[PlantedError, Answer]]:
+    """Errors, as they come, with the answer on each."""
 
-    def settled(error: PlantedError) -> Found:
+    def settled(error: PlantedError) -> Answer:
         for engine in (engine for engine in error.engines if engine in engines):
-            found = ask(error, error.stems, size, engine)
-            if found.verdict == "REFUTED" or stopped.is_set():
+            answer = ask(error, error.stems, size, engine)
+            if answer["verdict"] == "REFUTED" or stopped.is_set():
                 break
-        return found
+        return answer
 
     pool, stopped = ThreadPoolExecutor(workers), Event()
     futures = {pool.submit(settled, error): error for error in errors}
@@ -83,33 +82,120 @@ def run_errors(
             process.kill()
 
 
-def ask(error: PlantedError | None, stems: Sequence[str], size: str, engine: str) -> Found:
-    """What a process says of an error, or of the true program; it is killed after its time."""
-    file = "" if error is None else error.file
+def ask(error: PlantedError | None, stems: Sequence[str], size: str, engine: str) -> Answer:
+    """The answer of a process on an error, or on the true program; it is killed after its time."""
+    from ustat_pg.compiled import bodies
+    from ustat_pg.experiment.store import makers
+
+    file = ROOT / (error.file if error else "")
+    answer = {"verdict": "ERROR", "stem": stems[0], "engine": engine, "by": "", "check": ""}
     receiver, sender = CONTEXT.Pipe(duplex=False)
     with TemporaryDirectory(prefix="mutant-") as folder:
-        # What the error changes is not kept beside the true program's.
-        blocks = Path(folder) if makes_blocks(file) or "/llm/" in file else BLOCKS
-        cache = Path(folder) if _compiled(file) else None
-        asked = (sender, error, stems, size, engine, blocks, cache)
-        process = CONTEXT.Process(target=answer, args=asked, daemon=True)
+        # Blocks that the error changes are not kept beside the true program's.
+        blocks = Path(folder) if file in makers() or "llm" in file.parts else BLOCKS
+        cache = Path(folder) if file in bodies() else None
+        arguments = (sender, error, stems, size, engine, blocks, cache)
+        process = CONTEXT.Process(target=run_apart, args=arguments, daemon=True)
         process.start()
         sender.close()
         try:
             if receiver.poll(LIMIT_SECONDS):
-                found = Found(**receiver.recv())
-                process.join()
-                return found
-            return Found("TIMEOUT", stems[0], engine, check=f"after {LIMIT_SECONDS} s")
+                return answer | receiver.recv()
+            return answer | {"verdict": "TIMEOUT", "check": f"after {LIMIT_SECONDS} s"}
         except EOFError:
-            return Found("ERROR", stems[0], engine, check="its process died")
+            return answer | {"check": "its process died"}
         finally:
             process.kill()
             process.join()
 
 
-def _compiled(file: str) -> bool:
-    """Whether a file holds what is compiled."""
-    return bool(file) and (
-        "rng" in file or bool(re.search(r"\bimport body\b", (ROOT / file).read_text("utf-8")))
-    )
+def plant(error: PlantedError) -> None:
+    """Have the module of an error imported with it."""
+    module = error.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    assert module not in sys.modules, f"{module} is imported already: its error would go unseen"
+    true = SourceFileLoader.get_code
+
+    def get_code(self: Any, fullname: str) -> CodeType | None:
+        if Path(self.path).resolve() != ROOT / error.file:
+            return true(self, fullname)
+        return compile(error.source, self.path, "exec")
+
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+
+
+def run_apart(
+    sender: Connection, error: PlantedError | None, stems: Sequence[str], size: str, engine: str,
+    blocks: Path, cache: Path | None,
+) -> None:  # fmt: skip
+    """Send the answer of the claims: the first refutation, or the most doubtful verdict."""
+    if cache is not None:
+        import_module("numba").config.CACHE_DIR = str(cache)
+    # A wrong formula may divide by 0.
+    warnings.simplefilter("ignore")
+    if error is not None:
+        plant(error)
+    answers: list[Answer] = []
+    for stem in stems:
+        try:
+            answer = _verdict(stem, size, engine, blocks)
+        except Exception as stop:
+            answer = {"verdict": "ERROR", "check": f"{type(stop).__name__}: {stop}"}
+        answers.append({"stem": stem, **answer})
+        if answer["verdict"] == "REFUTED":
+            break
+    sender.send(min(answers, key=lambda answer: ORDER.index(answer["verdict"])))
+
+
+def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
+    """A claim's verdict, and what refutes it if it is refuted."""
+    from simulations import ON_LANGUAGE_MODELS, Suite
+    from simulations import processes as verify
+    from ustat_pg.experiment import Options, Store, run_claims
+    from ustat_pg.experiment.planted import run_controls
+    from ustat_pg.report import exit_code
+
+    # As verify does it, but for the points of figures.
+    verify.curves = lambda stem, suite: ()
+    how, store = Options(size, engine), Store(blocks)
+    kind = "language-model" if stem in ON_LANGUAGE_MODELS else "bandit"
+    # Pools of its own: what an error makes of one is no other's prediction.
+    designs, _, failed = verify._designs([stem], Suite(size, on=kind))
+    if engine == "exact" and designs and (check := _first_refuted(designs[0], how, store)):
+        return {"verdict": "REFUTED", "by": "exact", "check": check}
+    run = run_claims(designs, how, store).with_failed(failed)
+    controls = run_controls(designs, how)
+    if exit_code(run.claims, controls) != 1:
+        return {"verdict": str(run.claims[0].verdict)}
+    by, check = [
+        *((kind, check.name) for check in run.claims[0].checks
+          for kind, findings in check.found.items() if findings.verdict == "REFUTED"),
+        *(("design", why) for why in failed.values()),
+        *(("control", f"{each.name}: {each.said}") for each in controls if not each.held),
+    ][0]  # fmt: skip
+    return {"verdict": "REFUTED", "by": by, "check": check}
+
+
+def _first_refuted(design: Any, how: Any, store: Any) -> str:
+    """The first check that its enumeration refutes, or an empty text.
+
+    Each is enumerated alone, in an order that spreads over the claim: an error is mostly seen by the
+    first few.
+    """
+    from ustat_pg.experiment.measurements import Measurements
+    from ustat_pg.experiment.plan import make_plan
+    from ustat_pg.experiment.runner import _settle
+    from ustat_pg.experiment.work import Work, environment
+
+    measured = Measurements((check.functional for check in design.checks), how)
+    plan = make_plan(design, {}, how)
+    with environment(how, None) as pool:
+        work = Work(store, how, pool)
+        for check in (check for first in range(STRIDE) for check in design.checks[first::STRIDE]):
+            if measured.why_not_exact(check.functional) is None:
+                tasks = [measured.exact_tasks[cell.name] for cell in check.functional.cells]
+                work.run(tasks, "enumerate")
+                sums = {task.cell.name: (task.quantities, work.sums([task])) for task in tasks}
+                findings = _settle(check, measured, plan, sums, {}, {}).found.get("exact")
+                if findings is not None and findings.verdict == "REFUTED":
+                    return str(check.name)
+    return ""

@@ -38,7 +38,7 @@ DRAWS = {"smoke": 1, "quick": 2, "full": 8}
 """Regimes of each kind, by the size of a run."""
 
 _BESIDE = GradientCell(two_valued([0.5, 0.5], [0.8, 0.2]), 2)
-"""What a run measures beside a number that needs no measuring; it is not read."""
+"""The cell that a run measures beside a number that needs no measuring; it is not read."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Drawn:
         if said.shape != known.shape:
             raise ArithmeticError(f"{what}: the shapes are {said.shape} and {known.shape}")
         size = float(np.abs(known).max(initial=0.0)) or 1.0
-        # Of an array a sum with unequal weights, in which no two entries stand for one another.
+        # An array is compared as a sum with unequal weights, so that no two entries stand for one another.
         weights = np.cos(np.arange(known.size)) if known.ndim else np.ones(1)
         one, other = (float(weights @ each.ravel()) for each in (said, known))
         functional = EverySample(_BESIDE, ((mse_of("grpo"), 0.0),), other, limit * size)
@@ -79,7 +79,7 @@ class Drawn:
 
 
 Asked = dict[str, tuple[Callable[[Drawn], Iterator[Check]], ...]]
-"""What is asked, by stem."""
+"""The makers of checks, by stem."""
 
 
 def checks(stem: str, suite: Suite) -> Iterator[Check]:

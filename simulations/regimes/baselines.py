@@ -1,9 +1,8 @@
-"""Baselines by search and by pairs of critics: best tables and shrinkage, learned values, who beats whom."""
+"""Baselines by search and by pairs of critics: best tables and shrinkage, learned values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +17,7 @@ from ustat_pg.predictions import (
     critic_excess,
     critic_rollouts_at_par,
     explicit_bound,
-    grpo_beats_vanilla,
     learned_values,
-    minimum_variance_gain,
-    normalised_error_of,
-    oracle_beats_vanilla,
 )
 from ustat_pg.problems import SoftmaxBandit
 
@@ -140,55 +135,7 @@ def critics(drawn: Drawn) -> Iterator[Check]:
     )
 
 
-def contests(drawn: Drawn) -> Iterator[Check]:
-    """Who beats whom, prompt by prompt, in groups of all sizes."""
-    bandit = problem(drawn, 12, binary=bool(drawn.rng.integers(2)), uniform=True)
-    moments, size = bandit.moments(), drawn.size(2, LARGEST_GROUP)
-    squares = {
-        name: np.einsum("xii->x", Law.of(bandit, Estimator(name), size).seconds)
-        for name in ("grpo", "oracle", "vanilla", "minimum-variance")
-    }
-    yield drawn.check(
-        f"G={size}: grpo beats no baseline",
-        np.asarray(grpo_beats_vanilla(moments, size), dtype=float),
-        squares["grpo"] < squares["vanilla"],
-    )
-    yield drawn.check(
-        f"G={size}: the oracle beats no baseline",
-        np.asarray(oracle_beats_vanilla(moments), dtype=float),
-        squares["oracle"] < squares["vanilla"],
-    )
-    batch = drawn.size(2, LARGEST_BATCH)
-    gain = bandit.context_probs @ (squares["oracle"] - squares["minimum-variance"]) / batch
-    yield drawn.check(
-        f"G={size} B={batch}: gain of the minimum-variance baseline",
-        minimum_variance_gain(moments, size, batch),
-        gain,
-        1e-7,
-    )
-
-
-def normalised(drawn: Drawn) -> Iterator[Check]:
-    """The normalised estimator's error of graded rewards in large groups, by the estimator."""
-    rng, size = drawn.rng, drawn.size(3, LARGEST_GROUP)
-    probs, rewards = rng.dirichlet([1.0] * 3), rng.normal(size=3)
-    bandit = SoftmaxBandit.linear(
-        [1.0], rng.normal(size=(1, 3, 2)), np.zeros(2), rewards[None, :, None],
-        np.ones((1, 3, 1)), np.log(probs[None]),
-    )  # fmt: skip
-    law = Law.of(bandit, Estimator("std"), size)
-    aim = bandit.gradient() / sqrt(float(probs @ (rewards - probs @ rewards) ** 2))
-    square = np.trace(law.seconds[0]) - 2 * law.means[0] @ aim + aim @ aim
-    yield drawn.check(
-        f"G={size}: error of std, graded",
-        normalised_error_of(probs, rewards, bandit.policy.scores(0), size),
-        size * square,
-        1e-8,
-    )
-
-
 ASKED: Asked = {
     "best_baseline": (tables, shrinkage),
-    "optimality": (critics, contests),
-    "normalised": (normalised,),
+    "optimality": (critics,),
 }

@@ -101,35 +101,6 @@ def best_of_k(drawn: Drawn) -> Iterator[Check]:
         )
 
 
-def norms(drawn: Drawn) -> Iterator[Check]:
-    """Baselines weighted by norms, of which some are large."""
-    for size in (3, drawn.size(9, 64)):
-        some, squares = drawn.rng.normal(size=size), 10 ** drawn.rng.uniform(-3, 3, size=size)
-
-        def weighted(
-            prior: float, mean: float, some: Array = some, squares: Array = squares
-        ) -> Array:
-            found = []
-            for i in range(len(some)):
-                rest = np.arange(len(some)) != i
-                top = prior * mean + float(squares[rest] @ some[rest])
-                found.append(some[i] - top / (prior + float(squares[rest].sum())))
-            return np.array(found)
-
-        yield drawn.check(
-            f"G={size}: norm-weighted",
-            estimators.norm_weighted(some, squared_norms=squares),
-            weighted(0.0, 0.0),
-        )
-        yield drawn.check(
-            f"G={size}: shrunk norm-weighted",
-            estimators.shrunk_norm_weighted(
-                some, squared_norms=squares, prior_weight=0.4, mean_value=-2.0
-            ),
-            weighted(0.4, -2.0),
-        )
-
-
 def tokens(drawn: Drawn) -> Iterator[Check]:
     """Weights of tokens in every way, of a constant that is no whole number too."""
     shape = (drawn.size(2, 6), drawn.size(2, 12), 5)
@@ -153,6 +124,5 @@ def tokens(drawn: Drawn) -> Iterator[Check]:
 ASKED: Asked = {
     "count_advantages": (best_of_k,),
     "normalised": (advantages,),
-    "best_baseline": (norms,),
     "length_weights": (tokens,),
 }

@@ -1,11 +1,11 @@
-"""What all evidence shares, asked of itself: problems, policies and engines at the edges of what they take;
-and the practical gradient output by output, under every ratio, clipping and penalty.
+"""The ground that all evidence shares: problems, policies and engines at the edges of what they take;
+and the practical gradient output by output, at later minibatches and with weighted scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement
 from math import factorial, prod
 from typing import Any
 
@@ -20,7 +20,6 @@ from ustat_pg.policies import PrefixSoftmax, TabulatedPolicy
 from ustat_pg.predictions import (
     gradient_mse,
     leading_ratio_bias,
-    practical_mse,
     ratio_bias_matrix,
     weighted_mse,
 )
@@ -31,16 +30,11 @@ from .gradients import LARGEST_BATCH, LARGEST_GROUP, Law, problem
 
 Array = NDArray[np.float64]
 
-STEP = 1e-4
-"""The step of central differences, whose error is of the order of its square."""
-
-RATIOS = ("none", "token", "prefix", "sequence", "gspo")
-
 ADVANTAGES = {"grpo": grpo, "std": standardised, "maxrl": maxrl}
 
 
 def edges(drawn: Drawn) -> Iterator[Check]:
-    """Prompts all but equally likely, scores of which the first is 0, baselines all but alike."""
+    """Prompts all but equally likely, scores whose first is 0, baselines all but alike."""
     rng = drawn.rng
     off = np.array([0.0, 1.0, -1.0]) * 10 ** rng.uniform(-6, -1.5)
     uneven = SoftmaxBandit.tabular(
@@ -100,36 +94,11 @@ def outcomes(drawn: Drawn) -> Iterator[Check]:
     yield drawn.check("new policy unless given", start.new.sum(axis=-1), sums)
 
 
-def _weights(ratios: Array, inside: Array, name: str) -> list[float]:
-    """The weight of each token of an output, from its tokens' ratios."""
-    tokens = [float(each) for each, there in zip(ratios, inside, strict=True) if there]
-    whole = prod(tokens)
-    return {
-        "none": [1.0] * len(tokens),
-        "token": tokens,
-        "prefix": [prod(tokens[: t + 1]) for t in range(len(tokens))],
-        "sequence": [whole] * len(tokens),
-        "gspo": [whole ** (1 / len(tokens))] * len(tokens),
-    }[name]
-
-
-def _estimates(
-    of: TokenOutcomes, name: str, group_size: int, *, ratio: str = "none",
-    sides: tuple[float, float] | None = None, beta: float = 0.0, kl_ratio: str = "none",
-) -> tuple[Array, Array]:  # fmt: skip
+def _estimates(of: TokenOutcomes, name: str, group_size: int, beta: float) -> tuple[Array, Array]:
     """The chance of every group of the one prompt, and its estimate, token by token."""
     probs, rewards = np.exp(of.old[0].sum(axis=-1)), of.rewards[0]
-    low, high = sides or (np.inf, np.inf)
-    rising, falling, pulled = np.zeros((3, len(probs), of.scores.shape[-1]))
-    for k in range(len(probs)):
-        ratios = np.exp(of.new[0, k] - of.old[0, k])
-        held = _weights(ratios, of.inside[k], kl_ratio)
-        for t, weight in enumerate(_weights(ratios, of.inside[k], ratio)):
-            score = of.scores[0, k, t]
-            rising[k] += (weight if weight <= 1 + high else 0.0) * score
-            falling[k] += (weight if weight >= 1 - low else 0.0) * score
-            back = np.exp(of.reference[0, k, t] - of.new[0, k, t]) - 1
-            pulled[k] += beta * held[t] * back * score
+    pulls = beta * (np.exp(of.reference[0] - of.new[0]) - 1) * of.inside
+    scores, pulled = of.scores[0].sum(axis=1), np.einsum("kt,ktd->kd", pulls, of.scores[0])
     groups = np.array(list(combinations_with_replacement(range(len(probs)), group_size)))
     ways = [
         factorial(group_size) / prod(factorial(int(n)) for n in np.bincount(group))
@@ -137,66 +106,7 @@ def _estimates(
     ]
     chances = np.array(ways) * np.prod(probs[groups], axis=1)
     advantages = ADVANTAGES[name](rewards[groups])[..., None]
-    chosen = np.where(advantages > 0, rising[groups], falling[groups])
-    return chances, (advantages * chosen + pulled[groups]).mean(axis=1)
-
-
-def practical(drawn: Drawn) -> Iterator[Check]:
-    """The mean and the error under every ratio, with unequal clipping, penalties of every ratio."""
-    _, _, away = _outputs(drawn)
-    for ratio, kl_ratio in product(RATIOS, RATIOS[1:4]):
-        name = str(drawn.rng.choice(list(ADVANTAGES)))
-        group, batch = int(drawn.rng.integers(2, 6)), drawn.size(2, 10_000)
-        sides = (float(drawn.rng.uniform(0.05, 0.2)), float(drawn.rng.uniform(0.2, 0.5)))
-        given: dict[str, Any] = {"beta": float(drawn.rng.uniform(0.1, 1)), "kl_ratio": kl_ratio}
-        for clip in (None, sides):
-            chances, estimates = _estimates(away, name, group, ratio=ratio, sides=clip, **given)
-            chances, truth = _estimates(
-                away, name, group, ratio="sequence", beta=given["beta"], kl_ratio="sequence"
-            )
-            mean, target = chances @ estimates, chances @ truth
-            variance = float(chances @ ((estimates - mean) ** 2).sum(axis=1)) / batch
-            found = practical_mse(away, name, group, batch, ratio=ratio, clip=clip, **given)
-            where = f"G={group} B={batch} {name}, {ratio} and {kl_ratio}, clip {clip is not None}"
-            yield drawn.check(f"{where}: mean", found.mean, mean)
-            yield drawn.check(f"{where}: variance", found.variance, variance)
-            error = variance + float((mean - target) @ (mean - target))
-            yield drawn.check(f"{where}: error", found.mse, error)
-
-
-def slopes(drawn: Drawn) -> Iterator[Check]:
-    """The derivative of the ratio's and the penalty's bias, by differences of means."""
-    bandit = _outputs(drawn)[0]
-    theta = bandit.policy.theta
-    shift = drawn.rng.normal(size=len(theta))
-    other = bandit.policy.with_theta(theta + 0.3 * shift)
-    start = token_outcomes(bandit, None, other)
-    for ratio, kl_ratio in (("token", "none"), ("prefix", "token"), ("gspo", "prefix")):
-        name, beta = str(drawn.rng.choice(list(ADVANTAGES))), float(drawn.rng.uniform(0.1, 1))
-
-        def bias(
-            at: Array, name: str = name, beta: float = beta, ratio: str = ratio, kl: str = kl_ratio
-        ) -> Array:
-            """What a rule's mean misses of that of the whole sequence's ratio."""
-            away = token_outcomes(bandit, at, other)
-            own = practical_mse(away, name, 4, ratio=ratio, beta=beta, kl_ratio=kl).mean
-            return (
-                own
-                - practical_mse(
-                    away, name, 4, ratio="sequence", beta=beta, kl_ratio="sequence"
-                ).mean
-            )
-
-        columns = [
-            (bias(theta + STEP * unit) - bias(theta - STEP * unit)) / (2 * STEP)
-            for unit in np.eye(len(theta))
-        ]
-        yield drawn.check(
-            f"{name}, {ratio} and {kl_ratio}: derivative of the bias",
-            ratio_bias_matrix(start, name, 4, ratio=ratio, beta=beta, kl_ratio=kl_ratio),
-            np.stack(columns, axis=1),
-            1e-5,
-        )
+    return chances, (advantages * scores[groups] + pulled[groups]).mean(axis=1)
 
 
 def weighted(drawn: Drawn) -> Iterator[Check]:
@@ -224,7 +134,7 @@ def leading(drawn: Drawn) -> Iterator[Check]:
             "kl_ratio": str(drawn.rng.choice(["none", "token", "sequence"])),
         }
         matrix = ratio_bias_matrix(start, name, group, **given)
-        chances, estimates = _estimates(start, name, group, beta=given["beta"])
+        chances, estimates = _estimates(start, name, group, given["beta"])
         steps, moved = minibatch - 1, estimates @ matrix.T
         mean = chances @ moved
         variance = float(chances @ ((moved - mean) ** 2).sum(axis=1)) / batch
@@ -239,5 +149,5 @@ def leading(drawn: Drawn) -> Iterator[Check]:
 
 ASKED: Asked = {
     "mse": (edges,),
-    "practical_mse": (outcomes, practical, slopes, weighted, leading),
+    "practical_mse": (outcomes, weighted, leading),
 }

@@ -1,16 +1,13 @@
-"""Laws of the gap by other formulas: chi-squares in pairs and by quadrature, recursions step by step."""
+"""Laws of the gap by other formulas: chi-squares in pairs, mixtures of them, epochs over every order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_continuous_lyapunov
-from scipy.special import erf
 from scipy.stats import chi2
 
 from ustat_pg.distributions import WeightedChi2
@@ -18,23 +15,10 @@ from ustat_pg.engines import Estimator
 from ustat_pg.experiment import Check
 from ustat_pg.predictions import (
     MixtureLaw,
-    bound_curve,
     conditional_transform,
-    constant_bound,
-    constant_floor,
     epoch_gap,
-    finite_covariance,
-    finite_law,
-    finite_weights,
     gap_transform,
-    limit_law,
-    limit_weights,
-    linear_gap,
-    mean_gap,
-    stationary_covariance,
     sup_distance,
-    weight_derivatives,
-    weight_form,
 )
 from ustat_pg.problems import SoftmaxBandit
 
@@ -109,23 +93,6 @@ def chi_squares(drawn: Drawn) -> Iterator[Check]:
         )
 
 
-def two_terms(drawn: Drawn) -> Iterator[Check]:
-    """Two single terms, whose sum is an integral."""
-    one, other = 10 ** drawn.rng.uniform(-2, 0, size=2)
-    law = WeightedChi2([one, other])
-    places, shares = np.polynomial.legendre.leggauss(NODES)
-    angles, shares = np.pi / 4 * (places + 1), np.pi / 4 * shares
-    points = (one + other) * np.linspace(0.05, 6.0, DENSE)
-    # P(w₁ Z₁² <= x - w₂ Z₂²) over Z₂ = √(x/w₂) sin t, on which all is smooth.
-    deviates = np.sqrt(points / other)[:, None] * np.sin(angles)
-    inside = erf(np.sqrt(points[:, None] / one / 2) * np.cos(angles))
-    density = np.sqrt(2 / np.pi) * np.exp(-(deviates**2) / 2)
-    speed = np.sqrt(points / other)[:, None] * np.cos(angles)
-    below = (density * inside * speed) @ shares
-    yield drawn.check("two terms, dense: cdf", law.cdf(points), below)
-    yield drawn.check("two terms: cdf", [law.cdf(float(x)) for x in points[::9]], below[::9])
-
-
 def mixtures(drawn: Drawn) -> Iterator[Check]:
     """Mixtures of laws; laws of runs that end in different places; distances of laws."""
     parts = [_weights(drawn, 2) for _ in range(3)]
@@ -162,109 +129,6 @@ def mixtures(drawn: Drawn) -> Iterator[Check]:
     )
 
 
-def _matrices(drawn: Drawn, r: int) -> tuple[Array, Array, Array]:
-    """Curvatures far apart, a covariance with rank less than full, and a change of any sign."""
-    bends = np.sort(10 ** drawn.rng.uniform(-1.5, 0.5, size=r))
-    root, change = drawn.rng.normal(size=(r, r - 1)), drawn.rng.normal(size=(r, r))
-    return bends, root @ root.T + 1e-3 * np.eye(r), change + change.T
-
-
-def _recursion(
-    bends: Array, noise: Array, rates: Array, start: Array | None, steps: list[int]
-) -> list[Array]:
-    """Γ after some numbers of steps, one step after the other."""
-    gamma = np.zeros_like(noise) if start is None else np.outer(start, start)
-    found = {0: gamma}
-    for step, rate in enumerate(rates, 1):
-        shrink = np.eye(len(bends)) - rate * np.diag(bends)
-        gamma = shrink @ gamma @ shrink + rate**2 * noise
-        found[step] = gamma
-    return [found[step] for step in steps]
-
-
-def recursions(drawn: Drawn) -> Iterator[Check]:
-    """Second moments of whole runs, with a start away from the optimum and rates that overshoot."""
-    bends, noise, change = _matrices(drawn, 4)
-    start, total = drawn.rng.normal(size=4), drawn.size(300, 2_000)
-    steps = sorted({0, 1, total // 3, total})
-    for what, rates in {
-        "decaying": (1.9 / bends[-1]) / (1 + 0.05 * np.arange(total)),
-        "constant": np.full(total, 0.3 / bends[-1]),
-    }.items():
-        for begin in (None, start):
-            where = f"{what}, T={total}{'' if begin is None else ', away'}"
-            whole = _recursion(bends, noise, rates, begin, steps)
-            options = {"displacement": begin, "steps": steps}
-            yield drawn.check(
-                f"{where}: second moments", finite_covariance(bends, noise, rates, **options), whole
-            )
-            gaps = [np.diag(each) @ bends / 2 for each in whole]
-            yield drawn.check(f"{where}: gaps", mean_gap(bends, noise, rates, **options), gaps)
-            weights = np.linalg.eigvals(np.diag(bends) @ whole[-1] / 2).real
-            found = finite_weights(bends, noise, rates, begin)
-            yield drawn.check(f"{where}: weights", found, np.sort(weights), 1e-8)
-            law = finite_law(bends, noise, rates, begin)
-            yield drawn.check(f"{where}: mean of the law", law.mean(), gaps[-1])
-    for share in (1.01, 40.0):
-        c = share / (2 * bends.min())
-        drift = c * np.diag(bends) - np.eye(4) / 2
-        gamma = solve_continuous_lyapunov(drift, c**2 * noise)
-        where = f"2 c λ = {share:g}"
-        yield drawn.check(f"{where}: Γ", stationary_covariance(bends, noise, c), gamma, 1e-8)
-        weights, axes = np.linalg.eig(np.diag(bends) @ gamma / 2)
-        order = np.argsort(weights.real)
-        yield drawn.check(
-            f"{where}: limit weights", limit_weights(bends, noise, c), weights.real[order], 1e-8
-        )
-        yield drawn.check(
-            f"{where}: mean of the limit", limit_law(bends, noise, c).mean(), weights.real.sum()
-        )
-        size = 1e-5 * np.linalg.norm(noise) / np.linalg.norm(change)
-        moved = [limit_weights(bends, noise + sign * size * change, c) for sign in (1, -1)]
-        yield drawn.check(
-            f"{where}: derivatives of weights",
-            weight_derivatives(bends, noise, change, c),
-            (moved[0] - moved[1]) / (2 * size),
-            1e-4,
-        )
-        # The eigenvector of the symmetric matrix, by that of the other.
-        root = np.sqrt(bends)
-        axis = axes.real[:, order[-1]] / root
-        axis /= np.linalg.norm(axis)
-        frame = np.linalg.qr(drawn.rng.normal(size=(6, 4)))[0]
-        matrix = weight_form(bends, frame, axis, c)
-        yield drawn.check(
-            f"{where}: weight as a form",
-            np.trace(matrix @ (frame @ noise @ frame.T)),
-            weights.real[order[-1]],
-            1e-8,
-        )
-
-
-def linear(drawn: Drawn) -> Iterator[Check]:
-    """Gaps of linearised runs of all baselines, with noise by counts."""
-    bandit = problem(drawn, 3)
-    moments = bandit.moments()
-    frame = np.linalg.qr(drawn.rng.normal(size=(bandit.d, 2)))[0]
-    bends, start = np.sort(drawn.rng.uniform(0.1, 2.0, size=2)), drawn.rng.normal(size=2)
-    rates, steps = 0.8 / bends[-1] / np.sqrt(np.arange(1, 61)), [5, 60]
-    number = float(drawn.rng.normal())
-    for name in ("grpo", "vanilla", "oracle", "constant", "minimum-variance"):
-        group, batch = drawn.size(2, 64), drawn.size(1, 10_000)
-        constant = number if name == "constant" else None
-        noise = Law.of(bandit, Estimator(name, constant), group).covariance(batch, "iid")
-        whole = _recursion(bends, frame.T @ noise @ frame, rates, start, steps)
-        found = linear_gap(
-            moments, frame, bends, rates, baseline=name, constant=constant, group_size=group,
-            batch_size=batch, displacement=start, steps=steps,
-        )  # fmt: skip
-        yield drawn.check(
-            f"G={group} B={batch}: gap of {name}",
-            found,
-            [np.diag(each) @ bends / 2 for each in whole],
-        )
-
-
 def epochs(drawn: Drawn) -> Iterator[Check]:
     """Reshuffled epochs over every order of the prompts, the last one cut off."""
     bandit: SoftmaxBandit = problem(drawn, 4, uniform=True)
@@ -294,44 +158,7 @@ def epochs(drawn: Drawn) -> Iterator[Check]:
         yield drawn.check(f"G={group} B={batch}: gap of epochs", found, bend / 2 * total)
 
 
-def bounds(drawn: Drawn) -> Iterator[Check]:
-    """Lemma 6's recursion step by step: rates beyond 2/L, an error of each step, many steps."""
-    rng = drawn.rng
-    low = 10 ** rng.uniform(-2, 0)
-    high, gap = low * rng.uniform(1, 5), float(rng.uniform(0, 3))
-    rates, errors = rng.uniform(0.1, 3.0, size=12) / high, rng.uniform(0, 2, size=12)
-
-    def factor(rate: float) -> float:
-        one, other = 1 - low * rate * (2 - high * rate), (1 - high * rate) ** 2
-        # The larger of the two is what each proof allows on its side of 2/L.
-        return max(one, other) if rate * high > 2 else one
-
-    curve = [gap]
-    for rate, error in zip(rates.tolist(), errors.tolist(), strict=True):
-        curve.append(factor(rate) * curve[-1] + high * rate**2 * error / 2)
-    given: dict[str, Any] = {"pl": low, "smoothness": high}
-    yield drawn.check("an error of each step", bound_curve(gap, rates, mse=errors, **given), curve)
-    eta, error = float(rng.uniform(0.05, 1.95)) / high, float(rng.uniform(0, 2))
-    settled = _settled(lambda b: factor(eta) * b + high * eta**2 * error / 2)
-    yield drawn.check("the floor", constant_floor(eta, mse=error, **given), settled, 1e-8)
-    steps = np.array([0, 1, 7, 40])
-    plain = bound_curve(gap, np.full(40, eta), mse=error, **given)[steps]
-    yield drawn.check(
-        "a constant rate",
-        constant_bound(steps, gap, eta, mse=error, **given),
-        plain + factor(eta) ** steps * settled,
-        1e-8,
-    )
-
-
-def _settled(step: Callable[[float], float]) -> float:
-    """The fixed point of an affine map."""
-    first = step(0.0)
-    return first / (1 - (step(1.0) - first))
-
-
 ASKED: Asked = {
-    "limit_law": (chi_squares, two_terms, mixtures, recursions),
-    "group_size": (linear, epochs),
-    "suboptimality": (bounds,),
+    "limit_law": (chi_squares, mixtures),
+    "group_size": (epochs,),
 }

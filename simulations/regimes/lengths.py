@@ -11,7 +11,7 @@ from scipy.signal import fftconvolve
 from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.engines.gradients.exact import minibatches
 from ustat_pg.experiment import Check
-from ustat_pg.predictions import aggregated_mean, length_curl, token_mean_bias
+from ustat_pg.predictions import aggregated_mean
 from ustat_pg.problems import SoftmaxBandit
 
 from . import Asked, Drawn
@@ -19,9 +19,6 @@ from . import Asked, Drawn
 Array = NDArray[np.float64]
 
 BASELINES = ("vanilla", "grpo", "group-mean", "oracle")
-
-STEP = 1e-4
-"""The step of central differences, whose error is of the order of its square."""
 
 
 def _problem(drawn: Drawn) -> tuple[SoftmaxBandit, tuple[int, ...]]:
@@ -97,45 +94,4 @@ def means(drawn: Drawn) -> Iterator[Check]:
             )
 
 
-def leading(drawn: Drawn) -> Iterator[Check]:
-    """The leading bias of the token mean, by covariances of sums and tokens over all groups."""
-    bandit, lengths = _problem(drawn)
-    for name in ("grpo", "oracle"):
-        group, batch = drawn.size(2, 64), drawn.size(2, 10_000)
-        chances, sums, tokens = _groups(bandit, lengths, name, group)
-        mean, whole = chances @ tokens, chances @ sums
-        both = (chances * (tokens - mean)) @ sums / mean**2
-        spread = chances @ (tokens - mean) ** 2 * whole / mean**3
-        yield drawn.check(
-            f"G={group} B={batch}: leading bias with {name}",
-            token_mean_bias(bandit.length_moments(lengths), group, batch),
-            (spread - both) / batch,
-        )
-
-
-def curls(drawn: Drawn) -> Iterator[Check]:
-    """The curl of the mean, by differences of it."""
-    bandit, lengths = _problem(drawn)
-    theta = bandit.policy.theta
-
-    def field(how: str, at: Array) -> Array:
-        moved = bandit.with_theta(at)
-        moments = moved.length_moments(lengths)
-        if how == "token-mean":
-            length = moved.context_probs @ moved.policy.probs @ np.array(lengths)
-            return aggregated_mean(moments, "sequence-sum", "grpo", 2) / float(length)
-        return aggregated_mean(moments, how, "grpo", 2)
-
-    for how in ("sequence-mean", "token-mean"):
-        slopes = np.stack(
-            [
-                (field(how, theta + STEP * unit) - field(how, theta - STEP * unit)) / (2 * STEP)
-                for unit in np.eye(len(theta))
-            ],
-            axis=1,
-        )
-        curl = length_curl(bandit.length_moments(lengths), how)
-        yield drawn.check(f"{how}: curl", curl, slopes - slopes.T, 1e-5)
-
-
-ASKED: Asked = {"length_weights": (means, leading, curls)}
+ASKED: Asked = {"length_weights": (means,)}

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_continuous_lyapunov
 from scipy.optimize import minimize_scalar
 
 from ustat_pg.engines import Estimator, GradientCell
@@ -18,7 +17,6 @@ from ustat_pg.experiment import Check
 from ustat_pg.predictions import (
     MseConstants,
     critical_budget,
-    gap_group_size,
     group_size_advice,
     mse_constants,
     near_budget,
@@ -82,7 +80,7 @@ def constants(drawn: Drawn) -> Iterator[Check]:
 
 
 def _pairs(bandit: SoftmaxBandit, group_size: int) -> tuple[float, float, float, int, float]:
-    """What a run estimates: E‖A s‖², inner products of one prompt's terms and of two prompts', G, φ/τ."""
+    """A run's estimates: E‖A s‖², inner products of one prompt's terms and of two prompts', G, φ/τ."""
     own = pairs = square = pair = 0.0
     for draws, chance in minibatches(GradientCell(bandit, group_size)):
         x = int(draws.contexts[0, 0])
@@ -229,28 +227,4 @@ def optima(drawn: Drawn) -> Iterator[Check]:
     )
 
 
-def gaps(drawn: Drawn) -> Iterator[Check]:
-    """G* of the gap, by Lyapunov's equation solved and the curve searched."""
-    rng, r = drawn.rng, 4
-    bends = 10 ** rng.uniform(-1, 1, size=r)
-    parts = [m @ m.T for m in rng.normal(size=(2, r, r))]
-    parts[0] *= 0.01
-    for share in (1.02, 30.0):
-        c = share / (2 * bends.min())
-        drift = c * np.diag(bends) - np.eye(r) / 2
-        first, third = (
-            float(bends @ np.diag(solve_continuous_lyapunov(drift, c**2 * part))) for part in parts
-        )
-        place = minimize_scalar(
-            lambda t, one=first, other=third: one * (1 + exp(t)) + other / exp(t),
-            bounds=(-5, 15), method="bounded", options={"xatol": 1e-12},
-        )  # fmt: skip
-        yield drawn.check(
-            f"2 c λ = {share:g}: G* of the gap",
-            gap_group_size(parts[0], parts[1], bends, c),
-            1 + exp(place.x),
-            BY_SEARCH,
-        )
-
-
-ASKED: Asked = {"group_size": (constants, budgets, robust, optima, gaps)}
+ASKED: Asked = {"group_size": (constants, budgets, robust, optima)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.imports import reached
+from tests.support.commands import python
 from ustat_pg import whole_files
 from ustat_pg.engines import (
     Cell,
@@ -137,29 +137,19 @@ def test_the_version_of_torch_is_in_the_keys_of_what_torch_computes_alone(monkey
     assert "torch" not in without[1]
 
 
-NOT_IN_RESULTS = {
-    "memory.py",  # whether an error says that memory ran out
-    "reading.py",  # files of others, before there is a problem
-}
-
-
-def test_every_file_that_makes_a_result_is_in_the_key():
-    root = Path(store_module.__file__).parent.parent
-    entries = [root / "experiment/blocks.py"]
-    # Engines are imported by name; the front door loads its names when they are used.
-    found = reached([*entries, *(root / "engines").rglob("*.py")], [root / "__init__.py"])
-    names = {file.relative_to(root).as_posix() for file in found}
-    seen = ("engines/one_step.py", "engines/gradients/autograd.py", "policies/transformer.py")
-    assert names >= set(seen)
-    kept = (*store_module._MAKERS, *store_module._MAKER_FILES)
-    # A package's __init__ computes nothing.
-    left_out = {
-        name
-        for name in names
-        if not any(name == place or name.startswith(f"{place}/") for place in kept)
-        and not name.endswith("__init__.py")
-    }
-    assert left_out <= NOT_IN_RESULTS, left_out - NOT_IN_RESULTS
+def test_every_file_that_is_loaded_to_measure_is_in_the_key():
+    code = """
+import sys
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.problems import random_problem
+cell = GradientCell(random_problem(0), 2)
+for engine in ("exact", "reference", "cpu", "autograd"):
+    cell.measure(engine, (SquaredError(Estimator("grpo")),), replications=4)
+print(*(m.__file__ for name, m in sys.modules.items() if name.startswith("ustat_pg.")))
+"""
+    loaded = {Path(word) for word in python(code).stdout.split()}
+    assert {file.name for file in loaded} >= {"autograd.py", "lanes.py", "shaped.py"}
+    assert {file.name for file in loaded - set(store_module.makers())} == {"_version.py"}
 
 
 # Other processes.

@@ -13,14 +13,11 @@ from ustat_pg.engines import Distance, Estimator, GradientCell, MomentSums, Squa
 from ustat_pg.experiment import (
     Check,
     Claim,
-    Eigenvalue,
     Linear,
     LogSlope,
     Options,
     Ratio,
-    Store,
     mean_of,
-    plan_claims,
 )
 from ustat_pg.experiment.measurements import Measurements
 from ustat_pg.predictions import gradient_mse, oracle_ratio
@@ -155,29 +152,6 @@ def test_what_makes_no_ratio_and_no_claim_is_refused():
     refuses("not listed", Claim("mse", (), (check,)).made)
 
 
-def test_a_combination_reaches_as_far_as_all_its_terms_together():
-    def width(*weights):
-        low, high = Linear(CELLS[3], tuple(zip(PANEL, weights, strict=False))).range
-        return high - low
-
-    alone = [width(*np.eye(3)[i]) for i in range(3)]
-    assert min(alone) > 0
-    assert width(1.0, -2.0, 0.5) == pytest.approx(alone[0] + 2 * alone[1] + alone[2] / 2)
-
-
-def test_an_eigenvalue_may_be_off_by_all_its_entries_together():
-    sums, alpha = simulated(3), 1e-3
-    entry = grpo_at(3)
-    # Of the matrix whose entries are all the same number the greatest is twice that number.
-    greatest = Eigenvalue(((entry,) * 3,), (1.0,), 1)
-    each = entry.evidence(sums, alpha / 3, sums)
-    found = greatest.evidence(sums, alpha, sums)
-    assert found.estimate == pytest.approx(2 * each.estimate)
-    assert found.interval.low <= 2 * each.interval.low * (1 + 1e-12)
-    assert found.interval.high >= 2 * each.interval.high * (1 - 1e-12)
-    assert greatest.rounding >= 2 * entry.rounding * (1 - 1e-12)
-
-
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
 def test_a_verdict_reads_each_replication_once_and_none_of_a_pilot(engine):
     measured = Measurements([grpo_at(2)], Options("smoke", engine))
@@ -189,12 +163,3 @@ def test_a_verdict_reads_each_replication_once_and_none_of_a_pilot(engine):
     for tasks in (measured.pilot_tasks, measured.next_tasks):
         # No budget comes near.
         assert tasks[name].first >= 2**62
-
-
-def test_a_rival_is_planned_for_on_problems_of_every_origin(tmp_path):
-    checks = tuple(
-        Check(origin, origin, grpo_at(size), equal(TRUE[size], {"x": 2 * TRUE[size]}))
-        for origin, size in (("made-up", 2), ("generated", 3), ("real", 4))
-    )
-    (plan,) = plan_claims([Claim("mse", ("x",), checks)], Options("smoke"), Store(tmp_path))
-    assert plan.required == {check.name: ("x",) for check in checks}

@@ -150,9 +150,3 @@ def test_a_point_has_students_interval(n):
 )
 def test_one_run_and_no_number_have_no_interval_made_up(evidence):
     assert _interval(evidence) == Interval(-np.inf, np.inf)
-
-
-def test_students_interval_holds_as_often_as_it_says():
-    draws = np.random.default_rng(1).normal(size=(4_000, 4))
-    held = [_interval(evidence_of(values)).contains(0.0) for values in draws]
-    assert abs(np.mean(held) - 0.95) < 4 * np.sqrt(0.95 * 0.05 / len(draws))

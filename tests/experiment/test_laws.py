@@ -9,7 +9,6 @@ import pytest
 from scipy.stats import binomtest, kstest
 
 from simulations.problems.landscapes import triple
-from tests.support.refusals import refuses
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.engines import Constant, Estimator, Gap, GapTransform, MomentSums, Training
 from ustat_pg.engines.runs.cell import BINS
@@ -163,20 +162,6 @@ def test_the_interval_is_the_band_and_a_bin():
         assert evidence.replications == n
 
 
-def test_a_wrong_law_is_refuted_and_its_rival_is_not():
-    far = apart(2.0)
-    statement = equal(0.0, {"square": far}, scale=1.0, relative_margin=0.015, digits=0.02)
-    rng = np.random.default_rng(1)
-    true = decide(statement, DISTANCE.evidence(sums_of(rng.random(40_000)), 1e-4, {}))
-    assert true.verdict == Verdict.CONFIRMED
-    assert true.rivals["square"] == RivalVerdict.REFUTED
-    false = decide(statement, DISTANCE.evidence(sums_of(bent(2.0, 40_000, rng)), 1e-4, {}))
-    assert false.verdict == Verdict.REFUTED
-    assert false.rivals["square"] == RivalVerdict.SURVIVED
-    few = decide(statement, DISTANCE.evidence(sums_of(rng.random(100)), 1e-4, {}))
-    assert few.verdict == Verdict.INCONCLUSIVE
-
-
 @pytest.mark.parametrize("alpha", [1e-3, 1e-6])
 @pytest.mark.parametrize("margin", [0.1, 0.015])
 def test_a_distances_plan_is_the_least_that_serves(margin, alpha):
@@ -204,10 +189,6 @@ def test_an_excess_is_one_sided():
     reverse = EXCESS.evidence(sums_of(small, large), 1e-4, {})
     assert reverse.estimate == pytest.approx(0.25, abs=0.02)
     assert decide(statement, reverse).verdict == Verdict.REFUTED
-
-
-def test_two_laws_on_two_sets_of_edges_are_refused():
-    refuses("edges of one", LawExcess, CELL, PIT, Pit(ORACLE, 10, (0.004,)))
 
 
 # Shares.

@@ -231,14 +231,6 @@ def test_results_load_as_a_tidy_frame(tmp_path):
     assert (drawn["replications"] > 0).all()
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '{"claims": [{}]}'])
-def test_no_results_are_one_clear_error(tmp_path, text):
-    if text is not None:
-        (tmp_path / "verdicts.json").write_text(text)
-    with pytest.raises(InputError, match=r"verdicts\.json: no"):
-        load_results(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

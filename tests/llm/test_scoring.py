@@ -231,7 +231,7 @@ def test_other_scores_are_not_mixed_up(tiny, tmp_path, scored_prompts, change, a
 def test_files_made_by_other_code_are_not_found(tiny, tmp_path, monkeypatch, scored_prompts):
     pools = pool_of(2)
     score_pool(tiny, pools, out=tmp_path)
-    monkeypatch.setattr(scoring, "_code", lambda: "another")
+    monkeypatch.setattr(scoring, "source_digest", lambda file: "another")
     score_pool(tiny, pools, out=tmp_path)
     assert len(scored_prompts) == 4
 

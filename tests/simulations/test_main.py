@@ -317,8 +317,3 @@ def test_finished_runs_are_listed(tmp_path, capsys):
     assert "1 of 1 confirmed" in capsys.readouterr().out
     assert main(["list", "--runs", str(tmp_path / "none")]) == 2
     assert "holds no finished run" in capsys.readouterr().err
-
-
-def test_messages_have_flags(capsys):
-    assert main(["verify", "mse", "--seed", "-1"]) == 2
-    assert "seed is -1" in capsys.readouterr().err

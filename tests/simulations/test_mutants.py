@@ -12,8 +12,6 @@ import pytest
 from simulations import ON_LANGUAGE_MODELS, STEMS
 from simulations.mutants import command, runner
 from simulations.mutants.errors import KINDS, RECORDS, ROOT, PlantedError, errors, pattern
-from simulations.mutants.runner import Found
-from simulations.mutants.untouched import untouched
 from tests.support.commands import python
 from ustat_pg.validation import InputError
 
@@ -66,11 +64,11 @@ def test_a_function_is_unverified_until_an_error_touches_what_it_reads():
     (error,) = (
         e for e in errors().values() if e.name == "counts: a failure beside one success more"
     )
-    missing = untouched([error])
+    missing = command.untouched([error])
     # The error stands in a class that this one returns.
     assert "predictions.count_table" not in missing
     assert "predictions.gradient_mse" in missing
-    assert "predictions.gradient_mse" not in untouched(errors().values())
+    assert "predictions.gradient_mse" not in command.untouched(errors().values())
 
 
 def hangs(*asked):
@@ -86,16 +84,17 @@ def dies(*asked):
 )
 def test_a_process_that_hangs_or_dies_is_reported(answer, limit, verdict, monkeypatch):
     monkeypatch.setattr(runner, "LIMIT_SECONDS", limit)
-    monkeypatch.setattr(runner, "answer", answer)
-    assert runner.ask(None, ("mse",), "smoke", "exact").verdict == verdict
+    monkeypatch.setattr(runner, "run_apart", answer)
+    assert runner.ask(None, ("mse",), "smoke", "exact")["verdict"] == verdict
 
 
 def test_a_run_continues_from_its_record_and_asks_the_true_program(tmp_path, monkeypatch, capsys):
-    asked, true = [], Found("CONFIRMED", "mse", "exact")
+    asked, true = [], {"verdict": "CONFIRMED", "check": ""}
 
     def ask(error, stems, size, engine):
         asked.append(error and error.name)
-        return true if error is None else Found("REFUTED", "mse", engine, "exact", "a check")
+        row = {"verdict": "REFUTED", "stem": "mse", "engine": engine, "by": "exact"}
+        return true if error is None else row | {"check": "a check"}
 
     monkeypatch.setattr(runner, "ask", ask)
     words = ["--engine", "exact", "--only", "grpo:", "--record", str(tmp_path / "record.json")]
@@ -109,7 +108,7 @@ def test_a_run_continues_from_its_record_and_asks_the_true_program(tmp_path, mon
     asked.clear()
     assert command.run(options(*words, "--verified"), STEMS) == 0
     assert not asked
-    true = Found("REFUTED", "mse", "exact")
+    true = {"verdict": "REFUTED", "check": ""}
     with pytest.raises(InputError, match="mse by exact is REFUTED without any error"):
         command.run(options(*words), STEMS)
 
@@ -144,7 +143,7 @@ def test_the_process_plants_an_error_and_changes_no_file():
     before = (ROOT / "ustat_pg/designs.py").read_text()
     code = (
         "from simulations.mutants.errors import PlantedError\n"
-        "from simulations.mutants.planted import plant\n"
+        "from simulations.mutants.runner import plant\n"
         "change = 'DESIGNS = (\"iid\",', 'DESIGNS = (\"planted\",'\n"
         "plant(PlantedError('', 'ustat_pg/designs.py', *change, ()))\n"
         "import ustat_pg.designs; print(ustat_pg.designs.DESIGNS[0])"
@@ -156,5 +155,5 @@ def test_the_process_plants_an_error_and_changes_no_file():
 @pytest.mark.slow
 def test_one_error_from_end_to_end():
     error = errors()["pairs of the U-statistic G², not G(G-1)"]
-    found = runner.ask(error, error.stems, "smoke", "exact")
-    assert (found.verdict, found.stem, found.by) == ("REFUTED", "mse", "exact")
+    answer = runner.ask(error, error.stems, "smoke", "exact")
+    assert (answer["verdict"], answer["stem"], answer["by"]) == ("REFUTED", "mse", "exact")

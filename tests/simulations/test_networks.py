@@ -10,7 +10,6 @@ import pytest
 
 from simulations.problems import tokens
 from simulations.problems.tokens import improved, initial, tasks
-from tests.support.refusals import refuses
 from ustat_pg.policies import PrefixSoftmax, TabulatedPolicy
 from ustat_pg.problems import TokenBandit
 
@@ -69,18 +68,6 @@ def test_initial_policies_follow_their_seed(on):
         assert np.abs(flat.theta).max() == pytest.approx(0.1 * np.abs(one.theta).max())
 
 
-def test_a_policy_that_is_not_to_be_had_is_refused(monkeypatch):
-    problem = tasks()["sums"]
-    refuses("'bandit' has no policy over tokens", initial, "bandit", problem, 0)
-    monkeypatch.setattr(tokens, "IMPROVING_STEPS", 20)
-    policy = initial("tokens", problem, 0)
-    refuses("is not reached in 20 steps", improved, problem, policy, 1.0)
-    monkeypatch.setattr(tokens, "find_spec", lambda name: None)
-    said = r"transformers need torch: pip install 'ustat_pg\[torch\]'"
-    refuses(said, initial, "transformer", problem, 0)
-    assert initial("tokens", problem, 0).d > 0
-
-
 @pytest.mark.parametrize("on", ON)
 def test_a_policy_is_improved_up_to_a_return_and_not_far_beyond(on):
     problem = tasks()["sums"]
@@ -105,36 +92,6 @@ def test_a_policy_is_improved_up_to_a_return_and_not_far_beyond(on):
 def bandits(*arguments, **words):
     """Name, origin and problem of each."""
     return ((e.name, e.origin, e.problem) for e in tokens.bandits(*arguments, **words))
-
-
-def same(one, other):
-    return (
-        one.digest == other.digest
-        and np.array_equal(one.policy.probs, other.policy.probs)
-        and np.array_equal(one.mean_rewards, other.mean_rewards)
-    )
-
-
-def same_list(first, again):
-    for (name, origin, bandit), (name2, origin2, bandit2) in zip(first, again, strict=True):
-        assert (name, origin) == (name2, origin2)
-        assert same(bandit, bandit2)
-
-
-def digests(found, wanted):
-    return {name: bandit.digest for name, origin, bandit in found if origin == wanted}
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_the_list_is_a_function_of_the_seed(seed):
-    first, again, other = (list(bandits("tokens", 2, s)) for s in (seed, seed, seed + 1))
-    same_list(first, again)
-    assert len({name for name, _, _ in first}) == len(first)
-    assert digests(first, "made-up") == digests(other, "made-up")
-    generated = [set(digests(found, "generated").values()) for found in (first, other)]
-    assert not generated[0] & generated[1]
-    origins = [origin for _, origin, _ in first]
-    assert origins == sorted(origins, key=["made-up", "generated"].index), "made-up ones come first"
 
 
 @pytest.mark.parametrize("seed", range(2))

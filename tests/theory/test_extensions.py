@@ -70,23 +70,6 @@ def test_a_slider_takes_pictures():
     assert plt.get_fignums() == others
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"values": [2]}, "at least two"),
-        ({"values": [2, 2]}, "all different"),
-        ({"start": 5}, "must be one of"),
-        ({"picture": lambda size: None}, "needs a description"),
-        ({"numbers": lambda size: {}}, "at least one"),
-        ({"numbers": lambda size: {str(size): 1}}, "same names"),
-        ({"numbers": lambda size: {"x": "y" * 400_000}}, "at most"),
-    ],
-)
-def test_a_slider_that_would_not_work_is_refused(changed, reason):
-    with pytest.raises(ValueError, match=reason):
-        show(**changed)
-
-
 def read(text):
     lines = text.splitlines()
     app = SimpleNamespace(env=SimpleNamespace(temp_data={}))

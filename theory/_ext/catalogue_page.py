@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 MARK = "<!-- the tables -->"
-"""What the page has in the place of its tables."""
+"""The mark in place of the tables."""
 
 HEADINGS = {
     "What it is": "what",

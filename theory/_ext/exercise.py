@@ -13,7 +13,7 @@ from IPython.display import HTML
 HERE = Path(__file__).resolve()
 
 SCRIPT = HERE.with_suffix(".js").read_text("utf-8")
-"""What grades: part of each exercise, so that it is graded in a notebook too."""
+"""The script that grades: part of each exercise, so that it is graded in a notebook too."""
 
 _serial = count(1)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 RECORD = Path(__file__).resolve().parents[1] / "mutants.json"
-"""What ``python -m simulations mutants --record`` writes."""
+"""The file that ``python -m simulations mutants --record`` writes."""
 
 KINDS = {
     "exact": "enumeration",
@@ -24,7 +24,7 @@ KINDS = {
     "control": "a control",
     "design": "a formula that fails",
 }
-"""What refutes, in words."""
+"""The kinds of evidence that refute, in words."""
 
 RUN = {"exact": "enumeration alone", "cpu": "simulation too", "": "nothing"}
 """How claims were run, in words."""
@@ -87,7 +87,7 @@ def counts() -> str:
         ["kind", "what is wrong", "planted"],
         [[kind, what, wrong[kind]] for kind, what in WRONG.items()],
     )
-    # What survives stands first: a narrow window shows the left of a table.
+    # Survivors stand first: a narrow window shows the left of a table.
     head = ["layer", "planted", "survive", *(f"by {words}" for words in KINDS.values())]
     return f"{said}\n\n{_table([*head, 'otherwise seen'], lines)}"
 
@@ -153,7 +153,7 @@ MARKS = {
     "<!-- the silent -->": silent,
     "<!-- the table -->": table,
 }
-"""What the page has in the places of its tables."""
+"""The makers of the tables, by the mark in their place."""
 
 
 def fill(app: Sphinx, page: str, source: list[str]) -> None:

@@ -53,7 +53,7 @@ language_info:
 
 
 def missing(text: str) -> list[str]:
-    """What a page needs and is not installed."""
+    """The packages that a page needs and are not installed."""
     found = re.match(r"---\n.*?^needs: \[(.*?)\]$.*?^---$", text, re.S | re.M)
     names = found[1].split(", ") if found else []
     return [name for name in names if find_spec(name) is None]

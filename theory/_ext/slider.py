@@ -16,7 +16,7 @@ LIMIT = 1_000_000
 """The most characters that one slider may add to its page."""
 
 SCRIPT = Path(__file__).with_suffix(".js").read_text("utf-8")
-"""What moves it: part of each slider, so that it moves in a notebook too."""
+"""The script that moves it: part of each slider, so that it moves in a notebook too."""
 
 _serial = count(1)
 
@@ -63,20 +63,8 @@ def slider(
         start: the value shown first; the first one where it is None.
         alt: what the picture shows, in words; the value is added to it.
     """
-    values = list(values)
-    if len(values) < 2 or len(set(values)) < len(values):
-        raise ValueError(f"values are {values}: at least two, all different, are needed")
-    first = values[0] if start is None else start
-    if first not in values:
-        raise ValueError(f"start is {start}: it must be one of {values}")
-    if picture is not None and not alt:
-        raise ValueError("alt is empty: a picture needs a description")
     table = [{name: _text(result) for name, result in numbers(v).items()} for v in values]
-    names = list(table[0])
-    if not names or any(list(row) != names for row in table):
-        raise ValueError("numbers must give the same names, and at least one, at every value")
-
-    initial = values.index(first)
+    initial = 0 if start is None else list(values).index(start)
     identity = f"slider-{next(_serial)}"
     frames = []
     for index, (value, row) in enumerate(zip(values, table, strict=True)):
@@ -91,7 +79,7 @@ def slider(
             f'<div class="slider-frame" data-value="{escape(_text(value))}"{hidden}>'
             f"<dl>{terms}</dl>{drawn}</div>"
         )
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in [label, *names])
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in [label, *table[0]])
     body = "".join(
         f'<tr><th scope="row">{escape(_text(value))}</th>'
         + "".join(f"<td>{escape(cell)}</td>" for cell in row.values())

@@ -31,7 +31,7 @@ _KEPT = "its reward"
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the options of a framework mean.
+    """The meaning of a framework's options.
 
     Arguments:
         framework, row: where it stands in the catalogue.
@@ -89,7 +89,7 @@ class Meaning:
 
     @property
     def scale(self) -> float | None:
-        """What the loss multiplies the gradient by; None where lengths or a batch decide."""
+        """The factor of the gradient in the loss; None where lengths or a batch decide."""
         if self.aggregation.scale != "1/length":
             return None if self.aggregation.scale is None else float(self.aggregation.scale)
         adding = [self.values[each.name] for each in self.framework.of_kind("aggregation")]
@@ -115,7 +115,7 @@ class Meaning:
         return found
 
     def reused(self) -> list[str]:
-        """What is said where more than one step is taken on the same outputs."""
+        """Sentences on more than one step on the same outputs."""
         if self.steps <= 1:
             return []
         written = {name.lstrip("/"): None for group in self.framework.steps for name in group}

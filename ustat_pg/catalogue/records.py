@@ -81,7 +81,7 @@ class Option:
         means: the aggregation of each value.
         otherwise: the aggregation of a number.
         place: where a KL term goes.
-        caps: the options that cap the ratio from above under a value, of which the first that is set holds.
+        caps: the options that cap the ratio from above under a value; the first that is set holds.
     """
 
     name: str
@@ -138,7 +138,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Row:
-    """What some values of the options mean: an estimator of this library, or another.
+    """The meaning of some values of the options: an estimator of this library, or another.
 
     Arguments:
         when: the values, by option; several where any will do.
@@ -193,7 +193,7 @@ class Framework:
         names_of: the framework whose names its options have: a file with those alone is the other's.
         aggregation: of its loss, where no option says.
         options: by name.
-        rows: of which the first that fits holds.
+        rows: the first that fits holds.
         steps: what is multiplied to the optimizer steps on the same outputs, as groups of options'
             names, those behind a ``/`` dividing; a group of which one is not known counts 1.
     """
@@ -247,7 +247,7 @@ class Framework:
         )
 
     def row(self, values: Mapping[str, str]) -> Row:
-        """What these values of all options mean."""
+        """The row that fits these values of all options."""
         return next(row for row in self.rows if row.fits(values))
 
     def combinations(self) -> list[dict[str, str]]:
@@ -413,18 +413,9 @@ def short_name(name: str) -> str:
     return ".".join(parts[-2:]) if len(parts[-1]) < 2 or parts[-1] in _VAGUE else parts[-1]
 
 
-_VAGUE = frozenset(
-    (
-        "name",
-        "enable",
-        "estimator",
-        "mean_level",
-        "std_level",
-        "mean_leave1out",
-        "std_unbiased",
-        "batch_size",
-        "init_coef",
-    )
+_VAGUE = (
+    *("name", "enable", "estimator", "mean_level", "std_level", "mean_leave1out"),
+    *("std_unbiased", "batch_size", "init_coef"),
 )
 """Last parts of names that say nothing without the part before them."""
 

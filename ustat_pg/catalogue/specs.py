@@ -1,4 +1,4 @@
-"""What options mean: typed, in a file, in a launch script, or in a trainer's own config."""
+"""Options as they are written: typed, in a file, in a launch script, or in a trainer's own config."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Named = list[tuple[str, str]]
 
 
 def resolve(spec: Any, group_size: int | None = None) -> Meaning:
-    """What a framework's options mean: ``"framework option=value ..."``, with its own defaults.
+    """Resolve the options of a framework: ``"framework option=value ..."``, with its own defaults.
 
     A YAML or JSON file of options, or a launch script, may stand behind the framework, or alone;
     options that follow it hold before those in it. What such a file, a mapping or a config holds
@@ -202,7 +202,7 @@ def _of_script(path: Path) -> Named:
 
 
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
-    """What the shell puts for a variable; itself where the script does not say."""
+    """The value that the shell puts for a variable; the variable where the script does not say."""
     name = match["plain"] or match["name"]
     return variables.get(name) or match["default"] or match[0]
 

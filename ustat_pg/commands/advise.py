@@ -17,7 +17,7 @@ from ..predictions import (
     near_budget,
 )
 from ..problems import SoftmaxBandit, load_problem
-from ..validation import InputError
+from .plots import new_axes, refuse_plot, save
 
 if TYPE_CHECKING:
     from ..llm.advise import PoolAdvice
@@ -107,14 +107,16 @@ def run(options: argparse.Namespace) -> None:
     del given["command"]
     if plot is not None:
         # Before anything is sampled.
-        _refuse_plot(plot)
-    found = _advice(given)
+        refuse_plot(plot)
+    advice = _advice(given)
     if plot is not None:
-        _draw(found.sizes, plot)
+        axes = new_axes()
+        advice.sizes.plot(axes)
+        save(axes, plot)
     if form == "csv":
-        print(found.sizes.to_frame().to_csv(index=False), end="")
+        print(advice.sizes.to_frame().to_csv(index=False), end="")
     else:
-        print(json.dumps(found.to_dict(), allow_nan=False) if form == "json" else found)
+        print(json.dumps(advice.to_dict(), allow_nan=False) if form == "json" else advice)
 
 
 def _advice(given: dict[str, Any]) -> ProblemAdvice | PoolAdvice:
@@ -127,31 +129,6 @@ def _advice(given: dict[str, Any]) -> ProblemAdvice | PoolAdvice:
         if "scored" in given:
             return advise_pool(given.pop("scored"), **given)
         return advise_model(**given, progress=progress)
-
-
-def _refuse_plot(path: Path) -> None:
-    """Refuse a file that no picture can be written to."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("a picture needs matplotlib: pip install 'ustat_pg[figures]'") from None
-    known = sorted(Figure().canvas.get_supported_filetypes())
-    if path.suffix[1:].lower() not in known:
-        raise InputError(f"--plot {path}: its name must end in one of {', '.join(known)}")
-    if not path.parent.is_dir():
-        raise InputError(f"--plot {path}: there is no folder {path.parent}")
-
-
-def _draw(advice: GroupSizeAdvice, path: Path) -> None:
-    """Draw an advice into a file."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    advice.plot(figure.add_subplot())
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise InputError(f"--plot {path}: {error.strerror}") from None
 
 
 def rewards(options: argparse.Namespace) -> None:

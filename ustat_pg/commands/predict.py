@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         plain = {each.name: getattr(found, each.name) for each in fields(found)}
         plain["mean_factor"] = found.mean_factor.tolist()
-        # Of estimators by counts b = -a₀ is a baseline where they are unbiased; asked of best alone.
+        # Only `best` has its table printed; -a₀ is its baseline because it is unbiased.
         best = record.name == "best" and found.table is not None
         plain["table"] = found.table.baseline.tolist() if best and found.table else None
         if covariance is not None:
@@ -130,7 +130,7 @@ def enumerated_mse(
     if parse(baseline)[0].name == "best":
         baseline = best_table(moments, group_size).spec
     estimator = Estimator(baseline)
-    # Of prompts drawn independently one is enough: B of them have a B-th of its variance.
+    # One prompt is enough where they are independent: B of them have a B-th of its variance.
     together = 1 if design == "iid" else batch_size
     cell = GradientCell(problem, group_size, together, design)
     mse = float(cell.measure("exact", [SquaredError(estimator)]).mean[0])

@@ -52,7 +52,7 @@ def _facts(each: NamedProblem) -> dict[str, object]:
 
 
 def document(each: NamedProblem) -> dict[str, object]:
-    """What the file of a problem holds."""
+    """The contents of a problem's file."""
     plain = {name: getattr(each, name) for name in NamedProblem.__annotations__}
     plain["problem"] = {name: array.tolist() for name, array in each.problem.arrays().items()}
     plain["moments"] = {

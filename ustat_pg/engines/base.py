@@ -99,15 +99,15 @@ class Estimator:
         if self.function is None:
             if self.within_rewards:
                 raise InputError("within_rewards is said of a function alone")
-            record = baselines.baseline(self.baseline)
+            record, learned = baselines.baseline(self.baseline), self.learned
             _, colon, numbers = self.baseline.partition(":")
             object.__setattr__(self, "baseline", record.name + colon + numbers)
-            if record.name not in RUNNABLE and not self.learned:
+            if record.name not in RUNNABLE and not learned:
                 raise InputError(
                     f"engines have no {self.baseline}: use constant or a function, or one of "
                     f"{', '.join(RUNNABLE)}"
                 )
-            if self.learned and record.name != "critic":
+            if learned and record.name != "critic":
                 raise InputError("values are given with, and only with, the baseline critic")
             if (self.constant is not None) != (self.baseline == "constant"):
                 raise InputError("a constant is given with, and only with, the baseline constant")

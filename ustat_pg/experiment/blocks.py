@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from threading import local
@@ -28,9 +29,9 @@ class Block:
     replications: int = 0
     device: str = "cpu"
 
-    @property
+    @cached_property
     def description(self) -> dict[str, Any]:
-        """What is computed, as the store's key reads it."""
+        """The computation, as the store's key reads it."""
         return {
             # Last digits depend on the device; the other engines have none to choose.
             **({"device": self.device} if self.engine == "autograd" else {}),

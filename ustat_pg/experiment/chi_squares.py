@@ -16,7 +16,7 @@ from scipy.special import erf, ndtri
 from .. import rng
 from ..engines import Cell, MomentSums, Quantity
 from ..engines.base import Replications
-from ..validation import InputError, positive
+from ..validation import InputError
 
 __all__ = ["Below", "ChiSquares", "TransformOf"]
 
@@ -31,7 +31,7 @@ _LARGEST_RANK = 3
 
 @dataclass(frozen=True)
 class _OfWeights:
-    """What is asked of Σ wₖ zₖ².
+    """A quantity of Σ wₖ zₖ².
 
     Arguments:
         weights: w, positive, (r,), r at most 3.
@@ -40,12 +40,6 @@ class _OfWeights:
 
     weights: tuple[float, ...]
     at: float
-
-    def __post_init__(self) -> None:
-        for number in (*self.weights, self.at):
-            positive("weight or place", number)
-        if not 1 <= len(self.weights) <= _LARGEST_RANK:
-            raise InputError(f"weights are {self.weights}: from 1 to {_LARGEST_RANK} are allowed")
 
     @property
     def label(self) -> str:

@@ -40,7 +40,7 @@ class Check:
 
     @cached_property
     def functional(self) -> Functional:
-        """What is estimated."""
+        """The number estimated."""
         if isinstance(self.asks, Functional):
             return self.asks
         made = self.asks()
@@ -65,7 +65,7 @@ class Check:
 
     @property
     def design(self) -> Design:
-        """What it is asked of, for results."""
+        """The problem, sizes and baselines of it, for results."""
         cells, quantities = self.functional.cells, self.functional.quantities
         # A quantity that speaks of groups of its own says so.
         groups = {getattr(quantity, "group_size", 0) for quantity in quantities} - {0}

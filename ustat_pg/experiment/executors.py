@@ -91,7 +91,7 @@ class Cluster(Executor):
 
 
 def loss(error: BaseException) -> str | None:
-    """What an executor's error says about its workers, or None if it is no error of theirs."""
+    """The message of an executor's error about its workers, or None if it is no error of theirs."""
     if isinstance(error, BrokenExecutor):
         return f"a worker process died ({_line(error)}); {_KEEPS}"
     if isinstance(error, CancelledError):
@@ -197,7 +197,7 @@ def _identify(address: str, answer: float) -> None:
             "that it printed when it was started, such as tcp://host:8786"
         ) from None
     except Exception as error:
-        # What listens there may be anything, and fail in any way.
+        # Any program may listen there, and fail in any way.
         raise InputError(
             f"{address!r} is not the address of a Dask scheduler ({_line(error)}): "
             "give one such as tcp://host:8786"

@@ -126,7 +126,7 @@ class FormulaDistance:
 
 @dataclass(frozen=True)
 class Groups(GradientCell):
-    """A cell of single groups at one prompt, on each of which formulas are compared.
+    """A cell of single groups at one prompt: formulas are compared on each.
 
     An identity holds in every sample, so that few groups are drawn, by the reference engine.
 

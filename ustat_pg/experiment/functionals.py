@@ -48,7 +48,7 @@ Sums = Mapping[str, tuple[Sequence[Quantity], MomentSums]]
 
 
 class Functional(ABC):
-    """What a check estimates: a number made of the means of quantities on cells."""
+    """A number that a check estimates, made of the means of quantities on cells."""
 
     errs: ClassVar[bool] = True
     """Whether draws can mislead: such a check takes a share of the claim's false alarms."""
@@ -61,7 +61,7 @@ class Functional(ABC):
     @property
     @abstractmethod
     def quantities(self) -> tuple[Quantity, ...]:
-        """What is measured on each of them."""
+        """The quantities measured on each of them."""
 
     @property
     def parts(self) -> tuple[Functional, ...]:
@@ -147,7 +147,7 @@ class Linear(Functional):
         )
 
     def forecast(self, pilots: Sums) -> Forecast:
-        """What a pilot lets expect of one replication."""
+        """The forecast of one replication by a pilot."""
         _, mean, variance = self.moments(pilots)
         low, high = self.range
         kind = Forecast if self.cell.bounded else NearlyNormal
@@ -517,17 +517,10 @@ class LawExcess(_Law):
     Arguments:
         cell: both estimators run in it.
         first, second: transforms by one and the same law, which only sets the edges of the bins.
-
-    Raises:
-        InputError: transforms by two laws.
     """
 
     first: Pit
     second: Pit
-
-    def __post_init__(self) -> None:
-        if self.first.weights != self.second.weights:
-            raise InputError("two laws are compared on the edges of one")
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
@@ -591,4 +584,4 @@ def _band_replications(margin: float, alpha: float) -> int:
 
 
 Point = Linear | Ratio | LawDistance | Extrapolation | Eigenvalue
-"""What a slope can go through."""
+"""Functionals that a slope can go through."""

@@ -1,7 +1,7 @@
 """Measurements: the cells that functionals read, each measured once however many read it.
 
 Verdicts, curves and single checks ask the same of it: what is enumerated, what is drawn as a pilot,
-which blocks make so many replications, and the sums that came of them.
+which blocks make a number of replications, and their sums.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Measurements:
 
     @property
     def next_tasks(self) -> dict[str, Block]:
-        """What comes after each pilot, a block or as much as the pilot where that is less."""
+        """The block after each pilot, no larger than the pilot."""
         return {
             name: self._block(
                 name, task.first + task.replications, min(task.replications, block_of(task.cell))
@@ -123,7 +123,7 @@ class Measurements:
         }
 
     def blocks(self, replications: Mapping[str, int]) -> dict[str, list[Block]]:
-        """The blocks of the first so many replications of each cell; the last one may be smaller."""
+        """The blocks of the first replications of each cell; the last one may be smaller."""
         return {
             name: [
                 self._block(name, first, min(block_of(cell), replications[name] - first))
@@ -143,7 +143,7 @@ class Measurements:
         return Block(cell, quantities, engine, options.seed, first, replications, options.device)
 
     def first_wave(self) -> list[Block]:
-        """What must be known before a plan is made: enumerations and pilots."""
+        """The enumerations and pilots that a plan is made from."""
         names = dict.fromkeys([*self.exact_tasks, *self.pilot_tasks])
         waves = (self.exact_tasks, self.pilot_tasks)
         return [wave[name] for name in names for wave in waves if name in wave]
@@ -157,7 +157,7 @@ class Measurements:
         return self._sums(work, {name: [task] for name, task in self.pilot_tasks.items()})
 
     def drawn(self, work: Work, replications: Mapping[str, int]) -> Sums:
-        """The sums of the first so many replications of each cell."""
+        """The sums of the first replications of each cell."""
         return self._sums(work, self.blocks(replications))
 
     @staticmethod

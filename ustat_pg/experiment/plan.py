@@ -1,4 +1,4 @@
-"""What a claim will run: the replications that its checks need.
+"""The plan of a claim: the replications that its checks need.
 
 From pilots, on replications of their own far from those that verdicts use, each rival is given to
 the check that refutes it with the least work, and each check gets the replications that its margin
@@ -25,7 +25,7 @@ __all__ = ["Plan", "alpha_of", "make_plan"]
 
 @dataclass
 class Plan:
-    """What one claim will run.
+    """The replications that one claim will run.
 
     Arguments:
         claim: the claim that is planned.
@@ -87,7 +87,7 @@ def erring_of(claim: Claim) -> int:
 
 
 def _made(claim: Claim) -> list[Functional]:
-    """What is estimated, where it need not be made to be known: the others err, at one look."""
+    """The functionals that need no making: the others err, at one look."""
     return [check.asks for check in claim.checks if isinstance(check.asks, Functional)]
 
 

@@ -100,7 +100,7 @@ EXCHANGED = MEAN / (HIGH + LOW - MEAN)
 def run_controls(
     claims: Sequence[Claim], options: Options, executor: Executor | None = None
 ) -> tuple[Control, ...]:
-    """What a run must refute and what it must not, by the engine, seed and decider of its claims.
+    """Check what a run must refute and must not, by the engine, seed and decider of its claims.
 
     Arguments:
         claims: claims of the run: their shares of the false alarms are added up, and their whole
@@ -125,7 +125,7 @@ def _control(name: str, failures: Callable[[], Iterator[str]]) -> Control:
     except InputError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # What cannot be asked has not held.
+        # A control that cannot be run has not held.
         said = f"{type(error).__name__}: {error}"
     return Control(name, not said, said)
 
@@ -146,7 +146,7 @@ def _planted(options: Options, executor: Executor | None) -> Iterator[str]:
 
 
 def _claim(effect: float) -> Claim:
-    """What is true of the coin, with an effect planted in each statement."""
+    """True statements of the coin, with an effect planted in each."""
     off, drop = 1 + effect, effect * MEAN or -0.1 * MEAN
     bound = MEAN * (1 - effect if effect else 1.1)
     least = MEAN * (1 - effect)
@@ -170,7 +170,7 @@ def _claim(effect: float) -> Claim:
 
 
 def _verdicts() -> Iterator[str]:
-    """What is open is INCONCLUSIVE, of a check and of its claim; no rival is left out."""
+    """An undecided check makes its claim INCONCLUSIVE, and every rival is judged."""
     sharp, wide = (Evidence(1.0, Interval(1 - h, 1 + h), h / 5, 1000, ALPHA) for h in (0.1, 1.2))
 
     def of(rival: float, *evidence: Evidence) -> ClaimResult:
@@ -207,7 +207,7 @@ def _false_alarms(claims: Sequence[Claim]) -> Iterator[str]:
 
 
 def _tossed(heads: int, tosses: int = TOSSES) -> dict[str, Any]:
-    """The sums of so many tosses with so many heads."""
+    """The sums of tosses of which a number are heads."""
     share = heads / tosses
     products = tosses * share * (1 - share) * (HIGH - LOW) ** 2
     mean = np.array([share * HIGH + (1 - share) * LOW])
@@ -248,7 +248,7 @@ def _intervals() -> Iterator[str]:
         one, less = (forecast.half_width(n, ALPHA) for n in (planned, planned - planned // 100))
         if not one <= margin < less:
             yield f"half-widths of {one:.3g} are planned for {margin:g}"
-    # Of three equal entries the larger eigenvalue is their double.
+    # The larger eigenvalue of a matrix of equal entries is their double.
     sums = _tossed(centre)
     greatest = Eigenvalue(((ONCE,) * 3,), (1.0,), 1).evidence(sums, ALPHA, sums).interval
     entry = ONCE.evidence(sums, ALPHA / 3, sums).interval
@@ -284,7 +284,7 @@ def _drawn(claims: Sequence[Claim], options: Options, executor: Executor | None)
 
 
 TRANSFORM = TransformOf((1.0,), 1.0)
-"""What is measured of draws that NumPy makes."""
+"""The quantity measured of draws that NumPy makes."""
 
 
 def _blocks(cell: Cell, quantities: Any, work: Work, places: Sequence[Place]) -> list[Block]:
@@ -310,7 +310,7 @@ def _plans(options: Options) -> Iterator[str]:
         Claim("mse", (PLANT,), checks), _tossed(400, 1000), replace(options, size="full")
     )
     for origin, rivals in plan.required.items():
-        # What is too much work on real data is reported, and this is little.
+        # On real data too much work is reported only, and this is little.
         if PLANT not in rivals:
             yield f"a rival on {origin} problems is planned for nowhere"
 
@@ -405,7 +405,7 @@ def _runs(claims: Sequence[Claim], work: Work) -> Iterator[str]:
         quantities: Any = Measurements(reading, work.options).pilot_tasks[cell.name].quantities
         most = min(OUTPUTS_OF_RUNS // cell.outputs, MOST_ALIKE)
         yield from _addresses(cell, quantities, work, most, 8)
-        # Of any law: its histogram is that of the values whose mean is kept.
+        # Whatever the law, its histogram is that of the values whose mean is kept.
         pit = Pit(quantities[0].estimator, cell.steps, (1.0,))
         sums = work.sums(_blocks(cell, (pit,), work, [(0, 8, 0)]))
         middles = (np.arange(BINS) + 0.5) / BINS

@@ -65,7 +65,7 @@ class Run:
 
 
 def _planned(claims: Sequence[Claim], work: Work, what: str) -> list[tuple[Measurements, Plan]]:
-    """What each claim measures, and its plan, once the first wave is run."""
+    """Run the first wave; the measurements of each claim, and its plan."""
     options = work.options
     measured = [
         Measurements((check.functional for check in claim.made().checks), options)
@@ -126,7 +126,7 @@ def plan_claims(
     """Run the first wave and say what the second would run."""
     with environment(options, executor) as pool:
         planned = _planned(claims, Work(store, options, pool), "pilots")
-        # A block more, all of them compiled by now, for the time that it takes: a pilot may be kept.
+        # Time one extra block: pilots may come from the store, and compilation is done.
         for measured, plan in planned:
             timed, tasks = Work(Memory(), options, pool), measured.next_tasks
             timed.run(tasks.values(), "time")
@@ -172,7 +172,7 @@ def run_claims(
             results = [_decide(each, plan, work) for each, plan in planned]
             again = False
             for (_, plan), result in zip(planned, results, strict=True):
-                # What is refuted stays so.
+                # A refuted claim stays so.
                 if result.verdict != Verdict.REFUTED:
                     again |= plan.look_again(_undecided(result))
         durations = {

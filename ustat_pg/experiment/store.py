@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,58 +17,38 @@ import numba
 import numpy as np
 
 from .._version import __version__
-from ..compiled import source_digest
-from ..digests import digest
+from ..digests import digest, source_digest, sources_of
 from ..reading import read_json
 from ..validation import InputError
 from ..whole_files import versions, whole_file
 
-__all__ = ["Memory", "Store", "StoreError", "code_version", "program"]
+__all__ = ["Memory", "Store", "StoreError", "code_version", "makers", "program"]
 
-_MAKERS = (
-    "distributions",
-    "policies",
-    "problems",
-    "engines",
-    "estimators",
-    "experiment/blocks.py",
-    "experiment/formulas.py",
-    "experiment/pits.py",
-)
-_MAKER_FILES = (
-    "baselines.py",
-    "designs.py",
-    "digests.py",
-    "compiled.py",
-    "rng.py",
-    "sampling.py",
-    "ustatistics.py",
-    "moments.py",
-    "validation.py",
-)
+MAKERS = ("blocks.py", "chi_squares.py", "formulas.py", "pits.py")
+"""Files of this folder that make blocks, or the quantities of one: with all that they import, they are
+in the key of every block."""
 
 
-def makes_blocks(file: str) -> bool:
-    """Whether a file, named from the repository's root, is one of those whose change makes blocks anew."""
-    inside = file.removeprefix("ustat_pg/")
-    return inside in _MAKER_FILES or inside.startswith(_MAKERS)
+@cache
+def makers() -> tuple[Path, ...]:
+    """The source files whose change makes blocks anew."""
+    return sources_of(*(Path(__file__).resolve().with_name(name) for name in MAKERS))
 
 
 class StoreError(InputError):
     """Results cannot be kept: the folder is read-only, the disk full."""
 
 
-@lru_cache(maxsize=1)
+@cache
 def code_version() -> str:
     """A hash of the source files that make results, and of the versions of what computes all of them: that
     of torch is in the keys of its own blocks alone.
     """
-    salt = f"NumPy {np.__version__}, numba {numba.__version__}"
-    return source_digest((*_MAKER_FILES, *_MAKERS), salt=salt)
+    return source_digest(*makers(), salt=f"NumPy {np.__version__}, numba {numba.__version__}")
 
 
 def program() -> str:
-    """What computes in this process, in words that are equal where results are interchangeable.
+    """The program of this process, in words that are equal where results are interchangeable.
 
     The words say nothing of the processor: kinds of processors may differ in a last digit.
     """
@@ -176,6 +156,10 @@ class Memory(Store):
 
     def __init__(self) -> None:
         self.set_aside = []
+
+    def key(self, description: dict[str, Any]) -> str:
+        """The description itself: it outlives no change of code."""
+        return json.dumps(description, sort_keys=True)
 
     def get(self, description: dict[str, Any]) -> None:
         """Nothing."""

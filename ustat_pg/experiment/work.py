@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import sys
 import time
@@ -104,7 +105,7 @@ class Work:
         if isinstance(self.executor, ThreadPoolExecutor):
             # The threads of this process read tasks where they are.
             return self.executor.submit(self._timed, task)
-        fields = dict(vars(task))
+        fields = {each.name: getattr(task, each.name) for each in dataclasses.fields(task)}
         cell = fields.pop("cell")
         # A cell may be megabytes that hundreds of blocks share: it is pickled once.
         if id(cell) not in self._cells:
@@ -157,7 +158,7 @@ class Work:
                 raise
             raise LostWorkers(said) from error
         finally:
-            # What is under way when a run stops is finished and kept, unless its executor can drop it.
+            # Finish and keep the blocks under way when a run stops, unless its executor can drop them.
             for future, (_, task) in running.items():
                 if not future.cancel() and future.exception() is None:
                     self.store.put(task.description, record_of(future.result()))

@@ -151,7 +151,7 @@ class PoolAdvice:
         if any(row.zero_signal_share is None for row in self.sizes.table):
             lines.append(
                 f"Of groups of more than the pool's {pool.rollouts} rollouts the share with equal rewards "
-                "is not estimates; it does not rise with G."
+                "is not known; it does not rise with G."
             )
         if self.better_budget is not None:
             lines.append(
@@ -170,7 +170,7 @@ class PoolAdvice:
         lines.append(self._critic_sentence())
         if self.looks and not self.looks[-1]["settled"]:
             lines.append(
-                "The prompts are used up, and not enough is estimates for --until: give more of them."
+                "The prompts are used up, and not enough is known for --until: give more of them."
             )
         return "\n".join(lines)
 
@@ -226,7 +226,11 @@ def advise_pool(
     if not isinstance(pool, ScoredPool):
         pool = ScoredPool.load(pool)
     refuse_another_policy(pool, off_policy)
-    costs = {"prompt_cost": prompt_cost, "output_cost": output_cost, "population": population}
+    costs: dict[str, Any] = {
+        "prompt_cost": prompt_cost,
+        "output_cost": output_cost,
+        "population": population,
+    }
     return _with_signal(decide(pool, budget, **costs))
 
 
@@ -257,7 +261,11 @@ def advise_model(
         InputError: as these say, or "flat" with costs or a population.
     """
     source = ModelPool(model=model, **pool)
-    costs = {"prompt_cost": prompt_cost, "output_cost": output_cost, "population": population}
+    costs: dict[str, Any] = {
+        "prompt_cost": prompt_cost,
+        "output_cost": output_cost,
+        "population": population,
+    }
     costly = output_cost is not None or bool(prompt_cost)
     if not costly:
         # Before anything is sampled.

@@ -107,11 +107,12 @@ class ModelPool:
             task = replace(task, prompts=tuple(drawn(task.prompts, self.limit, self.seed)))
         # An error says once that a hub cannot be reached, and not at each attempt.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+        lora = self.lora
         model = load_model(
             self.model,
             device=self.device or machine_device(),
             dtype=self.dtype,
-            lora=int(self.lora) if str(self.lora).isdigit() else self.lora,
+            lora=int(lora) if isinstance(lora, str) and lora.isdigit() else lora,
             pad_token=self.pad_token,
         )
         if task is not None and self.max_new_tokens is None and self.rollouts is None:
@@ -148,7 +149,7 @@ class ModelPool:
         if self.rollouts is not None:
             from .files import load_rollouts
 
-            columns = {"group_by": self.group_by, "reward": self.reward}
+            columns: dict[str, Any] = {"group_by": self.group_by, "reward": self.reward}
             stale = self.token_weights is not None
             read = load_rollouts(self.rollouts, model, task, **columns, stale=stale)
             whole = drawn(read, self.limit, self.seed)

@@ -188,7 +188,7 @@ class Means:
         return np.sqrt(np.diagonal(self.covariance))
 
     def interval(self) -> tuple[Array, Array]:
-        """95% intervals, at all looks together; from -∞ to ∞ where the error is not finite."""
+        """95% intervals, at all looks together; from -∞ to ∞ where the error is not known."""
         finite = np.isfinite(self.se)
         half = np.full(finite.shape, np.inf)
         half[finite] = quantile(len(self.without), self.looks) * self.se[finite]

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..digests import source_digest
 from ..reading import read_arrays
 from ..validation import InputError
 from ..whole_files import versions
@@ -119,7 +120,7 @@ def score_pool(
         "precision": str(scores.dtype),
         "device": scores.device.type,
         "versions": versions("ustat_pg", "numpy", "torch", "transformers"),
-        "code": _code(),
+        "code": source_digest(Path(__file__).resolve()),
     }
     entries = []
     for number, rollouts in enumerate(prompts, start=1):
@@ -323,10 +324,3 @@ def _key(value: Any) -> str:
     """A hash of a JSON value."""
     text = json.dumps(value, sort_keys=True, default=lambda number: number.item())
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _code() -> str:
-    """A hash of the source that computes scores."""
-    here = Path(__file__).resolve().parent
-    files = [here / "scoring.py", here / "pool.py", *sorted((here / "scores").glob("*.py"))]
-    return _key([file.read_text("utf-8") for file in files])

@@ -14,6 +14,7 @@ pool (an incomplete U-statistic: unbiased, for groups that the pool can fill).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -444,7 +445,7 @@ def group_moments(
     return [at(name) for name in names]
 
 
-def _of_each_prompt(constant: ArrayLike | None, pool: ScoredPool) -> Array:
+def _of_each_prompt(constant: Any, pool: ScoredPool) -> Array:
     value = finite_array("constant", constant)
     if value.shape not in ((), (pool.size,)):
         raise InputError(

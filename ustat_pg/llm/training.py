@@ -98,7 +98,7 @@ def trainer_class(name: str) -> tuple[Any, Any, dict[str, Any]]:
 
     from .trl_trainers import BaselineTrainer, CorrectedGRPOTrainer
 
-    named = {
+    named: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         "rloo": (RLOOTrainer, RLOOConfig, {}),
         "trl-grpo": (GRPOTrainer, GRPOConfig, {}),
         "grpo-corrected": (CorrectedGRPOTrainer, GRPOConfig, {}),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
 from ..validation import InputError, finite_array
@@ -62,22 +62,22 @@ def labelled_problem(
     rewards[np.arange(len(table)), arms] = 1.0
     uniform = np.full(len(table), 1 / len(table))
 
-    def at(strength: float) -> SoftmaxBandit:
-        return SoftmaxBandit.shared_linear(
-            uniform, design, strength * weights, rewards, np.ones_like(rewards)
-        )
+    def problem(theta: NDArray[np.float64]) -> SoftmaxBandit:
+        return SoftmaxBandit.shared_linear(uniform, design, theta, rewards, np.ones_like(rewards))
 
-    strongest = 50.0
-    low, high = at(0.0).objective(), at(strongest).objective()
+    strongest, fitted = 50.0, problem(weights)
+
+    def rate(strength: float) -> float:
+        return fitted.objective(strength * weights)
+
+    low, high = rate(0.0), rate(strongest)
     if not low < pass_rate < high:
         raise InputError(
             f"pass_rate is {pass_rate}: this table allows more than {low:.4g} and less than {high:.4g}"
         )
-    strength = brentq(lambda factor: at(factor).objective() - pass_rate, 0.0, strongest, xtol=1e-12)
+    strength = brentq(lambda factor: rate(factor) - pass_rate, 0.0, strongest, xtol=1e-12)
     # Rounded so that the problem does not depend on the last bits of a solver's answer.
-    return SoftmaxBandit.shared_linear(
-        uniform, design, np.round(strength * weights, 6), rewards, np.ones_like(rewards)
-    )
+    return problem(np.round(strength * weights, 6))
 
 
 @lru_cache(maxsize=2)

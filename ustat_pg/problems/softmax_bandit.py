@@ -313,14 +313,15 @@ class SoftmaxBandit:
         merged = np.zeros_like(joint)
         x, k = np.ix_(range(joint.shape[0]), range(joint.shape[1]))
         np.add.at(merged, (x[..., None], k[..., None], first), joint)
-        possible = (merged > 0).reshape(self.contexts, -1)
+        contexts = len(joint)
+        possible = (merged > 0).reshape(contexts, -1)
         counts, place = possible.sum(axis=1), possible.cumsum(axis=1) - 1
         x, outcome = possible.nonzero()
-        arms, rewards, probs = (np.zeros((self.contexts, counts.max())) for _ in range(3))
+        arms, rewards, probs = (np.zeros((contexts, counts.max())) for _ in range(3))
         at = x, place[x, outcome]
         arms[at] = outcome // joint.shape[2]
-        rewards[at] = self.reward_values.reshape(self.contexts, -1)[x, outcome]
-        probs[at] = merged.reshape(self.contexts, -1)[x, outcome]
+        rewards[at] = self.reward_values.reshape(contexts, -1)[x, outcome]
+        probs[at] = merged.reshape(contexts, -1)[x, outcome]
         return Outcomes(counts, arms.astype(np.int64), rewards, probs / probs.sum(1, keepdims=True))
 
     @cached_property

@@ -219,7 +219,7 @@ def test_the_name_holds_weights_task_sizes_and_code(cell, tmp_path, monkeypatch)
     assert pickle.loads(pickle.dumps(cell)).name == cell.name
     for name, value in (
         ("_task", lambda name: task(("a", "b"), ("ba", "b"), ("b", "a"))),
-        ("source_digest", lambda names, salt: "another"),
+        ("source_digest", lambda file, salt: "another"),
     ):
         cells._digest.cache_clear()
         monkeypatch.setattr(cells, name, value)

@@ -165,7 +165,6 @@ class PlanCell(_OrderedCell):
         plan: the plan in words; it draws no lots, and nothing takes the place of a group that
             it throws away.
 
-    >>> from ustat_pg.engines import Estimator, SquaredError
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> cell = PlanCell.of(coin, "3+2 if mixed")

@@ -11,12 +11,14 @@ from functools import lru_cache
 from math import copysign, log, sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg.lapack import dgbtrf, dgbtrs
 
 from ...compiled import body
-from ..base import Array
 
 __all__ = ["back_on_line", "back_on_plane", "coefficients"]
+
+Array = NDArray[np.float64]
 
 _WIDTH = 6
 """Bands of the spline's equations on either side of the diagonal."""

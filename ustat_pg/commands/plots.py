@@ -1,0 +1,42 @@
+"""Files that ``--plot`` draws into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..validation import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["new_axes", "refuse_plot", "save"]
+
+
+def refuse_plot(path: Path) -> None:
+    """Refuse a file that no picture can be written to."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("a picture needs matplotlib: pip install 'ustat_pg[figures]'") from None
+    known = sorted(Figure().canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in known:
+        raise InputError(f"--plot {path}: its name must end in one of {', '.join(known)}")
+    if not path.parent.is_dir():
+        raise InputError(f"--plot {path}: there is no folder {path.parent}")
+
+
+def new_axes() -> Axes:
+    """The axes of a new picture."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(6, 3.6), layout="constrained").add_subplot()
+
+
+def save(axes: Axes, path: Path) -> None:
+    """Write the picture of these axes."""
+    figure: Any = axes.figure
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise InputError(f"--plot {path}: {error.strerror}") from None
