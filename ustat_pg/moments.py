@@ -28,6 +28,7 @@ __all__ = [
     "ContextMatrices",
     "LengthMoments",
     "Moments",
+    "SurvivorMoments",
     "TokenOutcomes",
     "WeightedMoments",
 ]
@@ -389,3 +390,34 @@ class LengthMoments:
                 raise InputError(
                     f"{name} has shape {found}: its first axes must be contexts and lengths, {wanted}"
                 )
+
+
+@record()
+class SurvivorMoments:
+    """Moments of the outputs that are left where each survives with a chance of its own.
+
+    Arguments:
+        moments: of the survivors' law, scores about their mean there.
+        kept: the chance that an output survives, E h, (X,).
+        lone_means: E[s z] of survivors, scores as they are, (X, d): what a raw reward adds.
+        lone_squares: E[‖s‖² z²] of survivors, (X,).
+        target: ∇J of all outputs, (d,).
+
+    Raises:
+        InputError: shapes that do not match, or entries that are not finite.
+    """
+
+    moments: Moments
+    kept: Array = field(finite_array, ndim=1, minimum=0)
+    lone_means: Array = field(finite_array, ndim=2)
+    lone_squares: Array = field(finite_array, ndim=1, minimum=0)
+    target: Array = field(finite_array, ndim=1)
+
+    def __attrs_post_init__(self) -> None:
+        prompts, parameters = self.lone_means.shape
+        if not (len(self.moments) == len(self.kept) == len(self.lone_squares) == prompts):
+            raise InputError(
+                f"kept, lone_means and lone_squares need one row for each of {prompts}"
+            )
+        if len(self.target) != parameters:
+            raise InputError(f"target has {len(self.target)} entries: scores have {parameters}")

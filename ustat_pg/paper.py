@@ -189,6 +189,23 @@ RESULTS: dict[str, Result] = {
         sharper="Known: dividing by an output's own length favours long wrong answers (Dr. GRPO). Added: "
         "means at every G and B in closed form, and when they are the gradient of anything.",
     ),
+    "adaptive_groups": Result(
+        "Beyond 4",
+        "Where a group's size depends on its rewards, E ĝ = w(p) g with w the sum over stops of the plan; "
+        "the mean of the kernel over paths is unbiased, leave-one-out over what was drawn is not.",
+        "groups sized by the rewards just seen",
+        assumptions="Rewards 0 and 1; a plan looks at rewards alone. Not in the paper.",
+        sharper="Known: the binomial estimate from path counts (Girshick, Mosteller and Savage). Added: what "
+        "any adaptive scheme climbs, its error and cost, and an unbiased gradient for it.",
+    ),
+    "survivors": Result(
+        "Beyond 5",
+        "Where an output survives with a chance of its own, leave-one-out over survivors climbs their mean "
+        "reward, times the chance that two survive.",
+        "what the rollouts that survive climb",
+        assumptions="Survival independent given outputs and rewards; chances held still. Not in the paper.",
+        sharper="Mean and error at every group size, for any chance of survival by output or reward.",
+    ),
     "gradient_mse_lm": Result(
         "Figure 4",
         "On language models grpo's gradient MSE tends to the oracle's, and all fall with G.",

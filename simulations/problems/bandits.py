@@ -309,6 +309,16 @@ class Bandits:
         return Entry("iris", "real", labelled_problem(data.data / 8.0, data.target, 0.7))
 
     @cached_property
+    def few_outcomes(self) -> list[BanditEntry]:
+        """Several prompts of three arms at most and rewards 0 and 1: ordered groups can be enumerated."""
+        iris = self.iris.problem
+        rows = np.argsort(iris.moments().value, kind="stable")[
+            [0, len(iris.context_probs) // 2, -1]
+        ]
+        flowers = Entry("iris-3", "real", iris.restrict(rows.tolist(), True))
+        return [self.uneven, *self.rates(), flowers]
+
+    @cached_property
     def lopsided(self) -> list[BanditEntry]:
         """Single prompts of rewards 0 and 1 and at most four outcomes, pass rates not near one half."""
         entries = [self.skewed, self.balanced]

@@ -9,6 +9,7 @@ each engine that runs it.
 """
 
 from .base import Cell, Draws, Estimator, InfeasibleError, MomentSums, Quantity
+from .gradients.adaptive import GroupSize, PlanCell, SizedCell, SurvivorCell, of_plan
 from .gradients.cell import (
     Distance,
     GradientCell,
@@ -51,11 +52,13 @@ __all__ = [
     "GapAfterStep",
     "GapTransform",
     "GradientCell",
+    "GroupSize",
     "InfeasibleError",
     "Mixed",
     "MomentSums",
     "OneRun",
     "OneStep",
+    "PlanCell",
     "PracticalCell",
     "PracticalError",
     "Product",
@@ -63,9 +66,12 @@ __all__ = [
     "Quantity",
     "RatioBias",
     "Rule",
+    "SizedCell",
     "SquaredError",
     "SquaredProjection",
+    "SurvivorCell",
     "TargetBias",
     "TokenMeanCell",
     "Training",
+    "of_plan",
 ]

@@ -29,6 +29,7 @@ from .linear import *  # noqa: F403
 from .penalties import KL_KINDS, KL_PLACES, kl_coefficients, kl_values
 from .ratios import RATIOS, clipped_weights, importance_weights
 from .running import RunningTable
+from .sequential import balanced, sequential, two_stage
 from .shaped import *  # noqa: F403
 from .squared_norms import squared_score_norms
 
@@ -40,13 +41,16 @@ __all__ = [
     "RATIOS",
     "RunningTable",
     "advantages",
+    "balanced",
     "clipped_weights",
     "gradient",
     "importance_weights",
     "kl_coefficients",
     "kl_values",
+    "sequential",
     "squared_score_norms",
     "token_weights",
+    "two_stage",
 ]
 __all__ += linear.__all__
 __all__ += shaped.__all__

@@ -7,6 +7,16 @@ Where one takes moments, a problem will do: its own at the parameters that it is
 0.04916
 """
 
+from .adaptive import (
+    PlanPrediction,
+    best_two_stage,
+    known_rates_bound,
+    plan_cost,
+    plan_mse,
+    plan_weight,
+    sized_mse,
+)
+from .adaptive_advice import AdaptiveAdvice, adaptive_advice
 from .advice import GroupSizeAdvice, GroupSizeRow
 from .budget import critical_budget, near_budget, robust_group_size
 from .count_tables import (
@@ -70,22 +80,28 @@ from .penalties import kl_gradient, kl_penalty
 from .practical import leading_ratio_bias, practical_mse, ratio_bias_matrix
 from .runs import epoch_gap, linear_gap, one_step_gap
 from .suboptimality import bound_curve, constant_bound, constant_floor, decay_constant
+from .survivors import SurvivorPrediction, survivor_mse
 from .weighted import WeightedPrediction, weighted_mse
 
 __all__ = [
     "DESIGNS",
+    "AdaptiveAdvice",
     "CountTable",
     "GroupSizeAdvice",
     "GroupSizeRow",
     "MixtureLaw",
     "MseConstants",
     "MsePrediction",
+    "PlanPrediction",
+    "SurvivorPrediction",
     "WeightedPrediction",
+    "adaptive_advice",
     "aggregated_mean",
     "arcsine_objective",
     "bernstein_objective",
     "best_shrinkage",
     "best_table",
+    "best_two_stage",
     "bound_curve",
     "climbed_maximiser",
     "conditional_transform",
@@ -111,6 +127,7 @@ __all__ = [
     "grpo_beats_vanilla",
     "kl_gradient",
     "kl_penalty",
+    "known_rates_bound",
     "leading_ratio_bias",
     "learned_values",
     "length_curl",
@@ -133,12 +150,17 @@ __all__ = [
     "oracle_ratio",
     "paired_constants",
     "paper_group_size",
+    "plan_cost",
+    "plan_mse",
+    "plan_weight",
     "practical_mse",
     "ratio_bias_matrix",
     "robust_group_size",
     "silent_share",
+    "sized_mse",
     "stationary_covariance",
     "sup_distance",
+    "survivor_mse",
     "token_mean_bias",
     "weight_derivatives",
     "weight_form",

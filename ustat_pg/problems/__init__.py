@@ -10,6 +10,7 @@ from .location_bandit import LocationBandit, mixture_problem
 from .mappings import example_problem, problem_from_mapping
 from .named import NamedProblem, named_problem, named_problems
 from .softmax_bandit import Outcomes, SoftmaxBandit
+from .survivors import survivor_moments
 from .tokens import (
     TokenBandit,
     TokenProblem,
@@ -50,5 +51,6 @@ __all__ = [
     "random_problem",
     "save_problem",
     "sorting",
+    "survivor_moments",
     "token_outcomes",
 ]

@@ -12,6 +12,7 @@ import numpy as np
 from ..engines import GradientCell, InfeasibleError
 from ..engines.gradients.exact import minibatches
 from ..problems import SoftmaxBandit
+from ..sampling import Plan
 from ..validation import InputError
 from .function import (
     SINGLE_PRECISION,
@@ -22,6 +23,7 @@ from .function import (
     reports,
     whole_numbers,
 )
+from .plans import largest_group, under_plan
 
 PROPORTIONAL = 1e-7
 """Residuals below this, relative to the scale, are rounding of a multiple of the gradient."""
@@ -243,12 +245,13 @@ def _diagnosis(results: list[_Expectation], worst: _Expectation, rtol: float) ->
 def assert_unbiased(
     function: Callable[..., Any],
     *,
-    group_size: int | Iterable[int] = (2, 3, 4),
+    group_size: int | Iterable[int] | None = None,
     problems: SoftmaxBandit | Iterable[SoftmaxBandit] | Mapping[str, SoftmaxBandit] | None = None,
     layout: str = "batched",
     inputs: Sequence[str] = ("rewards",),
     array: Callable[[Any], Any] | None = None,
     batch_size: int | Iterable[int] | None = None,
+    plan: str | Plan | Callable[[Any], bool] | None = None,
     up_to_scale: bool = False,
     rtol: float = 1e-9,
 ) -> None:
@@ -264,13 +267,16 @@ def assert_unbiased(
 
     Arguments:
         function: rewards to advantages of the same shape.
-        group_size: G >= 2, one or several.
-        problems: what to enumerate, one, several or by name; :func:`default_problems` if not given.
+        group_size: G >= 2, one or several; 2, 3 and 4, or the plan's largest group, if not given.
+        problems: what to enumerate, one, several or by name; :func:`default_problems` if not given, those
+            with rewards 0 and 1 where a plan goes by their number.
         layout: one of :data:`LAYOUTS`.
         inputs: what the function takes, in order, of :data:`ustat_pg.testing.INPUTS`.
         array: turns a NumPy array into the function's kind, e.g. ``torch.tensor``; NumPy's, then torch's
             if that is imported, are tried unless it is given.
         batch_size: B, one or several, for layout ``"minibatch"`` only; 1 and 2 if not given.
+        plan: a plan of sampling, or a function of the rewards so far that says whether to stop: the function
+            is given what was drawn of each group, in order (adaptive_groups).
         up_to_scale: allow E ĝ = c g with one c > 0 for all problems, which may depend on G and B.
         rtol: allowed ‖E ĝ - g‖ relative to (E‖s‖² E z²)^½, rounding; 1e-5 for single precision.
 
@@ -284,7 +290,22 @@ def assert_unbiased(
     >>> assert_unbiased(
     ...     lambda z, norms: norm_weighted(z, squared_norms=norms), inputs=("rewards", "squared_norms")
     ... )
+    >>> from ustat_pg.estimators import grpo, sequential
+    >>> assert_unbiased(lambda z: sequential(z, plan="3+2 if mixed"), plan="3+2 if mixed")
+    >>> assert_unbiased(grpo, plan="3+2 if mixed")
+    Traceback (most recent call last):
+    ...
+    AssertionError: grpo is biased: at G = 5 on problem ...
     """
+    if plan is not None:
+        if layout != "batched" or tuple(inputs) != ("rewards",):
+            raise InputError("a plan is of functions of rewards alone, group by group")
+        function, layout = under_plan(function, plan), "group"
+        group_size = largest_group(plan) if group_size is None else group_size
+        if problems is None and not callable(plan):
+            problems = {name: each for name, each in default_problems().items() if each.binary}
+    if group_size is None:
+        group_size = (2, 3, 4)
     under = UnderTest(function, layout, inputs, array)
     sizes, tolerance, chosen = (
         whole_numbers("group size", group_size, 2),

@@ -1,0 +1,333 @@
+"""Beyond the paper: groups whose size depends on the rewards just seen. What any such scheme climbs is
+exact, leave-one-out over what was drawn is biased, and the mean over paths is unbiased.
+
+Checked on problems of several prompts with rewards 0 and 1, under plans of two and three stages: the
+mean along a direction and the MSE of the sequential estimator and of those that people apply to what was
+drawn; the outputs drawn; a scheme that throws away the pilots it does not go on with; one that trains on
+a balanced sub-sample; sizes fixed beforehand, prompts weighted alike or by their outputs; and the least
+cost of sizes by known pass rates.
+
+Falsified by an enumerated mean that differs by more than rounding, or a simulated one whose interval
+misses. Rare and frequent success side by side tell the weights apart.
+
+Cost: some 10⁵ to 10⁶ groups for the nearest rivals, by the reference engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ustat_pg.checks import at_most, equal
+from ustat_pg.engines import (
+    Estimator,
+    GroupSize,
+    PlanCell,
+    Projection,
+    SizedCell,
+    SquaredError,
+    of_plan,
+)
+from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Line
+from ustat_pg.predictions import (
+    best_two_stage,
+    count_table,
+    known_rates_bound,
+    plan_cost,
+    plan_mse,
+    plan_weight,
+    sized_mse,
+)
+from ustat_pg.sampling import Plan
+
+from .count_advantages import telling
+from .problems import BanditEntry, Suite
+from .problems.bandits import two_valued
+
+STEM = "adaptive_groups"
+
+Array = NDArray[np.float64]
+
+PLAIN = "RLOO of what was drawn is unbiased"
+SEEN = "divided by the share of pilots, not of subsets"
+PATHS = "paths counted without the first two draws"
+ALWAYS = "every group is drawn to the end"
+COMMIT = "w is the chance to go on"
+CLAIMED = "balanced sub-samples climb log p"
+ALIKE = "a mean over all outputs weights prompts alike"
+NO_SPREAD = "sizes by pass rates without c1"
+TIGHTER = "the bound of known pass rates doubled"
+RIVALS = (PLAIN, SEEN, PATHS, ALWAYS, COMMIT, CLAIMED, ALIKE, NO_SPREAD, TIGHTER)
+
+TWO_STAGES = "3+2 if mixed"
+PLANS = (TWO_STAGES, "3+2 if 0.5..1", "2,3,5 until 1 success and 1 failure")
+"""Plans whose largest group is small enough to enumerate in order."""
+
+LARGE = 5
+"""A group size that is larger than what pass rates ask for."""
+NEAR, FAR = 1.1, 2.0
+"""Over the bound: where the cost of whole sizes lies, and where that of a group of 5 does not."""
+
+COMMITS = "4+1 if 0.25..0.5, drop early"
+"""A pilot of which nothing is used unless it goes on."""
+
+BALANCED = "2,4 until 1 success and 1 failure"
+"""Rounds until a balanced pair can be had."""
+
+RATES = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])
+"""Pass rates of the figure."""
+
+PUBLISHED = {
+    "drawn again if silent": ("8, retry silent", "std"),
+    "Pilot-Commit": ("16+48 if 0.125..0.75, drop early", "std"),
+    "Reinforce-Ada": ("8,16,24,32 until 2 successes and 2 failures", "balanced:4"),
+    "RLOO, 3+2 if mixed": (TWO_STAGES, "grpo"),
+    "sequential, 3+2 if mixed": (TWO_STAGES, "sequential"),
+}
+"""Schemes of the figure: their plan and their estimator."""
+
+
+def claim(suite: Suite) -> Claim:
+    """Plans on several prompts, and sizes fixed beforehand."""
+    checks: list[Check] = []
+    for entry in suite.few_outcomes:
+        for plan in PLANS if suite.size != "smoke" else PLANS[:2]:
+            checks += under_a_plan(entry, plan)
+        checks += [commits(entry), balances(entry)]
+        checks += fixed_beforehand(entry)
+    return Claim(STEM, RIVALS, tuple(checks))
+
+
+def wrong_weights(plan: Plan, p: Array) -> dict[str, Array]:
+    """Wrong weights of the sequential estimator."""
+    plain = plan_weight(plan, "grpo", p)
+    pilot = plan.looks[0]
+    wrong = {PLAIN: plain, PATHS: _without_first_draws(plan, p)}
+    if plan.text == TWO_STAGES:
+        wrong[SEEN] = plain / (1 - p**pilot - (1 - p) ** pilot)
+    return wrong
+
+
+def _without_first_draws(plan: Plan, p: Array) -> Array:
+    """w of m = a (1 - a), a the share of paths that begin with a success, by going through all paths."""
+    begun: dict[tuple[int, int], list[int]] = {}
+    for rewards in product((0, 1), repeat=plan.looks[-1]):
+        stop = next(
+            (
+                look
+                for look, chances in zip(plan.looks, plan.go_on, strict=False)
+                if not chances[sum(rewards[:look])]
+            ),
+            plan.looks[-1],
+        )
+        # The outputs after a stop are free: each path is met as often as they can fall out.
+        begun.setdefault((stop, sum(rewards[:stop])), []).append(rewards[0])
+    total = np.zeros_like(p)
+    for (n, k), first in begun.items():
+        share, paths = float(np.mean(first)), len(first) / 2 ** (plan.looks[-1] - n)
+        total += paths * p**k * (1 - p) ** (n - k) * share * (1 - share)
+    return total / (p * (1 - p))
+
+
+def under_a_plan(entry: BanditEntry, words: str) -> Iterator[Check]:
+    """Means, errors and sizes under a plan, of the sequential estimator and of plain ones."""
+    problem, moments = entry.problem, entry.problem.moments()
+    cell, plan = PlanCell.of(problem, words), Plan.parse(words)
+    wrong = wrong_weights(plan, moments.value)
+    number, unit = telling(problem, np.stack([_mean(entry, w - 1) for w in wrong.values()]))
+    yield entry.check(
+        f"{words}: sequential is unbiased",
+        _along(cell, of_plan("sequential"), number, unit),
+        equal(
+            float(problem.gradient() @ unit),
+            {rival: float(_mean(entry, weight) @ unit) for rival, weight in wrong.items()},
+            scale=float(plan_mse(moments, plan).second_moment.max()) ** 0.5,
+        ),
+    )
+    for name in ("sequential", "grpo", "std"):
+        found, estimator = plan_mse(moments, plan, name), of_plan(name)
+        rivals = wrong if name == "sequential" else {}
+        yield entry.check(
+            f"{words}: mean of {name}",
+            _along(cell, estimator, number, unit),
+            equal(
+                float(_mean(entry, found.mean_factor) @ unit),
+                scale=float(found.second_moment.max()) ** 0.5,
+            ),
+        )
+        yield entry.check(
+            f"{words}: error of {name}",
+            mean_of(cell, SquaredError(estimator)),
+            equal(
+                found.mse,
+                {PLAIN: plan_mse(moments, plan, "grpo").mse} if rivals else {},
+                scale=found.mse,
+            ),
+        )
+    size = plan_mse(moments, plan).expected_size
+    if words == TWO_STAGES:
+        yield from _searched(entry, cell)
+    yield entry.check(
+        f"{words}: outputs drawn",
+        mean_of(cell, GroupSize()),
+        equal(size, {ALWAYS: float(plan.looks[-1])}, scale=size),
+    )
+
+
+def _searched(entry: BanditEntry, other: PlanCell) -> Iterator[Check]:
+    """The plan of least cost among small ones: what it costs, and that another one costs no less."""
+    moments, sequential = entry.problem.moments(), SquaredError(of_plan("sequential"))
+    plan, cost = best_two_stage(moments, largest_pilot=4, largest_group=other.group_size)
+    cell, size = PlanCell.of(entry.problem, plan.text), plan_mse(moments, plan).expected_size
+    yield entry.check(
+        "best of two stages: outputs times error",
+        Linear(cell, ((sequential, size),)),
+        equal(cost, {PLAIN: size * plan_mse(moments, plan, "grpo").mse}, scale=cost),
+    )
+    drawn = plan_mse(moments, other.plan).expected_size
+    yield entry.check(
+        f"{other.plan}: no less than the best of two stages",
+        Linear(other, ((sequential, -drawn),)),
+        at_most(-cost, -plan_cost(moments, other.plan)),
+    )
+    later = plan_cost(moments, other.plan, 2.0) / plan_cost(moments, other.plan)
+    more = other.group_size - Plan.parse(other.plan).looks[0]
+    goes_on = (drawn - Plan.parse(other.plan).looks[0]) / more
+    yield entry.check(
+        f"{other.plan}: cost of going on",
+        Linear(other, ((GroupSize(), 2.0 / more),), drawn - 2.0 * (drawn / more - goes_on)),
+        equal(later * drawn, scale=drawn),
+    )
+
+
+def commits(entry: BanditEntry) -> Check:
+    """A scheme that throws away the pilots it does not go on with."""
+    plan = Plan.parse(COMMITS)
+    p = entry.problem.moments().value
+    fixed = count_table("std", plan.looks[-1]).weight(p)
+    return _weighted(entry, COMMITS, "std", {COMMIT: fixed * plan.kept_share(p)})
+
+
+def balances(entry: BanditEntry) -> Check:
+    """A balanced sub-sample over the pool's pass rate, which is said to climb log p."""
+    p = entry.problem.moments().value
+    return _weighted(entry, BALANCED, "balanced-inverse:2", {CLAIMED: 1 / p})
+
+
+def _weighted(entry: BanditEntry, words: str, name: str, wrong: dict[str, Array]) -> Check:
+    """The mean of a scheme along a direction."""
+    found = plan_mse(entry.problem.moments(), words, name)
+    means = {rival: _mean(entry, weight) for rival, weight in wrong.items()}
+    mean = _mean(entry, found.mean_factor)
+    number, unit = telling(entry.problem, np.stack([each - mean for each in means.values()]))
+    return entry.check(
+        f"{words}: mean of {name}",
+        _along(PlanCell.of(entry.problem, words), of_plan(name), number, unit),
+        equal(
+            float(mean @ unit),
+            {rival: float(each @ unit) for rival, each in means.items()},
+            scale=float(found.second_moment.max()) ** 0.5,
+        ),
+    )
+
+
+def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
+    """Sizes by prompt: what they cost, what a mean over all outputs weights, and the bound."""
+    problem, moments = entry.problem, entry.problem.moments()
+    bound, real = known_rates_bound(moments)
+    sizes = np.clip(np.round(real), 2, 6).astype(int)
+    if len(set(sizes.tolist())) == 1:
+        sizes[int(moments.value.argmin())] += 1
+    grpo, mean_size = Estimator("grpo"), float(moments.context_probs @ sizes)
+    cell = SizedCell(problem, int(sizes.max()), sizes=tuple(sizes.tolist()))
+    found = sized_mse(moments, sizes)
+    cost = found.mse * found.expected_size
+    spread = float(moments.context_probs @ moments.gradient_sq) - moments.mean_gradient_sq
+    times = Linear(cell, ((SquaredError(grpo), mean_size),))
+    yield entry.check(
+        "sizes by prompt: outputs times error",
+        times,
+        equal(cost, {NO_SPREAD: cost - spread * mean_size}, scale=cost),
+    )
+    yield entry.check(
+        "sizes by prompt: near the bound of known pass rates", times, at_most(NEAR * bound, cost)
+    )
+    equal_sizes = SizedCell(problem, LARGE, sizes=(LARGE,) * problem.contexts)
+    yield entry.check(
+        f"G={LARGE}: no less than the bound of known pass rates",
+        Linear(equal_sizes, ((SquaredError(grpo), -float(LARGE)),)),
+        at_most(-bound, -plan_cost(moments, str(LARGE)), {TIGHTER: -FAR * bound}),
+    )
+    pooled = sized_mse(moments, sizes, pooled=True)
+    alike, mean = problem.gradient(), _mean(entry, pooled.mean_factor)
+    number, unit = telling(problem, np.stack([mean - alike]))
+    yield entry.check(
+        "sizes by prompt: mean over all outputs",
+        _along(
+            SizedCell(problem, int(sizes.max()), sizes=cell.sizes, pooled=True), grpo, number, unit
+        ),
+        equal(
+            float(mean @ unit),
+            {ALIKE: float(alike @ unit)},
+            scale=float(pooled.second_moment.max()) ** 0.5,
+        ),
+    )
+
+
+def _mean(entry: BanditEntry, weight: Array) -> Array:
+    """E w(X) g(X), (d,)."""
+    gradients: Callable[[Array], Array] | None = entry.problem.moments().weighted_gradient
+    assert gradients is not None
+    return gradients(weight)
+
+
+def _along(cell: PlanCell | SizedCell, estimator: Estimator, number: int, unit: Array) -> Linear:
+    """The mean along a direction: that of the error, and the gradient's."""
+    own = float(cell.problem.gradient() @ unit)
+    return Linear(cell, ((Projection(estimator, number), 1.0),), own)
+
+
+FIGURES = (
+    Figure(
+        "adaptive_groups",
+        "What groups sized by their rewards climb",
+        "The weight of a prompt's gradient against its pass rate, on a logarithmic axis: level at 1 for the "
+        "sequential estimator, below it for leave-one-out over what two stages drew, and rising or falling "
+        "by factors towards the ends for published schemes; simulated points lie on the lines.",
+        STEM,
+        x=Axis(
+            "pass rate p",
+            "pass_rate",
+            ticks={0: "0", 0.25: "1/4", 0.5: "1/2", 0.75: "3/4", 1: "1"},
+            limits=(0, 1),
+        ),
+        y=Axis("weight w(p) of a prompt's gradient", scale="log"),
+        lines=(
+            Line("sequential, 3+2 if mixed", "unbiased,\n3+2 if mixed", "blue"),
+            Line("RLOO, 3+2 if mixed", "RLOO of\nwhat was drawn", "orange"),
+            Line("drawn again if silent", "8, drawn again\nif silent", "green"),
+            Line("Pilot-Commit", look="pink"),
+            Line("Reinforce-Ada", look="red"),
+        ),
+        names="ends",
+        height=3.2,
+    ),
+)
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """w against the pass rate, of published schemes relative to that at 1/2, and of one plan as it is."""
+    for name, (words, estimator) in PUBLISHED.items():
+        middle = 1.0 if words == TWO_STAGES else plan_weight(words, estimator, [0.5])[0]
+        for p, w in zip(RATES, plan_weight(words, estimator, RATES) / middle, strict=True):
+            drawn = None
+            if words == TWO_STAGES and 0.1 <= p <= 0.9:
+                cell = PlanCell.of(two_valued([p, 1 - p], [1, 0]), words)
+                slope = float(cell.problem.gradient() @ direction(cell.problem, 0))
+                drawn = Linear(cell, ((Projection(of_plan(estimator), 0), 1 / slope),), 1.0)
+            yield Point(STEM, name, {"pass_rate": float(p)}, float(w), drawn)

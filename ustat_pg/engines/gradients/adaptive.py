@@ -1,0 +1,314 @@
+"""Cells of groups that are not used as they are drawn: stopped by a plan of sampling, or with outputs lost.
+
+A cell of a plan draws the plan's largest group and looks at its beginning: outputs are independent, so
+that those after a stop might as well not have been drawn. Nothing here counts paths.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...digests import digest
+from ...estimators import advantages, balanced, sequential
+from ...memory import slices
+from ...sampling import Plan
+from ...validation import InputError
+from ..base import (
+    Array,
+    Draws,
+    Estimator,
+    InfeasibleError,
+    Integers,
+    MomentSums,
+    Quantity,
+    Replications,
+)
+from .cell import GradientCell, GradientQuantity, Projection
+from .exact import minibatches, size
+from .reference import ENGINE as REFERENCE
+from .reference import draw
+
+__all__ = ["SEQUENTIAL", "GroupSize", "PlanCell", "SizedCell", "SurvivorCell", "of_plan"]
+
+_BLOCK = 8192
+"""Replications in a block: groups are weighed in NumPy."""
+_ROWS = 8192
+"""Minibatches that are weighed at once."""
+_MOST_GROUPS = 300_000
+"""Ordered groups that are still enumerated."""
+
+
+@dataclass(frozen=True)
+class GroupSize:
+    """The outputs of a group that count: those drawn before a plan stops, or those that survive."""
+
+    label = "group-size"
+
+    @property
+    def estimators(self) -> tuple[Estimator, ...]:
+        """None."""
+        return ()
+
+
+class _OrderedCell(GradientCell):
+    """A cell of one prompt's group, weighed output by output in the order drawn."""
+
+    engines = ("exact", "reference")
+
+    @property
+    def block(self) -> int:
+        return _BLOCK
+
+    def engine(self, asked: str) -> str:
+        """The one engine that draws."""
+        return asked if asked in self.engines else "reference"
+
+    def require_quantity(self, quantity: Quantity) -> None:
+        """Refuse what is no group size and no error of one estimator."""
+        if not isinstance(quantity, GroupSize) and not hasattr(quantity, "estimator"):
+            raise InputError(f"{quantity!r} is no quantity of such a group")
+
+    def require_exact(self, quantities: Sequence[Quantity]) -> None:
+        """Raise :class:`InfeasibleError` where there are too many ordered groups."""
+        self.require_quantities(quantities)
+        if size(self, tuples=True) > _MOST_GROUPS:
+            raise InfeasibleError(f"more than {_MOST_GROUPS} ordered groups: take a smaller plan")
+
+    def range(self, quantity: Quantity) -> tuple[float, float]:
+        if isinstance(quantity, GroupSize):
+            return 0.0, float(self.group_size)
+        norms = float(np.sqrt(self.problem.policy.squared_norms.max()))
+        gradient = float(np.linalg.norm(self.problem.gradient()))
+        largest = norms * self._largest(quantity.estimator) + gradient  # type: ignore[attr-defined]
+        return (-largest, largest) if isinstance(quantity, Projection) else (0.0, largest**2)
+
+    def rounding(self, quantity: Quantity) -> float:
+        if isinstance(quantity, GroupSize):
+            return 1e-12 * self.group_size
+        return super().rounding(quantity) * self.group_size
+
+    def _measure(
+        self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
+    ) -> MomentSums:
+        if engine == "exact":
+            outcomes = minibatches(self, tuples=True)
+            return MomentSums.exact(
+                np.asarray(
+                    sum(chance @ self._values(quantities, draws) for draws, chance in outcomes)
+                )
+            )
+        values = []
+        for some in slices(block.count, _ROWS):
+            first, count = block.first + some.start, some.stop - some.start
+            draws = draw(self, seed=block.seed, first=first, replications=count)
+            values.append(self._values(quantities, draws))
+        return MomentSums.of(np.concatenate(values))
+
+    def _values(self, quantities: Sequence[GradientQuantity], draws: Draws) -> Array:
+        """The quantities of each replication, (R, Q)."""
+        of_gradients = [
+            replace(each, estimator=self._weighed(each.estimator))  # type: ignore
+            for each in quantities
+            if not isinstance(each, GroupSize)
+        ]
+        found = iter(REFERENCE.values(self, of_gradients, draws).T if of_gradients else ())
+        sizes = self._sizes(draws).astype(np.float64).mean(axis=-1)
+        return np.stack(
+            [sizes if isinstance(each, GroupSize) else next(found) for each in quantities], axis=-1
+        )
+
+    def _weighed(self, estimator: Estimator) -> Estimator:
+        def weighed(rewards: Array, draws: Draws) -> Array:
+            used = self._used(draws)
+            result = np.zeros(rewards.shape)
+            numbers = used.sum(axis=-1)
+            for number in np.unique(numbers[numbers > 0]):
+                here = numbers == number
+                places = np.argsort(~used[here], axis=-1, kind="stable")[..., :number]
+                group = np.take_along_axis(rewards[here], places, axis=-1)
+                own = self._advantages(estimator.baseline, group)
+                # Engines take means over all that was drawn, estimates over what counts.
+                spread = np.zeros(rewards[here].shape)
+                np.put_along_axis(spread, places, own * self.group_size / number, axis=-1)
+                result[here] = spread
+            return result
+
+        return Estimator(estimator.label, function=weighed)
+
+    def _sizes(self, draws: Draws) -> Integers:
+        return np.asarray(self._used(draws).sum(axis=-1))
+
+    @abstractmethod
+    def _used(self, draws: Draws) -> Array:
+        """Which outputs count, S + (B, G)."""
+
+    @abstractmethod
+    def _advantages(self, name: str, rewards: Array) -> Array:
+        """The advantages of the outputs that count, (n, size)."""
+
+    @abstractmethod
+    def _largest(self, estimator: Estimator) -> float:
+        """The most that the mean of |Aᵢ| over a group can be."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlanCell(_OrderedCell):
+    """Groups of one prompt under a plan of sampling; rewards 0 and 1.
+
+    Arguments:
+        problem, group_size, batch_size, design, device: as of a gradient cell; group_size is the plan's
+            largest, and set by it.
+        plan: the plan in words; it draws no lots, and nothing takes the place of a group that
+            it throws away.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> cell = PlanCell.of(coin, "3+2 if mixed")
+    >>> cell.measure("exact", [GroupSize()]).mean
+    array([4.5])
+    """
+
+    plan: str = ""
+
+    @classmethod
+    def of(cls, problem: object, plan: str) -> PlanCell:
+        """The cell of a plan in words."""
+        return cls(problem, Plan.parse(plan).looks[-1], plan=plan)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        return f"{super().name}/plan/{digest(self.plan)}"
+
+    @property
+    def _scheme(self) -> Plan:
+        return Plan.parse(self.plan)
+
+    def _stops(self, draws: Draws) -> tuple[Integers, Integers]:
+        """The outputs drawn before each group's stop, and the number of its look, S + (B,)."""
+        scheme, rewards = self._scheme, draws.rewards
+        stop = np.full(rewards.shape[:-1], len(scheme.looks) - 1)
+        for index, (look, chances) in enumerate(zip(scheme.looks, scheme.go_on, strict=False)):
+            successes = rewards[..., :look].sum(axis=-1).astype(np.int64)
+            ends = np.array(chances, dtype=np.float64)[successes] == 0
+            stop = np.where(ends, np.minimum(stop, index), stop)
+        return np.array(scheme.looks)[stop], stop
+
+    def _sizes(self, draws: Draws) -> Integers:
+        return self._stops(draws)[0]
+
+    def _used(self, draws: Draws) -> Array:
+        sizes, looks = self._stops(draws)
+        used = np.arange(self.group_size) < sizes[..., None]
+        successes = (draws.rewards * used).sum(axis=-1).astype(np.int64)
+        for look, chances in enumerate(self._scheme.kept):
+            lost = (looks == look) & (
+                np.array([*chances, 1], dtype=np.float64)[np.minimum(successes, len(chances))] == 0
+            )
+            used = used & ~lost[..., None]
+        return np.asarray(used)
+
+    def _advantages(self, name: str, rewards: Array) -> Array:
+        family, _, outputs = name.partition(":")
+        if name == SEQUENTIAL.baseline:
+            return np.asarray(sequential(rewards, plan=self._scheme))
+        if family in _BALANCED:
+            return np.asarray(balanced(rewards, outputs=int(outputs), divisor=_BALANCED[family]))
+        return np.asarray(advantages(name, rewards))
+
+    def _largest(self, estimator: Estimator) -> float:
+        sums = []
+        for n, k in zip(self._scheme.stops.sizes, self._scheme.stops.successes, strict=True):
+            if estimator.baseline == SEQUENTIAL.baseline:
+                # Twice the mean of ½ (z - z') over pairs, of which none is above 1.
+                return 1.0
+            group = np.repeat([1.0, 0.0], [k, n - k])
+            sums.append(np.abs(self._advantages(estimator.baseline, group)).mean())
+        return float(max(sums))
+
+
+@dataclass(frozen=True, eq=False)
+class SizedCell(_OrderedCell):
+    """Groups whose size was fixed for each prompt before any reward of them was seen.
+
+    Arguments:
+        problem, group_size, batch_size, design, device: as of a gradient cell; group_size is the largest.
+        sizes: n(x), (X,).
+        pooled: whether a prompt counts by its outputs, as in a mean over all outputs of the batch, each
+            prompt's estimate times n(x)/E n; else each prompt counts alike.
+    """
+
+    sizes: tuple[int, ...] = ()
+    pooled: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{super().name}/sizes/{digest(repr((self.sizes, self.pooled)))}"
+
+    def _used(self, draws: Draws) -> Array:
+        return np.asarray(
+            np.arange(self.group_size) < np.array(self.sizes)[draws.contexts][..., None]
+        )
+
+    def _advantages(self, name: str, rewards: Array) -> Array:
+        mean = float(self.problem.context_probs @ np.array(self.sizes))
+        return np.asarray(advantages(name, rewards)) * (
+            rewards.shape[-1] / mean if self.pooled else 1.0
+        )
+
+    def _largest(self, estimator: Estimator) -> float:
+        low, high = self.problem.reward_range
+        return (high - low) * (max(self.sizes) / min(self.sizes) if self.pooled else 1.0)
+
+
+_BALANCED = {"balanced": "none", "balanced-inverse": "rate", "balanced-std": "std"}
+"""Divisors of sub-samples by the label's first word; the number of outputs follows a colon."""
+
+
+def _under_a_plan(rewards: Array, draws: Draws) -> Array:
+    raise InputError("the sequential estimator is one of a plan's cell")
+
+
+SEQUENTIAL = Estimator("sequential", function=_under_a_plan)
+"""The estimator that is unbiased under the plan of the cell that it is measured on."""
+
+
+def of_plan(name: str) -> Estimator:
+    """The estimator of a plan's cell by name: sequential, a balanced sub-sample, or a baseline."""
+    if name.partition(":")[0] in ("sequential", *_BALANCED):
+        return Estimator(name, function=_under_a_plan)
+    return Estimator(name)
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivorCell(_OrderedCell):
+    """Groups of which only some outputs survive: an estimator of the survivors alone.
+
+    Arguments:
+        problem, group_size, batch_size, design, device: as of a gradient cell; each output that may be
+            lost or not is two arms of equal score.
+        survives: whether an arm survives, (K,).
+        lone: whether the raw reward of a lone survivor counts; else it adds nothing.
+    """
+
+    survives: tuple[bool, ...] = ()
+    lone: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{super().name}/survivors/{digest(repr((self.survives, self.lone)))}"
+
+    def _used(self, draws: Draws) -> Array:
+        return np.asarray(np.array(self.survives)[draws.arms])
+
+    def _advantages(self, name: str, rewards: Array) -> Array:
+        if rewards.shape[-1] < 2:
+            return rewards * self.lone
+        return np.asarray(advantages(name, rewards))
+
+    def _largest(self, estimator: Estimator) -> float:
+        low, high = self.problem.reward_range
+        return max(high - low, *(abs(bound) * self.lone for bound in (low, high)))

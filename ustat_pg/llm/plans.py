@@ -1,0 +1,174 @@
+"""Plans of sampling on a scored pool: their noise and their outputs in closed form (adaptive_groups).
+
+A pool of N rollouts with n_s successes at a prompt has every group that a plan of at most N outputs could
+draw in it. The ordered draws without replacement that stop at t = (n, k) have the chance
+
+    P(t) = N(t) (n_s)_k (N - n_s)_{n-k} / (N)_n,        (a)_b = a (a-1) ... (a-b+1),
+
+and E‖ĝ‖² given t is a combination of means of blocks of K_ij = ⟨s_i, s_j⟩. No group is drawn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from ..moments import Moments
+from ..predictions import AdaptiveAdvice, known_rates_bound
+from ..predictions.adaptive import two_stage_plans
+from ..sampling import Plan
+from ..validation import InputError, number
+from .constants import ratio_interval
+from .moments import Means, beside, gradients, means, pairs, prompt_moments
+from .pool import ScoredPool
+from .tables import _Counts
+
+__all__ = ["adaptive_pool_advice", "plan_costs"]
+
+Array = NDArray[np.float64]
+
+_CLASSES = 8
+"""Classes of pass rates whose moments are pooled for the bound: single prompts' are too noisy."""
+
+
+def plan_costs(
+    pool: ScoredPool, plans: list[Plan], stage_cost: float = 0.0
+) -> tuple[list[Means], Array]:
+    """Outputs times noise of the unbiased estimator under each plan, and the outputs it draws.
+
+    Arguments:
+        pool: of N rollouts a prompt, rewards 0 and 1, with sketches.
+        plans: of at most N outputs that draw two first and use every group.
+        stage_cost: what going on past the first look costs, in outputs.
+
+    Returns:
+        a mean with its jackknife for each plan, and expected sizes.
+
+    Raises:
+        InputError: a plan that the pool cannot fill, other rewards, one prompt, or no sketches.
+    """
+    counts = _Counts(pool, pool.squared_norms, pool.sums)
+    for plan in plans:
+        plan.require_two()
+        if plan.looks[-1] > pool.rollouts:
+            raise InputError(
+                f"plan {plan.text!r} draws up to {plan.looks[-1]} outputs: the pool has {pool.rollouts} "
+                "rollouts a prompt"
+            )
+    columns = [column for plan in plans for column in _of_plan(counts, plan, stage_cost)]
+    averages = beside(
+        means(np.column_stack(columns), pool.looks), pairs(gradients(pool), pool.looks)
+    )
+
+    def cost(place: int) -> Means:
+        def of(values: Array) -> Array:
+            second, size = values[..., 2 * place], values[..., 2 * place + 1]
+            return (size * (second - values[..., -1]))[..., None]
+
+        return averages.apply(of)
+
+    return [cost(place) for place in range(len(plans))], averages.full[1:-1:2]
+
+
+def _of_plan(counts: _Counts, plan: Plan, stage_cost: float) -> tuple[Array, Array]:
+    """E‖ĝ‖² and the expected cost in outputs of a group at each prompt, (P,) each."""
+    stops, total, won = plan.stops, counts.count, np.asarray(counts.won)[:, None]
+    n, k = stops.sizes, stops.successes
+    possible = (k <= won) & (n - k <= total - won)
+    chances = np.where(
+        possible,
+        np.exp(
+            stops.log_paths
+            + _falling(won, k)
+            + _falling(total - won, n - k)
+            - _falling(np.array(total), n)
+        ),
+        0.0,
+    )
+    lost = total - won
+    both, none, one = (block[:, None] for block in counts.blocks)
+    alone_won, alone_lost = (diagonal[:, None] for diagonal in counts.diagonals)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squares = (
+            alone_won / won / np.maximum(k, 1)
+            + np.where(k > 1, both / (won * (won - 1)) * (1 - 1 / np.maximum(k, 1)), 0.0)
+            + alone_lost / lost / np.maximum(n - k, 1)
+            + np.where(n - k > 1, none / (lost * (lost - 1)) * (1 - 1 / np.maximum(n - k, 1)), 0.0)
+            - one / (won * lost)
+        )
+    used = possible & (stops.kernel_means > 0)
+    second = (chances * stops.kernel_means**2 * np.where(used, squares, 0.0)).sum(axis=1)
+    size = chances @ n.astype(np.float64)
+    if stage_cost:
+        size = size + stage_cost * (chances @ (n > plan.looks[0]))
+    return np.asarray(second), np.asarray(size)
+
+
+def _falling(numbers: Array, count: NDArray[np.int64]) -> Array:
+    """The logarithm of a (a-1) ... (a-b+1); a stands in where b is more than a."""
+    high = np.maximum(numbers, count)
+    return np.asarray(gammaln(high + 1) - gammaln(high - count + 1))
+
+
+def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> AdaptiveAdvice:
+    """Whether a second stage pays on a model's prompts, in closed form from its scored pool.
+
+    Fixed groups and plans of at most the pool's rollouts are compared on the same rollouts; the interval is
+    that of the ratio of the two chosen. The bound knows pass rates in eight classes.
+
+    Arguments:
+        pool: of rewards 0 and 1.
+        stage_cost: what drawing a second time costs, in outputs.
+
+    Raises:
+        InputError: other rewards, one prompt, or no group with a signal.
+    """
+    number("cost of a stage", stage_cost, minimum=0.0)
+    most = pool.rollouts
+    fixed = [Plan.fixed(size) for size in range(2, most + 1)]
+    plans = two_stage_plans(min(12, most - 1), most)
+    costs, sizes = plan_costs(pool, [*fixed, *plans], stage_cost)
+    values = np.array([cost.full[0] for cost in costs])
+    best = int(values[: len(fixed)].argmin())
+    staged = len(fixed) + int(values[len(fixed) :].argmin())
+    if not values[best] > 0:
+        raise InputError("the noise of this pool is not told from 0: score more prompts")
+    both = Means(
+        np.concatenate([costs[staged].full, costs[best].full]),
+        np.concatenate([costs[staged].without, costs[best].without], axis=-1),
+        pool.looks,
+    )
+    return AdaptiveAdvice(
+        fixed=fixed[best].looks[0],
+        plan=plans[staged - len(fixed)].text,
+        plan_size=float(sizes[staged]),
+        plan_ratio=float(values[staged] / values[best]),
+        bound_ratio=known_rates_bound(_by_class(pool))[0] / float(values[best]),
+        plan_interval=ratio_interval(both),
+    )
+
+
+def _by_class(pool: ScoredPool) -> Moments:
+    """Moments of classes of prompts with like shares of successes."""
+    found = prompt_moments(pool)
+    order = np.argsort(found.value, kind="stable")
+    classes = [part for part in np.array_split(order, min(_CLASSES, pool.size)) if len(part)]
+
+    def mean(column: Array) -> Array:
+        return np.array([column[part].mean() for part in classes])
+
+    trace, value = mean(found.fisher_trace), mean(found.value)
+    noise = np.maximum(mean(found.variance_trace), 0.0)
+    signal = float(pairs(gradients(pool)).full[0])
+    return Moments(
+        context_probs=np.array([len(part) for part in classes]) / pool.size,
+        value=value,
+        reward_variance=np.where(trace > 0, noise / np.where(trace > 0, trace, 1.0), 0.0),
+        fisher_trace=trace,
+        norm_advantage=np.zeros(len(classes)),
+        norm_squared_advantage=np.maximum(mean(found.norm_squared_advantage), 0.0),
+        gradient_sq=np.maximum(mean(found.gradient_sq), 0.0),
+        mean_gradient_sq=max(signal, 0.0),
+        reward_range=(0.0, 1.0),
+    )

@@ -1,0 +1,467 @@
+"""Groups whose size depends on rewards 0 and 1 seen, exactly (adaptive_groups).
+
+A plan stops at t = (n, k), k successes among n outputs, with probability P(t). The scores of a finished
+group are independent given its rewards, with mean g/p for a success and -g/q for a failure. Let an
+estimator weigh the mean scores of the successes and of the failures it uses, ĝ = a(t) s̄₁ + b(t) s̄₀, with
+u(t) and v(t) of each used. Then at a prompt
+
+    E ĝ   = w(p) g,     w(p) = Σₜ P(t) [ a/p - b/q ]
+    E‖ĝ‖² = Σₜ P(t) [ a² (‖g‖²/p² + (A₁ - ‖g‖²/p²)/u) + b² (‖g‖²/q² + (A₀ - ‖g‖²/q²)/v) - 2ab ‖g‖²/(pq) ]
+
+with A_z = E[‖s‖² | z]. So w is what the scheme climbs, and the estimator is unbiased if and only if
+w = 1: where advantages sum to zero, a = -b = m, if m(t) is an unbiased estimate of p q under the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize_scalar
+
+from ..baselines import parse, require_group
+from ..moments import Moments, takes_problems
+from ..sampling import Plan
+from ..validation import InputError, finite_array, integer, nearest, number
+from .count_tables import count_table, require_binary
+from .mse import gradient_mse
+
+__all__ = [
+    "PLAN_ESTIMATORS",
+    "PlanPrediction",
+    "best_two_stage",
+    "known_rates_bound",
+    "plan_cost",
+    "plan_mse",
+    "plan_weight",
+    "sized_mse",
+]
+
+Array = NDArray[np.float64]
+Scale = Callable[[Array, NDArray[np.int64]], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class PlanPrediction:
+    """What a plan of sampling and an estimator do, at B groups that count.
+
+    Arguments:
+        mean_factor: w(x), by which the mean estimate at a prompt is longer than g(x), (X,).
+        second_moment: E‖ĝ‖² of one prompt's group, (X,).
+        sizes: the outputs drawn for one group that counts, by prompt, (X,).
+        expected_size: their mean over the prompts that are drawn.
+        mse: E‖ĝ - g‖² of a batch of B groups.
+        squared_bias: ‖E ĝ - g‖².
+        noise_to_signal: tr Cov ĝ/‖E ĝ‖² of that batch; None where E ĝ = 0.
+        critical_budget: the outputs a step at which the noise is as large as the signal.
+        cosine: of E ĝ to g; None where either is 0.
+    """
+
+    mean_factor: Array
+    second_moment: Array
+    sizes: Array
+    expected_size: float
+    mse: float
+    squared_bias: float
+    noise_to_signal: float | None
+    critical_budget: float | None
+    cosine: float | None
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """What an estimator makes of each stop: weights of the two mean scores, and outputs used, (T,) each."""
+
+    won: Array
+    lost: Array
+    successes: NDArray[np.int64]
+    failures: NDArray[np.int64]
+
+
+def _sequential(plan: Plan) -> _Uses:
+    plan.require_two()
+    mean = plan.stops.kernel_means
+    return _Uses(mean, -mean, plan.stops.successes, plan.stops.sizes - plan.stops.successes)
+
+
+def _by_count(plan: Plan, name: str) -> _Uses:
+    """A named estimator applied to what was drawn, as if the size had been fixed."""
+    sizes, k = plan.stops.sizes, plan.stops.successes
+    won, lost = np.zeros(len(k)), np.zeros(len(k))
+    for size in np.unique(sizes):
+        table, here = count_table(name, int(size)), sizes == size
+        won[here] = table.successes[k[here]] * k[here] / size
+        lost[here] = table.failures[k[here]] * (size - k[here]) / size
+    return _Uses(won, lost, k, sizes - k)
+
+
+def _balanced(plan: Plan, outputs: int, scale: Scale) -> _Uses:
+    """A sub-sample with as many successes as failures where there are enough, about the pool's mean."""
+    sizes, k = plan.stops.sizes, plan.stops.successes
+    if sizes.min() < outputs:
+        raise InputError(
+            f"a balanced sub-sample has {outputs} outputs: the plan may stop at {sizes.min()}"
+        )
+    successes = np.clip(k, 0, np.maximum(outputs // 2, outputs - (sizes - k)))
+    failures = outputs - successes
+    share = k / sizes
+    mixed = (k > 0) & (k < sizes)
+    factor = np.where(mixed, scale(np.where(mixed, share, 0.5), sizes), 0.0)
+    return _Uses(
+        factor * (1 - share) * successes / outputs,
+        -factor * share * failures / outputs,
+        successes,
+        failures,
+    )
+
+
+_SCALES: dict[str, Scale] = {
+    "balanced": lambda share, n: np.ones_like(share),
+    "balanced-inverse": lambda share, n: 1 / share,
+    "balanced-std": lambda share, n: np.sqrt((n - 1) / (n * share * (1 - share))),
+}
+"""What multiplies z - p̂ in a balanced sub-sample, by p̂ and the number of all outputs."""
+
+PLAN_ESTIMATORS = ("sequential", *_SCALES)
+"""Estimators of plans beside the named ones: the unbiased one, and sub-samples of N outputs (``balanced:N``),
+half successes and half failures, with advantages z - p̂ about the mean p̂ of all that were drawn
+(Reinforce-Ada), over p̂ (``balanced-inverse``) or over their deviation with ddof 1 (``balanced-std``)."""
+
+
+def _uses(plan: Plan, estimator: str) -> _Uses:
+    """What a named estimator makes of each stop of a plan.
+
+    Raises:
+        InputError: the name is unknown, is no table by counts, or does not fit the plan.
+    """
+    if estimator in ("sequential", "two-stage"):
+        return _sequential(plan)
+    family, _, outputs = str(estimator).partition(":")
+    if family in _SCALES:
+        if not outputs.isdigit() or int(outputs) < 2:
+            raise InputError(f"{estimator!r}: it is written {family}:N, N >= 2 outputs")
+        return _balanced(plan, int(outputs), _SCALES[family])
+    try:
+        record = parse(estimator)[0]
+    except InputError as error:
+        near = nearest(family, PLAN_ESTIMATORS)
+        raise InputError(f"{error}, or {', '.join(near or PLAN_ESTIMATORS)}") from None
+    if not record.by_count or "best_table" in record.needs:
+        raise InputError(
+            f"{record.name} is no table by the number of successes of every group size"
+        )
+    require_group(estimator, int(plan.stops.sizes.min()))
+    return _by_count(plan, estimator)
+
+
+def plan_weight(
+    plan: Plan | str, estimator: str, pass_rates: ArrayLike, *, kept_share: float = 1.0
+) -> Array:
+    """w(p), by which the mean gradient of a prompt is longer than g(x): what a scheme climbs.
+
+    Arguments:
+        plan: the plan, or its words.
+        estimator: ``sequential``, one of :data:`PLAN_ESTIMATORS` with its number, or a baseline that is
+            a table by counts.
+        pass_rates: p in [0, 1], of any shape.
+        kept_share: the share of groups that are used, over all prompts, where the plan refills batches.
+
+    Raises:
+        InputError: a plan or an estimator that cannot be read, or pass rates outside [0, 1].
+
+    >>> plan_weight("3+2 if mixed", "sequential", [0.1, 0.5]).round(12)
+    array([1., 1.])
+    >>> plan_weight("3+2 if mixed", "grpo", [1 / 3]).round(4)
+    array([0.8])
+    """
+    scheme = Plan.parse(plan)
+    p = finite_array("pass rate", pass_rates, minimum=0.0)
+    if (p > 1).any():
+        raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
+    return _weight(scheme, _uses(scheme, estimator), p) / _normaliser(scheme, p, kept_share)
+
+
+def _kept(plan: Plan) -> Array:
+    return np.array([float(chance) for chance in plan.stops.kept])
+
+
+def _weight(plan: Plan, uses: _Uses, p: Array) -> Array:
+    """Σₜ P(t) kept(t) [a/p - b/q], the shape of p."""
+    stops, kept = plan.stops, _kept(plan)
+    return np.asarray(
+        stops.probabilities(p, won=1) @ (kept * uses.won)
+        - stops.probabilities(p, lost=1) @ (kept * uses.lost)
+    )
+
+
+def _normaliser(plan: Plan, p: Array, kept_share: float) -> Array:
+    """What a mean over kept groups is divided by: infinite where a prompt never has one."""
+    if plan.otherwise == "prompt":
+        kept = plan.kept_share(p)
+        return np.where(kept > 0, kept, np.inf)
+    return np.full(np.shape(p), kept_share if plan.otherwise == "batch" else 1.0)
+
+
+def _second_moment(plan: Plan, uses: _Uses, moments: Moments) -> Array:
+    """Σₜ P(t) kept(t) E[‖ĝ‖² | t], (X,)."""
+    stops, kept, p = plan.stops, _kept(plan), moments.value
+    reward = moments.norm_reward
+    won, lost = kept * uses.won**2, kept * uses.lost**2
+    # A mean of u scores has a u-th of its square from single outputs, the rest from pairs.
+    alone_won, alone_lost = (1 / np.maximum(n, 1) for n in (uses.successes, uses.failures))
+    pairs = (
+        stops.probabilities(p, won=2) @ (won * (1 - alone_won))
+        + stops.probabilities(p, lost=2) @ (lost * (1 - alone_lost))
+        - 2 * stops.probabilities(p, won=1, lost=1) @ (kept * uses.won * uses.lost)
+    )
+    return np.asarray(
+        reward * (stops.probabilities(p, won=1) @ (won * alone_won))
+        + (moments.fisher_trace - reward) * (stops.probabilities(p, lost=1) @ (lost * alone_lost))
+        + moments.gradient_sq * pairs
+    )
+
+
+@takes_problems
+def plan_mse(
+    moments: Moments, plan: Plan | str, estimator: str = "sequential", batch_size: int = 1
+) -> PlanPrediction:
+    """Mean, error, noise and cost of an estimator under a plan of sampling (adaptive_groups).
+
+    Arguments:
+        moments: of the problem, or the problem; rewards 0 and 1.
+        plan: the plan, or its words.
+        estimator: as :func:`plan_weight` takes it.
+        batch_size: B, the groups that count in a step; prompts are drawn independently.
+
+    Raises:
+        InputError: rewards that are not 0 or 1, a plan or estimator that cannot be read, a batch of
+            none, or a plan that refills batches and keeps no group.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> plan_mse(coin, "4").mse == plan_mse(coin, "4", "grpo").mse
+    True
+    >>> found = plan_mse(coin, "3+2 if mixed", "grpo")
+    >>> round(found.expected_size, 4), found.mean_factor.round(4)
+    (4.5, array([0.825]))
+    """
+    require_binary(moments, "a plan of sampling")
+    scheme, batch = Plan.parse(plan), integer("batch size", batch_size)
+    uses, p, probs = _uses(scheme, estimator), moments.value, moments.context_probs
+    share = float(probs @ scheme.kept_share(p))
+    if scheme.otherwise == "batch" and share <= _ROUNDING:
+        raise InputError(
+            f"plan {scheme.text!r} keeps no group of these prompts: no batch is ever full"
+        )
+    divisor = _normaliser(scheme, p, share)
+    weight = _weight(scheme, uses, p) / divisor
+    second = _second_moment(scheme, uses, moments) / divisor
+    sizes = scheme.expected_size(p)
+    if scheme.otherwise == "batch":
+        sizes = sizes / share
+    return _predicted(moments, weight, second, sizes, batch)
+
+
+def _predicted(
+    moments: Moments, weight: Array, second: Array, sizes: Array, batch: int
+) -> PlanPrediction:
+    """The record of a batch, from the mean factor, the second moment and the outputs at each prompt."""
+    probs = moments.context_probs
+    square, along = map(float, moments.mean_gradient(weight))
+    noise = max(float(probs @ second) - square, 0.0)
+    bias = max(square - 2 * along + moments.mean_gradient_sq, 0.0)
+    if bias <= _ROUNDING * max(square, moments.mean_gradient_sq):
+        bias = 0.0
+    size = float(probs[probs > 0] @ sizes[probs > 0])
+    lengths = (square * moments.mean_gradient_sq) ** 0.5
+    return PlanPrediction(
+        mean_factor=weight,
+        second_moment=second,
+        sizes=sizes,
+        expected_size=size,
+        mse=bias + noise / batch,
+        squared_bias=bias,
+        noise_to_signal=noise / batch / square if square > 0 else None,
+        critical_budget=size * noise / square if square > 0 else None,
+        cosine=along / lengths if lengths > 0 else None,
+    )
+
+
+_ROUNDING = 1e-14
+"""A share, of groups or of a squared length, below which there is what rounding leaves of 0."""
+
+
+@takes_problems
+def sized_mse(
+    moments: Moments,
+    sizes: ArrayLike,
+    baseline: str = "grpo",
+    batch_size: int = 1,
+    *,
+    pooled: bool = False,
+) -> PlanPrediction:
+    """Mean, error, noise and cost where each prompt's group size was fixed before its rewards were seen.
+
+    Sizes made of earlier steps, as a forecast of pass rates, look at no reward that is used: leave-one-out
+    stays unbiased at each prompt. A loss that takes the mean over all outputs of the batch weights prompts
+    by their size, n(x)/E n.
+
+    Arguments:
+        moments: of the problem, or the problem.
+        sizes: n(x), (X,).
+        baseline: one with a closed form at every size.
+        batch_size: B, prompts drawn independently.
+        pooled: whether the mean is over all outputs; its divisor is B E n, the outputs of many prompts.
+
+    Raises:
+        InputError: sizes of another length, or a baseline that cannot take them.
+
+    >>> from ustat_pg.problems import example_problem, problem_from_mapping
+    >>> problem = problem_from_mapping(example_problem())
+    >>> sized_mse(problem, [2, 6]).mean_factor
+    array([1., 1.])
+    >>> sized_mse(problem, [2, 6], pooled=True).mean_factor.round(4)
+    array([0.5556, 1.6667])
+    """
+    probs, batch = moments.context_probs, integer("batch size", batch_size)
+    numbers = [integer("group size", size) for size in np.asarray(sizes).tolist()]
+    if len(numbers) != len(moments):
+        raise InputError(
+            f"sizes has {len(numbers)} entries: it must have one per prompt ({len(moments)})"
+        )
+    mean_size = float(probs @ np.array(numbers))
+    weight, second = np.empty(len(numbers)), np.empty(len(numbers))
+    for x, size in enumerate(numbers):
+        alone = gradient_mse(moments.at(x), baseline, size)
+        share = size / mean_size if pooled else 1.0
+        factor = float(alone.mean_factor[0])
+        # The MSE about g holds ‖g‖² and twice the mean along it.
+        square = alone.mse + (2 * factor - 1) * float(moments.gradient_sq[x])
+        weight[x], second[x] = share * factor, share**2 * square
+    return _predicted(moments, weight, second, np.array(numbers, dtype=float), batch)
+
+
+def _second_stage_share(plan: Plan, p: Array) -> Array:
+    """The chance that more than the first look's outputs are drawn, (X,)."""
+    sizes, chances = plan.size_law(p)
+    return np.asarray(1 - chances[:, sizes == plan.looks[0]].sum(axis=1))
+
+
+@takes_problems
+def plan_cost(moments: Moments, plan: Plan | str, stage_cost: float = 0.0) -> float:
+    """Outputs times noise of the unbiased estimator: the MSE of K outputs a step is a K-th of it.
+
+    Arguments:
+        moments: of the problem, or the problem; rewards 0 and 1.
+        plan: the plan, or its words; it uses every group.
+        stage_cost: what going on past the first look costs, in outputs.
+
+    >>> from ustat_pg.predictions import gradient_mse
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[1.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> round(plan_cost(coin, "4") / (4 * gradient_mse(coin, "grpo", 4).mse), 12)
+    1.0
+    """
+    require_binary(moments, "a plan of sampling")
+    scheme = Plan.parse(plan)
+    probs, p = moments.context_probs, moments.value
+    second = float(probs @ _second_moment(scheme, _sequential(scheme), moments))
+    size = float(probs @ scheme.expected_size(p))
+    if stage_cost:
+        size += stage_cost * float(probs @ _second_stage_share(scheme, p))
+    return size * max(second - moments.mean_gradient_sq, 0.0)
+
+
+@takes_problems
+def best_two_stage(
+    moments: Moments,
+    *,
+    largest_pilot: int = 12,
+    largest_group: int = 64,
+    stage_cost: float = 0.0,
+) -> tuple[Plan, float]:
+    """The plan "n₁+n₂ if mixed" of least :func:`plan_cost`, and that cost.
+
+    Arguments:
+        moments: of the problem, or the problem; rewards 0 and 1.
+        largest_pilot, largest_group: the largest n₁, and n₁ + n₂, that are tried.
+        stage_cost: what a second stage costs, in outputs.
+
+    Raises:
+        InputError: rewards that are not 0 or 1, or sizes below 2 and 3.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> best_two_stage(coin, largest_group=4)[0].text
+    '3+1 if mixed'
+    """
+    number("cost of a stage", stage_cost, minimum=0.0)
+    integer("largest group", largest_group, 3)
+    plans = two_stage_plans(integer("largest pilot", largest_pilot, 2), largest_group)
+    costs = [plan_cost(moments, plan, stage_cost) for plan in plans]
+    least = int(np.argmin(costs))
+    return plans[least], costs[least]
+
+
+def two_stage_plans(largest_pilot: int, largest_group: int) -> list[Plan]:
+    """The plans "n₁+n₂ if mixed" that are compared: few of those that are nearly alike."""
+    return [
+        Plan.parse(f"{pilot}+{more} if mixed")
+        for pilot in (1 + step for step in _increments(largest_pilot - 1))
+        for more in _increments(largest_group - pilot)
+        if pilot + more <= largest_group
+    ]
+
+
+def _increments(most: int) -> list[int]:
+    """Whole numbers from 1: all up to 6, and from there about four an octave."""
+    steps = [1]
+    while (after := max(steps[-1] + 1, round(steps[-1] * 1.2))) <= most:
+        steps.append(after)
+    return steps
+
+
+@takes_problems
+def known_rates_bound(moments: Moments) -> tuple[float, Array]:
+    """The least outputs times noise of grpo with a real group size n(x) >= 2 for each prompt, and the sizes.
+
+    Whoever knows each prompt's moments gives it outputs so that none is better spent elsewhere
+    (Neyman): no plan that learns them from rewards does better. Minimises E n × (E‖ĝₓ‖² - ‖g‖²).
+
+    Arguments:
+        moments: of the problem, or the problem; any rewards.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> bound, sizes = known_rates_bound(coin)
+    >>> bound <= min(plan_cost(coin, str(size)) for size in range(2, 20))
+    True
+    """
+    probs = moments.context_probs
+    first = np.maximum(moments.norm_squared_advantage - moments.gradient_sq, 0.0)
+    second = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
+    spread = float(probs @ moments.gradient_sq) - moments.mean_gradient_sq
+
+    def sizes(price: float) -> Array:
+        """The n at which one output more gains as much noise as it costs: bisection, (X,)."""
+        low, high = np.full(len(probs), 2.0), np.full(len(probs), 1e9)
+        for _ in range(80):
+            n = np.sqrt(low * high)
+            gain = first / n**2 + second * (2 * n - 1) / (n * (n - 1)) ** 2
+            low, high = np.where(gain > price, n, low), np.where(gain > price, high, n)
+        return low
+
+    def cost(log_price: float) -> float:
+        n = sizes(float(np.exp(log_price)))
+        noise = probs @ (first / n + second / (n * (n - 1)))
+        return float((probs @ n) * (spread + noise))
+
+    scale = float(probs @ (first + second))
+    if scale <= 0:
+        return 0.0, np.full(len(probs), 2.0)
+    grid = np.log(scale) + np.linspace(-28, 4, 129)
+    best = grid[int(np.argmin([cost(at) for at in grid]))]
+    at = minimize_scalar(cost, bounds=(best - 0.25, best + 0.25), method="bounded").x
+    return cost(float(at)), sizes(float(np.exp(at)))

@@ -1,0 +1,117 @@
+"""Whether groups sized by their rewards pay, beside the best group of one size (adaptive_groups)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..moments import Moments, takes_problems
+from ..validation import InputError, integer
+from .adaptive import best_two_stage, known_rates_bound, plan_mse
+from .group_size import mse_constants
+
+__all__ = ["AdaptiveAdvice", "adaptive_advice"]
+
+Interval = tuple[float, float]
+
+NEAR = 0.05
+"""A saving below which a second stage is not worth its code."""
+
+
+@dataclass(frozen=True)
+class AdaptiveAdvice:
+    """A fixed group, the best plan of two stages, and sizes by known pass rates, at equal noise.
+
+    Arguments:
+        fixed: the group size of least outputs times noise.
+        plan: the best plan "n₁+n₂ if mixed", in words; it needs the weights of
+            :func:`~ustat_pg.estimators.two_stage`.
+        plan_size: the outputs that it draws for a prompt, in the mean.
+        plan_ratio: outputs times noise of the plan over that of the fixed group.
+        bound_ratio: the same of group sizes chosen by known pass rates: no plan is below it.
+        plan_interval: the 95% interval of ``plan_ratio``; None where it is exact.
+    """
+
+    fixed: int
+    plan: str
+    plan_size: float
+    plan_ratio: float
+    bound_ratio: float
+    plan_interval: Interval | None = None
+
+    def sentence(self) -> str:
+        """What to do, in one sentence.
+
+        >>> AdaptiveAdvice(4, "3+3 if mixed", 4.4, 0.96, 0.79).sentence()
+        "A fixed group of 4 is within 5% of the best plan of two stages, '3+3 if mixed'; sizes by known pass
+        rates would save 21%."
+        """
+        low, high = self.plan_interval or (self.plan_ratio, self.plan_ratio)
+        rest = f"sizes by known pass rates would save {max(1 - self.bound_ratio, 0):.0%}"
+        if self.bound_ratio >= 1 - NEAR and low >= 1 - NEAR:
+            return f"A fixed group of {self.fixed} is within 5% of anything adaptive here."
+        if low >= 1 - NEAR:
+            return (
+                f"A fixed group of {self.fixed} is within 5% of the best plan of two stages, "
+                f"'{self.plan}'; {rest}."
+            )
+        ends = "" if self.plan_interval is None else f" (95%: {1 - high:.0%} to {1 - low:.0%})"
+        if high > 1:
+            return (
+                f"Whether '{self.plan}' saves anything over a fixed group of {self.fixed} is open: "
+                f"{1 - self.plan_ratio:.0%}{ends}; {rest}."
+            )
+        return (
+            f"'{self.plan}' with the weights of two_stage saves {1 - self.plan_ratio:.0%} of the outputs"
+            f"{ends} that a fixed group of {self.fixed} needs for the same noise; {rest}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = [
+            ("fixed group", str(self.fixed), "1.000"),
+            ("two stages", f"{self.plan} ({self.plan_size:.3g} outputs)", f"{self.plan_ratio:.3f}"),
+            ("known pass rates", "sizes by prompt", f"{self.bound_ratio:.3f}"),
+        ]
+        lines = [f"{name:18}{what:32}{ratio:>8}" for name, what, ratio in rows]
+        head = f"{'':50}{'outputs':>8}"
+        return "\n".join([head, *lines, "", self.sentence()])
+
+
+@takes_problems
+def adaptive_advice(
+    moments: Moments, *, stage_cost: float = 0.0, largest_group: int = 64
+) -> AdaptiveAdvice:
+    """Whether a second stage pays on a problem, and which.
+
+    Arguments:
+        moments: of the problem, or the problem; rewards 0 and 1.
+        stage_cost: what drawing a second time costs, in outputs.
+        largest_group: the largest group that is tried.
+
+    Raises:
+        InputError: rewards that are not 0 or 1, or a problem without a gradient.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> rare = SoftmaxBandit.tabular(
+    ...     [0.5, 0.5], [[3.0, 0.0], [-3.0, 0.0]], [[[1.0], [0.0]]] * 2, [[[1.0], [1.0]]] * 2)
+    >>> adaptive_advice(rare).plan
+    '3+1 if mixed'
+    """
+    sizes = range(2, integer("largest group", largest_group, 3) + 1)
+    constants = mse_constants(moments)
+    costs = {size: size * constants.mse(size, 1) for size in sizes}
+    fixed = min(costs, key=lambda size: costs[size])
+    if costs[fixed] <= 0:
+        raise InputError("estimates of these moments have no noise: every plan is as good")
+    plan, cost = best_two_stage(moments, largest_group=largest_group, stage_cost=stage_cost)
+    return AdaptiveAdvice(
+        fixed=fixed,
+        plan=plan.text,
+        plan_size=plan_mse(moments, plan).expected_size,
+        plan_ratio=cost / costs[fixed],
+        bound_ratio=known_rates_bound(moments)[0] / costs[fixed],
+    )

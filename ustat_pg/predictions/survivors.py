@@ -1,0 +1,116 @@
+"""What is climbed where only some outputs survive, exactly (survivors).
+
+An output y survives with probability h(y), independently: late, stale, truncated, rejected or
+unscorable ones are gone before the estimate. With leave-one-out advantages over the n survivors of a
+group of G, and 0 of a lone one,
+
+    E ĝ   = P(n ≥ 2) ∇ E[h z]/E[h],        h held still; n ~ Binomial(G, E h)
+    E‖ĝ‖² = Σₙ P(n) [ ‖g̃‖² + tr Σ̃/n + (σ̃² tr F̃ + ‖g̃‖²)/(n(n-1)) ]
+
+with moments g̃, Σ̃, σ̃², F̃ of the survivors' law π h/E h about its own means. So it climbs the mean reward of
+survivors: a multiple of the gradient if h depends on the prompt alone, or, with rewards 0 and 1, on the
+reward alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from ..moments import SurvivorMoments
+from ..validation import InputError, integer, one_of
+
+__all__ = ["SurvivorPrediction", "survivor_mse"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivorPrediction:
+    """What leave-one-out over survivors does, in a batch of B groups.
+
+    Arguments:
+        mean: E ĝ, (d,).
+        weight: P(n ≥ 2), what multiplies the gradient of the survivors' mean reward, (X,).
+        survivors: E n, (X,).
+        second_moment: E‖ĝ‖² of one prompt's group, (X,).
+        mse: E‖ĝ - g‖², g the gradient of J.
+        squared_bias: ‖E ĝ - g‖².
+        noise_to_signal: tr Cov ĝ/‖E ĝ‖²; None where E ĝ = 0.
+        cosine: of E ĝ to g; None where either is 0.
+    """
+
+    mean: Array
+    weight: Array
+    survivors: Array
+    second_moment: Array
+    mse: float
+    squared_bias: float
+    noise_to_signal: float | None
+    cosine: float | None
+
+
+def survivor_mse(
+    moments: SurvivorMoments, group_size: int, batch_size: int = 1, *, lone: str = "zero"
+) -> SurvivorPrediction:
+    """Mean and error of leave-one-out advantages over the outputs that survive (survivors).
+
+    Arguments:
+        moments: from :func:`~ustat_pg.problems.survivor_moments`.
+        group_size: G >= 2, before any is lost.
+        batch_size: B, prompts drawn independently.
+        lone: what a lone survivor adds: ``zero``, or its raw ``reward`` times its score.
+
+    Raises:
+        InputError: sizes that are no whole numbers, a group of one, or another word.
+
+    >>> from ustat_pg.problems import SoftmaxBandit, survivor_moments
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> survivor_mse(survivor_moments(coin, [[1.0, 1.0]]), 4).weight
+    array([1.])
+    >>> survivor_mse(survivor_moments(coin, [[0.5, 0.5]]), 2).mean
+    array([ 0.0625, -0.0625])
+    """
+    size, batch = integer("group size", group_size, 2), integer("batch size", batch_size)
+    one_of("lone", lone, ("zero", "reward"))
+    left, probs = moments.moments, moments.moments.context_probs
+    if left.weighted_gradient is None:
+        raise InputError("these moments hold no gradients of prompts")
+    numbers = np.arange(size + 1)
+    law = np.asarray(binom.pmf(numbers, size, np.minimum(moments.kept, 1.0)[:, None]))
+    n = numbers[2:]
+    first = left.norm_squared_advantage - left.gradient_sq
+    second = left.reward_variance * left.fisher_trace + left.gradient_sq
+    enough = law[:, 2:].sum(axis=1)
+    square = (
+        left.gradient_sq * enough
+        + first * (law[:, 2:] @ (1 / n))
+        + second * (law[:, 2:] @ (1 / (n * (n - 1))))
+    )
+    mean = left.weighted_gradient(enough)
+    if lone == "reward":
+        mean = mean + (probs * law[:, 1]) @ moments.lone_means
+        square = square + law[:, 1] * moments.lone_squares
+    length, target = float(mean @ mean), float(moments.target @ moments.target)
+    noise = max(float(probs @ square) - length, 0.0)
+    bias = float(np.sum((mean - moments.target) ** 2))
+    if bias <= _ROUNDING * max(length, target):
+        bias = 0.0
+    both = (length * target) ** 0.5
+    return SurvivorPrediction(
+        mean=mean,
+        weight=enough,
+        survivors=size * moments.kept,
+        second_moment=square,
+        mse=bias + noise / batch,
+        squared_bias=bias,
+        noise_to_signal=noise / batch / length if length > 0 else None,
+        cosine=float(mean @ moments.target) / both if both > 0 else None,
+    )
+
+
+_ROUNDING = 1e-24
+"""A squared bias below this share of the squared lengths is what rounding leaves of 0."""
