@@ -200,6 +200,28 @@ class Plan:
             text = SCHEMES[text].plan
         return _Parser(text).plan() if isinstance(text, str) else cls.fixed(text)
 
+    @property
+    def keeping_all(self) -> Plan:
+        """The plan that draws alike and uses every group, as an unbiased estimate needs."""
+        if all(chance == 1 for row in self.kept for chance in row):
+            return self
+        return Plan.of(
+            self.looks, lambda n, k: self.go_on[self.looks.index(n)][k], text=self._drawing
+        )
+
+    @property
+    def _drawing(self) -> str:
+        """The words but for the clause that throws groups away."""
+        return re.sub(r",\s*(drop|retry|refill)\b.*", "", self.text)
+
+    @property
+    def two_stages(self) -> bool:
+        """Whether it draws on where the rewards of its only pilot are not all equal."""
+        if len(self.looks) != 2:
+            return False
+        first, last = self.looks
+        return self.keeping_all == Plan.parse(f"{first}+{last - first} if mixed")
+
     @cached_property
     def stops(self) -> Stops:
         """The stops that some sequence of rewards reaches, with the number of their paths."""

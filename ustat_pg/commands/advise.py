@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..predictions import (
+    AdaptiveAdvice,
     GroupSizeAdvice,
     MseConstants,
+    adaptive_advice,
     critical_budget,
     group_size_advice,
     mse_constants,
@@ -36,6 +38,7 @@ class ProblemAdvice:
         k_crit: the budget at which the least error is that; None where the gradient is 0.
         better_budget: the nearest budget that a good group size divides, and that size; None with costs or
             a population.
+        adaptive: groups in two stages beside fixed ones, where that is asked.
     """
 
     sizes: GroupSizeAdvice
@@ -43,6 +46,7 @@ class ProblemAdvice:
     gradient_sq: float
     k_crit: float | None
     better_budget: tuple[int, int] | None
+    adaptive: AdaptiveAdvice | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
@@ -51,10 +55,12 @@ class ProblemAdvice:
             **{name: getattr(self.constants, name) for name in ("c1", "c2", "c3")},
             "gradient_sq": self.gradient_sq,
             "k_crit": self.k_crit,
+            **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
         }
 
     def __str__(self) -> str:
-        return self.sizes.text(self.sizes.sentence(self.better_budget))
+        text = self.sizes.text(self.sizes.sentence(self.better_budget))
+        return text if self.adaptive is None else f"{text}\n\n{self.adaptive}"
 
 
 def advise_problem(
@@ -64,6 +70,8 @@ def advise_problem(
     prompt_cost: float = 0.0,
     output_cost: float | None = None,
     population: int | None = None,
+    adaptive: bool = False,
+    stage_cost: float = 0.0,
 ) -> ProblemAdvice:
     """Which group size gives grpo's gradient the least error on a problem.
 
@@ -71,6 +79,8 @@ def advise_problem(
         problem: a problem, its file, or ustat:NAME.
         budget, prompt_cost, output_cost, population: those of
             :func:`~ustat_pg.predictions.group_size_advice`.
+        adaptive: whether to compare groups in two stages; rewards 0 and 1.
+        stage_cost: what a second stage costs, in outputs.
 
     Raises:
         InputError: as that function says, or a file that is no problem.
@@ -97,6 +107,7 @@ def advise_problem(
         signal,
         critical_budget(known, signal) if signal > 0 else None,
         near_budget(known, int(budget)) if free else None,
+        adaptive_advice(moments, stage_cost=stage_cost) if adaptive else None,
     )
 
 

@@ -17,13 +17,19 @@ def add_predict(commands: Any) -> None:
     predict.add_argument("problem", metavar="PROBLEM", help="a .json or .npz file, or ustat:NAME")
     predict.add_argument(
         "--baseline",
-        default="grpo",
         metavar="NAME",
         help="grpo (default), vanilla, group-mean, oracle, constant, minimum-variance, critic; for "
         "rewards 0 and 1 also std, std-ddof1, nemo, maxrl, pass-at-k:K, bayes:A,B, shrinkage:L, best; "
         "with --enumerate also norm-weighted, and the others for any rewards",
     )
-    predict.add_argument("--group-size", type=int, required=True, metavar="G")
+    sizes = predict.add_mutually_exclusive_group(required=True)
+    sizes.add_argument("--group-size", type=int, metavar="G")
+    sizes.add_argument(
+        "--plan",
+        metavar="PLAN",
+        help="groups sized by their rewards, '3+2 if mixed', or a published scheme (dapo, pilot-commit, "
+        "reinforce-ada, ...); --baseline is then sequential, the unbiased one, or the scheme's",
+    )
     predict.add_argument("--batch-size", type=int, default=1, metavar="B", help="default: 1")
     predict.add_argument(
         "--design",
@@ -57,7 +63,8 @@ def add_explain(commands: Any) -> None:
         nargs="*",
         metavar="SPEC",
         help="a framework and its own options, 'trl scale_rewards=group num_generations=8', or a "
-        "file of options (.yaml, .json), or the script that starts a run (.sh)",
+        "file of options (.yaml, .json), or the script that starts a run (.sh); or a published way of "
+        "sampling (dapo, pilot-commit, speed, reinforce-ada, ...)",
     )
     explain.add_argument("--name", help="one of this library's estimators, in place of SPEC")
     explain.add_argument("--group-size", type=int, metavar="G", help="in place of what SPEC says")

@@ -14,9 +14,11 @@ import numpy as np
 from ..catalogue import Meaning, catalogue, short_name
 from ..problems import load_problem
 from ..reading import read_json
+from ..sampling import SCHEMES
 from ..validation import InputError
 from .explain import Explanation, explain
 from .plots import new_axes, refuse_plot, save
+from .schemes import SchemeExplanation, explain_scheme
 
 __all__ = ["as_json", "as_text", "draw", "run"]
 
@@ -36,6 +38,11 @@ def run(options: argparse.Namespace) -> None:
     rates = [number for text in options.pass_rate for number in _numbers(text)]
     if options.pass_rates is not None:
         rates += _pass_rates(Path(options.pass_rates))
+    if len(options.spec) == 1 and options.spec[0] in SCHEMES:
+        scheme = explain_scheme(options.spec[0], rates or None)
+        lines = scheme.lines(_curve(scheme))
+        print(json.dumps(scheme.to_dict()) if options.json else "\n".join(map(_wrapped, lines)))
+        return
     explanation = explain(
         " ".join(options.spec) if options.spec else None,
         name=options.name,
@@ -223,7 +230,7 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
     return lines + [f"  KL, {term}." for term in meaning.penalties()]
 
 
-def _curve(explanation: Explanation) -> list[str]:
+def _curve(explanation: Explanation | SchemeExplanation) -> list[str]:
     """w over the pass rates, drawn with letters; the prompts' own are marked below."""
     assert explanation.weight is not None
     height, width = 8, 61

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from typing import Any
 
+import numpy as np
+
+from ..engines import GroupSize, PlanCell, Projection, SquaredError, of_plan
+from ..engines.gradients.cell import direction
 from ..predictions import PlanPrediction, plan_mse
 from ..problems import SoftmaxBandit
 from ..sampling import SCHEMES, Plan
 from ..validation import InputError
 
-__all__ = ["printed_plan"]
+__all__ = ["printed_plan", "unbiased_plan"]
+
+MOST_DIRECTIONS = 200
+"""Parameters of the largest problem whose bias is enumerated as a vector."""
+ROUNDING = 1e-20
+"""A squared bias below this share of the error is what rounding leaves of 0."""
 
 _ROWS = {
     "expected_size": "outputs drawn for a prompt that counts",
@@ -21,54 +32,63 @@ _ROWS = {
 }
 
 
-def printed_plan(
-    problem: SoftmaxBandit, plan: str, estimator: str | None, batch_size: int, as_json: bool
-) -> str:
-    """A prediction under a plan, as rows or as one JSON object; the unbiased estimator beside it.
-
-    Arguments:
-        problem: what the policy is trained on; rewards 0 and 1.
-        plan: in words, or the name of a published scheme.
-        estimator: as of :func:`~ustat_pg.predictions.plan_weight`; the scheme's own, or sequential,
-            unless given.
-        batch_size: B.
-        as_json: whether the answer is JSON.
-    """
-    scheme = SCHEMES.get(plan)
-    name = estimator or (scheme.estimator if scheme else "sequential")
-    found = plan_mse(problem, plan, name, batch_size)
-    try:
-        unbiased = plan_mse(problem, plan, "sequential", batch_size)
-    except InputError:
-        # A plan that may stop at one output has none.
-        unbiased = None
-    if as_json:
-        return json.dumps(
-            {
-                "plan": Plan.parse(plan).text,
-                "baseline": name,
-                **_record(found),
-                "sequential": None if unbiased is None else _record(unbiased),
-            }
-        )
-    lines = [f"{'plan':42} {Plan.parse(plan).text}", f"{'baseline':42} {name}"]
-    lines += [
-        f"{text:42} {getattr(found, key):.10g}"
-        for key, text in _ROWS.items()
-        if getattr(found, key) is not None
-    ]
+def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
+    """A prediction under a plan, as rows or as one JSON object; the unbiased estimator beside it."""
+    plan, scheme = options.plan, SCHEMES.get(options.plan)
+    if options.design != "iid" or options.covariance:
+        raise InputError("a plan is of prompts drawn independently: without --design, --covariance")
+    name = options.baseline or (scheme.estimator if scheme else "sequential")
+    if options.enumerate:
+        rows = _enumerated(problem, plan, name, options.batch_size)
+        return json.dumps(rows) if options.json else _table(rows)
+    found = plan_mse(problem, plan, name, options.batch_size)
+    unbiased = unbiased_plan(problem, plan, options.batch_size)
+    if options.json:
+        record = {"plan": Plan.parse(plan).text, "baseline": name, **_record(found)}
+        return json.dumps({**record, "sequential": None if unbiased is None else _record(unbiased)})
+    values = {"plan": Plan.parse(plan).text, "baseline": name}
+    values |= {key: getattr(found, key) for key in _ROWS}
     factors = " ".join(f"{factor:.4g}" for factor in found.mean_factor)
-    lines.append(f"{'mean estimate over gradient, by prompt':42} {factors}")
+    lines = [_table(values), f"{'mean estimate over gradient, by prompt':42} {factors}"]
     if name != "sequential" and unbiased is not None and unbiased.critical_budget is not None:
-        lines.append(
-            f"{'the same, unbiased: outputs at noise = signal':46} {unbiased.critical_budget:.6g}"
-        )
+        text = "outputs at which they are equal, unbiased"
+        lines.append(f"{text:42} {unbiased.critical_budget:.6g}")
     return "\n".join(lines)
 
 
-def _record(found: PlanPrediction) -> dict[str, object]:
+def _table(values: dict[str, Any]) -> str:
+    shown = {key: f"{v:.10g}" if isinstance(v, float) else v for key, v in values.items()}
+    return "\n".join(f"{_ROWS.get(key, key):42} {v}" for key, v in shown.items() if v is not None)
+
+
+def _enumerated(problem: SoftmaxBandit, plan: str, name: str, batch_size: int) -> dict[str, Any]:
+    """Error and size by enumeration of every group in the order drawn, graded rewards too."""
+    cell, estimator = PlanCell.of(problem, Plan.parse(plan).text), of_plan(name)
+    along = [Projection(estimator, number) for number in range(min(problem.d, MOST_DIRECTIONS))]
+    mse, size, *bias = cell.measure("exact", [SquaredError(estimator), GroupSize(), *along]).mean
+    units = np.stack([direction(problem, number) for number in range(len(along))])
+    # The bias as a vector, from its shadows along as many directions as there are parameters.
+    offset, *_ = np.linalg.lstsq(units, np.array(bias), rcond=None)
+    square = float(offset @ offset)
+    known = problem.d <= MOST_DIRECTIONS
+    square = 0.0 if square <= ROUNDING * mse else square
     return {
-        **{key: getattr(found, key) for key in _ROWS},
-        "mean_factor": found.mean_factor.tolist(),
-        "sizes": found.sizes.tolist(),
+        "plan": Plan.parse(plan).text,
+        "baseline": name,
+        "expected_size": float(size),
+        "mse": float((mse - square) / batch_size + square) if known else None,
+        "squared_bias": square if known else None,
     }
+
+
+def _record(found: PlanPrediction) -> dict[str, Any]:
+    numbers = {key: getattr(found, key) for key in _ROWS}
+    return {**numbers, "mean_factor": found.mean_factor.tolist(), "sizes": found.sizes.tolist()}
+
+
+def unbiased_plan(problem: Any, plan: str, batch_size: int = 1) -> PlanPrediction | None:
+    """The sequential estimator of all groups that the plan draws; None where it may stop at one output."""
+    try:
+        return plan_mse(problem, Plan.parse(plan).keeping_all, "sequential", batch_size)
+    except InputError:
+        return None

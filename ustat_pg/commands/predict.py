@@ -19,6 +19,7 @@ from ..predictions.mse import prompt_factor
 from ..problems import SoftmaxBandit, load_problem
 from ..reading import read_json
 from ..validation import InputError
+from .plans import printed_plan
 
 __all__ = ["centred", "enumerated_mse", "numbers_in", "run"]
 
@@ -39,9 +40,12 @@ _ROWS = {
 def run(options: argparse.Namespace) -> None:
     """Print a prediction, as rows or as one JSON object."""
     problem = load_problem(options.problem)
+    if options.plan is not None:
+        print(printed_plan(problem, options))
+        return
     moments = problem.moments()
     arguments: dict[str, Any] = {
-        "baseline": centred(options.baseline, moments),
+        "baseline": centred(options.baseline or "grpo", moments),
         "group_size": options.group_size,
         "batch_size": options.batch_size,
         "design": options.design,

@@ -21,7 +21,7 @@ from .pool import ScoredPool
 from .printing import facts, finite, records
 
 if TYPE_CHECKING:
-    from ..predictions import GroupSizeAdvice
+    from ..predictions import AdaptiveAdvice, GroupSizeAdvice
     from .constants import ConstantsEstimate
     from .rollouts import Progress
 
@@ -48,6 +48,7 @@ class PoolAdvice:
         better_budget: the nearest budget that a good group size divides, and that size; None with costs or
             a population.
         looks: the numbers at each look at a growing pool; empty where it did not grow.
+        adaptive: groups in two stages beside fixed ones, where that is asked.
     """
 
     pool: ScoredPool
@@ -58,6 +59,7 @@ class PoolAdvice:
     budget: float
     better_budget: tuple[int, int] | None
     looks: tuple[dict[str, Any], ...] = ()
+    adaptive: AdaptiveAdvice | None = None
 
     def settles(self, until: str | float) -> bool:
         """Whether the group size is known well enough.
@@ -128,6 +130,7 @@ class PoolAdvice:
                 "summary": records(summary(pool)),
             },
             "taken_as_zero": list(estimates.clipped),
+            **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
         }
 
     def __str__(self) -> str:
@@ -172,6 +175,8 @@ class PoolAdvice:
             lines.append(
                 "The prompts are used up, and not enough is known for --until: give more of them."
             )
+        if self.adaptive is not None:
+            lines.append(f"\n{self.adaptive}")
         return "\n".join(lines)
 
     def _advised(self) -> str | None:
@@ -211,6 +216,8 @@ def advise_pool(
     output_cost: float | None = None,
     population: int | None = None,
     off_policy: bool = False,
+    adaptive: bool = False,
+    stage_cost: float = 0.0,
 ) -> PoolAdvice:
     """Which group size a scored pool advises, and how sure that is.
 
@@ -219,6 +226,8 @@ def advise_pool(
         budget, prompt_cost, output_cost, population: those of
             :func:`~ustat_pg.predictions.group_size_advice`.
         off_policy: go on with rollouts that another policy seems to have drawn.
+        adaptive: whether to compare groups in two stages; rewards 0 and 1.
+        stage_cost: what a second stage costs, in outputs.
 
     Raises:
         InputError: as that function says, rollouts of another policy, or no group with a signal.
@@ -231,7 +240,8 @@ def advise_pool(
         "output_cost": output_cost,
         "population": population,
     }
-    return _with_signal(decide(pool, budget, **costs))
+    advice = _with_signal(decide(pool, budget, **costs))
+    return _with_stages(advice, stage_cost) if adaptive else advice
 
 
 def advise_model(
@@ -242,6 +252,8 @@ def advise_model(
     prompt_cost: float = 0.0,
     output_cost: float | None = None,
     population: int | None = None,
+    adaptive: bool = False,
+    stage_cost: float = 0.0,
     progress: Progress | None = None,
     **pool: Any,
 ) -> PoolAdvice:
@@ -254,6 +266,7 @@ def advise_model(
         until: take more and more prompts until the advised G costs at most this share over the least error,
             or every G in the interval of G* is within 5% of it ("flat"), or all are taken ("all"). 0.05
             unless given, and all where ``limit`` or ``rollouts`` say how many.
+        adaptive, stage_cost: as for :func:`advise_pool`.
         progress: called after each prompt.
         pool: prompts, samples and the other settings of :class:`~ustat_pg.llm.model_pool.ModelPool`.
 
@@ -298,7 +311,8 @@ def advise_model(
             )
             if settled:
                 break
-    return replace(_with_signal(advice), looks=tuple(looks))
+    advice = replace(_with_signal(advice), looks=tuple(looks))
+    return _with_stages(advice, stage_cost) if adaptive else advice
 
 
 def decide(
@@ -345,6 +359,12 @@ def _with_signal(advice: PoolAdvice | None) -> PoolAdvice:
             "can be said of the group size; take other prompts or more rollouts"
         )
     return advice
+
+
+def _with_stages(advice: PoolAdvice, stage_cost: float) -> PoolAdvice:
+    from .plans import adaptive_pool_advice
+
+    return replace(advice, adaptive=adaptive_pool_advice(advice.pool, stage_cost=stage_cost))
 
 
 def _upwards(end: float) -> str:

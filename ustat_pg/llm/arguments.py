@@ -95,6 +95,8 @@ def advise_arguments(command: argparse.ArgumentParser, subject: str) -> None:
     _form(form, "json", "one JSON object on stdout")
     _form(form, "csv", "the table of group sizes alone, as CSV")
     add("--plot", type=Path, metavar="FILE", help="draw the error over the least against G")
+    add("--adaptive", action="store_true", help="groups in two stages too, beside fixed ones")
+    costs("--stage-cost", type=float, metavar="N", help="of going on, in outputs (--adaptive)")
 
 
 def mse_arguments(command: argparse.ArgumentParser, subject: str) -> None:

@@ -125,9 +125,10 @@ _SCALES: dict[str, Scale] = {
 """What multiplies z - p̂ in a balanced sub-sample, by p̂ and the number of all outputs."""
 
 PLAN_ESTIMATORS = ("sequential", *_SCALES)
-"""Estimators of plans beside the named ones: the unbiased one, and sub-samples of N outputs (``balanced:N``),
-half successes and half failures, with advantages z - p̂ about the mean p̂ of all that were drawn
-(Reinforce-Ada), over p̂ (``balanced-inverse``) or over their deviation with ddof 1 (``balanced-std``)."""
+"""Estimators of plans beside the named ones: ``sequential``, unbiased where every group is used, and
+sub-samples of N outputs (``balanced:N``), half successes and half failures, with advantages z - p̂ about the
+mean p̂ of all that were drawn (Reinforce-Ada), over p̂ (``balanced-inverse``) or over their deviation with
+ddof 1 (``balanced-std``)."""
 
 
 def _uses(plan: Plan, estimator: str) -> _Uses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 from ..moments import Moments, takes_problems
@@ -57,9 +58,10 @@ class AdaptiveAdvice:
             )
         ends = "" if self.plan_interval is None else f" (95%: {1 - high:.0%} to {1 - low:.0%})"
         if high > 1:
+            known = f"{low:.2g} to {high:.2g}" if isfinite(high) else f"{low:.2g} and more"
             return (
-                f"Whether '{self.plan}' saves anything over a fixed group of {self.fixed} is open: "
-                f"{1 - self.plan_ratio:.0%}{ends}; {rest}."
+                f"Whether two stages save anything over a fixed group of {self.fixed} is open: the best "
+                f"plan, '{self.plan}', needs {self.plan_ratio:.2g} times its outputs (95%: {known})."
             )
         return (
             f"'{self.plan}' with the weights of two_stage saves {1 - self.plan_ratio:.0%} of the outputs"

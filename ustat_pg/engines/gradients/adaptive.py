@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...digests import digest
-from ...estimators import advantages, balanced, sequential
+from ...estimators import advantages, balanced, sequential, two_stage
 from ...memory import slices
 from ...sampling import Plan
 from ...validation import InputError
@@ -157,7 +157,8 @@ class _OrderedCell(GradientCell):
 
 @dataclass(frozen=True, eq=False)
 class PlanCell(_OrderedCell):
-    """Groups of one prompt under a plan of sampling; rewards 0 and 1.
+    """Groups of one prompt under a plan of sampling: of rewards 0 and 1, or of any in two stages, more where
+    those of the pilot are not all equal.
 
     Arguments:
         problem, group_size, batch_size, design, device: as of a gradient cell; group_size is the plan's
@@ -173,6 +174,14 @@ class PlanCell(_OrderedCell):
     """
 
     plan: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.problem.binary and not self._scheme.two_stages:
+            raise InputError(
+                f"plan {self.plan!r} goes by the number of successes: graded rewards take plans like "
+                "'3+2 if mixed'"
+            )
 
     @classmethod
     def of(cls, problem: object, plan: str) -> PlanCell:
@@ -190,6 +199,10 @@ class PlanCell(_OrderedCell):
     def _stops(self, draws: Draws) -> tuple[Integers, Integers]:
         """The outputs drawn before each group's stop, and the number of its look, S + (B,)."""
         scheme, rewards = self._scheme, draws.rewards
+        if not self.problem.binary:
+            pilot = rewards[..., : scheme.looks[0]]
+            stop = (pilot.min(axis=-1) < pilot.max(axis=-1)).astype(np.int64)
+            return np.array(scheme.looks)[stop], stop
         stop = np.full(rewards.shape[:-1], len(scheme.looks) - 1)
         for index, (look, chances) in enumerate(zip(scheme.looks, scheme.go_on, strict=False)):
             successes = rewards[..., :look].sum(axis=-1).astype(np.int64)
@@ -203,6 +216,8 @@ class PlanCell(_OrderedCell):
     def _used(self, draws: Draws) -> Array:
         sizes, looks = self._stops(draws)
         used = np.arange(self.group_size) < sizes[..., None]
+        if not self.problem.binary:
+            return np.asarray(used)
         successes = (draws.rewards * used).sum(axis=-1).astype(np.int64)
         for look, chances in enumerate(self._scheme.kept):
             lost = (looks == look) & (
@@ -213,6 +228,8 @@ class PlanCell(_OrderedCell):
 
     def _advantages(self, name: str, rewards: Array) -> Array:
         family, _, outputs = name.partition(":")
+        if name == SEQUENTIAL.baseline and not self.problem.binary:
+            return np.asarray(two_stage(rewards, pilot=self._scheme.looks[0]))
         if name == SEQUENTIAL.baseline:
             return np.asarray(sequential(rewards, plan=self._scheme))
         if family in _BALANCED:
@@ -220,6 +237,10 @@ class PlanCell(_OrderedCell):
         return np.asarray(advantages(name, rewards))
 
     def _largest(self, estimator: Estimator) -> float:
+        if not self.problem.binary:
+            raise InputError(
+                "no range is known of graded rewards under a plan: ask the engine exact alone"
+            )
         sums = []
         for n, k in zip(self._scheme.stops.sizes, self._scheme.stops.successes, strict=True):
             if estimator.baseline == SEQUENTIAL.baseline:

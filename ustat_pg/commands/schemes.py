@@ -1,0 +1,115 @@
+"""``ustat-pg explain`` of a published way of sampling."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..predictions import plan_mse, plan_weight
+from ..sampling import SCHEMES, Plan, Scheme
+from ..validation import one_of
+from .explain import GRID, PASS_RATES, moments_of_pass_rates
+from .plans import unbiased_plan
+
+__all__ = ["SchemeExplanation", "explain_scheme"]
+
+
+@dataclass(frozen=True)
+class SchemeExplanation:
+    """The effect of a published way of sampling on rewards 0 and 1.
+
+    Arguments:
+        name: its name in :data:`~ustat_pg.sampling.SCHEMES`.
+        scheme: plan, estimator, source.
+        weight: ``pass_rate`` and ``w``, the factor of a prompt's mean gradient.
+        pass_rates, mean_factor: the prompts and w at each.
+        sizes: outputs drawn for a group that counts, at each.
+        noise_to_rloo: outputs times noise over signal, over that of RLOO in groups of the same mean size.
+        unbiased_noise_to_rloo: the same of the sequential estimator under the plan; None if there is none.
+    """
+
+    name: str
+    scheme: Scheme
+    weight: dict[str, list[float]]
+    pass_rates: list[float]
+    mean_factor: list[float]
+    sizes: list[float]
+    noise_to_rloo: float
+    unbiased_noise_to_rloo: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON has it."""
+        return asdict(self)
+
+    def lines(self, curve: list[str]) -> list[str]:
+        """The explanation for a person, around the picture of w."""
+        plan = Plan.parse(self.scheme.plan)
+        note = f" ({self.scheme.note})" if self.scheme.note else ""
+        pairs = zip(self.pass_rates, self.mean_factor, self.sizes, strict=True)
+        rows = [f"  {p:8.4g} {w:10.4g} {size:10.4g}" for p, w, size in pairs]
+        rest = (
+            "  None exists: the plan may stop at one output, and one output has no other."
+            if self.unbiased_noise_to_rloo is None
+            else "  estimators.sequential with this plan has w = 1 everywhere; it needs "
+            f"{self.unbiased_noise_to_rloo:.3g} times RLOO's outputs for the same noise over signal."
+        )
+        return [
+            f"{self.name}: {plan.text}, advantages {self.scheme.estimator}",
+            f"  {self.scheme.source}{note}",
+            "",
+            "What it climbs",
+            "  Φ with Φ' = w: the mean estimate is w times the gradient of a prompt.",
+            *curve,
+            "",
+            f"  {'p':>8} {'w':>10} {'outputs':>10}",
+            *rows,
+            "",
+            "Noise",
+            f"  {self.noise_to_rloo:.3g} times the outputs of RLOO in groups of the same mean size, for the "
+            "same noise over signal of its own mean.",
+            "",
+            "The unbiased form of the same plan",
+            rest,
+        ]
+
+
+def explain_scheme(name: str, pass_rates: ArrayLike | None = None) -> SchemeExplanation:
+    """Explain what a published way of sampling climbs, and what it costs (adaptive_groups).
+
+    Arguments:
+        name: one of :data:`~ustat_pg.sampling.SCHEMES`.
+        pass_rates: of equally likely prompts; .1, .2, ..., .9 unless given.
+
+    Raises:
+        InputError: another name, or pass rates outside [0, 1].
+
+    >>> found = explain_scheme("dapo", [0.5])
+    >>> round(found.sizes[0], 3), found.scheme.plan
+    (16.0, '16, refill silent')
+    """
+    scheme = SCHEMES[one_of("scheme", name, SCHEMES)]
+    moments = moments_of_pass_rates(PASS_RATES if pass_rates is None else pass_rates)
+    found = plan_mse(moments, scheme.plan, scheme.estimator)
+    unbiased = unbiased_plan(moments, scheme.plan)
+    size = max(round(found.expected_size), 2)
+    rloo = plan_mse(moments, str(size), "grpo").critical_budget
+    assert rloo is not None
+    plan = Plan.parse(scheme.plan)
+    share = float(moments.context_probs @ plan.kept_share(moments.value))
+    rates = np.union1d(GRID[1:-1], moments.value)
+    weight = plan_weight(scheme.plan, scheme.estimator, rates, kept_share=share)
+    return SchemeExplanation(
+        name=name,
+        scheme=scheme,
+        weight={"pass_rate": rates.tolist(), "w": weight.tolist()},
+        pass_rates=moments.value.tolist(),
+        mean_factor=found.mean_factor.tolist(),
+        sizes=found.sizes.tolist(),
+        noise_to_rloo=(found.critical_budget or np.inf) / rloo,
+        unbiased_noise_to_rloo=None
+        if unbiased is None or unbiased.critical_budget is None
+        else unbiased.critical_budget / rloo,
+    )
