@@ -65,6 +65,7 @@ WAYS = {
     "3+2 if mixed": (looks(5, n3=mixed), *USED),
     "2,3,5 until 1 success and 1 failure": (looks(5, n2=silent, n3=silent), *USED),
     "2..3 until 1 success": (looks(3, n2=lambda z: sum(z) == 0), *USED),
+    "1,3,4 until 2 successes": (looks(4, n3=lambda z: sum(z) < 2), *USED),
     "2+2 if silent": (looks(4, n2=silent), *USED),
     "2+2 if mixed 0.5": (looks(4, n2=lambda z: HALF * mixed(z)), *USED),
     "2+1 if unsolved 0.25": (looks(3, n2=lambda z: HALF**2 * (sum(z) == 0)), *USED),
@@ -72,7 +73,7 @@ WAYS = {
     "3, retry silent 0.5": (looks(3), lambda z: 1 - HALF * silent(z), "prompt"),
     "2+2 if silent, retry solved": (looks(4, n2=silent), lambda z: sum(z) < len(z), "prompt"),
     "2, refill silent": (looks(2), mixed, "batch"),
-    "2+1 if mixed, refill early 0.5": (looks(3, n2=mixed), lambda z: (len(z) - 1) * HALF, "batch"),
+    "2+1 if silent, refill early 0.5": (looks(3, n2=silent), lambda z: HALF * len(z[1:]), "batch"),
 }
 EVERY_GROUP = [words for words in WAYS if "," not in words or "until" in words]
 
