@@ -126,9 +126,9 @@ def test_refusals():
     refuses("stops at 3 outputs", sequential, np.zeros(5), plan="3+2 if mixed")
     refuses("draws on at 3 outputs", sequential, np.array([1.0, 0, 0]), plan="3+2 if mixed")
     refuses("may stop at one output", sequential, np.ones(2), plan="1..3 until 1 success")
-    refuses("stops at no order", sequential, GRADED, plan=lambda z: False)
+    refuses("does not stop after", sequential, GRADED, plan=lambda z: False)
     refuses("orders of its rewards", sequential, np.arange(12.0), plan=lambda z: len(z) == 12)
-    refuses("kinds of pilots", two_stage, np.arange(40.0), pilot=20)
+    refuses("kinds of pilots", two_stage, np.arange(40.0), pilot=20, trigger=max)
     refuses("4 outputs or more", balanced, np.zeros(3), outputs=4)
 
 

@@ -20,13 +20,13 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from math import comb, log
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlog1py, xlogy
 
-from .validation import InputError, finite_array, integer
+from .validation import InputError, finite_array, integer, one_of
 
 __all__ = ["SCHEMES", "Plan", "Scheme", "Stops"]
 
@@ -35,7 +35,7 @@ Fate = Literal["nothing", "prompt", "batch"]
 Chances = tuple[int | Fraction, ...]
 Chance = Callable[[int, int], float | Fraction]
 
-MOST_OUTPUTS = 4096
+MOST_OUTPUTS = 1024
 """The largest group of a plan: its table of paths holds whole numbers of as many bits."""
 MOST_STATES = 300_000
 """The most pairs of a look and a number of successes that a plan may have."""
@@ -144,8 +144,9 @@ class Plan:
                 raise InputError(
                     f"{name} has rows of {lengths}: looks {list(looks)} ask one more each"
                 )
-            if any(not 0 <= chance <= 1 for row in table for chance in row):
-                raise InputError(f"{name} holds a chance outside [0, 1]")
+            if not all(isinstance(c, int | Fraction) and 0 <= c <= 1 for row in table for c in row):
+                raise InputError(f"{name} holds no chance: whole numbers and fractions in [0, 1]")
+        one_of("otherwise", self.otherwise, get_args(Fate))
 
     @classmethod
     def of(
@@ -196,9 +197,9 @@ class Plan:
         """
         if isinstance(text, Plan):
             return text
-        if text in SCHEMES:
-            text = SCHEMES[text].plan
-        return _Parser(text).plan() if isinstance(text, str) else cls.fixed(text)
+        if not isinstance(text, str):
+            return cls.fixed(text)
+        return _Parser(SCHEMES[text].plan if text in SCHEMES else text).plan()
 
     @property
     def keeping_all(self) -> Plan:
@@ -300,8 +301,8 @@ class Plan:
         """The expected number of outputs drawn for one group that counts, the shape of the pass rates.
 
         Groups that a plan replaces by others of the same prompt are counted with them: infinite where
-        no group is ever used. What refills a batch from other prompts depends on these and is left to
-        :func:`~ustat_pg.predictions.plan_mse`.
+        none is ever used, at a pass rate of 0 or 1 at which silent ones are always drawn again. What
+        refills a batch from other prompts is left to :func:`~ustat_pg.predictions.plan_mse`.
         """
         p = _pass_rates(pass_rates)
         drawn = self.stops.probabilities(p) @ self.stops.sizes
@@ -336,7 +337,13 @@ def _between(ways: Any) -> Any:
 
 def _row(size: int, reached: set[int], chance: Chance) -> Chances:
     """The chances at a look; 0 at numbers of successes that no sequence reaches there."""
-    exact = [Fraction(chance(size, k)) if k in reached else _NONE for k in range(size + 1)]
+    exact = []
+    for k in range(size + 1):
+        value = chance(size, k) if k in reached else 0
+        try:
+            exact.append(Fraction(value))
+        except (TypeError, ValueError, OverflowError):
+            raise InputError(f"chance at {size} outputs with {k} successes is {value!r}") from None
     return tuple(int(value) if value.denominator == 1 else value for value in exact)
 
 
@@ -346,7 +353,9 @@ _FATES: dict[str, Fate] = {"drop": "nothing", "retry": "prompt", "refill": "batc
 class _Parser:
     """Words of a plan, read from left to right."""
 
-    _SIZES = re.compile(r"\s*\d+(\s*\.\.\s*\d+|(\s*\+\s*\d+)+|(\s*,\s*\d+)+)?")
+    _SIZES = re.compile(
+        r"\s*[0-9]{1,9}(\s*\.\.\s*[0-9]{1,9}|(\s*\+\s*[0-9]{1,9})+|(\s*,\s*[0-9]{1,9})+)?(?![0-9])"
+    )
     _SHARE = re.compile(r"(\d*\.?\d+)\.\.(\d*\.?\d+)")
 
     def __init__(self, text: str) -> None:
@@ -406,6 +415,8 @@ class _Parser:
         }
         if share := self._SHARE.fullmatch(word):
             low, high = (Fraction(bound) for bound in share.groups())
+            if low > high:
+                self._refuse(at, "a share whose least end comes first")
             event: Callable[[int, int], bool] = lambda n, k: low <= Fraction(k, n) <= high  # noqa: E731
         elif word in events:
             event = events[word]
@@ -425,9 +436,9 @@ class _Parser:
             count, at = self._word("a number")
             what, place = self._word("successes or failures")
             kind = {"successes": "success", "failures": "failure"}.get(what, what)
-            if not count.isdigit():
+            if not re.fullmatch("[0-9]{1,9}", count):
                 self._refuse(at, "a number")
-            if kind not in least:
+            if kind not in least or least[kind]:
                 self._refuse(place, "successes or failures")
             least[kind] = int(count)
             if not self._next_is("and"):

@@ -57,7 +57,7 @@ def two_stage(rewards: Array, *, pilot: int, trigger: str | Trigger = "mixed") -
 
     Raises:
         InputError: rewards that are not finite, fewer than n₁, or whose pilot would not have asked
-            for more.
+            for more; more kinds of pilots than a function is asked of.
 
     >>> import numpy as np
     >>> two_stage(np.array([1.0, 0.0, 0.0, 1.0, 0.0]), pilot=3).round(4)
@@ -66,7 +66,7 @@ def two_stage(rewards: Array, *, pilot: int, trigger: str | Trigger = "mixed") -
     array([0., 0., 0.])
     """
     first = integer("pilot", pilot, 2)
-    asks = _mixed if trigger == "mixed" else trigger
+    asks = _mixed if isinstance(trigger, str) and trigger == "mixed" else trigger
     if not callable(asks):
         raise InputError(f"trigger is {trigger!r}: it must be 'mixed' or a function of rewards")
     xp, rewards = rewards_of(rewards, "grpo")
@@ -76,7 +76,9 @@ def two_stage(rewards: Array, *, pilot: int, trigger: str | Trigger = "mixed") -
 
     @cache
     def by_counts(counts: Counts) -> Floats:
-        return _mean_over_subsets(counts, first, asks if size > first else lambda _: True)
+        if size == first or asks is _mixed:
+            return _mixed_subsets(counts, first)
+        return _mean_over_subsets(counts, first, asks)
 
     def weigh(row: Floats, counts: Counts) -> Floats:
         if size > first and not asks(np.sort(row[:first])):
@@ -120,8 +122,17 @@ def sequential(rewards: Array, *, plan: str | Plan | Trigger) -> Array:
     """
     xp, rewards = rewards_of(rewards, "grpo")
     if callable(plan):
-        over_orders = cache(partial(_over_orders, plan))
-        return _by_reward(xp, rewards, lambda row, counts: over_orders(counts))
+        stop = plan
+        over_orders = cache(partial(_over_orders, stop))
+
+        def of_orders(row: Floats, counts: Counts) -> Floats:
+            if any(bool(stop(row[:m])) != (m == len(row)) for m in range(2, len(row) + 1)):
+                raise InputError(
+                    f"the plan does not stop after the rewards {row.tolist()}, or stops before their end"
+                )
+            return over_orders(counts)
+
+        return _by_reward(xp, rewards, of_orders)
     by_counts = Plan.parse(plan)
     by_counts.require_two()
 
@@ -146,7 +157,7 @@ def balanced(rewards: Array, *, outputs: int, divisor: str = "none") -> Array:
 
     Arguments:
         rewards: (..., n), 0 and 1, n at least the outputs used.
-        outputs: the size of the sub-sample.
+        outputs: the size of the sub-sample, even.
         divisor: ``none``; ``rate``, p̂; or ``std``, the deviation of all n rewards with ddof 1.
 
     Returns:
@@ -160,13 +171,15 @@ def balanced(rewards: Array, *, outputs: int, divisor: str = "none") -> Array:
     array([-0.5,  1.5,  0. ,  0. ])
     """
     used = integer("outputs", outputs, 2)
+    if used % 2:
+        raise InputError(f"outputs is {used}: a balanced sub-sample has halves of equal number")
     one_of("divisor", divisor, ("none", "rate", "std"))
     xp, rewards = rewards_of(rewards, "grpo")
     size = rewards.shape[-1]
     if size < used or not bool(xp.all((rewards == 0) | (rewards == 1))):
         raise InputError(f"a balanced sub-sample takes {used} outputs or more with rewards 0 and 1")
-    mean = xp.mean(rewards, axis=-1, keepdims=True)
-    number = mean * size
+    number = xp.sum(rewards, axis=-1, keepdims=True)
+    mean = number / size
     successes = xp.clip(number, max=xp.clip(used - size + number, min=used // 2))
     place = xp.cumulative_sum(rewards, axis=-1)
     other = xp.cumulative_sum(1 - rewards, axis=-1)
@@ -203,6 +216,19 @@ def _by_reward(xp: Any, rewards: Array, weigh: Callable[[Floats, Counts], Floats
     if isinstance(rewards, np.ndarray):
         return advantages.astype(rewards.dtype)
     return xp.asarray(advantages.tolist(), dtype=rewards.dtype, device=device(rewards))
+
+
+def _mixed_subsets(counts: Counts, first: int) -> Floats:
+    """Grpo's advantages over the share of subsets of n₁ outputs that are not all equal, by reward; those of a
+    pilot alone as they are.
+    """
+    rewards, numbers = np.array([reward for reward, _ in counts]), [n for _, n in counts]
+    size, total = sum(numbers), float(rewards @ np.array(numbers))
+    advantages = rewards - (total - rewards) / (size - 1)
+    if size == first:
+        return advantages
+    silent, every = sum(comb(n, first) for n in numbers), comb(size, first)
+    return np.asarray(advantages * (every / (every - silent)))
 
 
 def _mean_over_subsets(counts: Counts, first: int, asks: Trigger) -> Floats:
@@ -251,7 +277,7 @@ def _over_orders(stop: Trigger, counts: Counts) -> Floats:
     def follow(order: list[int], left: list[int]) -> int:
         """The number of orders that go on from here and stop with all outputs drawn."""
         drawn = len(order)
-        if drawn >= 2 and stop(rewards[order]) != (drawn == size):
+        if drawn >= 2 and bool(stop(rewards[order])) != (drawn == size):
             return 0
         if drawn == size:
             return 1
@@ -266,8 +292,6 @@ def _over_orders(stop: Trigger, counts: Counts) -> Floats:
         return number
 
     total = follow([], numbers)
-    if not total:
-        raise InputError(f"the plan stops at no order of the rewards {rewards.tolist()}")
     gaps = np.subtract.outer(rewards, rewards)
     return np.asarray(
         ((starts + starts.T) * gaps).sum(axis=1) * size / (2 * total * np.array(numbers))

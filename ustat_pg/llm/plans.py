@@ -144,7 +144,7 @@ def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> Adapti
         plan=plans[staged - len(fixed)].text,
         plan_size=float(sizes[staged]),
         plan_ratio=float(values[staged] / values[best]),
-        bound_ratio=known_rates_bound(_by_class(pool))[0] / float(values[best]),
+        bound_ratio=known_rates_bound(_by_class(pool), most)[0] / float(values[best]),
         plan_interval=ratio_interval(both),
     )
 

@@ -8,6 +8,7 @@ Where one takes moments, a problem will do: its own at the parameters that it is
 """
 
 from .adaptive import (
+    PLAN_ESTIMATORS,
     PlanPrediction,
     best_two_stage,
     known_rates_bound,
@@ -85,6 +86,7 @@ from .weighted import WeightedPrediction, weighted_mse
 
 __all__ = [
     "DESIGNS",
+    "PLAN_ESTIMATORS",
     "AdaptiveAdvice",
     "CountTable",
     "GroupSizeAdvice",

@@ -14,6 +14,7 @@ w = 1: where advantages sum to zero, a = -b = m, if m(t) is an unbiased estimate
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -141,8 +142,10 @@ def _uses(plan: Plan, estimator: str) -> _Uses:
         return _sequential(plan)
     family, _, outputs = str(estimator).partition(":")
     if family in _SCALES:
-        if not outputs.isdigit() or int(outputs) < 2:
-            raise InputError(f"{estimator!r}: it is written {family}:N, N >= 2 outputs")
+        if not re.fullmatch("[0-9]{1,6}", outputs) or int(outputs) < 2 or int(outputs) % 2:
+            raise InputError(
+                f"{estimator!r}: it is written {family}:N, N an even number of outputs"
+            )
         return _balanced(plan, int(outputs), _SCALES[family])
     try:
         record = parse(estimator)[0]
@@ -178,10 +181,17 @@ def plan_weight(
     array([0.8])
     """
     scheme = Plan.parse(plan)
+    if number("kept share", kept_share, above=0.0) > 1:
+        raise InputError(f"kept share is {kept_share!r}: it must lie in (0, 1]")
     p = finite_array("pass rate", pass_rates, minimum=0.0)
     if (p > 1).any():
         raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
     return _weight(scheme, _uses(scheme, estimator), p) / _normaliser(scheme, p, kept_share)
+
+
+def _rates(moments: Moments) -> Array:
+    """Pass rates, which rounding may have put beyond 1."""
+    return np.clip(moments.value, 0.0, 1.0)
 
 
 def _kept(plan: Plan) -> Array:
@@ -207,7 +217,7 @@ def _normaliser(plan: Plan, p: Array, kept_share: float) -> Array:
 
 def _second_moment(plan: Plan, uses: _Uses, moments: Moments) -> Array:
     """Σₜ P(t) kept(t) E[‖ĝ‖² | t], (X,)."""
-    stops, kept, p = plan.stops, _kept(plan), moments.value
+    stops, kept, p = plan.stops, _kept(plan), _rates(moments)
     reward = moments.norm_reward
     won, lost = kept * uses.won**2, kept * uses.lost**2
     # A mean of u scores has a u-th of its square from single outputs, the rest from pairs.
@@ -250,7 +260,7 @@ def plan_mse(
     """
     require_binary(moments, "a plan of sampling")
     scheme, batch = Plan.parse(plan), integer("batch size", batch_size)
-    uses, p, probs = _uses(scheme, estimator), moments.value, moments.context_probs
+    uses, p, probs = _uses(scheme, estimator), _rates(moments), moments.context_probs
     share = float(probs @ scheme.kept_share(p))
     if scheme.otherwise == "batch" and share <= _ROUNDING:
         raise InputError(
@@ -327,6 +337,8 @@ def sized_mse(
     array([0.5556, 1.6667])
     """
     probs, batch = moments.context_probs, integer("batch size", batch_size)
+    if np.ndim(sizes) != 1:
+        raise InputError(f"sizes is {sizes!r}: it must have one group size per prompt")
     numbers = [integer("group size", size) for size in np.asarray(sizes).tolist()]
     if len(numbers) != len(moments):
         raise InputError(
@@ -367,7 +379,10 @@ def plan_cost(moments: Moments, plan: Plan | str, stage_cost: float = 0.0) -> fl
     """
     require_binary(moments, "a plan of sampling")
     scheme = Plan.parse(plan)
-    probs, p = moments.context_probs, moments.value
+    if scheme.keeping_all is not scheme:
+        raise InputError(f"plan {scheme.text!r} throws groups away: plan_mse says what it does")
+    number("cost of a stage", stage_cost, minimum=0.0)
+    probs, p = moments.context_probs, _rates(moments)
     second = float(probs @ _second_moment(scheme, _sequential(scheme), moments))
     size = float(probs @ scheme.expected_size(p))
     if stage_cost:
@@ -425,21 +440,24 @@ def _increments(most: int) -> list[int]:
 
 
 @takes_problems
-def known_rates_bound(moments: Moments) -> tuple[float, Array]:
-    """The least outputs times noise of grpo with a real group size n(x) >= 2 for each prompt, and the sizes.
+def known_rates_bound(moments: Moments, largest_group: float = 1e9) -> tuple[float, Array]:
+    """The least outputs times noise of grpo with a group size n(x) fixed for each prompt, and the sizes.
 
     Whoever knows each prompt's moments gives it outputs so that none is better spent elsewhere
-    (Neyman): no plan that learns them from rewards does better. Minimises E n × (E‖ĝₓ‖² - ‖g‖²).
+    (Neyman), n(x) a real number of at least 2: no sizes made of earlier steps do better. A plan that looks
+    at the group's own rewards may, by a per cent or so. Minimises E n × (E‖ĝₓ‖² - ‖g‖²).
 
     Arguments:
         moments: of the problem, or the problem; any rewards.
+        largest_group: the largest n(x).
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    >>> bound, sizes = known_rates_bound(coin)
+    >>> bound, sizes = known_rates_bound(coin, largest_group=20)
     >>> bound <= min(plan_cost(coin, str(size)) for size in range(2, 20))
     True
     """
+    number("largest group", largest_group, minimum=2.0)
     probs = moments.context_probs
     first = np.maximum(moments.norm_squared_advantage - moments.gradient_sq, 0.0)
     second = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
@@ -447,7 +465,7 @@ def known_rates_bound(moments: Moments) -> tuple[float, Array]:
 
     def sizes(price: float) -> Array:
         """The n at which one output more gains as much noise as it costs: bisection, (X,)."""
-        low, high = np.full(len(probs), 2.0), np.full(len(probs), 1e9)
+        low, high = np.full(len(probs), 2.0), np.full(len(probs), float(largest_group))
         for _ in range(80):
             n = np.sqrt(low * high)
             gain = first / n**2 + second * (2 * n - 1) / (n * (n - 1)) ** 2

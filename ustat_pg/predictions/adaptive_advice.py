@@ -29,7 +29,7 @@ class AdaptiveAdvice:
             :func:`~ustat_pg.estimators.two_stage`.
         plan_size: the outputs that it draws for a prompt, in the mean.
         plan_ratio: outputs times noise of the plan over that of the fixed group.
-        bound_ratio: the same of group sizes chosen by known pass rates: no plan is below it.
+        bound_ratio: the same of group sizes fixed for each prompt by its known pass rate.
         plan_interval: the 95% interval of ``plan_ratio``; None where it is exact.
     """
 
@@ -50,7 +50,10 @@ class AdaptiveAdvice:
         low, high = self.plan_interval or (self.plan_ratio, self.plan_ratio)
         rest = f"sizes by known pass rates would save {max(1 - self.bound_ratio, 0):.0%}"
         if self.bound_ratio >= 1 - NEAR and low >= 1 - NEAR:
-            return f"A fixed group of {self.fixed} is within 5% of anything adaptive here."
+            return (
+                f"A fixed group of {self.fixed} is within 5% of sizes by known pass rates: nothing adaptive "
+                "is worth its code here."
+            )
         if low >= 1 - NEAR:
             return (
                 f"A fixed group of {self.fixed} is within 5% of the best plan of two stages, "
@@ -95,7 +98,7 @@ def adaptive_advice(
         largest_group: the largest group that is tried.
 
     Raises:
-        InputError: rewards that are not 0 or 1, or a problem without a gradient.
+        InputError: rewards that are not 0 or 1, or estimates without noise.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> rare = SoftmaxBandit.tabular(
@@ -115,5 +118,5 @@ def adaptive_advice(
         plan=plan.text,
         plan_size=plan_mse(moments, plan).expected_size,
         plan_ratio=cost / costs[fixed],
-        bound_ratio=known_rates_bound(moments)[0] / costs[fixed],
+        bound_ratio=known_rates_bound(moments, largest_group)[0] / costs[fixed],
     )
