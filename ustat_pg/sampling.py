@@ -204,7 +204,7 @@ class Plan:
     @property
     def keeping_all(self) -> Plan:
         """The plan that draws alike and uses every group, as an unbiased estimate needs."""
-        if all(chance == 1 for row in self.kept for chance in row):
+        if all(chance == 1 for chance in self.stops.kept):
             return self
         return Plan.of(
             self.looks, lambda n, k: self.go_on[self.looks.index(n)][k], text=self._drawing
