@@ -98,7 +98,7 @@ def explain_scheme(name: str, pass_rates: ArrayLike | None = None) -> SchemeExpl
     rloo = plan_mse(moments, str(size), "grpo").critical_budget
     assert rloo is not None
     plan = Plan.parse(scheme.plan)
-    share = float(moments.context_probs @ plan.kept_share(moments.value))
+    share = min(float(moments.context_probs @ plan.kept_share(moments.value)), 1.0)
     rates = np.union1d(GRID[1:-1], moments.value)
     weight = plan_weight(scheme.plan, scheme.estimator, rates, kept_share=share)
     return SchemeExplanation(
