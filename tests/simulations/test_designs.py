@@ -86,7 +86,7 @@ def test_every_rival_of_the_theory_is_listed():
         "suboptimality": 13, "group_size": 8, "limit_law": 15, "oracle_policy": 5,
         "optimal_policy": 4, "normalised": 5, "practical_mse": 14, "arcsine": 10,
         "count_advantages": 10,
-        "best_baseline": 4, "length_weights": 7,
+        "best_baseline": 4, "length_weights": 7, "adaptive_groups": 9, "survivors": 6,
     }  # fmt: skip
 
 
