@@ -98,17 +98,10 @@ def test_specs(spec, estimator, size, aggregation, scale):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("", "SPEC is empty"),
         ("verll adv_estimator=rloo", "'verll' is unknown: the nearest is 'verl'"),
         ("trl scale_reward=group", "no option 'scale_reward' .* the nearest is 'scale_rewards'"),
-        ("verl adv_estimater=grpo", "the nearest is 'algorithm.adv_estimator'"),
-        ("trl scale_rewards=groups", "scale_rewards is 'groups': the nearest value is 'group'"),
         ("trl num_generations=two", "num_generations is 'two': it must be a whole number"),
-        ("trl num_generations=0", "at least 1"),
-        ("trl beta=much", "beta is 'much': it must be a number"),
-        ("trl beta=nan", "beta is 'nan': it must be a number"),
         ("trl loss_type", "'loss_type' has no value: write loss_type=VALUE"),
-        ("trl loss_type=dr_grpo max_completion_length=-1", "must be positive"),
         ("areal mean_level=group", "may be one of actor.reward_norm.mean_level, actor.adv_norm"),
     ],
 )
@@ -222,8 +215,6 @@ def test_a_file_that_refers_to_its_own_options(file):
     ("text", "said"),
     [
         ("learning_rate: 1", "whose options are these"),
-        ("- 1", "must hold options by name"),
-        ("a: [", "not YAML"),
         ("scale_rewards: most\nloss_type: grpo\n", "scale_rewards is 'most'"),
     ],
 )
@@ -287,16 +278,8 @@ def test_options_and_values_apart(source):
             "verl algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=$N",
             "only the shell",
         ),
-        ("run.sh", "python --init_kl_coef --n_samples_per_prompt 8", "has no value"),
-        ("run.sh", "echo hello", "whose options are these"),
-        ("run.json", "{", "not JSON"),
         ("run.json", "[1]", "must hold options by name"),
         ("training_args.bin", "", "is a pickle, which runs code when it is opened"),
-        (
-            "run.json",
-            '{"num_generations": 2.5, "scale_rewards": "group"}',
-            "must be a whole number",
-        ),
     ],
 )
 def test_sources_that_are_refused(source, name, text, said):

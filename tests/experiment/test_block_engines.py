@@ -150,6 +150,3 @@ print(*(m.__file__ for name, m in sys.modules.items() if name.startswith("ustat_
     loaded = {Path(word) for word in python(code).stdout.split()}
     assert {file.name for file in loaded} >= {"autograd.py", "lanes.py", "shaped.py"}
     assert {file.name for file in loaded - set(store_module.makers())} == {"_version.py"}
-
-
-# Other processes.

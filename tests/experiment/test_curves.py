@@ -86,16 +86,6 @@ def test_a_run_without_curves_is_read_back_and_joined(problem, tmp_path):
         pd.testing.assert_frame_equal(joined, some)
 
 
-def test_bad_input_is_refused(tmp_path):
-    at = {"group_size": 3}
-    refuses("needs a prediction or a functional", Point, "f", "grpo", at)
-    refuses("nan is not finite", Point, "f", "grpo", at, float("nan"))
-    refuses("No such file", load_curves, tmp_path)
-    for text, said in ((b"a,b\n1,2\n", "not the curves of a run"), (b"\xff\xfe\x00", "not UTF-8")):
-        (tmp_path / CURVES_FILE).write_bytes(text)
-        refuses(said, load_curves, tmp_path)
-
-
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_result_has_points_that_are_distinct(stem):
     built = curves(stem, Suite("smoke"))

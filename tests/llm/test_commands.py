@@ -286,28 +286,12 @@ def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
     assert f"take a budget of {budget} with G = {size}, or" in out_of(capsys, *words, "97")
 
 
-def test_a_log_has_lines_of_progress(capsys, model, monkeypatch):
-    monkeypatch.setattr("ustat_pg.commands.language_models._EVERY", 0.0)
-    assert main(["llm", "mse", *model, "--limit", "2"]) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert any(re.fullmatch(r"sampled: 1 of 2 prompts, \d+ s", line) for line in lines)
-    assert any(line.startswith("scored: 2 of 2 prompts") for line in lines)
-
-
 def test_the_device_is_the_machines(monkeypatch):
     accelerator = "torch.accelerator.current_accelerator"
     for kind, device in ((None, "cpu"), ("cuda", "cuda"), ("mps", "cpu")):
         current = None if kind is None else SimpleNamespace(type=kind)
         monkeypatch.setattr(accelerator, lambda check_available, current=current: current)
         assert machine_device() == device
-
-
-def test_the_precision_is_told(capsys, model, kept, tmp_path):
-    words = ("llm", "mse", *model, "--limit", "2")
-    assert "weights float32\n" in out_of(capsys, *words)
-    assert "autocast bfloat16; norms may be off" in out_of(capsys, *words, "--autocast")
-    assert "weights bfloat16; norms may be off" in out_of(capsys, *words, "--dtype", "bfloat16")
-    assert "not on record" in out_of(capsys, "llm", "mse", "--scored", pool_of(tmp_path, TWO))
 
 
 @pytest.mark.parametrize(
@@ -364,16 +348,6 @@ def test_options_that_are_not_read_are_refused_by_their_names(command, ignored, 
     assert f"leave out {flags}, which" in refused(capsys, *command.split(), *ignored.split())
 
 
-def test_the_advice_in_words(capsys, kept):
-    text = out_of(capsys, "group-size", "--scored", kept / "scored.npz", "--budget", "24")
-    for words in ("Use G = ", "num_generations = ", "ot knowing the value costs", "95%"):
-        assert words in text
-    assert "more than the pool's 8 rollouts" in text
-    assert re.search(r"^ *24 .* - ", text, re.MULTILINE)
-    assert "inf%" not in text
-    assert "nan" not in text
-
-
 def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, model, kept, rows):
     words = ("--budget", "16", "--json")
     sampled = strict(out_of(capsys, "group-size", *model, "--until", "all", *words))
@@ -383,14 +357,6 @@ def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, m
     rolled = strict(out_of(capsys, "group-size", *own, *words))
     assert sampled["table"] == scored["table"] == rolled["table"]
     assert rows == []
-
-
-def test_the_advice_of_a_pool_is_drawn(capsys, kept, tmp_path):
-    pytest.importorskip("matplotlib")
-    words = ("advise", "--scored", kept / "scored.npz", "--budget", "24")
-    assert "Use G = " in out_of(capsys, *words, "--plot", tmp_path / "g.png")
-    assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
-    assert "must end in one of" in refused(capsys, *words, "--plot", tmp_path / "g")
 
 
 def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
@@ -496,14 +462,6 @@ def test_usage_errors(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(words.split())
     assert "usage" in capsys.readouterr().err
-
-
-def test_a_group_larger_than_the_pool_has_no_weighted_baseline(capsys, kept):
-    text = out_of(capsys, "llm", "mse", "--scored", kept / "scored.npz", "--group-sizes", "4,64")
-    (row,) = (line.split() for line in text.splitlines() if line.strip().startswith("64 "))
-    # Nor is its share of groups with equal rewards known.
-    assert row.count("-") == 4
-    assert row.count("±") == 4
 
 
 def pool_of(folder, rewards, scale=1.0):

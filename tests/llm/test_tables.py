@@ -21,7 +21,6 @@ from tests.support.refusals import refuses
 from ustat_pg.llm import estimates
 from ustat_pg.llm.moments import prompt_moments
 from ustat_pg.llm.pool import ScoredPool
-from ustat_pg.llm.printing import noise_table, plain
 from ustat_pg.llm.tables import (
     as_moments,
     group_moments,
@@ -177,24 +176,6 @@ def test_without_a_signal_there_is_no_ratio():
     assert (found["high"] == np.inf).all()
 
 
-def test_the_printed_table_says_each_ratio_once():
-    pool = sampled(token_problem(), 200, 12, seed=2)
-    found = estimates.noise_to_signal(pool, [4, 6], ["grpo", "dr-grpo", "std"])
-    lines = {line.split()[0]: line for line in noise_table(found).splitlines() if line.strip()}
-    row = found.set_index(["baseline", "group_size"]).loc[("std", 4)]
-    half = (row["relative_high"] - row["relative_low"]) / 2
-    assert f"{plain(row['relative'])} ± {plain(half, 2)}" in lines["std"]
-    # A multiple has the same ratio, and no error of rounding is shown for one.
-    assert lines["group-mean"].split() == ["group-mean", "1.00", "1.00"]
-    first = found.iloc[0]
-    # The signal of this pool is not told from 0.
-    assert first["high"] == np.inf
-    assert f"{plain(first['ratio'])} [{plain(first['low'], 2)}, ∞]" in lines["grpo"]
-    silent = ScoredPool.from_scores(np.ones((6, 8)), np.ones((6, 8, 3)))
-    told = noise_table(estimates.noise_to_signal(silent, [2], ["grpo", "std"]))
-    assert ["std", "-"] in [line.split() for line in told.splitlines()]
-
-
 # The best table.
 
 
@@ -272,18 +253,6 @@ def test_noise_and_signal_over_lengths_are_unbiased_over_all_sets_of_prompts():
         row = estimates.noise_to_signal(pool, [2], [ODD], aggregation="sequence-mean").iloc[0]
         total += probability * np.array([row["noise"], row["signal"]])
     assert total == pytest.approx([noise, signal], rel=1e-10)
-
-
-def test_what_scores_over_lengths_refuse():
-    pool, _ = small_pool()
-    mean = {"aggregation": "sequence-mean"}
-    noise = estimates.noise_to_signal
-    refuses("oracle is no table by counts of its own", noise, pool, [3], ["oracle"], **mean)
-    refuses("best is no table by counts of its own", noise, pool, [3], ["best"], **mean)
-    refuses("aggregation 'mean' is unknown", noise, pool, [3], ["std"], aggregation="mean")
-    refuses("group size is 8: .* which has 7 rollouts", noise, pool, [8], ["std"], **mean)
-    without = replace(pool, length_sums=None, length_sketches=None)
-    refuses("no sums of scores over lengths: .* by_length", noise, without, [3], ["std"], **mean)
 
 
 # Refusals.

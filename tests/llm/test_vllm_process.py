@@ -149,18 +149,6 @@ def test_an_end_token_that_is_not_given_has_no_log_probability(small, engine):
     assert first.log_probs is None
 
 
-def test_the_model_makes_room_while_the_engine_lives(small, engine, monkeypatch):
-    seen, move = [], type(small.model).to
-
-    def moved(self, place):
-        seen.append((place, [alive(pid) for pid in asked(engine, "pid")]))
-        return move(self, place)
-
-    monkeypatch.setattr(type(small.model), "to", moved)
-    drawn(small)
-    assert seen == [("cpu", []), (small.device, [False])]
-
-
 def test_a_killed_engine_loses_only_the_call_it_was_in(small, engine, tmp_path):
     options = {"store": tmp_path / "s.jsonl", "batch": 8}
     said = "was killed by signal 9 before all prompts were drawn"

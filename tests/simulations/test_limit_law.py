@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from figures.limit_law import draw_mixture
 from simulations import Suite, curves
 from simulations.points.limit_law import STARTS, STEPS
 from ustat_pg.engines import Decay, Estimator, Training
@@ -37,22 +35,3 @@ def test_a_path_is_one_run_of_the_engine_at_every_size(points, size, tmp_path):
         drawn = trajectory.run("cpu", seed=number, replications=1)[0]
         assert np.array_equal(path, drawn)
     assert (frame[frame["series"] == "run"]["replications"] == 1).all()
-
-
-def test_paths_are_kept_and_not_drawn_again(points, tmp_path, monkeypatch):
-    first = run_points(points, Options("smoke"), Store(tmp_path))
-    monkeypatch.setattr(Training, "measure", lambda *_, **__: pytest.fail("drawn again"))
-    pd.testing.assert_frame_equal(first, run_points(points, Options("smoke"), Store(tmp_path)))
-
-
-def test_another_seed_draws_other_paths(points, tmp_path):
-    one, two = (run_points(points, Options("smoke", seed=s), Store(tmp_path)) for s in (0, 7))
-    assert np.array_equal(paths(one)[:, 0], paths(two)[:, 0])
-    assert not np.array_equal(paths(one)[:, -1], paths(two)[:, -1])
-
-
-def test_enumeration_draws_no_paths(points, tmp_path):
-    frame = run_points(points, Options("smoke", "exact"), Store(tmp_path))
-    assert frame["estimate"].isna().all()
-    axis = draw_mixture(frame.assign(level=np.nan, problem="mixture")).axes[0]
-    assert len(axis.lines) == 1  # the ridge

@@ -10,7 +10,7 @@ import pytest
 
 from simulations.problems import tokens
 from simulations.problems.tokens import improved, initial, tasks
-from ustat_pg.policies import PrefixSoftmax, TabulatedPolicy
+from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.problems import TokenBandit
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
@@ -52,20 +52,6 @@ def test_tasks_reward_what_their_names_say():
 
 
 # Policies.
-
-
-@pytest.mark.parametrize("on", ON)
-def test_initial_policies_follow_their_seed(on):
-    problem = tasks()["sums"]
-    one, again, other = (initial(on, problem, seed) for seed in (1, 1, 2))
-    assert np.array_equal(one.theta, again.theta)
-    assert not np.array_equal(one.theta, other.theta)
-    if on == "transformer":
-        assert 500 < one.d < 1500
-    else:
-        assert isinstance(one, PrefixSoftmax)
-        flat = initial(on, problem, 1, scale=0.1)
-        assert np.abs(flat.theta).max() == pytest.approx(0.1 * np.abs(one.theta).max())
 
 
 @pytest.mark.parametrize("on", ON)

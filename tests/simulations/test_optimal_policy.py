@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from simulations import optimal_policy
-from simulations.optimal_policy import LEVELS
 from simulations.problems import Suite
 from simulations.shared.runs import covariance_of, moments_of
 from ustat_pg.distributions import WeightedChi2
@@ -78,7 +77,3 @@ def test_limit_laws_are_ordered_as_said(seed):
     off = law(crossing, 0.2, 4.0) - law(crossing, None, 4.0)
     assert off.max() > 0.05
     assert off.min() < -0.05
-
-
-def test_levels_of_the_figure_lie_on_edges_of_bins():
-    assert all(float(level * 2048).is_integer() for level in LEVELS)

@@ -167,26 +167,6 @@ def test_the_address_keeps_the_setting(site, browser):
 
 
 @pytest.mark.slow
-def test_a_phone_and_the_dark_have_it_too(page):
-    size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        assert page.execute_script("return document.documentElement.scrollWidth") <= 360
-        # Nothing of the form sticks out, be it cut off by its page.
-        assert page.execute_script(
-            "return [...document.querySelectorAll('#playground-form *')].every(node =>"
-            "node.closest('details:not([open])') || node.getBoundingClientRect().right <= 360)"
-        )
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    colour = "return getComputedStyle(document.querySelector('path.line-own')).stroke"
-    page.execute_script("document.body.dataset.theme = 'light'")
-    light = page.execute_script(colour)
-    page.execute_script("document.body.dataset.theme = 'dark'")
-    assert page.execute_script(colour) != light
-
-
-@pytest.mark.slow
 def test_without_javascript_it_says_so(site, browser):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
