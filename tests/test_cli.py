@@ -208,23 +208,6 @@ def test_group_sizes_refuse_in_one_line(capsys, file, words, message):
     assert message in commands.refusal_of(capsys, main, "group-size", file, *words)
 
 
-def test_a_warning_of_ours_is_a_line():
-    code = """
-import warnings
-from ustat_pg.cli import guarded
-class Ours(UserWarning):
-    __module__ = "ustat_pg.llm"
-def command():
-    warnings.warn("one prompt is left out", Ours)
-    warnings.warn("another library's", UserWarning)
-    return 0
-guarded("ustat-pg", command)
-"""
-    said = commands.python(code).stderr.splitlines()
-    assert said[0] == "ustat-pg: one prompt is left out"
-    assert "UserWarning: another library's" in said[1]
-
-
 def test_advice_is_drawn_into_a_file(capsys, file, tmp_path):
     pytest.importorskip("matplotlib")
     words = ("advise", file, "--budget", "24")

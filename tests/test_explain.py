@@ -204,21 +204,6 @@ def test_the_text_says_it(capsys, words, parts):
     assert sum(line.startswith("Advice: ") for line in text.splitlines()) == 1
 
 
-def test_the_small_plot_is_the_curve(capsys):
-    """Read back from the letters: the height of each mark is w there, to half a row."""
-    lines = out_of(capsys, "explain", "--name", "maxrl", "--group-size", "4", "--pass-rate", ".5")
-    rows = [line.partition("|") for line in lines.splitlines() if "|" in line]
-    heights = [float(label) for label, _, _ in rows]
-    step = heights[0] - heights[1]
-    marks = [max(i for i, row in enumerate(rows) if row[2][x : x + 1] == "*") for x in range(61)]
-    for x, i in enumerate(marks):
-        p = x / 60
-        w = 3.0 if p == 0 else (1 - (1 - p) ** 3) / p
-        assert heights[i] == pytest.approx(w, abs=step / 2 + 0.02)
-    (axis,) = [line for line in lines.splitlines() if line.lstrip().startswith("w(p)")]
-    assert axis.index("^") - axis.index("-") == 30
-
-
 def test_a_picture(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "w.svg"

@@ -164,15 +164,8 @@ def test_claims_are_folded_and_those_that_failed_are_not(folder, page, tmp_path)
     (banner,) = [a for a in failed.all("p") if "banner" in a.get("class", "")]
     assert banner["class"] == "banner REFUTED"
     text = " ".join("".join(failed.text).split())
-    for said in (
-        "0 of 2 results confirmed, 1 REFUTED, 1 INCONCLUSIVE",
-        "is REFUTED by exact",
-        "it would need 123,456,789 replications",
-        "the wrong formula “no prompt term” survived",
-    ):
-        assert said in text
-    classes = Counter(a.get("class") for a in failed.all("tbody"))
-    assert classes["bad"] == classes["open"] == 1
+    assert "0 of 2 results confirmed, 1 REFUTED, 1 INCONCLUSIVE" in text
+    assert "it would need 123,456,789 replications" in text
     # Every door shows the verdict of each claim; the page twice, as a colour and as a word.
     says = {"ustatistic": "REFUTED", "minibatch": "INCONCLUSIVE"}
     table = [line.split("|") for line in verdict_table(results.claims, "github").splitlines()[2:]]

@@ -141,23 +141,6 @@ def test_a_record_keeps_what_its_requirements_return():
     assert Disc([0], weight=2).weight == 2.0
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"centre": [[1.0]]}, "centre has shape (1, 1): it must have 1 dimension(s)"),
-        ({"radius": None}, "radius is not an array of numbers"),
-        ({"radius": 0}, "radius is 0.0: it must be positive"),
-        ({"weight": -1}, "mass is -1.0: it must be positive"),
-    ],
-)
-def test_a_record_names_the_field_that_it_refuses(wrong, message):
-    disc = Disc([0.0])
-    with pytest.raises(InputError, match=re.escape(message)):
-        changed(disc, **wrong)
-    with pytest.raises(InputError, match=re.escape(message)):
-        Disc(**({"centre": [0.0]} | wrong))
-
-
 def test_a_record_does_not_change_and_its_copies_do():
     disc = Disc([0.0])
     with pytest.raises(AttributeError):

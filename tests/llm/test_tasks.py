@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -245,38 +243,6 @@ def test_data_sets_that_are_none_are_refused(dataset_files):
     unmarked = dataset_files([{"question": "?", "answer": "no mark"}], "jsonl")
     refuses("no answer that can be read", mathematics, "gsm8k", unmarked)
     refuses(r"no text in the column 'problem'", mathematics, "math", dataset_files(GSM8K, "jsonl"))
-
-
-def test_tasks_rewards_alone_and_help_need_no_torch(tmp_path):
-    """Rewards are read where the extra is not installed."""
-    (tmp_path / "r.json").write_text('{"rewards": [[1, 0, 1, 0]]}')
-    code = """if True:
-        import sys
-
-        class Absent:
-            def find_spec(self, name, *_):
-                if name in ("torch", "transformers", "datasets", "math_verify", "peft"):
-                    raise ModuleNotFoundError(name)
-
-        sys.meta_path.insert(0, Absent())
-        from ustat_pg.cli import main
-        from ustat_pg.llm.models import load_model
-        from ustat_pg.llm.files import load_rewards
-        from ustat_pg.llm.tasks import load_task
-        from ustat_pg.validation import InputError
-
-        print(len(load_task("arithmetic").prompts), load_rewards(sys.argv[1])[1].shape)
-        for load, name in ((load_model, "x"), (load_task, "gsm8k")):
-            try:
-                load(name)
-            except InputError as error:
-                print("install ustat_pg[llm]" in str(error))
-        main(["llm", "mse", "--help"])
-    """
-    words = [sys.executable, "-c", code, str(tmp_path / "r.json")]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.stdout.split("\n")[:3] == ["500 (1, 4)", "True", "True"], done.stderr
-    assert (done.returncode, "--group-sizes" in done.stdout) == (0, True), done.stderr
 
 
 def test_a_right_answer_that_cannot_be_read_is_the_verifiers_error(dataset_files):

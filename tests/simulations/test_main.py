@@ -216,20 +216,6 @@ def test_bad_usage_is_one_line_and_exit_2(words, message, refused):
     assert message != NO_OPTIMUM or "oracle_policy" not in said
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--workers 1 --dask tcp://a:1", "not allowed with argument"),
-        ("--on atari", "invalid choice: 'atari'"),
-    ],
-)
-def test_options_that_do_not_go_together_or_do_not_exist_are_usage_errors(words, message, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["verify", *words.split()])
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
     words = ["verify", "--size", "smoke", "--out"]
     with monkeypatch.context() as patch:

@@ -32,9 +32,6 @@ def run_of(arguments: list[str], before: str = "") -> subprocess.CompletedProces
     return python(code_of(arguments, before))
 
 
-# The suite.
-
-
 # Without torch.
 
 

@@ -75,13 +75,8 @@ def test_it_refutes_another_formula(clone):
         file.write_text(source)
 
 
-def test_what_is_refused(clone):
-    before = (ROOT / "ustat_pg/paper.py").read_text()
-    for stem in ("My-Result", "2nd", "class", ""):
-        refuses("it must be a module's name", skeleton.write, stem)
-    for stem in ("mse", "skeleton", "points"):
-        refuses("is taken", skeleton.write, stem)
+def test_what_is_refused():
+    refuses("it must be a module's name", skeleton.write, "My-Result")
+    refuses("is taken", skeleton.write, "mse")
     refuses("it must be a new one", skeleton.write, "mine", "Theorem 2")
-    refuses("it must be a new one", skeleton.write, "mine", 'a "label"')
-    assert (ROOT / "ustat_pg/paper.py").read_text() == before
     assert not (ROOT / "simulations/mine.py").exists()

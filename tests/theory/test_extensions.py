@@ -1,4 +1,4 @@
-"""The site's own extensions: sliders, and docstrings that are read plainly."""
+"""The site's own reader of docstrings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def load(name):
 
 
 docstrings = load("docstrings")
-slider = load("slider").slider
 
 
 def read(text):
