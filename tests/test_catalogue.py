@@ -211,17 +211,6 @@ def test_a_file_that_refers_to_its_own_options(file):
     assert meaning.estimator == "grpo"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("learning_rate: 1", "whose options are these"),
-        ("scale_rewards: most\nloss_type: grpo\n", "scale_rewards is 'most'"),
-    ],
-)
-def test_files_that_are_refused(file, text, said):
-    refuses(said, resolve, file(text))
-
-
 # ------------------------------------------------------------- scripts, JSON, mappings and configs
 
 SCRIPT = """#!/bin/bash
@@ -278,6 +267,8 @@ def test_options_and_values_apart(source):
             "verl algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=$N",
             "only the shell",
         ),
+        ("run.yaml", "learning_rate: 1", "whose options are these"),
+        ("run.yaml", "scale_rewards: most\nloss_type: grpo\n", "scale_rewards is 'most'"),
         ("run.json", "[1]", "must hold options by name"),
         ("training_args.bin", "", "is a pickle, which runs code when it is opened"),
     ],

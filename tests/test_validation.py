@@ -9,7 +9,6 @@ import pytest
 
 from ustat_pg.validation import (
     InputError,
-    changed,
     field,
     finite_array,
     integer,
@@ -139,13 +138,3 @@ def test_a_record_keeps_what_its_requirements_return():
     assert type(disc.radius) is float
     assert (disc.weight, disc.label) == (None, "disc")
     assert Disc([0], weight=2).weight == 2.0
-
-
-def test_a_record_does_not_change_and_its_copies_do():
-    disc = Disc([0.0])
-    with pytest.raises(AttributeError):
-        disc.radius = 2.0
-    other = changed(disc, radius=2)
-    assert (disc.radius, other.radius) == (1.0, 2.0)
-    assert other.centre is not disc.centre
-    assert np.array_equal(other.centre, disc.centre)

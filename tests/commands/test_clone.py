@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 from tests.support.commands import ROOT
-from ustat_pg import cli
 
 
 def ustat_pg(*words, folder, path=ROOT):
@@ -46,12 +45,3 @@ def test_without_the_repository_it_says_where_the_experiments_are(tmp_path):
         "python -m figures in its folder"
         in ustat_pg("figures", folder=tmp_path, path=package).stderr
     )
-
-
-def test_alone_it_says_what_it_can_do(capsys):
-    assert cli.main([]) == 0
-    said = capsys.readouterr().out
-    assert len(said.splitlines()) == 11
-    assert max(map(len, said.splitlines())) <= 110
-    for word in ("verify", "report", "figures", "predict", "explain", "advise", "llm", "example"):
-        assert f" {word} " in said or f" {word}," in said, word

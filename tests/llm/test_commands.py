@@ -413,6 +413,7 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
         ((*MSE, *RATIO, "--clip", ".2", "--truncate", "2"), "clip and truncate are both given"),
         ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "name one of the two"),
         ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
+        ((*ADVICE, "ALL", "--budget", "16", "--until", "flat", "--output-cost", "2"), "is of G*"),
     ],
 )
 def test_impossible_questions_are_refused_before_anything_is_sampled(

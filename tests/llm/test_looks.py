@@ -33,10 +33,6 @@ def out_of(capsys, *words) -> str:
     return commands.out_of(capsys, main, *words)
 
 
-def refused(capsys, *words) -> str:
-    return commands.refusal_of(capsys, main, *words)
-
-
 def advice(capsys, *words, of=MODEL):
     """The advice in JSON; lines on looks are on stderr."""
     assert main([str(word) for word in ("advise", *of, *words, "--json")]) == 0
@@ -188,16 +184,6 @@ def test_an_interval_at_the_end_is_that_of_all_looks(capsys, tmp_path):
     assert told["config"]["looks"] == 2
 
 
-def test_rollouts_of_ones_own_are_scored_in_looks(capsys, scored_prompts, tmp_path):
-    advice(capsys, "--limit", "40", "--out", tmp_path)
-    scored_prompts.clear()
-    own = (*MODEL[:2], *MODEL[4:], "--rollouts", tmp_path / "rollouts.jsonl")
-    found = advice(capsys, "--until", "9", of=own)
-    # 40 prompts are one look.
-    assert [look["prompts"] for look in found["looks"]] == [40]
-    assert len(scored_prompts) == 40
-
-
 def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
     """Of the first 32 prompts all rewards are equal; the others' differ."""
     order = [prompt.id for prompt in drawn(load_task("embedded:short").prompts, 48)]
@@ -214,10 +200,3 @@ def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
     found = advice(capsys, *words, "--max-new-tokens", "4", "--until", "flat")
     assert [look["prompts"] for look in found["looks"]] == [32, 48]
     assert set(found["looks"][0]) == {"prompts", "settled"}
-
-
-@pytest.mark.parametrize("costs", [("--output-cost", "2"), ("--population", "90")])
-def test_flat_takes_no_costs(costs, capsys, rows):
-    words = ("advise", *MODEL, "--until", "flat", *costs)
-    assert "--until flat is of G*" in refused(capsys, *words)
-    assert rows == []

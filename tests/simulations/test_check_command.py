@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 
 import pytest
 
-import simulations.__main__ as command
 from simulations import Suite, claim
 from simulations.__main__ import main
-from ustat_pg.checks import equal
 from ustat_pg.experiment import Options, Store, options, run_claims
 from ustat_pg.experiment.options import BUDGETS
 from ustat_pg.experiment.provenance import document
@@ -110,13 +107,3 @@ def test_a_rival_asked_for_decides_the_verdict():
     assert result.simulation.verdict == "CONFIRMED"
     asked = check_alone(design, name, Options("smoke"), [16_384], [rival])
     assert asked.simulation.verdict == "INCONCLUSIVE"
-
-
-def test_a_wrong_prediction_is_refuted(capsys, monkeypatch):
-    design = claim("mse", Suite("smoke"))
-    first = design.checks[0]
-    false = replace(first, states=equal(first.statement.prediction * 1.2))
-    wrong = replace(design, checks=(false, *design.checks[1:]))
-    monkeypatch.setattr(command, "claim", lambda stem, suite, **_: wrong)
-    assert main(["check", "mse", first.name, "--size", "smoke"]) == 1
-    assert capsys.readouterr().out.count("REFUTED") == 2

@@ -73,7 +73,6 @@ def test_a_run_without_torch_confirms_one_step(tmp_path):
         ("verify mse --engine autograd", True),
         ("verify mse --on tokens --engine autograd", True),
         *((words, False) for words in ("verify", "verify mse", "plan mse")),
-        ("verify suboptimality --on tokens --engine reference", False),
         ("check mse 'skewed G=2 B=1: grpo MSE'", False),
         ("verify mse --on tokens", False),
     ],

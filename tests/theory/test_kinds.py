@@ -112,26 +112,6 @@ def test_a_notebook_runs_in_a_clone_and_says_where_not(extensions, tmp_path):
         elsewhere.execute()
 
 
-def test_what_a_notebook_shows_works_without_the_site(extensions, tmp_path, browser):
-    """A notebook has what its cells put out, and none of the site's scripts."""
-    shown = [
-        extensions("exercise")["exercise"]("mse").data,
-        extensions("slider")["slider"]("G", [2, 4], lambda size: {"half": size / 2}).data,
-    ]
-    page = tmp_path / "outputs.html"
-    page.write_text(f"<meta charset='utf-8'><body>{''.join(shown)}", "utf-8")
-    browser.get(page.as_uri())
-    form = browser.find_element("css selector", "form.exercise")
-    for text, result in (("1/8", "right"), ("0.3", "wrong")):
-        field = form.find_element("css selector", "input")
-        field.clear()
-        field.send_keys(text + "\ue007")  # enter
-        assert form.get_attribute("data-result") == result
-    handle = browser.find_element("css selector", ".slider input")
-    handle.send_keys("\ue014")  # right
-    assert browser.find_element("css selector", ".slider output").text == "4"
-
-
 # ---------------------------------------------------------------- without torch
 
 

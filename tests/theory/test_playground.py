@@ -164,14 +164,3 @@ def test_the_address_keeps_the_setting(site, browser):
     assert browser.find_element("id", "play-G").get_attribute("value") == "16"
     weight = float(shown(browser)["weight"][0])
     assert math.isclose(weight, (1 - 0.1**15) / 0.9, rel_tol=1e-9)
-
-
-@pytest.mark.slow
-def test_without_javascript_it_says_so(site, browser):
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        browser.get((site / "playground.html").as_uri())
-        assert browser.find_element("css selector", ".playground-missing").is_displayed()
-        assert not browser.find_element("id", "playground-form").is_displayed()
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
