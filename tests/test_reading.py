@@ -17,6 +17,7 @@ import pytest
 import figures.__main__
 import simulations.__main__
 from tests.support.commands import refusal_of
+from tests.support.hostile import Runs
 from tests.support.refusals import refuses
 from ustat_pg.cli import guarded, main
 from ustat_pg.llm.tasks import load_task
@@ -215,16 +216,6 @@ def test_aliases_that_stay_small_are_read(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("base: &b {n: 8}\nruns: [*b, {<<: *b, seed: 1}]")
     assert read_yaml(path) == {"base": {"n": 8}, "runs": [{"n": 8}, {"n": 8, "seed": 1}]}
-
-
-class Runs:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.folder),)
 
 
 def archive(path, members, packed=zipfile.ZIP_DEFLATED):

@@ -225,18 +225,13 @@ def test_without_matplotlib_the_message_says_what_to_install(folder, monkeypatch
     assert "pip install 'ustat_pg[figures]'" in refusal_of(capsys, main, "report", folder)
 
 
-def in_simulation(**changed):
-    """Changes what its simulation found."""
-    return lambda document: document["claims"][0]["checks"][0]["simulation"].update(changed)
-
-
 @pytest.mark.parametrize(
     "damage",
     [
         lambda document: document.pop("draws"),
         lambda document: document["draws"].pop("minibatch"),
         lambda document: document["claims"][0].update(verdict="MAYBE"),
-        in_simulation(interval=[1]),
+        lambda document: document["claims"][0]["checks"][0]["simulation"].update(interval=[1]),
     ],
 )
 def test_a_damaged_document_is_refused(damage, folder, tmp_path):

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from tests.support.commands import python
+from tests.support.hostile import Runs
 from tests.support.models import TEMPLATE, character_tokenizer
 from tests.support.refusals import refuses
 from ustat_pg.llm.prompts import Prompt
@@ -126,16 +127,6 @@ def test_models_that_are_none_are_refused(tiny_folder, tmp_path):
         (tiny_folder, {"dtype": "int8"}, "dtype is 'int8'"),
     ):
         refuses(said, load_model, name, **options)
-
-
-class Runs:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.folder),)
 
 
 def test_a_folder_runs_no_code_and_is_not_waited_for(tiny_folder, tmp_path):

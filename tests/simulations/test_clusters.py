@@ -30,12 +30,11 @@ needs_dask = pytest.mark.skipif(find_spec("distributed") is None, reason="the ex
 _started: list[subprocess.Popen[str]] = []
 
 
-def start(words: list[str], **variables: str) -> subprocess.Popen[str]:
+def start(words: list[str]) -> subprocess.Popen[str]:
     """A command of this repository."""
     process = subprocess.Popen(
-        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **variables},
-    )  # fmt: skip
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     _started.append(process)
     return process
 

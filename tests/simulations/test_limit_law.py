@@ -11,13 +11,6 @@ from ustat_pg.engines import Decay, Estimator, Training
 from ustat_pg.experiment import Options, Store, run_points
 
 
-@pytest.fixture(scope="module")
-def points():
-    """The mixture's points but the laws, which take many runs."""
-    built = curves("limit_law", Suite("smoke"))
-    return [point for point in built if point.series in ("run", "return")]
-
-
 def paths(frame):
     """Where each run is, (run, steps, 2)."""
     runs = frame[frame["series"] == "run"]
@@ -26,7 +19,9 @@ def paths(frame):
 
 
 @pytest.mark.parametrize("size", ["smoke", "quick"])
-def test_a_path_is_one_run_of_the_engine_at_every_size(points, size, tmp_path):
+def test_a_path_is_one_run_of_the_engine_at_every_size(size, tmp_path):
+    # The laws take many runs.
+    points = [p for p in curves("limit_law", Suite("smoke")) if p.series in ("run", "return")]
     frame = run_points(points, Options(size), Store(tmp_path))
     landscape = Suite("smoke").landscapes["calm mixture"][0].problem
     for number, (start, path) in enumerate(zip(STARTS, paths(frame), strict=True)):

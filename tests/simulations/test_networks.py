@@ -48,16 +48,12 @@ def test_tasks_reward_what_their_names_say():
 # The problems that claims run on.
 
 
-def bandits(*arguments, **words):
-    """Name, origin and problem of each."""
-    return ((e.name, e.origin, e.problem) for e in tokens.bandits(*arguments, **words))
-
-
 @needs_torch
 def test_dense_bandits_keep_their_parameters_and_the_same_moments():
-    found = [list(islice(bandits("transformer", 0, dense=dense), 4)) for dense in (False, True)]
-    for (name, _, short), (name2, _, dense) in zip(*found, strict=True):
-        assert name == name2
+    entries = [islice(tokens.bandits("transformer", 0, dense=dense), 4) for dense in (False, True)]
+    for one, other in zip(*entries, strict=True):
+        short, dense = one.problem, other.problem
+        assert one.name == other.name
         assert isinstance(short, TokenBandit)
         assert isinstance(dense, TokenBandit)
         assert isinstance(short.policy, TabulatedPolicy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulations import optimal_policy
 from simulations.problems import Suite
 from simulations.shared.runs import covariance_of, moments_of
 from ustat_pg.distributions import WeightedChi2
@@ -46,13 +45,6 @@ def test_with_linear_logits_the_form_is_minus_the_curvature(seed):
     for entry in chosen:
         assert isinstance(entry.problem, LocationBandit)
         assert form(entry) == pytest.approx(-np.diag(entry.problem.curvatures), abs=1e-9)
-
-
-def test_in_one_direction_the_best_constant_is_the_minimum_variance_baseline():
-    landscapes = Suite("smoke").landscapes
-    for entry in landscapes["bowl"]:
-        best = moments_of(entry.problem).optimal_baseline[0]
-        assert optimal_policy.best_constant(entry) == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,24 +10,13 @@ import pytest
 
 EXTENSIONS = Path(__file__).resolve().parents[2] / "theory" / "_ext"
 pytest.importorskip("myst_nb", reason="the site needs the extra theory")
-
-
-def load(name):
-    """An extension by its file: the folder is no package."""
-    spec = importlib.util.spec_from_file_location(name, EXTENSIONS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-docstrings = load("docstrings")
+READER = runpy.run_path(str(EXTENSIONS / "docstrings.py"))
 
 
 def read(text):
     lines = text.splitlines()
     app = SimpleNamespace(env=SimpleNamespace(temp_data={}))
-    docstrings.keep_formulas(app, "function", "name", None, None, lines)
+    READER["keep_formulas"](app, "function", "name", None, None, lines)
     return "\n".join(lines)
 
 
