@@ -140,12 +140,12 @@ def test_kl_terms_are_named():
 
 
 @pytest.fixture
-def file(tmp_path):
+def source(tmp_path):
     pytest.importorskip("yaml")
 
-    def write(text):
-        (tmp_path / "run.yaml").write_text(text)
-        return str(tmp_path / "run.yaml")
+    def write(name, text):
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
 
     return write
 
@@ -172,26 +172,26 @@ loss_type: dr_grpo
 
 
 @pytest.mark.parametrize("before", ["", "verl "])
-def test_a_verl_file(file, before):
-    meaning = resolve(before + file(VERL))
+def test_a_verl_file(source, before):
+    meaning = resolve(before + source("run.yaml", VERL))
     assert (meaning.framework.name, meaning.estimator, meaning.group_size) == ("verl", "grpo", 4)
 
 
-def test_the_file_that_the_page_of_files_shows(file):
+def test_the_file_that_the_page_of_files_shows(source):
     page = Path(__file__).resolve().parents[1] / "theory" / "files.md"
     (text,) = re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    assert resolve(file(text)).group_size == 4
+    assert resolve(source("run.yaml", text)).group_size == 4
 
 
-def test_a_trl_file_and_options_that_hold_before_it(file):
-    meaning = resolve(file(TRL))
+def test_a_trl_file_and_options_that_hold_before_it(source):
+    meaning = resolve(source("run.yaml", TRL))
     assert (meaning.framework.name, meaning.estimator, meaning.group_size) == (
         "trl",
         "group-mean",
         16,
     )
     assert meaning.scale == 1 / 512
-    meaning = resolve(f"trl {file(TRL)} scale_rewards=group num_generations=2")
+    meaning = resolve(f"trl {source('run.yaml', TRL)} scale_rewards=group num_generations=2")
     assert (meaning.estimator, meaning.group_size) == ("std-ddof1", 2)
 
 
@@ -206,8 +206,8 @@ grpo:
 """
 
 
-def test_a_file_that_refers_to_its_own_options(file):
-    meaning = resolve("nemo " + file(NEMO))
+def test_a_file_that_refers_to_its_own_options(source):
+    meaning = resolve("nemo " + source("run.yaml", NEMO))
     assert meaning.estimator == "grpo"
 
 
@@ -230,15 +230,6 @@ ray job submit -- python3 -m openrlhf.cli.train_ppo_ray \\
    --algo.dynamic_filtering_enable \\
    --n_samples_per_prompt 8 --init_kl_coef=1e-3 --bf16
 """
-
-
-@pytest.fixture
-def source(tmp_path):
-    def write(name, text):
-        (tmp_path / name).write_text(text)
-        return str(tmp_path / name)
-
-    return write
 
 
 @pytest.mark.parametrize("before", ["", "verl "])

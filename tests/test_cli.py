@@ -66,10 +66,16 @@ def test_constant_critic_covariance_and_design(capsys, file, tmp_path):
         (("--group-size", "4", "--baseline", "constant"), "constant is not given"),
         (("--group-size", "4", "--constant", "1"), "constant is given, which the baseline grpo"),
         (("--group-size", "4", "--baseline", "critic", "--critic", "/no/file"), "No such file"),
+        (("--budget", "1"), "budget is 1: it must be a whole number of at least 2"),
+        (("--budget", "1e13"), "at most 1e+12"),
+        (("--budget", "64", "--prompt-cost", "-1"), "prompt cost is -1.0"),
+        (("--budget", "5", "--prompt-cost", "4"), "one prompt with two outputs costs 6"),
+        (("--budget", "64", "--samples", "8"), "name one of the two: leave out --samples"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(capsys, file, words, message):
-    assert message in commands.refusal_of(capsys, main, "predict", file, *words)
+    command = "group-size" if "--budget" in words else "predict"
+    assert message in commands.refusal_of(capsys, main, command, file, *words)
 
 
 @pytest.mark.parametrize(
@@ -189,23 +195,6 @@ def test_a_budget_that_no_good_group_size_divides(capsys, file):
     )
     last = out_of(capsys, "group-size", file, "--budget", "2").splitlines()[-1]
     assert last == "Use G = 2: no other group size is within 5% of its error."
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--budget", "1"), "budget is 1: it must be a whole number of at least 2"),
-        (("--budget", "1e13"), "at most 1e+12"),
-        (("--budget", "64", "--prompt-cost", "-1"), "prompt cost is -1.0"),
-        (("--budget", "5", "--prompt-cost", "4"), "one prompt with two outputs costs 6"),
-        (
-            ("--budget", "64", "--samples", "8"),
-            "no language model: name one of the two: leave out --samples",
-        ),
-    ],
-)
-def test_group_sizes_refuse_in_one_line(capsys, file, words, message):
-    assert message in commands.refusal_of(capsys, main, "group-size", file, *words)
 
 
 def test_advice_is_drawn_into_a_file(capsys, file, tmp_path):

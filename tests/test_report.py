@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from base64 import b64decode
 from collections import Counter
 from html.parser import HTMLParser
@@ -218,11 +217,6 @@ def test_what_is_no_run_is_refused(text, message, tmp_path, capsys):
     refuses(re.escape(message), load_run, tmp_path)
     assert message in refusal_of(capsys, main, "report", tmp_path)
     assert not (tmp_path / "report.html").exists()
-
-
-def test_without_matplotlib_the_message_says_what_to_install(folder, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "pip install 'ustat_pg[figures]'" in refusal_of(capsys, main, "report", folder)
 
 
 @pytest.mark.parametrize(

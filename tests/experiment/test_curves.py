@@ -55,13 +55,6 @@ def test_what_is_not_there_is_missing_and_not_zero(problem, tmp_path):
     assert exact_only.exact.notna().tolist() == [True, False, False]
 
 
-def test_a_second_run_draws_nothing(problem, tmp_path, monkeypatch):
-    first = run_points(points(problem), Options("smoke"), Store(tmp_path))
-    monkeypatch.setattr(GradientCell, "measure", lambda *_, **__: pytest.fail("drawn again"))
-    again = run_points(points(problem), Options("smoke", workers=2), Store(tmp_path))
-    pd.testing.assert_frame_equal(first, again)
-
-
 def test_curves_are_read_back_as_they_were(problem, tmp_path):
     frame = run_points(points(problem), Options("smoke"), Store(tmp_path / "blocks"))
     (tmp_path / CURVES_FILE).write_text(frame.to_csv(index=False))

@@ -187,21 +187,16 @@ def test_the_engine_does_not_outlive_a_killed_parent(engine, tiny_folder):
     wait_for(lambda: not alive(pid))
 
 
-@pytest.fixture
-def words(tiny_folder, tmp_path):
-    """A command that draws through vLLM."""
+def test_a_command_keeps_stdout_for_itself(engine, tiny_folder, tmp_path, capfd):
     (tmp_path / "p.jsonl").write_text('{"prompt": "1+1="}\n{"prompt": "2+2="}\n')
     (tmp_path / "v.py").write_text(
         "def odd(completions, **columns):\n    return [i % 2 for i in range(len(completions))]\n"
     )
-    return [
+    words = [
         "llm", "mse", "--model", str(tiny_folder), "--prompts", str(tmp_path / "p.jsonl"),
         "--verifier", f"{tmp_path / 'v.py'}:odd", "--samples", "4", "--max-new-tokens", "3",
         "--backend", "vllm", "--off-policy",
     ]  # fmt: skip
-
-
-def test_a_command_keeps_stdout_for_itself(engine, words, capfd):
     assert main([*words, "--json", "--vllm", "max_model_len=64", "--vllm", "dtype=float16"]) == 0
     said = capfd.readouterr()
     assert strict(said.out)["prompts"] == 2

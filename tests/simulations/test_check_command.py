@@ -89,16 +89,6 @@ def test_cells_of_unequal_replications_and_the_reference_engine(tmp_path, capsys
     assert code == (3 if alone["simulation"]["verdict"] == "INCONCLUSIVE" else 0)
 
 
-def test_exactly_n_replications_and_merging_changes_nothing_but_rounding():
-    design = claim("mse", Suite("smoke"))
-    name = design.checks[0].name
-    found = check_alone(design, name, Options("smoke"), [70_000]).simulation
-    assert found.replications == 70_000
-    one = check_alone(design, name, Options("smoke")).simulation
-    assert one.replications == 65_536
-    assert found.interval.half_width < one.interval.half_width
-
-
 def test_a_rival_asked_for_decides_the_verdict():
     design = claim("oracle", Suite("smoke"))
     name, rival = "skewed G=2 B=1: ratio - 1", "ratio 1 + 1/G"

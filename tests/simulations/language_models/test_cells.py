@@ -197,18 +197,6 @@ def test_threads_and_order_change_nothing(cell):
     assert cells._model(cell.members[0]).model is not theirs.model
 
 
-def test_cells_of_several_models_and_claims_share_replications(cell, tmp_path):
-    other = str(save_tiny(tmp_path, characters="ab", seed=6))
-    both = replace(cell, members=(other, *cell.members))
-    asked = cell.quantities
-    cells._replication.cache_clear()
-    one = cell.measure("autograd", asked, seed=1, replications=2)
-    two = both.measure("autograd", both.quantities, seed=1, replications=2)
-    np.testing.assert_array_equal(two.mean[len(asked) :], one.mean)
-    assert cells._replication.cache_info()[:2] == (2, 4)
-    assert both.together(asked[:1]) == both.quantities
-
-
 def test_the_name_holds_weights_task_sizes_and_code(cell, tmp_path, monkeypatch):
     other = str(save_tiny(tmp_path, characters="ab", seed=6))
     changes = [{"members": (other,)}, {"group_sizes": (2, 4)}, {"values": VALUES + 1}]
